@@ -1,0 +1,37 @@
+"""Shapes are checked by beartype under pytest only; real data comes from HTAF_DATA."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from jaxtyping import install_import_hook
+
+install_import_hook("htaf", "beartype.beartype")
+
+IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
+
+
+@pytest.fixture
+def data_dir() -> Path:
+    """The folder of the real data sets."""
+    return Path(os.environ["HTAF_DATA"])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `data` are skipped with a reason when HTAF_DATA is unset, but not in CI, where they must run."""
+    folder = os.environ.get("HTAF_DATA")
+    if folder and Path(folder).is_dir():
+        return
+    for item in items:
+        if item.get_closest_marker("data"):
+            if IN_CI:
+                item.add_marker(pytest.mark.usefixtures("missing_data_fails"))
+            else:
+                item.add_marker(pytest.mark.skip(reason="HTAF_DATA is unset: it must name the folder of the real data sets"))
+
+
+@pytest.fixture
+def missing_data_fails() -> None:
+    pytest.fail("HTAF_DATA must name the folder of the real data sets in CI")
