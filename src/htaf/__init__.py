@@ -1,0 +1,20 @@
+"""Networks whose activations are 0 or 1, trained by ordinary gradient descent."""
+
+from htaf import _compat
+
+_compat.repair_torchvision()
+
+from htaf import functional, surrogates, theory  # noqa: E402
+from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough  # noqa: E402
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "HTAF",
+    "Heaviside",
+    "ScaledSigmoid",
+    "StraightThrough",
+    "functional",
+    "surrogates",
+    "theory",
+]
