@@ -1,0 +1,458 @@
+"""Whole-model transforms: find the activations of a model, replace them, exchange smooth steps for exact ones.
+
+Every transform returns a new model and says what it did: see `conversion`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from htaf import _functional_sites as functional
+from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
+
+logger = logging.getLogger("htaf.convert")
+
+_SMOOTH = (HTAF, ScaledSigmoid, StraightThrough)
+_MODULES: dict[type, str] = {
+    nn.CELU: "celu",
+    nn.ELU: "elu",
+    nn.GELU: "gelu",
+    nn.Hardshrink: "hardshrink",
+    nn.Hardsigmoid: "hardsigmoid",
+    nn.Hardswish: "hardswish",
+    nn.Hardtanh: "hardtanh",
+    nn.LeakyReLU: "leaky_relu",
+    nn.LogSigmoid: "logsigmoid",
+    nn.Mish: "mish",
+    nn.PReLU: "prelu",
+    nn.ReLU: "relu",
+    nn.ReLU6: "relu6",
+    nn.RReLU: "rrelu",
+    nn.SELU: "selu",
+    nn.SiLU: "silu",
+    nn.Sigmoid: "sigmoid",
+    nn.Softplus: "softplus",
+    nn.Softshrink: "softshrink",
+    nn.Softsign: "softsign",
+    nn.Tanh: "tanh",
+    nn.Tanhshrink: "tanhshrink",
+    nn.Threshold: "threshold",
+    HTAF: "htaf",
+    ScaledSigmoid: "scaled_sigmoid",
+    StraightThrough: "straight_through",
+    Heaviside: "heaviside",
+}
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where an elementwise activation acts.
+
+    Attributes:
+        path: module path; of a functional call, the path of the module whose forward makes it.
+        kind: "relu", "gelu", "htaf", ...; of an activation class that torch does not have, its name in lower case.
+        calls: how often it ran in the example batch; None when there was no example.
+        functional: a call such as `F.relu(x)` inside a forward.
+        index: order number of the functional call among those in one forward of its module; 0 for modules.
+        module_type: class of the module; None for a function.
+        aliases: further paths of the same module.
+        in_place: the model goes on reading the input that the activation overwrites.
+    """
+
+    path: str
+    kind: str
+    calls: int | None = None
+    functional: bool = False
+    index: int = 0
+    module_type: type | None = None
+    aliases: tuple[str, ...] = ()
+    in_place: bool = field(default=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The path; for a functional call that of the module that would stand in for it ("block.relu_0")."""
+        child = f"{self.kind}_{self.index}"
+        return (f"{self.path}.{child}" if self.path else child) if self.functional else self.path
+
+    def __str__(self) -> str:
+        notes = [self.kind]
+        if self.functional:
+            notes.append("functional")
+        if self.calls is not None:
+            notes.append("1 call" if self.calls == 1 else f"{self.calls} calls")
+        also = f", also {', '.join(self.aliases)}" if self.aliases else ""
+        return f"{self.name or '(the model)'} ({', '.join(notes)}){also}"
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a transform changed.
+
+    Attributes:
+        replaced: the sites that have new modules.
+        left: the sites that are as they were.
+        hints: where activations may act that the transform could not see.
+    """
+
+    replaced: tuple[Site, ...]
+    left: tuple[Site, ...]
+    hints: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"replaced {len(self.replaced)} of {len(self.replaced) + len(self.left)} activation sites"]
+        lines += [f"  replaced {site}" for site in self.replaced]
+        lines += [f"  left     {site}" for site in self.left]
+        lines += [f"  note     {hint}" for hint in self.hints]
+        return "\n".join(lines)
+
+
+Where = str | type | Callable[[Site], Any] | tuple[Any, ...] | list[Any]
+
+
+@dataclass(frozen=True)
+class _Found:
+    sites: tuple[Site, ...]
+    hints: tuple[str, ...]
+    forwards: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+    callees: dict[str, set[str]] = field(default_factory=dict)
+
+
+def sites(model: nn.Module, example: Any) -> list[Site]:
+    """List every place where an elementwise activation acts, in order of first run.
+
+    A site is a module (all elementwise activations of torch.nn, those of htaf, and any childless module without
+    parameters that calls an activation function and maps every element by itself), an activation function kept in an
+    attribute (`TransformerEncoderLayer.activation`), or an activation function called inside a forward. Softmax, GLU,
+    the gates inside fused LSTM and GRU layers, functions applied to a parameter and scripted code are no sites.
+
+    The example runs once, in eval mode without gradients, on a copy that shares the parameters: the model is not
+    touched. The fused path of torch's transformer layers is off during that run.
+
+    Args:
+        model: any module.
+        example: a tensor, a tuple of positional arguments, or a mapping of keyword arguments.
+
+    Returns:
+        Sites; those that never ran come last, with calls = 0. A functional call that never ran cannot be listed.
+
+    Raises:
+        TypeError: `example` is something else.
+        ValueError: the model is compiled already.
+
+    Example:
+        >>> [str(site) for site in sites(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), torch.zeros(2, 3))]
+        ['1 (relu, 1 call)']
+    """
+    return list(_find(model, _arguments(example)).sites)
+
+
+def replace(
+    model: nn.Module,
+    factory: Callable[[], nn.Module],
+    *,
+    where: Where | None = None,
+    example: Any = None,
+    share: bool = False,
+) -> nn.Module:
+    """Return a new model with other activations.
+
+    One call of `factory` per site. A site that runs several times, or one module at several paths, stays one module.
+    Functional calls are replaced when an `example` is given: the new modules become children (`relu_0`, ...) of the
+    module that makes the calls, and take them in the order of the example. A forward that later makes other calls than
+    the example did raises a RuntimeError; nothing is assigned by guess. Calls made outside that module's forward (a
+    method called from elsewhere, a function that `torch.utils.checkpoint` runs again) are not taken.
+
+    Results can be copied, pickled, trained and exported, and `torch.compile(fullgraph=True)` takes them, functional
+    sites too; only `torch.relu_(x)` and its like, which it hides from modes, raise there (`x.relu_()` does not).
+
+    Args:
+        model: any module; not changed.
+        factory: makes a module, for example `HTAF` or `partial(HTAF, 1.0, 22.0)`.
+        where: which sites; None for all. A module class (or a tuple of classes), a path or a glob over paths
+            ("layer1.*", "*.act"; a functional call is "block.relu_0"), a predicate on `Site`, or a list of these, of
+            which any may match. For kinds: `lambda site: site.kind == "relu"`.
+        example: as for `sites`. It also finds callers that ignore what an in-place activation returns.
+        share: the new model holds the same parameter and buffer tensors, for evaluation while the first one trains.
+
+    Returns:
+        The new model; `conversion` gives the account.
+
+    Raises:
+        ValueError: no site matched, or the example itself made different calls in different forwards.
+        TypeError: `factory` made something that is no module, or `where` cannot be read.
+
+    Example:
+        >>> model = replace(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), HTAF)
+        >>> print(conversion(model).replaced[0])
+        1 (relu)
+    """
+    found = _find(model, None if example is None else _arguments(example))
+    chosen = [site for site in found.sites if _matches(where, site)]
+    if not chosen:
+        raise ValueError(_nothing(model, where, found))
+    new = functional.duplicate(model, parameters=share, buffers=share)
+    modules = dict(new.named_modules(remove_duplicate=False))
+    made = [_placed(factory(), new) for _ in chosen]
+    calls: dict[str, dict[int, nn.Module]] = {}
+    for site, module in zip(chosen, made, strict=True):
+        if site.functional:
+            calls.setdefault(site.path, {})[site.index] = module.train(modules[site.path].training)
+        else:
+            new = _put(new, modules, site, module)
+    for path, stand_ins in calls.items():
+        if len(found.forwards[path]) > 1:
+            ways = " or ".join(sorted(", ".join(kinds) or "none" for kinds in found.forwards[path]))
+            raise ValueError(
+                f"{path or 'the model'}: expected the same activation calls in every forward, got {ways}. "
+                "Leave it out with where=, or give it activation modules"
+            )
+        functional.divert(modules[path], path, next(iter(found.forwards[path])), stand_ins)
+    _settle(new, set(map(id, made)), modules, found.callees)
+    left = tuple(site for site in found.sites if site not in chosen)
+    return _account(new, Conversion(tuple(chosen), left, found.hints))
+
+
+def harden(model: nn.Module, *, share: bool = False) -> nn.Module:
+    """Return a new model in which every HTAF, ScaledSigmoid and StraightThrough is the exact step.
+
+    Args:
+        model: not changed.
+        share: the new model holds the same parameter and buffer tensors.
+
+    Returns:
+        The new model, with the same state-dict keys; `conversion` gives the account.
+
+    Raises:
+        ValueError: there was none.
+
+    Example:
+        >>> harden(nn.Sequential(nn.Linear(3, 4), HTAF()))[1]
+        Heaviside()
+    """
+    found = _find(model, None)
+    chosen = [s for s in found.sites if s.module_type is not None and issubclass(s.module_type, _SMOOTH)]
+    if not chosen:
+        kinds = ", ".join(sorted({site.kind for site in found.sites})) or "no activation module"
+        raise ValueError(f"expected an HTAF, ScaledSigmoid or StraightThrough in {type(model).__name__}, got {kinds}")
+    new = functional.duplicate(model, parameters=share, buffers=share)
+    modules = dict(new.named_modules(remove_duplicate=False))
+    for site in chosen:
+        smooth = modules[site.path]
+        assert isinstance(smooth, _SMOOTH)
+        new = _put(new, modules, site, smooth.hardened())
+    left = tuple(site for site in found.sites if site not in chosen)
+    return _account(new, Conversion(tuple(chosen), left))
+
+
+def conversion(model: nn.Module) -> Conversion:
+    """What the last `replace` or `harden` did.
+
+    Raises:
+        ValueError: the model did not come from either.
+    """
+    account = model.__dict__.get("_htaf_conversion")
+    if account is None:
+        raise ValueError(f"expected a model made by htaf.replace or htaf.harden, got a plain {type(model).__name__}")
+    return account
+
+
+def _account(model: nn.Module, account: Conversion) -> nn.Module:
+    model.__dict__["_htaf_conversion"] = account  # no tensor: it stays out of the state dict
+    logger.info("%s", account)
+    return model
+
+
+# ---- finding ----
+
+
+class _Stored(nn.Module):
+    """An activation function kept in an attribute, made a module so that its runs are seen."""
+
+    def __init__(self, function: Callable[..., Tensor], kind: str) -> None:
+        super().__init__()
+        self.function, self.kind = function, kind
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.function(*args, **kwargs)
+
+
+def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(example, Tensor):
+        return (example,), {}
+    if isinstance(example, tuple):
+        return example, {}
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    raise TypeError(
+        "example must be a tensor, a tuple of arguments or a mapping of keyword arguments, "
+        f"got {type(example).__name__}"
+    )
+
+
+def _find(model: nn.Module, example: tuple[tuple[Any, ...], dict[str, Any]] | None) -> _Found:
+    """The sites of a model, seen in a copy that shares its parameters."""
+    compiled = [path for path, _ in model.named_modules() if path.rpartition(".")[2] == "_orig_mod"]
+    if compiled:
+        raise ValueError(
+            f"expected a model before torch.compile, got a compiled one: convert its {compiled[0]} instead"
+        )
+    with torch.random.fork_rng(devices=[]):
+        trial = functional.duplicate(model, parameters=True).eval()
+        protos: dict[int, Site] = {}
+        for path, module in list(trial.named_modules(remove_duplicate=False)):
+            if id(module) in protos:
+                site = protos[id(module)]
+                protos[id(module)] = dataclasses.replace(site, aliases=(*site.aliases, path))
+                continue
+            kind = _module_kind(module)
+            if kind is not None:
+                protos[id(module)] = Site(path, kind, module_type=functional.own_class(module))
+                continue
+            for name, value in list(vars(module).items()):
+                kind = None if name == "forward" else functional.stored_function_kind(value)
+                if kind is not None:
+                    stored = _Stored(value, kind)
+                    delattr(module, name)
+                    module.add_module(name, stored.eval())
+                    overwrites = getattr(value, "__name__", "").endswith("_")
+                    protos[id(stored)] = Site(f"{path}.{name}" if path else name, kind, in_place=overwrites)
+        paths = {id(module): path for path, module in trial.named_modules()}
+        record = functional.Recorder(paths, set(protos))
+        if example is not None:
+            _run(trial, record, *example)
+    hints = tuple(_hints(trial, protos, record, example is not None))
+    if example is None:
+        return _Found(tuple(protos.values()), hints)
+    modules = {site.path: site for site in protos.values()}
+    ran = []
+    for (path, index), calls in record.order.items():
+        if index is None:
+            site = modules.pop(path)
+            ran.append(dataclasses.replace(site, calls=calls, in_place=site.in_place or path in record.in_place))
+        else:
+            ran.append(Site(path, record.kinds[path, index], calls, functional=True, index=index))
+    never = [dataclasses.replace(site, calls=0) for site in modules.values()]
+    return _Found((*ran, *never), hints, record.forwards, record.callees)
+
+
+def _hints(trial: nn.Module, protos: Mapping[int, Site], record: functional.Recorder, ran: bool) -> Iterator[str]:
+    """Where functional calls may be that were not seen."""
+    for path, module in trial.named_modules():
+        label = f"{path or 'the model'} ({type(module).__name__})"
+        if isinstance(module, torch.jit.ScriptModule):
+            if "." not in path or not isinstance(trial.get_submodule(path.rpartition(".")[0]), torch.jit.ScriptModule):
+                yield f"{label}: scripted, so its activations cannot be seen; convert before scripting"
+            continue
+        seen = id(module) in protos or path in record.forwards or "_htaf_calls" in module.__dict__
+        if not seen and functional.probably_calls(module):
+            reason = "never ran in the example" if ran else "pass example= to convert functional calls"
+            yield f"{label}: {reason}; its forward names activation functions"
+
+
+def _run(trial: nn.Module, record: functional.Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # it computes relu or gelu itself, without asking `activation`
+    record.watch(trial)
+    try:
+        with torch.no_grad(), record:
+            trial(*args, **kwargs)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def _module_kind(module: nn.Module) -> str | None:
+    for base in type(module).__mro__:
+        if base in _MODULES:
+            return _MODULES[base]
+    childless = not any(True for _ in module.children())
+    stateless = not any(True for _ in (*module.parameters(), *module.buffers()))
+    if not (childless and stateless) or type(module).__module__.startswith("torch.nn.modules"):
+        return None
+    trial = functional.duplicate(module)
+    return type(module).__name__.lower() if functional.acts_elementwise(trial.forward) else None
+
+
+# ---- choosing ----
+
+
+def _matches(where: Where | None, site: Site) -> bool:
+    if where is None:
+        return True
+    if isinstance(where, str):
+        return any(name == where or fnmatchcase(name, where) for name in (site.name, site.path, *site.aliases))
+    if isinstance(where, type):
+        return site.module_type is not None and issubclass(site.module_type, where)
+    if isinstance(where, (list, tuple)):
+        return any(_matches(one, site) for one in where)
+    if callable(where):
+        return bool(where(site))
+    raise TypeError(
+        f"where must be a module class, a path or glob, a predicate on Site, or a list of these, got {where!r}"
+    )
+
+
+def _nothing(model: nn.Module, where: Where | None, found: _Found) -> str:
+    text = f"expected an activation to replace in {type(model).__name__}"
+    text += f" where {where!r}" if where is not None else ""
+    text += ", got none" + (f" of these {len(found.sites)} sites:" if found.sites else ": it has no activation site")
+    return "\n  ".join([text, *map(str, found.sites), *found.hints])
+
+
+# ---- placing ----
+
+
+def _placed(module: object, model: nn.Module) -> nn.Module:
+    """A new module on the device of a model that lies on one."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"factory must make an nn.Module, got {type(module).__name__}")
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    return module.to(devices.pop()) if len(devices) == 1 else module
+
+
+def _put(model: nn.Module, modules: dict[str, nn.Module], site: Site, new: nn.Module) -> nn.Module:
+    """Put a module at every path of a site; returns the model, which is the new module when it was the site itself."""
+    old = modules.get(site.path)  # None: a function kept in an attribute
+    if old is not None:
+        new.train(old.training)
+        functional.keep_hooks(new, old)
+    if site.in_place:
+        functional.overwrite_input(new)
+    for path in (site.path, *site.aliases):
+        if not path:
+            return new
+        parent, name = _parent(modules, path)
+        if old is None:
+            delattr(parent, name)
+            new.train(parent.training)
+        parent._modules[name] = new
+        modules[path] = new
+    return model
+
+
+def _parent(modules: dict[str, nn.Module], path: str) -> tuple[nn.Module, str]:
+    parent, _, name = path.rpartition(".")
+    return modules[parent], name
+
+
+def _settle(model: nn.Module, made: set[int], modules: dict[str, nn.Module], callees: dict[str, set[str]]) -> None:
+    """Once every new module is in its place: shields, and torch's fused transformer paths, which ignore them."""
+    for path, module in list(model.named_modules()):
+        if "_htaf_calls" in module.__dict__:
+            functional.shield(module, [modules[callee] for callee in callees.get(path, ()) if callee in modules])
+        if isinstance(module, nn.TransformerDecoderLayer) and id(module._modules.get("activation")) in made:
+            functional.derive(module)  # copying or reading a plain one puts F.relu over its activation
+    layers: Iterable[nn.Module] = [m for m in model.modules() if isinstance(m, nn.TransformerEncoderLayer)]
+    ours = {id(m) for m in layers if any(id(child) in made for child in m.modules())}
+    for module in model.modules():
+        if id(module) in ours:
+            module.__dict__["activation_relu_or_gelu"] = 0
+        elif isinstance(module, nn.TransformerEncoder) and any(id(layer) in ours for layer in module.layers):
+            module.use_nested_tensor = False  # nested tensors know few of the operations a new activation needs
