@@ -1,0 +1,1 @@
+"""Standard layouts in, arrays out: tables, images and text."""

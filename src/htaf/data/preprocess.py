@@ -1,0 +1,281 @@
+"""Turns raw rows into the float32 inputs of a network, by rules learned from the training part only."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float32, Float64, Int64, Shaped
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
+
+from htaf.data.columns import (
+    Column,
+    Target,
+    category_values,
+    floats,
+    learn_column,
+    learn_target,
+    read_column,
+    read_target,
+    strict_keys,
+    texts,
+)
+from htaf.data.reading import DataError, counted, listed, to_number
+
+FORMAT, VERSION = "htaf-tabular", 1
+
+
+class Preprocessor:
+    """Min-max for numbers, one-hot for categories, learned once and kept as plain JSON.
+
+    The scikit-learn ColumnTransformer inside is always built from the learned `columns`, in training and
+    after loading alike, so a round trip through JSON changes no bit. Numbers are not clipped: a value
+    outside the training range falls outside [0, 1].
+
+    Args:
+        columns: one entry a raw column, in order.
+        target: the target side.
+        special_codes: numbers that stand for a reason why the value is missing.
+        notes: what was handled while fitting.
+    Raises:
+        DataError: no column gives an input.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        target: Target,
+        special_codes: Sequence[float] = (),
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.columns = tuple(columns)
+        self.target = target
+        self.special_codes = tuple(special_codes)
+        self.notes = tuple(notes)
+        self._last: list[str] = []
+        scaled = [c for c in self.columns if c.kind == "number" and c.high > c.low]
+        coded = [(c, code) for c in self.columns for code in c.codes]
+        texts = [c for c in self.columns if c.kind == "category"]
+        self.feature_names = (
+            *(c.name for c in scaled),
+            *(f"{c.name} is {code:g}" for c, code in coded),
+            *(f"{c.name}={category or 'missing'}" for c in texts for category in c.categories),
+        )
+        if not self.feature_names:
+            raise DataError("expected at least one column that varies in the training part, got none")
+        # Three rows (low, fill, high) from which the imputer and the scaler learn exactly these values
+        corners: dict[str, Any] = {f"number {c.name}": [c.low, c.fill, c.high] for c in scaled}
+        corners |= {f"code {code!r} {c.name}": [0.0, 1.0, 0.0] for c, code in coded}
+        corners |= {f"category {c.name}": [c.categories[0]] * 3 for c in texts}
+        numbers = make_pipeline(SimpleImputer(strategy="median"), MinMaxScaler())
+        categories = OneHotEncoder(
+            categories=[np.array(c.categories, dtype=object) for c in texts],  # pyright: ignore[reportArgumentType]
+            handle_unknown="ignore",
+            sparse_output=False,
+        )
+        names = list(corners)
+        blocks = [
+            ("numbers", numbers, names[: len(scaled)]),
+            ("codes", "passthrough", names[len(scaled) : len(scaled) + len(coded)]),
+            ("categories", categories, names[len(scaled) + len(coded) :]),
+        ]
+        self._steps = ColumnTransformer([block for block in blocks if block[2]], sparse_threshold=0)
+        self._steps.fit(_as_frame(corners))
+
+    @classmethod
+    def fit(
+        cls,
+        features: pd.DataFrame,
+        target: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"],
+        *,
+        task: Literal["regression", "classification"],
+        target_name: str = "target",
+        classes: Sequence[str] = (),
+        special_codes: Sequence[float] = (),
+    ) -> "Preprocessor":
+        """Learns ranges, medians, categories and the target's mean from the training rows.
+
+        Args:
+            features: training rows only, [rows, columns]; number columns are scaled, all others are
+                categories.
+            target: float64 [rows] in original units for regression, int64 [rows] class codes for
+                classification.
+            task: "regression" or "classification".
+            target_name: for reports.
+            classes: class names in code order, for classification.
+            special_codes: numbers that mean "missing for this reason"; each that occurs in a column
+                becomes one 0/1 input, and the value counts as missing.
+        Returns:
+            the fitted preprocessor.
+        Raises:
+            DataError: infinite values, a range beyond float64, a constant target, nothing to learn from.
+        """
+        if len(features) != len(target) or not len(target):
+            raise DataError(f"expected as many rows as targets, got {len(features)} and {len(target)}")
+        if len({str(name) for name in features.columns}) != features.shape[1]:
+            raise DataError(f"expected distinct column names, got {listed([*map(str, features.columns)])}")
+        notes: list[str] = []
+        columns = [learn_column(features[name], str(name), special_codes, notes) for name in features.columns]
+        learned = learn_target(np.asarray(target), task, target_name, tuple(classes), notes)
+        return cls(columns, learned, tuple(float(code) for code in special_codes), notes)
+
+    @property
+    def report(self) -> list[str]:
+        """What was handled: the notes of the fit, then those of the last transform."""
+        return [*self.notes, *self._last]
+
+    def transform(self, features: pd.DataFrame) -> Float32[np.ndarray, "rows columns"]:
+        """Raw rows to network inputs; columns are found by name, in any order.
+
+        Missing numbers take the training median, categories not seen in training give zeros, columns
+        that were not trained on are ignored; each is in `report` afterwards.
+
+        Args:
+            features: raw rows of any dtypes, [rows, raw columns].
+        Returns:
+            float32 [rows, len(feature_names)].
+        Raises:
+            DataError: a missing or repeated column; text or an infinite value in a number column.
+        """
+        present = [str(name) for name in features.columns]
+        wanted = [column for column in self.columns if column.kind != "dropped"]
+        absent = [column.name for column in wanted if column.name not in present]
+        if absent:
+            raise DataError(f"expected the columns {listed(absent)} too, got only {listed(present)}")
+        doubled = [column.name for column in wanted if present.count(column.name) > 1]
+        if doubled:
+            raise DataError(f"expected each column once, got {listed(doubled)} more than once")
+        self._last = []
+        known = {column.name for column in self.columns}
+        extra = [name for name in present if name not in known]
+        if extra:
+            self._last.append(f"ignored, not used in training: {listed(extra)}")
+        if not len(features):
+            return np.zeros((0, len(self.feature_names)), dtype=np.float32)
+        prepared: dict[str, np.ndarray] = {}
+        for column in wanted:
+            raw = features.iloc[:, present.index(column.name)]
+            prepared |= self._number(column, raw) if column.kind == "number" else self._category(column, raw)
+        with np.errstate(over="ignore"):  # an overflow is reported below, by column and row
+            inputs = np.asarray(self._steps.transform(_as_frame(prepared))).astype(np.float32)
+        if not np.isfinite(inputs).all():
+            row, place = np.argwhere(~np.isfinite(inputs))[0]
+            raise DataError(
+                f"column {self.feature_names[place]!r}, row {row + 1}: the value is too far outside the "
+                "training range for float32"
+            )
+        return inputs
+
+    def _number(self, column: Column, raw: pd.Series) -> dict[str, np.ndarray]:
+        values, wrong = to_number(raw)
+        for bad, wanted in ((wrong, "a number"), (np.isinf(values), "a finite number")):
+            if bad.any():
+                row = int(np.argmax(bad))
+                raise DataError(f"column {column.name!r}, row {row + 1}: expected {wanted}, got {str(raw.iloc[row])!r}")
+        prepared = {f"code {c!r} {column.name}": (values == c).astype(np.float64) for c in column.codes}
+        unseen = np.isin(values, [code for code in self.special_codes if code not in column.codes])
+        missing = int((np.isnan(values) | unseen).sum())
+        if missing and column.high > column.low:
+            self._last.append(
+                f"column {column.name!r}: {counted(missing, 'missing value')} set to the training median "
+                f"{column.fill:g}"
+            )
+        values = np.where(np.isin(values, self.special_codes), np.nan, values)
+        return prepared | ({f"number {column.name}": values} if column.high > column.low else {})
+
+    def _category(self, column: Column, raw: pd.Series) -> dict[str, np.ndarray]:
+        values = category_values(raw)
+        unseen = [value for value in values if value not in set(column.categories)]
+        if unseen:
+            kinds = [value or "missing" for value in dict.fromkeys(unseen)]
+            self._last.append(
+                f"column {column.name!r}: {counted(len(unseen), 'row')} with categories not seen in "
+                f"training ({listed(kinds, 3)}), all inputs 0"
+            )
+        return {f"category {column.name}": values}
+
+    def encode_target(
+        self, values: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"]
+    ) -> Float32[np.ndarray, " rows"] | Int64[np.ndarray, " rows"]:
+        """Targets as the network is trained on them.
+
+        Args:
+            values: float64 [rows] in original units, or int64 [rows] class codes.
+        Returns:
+            float32 [rows] with mean 0 and variance 1 on the training part, or the class codes unchanged.
+        """
+        if self.target.task == "classification":
+            return values.astype(np.int64)
+        return ((values - self.target.mean) / self.target.std).astype(np.float32)
+
+    def inverse(self, values: Shaped[np.ndarray, " rows"]) -> Shaped[np.ndarray, " rows"]:
+        """Back from network targets: original units, or class names.
+
+        Args:
+            values: standardised values [rows], or integer class codes [rows].
+        Returns:
+            float64 [rows] in original units, or object [rows] of class names.
+        """
+        if self.target.task == "classification":
+            return np.array(self.target.classes, dtype=object)[values]
+        return values.astype(np.float64) * self.target.std + self.target.mean
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything learned, as plain JSON values (no NaN); `from_json` restores it bit for bit."""
+        columns: list[dict[str, Any]] = []
+        for column in self.columns:
+            entry: dict[str, Any] = {"name": column.name, "kind": column.kind}
+            if column.kind == "number":
+                entry |= {"low": column.low, "high": column.high, "fill": column.fill}
+                entry["codes"] = list(column.codes)
+            if column.kind == "category":
+                entry["categories"] = list(column.categories)
+            columns.append(entry)
+        target = asdict(self.target) | {"classes": list(self.target.classes)}
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "columns": columns,
+            "target": target,
+            "special_codes": list(self.special_codes),
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> "Preprocessor":
+        """Restores what `to_json` gave.
+
+        Args:
+            data: the dict, as it came from `json.load`.
+        Raises:
+            DataError: another format or version, a missing, unknown or impossible entry.
+        """
+        top = strict_keys(data, "preprocessing", ("format", "version", "columns", "target", "special_codes", "notes"))
+        if (top["format"], top["version"]) != (FORMAT, VERSION):
+            raise DataError(
+                f"preprocessing: expected format {FORMAT!r} version {VERSION}, "
+                f"got {top['format']!r} version {top['version']!r}"
+            )
+        if not isinstance(top["columns"], list):
+            raise DataError(f"preprocessing columns: expected a list, got {type(top['columns']).__name__}")
+        columns = [read_column(entry, f"columns[{place}]") for place, entry in enumerate(top["columns"])]
+        names = [column.name for column in columns]
+        if len(set(names)) != len(names):
+            raise DataError("preprocessing columns: expected distinct names, got one twice")
+        return cls(
+            columns,
+            read_target(top["target"]),
+            floats(top["special_codes"], "special_codes"),
+            texts(top["notes"], "notes"),
+        )
+
+
+def _as_frame(columns: dict[str, Any]) -> pd.DataFrame:
+    """Text stays object: the encoder compares Python strings, whatever string dtype pandas prefers."""
+    return pd.DataFrame(
+        {k: pd.Series(v, dtype=object if k.startswith("category") else None) for k, v in columns.items()}
+    )

@@ -1,0 +1,278 @@
+"""Reads one table from a file: encoding, separator, decimal commas and blanks are handled and noted."""
+
+import csv
+import difflib
+import gzip
+import io
+import os
+import re
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float64, Shaped
+
+TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")
+SUFFIXES = (*TEXT_SUFFIXES, *(suffix + ".gz" for suffix in TEXT_SUFFIXES), ".parquet")
+BLANKS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?", "<na>"})
+NUMBER_BLANKS = BLANKS | {"none"}  # "None" is a common category, but never a number
+MIXED_CATEGORIES = 20  # a column that mixes numbers and text is a category up to this many distinct values
+
+_DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?")
+
+
+class DataError(ValueError):
+    """Data that cannot be used as it is; the message is one line: what was expected and what came."""
+
+
+def suggestion(wanted: str, known: Sequence[str]) -> str:
+    """` (did you mean 'x'?)` for the nearest known name, or an empty text when none is near."""
+    lowered = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(wanted.lower(), lowered, n=1, cutoff=0.6)
+    return f" (did you mean {lowered[near[0]]!r}?)" if near else ""
+
+
+def listed(names: Sequence[str], limit: int = 30) -> str:
+    """Names joined by commas, cut after `limit` with a count of the rest."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(repr(name) for name in names[:limit]) + more
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def to_text(column: pd.Series, blanks: frozenset[str] = BLANKS) -> Shaped[np.ndarray, " rows"]:
+    """One column as stripped text, None where missing.
+
+    Whole numbers lose their ".0", so that a category 1 reads the same from an integer and a float column.
+
+    Args:
+        column: any dtype, [rows].
+        blanks: lower-case texts that count as missing.
+    Returns:
+        object [rows] of str or None.
+    """
+
+    def text(value: object) -> str | None:
+        if isinstance(value, float | np.floating) and float(value).is_integer():
+            value = int(value)
+        stripped = str(value).strip()
+        return None if stripped.lower() in blanks else stripped
+
+    result = np.empty(len(column), dtype=object)
+    missing = column.isna().to_numpy(dtype=bool)
+    result[:] = [None if gone else text(value) for value, gone in zip(column, missing, strict=True)]
+    return result
+
+
+def to_number(column: pd.Series) -> tuple[Float64[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
+    """One column as numbers, and where it holds text that is no number.
+
+    Args:
+        column: any dtype, [rows].
+    Returns:
+        values float64 [rows], NaN where missing or wrong; wrong bool [rows].
+    """
+    if pd.api.types.is_numeric_dtype(column):
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        return values, np.zeros(len(values), dtype=bool)
+    values, wrong = np.full(len(column), np.nan), np.zeros(len(column), dtype=bool)
+    for row, text in enumerate(to_text(column, NUMBER_BLANKS)):
+        if text is None:
+            continue
+        try:
+            values[row] = float(text)
+        except ValueError:
+            wrong[row] = True
+        if "_" in text:  # float() reads 1_000, a table does not
+            values[row], wrong[row] = np.nan, True
+    return values, wrong
+
+
+def is_text(column: pd.Series) -> bool:
+    """Whether a typed column is a category: text and truth values are, numbers are not."""
+    return pd.api.types.is_bool_dtype(column) or not pd.api.types.is_numeric_dtype(column)
+
+
+def typed(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Every column as float64 (NaN where missing) or as text (object, None where missing).
+
+    A column is a number when every value that is present reads as one. Truth values are text. A column
+    that mixes both is a category, with a note, when it has at most 20 distinct values or is mostly text;
+    else the text among the numbers is taken for a mistake.
+
+    Args:
+        frame: any dtypes, [rows, columns].
+    Returns:
+        the typed frame with a fresh index, and the notes.
+    Raises:
+        DataError: infinite values; text in a column of numbers.
+    """
+    columns: dict[str, pd.Series] = {}
+    notes: list[str] = []
+    for name in frame.columns:
+        column = frame[name]
+        values, wrong = to_number(column)
+        if np.isinf(values).any():
+            row = int(np.argmax(np.isinf(values))) + 1
+            raise DataError(f"column {name!r}, row {row}: expected a finite number, got {values[row - 1]}")
+        numbers = int(np.count_nonzero(~np.isnan(values)))
+        if not pd.api.types.is_bool_dtype(column) and not wrong.any():
+            columns[name] = pd.Series(values)
+            continue
+        text = to_text(column)
+        columns[name] = pd.Series(text, dtype=object)  # not pandas' own text type: None stays None
+        if numbers == 0 or pd.api.types.is_bool_dtype(column):
+            continue
+        count, row = int(wrong.sum()), int(np.argmax(wrong)) + 1
+        distinct = len({value for value in text if value is not None})
+        if numbers >= count and distinct > MIXED_CATEGORIES:
+            raise DataError(
+                f"column {name!r}, row {row}: expected a number as in {numbers:,} other rows, "
+                f"got {text[row - 1]!r} ({count:,} such rows); correct them or leave them blank"
+            )
+        notes.append(
+            f"column {name!r} mixes {counted(numbers, 'number')} with {counted(count, 'text')} "
+            f"(first {text[row - 1]!r}, row {row}): read as a category"
+        )
+    return pd.DataFrame(columns, index=pd.RangeIndex(len(frame))), tuple(notes)
+
+
+def read_frame(
+    path: str | os.PathLike[str], *, names: Sequence[str] | None = None
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """The raw rows of a CSV, TSV or Parquet file, text kept as text, with notes on what was handled.
+
+    The separator (comma, semicolon or tab) is the one that splits most lines as it splits the header.
+    Text is UTF-8 with or without a byte-order mark, UTF-16 with one, else Latin-1 with a note. Columns
+    without a name (a saved index, a trailing separator) are left out with a note.
+
+    Args:
+        path: a file that ends in one of `SUFFIXES`, in any case.
+        names: column names of a text file without a header line.
+    Returns:
+        the frame [rows, columns], and the notes.
+    Raises:
+        DataError: no such file, unknown kind, damaged, empty, header only, ragged or repeated columns.
+    """
+    path = Path(path)
+    _check_path(path)
+    if path.name.lower().endswith(".parquet"):
+        try:
+            frame, notes = pd.read_parquet(path), []
+        except (ValueError, OSError, RuntimeError) as error:
+            raise DataError(f"{path}: expected a Parquet file, got {_first_line(error)}") from error
+        frame.columns = [str(name).strip() for name in frame.columns]
+    else:
+        text, notes = _decode(path)
+        frame = _parse(path, text, names, notes)
+    seen = list(frame.columns)
+    repeated = sorted({name for name in seen if seen.count(name) > 1 and name})
+    if repeated:
+        raise DataError(f"{path}: expected distinct column names, got {listed(repeated)} more than once")
+    if "" in seen:
+        places = [str(place + 1) for place, name in enumerate(seen) if not name]
+        notes.append(f"left out without a name: column {', '.join(places)} of {len(seen)}")
+        frame = frame.loc[:, [bool(name) for name in seen]]
+    if not len(frame):
+        raise DataError(f"{path}: expected rows below the column names, got the header only")
+    return frame, tuple(notes)
+
+
+def _check_path(path: Path) -> None:
+    if path.is_dir():
+        inside = sorted(entry.name for entry in path.iterdir() if entry.name.lower().endswith(SUFFIXES))
+        raise DataError(f"{path}: expected a file, got a folder; tables in it: {listed(inside) or 'none'}")
+    if not path.exists():
+        folder = path.parent
+        beside = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+        raise DataError(f"{path}: no such file{suggestion(path.name, beside)}")
+    if not path.name.lower().endswith(SUFFIXES):
+        raise DataError(f"{path}: expected a file ending in {', '.join(SUFFIXES)}, got {path.suffix or 'none'}")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def _decode(path: Path) -> tuple[str, list[str]]:
+    try:
+        data = path.read_bytes()
+        if path.name.lower().endswith(".gz"):
+            data = gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read: {_first_line(error)}") from error
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", errors="replace"), ["read as UTF-16"]
+    if b"\0" in data:
+        raise DataError(f"{path}: expected text, got a binary file")
+    try:
+        return data.decode("utf-8-sig"), []
+    except UnicodeDecodeError:
+        return data.decode("latin-1"), ["not UTF-8: read as Latin-1"]
+
+
+def _parse(path: Path, text: str, names: Sequence[str] | None, notes: list[str]) -> pd.DataFrame:
+    if not text.strip():
+        raise DataError(f"{path}: expected a table, got an empty file")
+    separator = _separator(text)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    header = None if names is None else list(names)
+    rows: list[list[str]] = []
+    try:
+        for row in reader:
+            if not any(field.strip() for field in row):
+                continue  # blank lines, most often the last
+            if header is None:
+                header = [field.strip() for field in row]
+                continue
+            if len(row) != len(header):
+                raise DataError(
+                    f"{path}, line {reader.line_num}: expected {len(header)} fields separated by "
+                    f"{separator!r}, got {len(row)}"
+                )
+            rows.append(row)
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: {error}") from error
+    assert header is not None
+    if names is None and sum(_is_number(name) for name in header) * 2 > len(header):
+        notes.append("the first line looks like data; it was taken for the column names")
+    columns: list[np.ndarray] = []
+    for place, name in enumerate(header):
+        values = np.array([row[place] for row in rows], dtype=object)
+        if separator != "," and _has_decimal_commas(values):
+            notes.append(f"column {name!r}: decimal commas read as points")
+            values[:] = [value.replace(".", "").replace(",", ".") for value in values]
+        columns.append(values)
+    frame = pd.DataFrame(dict(enumerate(columns)), dtype=object)
+    frame.columns = header
+    return frame
+
+
+def _separator(text: str) -> str:
+    """The separator whose column count in the header is kept by most of the first lines, comma if none."""
+    lines = [line for line in text[:100_000].splitlines()[:50] if line.strip()]
+    best, best_score = ",", (0.0, 0)
+    for separator in ",;\t":
+        counts = [len(row) for row in csv.reader(lines, delimiter=separator)]
+        if counts and counts[0] > 1:
+            score = (sum(count == counts[0] for count in counts) / len(counts), counts[0])
+            best, best_score = (separator, score) if score > best_score else (best, best_score)
+    return best
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _has_decimal_commas(values: np.ndarray) -> bool:
+    present = [value.strip() for value in values if value.strip().lower() not in NUMBER_BLANKS]
+    return any("," in value for value in present) and all(_DECIMAL_COMMA.fullmatch(v) for v in present)

@@ -1,0 +1,325 @@
+"""Tables by name or from a file, with every step of cleaning noted, and their splits."""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float64, Int64, Shaped
+
+from htaf.data.named import NAMED, read_named
+from htaf.data.preprocess import Preprocessor
+from htaf.data.reading import (
+    SUFFIXES,
+    DataError,
+    counted,
+    is_text,
+    listed,
+    read_frame,
+    suggestion,
+    to_number,
+    to_text,
+    typed,
+)
+
+Task = Literal["regression", "classification"]
+
+MIN_ROWS = 20  # gives 14, 2 and 4 rows; a validation error over fewer says nothing
+MAX_INTEGER_CLASSES = 10  # whole-number targets with more distinct values are regression
+ID_LIKE = 0.95  # share of distinct values from which a text column identifies rows
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table ready to split: raw features, a clean target and what was done to get them.
+
+    Attributes:
+        name: the set's name or the file's.
+        features: raw rows in file order; float64 columns (NaN where missing) and text columns (object,
+            None where missing).
+        target: float64 [rows] in original units for regression, int64 [rows] class codes for
+            classification.
+        task: "regression" or "classification".
+        target_name: the target's column.
+        classes: class names in code order, empty for regression.
+        notes: everything that was handled, one line each.
+        fingerprint: sha256 of names, kinds and content, equal on every machine.
+        special_codes: numbers in the features that say why a value is missing.
+    """
+
+    name: str
+    features: pd.DataFrame
+    target: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"]
+    task: Task
+    target_name: str
+    classes: tuple[str, ...]
+    notes: tuple[str, ...]
+    fingerprint: str
+    special_codes: tuple[float, ...] = ()
+
+    def fit_preprocessor(self, rows: Int64[np.ndarray, " part"]) -> Preprocessor:
+        """The preprocessing learned from these rows, which are to be the training part.
+
+        Args:
+            rows: int64 [part], row numbers.
+        Raises:
+            DataError: as `Preprocessor.fit`.
+        """
+        return Preprocessor.fit(
+            self.features.iloc[rows],
+            self.target[rows],
+            task=self.task,
+            target_name=self.target_name,
+            classes=self.classes,
+            special_codes=self.special_codes,
+        )
+
+
+@dataclass(frozen=True)
+class Split:
+    """Row numbers of the three parts, ascending, disjoint and complete; int64 [rows of the part] each."""
+
+    train: Int64[np.ndarray, " train"]
+    validation: Int64[np.ndarray, " validation"]
+    test: Int64[np.ndarray, " test"]
+
+
+def load(
+    name_or_path: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    task: Task | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    drop_empty: bool = False,
+) -> Table:
+    """A named set, or any CSV, TSV or Parquet file with a target column.
+
+    Named sets ("wine", "abalone", "churn", "fico", "digits") are looked for in `data_dir`, then in the
+    folder that the environment variable HTAF_DATA names (each also under `tabular/`), then on OpenML; the
+    row count is checked. In churn "Yes" is class 1, in fico "Bad" is class 1.
+
+    For a file, text and truth values make a classification target; whole numbers with at most 10 distinct
+    values do too; other numbers are regression. Rows without a target are dropped, as are columns with
+    one value and text columns in which nearly every value is distinct; each is noted.
+
+    Args:
+        name_or_path: a set's name, or a file.
+        target: the target column, needed for a file.
+        task: overrides the inferred task.
+        data_dir: a folder with the named sets' files.
+        drop_empty: fico only: leaves out the 588 rows that are -9 throughout.
+    Returns:
+        the table.
+    Raises:
+        DataError: nothing by that name, a wrong row count, or data that cannot be used; see `read_frame`
+            and `typed`.
+    """
+    given = os.fspath(name_or_path)
+    known = NAMED.get(given.lower())
+    if known is None:
+        if drop_empty:
+            raise DataError(f"drop_empty is for 'fico' only, got {given!r}")
+        return _load_file(given, target, task)
+    if target not in (None, known.target):
+        raise DataError(f"{known.name}: its target is {known.target!r}, got {target!r}; name the file instead")
+    frame, notes = read_named(known, data_dir, drop_empty=drop_empty)
+    return _table(known.name, frame, known.target, task or known.task, notes, known.classes, known.special_codes)
+
+
+def _load_file(given: str, target: str | None, task: Task | None) -> Table:
+    path = Path(given)
+    looks_like_name = not path.suffix and path.name == given
+    if looks_like_name and not path.exists():
+        near = suggestion(given, list(NAMED))
+        raise DataError(
+            f"{given!r}: expected one of {listed(list(NAMED))} or a file ending in {', '.join(SUFFIXES)}, "
+            f"got neither{near}"
+        )
+    frame, notes = read_frame(path)
+    names = list(frame.columns)
+    if target is None:
+        raise DataError(f"{path}: expected the name of the target column, got none; columns: {listed(names)}")
+    if target not in names:
+        raise DataError(
+            f"{path}: expected a target column {target!r}{suggestion(target, names)}, got the columns {listed(names)}"
+        )
+    return _table(path.name, frame, target, task, list(notes))
+
+
+def _table(
+    name: str,
+    raw: pd.DataFrame,
+    target: str,
+    task: Task | None,
+    notes: Sequence[str],
+    classes: tuple[str, ...] = (),
+    special_codes: tuple[float, ...] = (),
+) -> Table:
+    notes = list(notes)
+    labels = to_text(raw[target])
+    present = np.array([label is not None for label in labels], dtype=bool)
+    gone = int((~present).sum())
+    if gone * 2 > len(raw):
+        raise DataError(f"{name}: expected target {target!r} in most rows, got it in {len(raw) - gone} of {len(raw)}")
+    if gone:
+        notes.append(f"{counted(gone, 'row')} without a target {target!r} dropped")
+    if present.sum() < MIN_ROWS:
+        raise DataError(f"{name}: expected at least {MIN_ROWS} rows with a target, got {present.sum()}")
+    features, typing_notes = typed(raw.drop(columns=target))  # before rows go, so that errors count the file's rows
+    features = features.loc[present].reset_index(drop=True)
+    notes += typing_notes
+    if name not in NAMED:
+        features = _drop_useless(features, notes)
+    if not features.shape[1]:
+        raise DataError(f"{name}: expected at least one usable column beside {target!r}, got none")
+    values, task, classes = _target(name, raw[[target]], present, task, classes, notes)
+    repeated = int(features.assign(**{"\0target": values}).duplicated().sum())
+    if repeated:
+        notes.append(f"{counted(repeated, 'row')} repeating an earlier row; a grouped split keeps them on one side")
+    missing = {column: int(features[column].isna().sum()) for column in features}
+    notes += [f"column {column!r}: {counted(count, 'missing value')}" for column, count in missing.items() if count]
+    digest = _fingerprint(features, values, target, task, classes)
+    return Table(name, features, values, task, target, classes, tuple(notes), digest, special_codes)
+
+
+def _drop_useless(features: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    kept: list[str] = []
+    for name in features:
+        column = features[name]
+        distinct, present = column.nunique(), int(column.notna().sum())
+        if distinct + (present < len(column)) <= 1 or distinct == 0:
+            notes.append(f"column {name!r} dropped: one value in every row")
+        elif is_text(column) and distinct >= ID_LIKE * present and distinct > 2:
+            notes.append(f"column {name!r} dropped: text with {distinct:,} distinct values in {present:,} rows")
+        else:
+            kept.append(str(name))
+            if not is_text(column) and distinct == len(column) == column.max() - column.min() + 1:
+                notes.append(f"column {name!r} looks like a row number; it is kept, leave it out if it is one")
+    return features[kept]
+
+
+def _target(
+    name: str,
+    raw: pd.DataFrame,
+    present: Bool[np.ndarray, " rows"],
+    task: Task | None,
+    classes: tuple[str, ...],
+    notes: list[str],
+) -> tuple[np.ndarray, Task, tuple[str, ...]]:
+    target = str(raw.columns[0])
+    column = typed(raw)[0][target][present].reset_index(drop=True)
+    text = is_text(column)
+    distinct = column.nunique()
+    if task is None:
+        whole = not text and bool((column % 1 == 0).all())
+        task = "classification" if text or (whole and distinct <= MAX_INTEGER_CLASSES) else "regression"
+        kind = "text" if text else f"{distinct:,} distinct {'whole ' if whole else ''}numbers"
+        notes.append(f"task {task} inferred: target {target!r} holds {kind}")
+    if task == "regression":
+        if text:
+            row = int(np.argmax(to_number(raw[target])[1]))
+            raise DataError(
+                f"{name}: expected numbers in target {target!r} for regression, got {raw[target].iloc[row]!r} "
+                f"in row {row + 1}"
+            )
+        if distinct < 2:
+            raise DataError(f"{name}: expected a target {target!r} that varies, got {column.iloc[0]:g} in every row")
+        return column.to_numpy(np.float64), task, ()
+    found = sorted(column.unique())  # numbers by size, text by code point
+    labels = to_text(pd.Series(found, dtype=column.dtype)).tolist()
+    if len(found) < 2:
+        raise DataError(f"{name}: expected at least two classes in target {target!r}, got {labels[0]!r} only")
+    if len(found) * 2 > len(column):
+        raise DataError(
+            f"{name}: expected classes in target {target!r}, got {len(found):,} distinct values in "
+            f"{len(column):,} rows; name another column or task regression"
+        )
+    if classes:
+        if set(classes) != set(labels):
+            raise DataError(f"{name}: expected the classes {listed(classes)} in {target!r}, got {listed(labels)}")
+        labels = list(classes)
+    values = np.array([labels.index(label) for label in to_text(column)], dtype=np.int64)
+    single = [label for label, count in zip(labels, np.bincount(values), strict=True) if count == 1]
+    if single:
+        notes.append(f"target {target!r}: one row only of {listed(single)}; it can be in one part of a split only")
+    if len(labels) == 2:
+        notes.append(f"class 1 (positive) is {labels[1]!r}, class 0 is {labels[0]!r}")
+    return values, task, tuple(labels)
+
+
+def _fingerprint(
+    features: pd.DataFrame, target: np.ndarray, target_name: str, task: str, classes: tuple[str, ...]
+) -> str:
+    """sha256 over little-endian float64 and JSON text, so that neither pandas nor the machine matters."""
+    digest = hashlib.sha256()
+
+    def add(name: str, values: np.ndarray) -> None:
+        if values.dtype == object:
+            content = json.dumps([name, "text", values.tolist()]).encode()
+        else:
+            numbers = values.astype("<f8") + 0.0  # -0.0 becomes 0.0
+            numbers[np.isnan(numbers)] = np.nan  # one NaN of the many
+            content = json.dumps([name, "number"]).encode() + numbers.tobytes()
+        digest.update(len(content).to_bytes(8, "little") + content)
+
+    for name in features:
+        add(str(name), features[name].to_numpy())
+    add(json.dumps([target_name, task, *classes]), target)
+    return digest.hexdigest()
+
+
+def split(table: Table, seed: int, *, mode: Literal["random", "grouped"] = "random") -> Split:
+    """70 / 10 / 20 random rows, the same for a seed on every machine.
+
+    Rows are ordered by raw PCG64 words, which numpy keeps stable across versions, as it does not for
+    permutations. Plain random for classification too, as in the paper: a rare class may miss a part. In
+    "grouped" mode rows with equal features (whatever their target) stay in one part, and the parts' sizes
+    are the nearest that whole groups allow.
+
+    Args:
+        table: at least 20 rows.
+        seed: >= 0.
+        mode: "random" or "grouped".
+    Returns:
+        the row numbers of the parts.
+    Raises:
+        DataError: a negative seed, an unknown mode, or fewer than three groups.
+    """
+    if seed < 0:
+        raise DataError(f"seed must be >= 0, got {seed}")
+    rows = len(table.target)
+    if mode == "random":
+        groups = np.arange(rows)
+    elif mode == "grouped":
+        groups = _groups(table.features)
+    else:
+        raise DataError(f"split: expected mode 'random' or 'grouped', got {mode!r}")
+    sizes = np.bincount(groups)
+    if len(sizes) < 3:
+        raise DataError(f"{table.name}: expected at least 3 distinct rows to split by groups, got {len(sizes)}")
+    order = np.argsort(np.random.PCG64(seed).random_raw(len(sizes)), kind="stable")
+    ends = np.cumsum(sizes[order])  # rows up to and with each group
+
+    def cut(share: int, first: int, last: int) -> int:
+        return int(np.clip(np.abs(ends - share).argmin() + 1, first, last))
+
+    train_end = cut(rows * 7 // 10, 1, len(sizes) - 2)
+    validation_end = cut(rows * 7 // 10 + rows // 10, train_end + 1, len(sizes) - 1)
+    place = np.empty(len(sizes), dtype=np.int64)
+    place[order] = np.repeat([0, 1, 2], np.diff([0, train_end, validation_end, len(sizes)]))
+    part = place[groups]
+    return Split(*(np.flatnonzero(part == wanted).astype(np.int64) for wanted in range(3)))
+
+
+def _groups(features: pd.DataFrame) -> Shaped[np.ndarray, " rows"]:
+    """Group numbers in order of first appearance; equal features share one, missing equals missing."""
+    same = {
+        str(place): column.fillna("") if is_text(column) else column + 0.0
+        for place, (_, column) in enumerate(features.items())
+    }
+    return pd.factorize(pd.util.hash_pandas_object(pd.DataFrame(same), index=False))[0]

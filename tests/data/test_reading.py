@@ -1,0 +1,132 @@
+"""Reading one table: separators, encodings, blanks and every kind of bad file."""
+
+import gzip
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from htaf.data.reading import DataError, read_frame, to_number, to_text, typed
+
+
+def write(folder: Path, content: str | bytes, name: str = "table.csv") -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        ("a,b\n1,x\n2,y\n", "t.csv"),
+        ("a;b\n1;x\n2;y\n", "t.CSV"),
+        ("a\tb\r\n1\tx\r\n2\ty\r\n", "t.tsv"),
+        ('"a";"b"\n"1";"x"\n\n 2 ;y', "t.txt"),
+        (b"\xef\xbb\xbfa,b\n1,x\n2,y\n", "t.csv"),
+        ("a,b\n1,x\n2,y\n".encode("utf-16"), "t.csv"),
+        (gzip.compress(b"a,b\n1,x\n2,y\n"), "t.csv.gz"),
+    ],
+)
+def test_the_same_table_in_many_writings(tmp_path: Path, content: str | bytes, name: str) -> None:
+    frame, _ = read_frame(write(tmp_path, content, name))
+    assert list(frame.columns) == ["a", "b"]
+    assert typed(frame)[0].to_dict("list") == {"a": [1.0, 2.0], "b": ["x", "y"]}
+
+
+def test_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    ints = pd.array([1, None, 3], dtype="Int64")
+    pd.DataFrame({"a": ints, "b": ["x", None, "y"], "c": [True, False, True]}).to_parquet(path)
+    frame = typed(read_frame(path)[0])[0]
+    np.testing.assert_array_equal(frame["a"], [1, np.nan, 3])
+    assert frame["b"].tolist() == ["x", None, "y"]
+    assert frame["c"].tolist() == ["True", "False", "True"]
+    with pytest.raises(DataError, match="expected a Parquet file, got"):
+        read_frame(write(tmp_path, "a,b\n1,2\n", "fake.parquet"))
+
+
+def test_latin1_is_noted(tmp_path: Path) -> None:
+    frame, notes = read_frame(write(tmp_path, "a,b\n1,caf\u00e9\n".encode("latin-1")))
+    assert frame["b"].tolist() == ["caf\u00e9"]
+    assert notes == ("not UTF-8: read as Latin-1",)
+
+
+def test_decimal_commas(tmp_path: Path) -> None:
+    frame, notes = read_frame(write(tmp_path, "a;b;c\n3,14;x,y;1\n1.234,5;z;2\n;w;3\n"))
+    table = typed(frame)[0]
+    np.testing.assert_array_equal(table["a"], [3.14, 1234.5, np.nan])
+    assert table["b"].tolist() == ["x,y", "z", "w"]
+    assert notes == ("column 'a': decimal commas read as points",)
+
+
+def test_columns_without_a_name_are_left_out(tmp_path: Path) -> None:
+    frame, notes = read_frame(write(tmp_path, ",a,b,\n0,1,2,\n1,3,4,\n"))
+    assert list(frame.columns) == ["a", "b"]
+    assert notes == ("left out without a name: column 1, 4 of 4",)
+
+
+def test_a_first_line_of_numbers_is_noted(tmp_path: Path) -> None:
+    path = write(tmp_path, "M,1,2\nF,3,4\n", "t.data")
+    assert read_frame(path)[1] == ("the first line looks like data; it was taken for the column names",)
+    frame, notes = read_frame(path, names=["sex", "x", "y"])
+    assert (len(frame), notes) == (2, ())
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "message"),
+    [
+        ("", "t.csv", "expected a table, got an empty file"),
+        (" \n\n", "t.csv", "expected a table, got an empty file"),
+        ("a,b\n", "t.csv", "expected rows below the column names, got the header only"),
+        ("a,b,a\n1,2,3\n", "t.csv", "expected distinct column names, got 'a' more than once"),
+        ("a,b\n1,2\n1,2,3\n", "t.csv", "line 3: expected 2 fields separated by ',', got 3"),
+        (b"PK\0\0", "t.csv", "expected text, got a binary file"),
+        (b"not gzip", "t.csv.gz", "cannot be read: Not a gzipped file"),
+        (gzip.compress(b"a,b\n1,2\n" * 99)[:-12], "t.csv.gz", "cannot be read"),
+        ("a,b\n1,2\n", "t.xlsx", "expected a file ending in .csv, .tsv,"),
+    ],
+)
+def test_bad_files(tmp_path: Path, content: str | bytes, name: str, message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
+        read_frame(write(tmp_path, content, name))
+    assert "\n" not in str(caught.value)
+    assert name in str(caught.value)
+
+
+def test_folders_and_absent_files_name_what_is_there(tmp_path: Path) -> None:
+    write(tmp_path, "a\n1\n", "iris.csv")
+    with pytest.raises(DataError, match=r"expected a file, got a folder; tables in it: 'iris\.csv'"):
+        read_frame(tmp_path)
+    with pytest.raises(DataError, match=r"no such file \(did you mean 'iris\.csv'\?\)"):
+        read_frame(tmp_path / "irsi.csv")
+    with pytest.raises(DataError, match=r"no such file$"):
+        read_frame(tmp_path / "absent" / "t.csv")
+
+
+def test_numbers_and_text() -> None:
+    column = pd.Series(["1", " 2.5 ", "", "None", "NaN", "?", "-1e3", "1_0", "x", None, "0x1"], dtype=object)
+    values, wrong = to_number(column)
+    np.testing.assert_array_equal(values[:7], [1, 2.5, np.nan, np.nan, np.nan, np.nan, -1000])
+    assert np.flatnonzero(wrong).tolist() == [7, 8, 10]
+    assert to_text(column).tolist()[:6] == ["1", "2.5", None, "None", None, None]
+    assert to_text(pd.Series([1.0, np.nan, 1.5])).tolist() == ["1", None, "1.5"]
+
+
+def test_columns_that_mix_numbers_and_text() -> None:
+    few = pd.DataFrame({"c": ["1", "2", "abc", "2"]})
+    table, notes = typed(few)
+    assert table["c"].tolist() == ["1", "2", "abc", "2"]
+    assert notes == ("column 'c' mixes 3 numbers with 1 text (first 'abc', row 3): read as a category",)
+    many = pd.DataFrame({"c": [str(value) for value in range(30)] + ["abc"]})
+    with pytest.raises(DataError, match="column 'c', row 31: expected a number as in 30 other rows, got 'abc'"):
+        typed(many)
+    mostly = pd.DataFrame({"c": [f"flat {value}" for value in range(30)] + ["7"]})
+    assert len(typed(mostly)[1]) == 1
+
+
+def test_infinite_values_name_their_place() -> None:
+    for column in (["1", "inf"], [1.0, np.inf]):
+        with pytest.raises(DataError, match="column 'c', row 2: expected a finite number, got inf"):
+            typed(pd.DataFrame({"c": column}))

@@ -1,0 +1,409 @@
+"""Tables: named sets, any file, clear refusals, and splits that are disjoint, complete and stable."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.error import URLError
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn.datasets
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from htaf.data.named import NAMED
+from htaf.data.reading import DataError
+from htaf.data.tabular import Table, load, split
+
+
+def frame(rows: int = 40) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "x": rng.normal(size=rows).round(4),
+            "colour": rng.choice(["red", "green"], rows),
+            "y": rng.normal(size=rows).round(4),
+        }
+    )
+
+
+def saved(folder: Path, table: pd.DataFrame, name: str = "table.csv") -> Path:
+    table.to_csv(folder / name, index=False)
+    return folder / name
+
+
+def table_of(features: pd.DataFrame) -> Table:
+    target = np.arange(len(features), dtype=np.float64)
+    return Table("t", features, target, "regression", "y", (), (), "")
+
+
+@pytest.fixture
+def without_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HTAF_DATA", raising=False)
+
+
+# --- the real sets -----------------------------------------------------------------------------------
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "rows", "raw", "inputs", "task", "facts"),
+    [
+        ("wine", 4898, 11, 11, "regression", ["937 rows repeating an earlier row"]),
+        ("abalone", 4177, 8, 10, "regression", []),
+        ("churn", 7043, 19, 45, "classification", ["'customerID'", "column 'TotalCharges': 11 missing values"]),
+        (
+            "fico",
+            10459,
+            23,
+            57,
+            "classification",
+            ["588 rows with -9 in every column kept", "class 1 (positive) is 'Bad'"],
+        ),
+    ],
+)
+def test_real_sets(data_dir: Path, name: str, rows: int, raw: int, inputs: int, task: str, facts: list[str]) -> None:
+    table = load(name, data_dir=data_dir)
+    assert table.features.shape == (rows, raw)
+    assert table.task == task
+    assert table.target.shape == (rows,)
+    notes = "\n".join(table.notes)
+    assert [fact for fact in facts if fact not in notes] == []
+    parts = split(table, 0)
+    preprocessor = table.fit_preprocessor(parts.train)
+    train = preprocessor.transform(table.features.iloc[parts.train])
+    assert train.shape == (rows * 7 // 10, inputs)
+    assert train.min() >= 0
+    assert train.max() <= 1
+    assert np.isfinite(preprocessor.transform(table.features)).all()
+
+
+@pytest.mark.data
+def test_real_targets(data_dir: Path) -> None:
+    wine, abalone = load("Wine", data_dir=data_dir), load("abalone", data_dir=data_dir / "tabular")
+    assert np.bincount(wine.target.astype(int)).tolist() == [0, 0, 0, 20, 163, 1457, 2198, 880, 175, 5]
+    assert (abalone.target.min(), abalone.target.max()) == (1, 29)
+    churn, fico = load("churn", data_dir=data_dir), load("fico", data_dir=data_dir)
+    assert (churn.classes, np.bincount(churn.target).tolist()) == (("No", "Yes"), [5174, 1869])
+    assert (fico.classes, np.bincount(fico.target).tolist()) == (("Good", "Bad"), [5000, 5459])
+    assert load("wine", task="classification", data_dir=data_dir).classes == ("3", "4", "5", "6", "7", "8", "9")
+
+
+@pytest.mark.data
+def test_fico_without_its_empty_rows(data_dir: Path) -> None:
+    table = load("fico", data_dir=data_dir, drop_empty=True)
+    assert len(table.features) == 9871
+    assert "588 rows with -9 in every column dropped" in table.notes
+
+
+@pytest.mark.data
+def test_raw_file_rows_predict_as_loaded_rows(data_dir: Path) -> None:
+    table = load("churn", data_dir=data_dir)
+    preprocessor = table.fit_preprocessor(split(table, 0).train)
+    raw = pd.read_csv(data_dir / "tabular" / "Telco-Customer-Churn.csv")
+    expected = preprocessor.transform(table.features)
+    np.testing.assert_array_equal(preprocessor.transform(raw), expected)
+    assert "ignored, not used in training: 'customerID', 'Churn'" in preprocessor.report
+
+
+@pytest.mark.data
+def test_wine_repeats_stay_together(data_dir: Path) -> None:
+    table = load("wine", data_dir=data_dir)
+    parts = split(table, 3, mode="grouped")
+    pieces = [parts.train, parts.validation, parts.test]
+    rows = [set(map(tuple, table.features.iloc[piece].to_numpy())) for piece in pieces]
+    assert sum(map(len, rows)) == len(set().union(*rows))
+    assert abs(len(parts.train) - 3428) < 10
+
+
+def test_digits_need_no_file(without_data: None) -> None:
+    table = load("digits")
+    assert table.features.shape == (1797, 64)
+    assert list(table.features)[::63] == ["pixel_0", "pixel_63"]
+    assert (table.target_name, table.task, table.classes) == ("digit", "classification", tuple("0123456789"))
+    assert table.target.dtype == np.int64
+
+
+# --- named sets: where they come from ----------------------------------------------------------------
+
+
+def abalone(rows: int = 4177) -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame(rng.random((rows, 9)).round(3), columns=list(NAMED["abalone"].columns))
+    return table.assign(sex=rng.choice(["M", "F", "I"], rows), rings=rng.integers(1, 29, rows))
+
+
+def test_folders_come_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    (first / "tabular").mkdir(parents=True)
+    second.mkdir()
+    saved_to = [(first / "tabular", 5), (second, 7)]
+    for folder, rings in saved_to:
+        abalone().assign(rings=[rings, 8] + [1] * 4175).to_csv(folder / "abalone.data", header=False, index=False)
+    monkeypatch.setenv("HTAF_DATA", str(second))
+    assert load("abalone", data_dir=first).target[0] == 5
+    assert load("abalone").target[0] == 7
+    with pytest.raises(DataError, match="data_dir: expected a folder"):
+        load("abalone", data_dir=tmp_path / "absent")
+
+
+def test_openml_copy_is_renamed_and_checked(without_data: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def fetch(**options: object) -> SimpleNamespace:
+        asked.append(options["data_id"])
+        copy = abalone().rename(columns={"whole_weight": "Whole.weight", "sex": "Sex"})
+        return SimpleNamespace(frame=copy.astype({"Sex": "category"})[sorted(copy)])
+
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", fetch)
+    table = load("abalone")
+    assert asked == [44956]
+    assert list(table.features) == list(NAMED["abalone"].columns[:-1])
+    assert "from OpenML, set 44956" in table.notes
+
+
+@pytest.mark.parametrize(
+    ("copy", "message"),
+    [
+        (abalone(4176), "expected 4,177 rows, got 4,176 from OpenML set 44956; put abalone.data into a folder"),
+        (abalone().drop(columns="height"), "abalone: expected the columns 'height' too, got only 'sex', 'length'"),
+    ],
+)
+def test_another_copy_is_refused(
+    without_data: None, monkeypatch: pytest.MonkeyPatch, copy: pd.DataFrame, message: str
+) -> None:
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", lambda **_: SimpleNamespace(frame=copy))
+    with pytest.raises(DataError, match=re.escape(message)):
+        load("abalone")
+
+
+def test_a_file_with_another_row_count_is_refused(tmp_path: Path) -> None:
+    abalone(30).to_csv(tmp_path / "abalone.data", header=False, index=False)
+    with pytest.raises(DataError, match=r"expected 4,177 rows, got 30 from .*abalone\.data; put abalone\.data into"):
+        load("abalone", data_dir=tmp_path)
+
+
+@pytest.mark.parametrize("error", [URLError("no route"), ValueError("no such set"), TimeoutError()])
+def test_no_network_names_the_file(
+    tmp_path: Path, without_data: None, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fetch(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", fetch)
+    with pytest.raises(DataError) as caught:
+        load("fico", data_dir=tmp_path)
+    message = str(caught.value)
+    for part in ("heloc_dataset_v1.csv", "HTAF_DATA", "--data-dir", "46932", str(tmp_path)):
+        assert part in message
+    assert "\n" not in message
+
+
+def test_fico_codes_and_classes(without_data: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = NAMED["fico"]
+    copy = pd.DataFrame({name: np.arange(known.rows) % 7 for name in known.columns})
+    copy = copy.assign(RiskPerformance=np.where(np.arange(known.rows) < 100, "Bad", "Good"))
+    copy.iloc[:5, 1:] = -9
+    copy.iloc[5, 3] = -8
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", lambda **_: SimpleNamespace(frame=copy))
+    table = load("fico")
+    assert (table.classes, table.target.sum(), table.target[0]) == (("Good", "Bad"), 100, 1)
+    assert table.special_codes == (-7, -8, -9)
+    names = table.fit_preprocessor(np.arange(200)).feature_names
+    assert (len(names), names[-2:]) == (
+        23 + 24,
+        ("NumBank2NatlTradesWHighUtilization is -9", "PercentTradesWBalance is -9"),
+    )
+    assert "5 rows with -9 in every column kept" in table.notes
+    assert load("fico", drop_empty=True).target.sum() == 95
+
+
+def test_fico_classes_are_checked(without_data: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = NAMED["fico"]
+    copy = pd.DataFrame({name: np.arange(known.rows) % 7 for name in known.columns})
+    copy = copy.assign(RiskPerformance=np.arange(known.rows) % 2)
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", lambda **_: SimpleNamespace(frame=copy))
+    with pytest.raises(DataError, match="expected the classes 'Good', 'Bad' in 'RiskPerformance', got '0', '1'"):
+        load("fico")
+
+
+def test_options_of_named_sets() -> None:
+    with pytest.raises(DataError, match="wine: its target is 'quality', got 'pH'"):
+        load("wine", target="pH")
+    for name in ("wine", "t.csv"):
+        with pytest.raises(DataError, match="drop_empty is for 'fico' only"):
+            load(name, drop_empty=True)
+    with pytest.raises(DataError, match=r"expected one of 'wine', .* got neither \(did you mean 'abalone'\?\)"):
+        load("abalon")
+    with pytest.raises(DataError, match=r"wine\.csv: no such file"):
+        load("wine.csv", target="y")
+
+
+# --- any file ----------------------------------------------------------------------------------------
+
+
+def test_csv_and_parquet_give_one_table(tmp_path: Path) -> None:
+    path = saved(tmp_path, frame())
+    frame().to_parquet(tmp_path / "table.parquet")
+    one, two = load(path, target="y"), load(tmp_path / "table.parquet", target="y")
+    assert one.name == "table.csv"
+    assert list(one.features) == ["x", "colour"]
+    np.testing.assert_array_equal(one.target, frame()["y"])
+    assert one.fingerprint == two.fingerprint
+    assert one.notes == ("task regression inferred: target 'y' holds 40 distinct numbers",)
+
+
+def test_fingerprint_sees_every_part(tmp_path: Path) -> None:
+    base = frame()
+    variants = [base, base.rename(columns={"x": "z"}), base[["colour", "x", "y"]], base.iloc[::-1]]
+    variants += [base.assign(y=base["y"] + 1), base.assign(x=base["x"].where(base.index > 0))]
+    variants += [base.assign(colour=base["colour"].replace("red", "blue"))]
+    prints = [load(saved(tmp_path, variant), target="y").fingerprint for variant in variants]
+    assert len(set(prints)) == len(variants)
+
+
+def test_fingerprint_is_the_same_in_another_process(tmp_path: Path) -> None:
+    path = saved(tmp_path, frame().assign(x=[-0.0, None] + [1.5] * 38))
+    code = f"from htaf.data.tabular import load; print(load({str(path)!r}, target='y').fingerprint)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == load(path, target="y").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("values", "task", "classes"),
+    [
+        (["no", "yes"] * 20, "classification", ("no", "yes")),
+        ([True, False] * 20, "classification", ("False", "True")),
+        ([1, 2, 3, 10] * 10, "classification", ("1", "2", "3", "10")),
+        ([1.0, 0.0] * 20, "classification", ("0", "1")),
+        (list(range(10)) * 4, "classification", tuple("0123456789")),
+        ([*range(11)] * 3 + [*range(7)], "regression", ()),
+        ([0.5, 1.5] * 20, "regression", ()),
+    ],
+)
+def test_the_task_is_inferred(tmp_path: Path, values: list, task: str, classes: tuple[str, ...]) -> None:
+    table = load(saved(tmp_path, frame().assign(y=values)), target="y")
+    assert (table.task, table.classes) == (task, classes)
+    assert table.target.dtype == (np.float64 if task == "regression" else np.int64)
+    if classes:
+        texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+        assert [classes[code] for code in table.target] == texts
+    assert any(note.startswith(f"task {task} inferred") for note in table.notes)
+
+
+def test_the_task_can_be_overridden(tmp_path: Path) -> None:
+    path = saved(tmp_path, frame().assign(y=[1, 2] * 20))
+    assert load(path, target="y", task="regression").target.dtype == np.float64
+    halves = saved(tmp_path, frame().assign(y=[0.5, 1.5] * 20))
+    assert load(halves, target="y", task="classification").classes == ("0.5", "1.5")
+
+
+def test_columns_that_help_nothing_are_dropped_with_a_note(tmp_path: Path) -> None:
+    path = saved(tmp_path, frame().assign(flat=1, empty=None, key=[f"k{i}" for i in range(40)], row=range(40)))
+    table = load(path, target="y")
+    assert list(table.features) == ["x", "colour", "row"]
+    for note in (
+        "column 'flat' dropped: one value in every row",
+        "column 'empty' dropped: one value in every row",
+        "column 'key' dropped: text with 40 distinct values in 40 rows",
+        "column 'row' looks like a row number; it is kept, leave it out if it is one",
+    ):
+        assert note in table.notes
+
+
+def test_rows_without_a_target_are_dropped_with_a_note(tmp_path: Path) -> None:
+    table = frame()
+    path = saved(tmp_path, table.assign(y=table["y"].where(table.index >= 10)))
+    loaded = load(path, target="y")
+    assert len(loaded.target) == len(loaded.features) == 30
+    np.testing.assert_array_equal(loaded.features["x"], table["x"][10:])
+    assert "10 rows without a target 'y' dropped" in loaded.notes
+    with pytest.raises(DataError, match="expected target 'y' in most rows, got it in 19 of 40"):
+        load(saved(tmp_path, table.assign(y=table["y"].where(table.index >= 21))), target="y")
+
+
+def test_notes_on_repeats_blanks_and_lone_classes(tmp_path: Path) -> None:
+    table = pd.concat([frame(), frame()[:3]]).assign(y=["a"] * 20 + ["b"] * 19 + ["lone"] + ["a"] * 3)
+    table.iloc[5, 0] = None
+    notes = load(saved(tmp_path, table), target="y").notes
+    assert "3 rows repeating an earlier row; a grouped split keeps them on one side" in notes
+    assert "column 'x': 1 missing value" in notes
+    assert "target 'y': one row only of 'lone'; it can be in one part of a split only" in notes
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "message"),
+    [
+        (frame(), {}, "expected the name of the target column, got none; columns: 'x', 'colour', 'y'"),
+        (frame(), {"target": "color"}, "'color' (did you mean 'colour'?), got the columns 'x', 'colour', 'y'"),
+        (frame(19), {"target": "y"}, "expected at least 20 rows with a target, got 19"),
+        (frame().assign(y=1.5), {"target": "y"}, "expected a target 'y' that varies, got 1.5 in every row"),
+        (frame().assign(y="a"), {"target": "y"}, "expected at least two classes in target 'y', got 'a' only"),
+        (frame().assign(y=3), {"target": "y"}, "expected at least two classes in target 'y', got '3' only"),
+        (frame(), {"target": "y", "task": "classification"}, "got 40 distinct values in 40 rows"),
+        (frame(), {"target": "colour", "task": "regression"}, "expected numbers in target 'colour' for regression"),
+        (
+            frame().assign(y=["1", "2"] * 19 + ["x", "2"]),
+            {"target": "y", "task": "regression"},
+            "for regression, got 'x' in row 39",
+        ),
+        (frame().assign(y=[np.inf] + [0.5] * 39), {"target": "y"}, "column 'y', row 1: expected a finite number"),
+        (frame().assign(x=[1.0] * 39 + [np.inf]), {"target": "y"}, "column 'x', row 40: expected a finite number"),
+        (frame().assign(x=[*map(str, range(39)), "?!"]), {"target": "y"}, "column 'x', row 40: expected a number"),
+        (frame()[["y"]], {"target": "y"}, "expected at least one usable column beside 'y', got none"),
+    ],
+)
+def test_bad_tables_give_one_line(tmp_path: Path, table: pd.DataFrame, options: dict, message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
+        load(saved(tmp_path, table), **options)
+    assert "\n" not in str(caught.value)
+
+
+# --- splits ------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.integers(20, 300), values=st.integers(3, 40), seed=st.integers(0, 2**32), grouped=st.booleans())
+def test_splits_are_disjoint_and_complete(rows: int, values: int, seed: int, grouped: bool) -> None:
+    x = np.arange(rows) % values
+    features = pd.DataFrame({"x": x / 2, "c": pd.Series([f"c{value % 3}" for value in x], dtype=object)})
+    table = table_of(features)
+    parts = split(table, seed, mode="grouped" if grouped else "random")
+    pieces = [parts.train, parts.validation, parts.test]
+    assert np.array_equal(np.sort(np.concatenate(pieces)), np.arange(rows))
+    assert all(len(piece) and np.array_equal(piece, np.sort(piece)) for piece in pieces)
+    if grouped:
+        sides = [set(x[piece]) for piece in pieces]
+        assert sum(map(len, sides)) == len(set(x))
+    else:
+        assert (len(parts.train), len(parts.validation)) == (rows * 7 // 10, rows // 10)
+
+
+def test_splits_never_change() -> None:
+    table = table_of(pd.DataFrame({"x": np.arange(20.0)}))
+    parts = split(table, 0)
+    assert parts.validation.tolist() == [4, 10]
+    assert parts.test.tolist() == [5, 9, 12, 16]
+    assert split(table, 0).train.tolist() == parts.train.tolist()
+    assert split(table, 1).train.tolist() != parts.train.tolist()
+
+
+def test_grouping_takes_missing_and_signed_zero_as_equal() -> None:
+    rows = [[0.0, None], [-0.0, None], [np.nan, "a"], [np.nan, "a"], [1.0, "a"], [1.0, "a"], [2.0, "b"], [2.0, "b"]]
+    features = pd.DataFrame({"x": [row[0] for row in rows], "c": pd.Series([row[1] for row in rows], dtype=object)})
+    for seed in range(10):
+        parts = split(table_of(features), seed, mode="grouped")
+        for part in (parts.train, parts.validation, parts.test):
+            assert len(part) % 2 == 0
+            assert (np.diff(part)[::2] == 1).all()
+
+
+def test_splits_refuse() -> None:
+    table = table_of(pd.DataFrame({"x": [1.0, 2.0] * 10}))
+    with pytest.raises(DataError, match="expected at least 3 distinct rows to split by groups, got 2"):
+        split(table, 0, mode="grouped")
+    with pytest.raises(DataError, match="seed must be >= 0, got -1"):
+        split(table, -1)
