@@ -1,0 +1,1 @@
+"""Networks that take their activation as an argument, one instance a site."""

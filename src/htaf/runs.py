@@ -1,0 +1,286 @@
+"""A run folder: what it holds, how it is written so that nothing is ever half there, and how it is read back.
+
+    record.json         recipe, seed, data fingerprint, commit, versions, device, metrics, layer statistics
+    model.safetensors   the weights; the smooth and the exact network share them
+    preprocessing.json  what turns raw rows into the network's inputs, and outputs into predictions
+    metrics.csv         one row an epoch         loss.png   the same as a picture
+    checkpoints/        only while the training runs
+
+Reading a run needs torch, pandas and scikit-learn, never lightning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from htaf import convert
+from htaf.data.preprocess import Preprocessor
+from htaf.models.build import build
+
+FORMAT = 1
+RECORD, MODEL, PREPROCESSING, METRICS, PLOT = (
+    "record.json",
+    "model.safetensors",
+    "preprocessing.json",
+    "metrics.csv",
+    "loss.png",
+)
+CHECKPOINTS = "checkpoints"
+
+
+class RunError(Exception):
+    """A run folder that cannot be used as asked: one sentence for the user."""
+
+
+def write_atomic(path: Path, data: bytes | str) -> None:
+    """Write a whole file or nothing: to a temporary file beside it, flushed to disk, then renamed.
+
+    Raises:
+        OSError: the disk is full or the folder is not writable; the old file, if any, is untouched.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def to_json(value: Any) -> str:
+    """Strict, sorted JSON: the same text for the same content."""
+    return json.dumps(value, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def content_hash(value: Any) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of the JSON text."""
+    return hashlib.sha256(to_json(value).encode()).hexdigest()[:16]
+
+
+def environment() -> dict[str, Any]:
+    """Versions, machine and commit, as they stand in every record."""
+    packages = ("htaf", "torch", "numpy", "scikit-learn", "pandas", "lightning")
+    versions = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "versions": versions,
+        "commit": _commit(),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the source tree that is running, with `+changes` when files differ from it; None outside one."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        head = subprocess.run(
+            ["git", "-C", root, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
+        )
+        dirty = subprocess.run(
+            ["git", "-C", root, "status", "--porcelain", "-uno", "src"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, read by `open_run`."""
+
+    path: Path
+    record: dict[str, Any]
+
+    def model(self, *, exact: bool = True) -> nn.Module:
+        """The network in eval mode: hardened by default, the smooth one with exact=False (or where no step exists).
+
+        Raises:
+            RunError: the weights are missing, damaged, or do not fit the network that the record describes.
+        """
+        file = self.path / MODEL
+        try:
+            data = file.read_bytes()
+            if hashlib.sha256(data).hexdigest() != self.record["model_sha256"]:
+                raise RunError(f"{file} is damaged: its SHA-256 differs from the one in {RECORD}")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the training said what there is to say of the pair
+                model = build(self.record["model"])
+            model.load_state_dict(safetensors.torch.load(data))
+        except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+            raise RunError(f"{file} cannot be read: {_first_line(error)}") from None
+        return (convert.harden(model) if exact and self.has_step else model).eval()
+
+    @property
+    def has_step(self) -> bool:
+        """False for a real-valued network (method relu), which has no exact step."""
+        return self.record["recipe"]["method"] != "relu"
+
+    def preprocessor(self) -> Preprocessor:
+        """The fitted preprocessing. Raises RunError when its file is missing or damaged."""
+        file = self.path / PREPROCESSING
+        try:
+            return Preprocessor.from_json(json.loads(file.read_bytes()))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{file} cannot be read: {_first_line(error)}") from None
+
+    def predict(
+        self, rows: pd.DataFrame, *, exact: bool = True, preprocessor: Preprocessor | None = None
+    ) -> pd.DataFrame:
+        """Predictions for raw rows.
+
+        Args:
+            rows: the columns that the run was trained on, by name, any order; others are ignored.
+            exact: use the exact step (the default) or the smooth network.
+            preprocessor: the run's own, when the caller wants to read its report of these rows afterwards.
+
+        Returns:
+            For a regression one column `prediction` in the target's units; for a classification `prediction`
+            (the class) and one probability column per class, `probability_<class>`. The index is that of rows.
+
+        Raises:
+            RunError: a damaged run. ValueError: rows lack a column or hold values that cannot be used.
+        """
+        preprocessor = preprocessor or self.preprocessor()
+        outputs = forward(self.model(exact=exact), torch.from_numpy(preprocessor.transform(rows)))
+        if preprocessor.target.task == "regression":
+            values = preprocessor.inverse(outputs[:, 0].double().numpy())
+            return pd.DataFrame({"prediction": values}, index=rows.index)
+        probability = outputs.double().softmax(1).numpy()
+        frame = pd.DataFrame({"prediction": preprocessor.inverse(probability.argmax(1))}, index=rows.index)
+        for i, name in enumerate(preprocessor.target.classes):
+            frame[f"probability_{name}"] = probability[:, i]
+        return frame
+
+
+@torch.no_grad()
+def forward(model: nn.Module, x: Tensor, chunk: int = 8192) -> Tensor:
+    """The model's outputs for many rows, in chunks; the training flag stays as it is."""
+    if not len(x):
+        return model(x)
+    return torch.cat([model(part) for part in x.split(chunk)])
+
+
+def open_run(path: str | Path) -> Run:
+    """Read a finished run folder.
+
+    Raises:
+        RunError: no such folder, no run in it, a damaged record, another format, or a training that has not finished.
+    """
+    path = Path(path)
+    record = read_record(path)
+    if record is None:
+        raise RunError(f"expected a run folder with {RECORD}, found none at {path}")
+    if record["status"] != "finished":
+        raise RunError(f"{path} holds a training that has not finished: run the same train command again to resume it")
+    return Run(path, record)
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """The record of a folder, None when it holds none. Raises RunError when it is damaged or of another format."""
+    file = path / RECORD
+    try:
+        record = json.loads(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{file} is damaged: {_first_line(error)}") from None
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        found = record.get("format") if isinstance(record, dict) else type(record).__name__
+        raise RunError(f"{file}: expected a record of format {FORMAT}, got {found}")
+    missing = {"status", "key", "recipe", "seed", "data"} - record.keys()
+    if record.get("status") == "finished":
+        missing |= {"model", "model_sha256", "metrics"} - record.keys()
+    if missing:
+        raise RunError(f"{file} is damaged: it lacks {', '.join(sorted(missing))}")
+    return record
+
+
+def start_run(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Claim a folder for a run, or find it claimed by the same run.
+
+    Args:
+        path: made when it does not exist.
+        identity: what makes two runs the same: recipe, seed, data. Its hash is the key.
+
+    Returns:
+        The record: status "running" (new, or to be resumed) or "finished".
+
+    Raises:
+        RunError: the folder holds another run (the message names the difference) or files that are not a run.
+    """
+    key = content_hash(identity)
+    record = read_record(path)
+    if record is not None:
+        if record["key"] != key:
+            theirs, ours = _flat({k: record.get(k) for k in identity}), _flat(dict(identity))
+            differences = [
+                f"{k}: {theirs.get(k)!r} there, {ours.get(k)!r} here"
+                for k in sorted(theirs.keys() | ours.keys())
+                if theirs.get(k) != ours.get(k)
+            ]
+            raise RunError(f"{path} holds another run ({'; '.join(differences[:4])}): choose another --out")
+        return record
+    for left in path.glob(f".{RECORD}.*"):  # of a process that was killed while it claimed the folder
+        left.unlink(missing_ok=True)
+    if path.exists() and (not path.is_dir() or any(p.name != CHECKPOINTS for p in path.iterdir())):
+        raise RunError(f"expected a new or empty folder, {path} holds other files: choose another --out")
+    record = {"format": FORMAT, "status": "running", "key": key, **json.loads(to_json(identity)), **environment()}
+    write_atomic(path / RECORD, to_json(record))
+    return record
+
+
+def finish_run(path: Path, record: dict[str, Any], model: nn.Module, preprocessor: Preprocessor) -> Run:
+    """Write weights and preprocessing, then the record as finished: a reader sees all of it or an unfinished run."""
+    for name in (RECORD, MODEL, PREPROCESSING, METRICS, PLOT):
+        for left in path.glob(f".{name}.*"):  # temporary files of a process that was killed while it wrote
+            left.unlink(missing_ok=True)
+    data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()})
+    write_atomic(path / MODEL, data)
+    write_atomic(path / PREPROCESSING, to_json(preprocessor.to_json()))
+    record = {**record, "status": "finished", "model_sha256": hashlib.sha256(data).hexdigest()}
+    write_atomic(path / RECORD, to_json(record))
+    return Run(path, record)
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one level, "recipe.lr"; sequences as JSON gives them."""
+    if isinstance(value, Mapping):
+        return {k: v for name, part in value.items() for k, v in _flat(part, f"{prefix}{name}.").items()}
+    return {prefix[:-1]: list(value) if isinstance(value, tuple) else value}
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

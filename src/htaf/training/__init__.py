@@ -1,0 +1,1 @@
+"""Recipes, one training and many: the rooms that need lightning."""

@@ -1,0 +1,186 @@
+"""What a study is to do, in Python or in a TOML file."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import optuna
+
+from htaf.models.build import Method
+from htaf.training.recipe import Recipe
+
+
+class PlanError(ValueError):
+    """A plan that makes no sense: one sentence that says what was expected and what came."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where data come from: the arguments of `htaf.data.tabular.load`, and how rows are split."""
+
+    name: str
+    target: str | None = None
+    task: Literal["regression", "classification"] | None = None
+    drop_empty: bool = False
+    split: Literal["random", "grouped"] = "random"
+
+    @property
+    def label(self) -> str:
+        """The name in tables."""
+        return Path(self.name).stem + (" (grouped)" if self.split == "grouped" else "")
+
+
+Grid = Mapping[str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Data sets x methods; per pair candidates from a grid on split 0, then the chosen one on every split.
+
+    name: of the study.
+    sources: the data sets.
+    methods: method -> grid: recipe field -> values. Fields that go together share a key: "alpha0,alpha1": ((2, 11),
+    ...).
+    base: the recipe whose fields the grid replaces.
+    candidates: at most so many per method, drawn once (the same for every data set) without repetition.
+    splits: seeds 0, 1, ... of the final trainings.
+    seed: of the draw.
+    adaptive: let Optuna's TPE propose the candidates one after the other instead of drawing them.
+    reference: (data label, method) -> (mean, error) to print beside, such as a paper's.
+    """
+
+    name: str
+    sources: tuple[Source, ...]
+    methods: Mapping[str, Grid]
+    base: Recipe = field(default_factory=Recipe)
+    candidates: int = 12
+    splits: int = 5
+    seed: int = 0
+    adaptive: bool = False
+    reference: Mapping[tuple[str, str], tuple[float, float | None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.sources or not self.methods:
+            raise PlanError("a plan needs at least one data set and one method")
+        if min(self.candidates, self.splits) < 1:
+            raise PlanError(f"candidates and splits must be >= 1, got {self.candidates} and {self.splits}")
+        fields = {f.name for f in dataclasses.fields(Recipe)} - {"method"}
+        for method, grid in self.methods.items():
+            if method not in get_args(Method):
+                raise PlanError(f"expected methods of {get_args(Method)}, got {method!r}")
+            for names, values in grid.items():
+                unknown = set(names.split(",")) - fields
+                if unknown:
+                    raise PlanError(
+                        f"{method}: expected fields of a recipe ({', '.join(sorted(fields))}), got {unknown}"
+                    )
+                if not isinstance(values, (list, tuple)) or not values:
+                    raise PlanError(f"{method}: expected a list of values for {names!r}, got {values!r}")
+            for candidate in self._product(method):  # a bad value shows before hours of work, not after
+                self.recipe(method, candidate)
+
+    def recipe(self, method: str, candidate: Mapping[str, str]) -> Recipe:
+        """The base recipe with the fields of one candidate; raises PlanError when they do not make a recipe."""
+        changes: dict[str, Any] = {"method": method}
+        for names, text in candidate.items():
+            value, parts = json.loads(text), names.split(",")
+            if len(parts) > 1 and (not isinstance(value, list) or len(value) != len(parts)):
+                raise PlanError(f"{method}: expected {len(parts)} values for {names!r}, got {value!r}")
+            changes |= zip(parts, value, strict=True) if len(parts) > 1 else [(names, value)]
+        changes = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
+        try:
+            return dataclasses.replace(self.base, **changes)
+        except (TypeError, ValueError) as error:
+            raise PlanError(f"{method}: {error}") from None
+
+    def number(self, method: str) -> int:
+        """How many candidates a search of this method has: the grid may hold fewer than wanted."""
+        return min(self.candidates, math.prod(len(v) for v in self.methods[method].values()))
+
+    def draw(self, method: str) -> list[dict[str, str]]:
+        """The candidates of a method in Optuna's form, values as JSON text; none when they are adaptive."""
+        everything = list(self._product(method))
+        order = np.random.default_rng(self.seed).permutation(len(everything))
+        return [] if self.adaptive else [everything[i] for i in order[: self.number(method)]]
+
+    def distributions(self, method: str) -> dict[str, optuna.distributions.BaseDistribution]:
+        """Optuna's view of the grid."""
+        return {
+            names: optuna.distributions.CategoricalDistribution([json.dumps(v) for v in values])
+            for names, values in self.methods[method].items()
+        }
+
+    def sampler(self, method: str) -> optuna.samplers.BaseSampler:
+        """TPE when adaptive; drawn candidates are enqueued, so that the sampler has nothing to choose."""
+        kind = optuna.samplers.TPESampler if self.adaptive else optuna.samplers.RandomSampler
+        return kind(seed=self.seed)
+
+    def describe(self) -> dict[str, Any]:
+        """What bears on the choice of candidates and recipes, as JSON."""
+        return {
+            "sources": [dataclasses.asdict(s) for s in self.sources],
+            "methods": {m: {k: [*map(_plain, v)] for k, v in grid.items()} for m, grid in self.methods.items()},
+            "base": {k: _plain(v) for k, v in dataclasses.asdict(self.base).items() if k != "method"},
+            "candidates": self.candidates,
+            "splits": self.splits,
+            "seed": self.seed,
+            "adaptive": self.adaptive,
+        }
+
+    def _product(self, method: str) -> list[dict[str, str]]:
+        grid = self.methods[method]
+        return [dict(zip(grid, map(json.dumps, values), strict=True)) for values in itertools.product(*grid.values())]
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def read_plan(path: str | Path) -> Plan:
+    """A plan from a TOML file.
+
+        name = "mine"
+        candidates = 6
+        splits = 3
+        data = [{name = "churn.csv", target = "Churn"}, {name = "wine"}]
+        [recipe]
+        epochs = 50
+        [methods.htaf]
+        "alpha0,alpha1" = [[2, 11], [1, 22]]
+        lr = [1e-3, 3e-3]
+        [methods.ste]
+        slope = ["sigmoid", "tanh"]
+
+    Raises:
+        PlanError: the file is missing or not TOML, or a key or value is not one that a plan has.
+    """
+    path = Path(path)
+    try:
+        content = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise PlanError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path} is not TOML: {error}") from None
+    known = {"name", "data", "methods", "recipe", "candidates", "splits", "seed", "adaptive"}
+    if unknown := content.keys() - known:
+        raise PlanError(f"{path}: expected the keys {', '.join(sorted(known))}, got {', '.join(sorted(unknown))}")
+    try:
+        recipe: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in content.pop("recipe", {}).items()
+        }
+        sources = tuple(Source(**entry) for entry in content.pop("data", []))
+        methods = {m: {k: tuple(v) for k, v in grid.items()} for m, grid in content.pop("methods", {}).items()}
+        return Plan(content.pop("name", path.stem), sources, methods, Recipe(**recipe), **content)
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise PlanError(f"{path}: {error}") from None

@@ -1,0 +1,377 @@
+"""Many trainings as one study: cells keyed by content, candidates searched through Optuna, chosen on validation.
+
+A study folder holds `cells/<key>.json`, one record a finished cell, written whole; `work/<key>/`, run folders of
+cells that
+are not finished; `search.db`, Optuna's trials; `report.json` and `report.md`. A finished cell is never computed again,
+by this plan or another one in the same folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import multiprocessing
+import shutil
+import statistics
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from htaf.data.tabular import Table, load
+from htaf.runs import content_hash, to_json, write_atomic
+from htaf.training.fit import fit
+from htaf.training.metrics import LOWER_IS_BETTER, headline
+from htaf.training.plan import Plan, Source
+from htaf.training.recipe import Recipe
+
+
+class StudyError(Exception):
+    """A study that cannot go on: one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training of a study: a recipe, a seed (of split, weights and batches) and where the data come from."""
+
+    recipe: Recipe
+    seed: int
+    source: Source
+    data_dir: str | None = None
+
+    def key(self, table: Table) -> str:
+        """Content hash of what bears on the result; the data count by their fingerprint, not by where they lie."""
+        data = {"name": table.name, "fingerprint": table.fingerprint, "split": self.source.split}
+        return content_hash({"recipe": self.recipe.identity(), "seed": self.seed, "data": data})
+
+
+@functools.lru_cache(maxsize=8)
+def table_of(source: Source, data_dir: str | None) -> Table:
+    """The table of a source, loaded once a process."""
+    return load(source.name, target=source.target, task=source.task, drop_empty=source.drop_empty, data_dir=data_dir)
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    out: Path,
+    *,
+    workers: int = 1,
+    threads: int = 1,
+    progress: bool = False,
+    title: str = "cells",
+) -> tuple[dict[Cell, dict[str, Any]], dict[Cell, str]]:
+    """Compute the cells that are not there yet.
+
+    Args:
+        cells: what is wanted; repeated ones count once.
+        out: study folder.
+        workers: processes; threads: of each.
+        progress: show a bar. title: its text.
+
+    Returns:
+        Records by cell, and error messages of cells that failed; those are not stored, so the next call tries them
+        again.
+
+    Raises:
+        StudyError: a worker process died. KeyboardInterrupt: stopped; what is finished is stored, what was running
+            resumes from its last checkpoint.
+    """
+    keys = {cell: cell.key(table_of(cell.source, cell.data_dir)) for cell in cells}
+    records = {cell: record for cell, key in keys.items() if (record := read_cell(out, key)) is not None}
+    first_of = {key: cell for cell, key in reversed(keys.items()) if cell not in records}
+    failures: dict[Cell, str] = {}
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with (
+        Progress(*columns, console=Console(stderr=True), disable=not progress) as bar,
+        _pool(min(workers, len(first_of)), threads) as pool,
+    ):
+        task = bar.add_task(title, total=len(set(keys.values())), completed=len(set(keys.values())) - len(first_of))
+        futures = {pool.submit(compute_cell, cell, out, key): key for key, cell in first_of.items()} if pool else {}
+        try:
+            for future in as_completed(futures):
+                key = futures[future]
+                try:
+                    record = future.result()
+                    records |= {cell: record for cell, other in keys.items() if other == key}
+                except BrokenProcessPool:
+                    done = f"{bar.tasks[task].completed:g} of {len(set(keys.values()))}"
+                    raise StudyError(
+                        f"a worker process died (out of memory?); {done} cells are done and kept: "
+                        "run the same command again"
+                    ) from None
+                except Exception as error:  # one bad cell must not stop the others
+                    failures |= {
+                        cell: f"{type(error).__name__}: {error}" for cell, other in keys.items() if other == key
+                    }
+                bar.advance(task)
+        except KeyboardInterrupt:
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+    return records, failures
+
+
+def compute_cell(cell: Cell, out: Path, key: str) -> dict[str, Any]:
+    """Train one cell in its work folder, store its record, drop the folder. Runs in a worker."""
+    work = out / "work" / key
+    table = table_of(cell.source, cell.data_dir)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = fit(cell.recipe, table, work, seed=cell.seed, mode=cell.source.split, device="cpu")
+    write_atomic(cell_path(out, key), to_json(run.record))
+    shutil.rmtree(work, ignore_errors=True)
+    return run.record
+
+
+def cell_path(out: Path, key: str) -> Path:
+    return out / "cells" / f"{key}.json"
+
+
+def read_cell(out: Path, key: str) -> dict[str, Any] | None:
+    """The record of a finished cell; None when there is none. A damaged one raises StudyError, nothing is
+    overwritten."""
+    path = cell_path(out, key)
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise StudyError(f"{path} is damaged: delete it to compute the cell again") from None
+
+
+@contextmanager
+def _pool(workers: int, threads: int) -> Iterator[ProcessPoolExecutor | None]:
+    if workers < 1:
+        yield None
+        return
+    context = multiprocessing.get_context("spawn")  # fork would copy a process whose torch has threads
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=torch.set_num_threads, initargs=(threads,))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def score(record: dict[str, Any], part: str, network: str | None = None) -> float | None:
+    """The headline metric of a record; of the exact network unless `network` says otherwise or there is none."""
+    metrics = record["metrics"]
+    chosen = metrics[network] if network else metrics["exact"] or metrics["smooth"]
+    return chosen[part][record["headline"]] if chosen else None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the search of one data set and method gave: the best recipe on validation, from how many candidates."""
+
+    recipe: Recipe
+    validation: float
+    tried: int
+
+
+def run_study(
+    plan: Plan,
+    out: str | Path,
+    *,
+    data_dir: str | None = None,
+    workers: int = 1,
+    threads: int = 1,
+    storage: str | None = None,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Search candidates on the validation part of split 0, then train the chosen recipe on every split.
+
+    Args:
+        plan: data sets, methods with their grids, number of candidates and splits.
+        out: study folder; started again, it goes on where it was.
+        data_dir: where named data sets lie, before HTAF_DATA.
+        workers, threads: processes, and threads of each.
+        storage: Optuna storage URL, for searches shared by machines (PostgreSQL); default: search.db in the folder.
+        progress: show bars.
+
+    Returns:
+        The report, also written to report.json and report.md: per data set and method mean, standard error and single
+        values of the test metric for the exact and the smooth network, the chosen recipe, failures, and the plan's
+        reference values.
+
+    Raises:
+        DataError: a data set cannot be loaded. StudyError: a worker died, or no candidate of a search succeeded.
+    """
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    pairs = [(source, method) for source in plan.sources for method in plan.methods]
+    run = functools.partial(run_cells, out=out, workers=workers, threads=threads, progress=progress)
+    choices, failures = _search(plan, pairs, storage or f"sqlite:///{out / 'search.db'}", data_dir, workers, run)
+    cells = {
+        (*pair, seed): Cell(choices[pair].recipe, seed, pair[0], data_dir)
+        for pair in pairs
+        for seed in range(plan.splits)
+    }
+    records, failed = run(list(cells.values()), title="splits")
+    rows = []
+    for pair in pairs:
+        found = [records[c] for seed in range(plan.splits) if (c := cells[(*pair, seed)]) in records]
+        rows.append(_row(plan, *pair, choices[pair], found))
+    report = {
+        "study": plan.name,
+        "plan": plan.describe(),
+        "rows": rows,
+        "failures": sorted({*failures.values(), *failed.values()}),
+    }
+    write_atomic(out / "report.json", to_json(report))
+    write_atomic(out / "report.md", markdown(report))
+    return report
+
+
+def _search(
+    plan: Plan, pairs: list[tuple[Source, str]], storage: str, data_dir: str | None, workers: int, run: Any
+) -> tuple[dict[tuple[Source, str], Choice], dict[Cell, str]]:
+    """All searches side by side: ask, compute, tell. A trial that was running when the study stopped is asked again."""
+    studies, failures, failed_before = {}, {}, {}
+    for source, method in pairs:
+        table = table_of(source, data_dir)
+        study = optuna.create_study(
+            study_name=f"{plan.name}/{source.label}/{method}/{content_hash(plan.describe())}",
+            storage=storage,
+            sampler=plan.sampler(method),
+            direction="minimize" if headline(table.task, len(table.classes)) in LOWER_IS_BETTER else "maximize",
+            load_if_exists=True,
+        )
+        failed_before[source, method] = _prepare(plan, method, study)
+        studies[source, method] = study
+    while True:
+        asked = [
+            (pair, trial)
+            for pair, study in studies.items()
+            for trial in _ask(plan, pair[1], study, workers, failed_before[pair])
+        ]
+        if not asked:
+            break
+        cells = [Cell(plan.recipe(pair[1], trial.params), 0, pair[0], data_dir) for pair, trial in asked]
+        records, failed = run(cells, title="search")
+        failures |= failed
+        for (pair, trial), cell in zip(asked, cells, strict=True):
+            value = score(records[cell], "validation") if cell in records else None
+            if value is None:
+                studies[pair].tell(trial.number, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
+            else:
+                studies[pair].tell(trial.number, value, skip_if_finished=True)  # another machine may have told it
+    choices = {}
+    for pair, study in studies.items():
+        done = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
+        if not done:
+            reasons = "; ".join(sorted(set(failures.values()))[:2])
+            raise StudyError(f"no candidate of {pair[1]} on {pair[0].label} succeeded: {reasons}")
+        best = study.best_trial
+        choices[pair] = Choice(plan.recipe(pair[1], best.params), float(best.value or 0.0), len(done))
+    return choices, failures
+
+
+def _prepare(plan: Plan, method: str, study: optuna.Study) -> int:
+    """Enqueue what was drawn and what failed in an earlier call, where it is not yet; returns how many had failed."""
+    states = optuna.trial.TrialState
+    for trial in study.get_trials(states=(states.RUNNING,)):
+        if trial.params.keys() != plan.methods[method].keys():  # killed while it was asked
+            study.tell(trial.number, state=states.FAIL)
+    for candidate in plan.draw(method):
+        study.enqueue_trial(candidate, skip_if_exists=True)
+    failed = study.get_trials(states=(states.FAIL,))
+    others = study.get_trials(states=(states.COMPLETE, states.RUNNING, states.WAITING))
+    there = [_candidate(trial) for trial in others]
+    for candidate in map(_candidate, failed):
+        if candidate not in there:
+            there.append(candidate)
+            study.enqueue_trial(candidate)
+    return len(failed)
+
+
+def _candidate(trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
+    return trial.system_attrs.get("fixed_params", trial.params)
+
+
+def _ask(plan: Plan, method: str, study: optuna.Study, workers: int, failed_before: int) -> list[Any]:
+    """The next trials of a search: all drawn candidates at once, or as many as there are workers for an adaptive
+    one."""
+    states = optuna.trial.TrialState
+    running = study.get_trials(states=(states.RUNNING,))
+    ended = len(study.get_trials(states=(states.COMPLETE, states.FAIL))) - failed_before
+    left = plan.number(method) - ended - len(running)
+    fresh = max(0, min(left, max(1, workers - len(running))) if plan.adaptive else left)
+    return [*running, *(study.ask(plan.distributions(method)) for _ in range(fresh))]
+
+
+def _row(plan: Plan, source: Source, method: str, choice: Choice, records: list[dict[str, Any]]) -> dict[str, Any]:
+    reference = plan.reference.get((source.label, method))
+    return {
+        "data": source.label,
+        "method": method,
+        "metric": records[0]["headline"] if records else None,
+        "exact": _summary([score(r, "test", "exact") for r in records]),
+        "smooth": _summary([score(r, "test", "smooth") for r in records]),
+        "reference": None if reference is None else {"mean": reference[0], "error": reference[1]},
+        "recipe": choice.recipe.identity(),
+        "validation": choice.validation,
+        "candidates": choice.tried,
+        "seconds": round(math.fsum(r["seconds"] for r in records), 1),
+    }
+
+
+def _summary(values: list[float | None]) -> dict[str, Any] | None:
+    """Mean and standard error (standard deviation over the root of the number)."""
+    known = [v for v in values if v is not None]
+    if not known:
+        return None
+    error = statistics.stdev(known) / math.sqrt(len(known)) if len(known) > 1 else None
+    return {"mean": statistics.fmean(known), "error": error, "values": known}
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The report as a table that people read."""
+    lines = [
+        f"# {report['study']}",
+        "",
+        "| data | metric | method | exact | smooth | reference | candidates | chosen |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in report["rows"]:
+        cells = [row["data"], row["metric"], row["method"]]
+        cells += [_figure(row["exact"]), _figure(row["smooth"]), _figure(row["reference"])]
+        cells += [row["candidates"], ", ".join(f"{k}={v}" for k, v in _chosen(row, report["plan"]).items())]
+        lines.append("| " + " | ".join(str(c) for c in cells) + " |")
+    plan = report["plan"]
+    lines += [
+        "",
+        f"Mean (standard error) of the test metric over {plan['splits']} splits; the recipe of each row was chosen",
+    ]
+    lines += [
+        "on the validation part of split 0. exact: the hardened network; smooth: the same weights before hardening."
+    ]
+    lines += [f"Failed: {message}" for message in report["failures"]]
+    return "\n".join(lines) + "\n"
+
+
+def _chosen(row: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
+    fields = {f for name in plan["methods"][row["method"]] for f in name.split(",")}
+    return {k: v for k, v in row["recipe"].items() if k in fields}
+
+
+def _figure(value: dict[str, Any] | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value['mean']:.3f}" + ("" if value["error"] is None else f" ({value['error']:.3f})")
