@@ -1,0 +1,407 @@
+"""The command `htaf`: a few verbs. Exit code 0: done; 2: the command was used wrongly; 1: anything else that failed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table as TextTable
+from tyro.conf import OmitArgPrefixes, Positional, arg
+
+from htaf.training.recipe import RECIPES, Recipe
+
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+app = tyro.extras.SubcommandApp()
+train = tyro.extras.SubcommandApp()
+
+Json = Annotated[bool, arg(help="Print JSON for programs instead of a table.")]
+Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where to train.")]
+DataDir = Annotated[str | None, arg(help="Folder of the named data sets, before HTAF_DATA.", metavar="DIR")]
+Task = Annotated[
+    Literal["regression", "classification"] | None, arg(help="Instead of the task inferred from the target.")
+]
+RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
+
+
+def own(text: str) -> Any:
+    """Help of a flag whose default is the recipe's own value."""
+    return arg(help=text, help_behavior_hint="(default: as the recipe)")
+
+
+class UsageError(Exception):
+    """The command was used wrongly: exit code 2."""
+
+
+@dataclasses.dataclass
+class Overrides:
+    """Fields of the recipe to change; see `htaf.training.recipe.Recipe`."""
+
+    method: Annotated[
+        Literal["htaf", "ste", "ss", "relu"] | None, own("HTAF, straight-through, scaled sigmoid, ReLU.")
+    ] = None
+    epochs: Annotated[int | None, own("Most epochs.")] = None
+    alpha0: Annotated[float | None, own("HTAF: width of the tails, > 0.")] = None
+    alpha1: Annotated[float | None, own("HTAF: > 0; the slope at 0 is alpha0 alpha1 / 4.")] = None
+    beta: Annotated[float | None, own("Scaled sigmoid: > 0.")] = None
+    slope: Annotated[
+        Literal["sigmoid", "tanh", "rectangular", "atan", "approx_sign", "htaf"] | None,
+        own("Straight-through: backward slope."),
+    ] = None
+    sharpen: Annotated[bool | None, own("Move the parameters from a soft start to their final values.")] = None
+    start: Annotated[tuple[float, ...] | None, own("Where sharpening starts: a pair, or one beta.")] = None
+    hidden: Annotated[tuple[int, ...] | None, own("Sizes of the hidden layers.")] = None
+    batch_norm: Annotated[bool | None, own("Normalise the pre-activations.")] = None
+    lr: Annotated[float | None, own("Highest learning rate.")] = None
+    batch_size: Annotated[int | None, own("Rows a step.")] = None
+    patience: Annotated[int | None, own("Stop after so many epochs without a better exact network; 0 never.")] = None
+
+    def recipe(self, name: str) -> Recipe:
+        changes = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+        try:
+            return dataclasses.replace(RECIPES[name](), **changes)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+
+
+@train.command(name="tabular")
+def train_tabular(
+    *,
+    data: Annotated[
+        str, arg(help="wine, abalone, churn, fico, digits, or a CSV or Parquet file.", metavar="NAME_OR_PATH")
+    ],
+    out: Annotated[Path, arg(help="Run folder: new, or the same run to resume.", metavar="DIR")],
+    target: Annotated[str | None, arg(help="Target column of a file.")] = None,
+    task: Task = None,
+    seed: Annotated[int, arg(help="Of the split, the weights and the order of the batches.")] = 0,
+    recipe: Annotated[
+        Literal["tabular-mlp", "tabular-paper", "tabular-quick"], arg(help="What the other flags start from.")
+    ] = "tabular-mlp",
+    overrides: OmitArgPrefixes[Overrides] = Overrides(),  # noqa: B008
+    split: Annotated[Literal["random", "grouped"], arg(help="grouped keeps repeated rows on one side.")] = "random",
+    drop_empty: Annotated[bool, arg(help="fico: leave out the 588 rows without any record.")] = False,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    checkpoint_seconds: Annotated[float, arg(help="Least time between checkpoints: what a kill can cost.")] = 5.0,
+    json: Json = False,
+) -> None:
+    """Train an MLP with 0/1 activations on a table; smooth and exact results, and the gap."""
+    chosen = overrides.recipe(recipe)
+    from htaf.data.tabular import load
+    from htaf.training.fit import fit
+
+    table = load(data, target=target, task=task, data_dir=data_dir, drop_empty=drop_empty)
+    say_notes(table.notes)
+    source = {"name": _absolute(data), "target": target, "task": task, "drop_empty": drop_empty}
+    run = fit(
+        chosen,
+        table,
+        out,
+        seed=seed,
+        mode=split,
+        source=source,
+        device=device,
+        progress=True,
+        checkpoint_seconds=checkpoint_seconds,
+    )
+    if json:
+        return print_json(run.record)
+    metrics, name = run.record["metrics"], run.record["headline"]
+    text = TextTable(
+        title=f"{table.name}: {name} ({chosen.method}, best epoch {run.record['best_epoch']})", title_justify="left"
+    )
+    for column in ("part", "rows", "smooth", "exact", "gap"):
+        text.add_column(column, justify="left" if column == "part" else "right")
+    for part in ("validation", "test"):
+        smooth = metrics["smooth"][part][name]
+        exact = metrics["exact"][part][name] if metrics["exact"] else None
+        text.add_row(part, str(run.record["rows"][part]), *figures(smooth, exact))
+    Console().print(text)
+    return print(f"run folder: {out}")
+
+
+@app.command
+def evaluate(
+    run: RunDir,
+    *,
+    data: Annotated[str | None, arg(help="Other labelled rows, with the same columns; default: the run's own.")] = None,
+    part: Annotated[Literal["train", "validation", "test", "all"], arg(help="Of the run's own data.")] = "test",
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Measure the smooth and the exact network of a run, and the gap between them."""
+    from htaf.data.tabular import load
+    from htaf.runs import open_run
+    from htaf.training.fit import evaluate as measure
+
+    opened = open_run(run)
+    source = dict(opened.record.get("source") or {})
+    if data is not None:
+        target = opened.preprocessor().target
+        source |= {"name": data, "target": None if data == source.get("name") else target.name, "task": target.task}
+    if not source.get("name"):
+        raise UsageError(f"{run} does not say where its data came from: give --data")
+    table = load(source.pop("name"), data_dir=data_dir, **source)
+    say_notes(table.notes)
+    result = measure(opened, table, part=part if data is None else "all")
+    if json:
+        return print_json(result)
+    text = TextTable(title=f"{table.name}, {result['part']}, {result['rows']} rows", title_justify="left")
+    for column in ("metric", "smooth", "exact", "gap"):
+        text.add_column(column, justify="left" if column == "metric" else "right")
+    for name, smooth in result["smooth"].items():
+        text.add_row(name, *figures(smooth, result["exact"][name] if result["exact"] else None))
+    return Console().print(text)
+
+
+@app.command
+def predict(
+    run: RunDir,
+    input: Annotated[Positional[Path], arg(help="CSV or Parquet file with the raw columns.", metavar="INPUT")],
+    *,
+    out: Annotated[
+        Path | None, arg(help="Write a .csv or .parquet file instead of CSV to the output.", metavar="FILE")
+    ] = None,
+    smooth: Annotated[bool, arg(help="Use the smooth network instead of the exact one.")] = False,
+    json: Json = False,
+) -> None:
+    """Predict raw rows with the exact network: a column `prediction`, and a probability per class."""
+    from htaf.data.reading import read_frame
+    from htaf.runs import open_run, write_atomic
+
+    if out is not None and out.suffix not in (".csv", ".parquet"):
+        raise UsageError(f"--out must end in .csv or .parquet, got {out.name}")
+    opened = open_run(run)
+    rows, notes = read_frame(input)
+    preprocessor = opened.preprocessor()
+    frame = opened.predict(rows, exact=not smooth, preprocessor=preprocessor)
+    say_notes([*notes, *preprocessor.report[len(preprocessor.notes) :]])
+    if json:
+        return print_json(frame.to_dict(orient="records"))
+    if out is None:
+        return print(frame.to_csv(index=False), end="")
+    data: Any = frame.to_csv(index=False) if out.suffix == ".csv" else frame.to_parquet(index=False)
+    write_atomic(out, data)
+    return print(f"{len(frame)} rows: {out}")
+
+
+@app.command
+def study(
+    plan: Annotated[Positional[str], arg(help="A TOML file, or the name of a ready study.", metavar="FILE_OR_NAME")],
+    *,
+    out: Annotated[Path, arg(help="Study folder; the same command goes on where it was.", metavar="DIR")],
+    workers: Annotated[int, arg(help="Processes.")] = 1,
+    threads: Annotated[int, arg(help="Threads of each process.")] = 1,
+    data_dir: DataDir = None,
+    storage: Annotated[
+        str | None, arg(help="Optuna storage, e.g. postgresql://...; default: search.db in the folder.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Search candidates with equal budgets, then train the chosen ones over several splits."""
+    if min(workers, threads) < 1:
+        raise UsageError(f"--workers and --threads must be >= 1, got {workers} and {threads}")
+    from htaf.training.plan import read_plan
+    from htaf.training.study import markdown, run_study
+
+    ready = {entry.name: entry for entry in metadata.entry_points(group="htaf.studies")}
+    if plan in ready:
+        chosen = ready[plan].load()()
+    elif plan.endswith(".toml"):
+        chosen = read_plan(plan)
+    else:
+        raise UsageError(f"expected a TOML file or one of {', '.join(sorted(ready))}, got {plan}")
+    report = run_study(chosen, out, data_dir=data_dir, workers=workers, threads=threads, storage=storage, progress=True)
+    if json:
+        return print_json(report)
+    return print(markdown(report), end="")
+
+
+@app.command
+def theory(
+    *,
+    eps: Annotated[float, arg(help="Distance from the step that the bounds guarantee for |x| >= eps.")] = 0.1,
+    alpha1: Annotated[tuple[float, ...], arg(help="Values to tabulate; default: the paper's.")] = (),
+    json: Json = False,
+) -> None:
+    """Print the exact bounds beside the paper's table, and what its six pairs achieve."""
+    from htaf import theory as bounds
+
+    pairs = ((0.1, 220.0), (0.5, 44.0), (1.0, 22.0), (2.0, 11.0), (3.0, 7.3), (5.0, 4.4))
+    try:
+        rows = bounds.bounds_table(eps, alpha1 or tuple(bounds.PAPER_BOUNDS))
+        limit, least = bounds.product_limit(eps), bounds.alpha1_lower_bound(eps)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    achieved: list[dict[str, Any]] = [
+        {
+            "alpha0": a0,
+            "alpha1": a1,
+            "achieved_eps": bounds.achieved_eps(a0, a1),
+            "slope_at_zero": bounds.slope_at_zero(a0, a1),
+            "tail_constant": bounds.tail_constant(a0, a1),
+            "gradient_share": bounds.gradient_share(a0, a1),
+        }
+        for a0, a1 in pairs
+    ]
+    if json:
+        return print_json(
+            {"eps": eps, "alpha1_lower_bound": least, "product_limit": limit, "bounds": rows, "pairs": achieved}
+        )
+    console = Console()
+    text = TextTable(title=f"Least alpha0 at eps = {eps:g} (alpha1 > {least:.4f})", title_justify="left")
+    for column in ("alpha1", "exact alpha0", "rounded up", "paper", "equal", "alpha0 alpha1"):
+        text.add_column(column, justify="right")
+    for row in rows:
+        equal = "" if row["paper"] is None else "yes" if row["paper"] == row["rounded_up"] else "NO"
+        text.add_row(
+            f"{row['alpha1']:g}",
+            f"{row['alpha0']:.6f}",
+            str(row["rounded_up"]),
+            str(row["paper"] or ""),
+            equal,
+            f"{row['product']:.4f}",
+        )
+    console.print(text)
+    console.print(f"alpha0 alpha1 tends to {limit:.4f} as alpha1 grows.\n", highlight=False)
+    text = TextTable(title="The paper's pairs (its bound asks for eps = 0.1)", title_justify="left")
+    for column in (
+        "alpha0",
+        "alpha1",
+        "achieved eps",
+        "slope at 0",
+        "tail constant",
+        "N(0,1) inputs with gradient > 1e-6",
+    ):
+        text.add_column(column, justify="right")
+    for row in achieved:
+        values = (
+            f"{row['achieved_eps']:.5f}",
+            f"{row['slope_at_zero']:.3f}",
+            f"{row['tail_constant']:.3g}",
+            f"{row['gradient_share']:.0%}",
+        )
+        text.add_row(f"{row['alpha0']:g}", f"{row['alpha1']:g}", *values)
+    return console.print(text)
+
+
+@app.command
+def demo(
+    *,
+    out: Annotated[Path, arg(help="Folder for the runs, the table and the picture.", metavar="DIR")] = Path(
+        "runs/demo"
+    ),
+    seed: Annotated[int, arg(help="Of the split, the weights and the order of the batches.")] = 0,
+    json: Json = False,
+) -> None:
+    """Train three methods on handwritten digits, harden them, compare. No download, under a minute."""
+    from htaf.demo import run_demo
+
+    rows = run_demo(out, seed=seed)
+    if json:
+        return print_json(rows)
+    text = TextTable(
+        title="Handwritten digits, test accuracy in %: equal budgets, same weights smooth and exact",
+        title_justify="left",
+    )
+    for column in ("method", "smooth", "exact 0/1", "gap", "epochs", "seconds"):
+        text.add_column(column, justify="left" if column == "method" else "right")
+    for row in rows:
+        values = (f"{100 * row[k]:.2f}" for k in ("smooth", "exact"))
+        text.add_row(row["method"], *values, f"{100 * row['gap']:+.2f}", str(row["epochs"]), f"{row['seconds']:.1f}")
+    Console().print(text)
+    return print(f"picture: {out / 'demo.png'}")
+
+
+@app.command
+def doctor(*, json: Json = False) -> None:
+    """Say what this machine can do: versions, processor, accelerator, kernels, data sets."""
+    from htaf.doctor import report
+
+    found = report()
+    if json:
+        return print_json(found)
+    width = max(map(len, found))
+    for name, value in found.items():
+        shown = (
+            ", ".join(f"{k}: {'yes' if v else 'no'}" for k, v in value.items()) if isinstance(value, dict) else value
+        )
+        print(f"{name:<{width}}  {shown}")
+    return None
+
+
+app.command(train, name="train")
+
+
+def print_json(value: Any) -> None:
+    """Strict JSON on the output."""
+    print(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False))
+
+
+def say_notes(notes: Sequence[str]) -> None:
+    """What was handled in the data, on the error stream so that results can be piped."""
+    for note in notes:
+        err.print(f"note: {note}", markup=False)
+
+
+def figures(smooth: float | None, exact: float | None) -> tuple[str, str, str]:
+    """Smooth, exact and gap for a table."""
+    gap = None if smooth is None or exact is None else exact - smooth
+    return (
+        "-" if smooth is None else f"{smooth:.4f}",
+        "-" if exact is None else f"{exact:.4f}",
+        "-" if gap is None else f"{gap:+.4f}",
+    )
+
+
+def _absolute(data: str) -> str:
+    return str(Path(data).resolve()) if Path(data).exists() else data
+
+
+@contextlib.contextmanager
+def plain_errors() -> Iterator[None]:
+    """One clear line and an exit code instead of a traceback, for errors that a user can cause."""
+    from htaf.data.reading import DataError
+    from htaf.runs import RunError
+
+    try:
+        yield
+    except UsageError as error:
+        fail(str(error), 2)
+    except (DataError, RunError) as error:
+        fail(str(error), 1)
+    except KeyboardInterrupt:
+        fail("stopped; the same command goes on from the last checkpoint", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: head, less
+    except OSError as error:
+        fail(f"{error.filename or 'writing'}: {error.strerror or error}", 1)
+    except Exception as error:
+        known = {"TrainingError", "StudyError", "PlanError"}  # by name, so that predict need not import lightning
+        if type(error).__name__ not in known:
+            raise
+        fail(str(error), 1)
+
+
+def fail(message: str, code: int) -> None:
+    """Print one line and leave."""
+    err.print(f"htaf: error: {message}", markup=False)
+    raise SystemExit(code)
+
+
+def main() -> None:
+    """Entry point of the command."""
+    with plain_errors():
+        app.cli(prog="htaf", description="Networks whose activations are 0 or 1, trained by ordinary gradient descent.")
+
+
+if __name__ == "__main__":
+    main()

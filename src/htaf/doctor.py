@@ -1,0 +1,54 @@
+"""What this machine can do with the library."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from htaf.runs import environment
+
+EXTRAS = ("timm", "torchvision", "transformers", "triton")
+
+
+def report() -> dict[str, Any]:
+    """Versions, processor, accelerator, kernels, data sets and optional packages, as plain values."""
+    env = environment()
+    folder = os.environ.get("HTAF_DATA")
+    return {
+        **env["versions"],
+        "commit": env["commit"],
+        "platform": platform.platform(),
+        "processor": f"{_processor()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}",
+        "threads": env["threads"],
+        "accelerator": _accelerator(),
+        "kernels": "reference (plain PyTorch); this version has no compiled kernels",
+        "HTAF_DATA": "not set: named data sets come from --data-dir or OpenML" if not folder else _data(Path(folder)),
+        "optional": {name: importlib.util.find_spec(name) is not None for name in EXTRAS},
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _accelerator() -> str:
+    if torch.cuda.is_available():
+        return ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+    return "mps" if torch.backends.mps.is_available() else "none: everything runs on the CPU"
+
+
+def _data(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder} is not a folder"
+    return f"{folder}: {', '.join(sorted(p.name for p in folder.iterdir())) or 'empty'}"
