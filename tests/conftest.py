@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from jaxtyping import install_import_hook
 
-install_import_hook("htaf", "beartype.beartype")
+# an int is good where a float is asked for, as type checkers hold it (PEP 484)
+install_import_hook("htaf", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
@@ -29,7 +30,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if IN_CI:
                 item.add_marker(pytest.mark.usefixtures("missing_data_fails"))
             else:
-                item.add_marker(pytest.mark.skip(reason="HTAF_DATA is unset: it must name the folder of the real data sets"))
+                item.add_marker(pytest.mark.skip(reason="HTAF_DATA must name the folder of the real data sets"))
 
 
 @pytest.fixture

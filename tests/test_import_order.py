@@ -16,7 +16,9 @@ ORDER = [
     ["functional"],
     ["surrogates"],
     ["activations"],
+    ["_activation_calls"],
     ["_functional_sites"],
+    ["_finding"],
     ["convert", "neurons", "binary", "diagnostics", "sharpening"],
     ["models"],
     ["data"],
@@ -24,6 +26,7 @@ ORDER = [
     ["training", "packed", "concepts"],
     ["explorer"],
     ["demo", "doctor"],
+    ["_console"],
     ["cli"],
     ["htaf_paper"],
 ]

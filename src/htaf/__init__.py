@@ -6,15 +6,22 @@ _compat.repair_torchvision()
 
 from htaf import functional, surrogates, theory  # noqa: E402
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough  # noqa: E402
+from htaf.convert import Conversion, Site, conversion, harden, replace, sites  # noqa: E402
 
 __version__ = "0.1.0"
 
 __all__ = [
     "HTAF",
+    "Conversion",
     "Heaviside",
     "ScaledSigmoid",
+    "Site",
     "StraightThrough",
+    "conversion",
     "functional",
+    "harden",
+    "replace",
+    "sites",
     "surrogates",
     "theory",
 ]

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from htaf import functional, surrogates
-from htaf.functional import check_positive
+from htaf.functional import check_floating, check_positive
 
 SATURATION = math.log(99)  # sigma(alpha1) > 0.99 needs alpha1 above this
 
@@ -57,7 +57,7 @@ class HTAF(nn.Module):
         self.learnable, self.dim, self.bipolar = learnable, dim, bipolar
         _register(self, "alpha0", alpha0)
         _register(self, "alpha1", alpha1)
-        if float(torch.as_tensor(alpha1).min()) <= SATURATION:
+        if _least(alpha1) <= SATURATION:
             warnings.warn(
                 f"alpha1 = {_show(alpha1)} <= ln 99 = {SATURATION:.3f}: no output passes 0.99 or falls below 0.01, "
                 "so binarity is 0 however well the network trains",
@@ -146,7 +146,10 @@ class StraightThrough(nn.Module):
 
 @final
 class Heaviside(nn.Module):
-    """The exact step, 1 if x >= 0 else 0; with `bipolar` the sign in {-1, +1}. What 0, -0.0 and NaN give: `functional.heaviside`."""
+    """The exact step, 1 if x >= 0 else 0; with `bipolar` the sign in {-1, +1}.
+
+    What 0, -0.0 and NaN give: `htaf.functional.heaviside`.
+    """
 
     def __init__(self, *, bipolar: bool = False) -> None:
         super().__init__()
@@ -162,9 +165,10 @@ class Heaviside(nn.Module):
 def _register(module: nn.Module, name: str, value: float | Tensor) -> None:
     """Keep a parameter as a float attribute, a buffer, or (learnable) a parameter holding its logarithm."""
     if isinstance(value, Tensor):
-        bad = value.detach().flatten()[~((value > 0) & torch.isfinite(value)).flatten()]
-        if not value.is_floating_point() or bad.numel():
-            raise ValueError(f"{name} must be > 0 and finite, got {bad[0].item() if bad.numel() else value.dtype}")
+        if not value.is_floating_point():
+            raise ValueError(f"{name} must be a float or a floating-point tensor, got dtype {value.dtype}")
+        for entry in [] if value.is_meta else value.flatten().tolist():  # a meta tensor has no values to check
+            check_positive(name, entry)
         if getattr(module, "dim", None) is not None and value.ndim > 1:
             raise ValueError(f"{name} must be one-dimensional when dim is given, got shape {tuple(value.shape)}")
         value = value.detach().clone()
@@ -186,6 +190,7 @@ def _along(value: float | Tensor, x: Tensor, dim: int | None) -> float | Tensor:
     """A one-dimensional tensor laid along dimension `dim` of x."""
     if dim is None or not isinstance(value, Tensor) or value.ndim == 0:
         return value
+    check_floating(x)
     if not -x.ndim <= dim < x.ndim:
         raise ValueError(f"dim must be a dimension of x of shape {tuple(x.shape)}, got {dim}")
     shape = [1] * x.ndim
@@ -202,10 +207,16 @@ def _hardened(module: nn.Module, bipolar: bool) -> Heaviside:
     return step.train(module.training)
 
 
+def _least(value: float | Tensor) -> float:
+    if not isinstance(value, Tensor):
+        return value
+    return math.inf if value.is_meta else value.min().item()
+
+
 def _show(value: float | Tensor) -> str:
-    if isinstance(value, Tensor) and value.numel() > 1:
+    if isinstance(value, Tensor) and (value.numel() > 1 or value.is_meta):
         return f"tensor{tuple(value.shape)}"
-    return f"{float(value):g}"
+    return f"{value.item() if isinstance(value, Tensor) else value:g}"
 
 
 def _flags(module: nn.Module) -> str:

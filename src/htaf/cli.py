@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
-import os
-import sys
-from collections.abc import Iterator, Sequence
+import signal
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,9 +13,9 @@ from rich.console import Console
 from rich.table import Table as TextTable
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from htaf._console import UsageError, figures, plain_errors, print_json, say_notes
 from htaf.training.recipe import RECIPES, Recipe
 
-err = Console(stderr=True, highlight=False, soft_wrap=True)
 app = tyro.extras.SubcommandApp()
 train = tyro.extras.SubcommandApp()
 
@@ -35,10 +31,6 @@ RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
 def own(text: str) -> Any:
     """Help of a flag whose default is the recipe's own value."""
     return arg(help=text, help_behavior_hint="(default: as the recipe)")
-
-
-class UsageError(Exception):
-    """The command was used wrongly: exit code 2."""
 
 
 @dataclasses.dataclass
@@ -341,64 +333,13 @@ def doctor(*, json: Json = False) -> None:
 app.command(train, name="train")
 
 
-def print_json(value: Any) -> None:
-    """Strict JSON on the output."""
-    print(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False))
-
-
-def say_notes(notes: Sequence[str]) -> None:
-    """What was handled in the data, on the error stream so that results can be piped."""
-    for note in notes:
-        err.print(f"note: {note}", markup=False)
-
-
-def figures(smooth: float | None, exact: float | None) -> tuple[str, str, str]:
-    """Smooth, exact and gap for a table."""
-    gap = None if smooth is None or exact is None else exact - smooth
-    return (
-        "-" if smooth is None else f"{smooth:.4f}",
-        "-" if exact is None else f"{exact:.4f}",
-        "-" if gap is None else f"{gap:+.4f}",
-    )
-
-
 def _absolute(data: str) -> str:
     return str(Path(data).resolve()) if Path(data).exists() else data
 
 
-@contextlib.contextmanager
-def plain_errors() -> Iterator[None]:
-    """One clear line and an exit code instead of a traceback, for errors that a user can cause."""
-    from htaf.data.reading import DataError
-    from htaf.runs import RunError
-
-    try:
-        yield
-    except UsageError as error:
-        fail(str(error), 2)
-    except (DataError, RunError) as error:
-        fail(str(error), 1)
-    except KeyboardInterrupt:
-        fail("stopped; the same command goes on from the last checkpoint", 130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: head, less
-    except OSError as error:
-        fail(f"{error.filename or 'writing'}: {error.strerror or error}", 1)
-    except Exception as error:
-        known = {"TrainingError", "StudyError", "PlanError"}  # by name, so that predict need not import lightning
-        if type(error).__name__ not in known:
-            raise
-        fail(str(error), 1)
-
-
-def fail(message: str, code: int) -> None:
-    """Print one line and leave."""
-    err.print(f"htaf: error: {message}", markup=False)
-    raise SystemExit(code)
-
-
 def main() -> None:
     """Entry point of the command."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a scheduler sends is to stop as Ctrl-C does
     with plain_errors():
         app.cli(prog="htaf", description="Networks whose activations are 0 or 1, trained by ordinary gradient descent.")
 

@@ -5,91 +5,21 @@ Every transform returns a new model and says what it did: see `conversion`.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from htaf import _functional_sites as functional
-from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
+from htaf._finding import Found, Site, arguments, find
+from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
 
 logger = logging.getLogger("htaf.convert")
 
 _SMOOTH = (HTAF, ScaledSigmoid, StraightThrough)
-_MODULES: dict[type, str] = {
-    nn.CELU: "celu",
-    nn.ELU: "elu",
-    nn.GELU: "gelu",
-    nn.Hardshrink: "hardshrink",
-    nn.Hardsigmoid: "hardsigmoid",
-    nn.Hardswish: "hardswish",
-    nn.Hardtanh: "hardtanh",
-    nn.LeakyReLU: "leaky_relu",
-    nn.LogSigmoid: "logsigmoid",
-    nn.Mish: "mish",
-    nn.PReLU: "prelu",
-    nn.ReLU: "relu",
-    nn.ReLU6: "relu6",
-    nn.RReLU: "rrelu",
-    nn.SELU: "selu",
-    nn.SiLU: "silu",
-    nn.Sigmoid: "sigmoid",
-    nn.Softplus: "softplus",
-    nn.Softshrink: "softshrink",
-    nn.Softsign: "softsign",
-    nn.Tanh: "tanh",
-    nn.Tanhshrink: "tanhshrink",
-    nn.Threshold: "threshold",
-    HTAF: "htaf",
-    ScaledSigmoid: "scaled_sigmoid",
-    StraightThrough: "straight_through",
-    Heaviside: "heaviside",
-}
-
-
-@dataclass(frozen=True)
-class Site:
-    """A place where an elementwise activation acts.
-
-    Attributes:
-        path: module path; of a functional call, the path of the module whose forward makes it.
-        kind: "relu", "gelu", "htaf", ...; of an activation class that torch does not have, its name in lower case.
-        calls: how often it ran in the example batch; None when there was no example.
-        functional: a call such as `F.relu(x)` inside a forward.
-        index: order number of the functional call among those in one forward of its module; 0 for modules.
-        module_type: class of the module; None for a function.
-        aliases: further paths of the same module.
-        in_place: the model goes on reading the input that the activation overwrites.
-    """
-
-    path: str
-    kind: str
-    calls: int | None = None
-    functional: bool = False
-    index: int = 0
-    module_type: type | None = None
-    aliases: tuple[str, ...] = ()
-    in_place: bool = field(default=False, repr=False)
-
-    @property
-    def name(self) -> str:
-        """The path; for a functional call that of the module that would stand in for it ("block.relu_0")."""
-        child = f"{self.kind}_{self.index}"
-        return (f"{self.path}.{child}" if self.path else child) if self.functional else self.path
-
-    def __str__(self) -> str:
-        notes = [self.kind]
-        if self.functional:
-            notes.append("functional")
-        if self.calls is not None:
-            notes.append("1 call" if self.calls == 1 else f"{self.calls} calls")
-        also = f", also {', '.join(self.aliases)}" if self.aliases else ""
-        return f"{self.name or '(the model)'} ({', '.join(notes)}){also}"
 
 
 @dataclass(frozen=True)
@@ -115,14 +45,6 @@ class Conversion:
 
 
 Where = str | type | Callable[[Site], Any] | tuple[Any, ...] | list[Any]
-
-
-@dataclass(frozen=True)
-class _Found:
-    sites: tuple[Site, ...]
-    hints: tuple[str, ...]
-    forwards: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
-    callees: dict[str, set[str]] = field(default_factory=dict)
 
 
 def sites(model: nn.Module, example: Any) -> list[Site]:
@@ -151,7 +73,7 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
         >>> [str(site) for site in sites(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), torch.zeros(2, 3))]
         ['1 (relu, 1 call)']
     """
-    return list(_find(model, _arguments(example)).sites)
+    return list(find(model, arguments(example)).sites)
 
 
 def replace(
@@ -194,7 +116,7 @@ def replace(
         >>> print(conversion(model).replaced[0])
         1 (relu)
     """
-    found = _find(model, None if example is None else _arguments(example))
+    found = find(model, None if example is None else arguments(example))
     chosen = [site for site in found.sites if _matches(where, site)]
     if not chosen:
         raise ValueError(_nothing(model, where, found))
@@ -237,7 +159,7 @@ def harden(model: nn.Module, *, share: bool = False) -> nn.Module:
         >>> harden(nn.Sequential(nn.Linear(3, 4), HTAF()))[1]
         Heaviside()
     """
-    found = _find(model, None)
+    found = find(model, None)
     chosen = [s for s in found.sites if s.module_type is not None and issubclass(s.module_type, _SMOOTH)]
     if not chosen:
         kinds = ", ".join(sorted({site.kind for site in found.sites})) or "no activation module"
@@ -270,116 +192,6 @@ def _account(model: nn.Module, account: Conversion) -> nn.Module:
     return model
 
 
-# ---- finding ----
-
-
-class _Stored(nn.Module):
-    """An activation function kept in an attribute, made a module so that its runs are seen."""
-
-    def __init__(self, function: Callable[..., Tensor], kind: str) -> None:
-        super().__init__()
-        self.function, self.kind = function, kind
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self.function(*args, **kwargs)
-
-
-def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(example, Tensor):
-        return (example,), {}
-    if isinstance(example, tuple):
-        return example, {}
-    if isinstance(example, Mapping):
-        return (), dict(example)
-    raise TypeError(
-        "example must be a tensor, a tuple of arguments or a mapping of keyword arguments, "
-        f"got {type(example).__name__}"
-    )
-
-
-def _find(model: nn.Module, example: tuple[tuple[Any, ...], dict[str, Any]] | None) -> _Found:
-    """The sites of a model, seen in a copy that shares its parameters."""
-    compiled = [path for path, _ in model.named_modules() if path.rpartition(".")[2] == "_orig_mod"]
-    if compiled:
-        raise ValueError(
-            f"expected a model before torch.compile, got a compiled one: convert its {compiled[0]} instead"
-        )
-    with torch.random.fork_rng(devices=[]):
-        trial = functional.duplicate(model, parameters=True).eval()
-        protos: dict[int, Site] = {}
-        for path, module in list(trial.named_modules(remove_duplicate=False)):
-            if id(module) in protos:
-                site = protos[id(module)]
-                protos[id(module)] = dataclasses.replace(site, aliases=(*site.aliases, path))
-                continue
-            kind = _module_kind(module)
-            if kind is not None:
-                protos[id(module)] = Site(path, kind, module_type=functional.own_class(module))
-                continue
-            for name, value in list(vars(module).items()):
-                kind = None if name == "forward" else functional.stored_function_kind(value)
-                if kind is not None:
-                    stored = _Stored(value, kind)
-                    delattr(module, name)
-                    module.add_module(name, stored.eval())
-                    overwrites = getattr(value, "__name__", "").endswith("_")
-                    protos[id(stored)] = Site(f"{path}.{name}" if path else name, kind, in_place=overwrites)
-        paths = {id(module): path for path, module in trial.named_modules()}
-        record = functional.Recorder(paths, set(protos))
-        if example is not None:
-            _run(trial, record, *example)
-    hints = tuple(_hints(trial, protos, record, example is not None))
-    if example is None:
-        return _Found(tuple(protos.values()), hints)
-    modules = {site.path: site for site in protos.values()}
-    ran = []
-    for (path, index), calls in record.order.items():
-        if index is None:
-            site = modules.pop(path)
-            ran.append(dataclasses.replace(site, calls=calls, in_place=site.in_place or path in record.in_place))
-        else:
-            ran.append(Site(path, record.kinds[path, index], calls, functional=True, index=index))
-    never = [dataclasses.replace(site, calls=0) for site in modules.values()]
-    return _Found((*ran, *never), hints, record.forwards, record.callees)
-
-
-def _hints(trial: nn.Module, protos: Mapping[int, Site], record: functional.Recorder, ran: bool) -> Iterator[str]:
-    """Where functional calls may be that were not seen."""
-    for path, module in trial.named_modules():
-        label = f"{path or 'the model'} ({type(module).__name__})"
-        if isinstance(module, torch.jit.ScriptModule):
-            if "." not in path or not isinstance(trial.get_submodule(path.rpartition(".")[0]), torch.jit.ScriptModule):
-                yield f"{label}: scripted, so its activations cannot be seen; convert before scripting"
-            continue
-        seen = id(module) in protos or path in record.forwards or "_htaf_calls" in module.__dict__
-        if not seen and functional.probably_calls(module):
-            reason = "never ran in the example" if ran else "pass example= to convert functional calls"
-            yield f"{label}: {reason}; its forward names activation functions"
-
-
-def _run(trial: nn.Module, record: functional.Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    fused = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # it computes relu or gelu itself, without asking `activation`
-    record.watch(trial)
-    try:
-        with torch.no_grad(), record:
-            trial(*args, **kwargs)
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
-
-
-def _module_kind(module: nn.Module) -> str | None:
-    for base in type(module).__mro__:
-        if base in _MODULES:
-            return _MODULES[base]
-    childless = not any(True for _ in module.children())
-    stateless = not any(True for _ in (*module.parameters(), *module.buffers()))
-    if not (childless and stateless) or type(module).__module__.startswith("torch.nn.modules"):
-        return None
-    trial = functional.duplicate(module)
-    return type(module).__name__.lower() if functional.acts_elementwise(trial.forward) else None
-
-
 # ---- choosing ----
 
 
@@ -399,7 +211,7 @@ def _matches(where: Where | None, site: Site) -> bool:
     )
 
 
-def _nothing(model: nn.Module, where: Where | None, found: _Found) -> str:
+def _nothing(model: nn.Module, where: Where | None, found: Found) -> str:
     text = f"expected an activation to replace in {type(model).__name__}"
     text += f" where {where!r}" if where is not None else ""
     text += ", got none" + (f" of these {len(found.sites)} sites:" if found.sites else ": it has no activation site")

@@ -114,7 +114,9 @@ def check_positive(name: str, value: float) -> float:
 
 def _warn_float16(x: Tensor) -> None:
     if x.dtype == torch.float16 and x.requires_grad and not torch.compiler.is_compiling():
-        warnings.warn("float16 gradients underflow below 6e-8: train with a loss scale (torch.amp.GradScaler)", stacklevel=3)
+        warnings.warn(
+            "float16 gradients underflow below 6e-8: train with a loss scale (torch.amp.GradScaler)", stacklevel=3
+        )
 
 
 def _parameter(name: str, value: Scalar, x: Tensor) -> Scalar:
@@ -126,7 +128,9 @@ def _parameter(name: str, value: Scalar, x: Tensor) -> Scalar:
     try:
         return value.to(_compute_dtype(x)).expand(x.shape)
     except RuntimeError:
-        raise ValueError(f"{name} of shape {tuple(value.shape)} does not broadcast to x of shape {tuple(x.shape)}") from None
+        raise ValueError(
+            f"{name} of shape {tuple(value.shape)} does not broadcast to x of shape {tuple(x.shape)}"
+        ) from None
 
 
 def _compute_dtype(x: Tensor) -> torch.dtype:

@@ -87,5 +87,8 @@ def approx_sign(x: Tensor) -> Tensor:
 
 
 def htaf(x: Tensor, alpha0: float = 2.0, alpha1: float = 11.0) -> Tensor:
-    """HTAF's own slope, alpha0 alpha1 (sech(alpha0 x) sech(alpha1 tanh(alpha0 x) / 2) / 2)^2. Area sigma(alpha1) - sigma(-alpha1)."""
+    """HTAF's own slope, alpha0 alpha1 (sech(alpha0 x) sech(alpha1 tanh(alpha0 x) / 2) / 2)^2.
+
+    Area sigma(alpha1) - sigma(-alpha1).
+    """
     return htaf_reference.slope(x, alpha0, alpha1)

@@ -55,9 +55,11 @@ def alpha0_lower_bound(alpha1: float, eps: float) -> float:
 
 
 def achieved_eps(alpha0: float, alpha1: float) -> float:
-    """The eps that a pair achieves: the fixed point 1 - HTAF(eps) = eps, the least with |HTAF - H| <= eps for |x| >= eps.
+    """The eps that a pair achieves: the fixed point 1 - HTAF(eps) = eps, the least with |HTAF - H| <= eps for
+    |x| >= eps.
 
-    Erratum: four of the paper's six pairs miss its eps = 0.1: (1, 22) 0.1001, (2, 11) 0.1008, (3, 7.3) 0.1023, (5, 4.4) 0.1059.
+    Erratum: four of the paper's six pairs miss its eps = 0.1: (1, 22) 0.1001, (2, 11) 0.1008, (3, 7.3) 0.1023,
+    (5, 4.4) 0.1059.
     """
     _positive(alpha0=alpha0, alpha1=alpha1)
     low, high = 0.0, 0.5
@@ -105,8 +107,8 @@ def tail_constant(alpha0: float, alpha1: float) -> float:
 def best_alpha0(product: float, scale: float) -> float:
     """The alpha0 with the largest tail gradient at |x| = scale among pairs of one product, sqrt(P / (2 |x|)).
 
-    The tail gradient is about 4 P exp(-alpha1 - 2 alpha0 |x|). Erratum: "choose a small alpha0 and a large alpha1" holds in
-    the limit only; for P = 22 the best alpha0 is 3.3 at |x| = 1, 2.3 at 2 and 1.9 at 3.
+    The tail gradient is about 4 P exp(-alpha1 - 2 alpha0 |x|). Erratum: "choose a small alpha0 and a large alpha1"
+    holds in the limit only; for P = 22 the best alpha0 is 3.3 at |x| = 1, 2.3 at 2 and 1.9 at 3.
     """
     _positive(product=product, scale=scale)
     return math.sqrt(product / (2 * scale))
@@ -159,12 +161,16 @@ def network_error_bound(width: int, weight_bound: float, density: float, eps: fl
     """
     logit_bound(eps)
     if width < 1 or not (0 <= weight_bound < math.inf and 0 <= density < math.inf):
-        raise ValueError(f"width >= 1, weight_bound >= 0 and density >= 0 expected, got {width}, {weight_bound}, {density}")
+        raise ValueError(
+            f"width >= 1, weight_bound >= 0 and density >= 0 expected, got {width}, {weight_bound}, {density}"
+        )
     return width * weight_bound * (1 + density) * eps
 
 
-def bounds_table(eps: float = 0.1, alpha1s: tuple[float, ...] = tuple(PAPER_BOUNDS)) -> list[dict[str, float | str | None]]:
-    """Rows of `htaf theory`: alpha1, the exact least alpha0, it rounded up to the paper's digits, the paper's figure, P."""
+def bounds_table(
+    eps: float = 0.1, alpha1s: tuple[float, ...] = tuple(PAPER_BOUNDS)
+) -> list[dict[str, float | str | None]]:
+    """Rows of `htaf theory`: alpha1, the least alpha0, it rounded up to the paper's digits, the paper's figure, P."""
     rows = []
     for alpha1 in map(float, alpha1s):
         exact = alpha0_lower_bound(alpha1, eps)

@@ -235,8 +235,12 @@ def _train(
 
 
 def _tensors(table: Table, preprocessor: Preprocessor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-    x = preprocessor.transform(table.features.iloc[rows])
-    return as_tensors(x, preprocessor.encode_target(table.target[rows]), preprocessor.target.task)
+    x, y, known = preprocessor.transform(table.features.iloc[rows]), table.target[rows], preprocessor.target.classes
+    if table.classes != known:  # codes follow the classes that a table holds, and other data may lack some
+        if unknown := set(table.classes) - set(known):
+            raise ValueError(f"expected the classes {', '.join(known)}, got {', '.join(sorted(unknown))} too")
+        y = np.array([known.index(name) for name in table.classes])[y]
+    return as_tensors(x, preprocessor.encode_target(y), preprocessor.target.task)
 
 
 def _activation_of(net: nn.Module, recipe: Recipe) -> dict[str, Any]:

@@ -12,8 +12,11 @@ import functools
 import json
 import math
 import multiprocessing
+import multiprocessing.connection
+import os
 import shutil
 import statistics
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -120,9 +123,11 @@ def run_cells(
                         cell: f"{type(error).__name__}: {error}" for cell, other in keys.items() if other == key
                     }
                 bar.advance(task)
+                if progress and not bar.console.is_terminal:  # a log file shows no bar
+                    bar.console.print(f"{title}: {bar.tasks[task].completed:g} of {bar.tasks[task].total:g} cells")
         except KeyboardInterrupt:
             for child in multiprocessing.active_children():
-                child.terminate()
+                child.kill()  # lightning answers SIGTERM by going on; work folders keep whole checkpoints only
             raise
     return records, failures
 
@@ -155,13 +160,26 @@ def read_cell(out: Path, key: str) -> dict[str, Any] | None:
         raise StudyError(f"{path} is damaged: delete it to compute the cell again") from None
 
 
+def _start_worker(threads: int) -> None:
+    """Set the number of threads, and leave when the study's process is gone, however it went."""
+    torch.set_num_threads(threads)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 @contextmanager
 def _pool(workers: int, threads: int) -> Iterator[ProcessPoolExecutor | None]:
     if workers < 1:
         yield None
         return
     context = multiprocessing.get_context("spawn")  # fork would copy a process whose torch has threads
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=torch.set_num_threads, initargs=(threads,))
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(threads,))
     try:
         yield pool
     finally:

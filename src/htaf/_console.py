@@ -1,0 +1,70 @@
+"""How the command speaks: JSON, notes, and errors as one clear line with an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from htaf.data.reading import DataError
+from htaf.runs import RunError
+
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class UsageError(Exception):
+    """The command was used wrongly: exit code 2."""
+
+
+def print_json(value: Any) -> None:
+    """Strict JSON on the output."""
+    print(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False))
+
+
+def say_notes(notes: Sequence[str]) -> None:
+    """What was handled in the data, on the error stream so that results can be piped."""
+    for note in notes:
+        err.print(f"note: {note}", markup=False)
+
+
+def figures(smooth: float | None, exact: float | None) -> tuple[str, str, str]:
+    """Smooth, exact and gap for a table."""
+    gap = None if smooth is None or exact is None else exact - smooth
+    return (
+        "-" if smooth is None else f"{smooth:.4f}",
+        "-" if exact is None else f"{exact:.4f}",
+        "-" if gap is None else f"{gap:+.4f}",
+    )
+
+
+@contextlib.contextmanager
+def plain_errors() -> Iterator[None]:
+    """One clear line and an exit code instead of a traceback, for errors that a user can cause."""
+    try:
+        yield
+    except UsageError as error:
+        fail(str(error), 2)
+    except (DataError, RunError) as error:
+        fail(str(error), 1)
+    except KeyboardInterrupt:
+        fail("stopped; the same command goes on from the last checkpoint", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: head, less
+    except OSError as error:
+        fail(f"{error.filename or 'writing'}: {error.strerror or error}", 1)
+    except Exception as error:
+        known = {"TrainingError", "StudyError", "PlanError"}  # by name, so that predict need not import lightning
+        if type(error).__name__ not in known:
+            raise
+        fail(str(error), 1)
+
+
+def fail(message: str, code: int) -> None:
+    """Print one line and leave."""
+    err.print(f"htaf: error: {message}", markup=False)
+    raise SystemExit(code)

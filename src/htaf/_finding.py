@@ -1,0 +1,200 @@
+"""Finding the sites of a model: modules, functions kept in attributes, and calls seen in a run of an example."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from htaf import _activation_calls as calls
+from htaf._functional_sites import duplicate, own_class
+from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
+
+_MODULES: dict[type, str] = {
+    nn.CELU: "celu",
+    nn.ELU: "elu",
+    nn.GELU: "gelu",
+    nn.Hardshrink: "hardshrink",
+    nn.Hardsigmoid: "hardsigmoid",
+    nn.Hardswish: "hardswish",
+    nn.Hardtanh: "hardtanh",
+    nn.LeakyReLU: "leaky_relu",
+    nn.LogSigmoid: "logsigmoid",
+    nn.Mish: "mish",
+    nn.PReLU: "prelu",
+    nn.ReLU: "relu",
+    nn.ReLU6: "relu6",
+    nn.RReLU: "rrelu",
+    nn.SELU: "selu",
+    nn.SiLU: "silu",
+    nn.Sigmoid: "sigmoid",
+    nn.Softplus: "softplus",
+    nn.Softshrink: "softshrink",
+    nn.Softsign: "softsign",
+    nn.Tanh: "tanh",
+    nn.Tanhshrink: "tanhshrink",
+    nn.Threshold: "threshold",
+    HTAF: "htaf",
+    ScaledSigmoid: "scaled_sigmoid",
+    StraightThrough: "straight_through",
+    Heaviside: "heaviside",
+}
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where an elementwise activation acts.
+
+    Attributes:
+        path: module path; of a functional call, the path of the module whose forward makes it.
+        kind: "relu", "gelu", "htaf", ...; of an activation class that torch does not have, its name in lower case.
+        calls: how often it ran in the example batch; None when there was no example.
+        functional: a call such as `F.relu(x)` inside a forward.
+        index: order number of the functional call among those in one forward of its module; 0 for modules.
+        module_type: class of the module; None for a function.
+        aliases: further paths of the same module.
+        in_place: the model goes on reading the input that the activation overwrites.
+    """
+
+    path: str
+    kind: str
+    calls: int | None = None
+    functional: bool = False
+    index: int = 0
+    module_type: type | None = None
+    aliases: tuple[str, ...] = ()
+    in_place: bool = field(default=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The path; for a functional call that of the module that would stand in for it ("block.relu_0")."""
+        child = f"{self.kind}_{self.index}"
+        return (f"{self.path}.{child}" if self.path else child) if self.functional else self.path
+
+    def __str__(self) -> str:
+        notes = [self.kind]
+        if self.functional:
+            notes.append("functional")
+        if self.calls is not None:
+            notes.append("1 call" if self.calls == 1 else f"{self.calls} calls")
+        also = f", also {', '.join(self.aliases)}" if self.aliases else ""
+        return f"{self.name or '(the model)'} ({', '.join(notes)}){also}"
+
+
+@dataclass(frozen=True)
+class Found:
+    sites: tuple[Site, ...]
+    hints: tuple[str, ...]
+    forwards: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+    callees: dict[str, set[str]] = field(default_factory=dict)
+
+
+class _Stored(nn.Module):
+    """An activation function kept in an attribute, made a module so that its runs are seen."""
+
+    def __init__(self, function: Callable[..., Tensor], kind: str) -> None:
+        super().__init__()
+        self.function, self.kind = function, kind
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.function(*args, **kwargs)
+
+
+def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(example, Tensor):
+        return (example,), {}
+    if isinstance(example, tuple):
+        return example, {}
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    raise TypeError(
+        "example must be a tensor, a tuple of arguments or a mapping of keyword arguments, "
+        f"got {type(example).__name__}"
+    )
+
+
+def find(model: nn.Module, example: tuple[tuple[Any, ...], dict[str, Any]] | None) -> Found:
+    """The sites of a model, seen in a copy that shares its parameters."""
+    compiled = [path for path, _ in model.named_modules() if path.rpartition(".")[2] == "_orig_mod"]
+    if compiled:
+        raise ValueError(
+            f"expected a model before torch.compile, got a compiled one: convert its {compiled[0]} instead"
+        )
+    with torch.random.fork_rng(devices=[]):
+        trial = duplicate(model, parameters=True).eval()
+        protos: dict[int, Site] = {}
+        for path, module in list(trial.named_modules(remove_duplicate=False)):
+            if id(module) in protos:
+                site = protos[id(module)]
+                protos[id(module)] = dataclasses.replace(site, aliases=(*site.aliases, path))
+                continue
+            kind = _module_kind(module)
+            if kind is not None:
+                protos[id(module)] = Site(path, kind, module_type=own_class(module))
+                continue
+            for name, value in list(vars(module).items()):
+                kind = None if name == "forward" else calls.stored_function_kind(value)
+                if kind is not None:
+                    stored = _Stored(value, kind)
+                    delattr(module, name)
+                    module.add_module(name, stored.eval())
+                    overwrites = getattr(value, "__name__", "").endswith("_")
+                    protos[id(stored)] = Site(f"{path}.{name}" if path else name, kind, in_place=overwrites)
+        paths = {id(module): path for path, module in trial.named_modules()}
+        record = calls.Recorder(paths, set(protos))
+        if example is not None:
+            _run(trial, record, *example)
+    hints = tuple(_hints(trial, protos, record, example is not None))
+    if example is None:
+        return Found(tuple(protos.values()), hints)
+    modules = {site.path: site for site in protos.values()}
+    ran = []
+    for (path, index), times in record.order.items():
+        if index is None:
+            site = modules.pop(path)
+            ran.append(dataclasses.replace(site, calls=times, in_place=site.in_place or path in record.in_place))
+        else:
+            ran.append(Site(path, record.kinds[path, index], times, functional=True, index=index))
+    never = [dataclasses.replace(site, calls=0) for site in modules.values()]
+    return Found((*ran, *never), hints, record.forwards, record.callees)
+
+
+def _hints(trial: nn.Module, protos: Mapping[int, Site], record: calls.Recorder, ran: bool) -> Iterator[str]:
+    """Where functional calls may be that were not seen."""
+    for path, module in trial.named_modules():
+        label = f"{path or 'the model'} ({type(module).__name__})"
+        if isinstance(module, torch.jit.ScriptModule):
+            if "." not in path or not isinstance(trial.get_submodule(path.rpartition(".")[0]), torch.jit.ScriptModule):
+                yield f"{label}: scripted, so its activations cannot be seen; convert before scripting"
+            continue
+        seen = id(module) in protos or path in record.forwards or "_htaf_calls" in module.__dict__
+        if not seen and calls.probably_calls(module):
+            reason = "never ran in the example" if ran else "pass example= to convert functional calls"
+            yield f"{label}: {reason}; its forward names activation functions"
+
+
+def _run(trial: nn.Module, record: calls.Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # it computes relu or gelu itself, without asking `activation`
+    record.watch(trial)
+    try:
+        with torch.no_grad(), record:
+            trial(*args, **kwargs)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def _module_kind(module: nn.Module) -> str | None:
+    for base in type(module).__mro__:
+        if base in _MODULES:
+            return _MODULES[base]
+    childless = not any(True for _ in module.children())
+    stateless = not any(True for _ in (*module.parameters(), *module.buffers()))
+    if not (childless and stateless) or type(module).__module__.startswith("torch.nn.modules"):
+        return None
+    trial = duplicate(module)
+    return type(module).__name__.lower() if calls.acts_elementwise(trial.forward) else None

@@ -1,0 +1,369 @@
+"""The command as people type it: results, bad input as one clear line with its exit code, nothing lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from htaf import cli, runs
+
+QUICK = ("--epochs", "2", "--hidden", "8")
+
+
+@pytest.fixture
+def htaf(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Call the command in this process: (exit code, output, error output)."""
+
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["htaf", *map(str, words)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as exit:
+            code = int(exit.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """120 rows: two numbers, one category, a class and a number to predict."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"a": rng.normal(size=120), "b": rng.integers(0, 50, 120), "kind": rng.choice(list("xyz"), 120)}
+    )
+    frame["label"] = np.where(frame["a"] + 0.1 * rng.normal(size=120) > 0, "yes", "no")
+    frame["value"] = 3 * frame["a"] + 10 + rng.normal(size=120)
+    path = tmp_path_factory.mktemp("table") / "small.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished classification run."""
+    out = tmp_path_factory.mktemp("runs") / "label"
+    words = ("train", "tabular", "--data", table, "--target", "label", "--out", out, *QUICK)
+    done = subprocess.run([sys.executable, "-m", "htaf.cli", *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def one_line(err: str) -> str:
+    """The only error line; there must be no traceback."""
+    assert "Traceback" not in err, err
+    lines = [line for line in err.splitlines() if line.startswith("htaf: error:")]
+    assert len(lines) == 1, err
+    return lines[0]
+
+
+def test_help_names_every_verb(htaf) -> None:
+    code, out, _ = htaf("--help")
+    assert code == 0
+    for verb in ("train", "evaluate", "predict", "study", "theory", "demo", "doctor"):
+        assert verb in out
+
+
+@pytest.mark.parametrize("method", ["htaf", "ste", "ss", "relu"])
+def test_train_prints_smooth_exact_and_gap(htaf, table: Path, tmp_path: Path, method: str) -> None:
+    code, out, err = htaf(
+        "train", "tabular", "--data", table, "--target", "value", "--method", method, "--out", tmp_path / "r", *QUICK
+    )
+    assert code == 0, err
+    assert "rmse" in out
+    assert "test" in out
+    assert (tmp_path / "r" / "record.json").is_file()
+
+
+def test_train_json_is_the_record(htaf, table: Path, tmp_path: Path) -> None:
+    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK, "--json")
+    code, out, _ = htaf(*words)
+    assert code == 0
+    assert json.loads(out) == json.loads((tmp_path / "r" / "record.json").read_text())
+    assert json.loads(htaf(*words)[1]) == json.loads(out), "a second call reads the finished run"
+
+
+def test_evaluate_equals_the_record(htaf, run: Path) -> None:
+    code, out, _ = htaf("evaluate", run, "--json")
+    record = json.loads((run / "record.json").read_text())
+    result = json.loads(out)
+    assert code == 0
+    assert result["exact"] == record["metrics"]["exact"]["test"]
+    assert result["smooth"] == record["metrics"]["smooth"]["test"]
+    assert result["gap"] == result["exact"]["auroc"] - result["smooth"]["auroc"]
+    assert "auroc" in htaf("evaluate", run)[1]
+
+
+def test_evaluate_other_rows(htaf, run: Path, table: Path, tmp_path: Path) -> None:
+    pd.read_csv(table).head(60).to_csv(tmp_path / "other.csv", index=False)
+    code, out, err = htaf("evaluate", run, "--data", tmp_path / "other.csv", "--json")
+    assert code == 0, err
+    assert json.loads(out)["rows"] == 60
+
+
+def test_evaluate_finds_changed_data(htaf, table: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved.csv"
+    moved.write_text(table.read_text())
+    assert htaf("train", "tabular", "--data", moved, "--target", "label", "--out", tmp_path / "r", *QUICK)[0] == 0
+    pd.read_csv(moved).head(100).to_csv(moved, index=False)
+    code, _, err = htaf("evaluate", tmp_path / "r")
+    assert code == 1
+    assert "other data" in one_line(err)
+    moved.unlink()
+    code, _, err = htaf("evaluate", tmp_path / "r")
+    assert code == 1
+    assert "moved.csv" in one_line(err)
+
+
+def test_predict_raw_rows(htaf, run: Path, table: Path, tmp_path: Path) -> None:
+    raw = pd.read_csv(table).drop(columns=["label"])[["kind", "value", "b", "a"]]
+    raw.to_csv(tmp_path / "new.csv", index=False)
+    code, out, _ = htaf("predict", run, tmp_path / "new.csv")
+    assert code == 0
+    assert out.splitlines()[0] == "prediction,probability_no,probability_yes"
+    assert len(out.splitlines()) == 121
+    for name in ("p.csv", "p.parquet"):
+        assert htaf("predict", run, tmp_path / "new.csv", "--out", tmp_path / name)[0] == 0
+    written = pd.read_parquet(tmp_path / "p.parquet")
+    assert written["prediction"].tolist() == pd.read_csv(tmp_path / "p.csv")["prediction"].tolist()
+    rows = json.loads(htaf("predict", run, tmp_path / "new.csv", "--json")[1])
+    assert [r["prediction"] for r in rows] == written["prediction"].tolist()
+
+
+def test_predict_reports_unseen_categories(htaf, run: Path, table: Path, tmp_path: Path) -> None:
+    raw = pd.read_csv(table)
+    raw["kind"] = raw["kind"].replace("x", "never seen")
+    raw.to_csv(tmp_path / "new.csv", index=False)
+    code, out, err = htaf("predict", run, tmp_path / "new.csv")
+    assert code == 0
+    assert "never seen" in err
+    assert "never seen" not in out
+
+
+def test_predict_missing_column(htaf, run: Path, table: Path, tmp_path: Path) -> None:
+    pd.read_csv(table).drop(columns=["b"]).to_csv(tmp_path / "new.csv", index=False)
+    code, _, err = htaf("predict", run, tmp_path / "new.csv")
+    assert code == 1
+    assert "'b'" in one_line(err)
+
+
+def test_predict_text_in_a_number(htaf, run: Path, table: Path, tmp_path: Path) -> None:
+    raw = pd.read_csv(table)
+    raw["a"] = raw["a"].astype(object)
+    raw.loc[3, "a"] = "abc"
+    raw.to_csv(tmp_path / "new.csv", index=False)
+    code, _, err = htaf("predict", run, tmp_path / "new.csv")
+    assert code == 1
+    assert "abc" in one_line(err)
+
+
+def test_predict_does_not_import_lightning(run: Path, table: Path) -> None:
+    program = (
+        "import sys; from htaf import cli; sys.argv = ['htaf', 'predict', *sys.argv[1:]]; cli.main(); "
+        "print([m for m in ('lightning', 'optuna', 'torchmetrics') if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, run, table], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "[]", done.stderr
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--alpha0", "-1"),
+        ("--alpha0", "0"),
+        ("--alpha1", "nan"),
+        ("--alpha1", "inf"),
+        ("--beta", "-2"),
+        ("--lr", "0"),
+        ("--epochs", "0"),
+        ("--hidden", "0"),
+        ("--batch-size", "0"),
+        ("--start", "1"),
+        ("--start", "1", "-2"),
+    ],
+)
+def test_bad_flags_are_usage_errors(htaf, table: Path, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *flags)
+    assert code == 2
+    assert "got" in one_line(err)
+    assert not (tmp_path / "r").exists(), "nothing is written before the flags are checked"
+
+
+def test_words_that_the_command_does_not_know(htaf, tmp_path: Path) -> None:
+    assert htaf("fly")[0] == 2
+    assert htaf("train", "tabular", "--out", tmp_path / "r")[0] == 2  # no --data
+    assert htaf("theory", "--eps", "0.7")[0] == 2
+    assert htaf("theory", "--alpha1", "1")[0] == 2
+    assert htaf("study", "nothing", "--out", tmp_path / "s")[0] == 2
+    assert htaf("study", "tabular", "--out", tmp_path / "s", "--workers", "0")[0] == 2
+
+
+BAD_TABLES = {
+    "empty": ("", "empty"),
+    "header only": ("a,label\n", "row"),
+    "10 rows": ("a,label\n" + "".join(f"{i},{'yes' if i % 2 else 'no'}\n" for i in range(10)), "10"),
+    "one class": ("a,label\n" + "".join(f"{i},yes\n" for i in range(50)), "two classes"),
+    "no such target": ("a,other\n" + "".join(f"{i},{i % 2}\n" for i in range(50)), "label"),
+    "infinite": ("a,label\n" + "".join(f"{'inf' if i == 7 else i},{i % 2}\n" for i in range(50)), "inf"),
+    "constant features": ("a,label\n" + "".join(f"1,{i % 2}\n" for i in range(50)), "usable column"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TABLES)
+def test_bad_tables(htaf, tmp_path: Path, name: str) -> None:
+    text, expected = BAD_TABLES[name]
+    (tmp_path / "bad.csv").write_text(text)
+    code, _, err = htaf(
+        "train", "tabular", "--data", tmp_path / "bad.csv", "--target", "label", "--out", tmp_path / "r", *QUICK
+    )
+    assert code == 1
+    assert expected in one_line(err).lower()
+
+
+def test_odd_tables_that_work(htaf, tmp_path: Path) -> None:
+    rows = "".join(f'{i};{i % 7};"{i / 2:.1f}";{"ja" if i % 3 else "nein"}\n'.replace(".", ",") for i in range(60))
+    (tmp_path / "odd.csv").write_bytes(b"\xef\xbb\xbf" + f"a;b;c;label\n{rows}".encode())  # byte-order mark, semicolons
+    code, _, err = htaf(
+        "train", "tabular", "--data", tmp_path / "odd.csv", "--target", "label", "--out", tmp_path / "r", *QUICK
+    )
+    assert code == 0, err
+    record = json.loads((tmp_path / "r" / "record.json").read_text())
+    assert record["model"]["in_features"] == 3
+
+
+def test_missing_file_and_forgotten_target(htaf, table: Path, tmp_path: Path) -> None:
+    code, _, err = htaf("train", "tabular", "--data", "no-such.csv", "--target", "x", "--out", tmp_path / "r")
+    assert code == 1
+    assert "no-such.csv" in one_line(err)
+    code, _, err = htaf("train", "tabular", "--data", table, "--out", tmp_path / "r")
+    assert code == 1
+    assert "label" in one_line(err), "the columns are listed"
+    code, _, err = htaf("train", "tabular", "--data", table, "--target", "lable", "--out", tmp_path / "r")
+    assert code == 1
+    assert "label" in one_line(err), "a near miss is suggested"
+
+
+def test_out_folder_of_another_run(htaf, table: Path, run: Path, tmp_path: Path) -> None:
+    before = {p.name: p.read_bytes() for p in run.iterdir()}
+    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", run, *QUICK, "--lr", "0.01")
+    assert code == 1
+    assert "recipe.lr: 0.003 there, 0.01 here" in one_line(err)
+    assert {p.name: p.read_bytes() for p in run.iterdir()} == before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "mine", *QUICK)
+    assert code == 1
+    assert "other files" in one_line(err)
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("name", ["record.json", "model.safetensors", "preprocessing.json"])
+@pytest.mark.parametrize("damage", ["missing", "truncated", "garbage"])
+def test_damaged_run(htaf, run: Path, table: Path, tmp_path: Path, name: str, damage: str) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for path in run.iterdir():
+        (broken / path.name).write_bytes(path.read_bytes())
+    whole = (broken / name).read_bytes()
+    match damage:
+        case "missing":
+            (broken / name).unlink()
+        case "truncated":
+            (broken / name).write_bytes(whole[: len(whole) // 2])
+        case "garbage":
+            (broken / name).write_bytes(b"\x00\xff" * 50)
+    for words in (("predict", broken, table), ("evaluate", broken)):
+        code, _, err = htaf(*words)
+        assert code == 1
+        assert name in one_line(err)
+
+
+def test_not_a_run(htaf, table: Path, tmp_path: Path) -> None:
+    code, _, err = htaf("predict", tmp_path / "nothing", table)
+    assert code == 1
+    assert "expected a run folder" in one_line(err)
+    code, _, err = htaf("predict", table, table)
+    assert code == 1
+    assert "expected a run folder" in one_line(err)
+
+
+def test_full_disk(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: object, target: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    monkeypatch.setattr(runs.os, "replace", full)
+    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
+    assert code == 1
+    assert "No space left on device" in one_line(err)
+    assert list((tmp_path / "r").iterdir()) == [], "no half-written file stays"
+    monkeypatch.undo()
+    words = ["htaf", "train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK]
+    monkeypatch.setattr(sys, "argv", [str(w) for w in words])
+    cli.main()
+    assert (tmp_path / "r" / "record.json").is_file()
+
+
+def test_bad_plans(htaf, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    for text, expected in {
+        "name = ": "TOML",
+        "nmae = 'x'\n": "nmae",
+        "data = [{name = 'digits'}]\n[methods.htaf]\nalpha0 = [-1]\n": "-1",
+        "data = [{name = 'digits'}]\n[methods.magic]\nlr = [1e-3]\n": "magic",
+        "data = [{name = 'digits'}]\n[methods.relu]\nspeed = [1]\n": "speed",
+    }.items():
+        plan.write_text(text)
+        code, _, err = htaf("study", plan, "--out", tmp_path / "s")
+        assert code == 1
+        assert expected in one_line(err)
+    code, _, err = htaf("study", tmp_path / "none.toml", "--out", tmp_path / "s")
+    assert code == 1
+    assert "none.toml" in one_line(err)
+
+
+def test_theory_equals_the_papers_table(htaf) -> None:
+    code, out, _ = htaf("theory")
+    assert code == 0
+    assert out.count("yes") == 10
+    assert "NO" not in out
+    rows = json.loads(htaf("theory", "--json")[1])["bounds"]
+    assert all(row["rounded_up"] == row["paper"] for row in rows)
+
+
+def test_doctor(htaf) -> None:
+    code, out, _ = htaf("doctor", "--json")
+    assert code == 0
+    assert {"torch", "processor", "accelerator", "kernels", "HTAF_DATA"} <= json.loads(out).keys()
+    assert "kernels" in htaf("doctor")[1]
+
+
+def test_demo(htaf, tmp_path: Path) -> None:
+    code, out, err = htaf("demo", "--out", tmp_path / "demo", "--json")
+    assert code == 0, err
+    rows = json.loads(out)
+    assert [row["method"] for row in rows] == ["HTAF", "straight-through", "scaled sigmoid"]
+    assert len({row["epochs"] for row in rows}) == 1, "equal budgets"
+    assert all(row["exact"] > 0.9 for row in rows)
+    assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_interrupt_says_how_to_go_on(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from htaf.training import fit
+
+    def stop(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fit, "_train", stop)
+    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
+    assert code == 130
+    assert "same command" in one_line(err)

@@ -1,0 +1,96 @@
+"""The repair of torchvision beside a CPU-only torch: when it acts, and that imports work after it."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+import torch
+
+from htaf._compat import repair_torchvision
+
+
+@pytest.fixture
+def torchvision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A torchvision folder built for CUDA, not imported yet, beside a CPU-only torch: the repair acts."""
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "version.py").write_text("__version__ = '0.28.0+cu130'\n")
+    spec = ModuleSpec("torchvision", None, origin=str(package / "__init__.py"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec if name == "torchvision" else None)
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", None)
+    return package
+
+
+@pytest.fixture
+def defined(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What the repair declares, without declaring it in this process."""
+    names: dict[str, str] = {}
+    monkeypatch.setattr(torch.library, "define", names.__setitem__)
+    monkeypatch.setattr(torch.ops, "torchvision", object(), raising=False)
+    return names
+
+
+def test_declares_both_operators(torchvision: Path, defined: dict[str, str]) -> None:
+    assert repair_torchvision() is True
+    schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+    assert defined == {"torchvision::nms": schema, "torchvision::qnms": schema}
+
+
+def test_leaves_existing_operators_alone(torchvision: Path, defined, monkeypatch: pytest.MonkeyPatch) -> None:
+    namespace = type("Namespace", (), {"nms": None})()
+    monkeypatch.setattr(torch.ops, "torchvision", namespace, raising=False)
+    assert repair_torchvision() is True
+    assert list(defined) == ["torchvision::qnms"]
+
+
+@pytest.mark.parametrize("build", ["0.28.0+cpu", "0.28.0", "0.28.0+rocm6.3"])
+def test_other_builds_need_nothing(torchvision: Path, defined: dict[str, str], build: str) -> None:
+    (torchvision / "version.py").write_text(f"__version__ = '{build}'\ncuda = None\n")
+    assert repair_torchvision() is False
+    assert not defined
+
+
+@pytest.mark.parametrize("name", ["cuda", "hip"])
+def test_a_torch_for_gpus_needs_nothing(torchvision: Path, defined, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(torch.version, name, "13.0")
+    assert repair_torchvision() is False
+    assert not defined
+
+
+def test_too_late_once_imported(torchvision: Path, defined, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", object())
+    assert repair_torchvision() is False
+    assert not defined
+
+
+@pytest.mark.parametrize("spec", [None, ModuleSpec("torchvision", None)])
+def test_no_torchvision(torchvision: Path, defined, monkeypatch: pytest.MonkeyPatch, spec: ModuleSpec | None) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    assert repair_torchvision() is False
+    assert not defined
+
+
+def test_no_version_file(torchvision: Path, defined: dict[str, str]) -> None:
+    (torchvision / "version.py").unlink()
+    assert repair_torchvision() is False
+    assert not defined
+
+
+def test_imports_work_after_htaf() -> None:
+    code = "import htaf, torchvision, lightning, torchmetrics; print(torchvision.models.resnet18.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == "resnet18", done.stderr
+
+
+def test_htaf_does_not_import_torchvision_itself() -> None:
+    code = "import sys, htaf; print('torchvision' in sys.modules, 'lightning' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == "False False", done.stderr

@@ -1,0 +1,866 @@
+"""Each odd way in which a model can act on its activations, and what the transforms make of it."""
+
+import contextlib
+import copy
+import functools
+import io
+import logging
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
+from htaf.convert import Site, conversion, harden, replace, sites
+
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+
+
+class Owner(nn.Module):
+    """Has a child, so that it is no activation itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.child = nn.Identity()
+
+
+class Calls(nn.Module):
+    """One call of each spelling, around a child that acts too."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.act = nn.GELU()
+
+    def forward(self, x):
+        x = F.relu(self.linear(x) - 0.1)
+        x = self.act(x)
+        x = torch.sigmoid(x) - 0.5
+        x = x.tanh() * 2
+        return F.silu(input=x)
+
+
+class Nested(nn.Module):
+    """An owner whose child is an owner of the same kind of call."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.after = Inner(0.3), Inner(-0.2)
+
+    def forward(self, x):
+        x = torch.relu(self.before(x) - 0.4)
+        return self.after(x).relu() - 0.5
+
+
+class Inner(nn.Module):
+    def __init__(self, shift):
+        super().__init__()
+        self.shift, self.kept = shift, nn.ReLU()
+
+    def forward(self, x):
+        return F.relu(self.kept(x + 1) - 1 + self.shift)
+
+
+class Discards(Owner):
+    """Throws away what the in-place functions return."""
+
+    def forward(self, x):
+        x = x * 1.0
+        torch.relu_(x)
+        x = x - 0.5
+        F.leaky_relu(x, 0.1, inplace=True)
+        x = x - 0.2
+        x.sigmoid_()
+        return x
+
+
+class DiscardsMethods(Owner):
+    def forward(self, x):
+        x = x * 1.0
+        x.relu_()
+        x = x - 0.5
+        F.relu(x, inplace=True)
+        return x - 0.2
+
+
+class DiscardsModule(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act, self.polite = nn.ReLU(inplace=True), nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        x = self.polite(x - 0.5)
+        x = x - 0.3
+        self.act(x)
+        return x
+
+
+class Looping(Owner):
+    def __init__(self, times):
+        super().__init__()
+        self.times = times
+
+    def forward(self, x):
+        for _ in range(self.times):
+            x = F.relu(x) - 0.25
+        return x
+
+
+class Shared(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.relu = nn.ReLU()
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(4, 4), self.relu) for _ in range(2)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.relu(x - 0.5)
+
+
+class Dependent(Owner):
+    """The number of calls, or their kind, depends on the data."""
+
+    def forward(self, x):
+        if x.sum() > 100:
+            x = torch.tanh(x)
+        x = F.relu(x)
+        return F.relu(x - 1) if x.sum() > 10 else x
+
+
+class Fails(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner(0.0)
+
+    def forward(self, x):
+        x = self.inner(F.relu(x))
+        if x.shape[0] == 1:
+            raise KeyError("half-way")
+        return F.relu(x - 0.5)
+
+
+class FailingInner(nn.Module):
+    def forward(self, x):
+        x = F.relu(x)
+        raise ValueError("inside")
+
+
+class Catches(nn.Module):
+    """A child fails half-way, the owner carries on."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = FailingInner()
+
+    def forward(self, x):
+        with contextlib.suppress(ValueError):
+            self.inner(x)
+        return F.relu(x) - 0.5
+
+
+class MyGELU(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = F.gelu  # a function attribute of a module that is itself the site
+
+    def forward(self, input):
+        return self.act(input)
+
+
+class ImagesOnly(nn.Module):
+    def forward(self, x):
+        _images, _channels, _height, _width = x.shape
+        return x * torch.sigmoid(1.702 * x)
+
+
+class Normalised(nn.Module):
+    """Childless and without parameters, yet not elementwise."""
+
+    def forward(self, x):
+        x = F.relu(x)
+        return x / (1 + x.sum(-1, keepdim=True))
+
+
+class Attribute(Owner):
+    def __init__(self, function):
+        super().__init__()
+        self.activation = function
+
+    def forward(self, x):
+        return self.activation(x - 0.1)
+
+
+def swish(x):
+    return x * x.sigmoid()
+
+
+class OwnParameter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(4))
+
+    def forward(self, x):
+        return F.relu(x * F.softplus(self.scale))
+
+
+def binary(y):
+    return bool(((y == 0) | (y == 1)).all())
+
+
+def names(found):
+    return [site.name for site in found]
+
+
+# ---- sites ----
+
+
+def test_every_spelling_of_a_call_is_one_site_in_order_of_run():
+    found = sites(Calls(), X)
+    assert [(s.name, s.kind, s.calls, s.functional, s.index) for s in found] == [
+        ("relu_0", "relu", 1, True, 0),
+        ("act", "gelu", 1, False, 0),
+        ("sigmoid_1", "sigmoid", 1, True, 1),
+        ("tanh_2", "tanh", 1, True, 2),
+        ("silu_3", "silu", 1, True, 3),
+    ]
+    assert str(found[0]) == "relu_0 (relu, functional, 1 call)"
+    assert str(found[1]) == "act (gelu, 1 call)"
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (lambda x: F.relu6(x), "relu6"),
+        (lambda x: F.elu(x), "elu"),
+        (lambda x: F.hardswish(x), "hardswish"),
+        (lambda x: F.hardsigmoid(x), "hardsigmoid"),
+        (lambda x: F.hardtanh(x), "hardtanh"),
+        (lambda x: F.leaky_relu_(x), "leaky_relu"),
+        (lambda x: F.logsigmoid(x), "logsigmoid"),
+        (lambda x: F.mish(x), "mish"),
+        (lambda x: F.prelu(x, torch.ones(1)), "prelu"),
+        (lambda x: F.rrelu(x), "rrelu"),
+        (lambda x: F.selu(x), "selu"),
+        (lambda x: F.celu(x), "celu"),
+        (lambda x: F.softplus(x), "softplus"),
+        (lambda x: F.softshrink(x), "softshrink"),
+        (lambda x: F.hardshrink(x), "hardshrink"),
+        (lambda x: F.softsign(x), "softsign"),
+        (lambda x: F.tanhshrink(x), "tanhshrink"),
+        (lambda x: F.threshold(x, 0.0, 0.0), "threshold"),
+        (lambda x: torch.special.expit(x), "sigmoid"),
+        (lambda x: F.sigmoid(x), "sigmoid"),
+        (lambda x: torch.sigmoid(x, out=torch.empty(3, 4)), "sigmoid"),
+    ],
+)
+def test_each_torch_function_is_counted_once_and_replaced(call, kind):
+    class Once(nn.Module):
+        def forward(self, x):
+            return call(x - x.mean())  # not elementwise, so the call and not the module is the site
+
+    found = sites(Once(), X)
+    assert [(s.kind, s.functional, s.calls) for s in found] == [(kind, True, 1)]
+    torch.testing.assert_close(harden(replace(Once(), HTAF, example=X))(X), (X - X.mean() >= 0).float())
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.CELU(),
+        nn.ELU(),
+        nn.GELU(),
+        nn.Hardshrink(),
+        nn.Hardsigmoid(),
+        nn.Hardswish(),
+        nn.Hardtanh(),
+        nn.LeakyReLU(),
+        nn.LogSigmoid(),
+        nn.Mish(),
+        nn.PReLU(),
+        nn.ReLU(),
+        nn.ReLU6(),
+        nn.RReLU(),
+        nn.SELU(),
+        nn.SiLU(),
+        nn.Sigmoid(),
+        nn.Softplus(),
+        nn.Softshrink(),
+        nn.Softsign(),
+        nn.Tanh(),
+        nn.Tanhshrink(),
+        nn.Threshold(0.1, 20.0),
+        MyGELU(),
+        ImagesOnly(),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_activation_modules_are_sites_without_an_example(module):
+    model = replace(nn.Sequential(nn.Identity(), module), HTAF)
+    assert isinstance(model[1], HTAF)
+    assert isinstance(replace(module, HTAF), HTAF)  # the model may be the site itself
+
+
+def test_softmax_glu_attention_and_modules_that_mix_elements_are_no_module_sites():
+    model = nn.Sequential(
+        nn.Softmax(-1), nn.GLU(), nn.Dropout(), nn.MultiheadAttention(4, 2), nn.Flatten(), Normalised()
+    )
+    with pytest.raises(ValueError, match=r"no activation site[\s\S]*5 \(Normalised\): pass example="):
+        replace(model, HTAF)
+    assert [str(s) for s in sites(Normalised(), X)] == ["relu_0 (relu, functional, 1 call)"]
+
+
+def test_squashing_a_parameter_is_no_site():
+    assert names(sites(OwnParameter(), X)) == ["relu_0"]
+    assert binary(harden(replace(OwnParameter(), HTAF, example=X))(X))
+
+
+def test_htaf_modules_are_sites_of_their_own_kind():
+    model = nn.Sequential(HTAF(), ScaledSigmoid(), StraightThrough(), Heaviside())
+    assert [s.kind for s in sites(model, X)] == ["htaf", "scaled_sigmoid", "straight_through", "heaviside"]
+
+
+def test_sites_that_never_ran_come_last():
+    class Half(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.unused, self.used = nn.ReLU(), nn.Tanh()
+
+        def forward(self, x):
+            return self.used(x)
+
+    assert [(s.path, s.calls) for s in sites(Half(), X)] == [("used", 1), ("unused", 0)]
+
+
+def test_looking_leaves_no_trace():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True), nn.Dropout())
+    model[1].train()
+    before = copy.deepcopy(model.state_dict())
+    flags, seed = [m.training for m in model.modules()], torch.get_rng_state()
+    sites(model, X)
+    replace(model, HTAF, example=X)
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    assert flags == [m.training for m in model.modules()]
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert type(model[2]) is nn.ReLU
+    assert model[2].inplace
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert torch.equal(torch.get_rng_state(), seed)
+
+
+def test_looking_leaves_no_trace_when_the_example_does_not_fit():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    with pytest.raises(RuntimeError, match="shapes"):
+        sites(model, torch.zeros(2, 7))
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert torch.equal(F.relu(torch.tensor([-1.0])), torch.zeros(1))
+
+
+def test_example_may_be_a_tensor_a_tuple_or_a_mapping():
+    assert names(sites(Calls(), X)) == names(sites(Calls(), (X,))) == names(sites(Calls(), {"x": X}))
+    with pytest.raises(TypeError, match=r"example must be a tensor.*got list"):
+        sites(Calls(), [X])
+
+
+def test_fused_transformer_paths_are_off_while_looking():
+    seen = []
+
+    class Looks(Owner):
+        def forward(self, x):
+            seen.append(torch.backends.mha.get_fastpath_enabled())
+            return F.relu(x)
+
+    sites(Looks(), X)
+    assert seen == [False]
+
+
+# ---- replace ----
+
+
+def test_functional_calls_become_children_in_their_order():
+    model = Calls()
+    new = replace(model, HTAF, example=X)
+    assert [n for n, m in new.named_modules() if isinstance(m, HTAF)] == [
+        "act",
+        "relu_0",
+        "sigmoid_1",
+        "tanh_2",
+        "silu_3",
+    ]
+    step = [HTAF() for _ in range(5)]
+    y = step[1](step[0](model.linear(X) - 0.1))
+    assert torch.equal(new(X), step[4](step[3](step[2](y) - 0.5) * 2))
+    assert [s.calls for s in sites(new, X)] == [1] * 5
+    assert {s.kind for s in sites(new, X)} == {"htaf"}
+    assert torch.equal(new(X), new(X))
+
+
+def test_original_is_untouched_and_keys_stay():
+    model = Calls()
+    before = model(X)
+    new = replace(model, HTAF, example=X)
+    exact = harden(new)
+    assert torch.equal(model(X), before)
+    assert list(model.state_dict()) == list(new.state_dict()) == list(exact.state_dict())
+    assert not any(isinstance(m, (HTAF, Heaviside)) for m in model.modules())
+
+
+@pytest.mark.parametrize(("where", "act"), [("relu_0", (torch.tanh, torch.relu)), ("relu_1", (torch.relu, torch.tanh))])
+def test_calls_of_a_child_are_never_taken_for_the_owners(where, act):
+    model = Nested()
+    new = replace(model, nn.Tanh, where=where, example=X)  # only one call of the outermost owner
+    assert torch.equal(new(X), act[1](model.after(act[0](model.before(X) - 0.4))) - 0.5)
+
+
+def test_owner_inside_an_owner():
+    model = Nested()
+    expected = ["before.kept", "before.relu_0", "relu_0", "after.kept", "after.relu_0", "relu_1"]
+    assert names(sites(model, X)) == expected
+    # modules that call torch's own functions: their calls must not reach the owners around them
+    new = replace(model, nn.Sigmoid, example=X)
+    s = torch.sigmoid
+    inner = lambda x, shift: s(s(x + 1) - 1 + shift)  # noqa: E731
+    torch.testing.assert_close(new(X), s(inner(s(inner(X, 0.3) - 0.4), -0.2)) - 0.5)
+    assert names(sites(new, X)) == expected
+    left = replace(model, nn.Sigmoid, where=lambda site: site.path == "", example=X)
+    r = torch.relu
+    inner = lambda x, shift: r(r(x + 1) - 1 + shift)  # noqa: E731
+    torch.testing.assert_close(left(X), s(inner(s(inner(X, 0.3) - 0.4), -0.2)) - 0.5)
+
+
+def test_owner_that_calls_itself():
+    class Recursive(Owner):
+        def forward(self, x, depth=1):
+            x = F.relu(x)
+            return self(x - 0.5, depth - 1) if depth else x
+
+    new = replace(Recursive(), nn.Sigmoid, example=X)
+    torch.testing.assert_close(new(X), torch.sigmoid(torch.sigmoid(X) - 0.5))
+
+
+def test_replacing_the_rest_later():
+    model = Calls()
+    new = replace(model, HTAF, where="sigmoid_1", example=X)
+    assert names(conversion(new).left) == ["relu_0", "act", "tanh_2", "silu_3"]
+    rest = replace(new, HTAF, where=lambda site: site.kind != "htaf", example=X)
+    assert torch.equal(rest(X), replace(model, HTAF, example=X)(X))
+    assert set(rest._modules) == {"linear", "act", "relu_0", "sigmoid_1", "tanh_2", "silu_3"}
+
+
+def test_in_place_calls_whose_result_is_thrown_away():
+    new = replace(Discards(), HTAF, example=X)
+    h = HTAF()
+    assert torch.equal(new(X), h(h(h(X) - 0.5) - 0.2))
+    x = X.clone().requires_grad_()
+    y = X.clone().requires_grad_()
+    new(x).sum().backward()
+    h(h(h(y) - 0.5) - 0.2).sum().backward()
+    assert torch.equal(x.grad, y.grad)
+    assert torch.equal(harden(new)(X), (((X >= 0).float() - 0.5 >= 0).float() - 0.2 >= 0).float())
+
+
+def test_in_place_module_whose_result_is_thrown_away():
+    found = {site.path: site for site in sites(DiscardsModule(), X)}
+    assert found["act"].in_place
+    assert not found["polite"].in_place
+    new = replace(DiscardsModule(), HTAF, example=X)
+    h = HTAF()
+    x, y = X.clone().requires_grad_(), X.clone().requires_grad_()
+    out, expected = new(x), h(h(y - 0.5) - 0.3)
+    assert torch.equal(out, expected)
+    out.sum().backward()
+    expected.sum().backward()
+    assert torch.equal(x.grad, y.grad)
+    assert isinstance(new.act, HTAF)
+    for made in (harden(new), harden(copy.deepcopy(new)), pickle.loads(pickle.dumps(harden(new)))):
+        assert binary(made(X))
+        assert isinstance(made.act, Heaviside)
+
+
+def test_activation_in_a_loop_is_one_site_a_call():
+    model = Looping(3)
+    assert names(sites(model, X)) == ["relu_0", "relu_1", "relu_2"]
+    new = replace(model, HTAF, example=X)
+    new.times = 4
+    with pytest.raises(RuntimeError, match=r"expected .* relu, relu, relu \(3 in all\), but call 3 was relu"):
+        new(X)
+    new.times = 2
+    with pytest.raises(RuntimeError, match="but there were 2"):
+        new(X)
+    new.times = 3
+    assert new(X).shape == X.shape
+
+
+def test_shared_activation_stays_one_module():
+    model = Shared()
+    (site,) = sites(model, X)
+    assert (site.path, site.calls, site.aliases) == ("relu", 3, ("blocks.0.1", "blocks.1.1"))
+    assert str(site) == "relu (relu, 3 calls), also blocks.0.1, blocks.1.1"
+    made = []
+    new = replace(model, lambda: made.append(HTAF()) or made[-1])
+    assert len(made) == 1
+    assert new.relu is new.blocks[0][1] is new.blocks[1][1] is made[0]
+    exact = harden(new)
+    assert exact.relu is exact.blocks[0][1] is exact.blocks[1][1]
+    assert names(conversion(replace(model, HTAF, where="blocks.1.*")).replaced) == ["relu"]
+
+
+def test_calls_that_depend_on_the_data_are_refused_not_guessed():
+    new = replace(Dependent(), HTAF, example=X)
+    assert new(X).shape == X.shape
+    with pytest.raises(RuntimeError, match="call 0 was tanh"):
+        new(X + 100)
+    few = replace(Dependent(), HTAF, example=X + 3)
+    with pytest.raises(RuntimeError, match="there were 1"):
+        few(X - 100)
+
+
+def test_an_example_with_different_calls_in_different_forwards_is_refused():
+    shared = Looping(1)
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.loop, self.act = shared, nn.ReLU()
+
+        def forward(self, x):
+            self.loop.times = 1
+            x = self.act(self.loop(x))
+            self.loop.times = 2
+            return self.loop(x)
+
+    assert [(s.name, s.calls) for s in sites(Twice(), X)] == [("loop.relu_0", 2), ("act", 1), ("loop.relu_1", 1)]
+    with pytest.raises(
+        ValueError, match="loop: expected the same activation calls in every forward, got relu or relu, relu"
+    ):
+        replace(Twice(), HTAF, example=X)
+    assert isinstance(replace(Twice(), HTAF, example=X, where="act").act, HTAF)
+
+
+def test_an_exception_half_way_leaves_the_next_forward_right():
+    new = replace(Fails(), HTAF, example=X)
+    expected = new(X)
+    with pytest.raises(KeyError, match="half-way"):
+        new(X[:1])
+    assert torch.equal(new(X), expected)
+    assert torch.equal(F.relu(torch.tensor([-1.0])), torch.zeros(1))
+
+
+@pytest.mark.parametrize("where", [None, lambda site: site.path == ""], ids=["both", "owner only"])
+def test_an_exception_inside_a_child_that_the_owner_catches(where):
+    new = replace(Catches(), HTAF, example=X, where=where)
+    assert torch.equal(new(X), HTAF()(X) - 0.5)
+
+
+@pytest.mark.parametrize(
+    "function", [F.relu, torch.relu, torch.tanh, functools.partial(F.gelu, approximate="tanh"), swish, torch.relu_]
+)
+def test_function_attribute(function):
+    model = Attribute(function)
+    (site,) = sites(model, X)
+    assert (site.path, site.calls, site.functional) == ("activation", 1, False)
+    new = replace(model, HTAF)
+    assert isinstance(new.activation, HTAF)
+    assert model.activation is function
+    assert torch.equal(new(X), HTAF()(X - 0.1))
+    assert binary(harden(new)(X))
+
+
+def test_other_attributes_are_left_alone():
+    model = Attribute(F.relu)
+    model.loss, model.make, model.forward_hook = F.mse_loss, nn.ReLU, print
+    assert names(sites(model, X)) == ["activation"]
+
+
+def test_where_by_class_path_glob_predicate_and_list():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Sequential(nn.Tanh(), nn.ReLU()), nn.GELU())
+
+    def chosen(where):
+        return names(conversion(replace(model, HTAF, where=where)).replaced)
+
+    assert chosen(None) == ["1", "2.0", "2.1", "3"]
+    assert chosen(nn.ReLU) == ["1", "2.1"]
+    assert chosen((nn.ReLU, nn.Tanh)) == ["1", "2.0", "2.1"]
+    assert chosen("2.1") == ["2.1"]
+    assert chosen("2.*") == ["2.0", "2.1"]
+    assert chosen(lambda site: site.kind == "gelu") == ["3"]
+    assert chosen(["2.0", nn.GELU, lambda site: site.path == "1"]) == ["1", "2.0", "3"]
+    with pytest.raises(TypeError, match="where"):
+        chosen([3])
+
+
+def test_nothing_to_replace_says_what_there_was():
+    with pytest.raises(ValueError, match=r"Sequential, got none: it has no activation site"):
+        replace(nn.Sequential(nn.Linear(4, 4)), HTAF)
+    with pytest.raises(ValueError, match=r"where 'relu', got none of these 1 sites:\s+1 \(relu\)"):
+        replace(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), HTAF, where="relu")
+    with pytest.raises(ValueError, match=r"the model \(Looping\): pass example= to convert functional calls"):
+        replace(Looping(2), HTAF)
+
+
+def test_functional_calls_that_were_not_seen_are_hinted_at():
+    model = nn.Sequential(Calls(), Shared())
+    assert conversion(replace(model, HTAF)).hints == (
+        "0 (Calls): pass example= to convert functional calls; its forward names activation functions",
+    )
+    assert conversion(replace(model, HTAF, example=X)).hints == ()
+
+    class Aux(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.aux, self.act = Looping(1), nn.ReLU()
+
+        def forward(self, x):
+            return self.act(self.aux(x) if self.training else x)
+
+    (hint,) = conversion(replace(Aux(), HTAF, example=X)).hints
+    assert hint == "aux (Looping): never ran in the example; its forward names activation functions"
+
+
+def test_conversion_is_printable_logged_and_outside_the_state_dict(caplog):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Tanh())
+    with caplog.at_level(logging.INFO, logger="htaf.convert"):
+        new = replace(model, HTAF, where=nn.ReLU)
+    account = conversion(new)
+    assert str(account).splitlines() == [
+        "replaced 1 of 2 activation sites",
+        "  replaced 1 (relu)",
+        "  left     2 (tanh)",
+    ]
+    assert str(account) in caplog.text
+    assert list(new.state_dict()) == list(model.state_dict())
+    assert account.replaced == (Site("1", "relu", module_type=nn.ReLU),)
+    with pytest.raises(ValueError, match="got a plain Sequential"):
+        conversion(model)
+
+
+def test_factory_must_make_a_module():
+    with pytest.raises(TypeError, match=r"factory must make an nn\.Module, got function"):
+        replace(nn.ReLU(), lambda: F.relu)
+
+
+def test_share_keeps_the_tensors_and_a_copy_does_not():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), Looping(1), nn.Linear(4, 2)).eval()
+    own, shared = replace(model, HTAF, example=X), replace(model, HTAF, example=X, share=True)
+    exact = harden(shared, share=True)
+    for a, b, c, d in zip(
+        *(tuple(m.state_dict(keep_vars=True).values()) for m in (model, shared, exact, own)), strict=True
+    ):
+        assert a is b is c
+        assert a is not d
+    before, kept = shared(X), own(X)
+    assert torch.equal(before, kept)
+    with torch.no_grad():
+        model[3].weight.neg_()
+        model[1].running_mean += 1
+    assert not torch.equal(shared(X), before)
+    assert torch.equal(own(X), kept)
+
+
+def test_harden_with_share_keeps_learnable_alphas():
+    model = nn.Sequential(nn.Linear(4, 4), HTAF(torch.tensor(2.0), torch.tensor(11.0), learnable=True))
+    exact = harden(model, share=True)
+    assert exact.state_dict().keys() == model.state_dict().keys()
+    assert exact[1].log_alpha0 is model[1].log_alpha0
+
+
+def test_training_flags_and_hooks_carry_over():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), Looping(1))
+    model[1].eval()
+    model[2].eval()
+    seen = []
+    model[1].register_forward_hook(lambda module, args, output: seen.append(type(module)))
+    new = replace(model, HTAF, example=X)
+    assert [new.training, new[1].training, new[2].relu_0.training] == [True, False, False]
+    seen.clear()
+    harden(new)(X)
+    assert seen == [Heaviside]
+    assert new.train()[2].relu_0.training
+
+
+# ---- harden ----
+
+
+@pytest.mark.parametrize(
+    "make", [HTAF, ScaledSigmoid, StraightThrough, lambda: HTAF(torch.tensor(2.0), torch.tensor(11.0))]
+)
+def test_harden_makes_every_site_exact(make):
+    new = replace(Calls(), make, example=X)
+    exact = harden(new)
+    assert exact.state_dict().keys() == new.state_dict().keys()
+    assert {s.kind for s in sites(exact, X)} == {"heaviside"}
+    assert len(conversion(exact).replaced) == 5
+    assert binary(exact(X))
+    assert {s.kind for s in sites(new, X)} != {"heaviside"}
+
+
+def test_harden_without_a_smooth_step_says_what_there_was():
+    with pytest.raises(ValueError, match=r"expected an HTAF.* got heaviside, relu"):
+        harden(nn.Sequential(nn.ReLU(), Heaviside()))
+    assert isinstance(harden(HTAF(bipolar=True)), Heaviside)
+    assert harden(HTAF(bipolar=True)).bipolar
+
+
+# ---- copies, training, compilation ----
+
+
+def test_copies_pickles_and_checkpoints():
+    new = replace(Nested(), HTAF, example=X)
+    file = io.BytesIO()
+    torch.save(new, file)
+    file.seek(0)
+    for again in (
+        copy.deepcopy(new),
+        copy.copy(new),
+        pickle.loads(pickle.dumps(new)),
+        torch.load(file, weights_only=False),
+    ):
+        assert torch.equal(again(X), new(X))
+        assert isinstance(again, Nested)
+        assert binary(harden(again)(X) + 0.5)
+    duplicate = copy.deepcopy(new)
+    duplicate.relu_1 = nn.Identity()
+    assert not torch.equal(duplicate(X), new(X))  # the copy runs its own children
+
+
+def test_state_dict_round_trip_and_training():
+    torch.manual_seed(0)
+    new = replace(nn.Sequential(Calls(), nn.Linear(4, 1)), lambda: HTAF(1.0, 5.0), example=X)
+    optimiser = torch.optim.Adam(new.parameters(), 0.05)
+    losses = []
+    for _ in range(30):
+        loss = (new(X) - X[:, :1]).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.7 * losses[0]
+    other = replace(nn.Sequential(Calls(), nn.Linear(4, 1)), lambda: HTAF(1.0, 5.0), example=X)
+    other.load_state_dict(new.state_dict())
+    assert torch.equal(other(X), new(X))
+
+
+def compile_in_one_graph():
+    """Every odd model, smooth and exact, values and gradients; True when all agree with eager."""
+    for model in (Calls(), Nested(), DiscardsMethods(), DiscardsModule(), Looping(2), Shared(), Attribute(F.relu)):
+        smooth = replace(model, HTAF, example=X)
+        for new in (smooth, harden(smooth), replace(model, nn.Sigmoid, example=X)):
+            torch._dynamo.reset()
+            results = []
+            for run in (new, torch.compile(new, fullgraph=True, backend="aot_eager")):
+                x = X.clone().requires_grad_()
+                y = run(x)
+                y.square().sum().backward() if y.requires_grad else None
+                results.append((y.detach(), x.grad))
+            torch.testing.assert_close(*results)
+    return True
+
+
+def test_compiles_in_one_graph():
+    # a process of its own: the shape checks that pytest adds to every function cannot be compiled
+    code = "import test_convert; assert test_convert.compile_in_one_graph(); print('compiled')"
+    run = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True)
+    assert run.stdout == "compiled\n", run.stderr
+
+
+def test_exports():
+    new = harden(replace(Nested(), HTAF, example=X)).eval()
+    assert torch.equal(torch.export.export(new, (X,)).module()(X), new(X))
+
+
+def test_what_cannot_be_converted_says_so():
+    with pytest.raises(ValueError, match=r"expected a GraphModule that runs the forward of its class"):
+        replace(torch.fx.symbolic_trace(Calls()), HTAF, example=X)
+    on_instance = Looping(1)
+    on_instance.forward = functools.partial(Looping.forward, on_instance)
+    with pytest.raises(ValueError, match="forward set on the instance"):
+        replace(on_instance, HTAF, example=X)
+    with pytest.raises(ValueError, match=r"before torch\.compile"):
+        replace(torch.compile(Calls()), HTAF, example=X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    account = conversion(replace(nn.Sequential(scripted, nn.ReLU()), HTAF, example=X))
+    assert names(account.replaced) == ["1"]
+    assert len(account.hints) == 1
+    assert "scripted" in account.hints[0]
+
+
+# ---- torch's transformers ----
+
+
+@pytest.fixture
+def encoder():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, 2)
+
+
+class Step(nn.Module):
+    def forward(self, x):
+        return (x >= 0).float()
+
+
+PADDED = torch.tensor([[False, False, False, True, True], [False] * 5])
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("mask", [None, PADDED], ids=["whole", "padded"])
+def test_transformer_encoder_really_changes(encoder, training, mask):
+    x = torch.randn(2, 5, 8)
+    encoder.train(training)
+    assert [str(s) for s in sites(encoder, x)] == [f"layers.{i}.activation (relu, 1 call)" for i in range(2)]
+    smooth = replace(encoder, HTAF)
+    exact = harden(smooth)
+    seen = []
+    for layer in exact.layers:
+        layer.activation.register_forward_hook(lambda module, args, output: seen.append(output))
+    with torch.no_grad():
+        plain, soft, hard = (m(x, src_key_padding_mask=mask) for m in (encoder, smooth, exact))
+        reference = copy.deepcopy(exact)
+        for layer in reference.layers:
+            layer.activation = Step()
+            layer.activation_relu_or_gelu = 0
+        reference.use_nested_tensor = False
+        assert torch.equal(reference(x, src_key_padding_mask=mask), hard)
+    keep = slice(None) if mask is None else ~mask
+    assert not torch.allclose(plain[keep], soft[keep], atol=1e-2)
+    assert not torch.allclose(soft[keep], hard[keep], atol=1e-3)
+    assert len(seen) == 2
+    assert all(binary(output) for output in seen)
+    assert encoder.layers[0].activation is F.relu
+
+
+def test_fused_path_is_bypassed_without_hooks_too(encoder):
+    x = torch.randn(2, 5, 8)
+    exact = harden(replace(encoder, HTAF)).eval()
+    with torch.no_grad():
+        fused = exact(x)
+    torch.testing.assert_close(exact(x), fused)  # with gradients torch never fuses
+
+
+def test_fused_path_of_layers_left_alone_stays(encoder):
+    new = replace(encoder, HTAF, where="layers.1.*")
+    assert [layer.activation_relu_or_gelu for layer in new.layers] == [1, 0]
+    with_module = nn.TransformerEncoderLayer(8, 2, 16, activation=nn.ReLU(), batch_first=True)
+    assert replace(with_module, HTAF).activation_relu_or_gelu == 0
+
+
+def test_transformer_decoder_keeps_its_activation_when_copied():
+    torch.manual_seed(0)
+    model = nn.Transformer(8, 2, 1, 1, 16, dropout=0.0, batch_first=True).eval()
+    example = (torch.randn(2, 5, 8), torch.randn(2, 4, 8))
+    new = replace(model, HTAF, example=example)
+    assert names(conversion(new).replaced) == ["encoder.layers.0.activation", "decoder.layers.0.activation"]
+    for again in (copy.deepcopy(new), pickle.loads(pickle.dumps(new))):
+        assert isinstance(again.decoder.layers[0].activation, HTAF)
+        assert torch.equal(again(*example), new(*example))
+    exact = harden(new)
+    assert isinstance(exact.decoder.layers[0].activation, Heaviside)
+    assert isinstance(copy.deepcopy(exact).decoder.layers[0].activation, Heaviside)

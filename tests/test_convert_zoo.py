@@ -1,0 +1,102 @@
+"""Architectures as their libraries ship them, untrained and small: every activation found, replaced and hardened."""
+
+import pytest
+import torch
+
+from htaf.activations import HTAF
+from htaf.convert import conversion, harden, replace, sites
+
+timm = pytest.importorskip("timm")
+
+# name, options, image size, sites, of which functional
+TIMM = [
+    ("resnet10t", {}, 32, 11, 0),
+    ("vit_tiny_patch16_224", {"img_size": 32, "depth": 2}, 32, 2, 0),
+    ("convnext_atto", {}, 32, 12, 0),
+    ("efficientnet_b0", {}, 32, 65, 0),
+    ("mobilenetv3_small_050", {}, 32, 42, 0),
+    ("regnety_002", {}, 32, 66, 0),
+    ("mixer_s32_224", {"img_size": 64}, 64, 16, 0),
+    ("resmlp_12_224", {"img_size": 32}, 32, 12, 0),
+    ("densenet121", {}, 32, 121, 0),
+    ("swin_tiny_patch4_window7_224", {"img_size": 64, "window_size": 2}, 64, 12, 0),
+    ("maxvit_rmlp_pico_rw_256", {"img_size": 64}, 64, 89, 0),
+    ("levit_128s", {}, 224, 25, 0),
+    ("ghostnet_050", {}, 32, 49, 0),
+]
+TORCHVISION = [
+    ("googlenet", {"init_weights": False, "aux_logits": False}, 32, 57, 57),
+    ("densenet121", {}, 32, 121, 1),
+    ("resnet18", {}, 32, 9, 0),  # one ReLU runs twice in every block
+    ("squeezenet1_1", {}, 32, 26, 0),
+]
+
+
+def check(model, example, n_sites, n_functional):
+    """What has to hold for every architecture."""
+    model.eval()
+    call = (lambda m: m(**example)) if isinstance(example, dict) else (lambda m: m(example))
+    first = (lambda y: y) if isinstance(example, torch.Tensor) else (lambda y: y.logits)
+    with torch.no_grad():
+        before = first(call(model))
+    weights = {k: v.clone() for k, v in model.state_dict().items()}
+    found = sites(model, example)
+    assert (len(found), sum(site.functional for site in found)) == (n_sites, n_functional)
+    assert all(site.calls for site in found)
+
+    smooth = replace(model, HTAF, example=example)
+    account = conversion(smooth)
+    assert account.replaced == tuple(found)
+    assert not account.left
+    again = sites(smooth, example)
+    assert {site.kind for site in again} == {"htaf"}
+    assert [(s.name, s.calls) for s in again] == [(s.name, s.calls) for s in found]
+
+    exact = harden(smooth)
+    assert {site.kind for site in sites(exact, example)} == {"heaviside"}
+    assert [s.calls for s in sites(exact, example)] == [s.calls for s in found]
+    assert list(exact.state_dict()) == list(smooth.state_dict())
+    outputs = []
+    for module in exact.modules():
+        if type(module).__name__ == "Heaviside":
+            module.register_forward_hook(lambda m, args, y: outputs.append(bool(((y == 0) | (y == 1)).all())))
+    with torch.no_grad():
+        assert first(call(smooth)).shape == before.shape
+        call(exact)
+        assert torch.equal(first(call(model)), before)
+    assert all(outputs)
+    assert len(outputs) == sum(site.calls for site in found)
+    assert all(torch.equal(weights[k], v) for k, v in model.state_dict().items())
+
+
+@pytest.mark.parametrize(("name", "options", "size", "n_sites", "n_functional"), TIMM, ids=[row[0] for row in TIMM])
+def test_timm(name, options, size, n_sites, n_functional):
+    torch.manual_seed(0)
+    check(timm.create_model(name, pretrained=False, **options), torch.randn(1, 3, size, size), n_sites, n_functional)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "size", "n_sites", "n_functional"), TORCHVISION, ids=[row[0] for row in TORCHVISION]
+)
+def test_torchvision(name, options, size, n_sites, n_functional):
+    models = pytest.importorskip("torchvision.models")
+    torch.manual_seed(0)
+    check(getattr(models, name)(weights=None, **options), torch.randn(1, 3, size, size), n_sites, n_functional)
+
+
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+def test_transformers_vit():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = transformers.ViTForImageClassification(transformers.ViTConfig(**SMALL, image_size=16, patch_size=8))
+    check(model, {"pixel_values": torch.randn(2, 3, 16, 16)}, 2, 0)
+
+
+def test_transformers_llama():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, vocab_size=50))
+    check(model, transformers.BatchEncoding({"input_ids": torch.randint(0, 50, (2, 5))}).data, 2, 0)
+    assert sites(model, transformers.BatchEncoding({"input_ids": torch.zeros(1, 3, dtype=torch.long)}))[0].calls == 1

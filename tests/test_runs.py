@@ -1,0 +1,370 @@
+"""Run folders: nothing half there, clear errors for everything damaged, predictions for raw rows."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from htaf.activations import HTAF, Heaviside
+from htaf.data.preprocess import Preprocessor
+from htaf.data.reading import DataError
+from htaf.models.build import build
+from htaf.runs import Run, RunError, finish_run, forward, open_run, read_record, start_run, to_json, write_atomic
+
+IDENTITY: dict[str, Any] = {"recipe": {"method": "htaf", "lr": 0.1, "hidden": [6]}, "seed": 0, "data": {"name": "made"}}
+ROWS = pd.DataFrame({"a": np.linspace(0, 10, 24), "b": [1.0, 5.0, 2.0] * 8, "kind": ["x", "y", "z", "x"] * 6})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """The last bits of float sums depend on the number of threads; two would also wait for each other here."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def make_run(path: Path, task: Any = "classification", method: str = "htaf") -> Run:
+    """A run folder without any training: fresh weights are as good as trained ones here."""
+    target = np.arange(24) % 3 if task == "classification" else np.linspace(100.0, 200.0, 24)
+    preprocessor = Preprocessor.fit(
+        ROWS, target, task=task, target_name="t", classes=("no", "yes", "maybe") if task == "classification" else ()
+    )
+    activation = {"method": "htaf", "alpha0": 2.0, "alpha1": 11.0} if method == "htaf" else {"method": method}
+    model = {"kind": "mlp", "in_features": 5, "out_features": 3 if task == "classification" else 1, "hidden": [6]}
+    model |= {"batch_norm": True, "activation": activation}
+    torch.manual_seed(0)
+    net = build(model).eval()
+    identity = IDENTITY | {"recipe": IDENTITY["recipe"] | {"method": method}}
+    record = start_run(path, identity) | {"model": model, "metrics": {}}
+    return finish_run(path, record, net, preprocessor)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "classes"
+    make_run(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def regression(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "numbers"
+    make_run(path, "regression")
+    return path
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    """A run that a test may damage."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+# ---- writing ----
+
+
+def test_write_atomic(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file.txt"
+    write_atomic(path, "é\n")
+    assert path.read_bytes() == b"\xc3\xa9\n"
+    write_atomic(path, b"\0\1")
+    assert path.read_bytes() == b"\0\1"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert [p.name for p in path.parent.iterdir()] == ["file.txt"]
+
+
+@pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
+def test_write_atomic_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    path = tmp_path / "file.txt"
+    write_atomic(path, "old")
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, step, full)
+        with pytest.raises(OSError, match="No space left"):
+            write_atomic(path, "new")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file.txt"]
+
+
+def test_write_atomic_cleans_up_after_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(handle: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomic(tmp_path / "file.txt", "new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_flushed_before_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rename that reaches the disk before the content would leave an empty file after a power cut."""
+    calls: list[str] = []
+    for name in ("fsync", "replace"):
+        original = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, n=name, f=original: (calls.append(n), f(*a))[1])
+    write_atomic(tmp_path / "file.txt", "new")
+    assert calls == ["fsync", "replace"]
+
+
+def test_strict_json() -> None:
+    assert to_json({"b": 1, "a": 2}) == to_json({"a": 2, "b": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        to_json({"a": float("nan")})
+
+
+# ---- claiming a folder ----
+
+
+def test_start_run_claims_and_finds(tmp_path: Path) -> None:
+    record = start_run(tmp_path / "run", IDENTITY)
+    assert record["status"] == "running"
+    assert {"versions", "commit", "platform", "threads", "key", "recipe", "seed", "data"} <= record.keys()
+    assert start_run(tmp_path / "run", IDENTITY) == record
+
+
+def test_another_run_is_named(tmp_path: Path) -> None:
+    start_run(tmp_path, IDENTITY)
+    other = IDENTITY | {"recipe": IDENTITY["recipe"] | {"lr": 0.5}, "seed": 3}
+    with pytest.raises(RunError, match=r"recipe.lr: 0.1 there, 0.5 here; seed: 0 there, 3 here.*choose another --out"):
+        start_run(tmp_path, other)
+
+
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunError, match="new or empty folder"):
+        start_run(tmp_path, IDENTITY)
+    with pytest.raises(RunError, match="new or empty folder"):
+        start_run(tmp_path / "thesis.tex", IDENTITY)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_what_a_kill_left_does_not_block_the_folder(tmp_path: Path) -> None:
+    """A process killed inside `write_atomic` cannot remove its temporary file."""
+    (tmp_path / ".record.json.k3j2").write_text("{")
+    assert start_run(tmp_path, IDENTITY)["status"] == "running"
+    for name in (".record.json.a", ".model.safetensors.b", ".metrics.csv.c", ".loss.png.d", ".preprocessing.json.e"):
+        (tmp_path / name).write_text("half")
+    make_run(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.safetensors", "preprocessing.json", "record.json"]
+
+
+# ---- opening ----
+
+
+def test_a_finished_run_opens(finished: Path) -> None:
+    run = open_run(str(finished))
+    assert run.path == finished
+    assert run.record["status"] == "finished"
+    assert run.has_step
+    exact, smooth = run.model(), run.model(exact=False)
+    assert sum(isinstance(m, Heaviside) for m in exact.modules()) == 1
+    assert [m.alphas for m in smooth.modules() if isinstance(m, HTAF)] == [(2.0, 11.0)]
+    assert not exact.training
+    assert not smooth.training
+    for name, value in smooth.state_dict().items():
+        assert torch.equal(value, exact.state_dict()[name])
+
+
+def test_a_real_valued_run_has_no_step(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", method="relu")
+    assert not run.has_step
+    assert any(isinstance(m, torch.nn.ReLU) for m in run.model().modules())
+
+
+def edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        record = json.loads((path / "record.json").read_text())
+        change(record)
+        (path / "record.json").write_text(json.dumps(record))
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda path: (path / "record.json").unlink(), "expected a run folder with record.json, found none"),
+        (lambda path: (path / "record.json").write_text('{"format": 1,'), "record.json is damaged"),
+        (lambda path: (path / "record.json").write_bytes(b"\xff\xfe\x00"), "record.json is damaged"),
+        (lambda path: (path / "record.json").write_text(""), "record.json is damaged"),
+        (lambda path: (path / "record.json").write_text("[]"), "expected a record of format 1, got list"),
+        (edit(lambda record: record.update(format=99)), "expected a record of format 1, got 99"),
+        (edit(lambda record: record.pop("format")), "expected a record of format 1, got None"),
+        (edit(lambda record: record.update(status="running")), "not finished: run the same train command again"),
+        (edit(lambda record: record.pop("model_sha256")), "it lacks model_sha256"),
+        (edit(lambda record: [record.pop("seed"), record.pop("metrics")]), "it lacks metrics, seed"),
+    ],
+)
+def test_records_that_cannot_be_read(copy: Path, damage: Callable[[Path], Any], words: str) -> None:
+    damage(copy)
+    with pytest.raises(RunError, match=words):
+        open_run(copy)
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "nowhere", tmp_path, tmp_path / "file"):
+        with pytest.raises(RunError, match=f"found none at {re.escape(str(path))}"):
+            open_run(path)
+        assert read_record(path) is None
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1  # inside the last tensor: the file still parses
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda file: file.write_bytes(file.read_bytes()[:-100]), "is damaged: its SHA-256 differs"),
+        (flip, "is damaged: its SHA-256 differs"),
+        (lambda file: file.write_bytes(b""), "is damaged: its SHA-256 differs"),
+        (lambda file: file.unlink(), "cannot be read: .*No such file"),
+    ],
+)
+def test_damaged_weights(copy: Path, damage: Callable[[Path], Any], words: str) -> None:
+    damage(copy / "model.safetensors")
+    with pytest.raises(RunError, match=words):
+        open_run(copy).model()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record["model"].update(hidden=[7]),
+        lambda record: record["model"].update(kind="cnn"),
+        lambda record: record["model"].pop("batch_norm"),
+        lambda record: record.update(model=None),
+        lambda record: record["model"]["activation"].update(alpha0=-1.0),
+    ],
+)
+def test_weights_that_do_not_fit_the_record(copy: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    edit(change)(copy)
+    with pytest.raises(RunError, match=r"model.safetensors cannot be read: "):
+        open_run(copy).model()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: file.unlink(),
+        lambda file: file.write_bytes(file.read_bytes()[:-30]),
+        lambda file: file.write_bytes(b"\xff" * 40),
+        lambda file: file.write_text("[]"),
+        lambda file: file.write_text("null"),
+        lambda file: file.write_text(file.read_text().replace('"columns"', '"rows"')),
+        lambda file: file.write_text(file.read_text().replace('"number"', '"numbers"', 1)),
+    ],
+)
+def test_damaged_preprocessing(copy: Path, damage: Callable[[Path], Any]) -> None:
+    damage(copy / "preprocessing.json")
+    with pytest.raises(RunError, match=r"preprocessing.json cannot be read: "):
+        open_run(copy).predict(ROWS)
+
+
+# ---- predicting ----
+
+
+def test_classification(finished: Path) -> None:
+    rows = ROWS.set_index(np.arange(100, 124))
+    frame = open_run(finished).predict(rows)
+    names = ["probability_no", "probability_yes", "probability_maybe"]
+    assert list(frame.columns) == ["prediction", *names]
+    assert list(frame.index) == list(range(100, 124))
+    probabilities = frame[names].to_numpy(float)
+    np.testing.assert_allclose(probabilities.sum(1), 1, atol=1e-12)
+    assert frame["prediction"].tolist() == [["no", "yes", "maybe"][i] for i in probabilities.argmax(1)]
+    assert frame["prediction"].nunique() > 1  # otherwise the line above says little
+
+
+def test_regression_is_in_the_units_of_the_target(regression: Path) -> None:
+    run = open_run(regression)
+    outputs = forward(run.model(), torch.from_numpy(run.preprocessor().transform(ROWS)))[:, 0].double().numpy()
+    target = np.linspace(100.0, 200.0, 24)
+    frame = run.predict(ROWS)
+    assert list(frame.columns) == ["prediction"]
+    np.testing.assert_allclose(frame["prediction"], target.mean() + target.std() * outputs, rtol=1e-12)
+
+
+def test_order_of_columns_and_extra_ones_do_not_matter(finished: Path) -> None:
+    run = open_run(finished)
+    expected = run.predict(ROWS)
+    pd.testing.assert_frame_equal(run.predict(ROWS[["kind", "b", "a"]]), expected)
+    pd.testing.assert_frame_equal(run.predict(ROWS.assign(note="text", a2=3.0)), expected)
+
+
+def test_prediction_of_a_row_does_not_depend_on_the_others(finished: Path) -> None:
+    run = open_run(finished)
+    whole, one = run.predict(ROWS), run.predict(ROWS.iloc[[7]])
+    np.testing.assert_allclose(one.iloc[0, 1:].to_numpy(float), whole.iloc[7, 1:].to_numpy(float), atol=1e-6)
+
+
+def test_unseen_categories_and_missing_numbers(finished: Path) -> None:
+    rows = pd.DataFrame({"a": [np.nan, 2.0], "b": [1.0, 2.0], "kind": ["w", "x"]})
+    run = open_run(finished)
+    preprocessor = run.preprocessor()
+    frame = run.predict(rows, preprocessor=preprocessor)
+    assert np.isfinite(frame.iloc[:, 1:].to_numpy(float)).all()
+    told = " ".join(preprocessor.report)
+    assert "not seen in training ('w')" in told
+    assert "set to the training median" in told
+
+
+def test_missing_columns_and_wrong_values(finished: Path) -> None:
+    run = open_run(finished)
+    with pytest.raises(DataError, match="expected the columns 'b' too"):
+        run.predict(ROWS.drop(columns="b"))
+    with pytest.raises(DataError, match="expected a number, got 'many'"):
+        run.predict(pd.DataFrame({"a": ["many"], "b": [1.0], "kind": ["x"]}))
+
+
+@pytest.mark.parametrize("which", ["finished", "regression"])
+def test_no_rows(which: str, request: pytest.FixtureRequest) -> None:
+    run = open_run(request.getfixturevalue(which))
+    frame = run.predict(ROWS.iloc[:0])
+    assert len(frame) == 0
+    assert list(frame.columns) == list(run.predict(ROWS).columns)
+
+
+def test_exact_is_the_default_and_differs_from_smooth(finished: Path) -> None:
+    run = open_run(finished)
+    exact, smooth = run.predict(ROWS), run.predict(ROWS, exact=False)
+    pd.testing.assert_frame_equal(run.predict(ROWS, exact=True), exact)
+    assert not np.allclose(exact.iloc[:, 1:].to_numpy(float), smooth.iloc[:, 1:].to_numpy(float))
+
+
+def test_forward_in_chunks_is_forward_at_once() -> None:
+    model, x = torch.nn.Linear(3, 2), torch.randn(50, 3)
+    assert torch.allclose(forward(model, x, chunk=7), model(x), atol=1e-6)
+    assert not forward(model, x).requires_grad
+
+
+def test_reading_a_run_needs_no_training_libraries(finished: Path) -> None:
+    code = """
+import sys
+import pandas as pd
+from htaf.runs import open_run
+open_run(sys.argv[1]).predict(pd.DataFrame({"a": [1.0], "b": [2.0], "kind": ["x"]}))
+print([name for name in ("lightning", "torchmetrics", "optuna", "matplotlib") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(finished)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

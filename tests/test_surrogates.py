@@ -1,0 +1,176 @@
+"""Exact step forward, the chosen slope backward; each slope against its formula and its area."""
+
+from __future__ import annotations
+
+import functools
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+
+import jaxtyping
+import pytest
+import torch
+from torch import Tensor
+
+from htaf import StraightThrough, surrogates
+from htaf.functional import heaviside
+from htaf.surrogates import straight_through
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+@pytest.fixture
+def unchecked():
+    """Without beartype, as users have it: the library's own messages show."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def logistic(v: float) -> float:
+    return 1 / (1 + math.exp(-v))
+
+
+def htaf_slope(v: float, alpha0: float, alpha1: float) -> float:
+    y = logistic(alpha1 * math.tanh(alpha0 * v))
+    return alpha0 * alpha1 * y * (1 - y) / math.cosh(alpha0 * v) ** 2
+
+
+# name -> slope, its formula on floats, its area
+SLOPES: dict[str, tuple[surrogates.Slope, Callable[[float], float], float]] = {
+    "sigmoid": (surrogates.sigmoid, lambda v: logistic(v) * (1 - logistic(v)), 1),
+    "sigmoid 4": (
+        functools.partial(surrogates.sigmoid, beta=4.0),
+        lambda v: 4 * logistic(4 * v) * (1 - logistic(4 * v)),
+        1,
+    ),
+    "tanh": (surrogates.tanh, lambda v: 1 - math.tanh(v) ** 2, 2),
+    "rectangular": (surrogates.rectangular, lambda v: 1.0 if abs(v) < 1 else 0.0, 2),
+    "atan": (surrogates.atan, lambda v: 1 / (1 + (math.pi * v) ** 2), 1),
+    "atan 5": (functools.partial(surrogates.atan, alpha=5.0), lambda v: 2.5 / (1 + (2.5 * math.pi * v) ** 2), 1),
+    "approx_sign": (surrogates.approx_sign, lambda v: max(0.0, 1 - abs(v)), 1),
+    "htaf": (surrogates.htaf, lambda v: htaf_slope(v, 2, 11), logistic(11) - logistic(-11)),
+    "htaf 1 2": (
+        functools.partial(surrogates.htaf, alpha0=1.0, alpha1=2.0),
+        lambda v: htaf_slope(v, 1, 2),
+        logistic(2) - logistic(-2),
+    ),
+    "lambda": (lambda x: torch.exp(-x.square()), lambda v: math.exp(-v * v), math.sqrt(math.pi)),
+}
+NAMES = list(SLOPES)
+
+
+def gradient(x: Tensor, slope: surrogates.Slope, incoming: Tensor | None = None) -> Tensor:
+    leaf = x.detach().clone().requires_grad_()
+    y = straight_through(leaf, slope)
+    return torch.autograd.grad(y, leaf, torch.ones_like(y) if incoming is None else incoming)[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_slope_is_its_formula(name: str) -> None:
+    slope, formula, _ = SLOPES[name]
+    x = torch.tensor([-7.0, -1.0, -0.99, -0.4, -1e-3, 0.0, 0.1, 0.5, 0.999, 1.0, 1.5, 3.0], dtype=torch.float64)
+    exact = torch.tensor([formula(v) for v in x.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(slope(x), exact, rtol=1e-6, atol=1e-12)
+    assert torch.equal(gradient(x, slope), slope(x))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_area(name: str) -> None:
+    slope, _, area = SLOPES[name]
+    x = torch.sinh(torch.linspace(-15, 15, 200_001, dtype=torch.float64))  # dense at 0, reaching 1.6e6
+    assert torch.trapezoid(slope(x), x).item() == pytest.approx(area, abs=3e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_forward_is_exact_and_backward_is_rounded_once(name: str, dtype: torch.dtype) -> None:
+    slope = SLOPES[name][0]
+    x = torch.linspace(-3, 3, 301, dtype=torch.float64).to(dtype)
+    y = straight_through(x, slope)
+    assert y.dtype == dtype
+    assert torch.equal(y, (x >= 0).to(dtype))
+    incoming = torch.linspace(-2, 5, 301, dtype=torch.float64).to(dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    assert torch.equal(gradient(x, slope, incoming), (incoming.to(wide) * slope(x.to(wide))).to(dtype))
+
+
+def test_conventions_at_the_edge_are_those_of_heaviside() -> None:
+    x = torch.tensor([0.0, -0.0, 1e-45, -1e-45, math.inf, -math.inf, math.nan])
+    torch.testing.assert_close(straight_through(x, surrogates.sigmoid), heaviside(x), rtol=0, atol=0, equal_nan=True)
+    for name in NAMES:
+        assert (gradient(x[4:6], SLOPES[name][0]) == 0).all(), name
+
+
+def test_bipolar_approx_sign_is_bi_real() -> None:
+    x = torch.linspace(-1.5, 1.5, 61, requires_grad=True)
+    y = StraightThrough(surrogates.approx_sign, bipolar=True)(x)
+    assert torch.equal(y, torch.where(x >= 0, 1.0, -1.0))
+    y.sum().backward()
+    assert torch.equal(x.grad, torch.where(x.detach().abs() < 1, 2 - 2 * x.detach().abs(), 0.0))
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in {"rectangular", "approx_sign"}])
+def test_double_backward_is_the_slope_of_the_slope(name: str) -> None:
+    slope, formula, _ = SLOPES[name]
+    x = torch.tensor([-2.0, -0.3, 0.4, 1.7], dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad(straight_through(x, slope).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    h = 1e-5
+    exact = [(formula(v + h) - formula(v - h)) / (2 * h) for v in x.tolist()]
+    assert second.tolist() == pytest.approx(exact, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_vmap_and_grad(name: str) -> None:
+    slope = SLOPES[name][0]
+    x = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(3, 4)
+    mapped = torch.func.vmap(lambda row: straight_through(row, slope))
+    assert torch.equal(mapped(x), heaviside(x))
+    per_element = torch.func.vmap(torch.func.vmap(torch.func.grad(lambda v: straight_through(v, slope))))
+    torch.testing.assert_close(per_element(x), slope(x))
+
+
+def test_a_slope_can_close_over_a_changing_value() -> None:
+    width = [1.0]
+    slope = lambda x: (x.abs() < width[0]).to(x.dtype)  # noqa: E731
+    x = torch.tensor([1.5])
+    assert gradient(x, slope).item() == 0
+    width[0] = 2.0
+    assert gradient(x, slope).item() == 1
+
+
+COMPILED = """
+import functools, torch
+from htaf import surrogates
+from htaf.surrogates import straight_through
+
+x = torch.linspace(-2, 2, 41)
+narrow = functools.partial(surrogates.sigmoid, beta=4.0)
+for slope in (surrogates.sigmoid, surrogates.htaf, surrogates.approx_sign, narrow, lambda x: torch.exp(-x * x)):
+    found = []
+    for wrap in (lambda f: f, functools.partial(torch.compile, fullgraph=True, backend="aot_eager")):
+        leaf = x.clone().requires_grad_()
+        y = wrap(lambda v: 3 * straight_through(v, slope))(leaf)
+        found.append((y.detach(), *torch.autograd.grad(y.sum(), leaf)))
+    torch.testing.assert_close(*found)
+print("compiled equals eager")
+"""
+
+
+def test_compile_fullgraph() -> None:
+    # in its own process: Dynamo cannot trace through the type checks that conftest.py installs
+    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == "compiled equals eager", done.stderr
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_errors_say_what_came() -> None:
+    with pytest.raises(TypeError, match=r"^x must be a torch.Tensor, got list$"):
+        straight_through([1.0], surrogates.sigmoid)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"^x must be a real floating-point tensor, got dtype torch.int64$"):
+        straight_through(torch.tensor([1]), surrogates.sigmoid)
+    for make in (lambda: straight_through(torch.zeros(1), "sigmoid"), lambda: StraightThrough("sigmoid")):
+        with pytest.raises(TypeError, match=r"^slope must be a function from a tensor to a tensor, got str$"):
+            make()

@@ -1,0 +1,533 @@
+"""One training: what its folder holds, that it resumes to the last bit, and what stops it."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from htaf.activations import HTAF, ScaledSigmoid
+from htaf.data.tabular import Table, load, split
+from htaf.runs import Run, RunError, forward, open_run
+from htaf.training.callbacks import AtomicCheckpoint, History, TrainingError
+from htaf.training.fit import evaluate, fit
+from htaf.training.module import Training
+from htaf.training.recipe import Recipe
+
+FIT = sys.modules["htaf.training.fit"]
+QUICK = Recipe(hidden=(8,), epochs=4, batch_size=16, lr=0.02)
+FILES = ["loss.png", "metrics.csv", "model.safetensors", "preprocessing.json", "record.json"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small trainings on many threads only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """A regression with numbers and a category."""
+    return load(write_csv(tmp_path_factory.mktemp("data") / "made.csv"), target="y")
+
+
+def write_csv(path: Path, seed: int = 0) -> Path:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"a": rng.normal(size=80), "b": rng.normal(size=80), "kind": rng.choice(["u", "v"], 80)})
+    frame["y"] = 50 + 10 * (frame["a"] > 0) + 5 * frame["b"] + rng.normal(size=80)
+    frame.to_csv(path, index=False)
+    return path
+
+
+def train(out: Path, table: Table, recipe: Recipe = QUICK, **options: Any) -> Run:
+    return fit(recipe, table, out, device="cpu", **{"checkpoint_seconds": 0.0, **options})
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, table: Table) -> Callable[[Any], Run]:
+    """Finished runs by method, trained when first asked for."""
+    made: dict[str, Run] = {}
+
+    def run(method: Any) -> Run:
+        if method not in made:
+            recipe = Recipe(method=method, hidden=(8,), epochs=4, batch_size=16, lr=0.02)
+            made[method] = train(tmp_path_factory.mktemp("runs") / method, table, recipe)
+        return made[method]
+
+    return run
+
+
+def outcome(run: Run) -> tuple[Any, ...]:
+    """What has to be bit-identical."""
+    record = run.record
+    names = ("metrics", "layers", "model", "model_sha256", "best_epoch", "epochs_run", "key")
+    return (*(record[name] for name in names), (run.path / "metrics.csv").read_bytes())
+
+
+class Stopped(Exception):
+    """What stands for a kill."""
+
+
+def stop_at(patch: pytest.MonkeyPatch, owner: type, name: str, epoch: int, *, after: bool = False) -> None:
+    """Raise from a method of a callback or of the module, once, in an epoch; before or after what it does."""
+    original = getattr(owner, name)
+
+    def stopping(self: Any, *args: Any) -> Any:
+        current = args[0].current_epoch if hasattr(args[0], "current_epoch") else self.current_epoch
+        if current == epoch and not after:
+            raise Stopped
+        result = original(self, *args)
+        if current == epoch:
+            raise Stopped
+        return result
+
+    patch.setattr(owner, name, stopping)
+
+
+def validation_losses(patch: pytest.MonkeyPatch, loss: Callable[[int], float]) -> None:
+    """Let the validation loss of the exact network be a function of the epoch."""
+
+    def validation_step(self: Training, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss_smooth", 0.0, batch_size=1)
+        self.log("val_loss", loss(self.current_epoch), batch_size=1)
+
+    patch.setattr(Training, "validation_step", validation_step)
+
+
+# ---- what a run holds ----
+
+
+@pytest.mark.parametrize("method", ["htaf", "ste", "ss", "relu"])
+def test_run_folder(runs: Callable[[str], Run], table: Table, method: str) -> None:
+    run = runs(method)
+    assert sorted(p.name for p in run.path.iterdir()) == FILES
+
+    def refuse(constant: str) -> None:
+        pytest.fail(f"{constant} is no JSON")
+
+    record = json.loads((run.path / "record.json").read_text(), parse_constant=refuse)
+    assert record == run.record == open_run(run.path).record
+    assert record["recipe"]["method"] == method
+    assert record["seed"] == 0
+    assert record["data"]["fingerprint"] == table.fingerprint
+    assert (record["data"]["name"], record["data"]["task"], record["data"]["split"]) == (
+        "made.csv",
+        "regression",
+        "random",
+    )
+    assert record["versions"]["torch"] == torch.__version__
+    assert {"python", "lightning", "numpy"} <= record["versions"].keys()
+    assert "commit" in record
+    assert (record["device"], record["threads"], record["headline"]) == ("cpu", 1, "rmse")
+    assert record["rows"] == {"train": 56, "validation": 8, "test": 16}
+    assert record["seconds"] > 0
+    assert (record["metrics"]["exact"] is None) == (method == "relu")
+    for network in record["metrics"].values():
+        assert network is None or set(network) == {"validation", "test"}
+    (layer,) = record["layers"]
+    assert (layer["path"], layer["units"]) == ("hidden.0.act", 8)
+    assert (layer["binarity"] is None) == (method == "relu")
+    rows = list(csv.DictReader((run.path / "metrics.csv").open()))
+    assert [row["epoch"] for row in rows] == ["0", "1", "2", "3"]
+    assert [row["epoch"] for row in rows if float(row["val_loss"]) == min(float(r["val_loss"]) for r in rows)] == [
+        str(record["best_epoch"])
+    ]
+    assert (run.path / "loss.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("method", ["htaf", "ste", "ss", "relu"])
+def test_the_stored_networks_give_the_recorded_metrics(runs: Callable[[str], Run], table: Table, method: str) -> None:
+    run = open_run(runs(method).path)
+    parts, preprocessor = split(table, 0), run.preprocessor()
+    for network, exact in (("smooth", False), ("exact", True)):
+        recorded = run.record["metrics"][network]
+        if recorded is None:
+            continue
+        for part in ("validation", "test"):
+            rows = getattr(parts, part)
+            assert evaluate(run, table, part=part)[network] == recorded[part]
+            predicted = run.predict(table.features.iloc[rows], exact=exact)["prediction"].to_numpy()
+            rmse = float(np.sqrt(np.mean((predicted - table.target[rows]) ** 2)))
+            assert recorded[part]["rmse"] == pytest.approx(rmse, rel=1e-5)
+            assert recorded[part]["mae"] == pytest.approx(np.abs(predicted - table.target[rows]).mean(), rel=1e-5)
+    assert preprocessor.target.mean == pytest.approx(table.target[parts.train].mean())
+
+
+def test_smooth_and_exact_differ_but_for_ste(runs: Callable[[str], Run]) -> None:
+    for method, same in (("htaf", False), ("ss", False), ("ste", True)):
+        metrics = runs(method).record["metrics"]
+        assert (metrics["smooth"] == metrics["exact"]) == same
+
+
+def test_classification_on_digits(tmp_path: Path) -> None:
+    digits = load("digits")
+    recipe = Recipe(hidden=(16,), epochs=3, batch_size=64, lr=0.02)
+    run = train(tmp_path / "run", digits, recipe, source={"name": "digits"})
+    result = evaluate(run, digits)
+    assert (result["headline"], result["part"], result["rows"]) == ("accuracy", "test", 361)
+    assert result["exact"] == run.record["metrics"]["exact"]["test"]
+    assert result["gap"] == result["exact"]["accuracy"] - result["smooth"]["accuracy"]
+    assert result["exact"]["accuracy"] > 0.3  # ten classes: it has learned
+    rows = split(digits, 0).test
+    predicted = run.predict(digits.features.iloc[rows])["prediction"].astype(int).to_numpy()
+    assert (predicted == digits.target[rows]).mean() == pytest.approx(result["exact"]["accuracy"], abs=1e-6)
+    assert run.record["source"] == {"name": "digits"}
+
+
+@pytest.mark.parametrize("method", ["htaf", "ss"])
+def test_the_best_epoch_is_kept_with_its_sharpness(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any
+) -> None:
+    seen: dict[int, tuple[Any, Any]] = {}
+    validation_losses(monkeypatch, lambda epoch: float(abs(epoch - 1)))  # the second epoch is the best
+
+    def look(self: Training) -> None:
+        module = next(m for m in self.net.modules() if isinstance(m, (HTAF, ScaledSigmoid)))
+        values = module.alphas if isinstance(module, HTAF) else (module.beta,)
+        seen[self.current_epoch] = (values, {k: v.clone() for k, v in self.net.state_dict().items()})
+
+    monkeypatch.setattr(Training, "on_validation_epoch_end", look)
+    run = train(tmp_path / "run", table, Recipe(method=method, hidden=(8,), epochs=5, batch_size=16, lr=0.02))
+    assert run.record["best_epoch"] == 1
+    share = (2 / 5) / 0.7
+    start, end = ((1.0, 2.0), (2.0, 11.0)) if method == "htaf" else ((2.0,), (22.0,))
+    expected = tuple(s ** (1 - share) * e**share for s, e in zip(start, end, strict=True))
+    values, weights = seen[1]
+    names = ("alpha0", "alpha1") if method == "htaf" else ("beta",)
+    stored = tuple(run.record["model"]["activation"][name] for name in names)
+    assert stored == values == pytest.approx(expected)
+    for name, value in run.model(exact=False).state_dict().items():
+        assert torch.equal(value, weights[name])
+    assert any(not torch.equal(weights[name], seen[4][1][name]) for name in weights)
+    assert evaluate(run, table)["smooth"] == run.record["metrics"]["smooth"]["test"]
+
+
+@pytest.mark.parametrize(
+    ("method", "best", "patience", "epochs_run"),
+    [
+        ("htaf", 0, 2, 7),  # sharpening ends with epoch 4
+        ("htaf", 5, 2, 8),
+        ("ste", 0, 2, 3),
+        ("ste", 3, 1, 5),
+        ("ste", 0, 0, 10),
+        ("htaf", 0, 9, 10),
+    ],
+)
+def test_early_stopping_counts_from_the_end_of_sharpening(
+    table: Table,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: Any,
+    best: int,
+    patience: int,
+    epochs_run: int,
+) -> None:
+    validation_losses(monkeypatch, lambda epoch: float(abs(epoch - best)))
+    recipe = Recipe(method=method, hidden=(4,), epochs=10, batch_size=64, sharpen_fraction=0.5, patience=patience)
+    record = train(tmp_path / "run", table, recipe, checkpoint_seconds=100.0).record
+    assert (record["best_epoch"], record["epochs_run"]) == (best, epochs_run)
+
+
+# ---- the same again ----
+
+
+def test_same_seed_same_bits(runs: Callable[[str], Run], table: Table, tmp_path: Path) -> None:
+    torch.manual_seed(12345)  # the global generator has no say
+    np.random.seed(3)  # noqa: NPY002
+    again = train(tmp_path / "again", table)
+    assert outcome(again) == outcome(runs("htaf"))
+    other = train(tmp_path / "other", table, seed=1)
+    assert other.record["model_sha256"] != again.record["model_sha256"]
+    assert other.record["metrics"] != again.record["metrics"]
+
+
+def test_a_finished_run_is_not_trained_again(
+    runs: Callable[[str], Run], table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runs("htaf")
+    times = {p.name: p.stat().st_mtime_ns for p in run.path.iterdir()}
+    monkeypatch.setattr(FIT, "_train", lambda *args: pytest.fail("trained again"))
+    assert train(run.path, table).record == run.record
+    assert {p.name: p.stat().st_mtime_ns for p in run.path.iterdir()} == times
+
+
+def test_another_run_in_the_folder(runs: Callable[[str], Run], table: Table, tmp_path: Path) -> None:
+    run = runs("htaf")
+    with pytest.raises(RunError, match=r"holds another run \(recipe.lr: 0.02 there, 0.5 here\)"):
+        train(run.path, table, Recipe(hidden=(8,), epochs=4, batch_size=16, lr=0.5))
+    with pytest.raises(RunError, match=r"seed: 0 there, 1 here"):
+        train(run.path, table, seed=1)
+    with pytest.raises(RunError, match=r"data.fingerprint"):
+        train(run.path, load(write_csv(tmp_path / "made.csv", seed=5), target="y"))
+    assert open_run(run.path).record == run.record
+
+
+def test_a_folder_with_other_files(table: Table, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match="new or empty folder"):
+        train(tmp_path, table)
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+# ---- stopped and resumed ----
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "epoch", "after"),
+    [
+        (Training, "training_step", 0, False),  # before the first step: nothing to resume from
+        (Training, "training_step", 2, True),  # in the middle of an epoch
+        (History, "on_train_epoch_end", 1, True),  # before its checkpoint
+        (AtomicCheckpoint, "on_train_epoch_end", 1, True),  # right after one
+        (AtomicCheckpoint, "on_train_epoch_end", 3, True),  # after the last one
+    ],
+)
+def test_resumed_is_uninterrupted(
+    runs: Callable[[str], Run], table: Table, tmp_path: Path, owner: type, name: str, epoch: int, after: bool
+) -> None:
+    out = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, owner, name, epoch, after=after)
+        with pytest.raises(Stopped):
+            train(out, table)
+    with pytest.raises(RunError, match="not finished"):
+        open_run(out)
+    torch.manual_seed(999)
+    assert outcome(train(out, table)) == outcome(runs("htaf"))
+    assert sorted(p.name for p in out.iterdir()) == FILES
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(method="ste", hidden=(8, 4), epochs=5, batch_size=16, schedule="cosine", weight_decay=0.1),
+        Recipe(method="ss", hidden=(8,), epochs=5, batch_size=16, schedule="constant", batch_norm=False),
+        Recipe(method="relu", hidden=(8,), epochs=5, batch_size=16),
+    ],
+)
+def test_resumed_twice_by_other_recipes(table: Table, tmp_path: Path, recipe: Recipe) -> None:
+    for epoch in (1, 3):
+        with pytest.MonkeyPatch.context() as patch:
+            stop_at(patch, Training, "training_step", epoch, after=True)
+            with pytest.raises(Stopped):
+                train(tmp_path / "run", table, recipe)
+    assert outcome(train(tmp_path / "run", table, recipe)) == outcome(train(tmp_path / "whole", table, recipe))
+
+
+def test_resumed_takes_up_where_it_was(table: Table, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, Training, "training_step", 3)
+        with pytest.raises(Stopped):
+            train(tmp_path / "run", table)
+    names = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == ["epoch-000001.ckpt", "epoch-000002.ckpt"]  # the last two stay
+    epochs: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        original = Training.training_step
+        patch.setattr(
+            Training,
+            "training_step",
+            lambda self, batch, i: (epochs.append(self.current_epoch), original(self, batch, i))[1],
+        )
+        train(tmp_path / "run", table)
+    assert set(epochs) == {3}
+
+
+def test_stopped_between_early_stop_and_the_record(table: Table, tmp_path: Path) -> None:
+    recipe = Recipe(method="ste", hidden=(4,), epochs=9, batch_size=64, patience=2)
+    with pytest.MonkeyPatch.context() as losses:
+        validation_losses(losses, lambda epoch: float(epoch))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(FIT, "finish_run", lambda *args: (_ for _ in ()).throw(Stopped))
+            with pytest.raises(Stopped):
+                train(tmp_path / "run", table, recipe)
+        assert train(tmp_path / "run", table, recipe).record["epochs_run"] == 3
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_a_damaged_checkpoint_is_passed_over(
+    runs: Callable[[str], Run], table: Table, tmp_path: Path, damaged: int
+) -> None:
+    out = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, Training, "training_step", 3)
+        with pytest.raises(Stopped):
+            train(out, table)
+    for path in sorted((out / "checkpoints").iterdir())[-damaged:]:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.warns(UserWarning, match="is damaged") as warned:
+        run = train(out, table)
+    told = [str(w.message) for w in warned if "is damaged" in str(w.message)]
+    assert len(told) == damaged
+    assert all("going back to the one before" in line for line in told)
+    assert outcome(run) == outcome(runs("htaf"))
+
+
+def test_resumed_with_the_threads_it_began_with(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(2)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            stop_at(patch, Training, "training_step", 1)
+            with pytest.raises(Stopped):
+                train(tmp_path / "run", table)
+    finally:
+        torch.set_num_threads(1)
+    seen: dict[str, int] = {}
+    for owner, name in ((Training, "training_step"), (FIT, "measure"), (FIT, "layer_statistics")):
+        original = getattr(owner, name)
+
+        def spy(*args: Any, name: str = name, original: Any = original) -> Any:
+            seen[name] = torch.get_num_threads()
+            return original(*args)
+
+        monkeypatch.setattr(owner, name, spy)
+    run = train(tmp_path / "run", table)
+    assert seen == {"training_step": 2, "measure": 2, "layer_statistics": 2}
+    assert run.record["threads"] == 2
+    assert torch.get_num_threads() == 1
+
+
+def test_control_c(runs: Callable[[str], Run], table: Table, tmp_path: Path) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.MonkeyPatch.context() as patch:
+        original = Training.training_step
+
+        def interrupted(self: Training, batch: Any, i: int) -> Any:
+            if self.current_epoch == 2:
+                signal.raise_signal(signal.SIGINT)
+            return original(self, batch, i)
+
+        patch.setattr(Training, "training_step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path / "run", table)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert outcome(train(tmp_path / "run", table)) == outcome(runs("htaf"))
+
+
+# ---- what goes wrong ----
+
+
+def test_a_loss_that_is_no_number_names_the_epoch(table: Table, tmp_path: Path) -> None:
+    with pytest.raises(
+        TrainingError, match=r"training loss became (nan|inf) in epoch [01]: lower lr or check the data"
+    ):
+        train(tmp_path / "run", table, Recipe(method="relu", hidden=(8,), epochs=2, lr=1e30, batch_norm=False))
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_a_loss_that_is_no_number_later(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Training.training_step
+
+    def broken(self: Training, batch: Any, i: int) -> Any:
+        return original(self, [part * (float("nan") if self.current_epoch == 2 else 1.0) for part in batch], i)
+
+    monkeypatch.setattr(Training, "training_step", broken)
+    with pytest.raises(TrainingError, match="became nan in epoch 2"):
+        train(tmp_path / "run", table)
+
+
+def test_no_finite_validation_loss(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    validation_losses(monkeypatch, lambda epoch: float("nan"))
+    with pytest.raises(RunError, match=r"no epoch of .* had a finite validation loss"):
+        train(tmp_path / "run", table)
+
+
+@pytest.mark.parametrize("call", [1, 2, 3, 7, 8, 10])
+def test_disk_full(table: Table, tmp_path: Path, call: int) -> None:
+    """The files of two epochs in order: record, then checkpoint and metrics twice; metrics, plot, weights,
+    preprocessing, record."""
+    out, recipe = tmp_path / "run", Recipe(hidden=(4,), epochs=2, batch_size=64)
+    original, calls = os.fsync, 0
+
+    def full(handle: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls >= call:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(handle)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left on device"):
+            train(out, table, recipe)
+    left = [p.name for p in out.rglob("*")]
+    assert not [name for name in left if name.startswith(".") or name.endswith(".tmp")]
+    if call == 1:
+        assert left == []
+    else:
+        assert json.loads((out / "record.json").read_text())["status"] == "running"
+        for path in (out / "checkpoints").glob("*.ckpt"):
+            torch.load(path, weights_only=True)
+    run = train(out, table, recipe)
+    assert outcome(run) == outcome(train(tmp_path / "whole", table, recipe))
+    assert sorted(p.name for p in out.iterdir()) == FILES
+
+
+# ---- evaluating other data ----
+
+
+def test_evaluate_other_data(runs: Callable[[str], Run], table: Table, tmp_path: Path) -> None:
+    run = runs("htaf")
+    other = load(write_csv(tmp_path / "made.csv", seed=9), target="y")
+    with pytest.raises(RunError, match="trained on other data"):
+        evaluate(run, other)
+    result = evaluate(run, other, part="all")
+    assert result["rows"] == 80
+    predicted = run.predict(other.features)["prediction"].to_numpy()
+    assert result["exact"]["rmse"] == pytest.approx(np.sqrt(np.mean((predicted - other.target) ** 2)), rel=1e-5)
+    with pytest.raises(ValueError, match="expected a table for regression, got one for classification"):
+        evaluate(run, load("digits"), part="all")
+
+
+def test_evaluate_a_real_valued_run(runs: Callable[[str], Run], table: Table) -> None:
+    result = evaluate(runs("relu"), table, part="train")
+    assert (result["exact"], result["gap"], result["rows"]) == (None, None, 56)
+
+
+def test_other_data_may_lack_a_class(tmp_path: Path) -> None:
+    """Codes follow the classes that a table holds: q and r are 1 and 2 in one table, 0 and 1 in the other."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"t": np.array(["p", "q", "r"] * 40), "a": np.array([-1.0, 0.0, 1.0] * 40)})
+    frame["a"] += 0.1 * rng.normal(size=120)
+    frame.to_csv(tmp_path / "three.csv", index=False)
+    frame[frame["t"] != "p"].to_csv(tmp_path / "two.csv", index=False)
+    three, two = load(tmp_path / "three.csv", target="t"), load(tmp_path / "two.csv", target="t")
+    recipe = Recipe(method="relu", hidden=(16,), epochs=20, batch_size=16, lr=0.05)
+    run = train(tmp_path / "run", three, recipe, checkpoint_seconds=100.0)
+    result = evaluate(run, two, part="all")
+    predicted = run.predict(two.features)["prediction"].to_numpy()
+    truth = np.array(two.classes, dtype=object)[two.target]
+    assert result["smooth"]["accuracy"] == pytest.approx((predicted == truth).mean(), abs=1e-6)
+    assert result["smooth"]["accuracy"] > 0.8
+
+
+def test_unknown_classes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=60), "t": np.array(["p", "q"] * 30)})
+    frame.to_csv(tmp_path / "known.csv", index=False)
+    frame.replace({"t": {"p": "z"}}).to_csv(tmp_path / "new.csv", index=False)
+    run = train(
+        tmp_path / "run", load(tmp_path / "known.csv", target="t"), Recipe(hidden=(4,), epochs=1, batch_size=64)
+    )
+    with pytest.raises(ValueError, match="expected the classes p, q, got z too"):
+        evaluate(run, load(tmp_path / "new.csv", target="t"), part="all")
+
+
+def test_forward_keeps_the_training_flag() -> None:
+    model = torch.nn.Linear(2, 1).train()
+    forward(model, torch.randn(3, 2))
+    assert model.training

@@ -1,0 +1,165 @@
+"""Batches that depend on seed and epoch alone, the sharpened module, and the metrics."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import mean_absolute_error, r2_score, roc_auc_score
+
+from htaf.activations import HTAF
+from htaf.models.build import build
+from htaf.training.metrics import headline, metrics
+from htaf.training.module import EpochBatches, Training, loaders
+from htaf.training.recipe import Recipe
+
+
+def batches(rows: int, size: int, seed: int = 0, epoch: int = 0) -> list[list[int]]:
+    sampler = EpochBatches(rows, size, seed)
+    sampler.set_epoch(epoch)
+    found = [part.tolist() for part in sampler]
+    assert len(found) == len(sampler)
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.integers(2, 80), size=st.integers(2, 20), seed=st.integers(0, 9), epoch=st.integers(0, 9))
+def test_every_row_once(rows: int, size: int, seed: int, epoch: int) -> None:
+    parts = batches(rows, size, seed, epoch)
+    assert sorted(row for part in parts for row in part) == list(range(rows))
+    assert all(len(part) == size for part in parts[:-1])
+    assert 2 <= len(parts[-1]) <= size + 1  # one left-over row joins: batch norm needs two
+
+
+def test_order_is_a_function_of_seed_and_epoch() -> None:
+    first = batches(50, 8, seed=3, epoch=5)
+    torch.rand(100)  # the global generator has no say
+    assert batches(50, 8, seed=3, epoch=5) == first
+    assert batches(50, 8, seed=3, epoch=6) != first
+    assert batches(50, 8, seed=4, epoch=5) != first
+
+
+def test_a_resumed_sampler_needs_no_history() -> None:
+    sampler = EpochBatches(30, 7, 1)
+    seen = []
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        seen.append([part.tolist() for part in sampler])
+    assert batches(30, 7, seed=1, epoch=2) == seen[2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes"), [(9, [4, 5]), (10, [4, 4, 2]), (8, [4, 4]), (5, [5]), (3, [3]), (4, [4]), (1, [1])]
+)
+def test_sizes(rows: int, sizes: list[int]) -> None:
+    assert [len(part) for part in batches(rows, 4)] == sizes
+
+
+def test_loaders_keep_rows_and_targets_together() -> None:
+    x, y = torch.arange(20.0).reshape(10, 2), torch.arange(10)
+    train, validation = loaders((x, y), (x[:3], y[:3]), 4, seed=0)
+    parts = list(train)
+    assert [len(part[0]) for part in parts] == [4, 4, 2]
+    for inputs, targets in parts:
+        assert torch.equal(inputs[:, 0], 2.0 * targets)
+    ((inputs, targets),) = list(validation)
+    assert torch.equal(inputs, x[:3])  # in order
+    assert torch.equal(targets, y[:3])
+
+
+def test_sharpen_sets_the_pair_of_that_moment() -> None:
+    recipe = Recipe(hidden=(4, 4), batch_norm=False)
+    net = build(
+        {"kind": "mlp", "in_features": 2, "out_features": 1, "hidden": [4, 4], "batch_norm": False}
+        | {"activation": recipe.activation()}
+    )
+    module = Training(net, recipe, "regression", 100)
+    found = [m for m in net.modules() if isinstance(m, HTAF)]
+    module.sharpen(0.0)
+    assert [m.alphas for m in found] == [(1.0, 2.0)] * 2
+    module.sharpen(0.35)  # halfway to 0.7: the geometric means
+    assert found[0].alphas == pytest.approx((math.sqrt(2), math.sqrt(22)))
+    module.sharpen(0.7)
+    assert [m.alphas for m in found] == [(2.0, 11.0)] * 2
+
+
+def test_no_sharpening_leaves_the_pair() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), HTAF(3.0, 7.3))
+    Training(net, Recipe(sharpen=False), "regression", 10).sharpen(0.0)
+    assert net[1].alphas == (3.0, 7.3)
+
+
+@pytest.mark.parametrize("method", ["htaf", "ste", "ss", "relu"])
+def test_the_exact_copy_is_no_part_of_the_state(method) -> None:
+    recipe = Recipe(method=method)
+    net = build(
+        {"kind": "mlp", "in_features": 2, "out_features": 1, "hidden": [4], "batch_norm": True}
+        | {"activation": recipe.activation()}
+    )
+    module = Training(net, recipe, "regression", 10)
+    assert set(module.state_dict()) == {f"net.{name}" for name in net.state_dict()}
+
+
+@pytest.mark.parametrize("schedule", ["one_cycle", "cosine", "constant"])
+def test_schedules(schedule) -> None:
+    net = torch.nn.Linear(1, 1)
+    made = Training(net, Recipe(method="relu", lr=0.1, schedule=schedule), "regression", 20).configure_optimizers()
+    if schedule == "constant":
+        assert made.param_groups[0]["lr"] == 0.1
+        return
+    rates = []
+    for _ in range(20):
+        rates.append(made["optimizer"].param_groups[0]["lr"])
+        made["optimizer"].step()
+        made["lr_scheduler"]["scheduler"].step()
+    assert made["lr_scheduler"]["interval"] == "step"
+    assert max(rates) == pytest.approx(0.1, rel=0.05)
+    assert rates[-1] < 0.01
+    assert (rates[0] < 0.05) == (schedule == "one_cycle")
+
+
+def test_regression_metrics_are_in_the_units_of_the_target() -> None:
+    torch.manual_seed(0)
+    outputs, target = torch.randn(30, 1), torch.randn(30, 1)
+    found = metrics(outputs, target, "regression", scale=3.0)
+    y, t = outputs[:, 0].double().numpy(), target[:, 0].double().numpy()
+    assert found["rmse"] == pytest.approx(3 * ((y - t) ** 2).mean() ** 0.5)
+    assert found["mae"] == pytest.approx(3 * mean_absolute_error(t, y))
+    assert found["r2"] == pytest.approx(r2_score(t, y))
+    assert found["loss"] == pytest.approx(((y - t) ** 2).mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_classification_metrics(classes: int) -> None:
+    torch.manual_seed(0)
+    outputs, target = torch.randn(80, classes), torch.arange(80) % classes
+    found = metrics(outputs, target, "classification")
+    probability = outputs.double().softmax(1).numpy()
+    score = probability[:, 1] if classes == 2 else probability
+    assert found["auroc"] == pytest.approx(roc_auc_score(target.numpy(), score, multi_class="ovr"), rel=1e-6)
+    assert found["accuracy"] == pytest.approx((probability.argmax(1) == target.numpy()).mean())
+    assert found["loss"] == pytest.approx(torch.nn.functional.cross_entropy(outputs, target).item())
+
+
+def test_undefined_metrics_are_none() -> None:
+    outputs = torch.randn(5, 2)
+    assert metrics(outputs, torch.zeros(5, dtype=torch.int64), "classification")["auroc"] is None
+    assert metrics(torch.zeros(1, 1), torch.ones(1, 1), "regression")["r2"] is None
+    assert metrics(torch.full((2, 1), math.nan), torch.ones(2, 1), "regression")["loss"] is None
+
+
+def test_saturated_logits_do_not_tie() -> None:
+    outputs = torch.tensor([[0.0, 30.0], [0.0, 28.0], [0.0, 26.0], [0.0, 24.0]])  # float32 probabilities are all 1
+    found = metrics(outputs, torch.tensor([1, 1, 0, 0]), "classification")
+    assert found["auroc"] == 1.0
+
+
+def test_headline() -> None:
+    assert [headline("regression", 1), headline("classification", 2), headline("classification", 3)] == [
+        "rmse",
+        "auroc",
+        "accuracy",
+    ]

@@ -1,0 +1,163 @@
+"""Plans: candidates drawn once and without repetition, and errors before hours of work."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from htaf.training.plan import Plan, PlanError, Source, read_plan
+from htaf.training.recipe import Recipe
+
+GRID: dict[str, tuple[Any, ...]] = {
+    "alpha0,alpha1": ((2.0, 11.0), (1.0, 22.0), (0.5, 44.0)),
+    "lr": (1e-3, 3e-3),
+    "batch_norm": (False, True),
+}
+
+
+def plan(methods: Any = None, **options: Any) -> Plan:
+    return Plan("p", (Source("wine"),), {"htaf": GRID} if methods is None else methods, **options)
+
+
+@pytest.mark.parametrize("candidates", [1, 5, 12, 50])
+def test_draw(candidates: int) -> None:
+    drawn = plan(candidates=candidates).draw("htaf")
+    assert len(drawn) == min(candidates, 12) == plan(candidates=candidates).number("htaf")
+    texts = [json.dumps(c, sort_keys=True) for c in drawn]
+    assert len(set(texts)) == len(texts)
+    for candidate in drawn:
+        for names, value in candidate.items():
+            assert json.loads(value) in [list(v) if isinstance(v, tuple) else v for v in GRID[names]]
+
+
+def test_draw_depends_on_the_seed_alone() -> None:
+    assert plan(candidates=5).draw("htaf") == plan(candidates=5, splits=2).draw("htaf")
+    assert any(plan(candidates=5).draw("htaf") != plan(candidates=5, seed=seed).draw("htaf") for seed in (1, 2, 3))
+    assert plan(candidates=5).draw("htaf") == plan(candidates=9).draw("htaf")[:5]  # more candidates keep the first
+
+
+def test_adaptive_draws_nothing() -> None:
+    assert plan(adaptive=True).draw("htaf") == []
+    assert plan(adaptive=True, candidates=4).number("htaf") == 4
+
+
+def test_candidates_are_recipes_with_joint_fields() -> None:
+    base = Recipe(epochs=7, hidden=(8,))
+    made = plan(base=base)
+    recipes = [made.recipe("htaf", candidate) for candidate in made.draw("htaf")]
+    pairs = {(recipe.alpha0, recipe.alpha1) for recipe in recipes}
+    assert pairs == {(2.0, 11.0), (1.0, 22.0), (0.5, 44.0)}  # never crossed
+    assert {(recipe.epochs, recipe.hidden, recipe.method) for recipe in recipes} == {(7, (8,), "htaf")}
+    assert {(recipe.lr, recipe.batch_norm) for recipe in recipes} == {
+        (1e-3, False),
+        (1e-3, True),
+        (3e-3, False),
+        (3e-3, True),
+    }
+
+
+def test_lists_become_tuples() -> None:
+    made = plan({"ste": {"hidden": ((8,), (8, 4))}})
+    assert {made.recipe("ste", c).hidden for c in made.draw("ste")} == {(8,), (8, 4)}
+
+
+def test_an_empty_grid_is_one_candidate() -> None:
+    assert plan({"relu": {}}).draw("relu") == [{}]
+
+
+@pytest.mark.parametrize(
+    ("methods", "options", "words"),
+    [
+        ({}, {}, "at least one data set and one method"),
+        ({"tanh": {}}, {}, "expected methods of .*, got 'tanh'"),
+        ({"htaf": {"alpha": (1.0,)}}, {}, "expected fields of a recipe .*got {'alpha'}"),
+        ({"htaf": {"alpha0,alpha2": ((1.0, 2.0),)}}, {}, "got {'alpha2'}"),
+        ({"htaf": {"method": ("ste",)}}, {}, "got {'method'}"),
+        ({"htaf": {"lr": ()}}, {}, r"expected a list of values for 'lr', got \(\)"),
+        ({"htaf": {"alpha0": (-1.0,)}}, {}, "htaf: alpha0 must be > 0 and finite, got -1.0"),
+        ({"htaf": {"alpha0,alpha1": ((1.0,),)}}, {}, r"expected 2 values for 'alpha0,alpha1', got \[1.0\]"),
+        ({"htaf": {"alpha0,alpha1": (1.0,)}}, {}, "expected 2 values for 'alpha0,alpha1', got 1.0"),
+        ({"ste": {"slope": ("steep",)}}, {}, "ste: "),
+        ({"ste": {"lr": (1e-3, "fast")}}, {}, "ste: "),
+        ({"relu": {}}, {"candidates": 0}, "candidates and splits must be >= 1, got 0 and 5"),
+        ({"relu": {}}, {"splits": 0}, "got 12 and 0"),
+    ],
+)
+def test_plans_that_make_no_sense(methods: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        plan(methods, **options)
+
+
+def test_no_data() -> None:
+    with pytest.raises(PlanError, match="at least one data set"):
+        Plan("p", (), {"relu": {}})
+
+
+def test_labels() -> None:
+    assert Source("/data/churn.csv").label == "churn"
+    assert Source("wine", split="grouped").label == "wine (grouped)"
+
+
+def test_the_example_of_the_docstring(tmp_path: Path) -> None:
+    lines = inspect.cleandoc(read_plan.__doc__ or "").splitlines()
+    example = "\n".join(line.strip() for line in lines if line.startswith("    ") and "PlanError" not in line)
+    (tmp_path / "mine.toml").write_text(example)
+    made = read_plan(tmp_path / "mine.toml")
+    assert (made.name, made.candidates, made.splits) == ("mine", 6, 3)
+    assert made.sources == (Source("churn.csv", target="Churn"), Source("wine"))
+    assert made.base == Recipe(epochs=50)
+    assert {k: tuple(v) for k, v in made.methods["htaf"].items()} == {
+        "alpha0,alpha1": ([2, 11], [1, 22]),
+        "lr": (1e-3, 3e-3),
+    }
+    assert made.methods["ste"] == {"slope": ("sigmoid", "tanh")}
+    recipes = [made.recipe("htaf", c) for c in made.draw("htaf")]
+    assert {(r.alpha0, r.alpha1, r.lr) for r in recipes} == {
+        (a, b, lr) for a, b in ((2.0, 11.0), (1.0, 22.0)) for lr in (1e-3, 3e-3)
+    }
+    json.dumps(made.describe(), allow_nan=False)
+
+
+GOOD = 'data = [{name = "wine"}]\n[methods.relu]\n'
+
+
+def test_name_of_the_file_is_the_default(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text("seed = 4\nadaptive = true\n" + GOOD)
+    made = read_plan(tmp_path / "small.toml")
+    assert (made.name, made.seed, made.adaptive, made.candidates) == ("small", 4, True, 12)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name = ", "is not TOML"),
+        (b"\xff\xfe", "is not TOML"),
+        ("colour = 1\n" + GOOD, "expected the keys .*, got colour"),
+        ('data = [{name = "wine", kind = "red"}]\n[methods.relu]\n', "kind"),
+        ('data = [{target = "x"}]\n[methods.relu]\n', "name"),
+        ('data = "wine"\n[methods.relu]\n', "bad.toml: "),
+        ('data = [{name = "wine"}]\n', "at least one data set and one method"),
+        ('data = [{name = "wine"}]\n[methods.htaf]\nalpha0 = [-1.0]\n', "alpha0 must be > 0 and finite, got -1.0"),
+        ('data = [{name = "wine"}]\n[methods.htaf]\nlr = 0.1\n', "bad.toml: "),
+        (GOOD + "[recipe]\nepochz = 3\n", "epochz"),
+        (GOOD + "[recipe]\nlr = -1.0\n", "lr must be > 0"),
+        (GOOD + "[recipe]\nepochs = 2.5\n", "epochs"),
+        ("candidates = 0\n" + GOOD, "candidates and splits must be >= 1"),
+        ('candidates = "many"\n' + GOOD, "bad.toml: "),
+    ],
+)
+def test_bad_files(tmp_path: Path, text: str | bytes, words: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(PlanError, match=words) as caught:
+        read_plan(path)
+    assert "bad.toml" in str(caught.value)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="No such file"):
+        read_plan(tmp_path / "none.toml")

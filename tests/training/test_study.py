@@ -1,0 +1,472 @@
+"""Studies: chosen on validation, nothing computed twice, everything told after a stop."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pandas as pd
+import pytest
+import torch
+
+from htaf.data.reading import DataError
+from htaf.runs import to_json, write_atomic
+from htaf.training.plan import Plan, Source
+from htaf.training.recipe import Recipe
+from htaf.training.study import Cell, StudyError, cell_path, markdown, run_cells, run_study, table_of
+
+STUDY = sys.modules["htaf.training.study"]
+BASE = Recipe(hidden=(4,), epochs=1, batch_size=64, patience=0)
+LRS = (0.01, 0.02, 0.03, 0.04)
+REAL_POOL = STUDY._pool
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small trainings on many threads only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    return Source(str(write_csv(tmp_path_factory.mktemp("data") / "made.csv")), target="y")
+
+
+def write_csv(path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=60), "b": rng.normal(size=60)})
+    frame["y"] = 10 * (frame["a"] > 0) + frame["b"]
+    frame["t"] = np.where(frame["y"] > 5, "high", "low")
+    frame.to_csv(path, index=False)
+    return path
+
+
+def plan_of(source: Source, methods: Any = None, **options: Any) -> Plan:
+    methods = {"relu": {"lr": LRS}} if methods is None else methods
+    return Plan("s", (source,), methods, base=BASE, **{"candidates": 4, "splits": 2, **options})
+
+
+class Here:
+    """An executor that works in this process, at once: no time for starting workers."""
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def pool(workers: int, threads: int) -> Iterator[Here | None]:
+        yield Here() if workers else None
+
+    monkeypatch.setattr(STUDY, "_pool", pool)
+
+
+def fabricated(validation: float, test: float, *, smooth: float = 0.0, headline: str = "rmse", seconds: float = 1.5):
+    def parts(v: float, t: float) -> dict[str, Any]:
+        return {"validation": {headline: v}, "test": {headline: t}}
+
+    return {
+        "headline": headline,
+        "seconds": seconds,
+        "metrics": {"exact": parts(validation, test), "smooth": parts(smooth, smooth)},
+    }
+
+
+class Computed:
+    """Stands for `compute_cell`: a record from a function of the cell, and a list of what was computed."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, record: Callable[[Cell], Any]) -> None:
+        self.record, self.cells = record, list[Cell]()
+        patch.setattr(STUDY, "compute_cell", self)
+
+    def __call__(self, cell: Cell, out: Path, key: str) -> Any:
+        self.cells.append(cell)
+        record = self.record(cell)
+        write_atomic(cell_path(out, key), to_json(record))
+        return record
+
+
+def by_lr(cell: Cell) -> dict[str, Any]:
+    return fabricated(1 + cell.recipe.lr, 5 - cell.recipe.lr + cell.seed)
+
+
+def trials(out: Path) -> list[optuna.trial.FrozenTrial]:
+    storage = f"sqlite:///{out / 'search.db'}"
+    names = [s.study_name for s in optuna.get_all_study_summaries(storage)]
+    return [t for name in names for t in optuna.load_study(study_name=name, storage=storage).trials]
+
+
+def states(out: Path) -> dict[str, int]:
+    found = [t.state.name for t in trials(out)]
+    return {name: found.count(name) for name in set(found)}
+
+
+# ---- one real study by worker processes ----
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory, source: Source) -> tuple[Path, Plan, dict[str, Any]]:
+    methods = {
+        "htaf": {"alpha0,alpha1": ((2.0, 11.0),)},
+        "ste": {"slope": ("sigmoid", "tanh")},
+        "ss": {"beta": (10.0,)},
+        "relu": {"lr": (0.01,)},
+    }
+    out, plan = tmp_path_factory.mktemp("study"), plan_of(source, methods, candidates=2, splits=1)
+    return out, plan, run_study(plan, out)
+
+
+def test_every_method_runs(real: tuple[Path, Plan, dict[str, Any]]) -> None:
+    out, _, report = real
+    assert report["failures"] == []
+    assert [row["method"] for row in report["rows"]] == ["htaf", "ste", "ss", "relu"]
+    for row in report["rows"]:
+        assert (row["data"], row["metric"], row["candidates"]) == ("made", "rmse", 1 + (row["method"] == "ste"))
+        assert (row["exact"] is None) == (row["method"] == "relu")
+        assert len(row["smooth"]["values"]) == 1
+        assert row["recipe"]["method"] == row["method"]
+    assert (out / "report.json").read_text() == to_json(report)
+    assert (out / "report.md").read_text() == markdown(report)
+    assert not list((out / "work").iterdir())
+    assert len(list((out / "cells").iterdir())) == 5  # the chosen one's split 0 is a cell of the search
+
+
+def test_the_store_is_a_readable_sqlite_file(real: tuple[Path, Plan, dict[str, Any]]) -> None:
+    with sqlite3.connect(real[0] / "search.db") as database:
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert database.execute("SELECT count(*) FROM trials WHERE state = 'COMPLETE'").fetchone() == (5,)
+
+
+def test_a_real_study_again_computes_nothing(
+    real: tuple[Path, Plan, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, plan, report = real
+    times = {p.name: p.stat().st_mtime_ns for p in (out / "cells").iterdir()}
+    monkeypatch.setattr(STUDY, "ProcessPoolExecutor", lambda *args, **options: pytest.fail("a worker was started"))
+    assert run_study(plan, out) == report
+    assert {p.name: p.stat().st_mtime_ns for p in (out / "cells").iterdir()} == times
+
+
+def test_a_killed_worker(source: Source, tmp_path: Path, here: None) -> None:
+    cells = [Cell(dataclasses.replace(BASE, lr=lr), 0, source) for lr in LRS[:2]]
+    before = multiprocessing.active_children()
+
+    def kill() -> None:
+        for _ in range(600):
+            for child in multiprocessing.active_children():
+                if child.pid is not None and child not in before:
+                    os.kill(child.pid, signal.SIGKILL)
+                    return
+            time.sleep(0.05)
+
+    killer = threading.Thread(target=kill)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(STUDY, "_pool", REAL_POOL)
+        killer.start()
+        with pytest.raises(StudyError, match=r"a worker process died .*0 of 2 cells are done and kept"):
+            run_cells(cells, tmp_path)
+        killer.join()
+    records, failures = run_cells(cells, tmp_path)
+    assert set(records) == set(cells)
+    assert failures == {}
+
+
+# ---- choosing and reporting ----
+
+
+def test_chosen_on_validation_of_the_exact_network(source: Source, tmp_path: Path) -> None:
+    """Stored cells are read: validation, test and the smooth network each prefer another candidate."""
+    plan = plan_of(source, {"htaf": {"lr": LRS[:3]}}, splits=3)
+    figures = {LRS[0]: (1.0, 9.0, 7.0), LRS[1]: (2.0, 0.5, 6.0), LRS[2]: (3.0, 8.0, 0.1)}
+    for candidate in plan.draw("htaf"):
+        recipe = plan.recipe("htaf", candidate)
+        validation, test, smooth = figures[recipe.lr]
+        for seed, more in enumerate((0.0, 1.0, 5.0)):
+            cell = Cell(recipe, seed, source)
+            record = fabricated(validation, test + more, smooth=smooth)
+            write_atomic(cell_path(tmp_path, cell.key(table_of(source, None))), to_json(record))
+    plan = dataclasses.replace(plan, reference={("made", "htaf"): (2.106, 0.02)})
+    report = run_study(plan, tmp_path)
+    (row,) = report["rows"]
+    assert row["recipe"]["lr"] == LRS[0]
+    assert row["validation"] == 1.0
+    assert row["exact"]["values"] == [9.0, 10.0, 14.0]
+    assert row["exact"]["mean"] == pytest.approx(11.0)
+    assert row["exact"]["error"] == pytest.approx((7 / 3) ** 0.5)  # variance (4 + 1 + 9) / 2, over 3 splits
+    assert row["smooth"] == {"mean": 7.0, "error": 0.0, "values": [7.0, 7.0, 7.0]}
+    assert row["reference"] == {"mean": 2.106, "error": 0.02}
+    assert (row["candidates"], row["seconds"]) == (3, 4.5)
+    line = next(line for line in (tmp_path / "report.md").read_text().splitlines() if "| htaf |" in line)
+    assert line == "| made | rmse | htaf | 11.000 (1.528) | 7.000 (0.000) | 2.106 (0.020) | 3 | lr=0.01 |"
+
+
+@pytest.mark.parametrize(("target", "headline", "best"), [("y", "rmse", 0.01), ("t", "auroc", 0.04)])
+def test_direction(
+    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch, target: str, headline: str, best: float
+) -> None:
+    Computed(monkeypatch, lambda cell: fabricated(cell.recipe.lr, 0.0, headline=headline))
+    report = run_study(plan_of(dataclasses.replace(source, target=target)), tmp_path)
+    assert report["rows"][0]["recipe"]["lr"] == best
+
+
+def test_a_real_valued_network_is_scored_as_it_is(
+    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def record(cell: Cell) -> dict[str, Any]:
+        made = fabricated(0.0, 0.0, smooth=cell.recipe.lr)
+        return made | {"metrics": made["metrics"] | {"exact": None}}
+
+    Computed(monkeypatch, record)
+    (row,) = run_study(plan_of(source, splits=1), tmp_path)["rows"]
+    assert row["exact"] is None
+    assert row["smooth"] == {"mean": 0.01, "error": None, "values": [0.01]}
+    assert "| relu | - | 0.010 | - |" in (tmp_path / "report.md").read_text()
+
+
+def test_cells_with_one_recipe_are_computed_once(
+    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = Computed(monkeypatch, by_lr)
+    plan = plan_of(source, {"ste": {"alpha0": (1.0, 2.0, 3.0)}}, splits=1)  # a straight-through has no alpha0
+    report = run_study(plan, tmp_path)
+    assert len(computed.cells) == 1
+    assert report["rows"][0]["candidates"] == 3
+
+
+def test_keys(source: Source, tmp_path: Path) -> None:
+    table = table_of(source, None)
+    key = Cell(BASE, 0, source).key(table)
+    moved = dataclasses.replace(source, name=str(write_csv(tmp_path / "made.csv")))
+    assert Cell(BASE, 0, moved).key(table_of(moved, None)) == key  # where the data lie does not matter
+    others = [
+        Cell(BASE, 1, source),
+        Cell(dataclasses.replace(BASE, lr=0.5), 0, source),
+        Cell(BASE, 0, dataclasses.replace(source, split="grouped")),
+    ]
+    assert len({key, *(cell.key(table) for cell in others)}) == 4
+    target = dataclasses.replace(source, target="t")
+    assert Cell(BASE, 0, target).key(table_of(target, None)) != key
+
+
+# ---- stopped, failed, damaged ----
+
+
+def test_finished_cells_are_shared_by_plans(
+    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = Computed(monkeypatch, by_lr)
+    run_study(plan_of(source), tmp_path)
+    assert len(computed.cells) == 5
+    computed.cells.clear()
+    run_study(plan_of(source, splits=3), tmp_path)
+    assert [cell.seed for cell in computed.cells] == [2]
+
+
+class Stopping:
+    """A record of every cell until `left` is used up, then Ctrl-C."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def __call__(self, cell: Cell) -> dict[str, Any]:
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+        return by_lr(cell)
+
+
+@pytest.mark.parametrize("stop", [0, 2, 4])
+def test_a_stopped_study_goes_on(
+    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    computed = Computed(monkeypatch, Stopping(stop))
+    with pytest.raises(KeyboardInterrupt):
+        run_study(plan_of(source), tmp_path / "run")
+    assert len(list((tmp_path / "run").glob("cells/*.json"))) == stop
+    computed.record = by_lr
+    computed.cells.clear()
+    report = run_study(plan_of(source), tmp_path / "run")
+    assert len(computed.cells) == 5 - stop
+    assert states(tmp_path / "run") == {"COMPLETE": 4}
+    assert report == run_study(plan_of(source), tmp_path / "whole")
+
+
+def test_an_adaptive_study_goes_on(source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(source, {"ste": {"lr": LRS, "batch_norm": (False, True)}}, adaptive=True, candidates=6)
+    computed = Computed(monkeypatch, Stopping(2))
+    with pytest.raises(KeyboardInterrupt):
+        run_study(plan, tmp_path)
+    computed.record = by_lr
+    report = run_study(plan, tmp_path)
+    assert states(tmp_path) == {"COMPLETE": 6}
+    assert report["rows"][0]["candidates"] == 6
+    tried = {t.params["lr"] for t in trials(tmp_path)}
+    assert report["rows"][0]["recipe"]["lr"] == min(float(lr) for lr in tried)
+
+
+def test_stopped_while_candidates_were_written_down(
+    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = Computed(monkeypatch, by_lr)
+    enqueue, calls = optuna.Study.enqueue_trial, 0
+
+    def stopping(self: optuna.Study, *args: Any, **options: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        enqueue(self, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optuna.Study, "enqueue_trial", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            run_study(plan_of(source), tmp_path)
+    run_study(plan_of(source), tmp_path)
+    assert {cell.recipe.lr for cell in computed.cells} == set(LRS)
+    assert len(trials(tmp_path)) == 4
+
+
+def test_stopped_while_a_trial_was_asked_for(
+    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial without its parameters must not be taken for the base recipe."""
+    computed = Computed(monkeypatch, Stopping(0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(STUDY, "_ask", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run_study(plan_of(source), tmp_path)
+    storage = f"sqlite:///{tmp_path / 'search.db'}"
+    name = optuna.get_all_study_summaries(storage)[0].study_name
+    optuna.load_study(study_name=name, storage=storage).ask()
+    computed.record = by_lr
+    report = run_study(plan_of(source), tmp_path)
+    assert {cell.recipe.lr for cell in computed.cells} == set(LRS)
+    assert report["rows"][0]["candidates"] == 4
+
+
+def test_told_by_another_machine_meanwhile(
+    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = f"sqlite:///{tmp_path / 'search.db'}"
+
+    def told(cell: Cell) -> dict[str, Any]:
+        name = optuna.get_all_study_summaries(storage)[0].study_name
+        study = optuna.load_study(study_name=name, storage=storage)
+        for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
+            study.tell(trial.number, 1 + float(trial.params["lr"]))
+        return by_lr(cell)
+
+    Computed(monkeypatch, told)
+    assert run_study(plan_of(source), tmp_path)["rows"][0]["candidates"] == 4
+
+
+def test_failures_are_reported_and_tried_again(
+    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(cell: Cell) -> dict[str, Any]:
+        if cell.recipe.lr in LRS[:2]:
+            raise OSError("No space left on device")
+        return by_lr(cell)
+
+    computed = Computed(monkeypatch, failing)
+    for _ in range(2):  # the second time it fails once more
+        report = run_study(plan_of(source), tmp_path)
+        assert report["failures"] == ["OSError: No space left on device"]
+        assert "Failed: OSError: No space left on device" in (tmp_path / "report.md").read_text()
+        assert (report["rows"][0]["recipe"]["lr"], report["rows"][0]["candidates"]) == (LRS[2], 2)
+    computed.record = by_lr
+    computed.cells.clear()
+    report = run_study(plan_of(source), tmp_path)
+    assert [cell.recipe.lr for cell in computed.cells if cell.seed == 0 and cell.recipe.lr in LRS[2:]] == []
+    assert (report["rows"][0]["recipe"]["lr"], report["rows"][0]["candidates"]) == (LRS[0], 4)
+    assert report["failures"] == []
+    assert report["rows"] == run_study(plan_of(source), tmp_path / "whole")["rows"]
+    computed.cells.clear()
+    assert run_study(plan_of(source), tmp_path) == report
+    assert computed.cells == []
+
+
+def test_a_failing_split_is_reported_and_tried_again(
+    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(cell: Cell) -> dict[str, Any]:
+        if cell.seed == 1:
+            raise ValueError("too few rows")
+        return by_lr(cell)
+
+    computed = Computed(monkeypatch, failing)
+    report = run_study(plan_of(source, splits=3), tmp_path)
+    assert report["failures"] == ["ValueError: too few rows"]
+    assert len(report["rows"][0]["exact"]["values"]) == 2
+    computed.record = by_lr
+    report = run_study(plan_of(source, splits=3), tmp_path)
+    assert report["failures"] == []
+    assert len(report["rows"][0]["exact"]["values"]) == 3
+
+
+def test_no_candidate_succeeds(source: Source, tmp_path: Path, here: None) -> None:
+    """Real trainings, with a learning rate at which every loss overflows."""
+    plan = plan_of(source, {"relu": {"lr": (1e30,), "batch_norm": (False,)}})
+    plan = dataclasses.replace(plan, base=dataclasses.replace(BASE, epochs=3, batch_size=8))
+    for _ in range(2):
+        with pytest.raises(StudyError, match=r"no candidate of relu on made succeeded: TrainingError: .*lower lr"):
+            run_study(plan, tmp_path)
+
+
+def test_a_damaged_cell_is_named_and_kept(
+    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Computed(monkeypatch, by_lr)
+    run_study(plan_of(source), tmp_path)
+    path = sorted((tmp_path / "cells").iterdir())[0]
+    path.write_bytes(path.read_bytes()[:-9])
+    damaged = path.read_bytes()
+    plan = plan_of(source, splits=2, seed=1)  # another search, which reads the same cells
+    with pytest.raises(StudyError, match=f"{path.name} is damaged: delete it to compute the cell again"):
+        run_study(plan, tmp_path)
+    assert path.read_bytes() == damaged
+    path.unlink()
+    assert run_study(plan, tmp_path)["failures"] == []
+
+
+def test_data_that_cannot_be_loaded(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        run_study(plan_of(Source(str(tmp_path / "none.csv"), target="y")), tmp_path)
+
+
+def test_a_cell_goes_on_from_its_checkpoint(source: Source, tmp_path: Path, here: None) -> None:
+    """The work folder of a stopped cell is a run folder: the same key finds it and resumes it."""
+    cell = Cell(dataclasses.replace(BASE, epochs=2), 0, source)
+    key = cell.key(table_of(source, None))
+    fit_module = sys.modules["htaf.training.fit"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fit_module, "finish_run", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run_cells([cell], tmp_path)
+    assert (tmp_path / "work" / key / "metrics.csv").exists()
+    records, _ = run_cells([cell], tmp_path)
+    assert json.loads(cell_path(tmp_path, key).read_text()) == records[cell]
+    assert not list((tmp_path / "work").iterdir())
