@@ -21,8 +21,9 @@ from torch import Tensor
 
 import htaf
 from htaf import functional
+from htaf.theory import PAPER_PAIRS
 
-PAIRS = [(0.1, 220.0), (0.5, 44.0), (1.0, 22.0), (2.0, 11.0), (3.0, 7.3), (5.0, 4.4)]
+PAIRS = PAPER_PAIRS
 LIMITS = [6.0, 20.0]
 POINTS = 4001
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from filelock import FileLock
 
 from htaf import cli, runs
 
@@ -367,3 +369,87 @@ def test_interrupt_says_how_to_go_on(htaf, table: Path, tmp_path: Path, monkeypa
     code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
     assert code == 130
     assert "same command" in one_line(err)
+
+
+def test_evaluate_small_odd_files(htaf, run: Path, table: Path, tmp_path: Path) -> None:
+    one = pd.read_csv(table).head(1)
+    one.to_csv(tmp_path / "one.csv", index=False)
+    code, out, err = htaf("evaluate", run, "--data", tmp_path / "one.csv", "--json")
+    assert code == 0, err
+    assert json.loads(out)["rows"] == 1
+    one.assign(label="perhaps").to_csv(tmp_path / "new.csv", index=False)
+    code, _, err = htaf("evaluate", run, "--data", tmp_path / "new.csv")
+    assert code == 1
+    assert "perhaps" in one_line(err)
+    assert htaf("evaluate", run, "--data", tmp_path / "one.csv", "--part", "test")[0] == 2
+    assert htaf("evaluate", run, "--data", table)[0] == 0, "the run's own file, by its path"
+
+
+def test_device_and_seed_that_are_not_there(htaf, table: Path, tmp_path: Path) -> None:
+    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
+    if not torch.cuda.is_available():
+        code, _, err = htaf(*words, "--device", "cuda")
+        assert code == 1
+        assert "cuda" in one_line(err)
+    assert htaf(*words, "--seed", "-1")[0] == 2
+    assert not (tmp_path / "r").exists()
+    assert htaf(*words)[0] == 0, "the corrected command is not held up by what failed"
+
+
+def test_two_processes_in_one_folder(htaf, table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    out.mkdir()
+    words = ("train", "tabular", "--data", table, "--target", "label", "--out", out, *QUICK)
+    with FileLock(out / runs.LOCK):
+        code, _, err = htaf(*words)
+    assert code == 1
+    assert "another process" in one_line(err)
+    assert htaf(*words)[0] == 0
+    assert not (out / runs.LOCK).exists()
+
+
+def test_a_finished_run_is_said_to_be_one(htaf, run: Path, table: Path) -> None:
+    code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", run, *QUICK)
+    assert code == 0
+    assert "finished before" in err
+
+
+def test_a_folder_named_like_a_set(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("train", "tabular", "--data", "digits", "--out", "digits", *QUICK)
+    assert htaf(*words)[0] == 0
+    assert htaf(*words)[0] == 0
+    assert json.loads((tmp_path / "digits" / "record.json").read_text())["source"]["name"] == "digits"
+    assert htaf("evaluate", "digits")[0] == 0
+
+
+def test_saturated_pair_is_noted(htaf, table: Path, tmp_path: Path) -> None:
+    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
+    with pytest.warns(UserWarning, match="ln 99"):
+        code, out, _ = htaf(*words, "--alpha0", "5", "--alpha1", "4.4", "--json")
+    assert code == 0
+    assert any("ln 99" in note for note in json.loads(out)["notes"])
+
+
+def test_study_with_a_broken_store(htaf, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text("data = [{name = 'digits'}]\n[recipe]\nepochs = 1\n[methods.relu]\n")
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "search.db").write_bytes(b"this is no database" * 100)
+    code, _, err = htaf("study", tmp_path / "plan.toml", "--out", tmp_path / "s")
+    assert code == 1
+    assert "search.db" in one_line(err)
+    code, _, err = htaf("study", tmp_path / "plan.toml", "--out", tmp_path / "s", "--storage", "nosuch://x")
+    assert code == 1
+    assert "nosuch" in one_line(err)
+
+
+def test_study_whose_cells_fail(htaf, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(
+        "data = [{name = 'digits'}]\nsplits = 1\n[recipe]\nepochs = 1\nbatch_norm = false\n"
+        "[methods.relu]\nlr = [1e-3, 1e30]\n"
+    )
+    code, out, err = htaf("study", tmp_path / "plan.toml", "--out", tmp_path / "s")
+    assert code == 1
+    assert "1 cells failed" in one_line(err)
+    assert "Failed: digits, relu, seed 0: " in out
+    assert "| digits | accuracy | relu |" in out

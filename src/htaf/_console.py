@@ -11,8 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from htaf.data.reading import DataError
-from htaf.runs import RunError
+from htaf._errors import HtafError
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -49,7 +48,7 @@ def plain_errors() -> Iterator[None]:
         yield
     except UsageError as error:
         fail(str(error), 2)
-    except (DataError, RunError) as error:
+    except HtafError as error:
         fail(str(error), 1)
     except KeyboardInterrupt:
         fail("stopped; the same command goes on from the last checkpoint", 130)
@@ -57,11 +56,6 @@ def plain_errors() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: head, less
     except OSError as error:
         fail(f"{error.filename or 'writing'}: {error.strerror or error}", 1)
-    except Exception as error:
-        known = {"TrainingError", "StudyError", "PlanError"}  # by name, so that predict need not import lightning
-        if type(error).__name__ not in known:
-            raise
-        fail(str(error), 1)
 
 
 def fail(message: str, code: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import signal
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,8 +15,9 @@ from rich.console import Console
 from rich.table import Table as TextTable
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from htaf._console import UsageError, figures, plain_errors, print_json, say_notes
-from htaf.training.recipe import RECIPES, Recipe
+from htaf._console import UsageError, fail, figures, plain_errors, print_json, say_notes
+from htaf.models.build import Method, SlopeName
+from htaf.training.recipe import RECIPES, Recipe, RecipeName
 
 app = tyro.extras.SubcommandApp()
 train = tyro.extras.SubcommandApp()
@@ -37,26 +40,23 @@ def own(text: str) -> Any:
 class Overrides:
     """Fields of the recipe to change; see `htaf.training.recipe.Recipe`."""
 
-    method: Annotated[
-        Literal["htaf", "ste", "ss", "relu"] | None, own("HTAF, straight-through, scaled sigmoid, ReLU.")
-    ] = None
+    method: Annotated[Method | None, own("HTAF, straight-through, scaled sigmoid, ReLU.")] = None
     epochs: Annotated[int | None, own("Most epochs.")] = None
     alpha0: Annotated[float | None, own("HTAF: width of the tails, > 0.")] = None
     alpha1: Annotated[float | None, own("HTAF: > 0; the slope at 0 is alpha0 alpha1 / 4.")] = None
     beta: Annotated[float | None, own("Scaled sigmoid: > 0.")] = None
-    slope: Annotated[
-        Literal["sigmoid", "tanh", "rectangular", "atan", "approx_sign", "htaf"] | None,
-        own("Straight-through: backward slope."),
-    ] = None
+    slope: Annotated[SlopeName | None, own("Straight-through: backward slope.")] = None
     sharpen: Annotated[bool | None, own("Move the parameters from a soft start to their final values.")] = None
     start: Annotated[tuple[float, ...] | None, own("Where sharpening starts: a pair, or one beta.")] = None
     hidden: Annotated[tuple[int, ...] | None, own("Sizes of the hidden layers.")] = None
     batch_norm: Annotated[bool | None, own("Normalise the pre-activations.")] = None
     lr: Annotated[float | None, own("Highest learning rate.")] = None
     batch_size: Annotated[int | None, own("Rows a step.")] = None
+    weight_decay: Annotated[float | None, own("Of AdamW.")] = None
+    schedule: Annotated[Literal["one_cycle", "cosine", "constant"] | None, own("Of the learning rate.")] = None
     patience: Annotated[int | None, own("Stop after so many epochs without a better exact network; 0 never.")] = None
 
-    def recipe(self, name: str) -> Recipe:
+    def recipe(self, name: RecipeName) -> Recipe:
         changes = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
         try:
             return dataclasses.replace(RECIPES[name](), **changes)
@@ -74,9 +74,7 @@ def train_tabular(
     target: Annotated[str | None, arg(help="Target column of a file.")] = None,
     task: Task = None,
     seed: Annotated[int, arg(help="Of the split, the weights and the order of the batches.")] = 0,
-    recipe: Annotated[
-        Literal["tabular-mlp", "tabular-paper", "tabular-quick"], arg(help="What the other flags start from.")
-    ] = "tabular-mlp",
+    recipe: Annotated[RecipeName, arg(help="What the other flags start from.")] = "tabular-mlp",
     overrides: OmitArgPrefixes[Overrides] = Overrides(),  # noqa: B008
     split: Annotated[Literal["random", "grouped"], arg(help="grouped keeps repeated rows on one side.")] = "random",
     drop_empty: Annotated[bool, arg(help="fico: leave out the 588 rows without any record.")] = False,
@@ -87,12 +85,15 @@ def train_tabular(
 ) -> None:
     """Train an MLP with 0/1 activations on a table; smooth and exact results, and the gap."""
     chosen = overrides.recipe(recipe)
+    check_seed(seed)
     from htaf.data.tabular import load
+    from htaf.runs import read_record
     from htaf.training.fit import fit
 
+    before = read_record(out)
     table = load(data, target=target, task=task, data_dir=data_dir, drop_empty=drop_empty)
     say_notes(table.notes)
-    source = {"name": _absolute(data), "target": target, "task": task, "drop_empty": drop_empty}
+    source = _source(data, data_dir) | {"target": target, "task": task, "drop_empty": drop_empty}
     run = fit(
         chosen,
         table,
@@ -104,6 +105,8 @@ def train_tabular(
         progress=True,
         checkpoint_seconds=checkpoint_seconds,
     )
+    if before is not None and before["status"] == "finished":
+        say_notes([f"{out} was finished before (commit {before['commit']}): delete it to train again"])
     if json:
         return print_json(run.record)
     metrics, name = run.record["metrics"], run.record["headline"]
@@ -125,25 +128,31 @@ def evaluate(
     run: RunDir,
     *,
     data: Annotated[str | None, arg(help="Other labelled rows, with the same columns; default: the run's own.")] = None,
-    part: Annotated[Literal["train", "validation", "test", "all"], arg(help="Of the run's own data.")] = "test",
+    part: Annotated[
+        Literal["train", "validation", "test", "all"] | None, arg(help="Of the run's own data; default: test.")
+    ] = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
     """Measure the smooth and the exact network of a run, and the gap between them."""
-    from htaf.data.tabular import load
+    from htaf.data.tabular import load, load_like
     from htaf.runs import open_run
-    from htaf.training.fit import evaluate as measure
+    from htaf.training.evaluate import evaluate as measure
 
     opened = open_run(run)
     source = dict(opened.record.get("source") or {})
     if data is not None:
-        target = opened.preprocessor().target
-        source |= {"name": data, "target": None if data == source.get("name") else target.name, "task": target.task}
-    if not source.get("name"):
+        if part not in (None, "all"):
+            raise UsageError(f"--part {part} is for the run's own data, not for --data {data}")
+        table, part = load_like(data, target=opened.preprocessor().target, data_dir=data_dir), "all"
+    elif not source.get("name"):
         raise UsageError(f"{run} does not say where its data came from: give --data")
-    table = load(source.pop("name"), data_dir=data_dir, **source)
+    else:
+        folder = data_dir or source.pop("data_dir", None)
+        source.pop("data_dir", None)
+        table = load(source.pop("name"), data_dir=folder, **source)
     say_notes(table.notes)
-    result = measure(opened, table, part=part if data is None else "all")
+    result = measure(opened, table, part=part or "test")
     if json:
         return print_json(result)
     text = TextTable(title=f"{table.name}, {result['part']}, {result['rows']} rows", title_justify="left")
@@ -173,9 +182,8 @@ def predict(
         raise UsageError(f"--out must end in .csv or .parquet, got {out.name}")
     opened = open_run(run)
     rows, notes = read_frame(input)
-    preprocessor = opened.preprocessor()
-    frame = opened.predict(rows, exact=not smooth, preprocessor=preprocessor)
-    say_notes([*notes, *preprocessor.report[len(preprocessor.notes) :]])
+    frame, seen = opened.predict_with_notes(rows, exact=not smooth)
+    say_notes([*notes, *seen])
     if json:
         return print_json(frame.to_dict(orient="records"))
     if out is None:
@@ -202,7 +210,8 @@ def study(
     if min(workers, threads) < 1:
         raise UsageError(f"--workers and --threads must be >= 1, got {workers} and {threads}")
     from htaf.training.plan import read_plan
-    from htaf.training.study import markdown, run_study
+    from htaf.training.report import markdown
+    from htaf.training.study import run_study
 
     ready = {entry.name: entry for entry in metadata.entry_points(group="htaf.studies")}
     if plan in ready:
@@ -213,8 +222,11 @@ def study(
         raise UsageError(f"expected a TOML file or one of {', '.join(sorted(ready))}, got {plan}")
     report = run_study(chosen, out, data_dir=data_dir, workers=workers, threads=threads, storage=storage, progress=True)
     if json:
-        return print_json(report)
-    return print(markdown(report), end="")
+        print_json(report)
+    else:
+        print(markdown(report), end="")
+    if report["failures"]:
+        fail(f"{len(report['failures'])} cells failed; the same command tries them again", 1)
 
 
 @app.command
@@ -227,7 +239,6 @@ def theory(
     """Print the exact bounds beside the paper's table, and what its six pairs achieve."""
     from htaf import theory as bounds
 
-    pairs = ((0.1, 220.0), (0.5, 44.0), (1.0, 22.0), (2.0, 11.0), (3.0, 7.3), (5.0, 4.4))
     try:
         rows = bounds.bounds_table(eps, alpha1 or tuple(bounds.PAPER_BOUNDS))
         limit, least = bounds.product_limit(eps), bounds.alpha1_lower_bound(eps)
@@ -242,7 +253,7 @@ def theory(
             "tail_constant": bounds.tail_constant(a0, a1),
             "gradient_share": bounds.gradient_share(a0, a1),
         }
-        for a0, a1 in pairs
+        for a0, a1 in bounds.PAPER_PAIRS
     ]
     if json:
         return print_json(
@@ -297,6 +308,9 @@ def demo(
     """Train three methods on handwritten digits, harden them, compare. No download, under a minute."""
     from htaf.demo import run_demo
 
+    check_seed(seed)
+    if (out / "demo.json").exists():
+        say_notes([f"{out} was finished before: delete it to train again"])
     rows = run_demo(out, seed=seed)
     if json:
         return print_json(rows)
@@ -333,12 +347,25 @@ def doctor(*, json: Json = False) -> None:
 app.command(train, name="train")
 
 
-def _absolute(data: str) -> str:
-    return str(Path(data).resolve()) if Path(data).exists() else data
+def check_seed(seed: int) -> None:
+    """A seed is a whole number >= 0, as NumPy and PyTorch both take it."""
+    if seed < 0:
+        raise UsageError(f"--seed must be >= 0, got {seed}")
+
+
+def _source(data: str, data_dir: str | None) -> dict[str, str | None]:
+    """Where the data came from, in a form that holds from any working folder."""
+    from htaf.data.named import is_named
+
+    name = data if is_named(data) else str(Path(data).resolve())
+    return {"name": name, "data_dir": None if data_dir is None else str(Path(data_dir).resolve())}
 
 
 def main() -> None:
     """Entry point of the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")  # names of classes and columns are any text
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a scheduler sends is to stop as Ctrl-C does
     with plain_errors():
         app.cli(prog="htaf", description="Networks whose activations are 0 or 1, trained by ordinary gradient descent.")

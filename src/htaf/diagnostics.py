@@ -105,9 +105,9 @@ class _Counter:
         self.exact_bits.append(args[0] >= 0)
 
     def close_batch(self) -> None:
-        for ours, theirs in zip(self.smooth_bits, self.exact_bits, strict=False):
-            self.flips += int((ours != theirs).sum())
-            self.compared += ours.numel()
+        for smooth, exact in zip(self.smooth_bits, self.exact_bits, strict=bool(self.exact_bits)):
+            self.flips += int((smooth != exact).sum())
+            self.compared += smooth.numel()
         for bits in self.exact_bits or self.smooth_bits:
             rows = bits.movedim(-1 if bits.ndim == 3 else min(1, bits.ndim - 1), 0).flatten(1)
             on, off = rows.any(1), (~rows).any(1)

@@ -2,7 +2,8 @@
 
 Every function computes in at least float32 and rounds once to the dtype of x. Gradients are closed forms that
 keep their relative accuracy in the tails; second derivatives too. All work on any device, under `torch.compile`,
-`torch.func` and autocast, and save one tensor (x) for the backward pass.
+`torch.func.grad`, `torch.func.vmap` and autocast (forward mode, `torch.func.jvp`, is not there). With float parameters
+one tensor, x, is saved for the backward pass.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Scalar = float | Tensor
 def heaviside(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """The exact step, H(x) = 1 if x >= 0 else 0.
 
-    -0.0 counts as 0, so H(-0.0) = 1. NaN gives NaN. The gradient is 0 everywhere.
+    -0.0 counts as 0, so H(-0.0) = 1. NaN gives NaN. The gradient is 0, and 1 at NaN, so that a NaN stays one.
 
     Args:
         x: floating-point tensor of any shape.

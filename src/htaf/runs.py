@@ -18,7 +18,8 @@ import platform
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -27,10 +28,12 @@ from typing import Any
 import pandas as pd
 import safetensors.torch
 import torch
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from htaf import convert
+from htaf._errors import HtafError
 from htaf.data.preprocess import Preprocessor
 from htaf.models.build import build
 
@@ -42,11 +45,11 @@ RECORD, MODEL, PREPROCESSING, METRICS, PLOT = (
     "metrics.csv",
     "loss.png",
 )
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, LOCK = "checkpoints", ".lock"
 
 
-class RunError(Exception):
-    """A run folder that cannot be used as asked: one sentence for the user."""
+class RunError(HtafError):
+    """A run folder that cannot be used as asked."""
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
@@ -132,9 +135,7 @@ class Run:
         """
         file = self.path / MODEL
         try:
-            data = file.read_bytes()
-            if hashlib.sha256(data).hexdigest() != self.record["model_sha256"]:
-                raise RunError(f"{file} is damaged: its SHA-256 differs from the one in {RECORD}")
+            data = self._checked(file, "model_sha256")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the training said what there is to say of the pair
                 model = build(self.record["model"])
@@ -152,37 +153,45 @@ class Run:
         """The fitted preprocessing. Raises RunError when its file is missing or damaged."""
         file = self.path / PREPROCESSING
         try:
-            return Preprocessor.from_json(json.loads(file.read_bytes()))
+            return Preprocessor.from_json(json.loads(self._checked(file, "preprocessing_sha256")))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{file} cannot be read: {_first_line(error)}") from None
 
-    def predict(
-        self, rows: pd.DataFrame, *, exact: bool = True, preprocessor: Preprocessor | None = None
-    ) -> pd.DataFrame:
+    def _checked(self, file: Path, name: str) -> bytes:
+        data = file.read_bytes()
+        if _sha256(data) != self.record[name]:
+            raise RunError(f"{file} is damaged: its SHA-256 differs from the one in {RECORD}")
+        return data
+
+    def predict(self, rows: pd.DataFrame, *, exact: bool = True) -> pd.DataFrame:
         """Predictions for raw rows.
 
         Args:
             rows: the columns that the run was trained on, by name, any order; others are ignored.
             exact: use the exact step (the default) or the smooth network.
-            preprocessor: the run's own, when the caller wants to read its report of these rows afterwards.
 
         Returns:
             For a regression one column `prediction` in the target's units; for a classification `prediction`
             (the class) and one probability column per class, `probability_<class>`. The index is that of rows.
 
         Raises:
-            RunError: a damaged run. ValueError: rows lack a column or hold values that cannot be used.
+            RunError: a damaged run. DataError: rows lack a column or hold values that cannot be used.
         """
-        preprocessor = preprocessor or self.preprocessor()
-        outputs = forward(self.model(exact=exact), torch.from_numpy(preprocessor.transform(rows)))
+        return self.predict_with_notes(rows, exact=exact)[0]
+
+    def predict_with_notes(self, rows: pd.DataFrame, *, exact: bool = True) -> tuple[pd.DataFrame, list[str]]:
+        """As `predict`, with what was handled in these rows: unseen categories, missing values, ignored columns."""
+        preprocessor = self.preprocessor()
+        inputs, notes = preprocessor.transform_with_notes(rows)
+        outputs = forward(self.model(exact=exact), torch.from_numpy(inputs))
         if preprocessor.target.task == "regression":
             values = preprocessor.inverse(outputs[:, 0].double().numpy())
-            return pd.DataFrame({"prediction": values}, index=rows.index)
+            return pd.DataFrame({"prediction": values}, index=rows.index), notes
         probability = outputs.double().softmax(1).numpy()
         frame = pd.DataFrame({"prediction": preprocessor.inverse(probability.argmax(1))}, index=rows.index)
         for i, name in enumerate(preprocessor.target.classes):
             frame[f"probability_{name}"] = probability[:, i]
-        return frame
+        return frame, notes
 
 
 @torch.no_grad()
@@ -220,12 +229,41 @@ def read_record(path: Path) -> dict[str, Any] | None:
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         found = record.get("format") if isinstance(record, dict) else type(record).__name__
         raise RunError(f"{file}: expected a record of format {FORMAT}, got {found}")
-    missing = {"status", "key", "recipe", "seed", "data"} - record.keys()
+    missing = {"status", "key", "recipe", "seed", "data", "threads"} - record.keys()
     if record.get("status") == "finished":
-        missing |= {"model", "model_sha256", "metrics"} - record.keys()
+        missing |= {"model", "metrics", "headline", "rows", "best_epoch", "notes"} - record.keys()
+        missing |= {"model_sha256", "preprocessing_sha256"} - record.keys()
     if missing:
         raise RunError(f"{file} is damaged: it lacks {', '.join(sorted(missing))}")
+    for name in ("recipe", "data", "model", "metrics", "rows"):
+        if not isinstance(record.get(name, {}), dict):
+            raise RunError(f"{file} is damaged: expected {name} to be an object, got {record[name]!r}")
     return record
+
+
+@contextmanager
+def claim(path: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Hold a folder for a run while the block runs, so that two processes never write one run.
+
+    Gives the record that `start_run` gives.
+
+    Raises:
+        RunError: as `start_run`, or another process holds the folder.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise RunError(f"expected a folder for the run, {path} is a file: choose another --out") from None
+    lock = FileLock(path / LOCK, timeout=0)  # the system lets go of it when the process ends, however it ends
+    try:
+        lock.acquire()
+    except Timeout:
+        raise RunError(f"another process trains in {path}: wait for it, or choose another --out") from None
+    try:
+        yield start_run(path, identity)
+    finally:
+        lock.release()
+        (path / LOCK).unlink(missing_ok=True)
 
 
 def start_run(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,17 +283,17 @@ def start_run(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     record = read_record(path)
     if record is not None:
         if record["key"] != key:
-            theirs, ours = _flat({k: record.get(k) for k in identity}), _flat(dict(identity))
+            there, here = _flat({k: record.get(k) for k in identity}), _flat(dict(identity))
             differences = [
-                f"{k}: {theirs.get(k)!r} there, {ours.get(k)!r} here"
-                for k in sorted(theirs.keys() | ours.keys())
-                if theirs.get(k) != ours.get(k)
+                f"{k}: {there.get(k)!r} there, {here.get(k)!r} here"
+                for k in sorted(there.keys() | here.keys())
+                if there.get(k) != here.get(k)
             ]
             raise RunError(f"{path} holds another run ({'; '.join(differences[:4])}): choose another --out")
         return record
     for left in path.glob(f".{RECORD}.*"):  # of a process that was killed while it claimed the folder
         left.unlink(missing_ok=True)
-    if path.exists() and (not path.is_dir() or any(p.name != CHECKPOINTS for p in path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(p.name != LOCK for p in path.iterdir())):
         raise RunError(f"expected a new or empty folder, {path} holds other files: choose another --out")
     record = {"format": FORMAT, "status": "running", "key": key, **json.loads(to_json(identity)), **environment()}
     write_atomic(path / RECORD, to_json(record))
@@ -269,8 +307,10 @@ def finish_run(path: Path, record: dict[str, Any], model: nn.Module, preprocesso
             left.unlink(missing_ok=True)
     data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()})
     write_atomic(path / MODEL, data)
-    write_atomic(path / PREPROCESSING, to_json(preprocessor.to_json()))
-    record = {**record, "status": "finished", "model_sha256": hashlib.sha256(data).hexdigest()}
+    text = to_json(preprocessor.to_json())
+    write_atomic(path / PREPROCESSING, text)
+    hashes = {"model_sha256": _sha256(data), "preprocessing_sha256": _sha256(text.encode())}
+    record = {**record, "status": "finished", **hashes}
     write_atomic(path / RECORD, to_json(record))
     return Run(path, record)
 
@@ -280,6 +320,10 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
     if isinstance(value, Mapping):
         return {k: v for name, part in value.items() for k, v in _flat(part, f"{prefix}{name}.").items()}
     return {prefix[:-1]: list(value) if isinstance(value, tuple) else value}
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _first_line(error: BaseException) -> str:

@@ -16,6 +16,10 @@ PAPER_BOUNDS: dict[float, str] = {
 }  # fmt: skip
 
 
+# The paper's candidates for (alpha0, alpha1), appendix D.4: all with a product of about 22.
+PAPER_PAIRS = ((0.1, 220.0), (0.5, 44.0), (1.0, 22.0), (2.0, 11.0), (3.0, 7.3), (5.0, 4.4))
+
+
 class Derivatives(NamedTuple):
     """HTAF and its derivatives at one point."""
 

@@ -47,7 +47,8 @@ def test_json_keeps_every_bit(train: pd.DataFrame, codes: tuple[float, ...]) -> 
     one, two = first.transform(rows), second.transform(rows)
     assert one.dtype == np.float32
     assert one.tobytes() == two.tobytes()
-    assert first.report == second.report
+    assert first.notes == second.notes
+    assert first.transform_with_notes(rows)[1] == second.transform_with_notes(rows)[1]
     assert first.feature_names == second.feature_names
     assert (first.columns, first.target, first.special_codes) == (second.columns, second.target, second.special_codes)
 
@@ -102,22 +103,25 @@ def test_worked_example() -> None:
         [1 / 3, 0, 0, 0, 1, 0, 0],
         [1, 1, 0, 0, 0, 0, 1],
     ]
-    np.testing.assert_allclose(preprocessor.transform(small()), expected, atol=1e-7)
-    report = "\n".join(preprocessor.report)
-    assert "column 'age': 1 missing training value set to the median 20" in report
-    assert "column 'age': 1 missing value set to the training median 20" in report
-    assert "column 'flat' dropped: one value, 3, in the training part" in report
-    assert "column 'sex': 1 missing training value, a category of its own" in report
-    assert "column 'code': one input for each of the codes -8 (1 training row), -9 (1 training row)" in report
+    inputs, notes = preprocessor.transform_with_notes(small())
+    np.testing.assert_allclose(inputs, expected, atol=1e-7)
+    assert notes == ["column 'age': 1 missing value set to the training median 20"]
+    assert preprocessor.notes == (
+        "column 'age': 1 missing training value set to the median 20",
+        "column 'sex': 1 missing training value, a category of its own",
+        "column 'flat' dropped: one value, 3, in the training part",
+        "column 'code': one input for each of the codes -8 (1 training row), -9 (1 training row)",
+    )
 
 
 def test_only_the_training_part_is_learned_from() -> None:
     train = pd.DataFrame({"x": [0.0, 1.0, 2.0, 4.0], "code": [0.0, 1.0, 2.0, 3.0]})
     preprocessor = fit(train, special_codes=(-9.0,))
     assert preprocessor.feature_names == ("x", "code")
-    later = preprocessor.transform(pd.DataFrame({"x": [8.0, -4.0], "code": [-9.0, 6.0]}))
+    later, notes = preprocessor.transform_with_notes(pd.DataFrame({"x": [8.0, -4.0], "code": [-9.0, 6.0]}))
     np.testing.assert_allclose(later, [[2, 0.5], [-1, 2]])  # no clipping; an unseen code is only missing
-    assert preprocessor.report == ["column 'code': 1 missing value set to the training median 1.5"]
+    assert notes == ["column 'code': 1 missing value set to the training median 1.5"]
+    assert preprocessor.notes == ()
 
 
 def test_raw_rows_by_name_in_any_order_and_dtype() -> None:
@@ -133,8 +137,9 @@ def test_raw_rows_by_name_in_any_order_and_dtype() -> None:
         },
         index=[7, 7, 7, 7],
     )
-    np.testing.assert_array_equal(preprocessor.transform(raw), expected)
-    assert "ignored, not used in training: 'extra'" in preprocessor.report
+    inputs, notes = preprocessor.transform_with_notes(raw)
+    np.testing.assert_array_equal(inputs, expected)
+    assert "ignored, not used in training: 'extra'" in notes
     np.testing.assert_array_equal(preprocessor.transform(raw.drop(columns="flat")), expected)
 
 
@@ -148,13 +153,37 @@ def test_whole_numbers_name_one_category_in_every_dtype() -> None:
 
 def test_unseen_categories_are_counted() -> None:
     preprocessor = fit(pd.DataFrame({"c": pd.Series(["a", "b", "b"], dtype=object)}))
-    inputs = preprocessor.transform(pd.DataFrame({"c": ["z", "a", None, "z"]}))
+    inputs, notes = preprocessor.transform_with_notes(pd.DataFrame({"c": ["z", "a", None, "z"]}))
     np.testing.assert_array_equal(inputs, [[0, 0], [1, 0], [0, 0], [0, 0]])
-    assert preprocessor.report == [
-        "column 'c': 3 rows with categories not seen in training ('z', 'missing'), all inputs 0"
-    ]
-    preprocessor.transform(pd.DataFrame({"c": ["a"]}))
-    assert preprocessor.report == []  # of the last transform only
+    assert notes == ["column 'c': 3 rows with categories not seen in training ('z', 'missing'), all inputs 0"]
+    assert preprocessor.transform_with_notes(pd.DataFrame({"c": ["a"]}))[1] == []
+
+
+def test_a_transform_leaves_nothing_behind() -> None:
+    preprocessor = fit(small())
+    before = {name: copy.deepcopy(value) for name, value in vars(preprocessor).items() if name != "_steps"}
+    rows = small().assign(age=np.nan, sex="Z", extra=1)
+    inputs, notes = preprocessor.transform_with_notes(rows)
+    assert len(notes) == 3
+    assert preprocessor.transform(rows).tobytes() == inputs.tobytes()
+    assert {name: value for name, value in vars(preprocessor).items() if name != "_steps"} == before
+
+
+def test_many_categories_are_looked_up_once() -> None:
+    names = [f"c{place}" for place in range(3000)]
+    preprocessor = fit(pd.DataFrame({"c": pd.Series(names, dtype=object)}))
+
+    class Counted(tuple):
+        reads = 0
+
+        def __iter__(self):
+            Counted.reads += 1
+            return super().__iter__()
+
+    column = preprocessor.columns[0]
+    object.__setattr__(column, "categories", Counted(column.categories))
+    preprocessor.transform(pd.DataFrame({"c": names[:50]}))
+    assert Counted.reads == 1
 
 
 def test_no_rows_give_no_inputs() -> None:
@@ -193,8 +222,8 @@ def test_ranges_that_cannot_be_scaled() -> None:
     base = np.array([0.0, 1.0, 2.0])
     preprocessor = fit(pd.DataFrame({"good": base, "tiny": base * 1e-20, "offset": 1e12 + base}))
     assert preprocessor.feature_names == ("good",)
-    assert "column 'tiny' dropped: too narrow a range (0 to " in preprocessor.report[0]
-    assert "column 'offset' dropped: too narrow a range" in preprocessor.report[1]
+    assert "column 'tiny' dropped: too narrow a range (0 to " in preprocessor.notes[0]
+    assert "column 'offset' dropped: too narrow a range" in preprocessor.notes[1]
     with pytest.raises(DataError, match="column 'wide': expected a range within float64"):
         fit(pd.DataFrame({"wide": [-1.7e308, 1.7e308]}))
     with pytest.raises(DataError, match="column 'x', row 2: expected a finite number, got inf"):
@@ -225,7 +254,7 @@ def test_classification_target() -> None:
     options = {"task": "classification", "target_name": "kind", "classes": ("a", "b", "c")}
     features = pd.DataFrame({"x": [1.0, 2, 3]})
     preprocessor = again(Preprocessor.fit(features, np.array([0, 1, 0]), **options))
-    assert preprocessor.report == ["target 'kind': no training rows of 'c'"]
+    assert preprocessor.notes == ("target 'kind': no training rows of 'c'",)
     np.testing.assert_array_equal(preprocessor.encode_target(np.array([2, 0])), [2, 0])
     assert preprocessor.inverse(np.array([2, 0])).tolist() == ["c", "a"]
     for codes in ([1, 1, 1], [0, 1, 3]):

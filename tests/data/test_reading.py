@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from htaf._errors import HtafError
 from htaf.data.reading import DataError, read_frame, to_number, to_text, typed
 
 
@@ -79,6 +80,8 @@ def test_a_first_line_of_numbers_is_noted(tmp_path: Path) -> None:
     [
         ("", "t.csv", "expected a table, got an empty file"),
         (" \n\n", "t.csv", "expected a table, got an empty file"),
+        (",,,\n,,,", "t.csv", "expected a table, got blank lines only"),
+        (";;\n\n", "t.csv", "expected a table, got blank lines only"),
         ("a,b\n", "t.csv", "expected rows below the column names, got the header only"),
         ("a,b,a\n1,2,3\n", "t.csv", "expected distinct column names, got 'a' more than once"),
         ("a,b\n1,2\n1,2,3\n", "t.csv", "line 3: expected 2 fields separated by ',', got 3"),
@@ -93,6 +96,16 @@ def test_bad_files(tmp_path: Path, content: str | bytes, name: str, message: str
         read_frame(write(tmp_path, content, name))
     assert "\n" not in str(caught.value)
     assert name in str(caught.value)
+
+
+def test_blank_lines_under_given_names(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="expected a table, got blank lines only"):
+        read_frame(write(tmp_path, ",\n,\n"), names=["a", "b"])
+
+
+def test_errors_of_data_are_errors_of_the_user() -> None:
+    assert issubclass(DataError, HtafError)
+    assert issubclass(DataError, ValueError)
 
 
 def test_folders_and_absent_files_name_what_is_there(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ import sklearn.datasets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htaf.data.named import NAMED
+from htaf.data.columns import Target
+from htaf.data.named import NAMED, is_named
 from htaf.data.reading import DataError
-from htaf.data.tabular import Table, load, split
+from htaf.data.tabular import Table, load, load_like, split
 
 
 def frame(rows: int = 40) -> pd.DataFrame:
@@ -105,8 +106,39 @@ def test_raw_file_rows_predict_as_loaded_rows(data_dir: Path) -> None:
     preprocessor = table.fit_preprocessor(split(table, 0).train)
     raw = pd.read_csv(data_dir / "tabular" / "Telco-Customer-Churn.csv")
     expected = preprocessor.transform(table.features)
-    np.testing.assert_array_equal(preprocessor.transform(raw), expected)
-    assert "ignored, not used in training: 'customerID', 'Churn'" in preprocessor.report
+    inputs, notes = preprocessor.transform_with_notes(raw)
+    np.testing.assert_array_equal(inputs, expected)
+    assert "ignored, not used in training: 'customerID', 'Churn'" in notes
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["wine", "abalone", "churn", "fico", "digits"])
+def test_a_named_set_like_itself(data_dir: Path, name: str) -> None:
+    table = load(name, data_dir=data_dir)
+    preprocessor = table.fit_preprocessor(split(table, 0).train)
+    again = load_like(name.upper(), target=preprocessor.target, data_dir=data_dir)
+    assert (again.name, again.task, again.classes) == (table.name, table.task, table.classes)
+    np.testing.assert_array_equal(again.target, table.target)
+    assert again.target.dtype == table.target.dtype
+    inputs, expected = preprocessor.transform(again.features), preprocessor.transform(table.features)
+    assert inputs.tobytes() == expected.tobytes()
+
+
+@pytest.mark.data
+def test_red_wine_like_white_wine(data_dir: Path) -> None:
+    white = load("wine", data_dir=data_dir)
+    preprocessor = white.fit_preprocessor(split(white, 0).train)
+    red = load_like(data_dir / "tabular" / "winequality-red.csv", target=preprocessor.target)
+    assert preprocessor.transform(red.features).shape == (1599, 11)
+    assert (red.target.min(), red.target.max()) == (3, 8)
+
+
+@pytest.mark.data
+def test_fico_like_itself_without_its_empty_rows(data_dir: Path) -> None:
+    target = Target("RiskPerformance", "classification", classes=("Bad", "Good"))
+    table = load_like("fico", target=target, data_dir=data_dir, drop_empty=True)
+    assert (table.special_codes, table.classes) == ((-7, -8, -9), ("Bad", "Good"))
+    assert np.bincount(table.target).tolist() == [5136, 4735]
 
 
 @pytest.mark.data
@@ -230,6 +262,14 @@ def test_fico_classes_are_checked(without_data: None, monkeypatch: pytest.Monkey
         load("fico")
 
 
+def test_names_in_any_case() -> None:
+    assert is_named("wine")
+    assert is_named("Digits")
+    assert not is_named("wine.csv")
+    assert not is_named(Path("folder") / "wine")
+    assert not is_named("")
+
+
 def test_options_of_named_sets() -> None:
     with pytest.raises(DataError, match="wine: its target is 'quality', got 'pH'"):
         load("wine", target="pH")
@@ -325,6 +365,29 @@ def test_rows_without_a_target_are_dropped_with_a_note(tmp_path: Path) -> None:
         load(saved(tmp_path, table.assign(y=table["y"].where(table.index >= 21))), target="y")
 
 
+@pytest.mark.parametrize("blank", ["None", "none", "NA", " "])
+def test_blank_cells_among_numbers_are_no_target(tmp_path: Path, blank: str) -> None:
+    numbers = frame().assign(y=[blank] * 3 + [str(value) for value in frame()["y"][3:]])
+    table = load(saved(tmp_path, numbers), target="y")
+    np.testing.assert_array_equal(table.target, frame()["y"][3:])
+    assert "3 rows without a target 'y' dropped" in table.notes
+    codes = load(saved(tmp_path, frame().assign(y=[blank] * 4 + ["1", "2"] * 18)), target="y")
+    assert (codes.task, codes.classes, np.bincount(codes.target).tolist()) == ("classification", ("1", "2"), [18, 18])
+    asked = load(saved(tmp_path, frame().assign(y=[blank] * 4 + ["1.5", "2"] * 18)), target="y", task="classification")
+    assert asked.classes == ("1.5", "2")
+
+
+def test_none_among_text_is_a_class(tmp_path: Path) -> None:
+    table = load(saved(tmp_path, frame().assign(y=["None", "some"] * 20)), target="y")
+    assert (table.classes, len(table.target)) == (("None", "some"), 40)
+
+
+def test_a_target_that_mixes_numbers_and_text_is_noted(tmp_path: Path) -> None:
+    table = load(saved(tmp_path, frame().assign(y=["1", "2", "few", "2"] * 10)), target="y")
+    assert table.classes == ("1", "2", "few")
+    assert "column 'y' mixes 30 numbers with 10 texts (first 'few', row 3): read as a category" in table.notes
+
+
 def test_notes_on_repeats_blanks_and_lone_classes(tmp_path: Path) -> None:
     table = pd.concat([frame(), frame()[:3]]).assign(y=["a"] * 20 + ["b"] * 19 + ["lone"] + ["a"] * 3)
     table.iloc[5, 0] = None
@@ -360,6 +423,110 @@ def test_bad_tables_give_one_line(tmp_path: Path, table: pd.DataFrame, options: 
     with pytest.raises(DataError, match=re.escape(message)) as caught:
         load(saved(tmp_path, table), **options)
     assert "\n" not in str(caught.value)
+
+
+# --- other labelled rows for a finished run ------------------------------------------------------------
+
+
+KINDS = Target("y", "classification", classes=("no", "perhaps", "yes"))
+GRADES = Target("y", "classification", classes=("2", "1"))
+AMOUNT = Target("y", "regression", 5.0, 2.0)
+
+
+def test_one_row_is_enough(tmp_path: Path) -> None:
+    path = saved(tmp_path, pd.DataFrame({"x": [1.5], "key": ["k0"], "y": ["perhaps"]}))
+    table = load_like(path, target=KINDS)
+    assert (table.name, table.target_name, table.task, table.classes) == (
+        *("table.csv", "y", "classification"),
+        KINDS.classes,
+    )
+    assert (table.target.tolist(), table.target.dtype) == ([1], np.int64)
+    assert list(table.features) == ["x", "key"]
+    assert table.notes == ("target 'y': no rows of 'no', 'yes'",)
+    number = load_like(saved(tmp_path, pd.DataFrame({"x": [1.5], "y": [7]})), target=AMOUNT)
+    assert (number.target.tolist(), number.target.dtype, number.classes) == ([7.0], np.float64, ())
+
+
+def test_every_feature_column_is_kept(tmp_path: Path) -> None:
+    other = frame(4).assign(flat=3, empty=None, key=list("abcd"), y=[1, 2, 3, 4])
+    for name in ("table.csv", "table.parquet"):
+        path = tmp_path / name
+        other.to_csv(path, index=False) if name.endswith(".csv") else other.to_parquet(path)
+        assert list(load_like(path, target=AMOUNT).features) == ["x", "colour", "flat", "empty", "key"]
+
+
+def test_rows_are_read_as_in_training_whatever_else_the_file_holds(tmp_path: Path) -> None:
+    raw = frame().assign(size=["1", "2", "None", "big"] * 10, y=["yes", "no"] * 20)
+    table = load(saved(tmp_path, raw), target="y")
+    preprocessor = table.fit_preprocessor(np.arange(40))
+    expected = preprocessor.transform(table.features)
+    for row in range(4):  # alone, size would be a number or missing
+        one = load_like(saved(tmp_path, raw[row : row + 1].assign(more=np.inf)), target=preprocessor.target)
+        np.testing.assert_array_equal(preprocessor.transform(one.features), expected[row : row + 1])
+        assert one.target[0] == table.target[row]
+
+
+def test_classes_go_by_name(tmp_path: Path) -> None:
+    table = load_like(saved(tmp_path, pd.DataFrame({"x": range(3), "y": ["yes", "no", "yes"]})), target=KINDS)
+    assert table.target.tolist() == [2, 0, 2]
+    for values in ([1, 2, 1], [1.0, 2.0, 1.0], ["1", "2.0", " 1 "]):
+        table = load_like(saved(tmp_path, pd.DataFrame({"x": range(3), "y": values})), target=GRADES)
+        assert table.target.tolist() == [1, 0, 1]
+    padded = Target("y", "classification", classes=("01", "02", "x"))
+    assert load_like(saved(tmp_path, pd.DataFrame({"x": [1], "y": ["02"]})), target=padded).target.tolist() == [1]
+    path = tmp_path / "truth.parquet"
+    pd.DataFrame({"x": [1.0, 2.0], "y": [True, False]}).to_parquet(path)
+    truth = Target("y", "classification", classes=("False", "True"))
+    assert load_like(path, target=truth).target.tolist() == [1, 0]
+
+
+def test_rows_without_a_label_are_dropped_with_a_note(tmp_path: Path) -> None:
+    for target, values, expected in (
+        (AMOUNT, [None, "None", "3"], [3.0]),
+        (GRADES, ["none", "NA", "2"], [0]),
+        (KINDS, ["?", "", "yes"], [2]),
+    ):
+        table = load_like(saved(tmp_path, pd.DataFrame({"x": [1, 2, 3], "y": values})), target=target)
+        assert table.target.tolist() == expected
+        assert table.features["x"].tolist() == ["3"]  # as the file holds it: the preprocessor reads it
+        assert "2 rows without a target 'y' dropped" in table.notes
+    some = Target("y", "classification", classes=("None", "some"))
+    assert load_like(saved(tmp_path, pd.DataFrame({"x": [1], "y": ["None"]})), target=some).target.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("values", "target", "message"),
+    [
+        (
+            ["no", "maybe"],
+            KINDS,
+            "expected the classes 'no', 'perhaps', 'yes' in target 'y', got 'maybe' too, first in row 2",
+        ),
+        (["None", "so"], KINDS, "got 'None', 'so' too, first in row 1"),
+        (["1", "3"], GRADES, "expected the classes '2', '1' in target 'y', got '3' too, first in row 2"),
+        ([None, "3"], GRADES, "got '3' too, first in row 2"),
+        (["a few", "2"], AMOUNT, "expected numbers in target 'y' for regression, got 'a few' in row 1"),
+        (["1", "-inf"], AMOUNT, "expected finite numbers in target 'y', got -inf in row 2"),
+        (["?", "?"], AMOUNT, "expected a target 'y' in one row at least, got it in none of 2"),
+        (["1", "2"], Target("Y2", "regression"), "expected a target column 'Y2'"),
+    ],
+)
+def test_other_rows_that_cannot_be_used(tmp_path: Path, values: list, target: Target, message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
+        load_like(saved(tmp_path, pd.DataFrame({"x": [1, 2], "y": values})), target=target)
+    assert "\n" not in str(caught.value)
+    assert "table.csv" in str(caught.value)
+
+
+def test_other_rows_that_are_nowhere(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"'digit': expected one of .* got neither \(did you mean 'digits'\?\)"):
+        load_like("digit", target=KINDS)
+    with pytest.raises(DataError, match="no such file"):
+        load_like(tmp_path / "absent.csv", target=KINDS)
+    with pytest.raises(DataError, match="drop_empty is for 'fico' only"):
+        load_like(tmp_path / "absent.csv", target=KINDS, drop_empty=True)
+    with pytest.raises(DataError, match=r"digits: expected a target column 'digits' \(did you mean 'digit'"):
+        load_like("digits", target=Target("digits", "regression"))
 
 
 # --- splits ------------------------------------------------------------------------------------------

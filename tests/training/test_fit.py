@@ -21,7 +21,8 @@ from htaf.activations import HTAF, ScaledSigmoid
 from htaf.data.tabular import Table, load, split
 from htaf.runs import Run, RunError, forward, open_run
 from htaf.training.callbacks import AtomicCheckpoint, History, TrainingError
-from htaf.training.fit import evaluate, fit
+from htaf.training.evaluate import evaluate
+from htaf.training.fit import fit
 from htaf.training.module import Training
 from htaf.training.recipe import Recipe
 
@@ -442,7 +443,7 @@ def test_a_loss_that_is_no_number_later(table: Table, tmp_path: Path, monkeypatc
 
 def test_no_finite_validation_loss(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     validation_losses(monkeypatch, lambda epoch: float("nan"))
-    with pytest.raises(RunError, match=r"no epoch of .* had a finite validation loss"):
+    with pytest.raises(TrainingError, match=r"no epoch of .* had a finite validation loss"):
         train(tmp_path / "run", table)
 
 

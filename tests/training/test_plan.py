@@ -83,8 +83,10 @@ def test_an_empty_grid_is_one_candidate() -> None:
         ({"htaf": {"alpha0,alpha1": (1.0,)}}, {}, "expected 2 values for 'alpha0,alpha1', got 1.0"),
         ({"ste": {"slope": ("steep",)}}, {}, "ste: "),
         ({"ste": {"lr": (1e-3, "fast")}}, {}, "ste: "),
-        ({"relu": {}}, {"candidates": 0}, "candidates and splits must be >= 1, got 0 and 5"),
-        ({"relu": {}}, {"splits": 0}, "got 12 and 0"),
+        ({"relu": {}}, {"candidates": 0}, "candidates must be a whole number >= 1, got 0"),
+        ({"relu": {}}, {"seed": -1}, "seed must be a whole number >= 0, got -1"),
+        ({"relu": {"lr": (0.1, 0.1)}}, {}, "different values"),
+        ({"relu": {}}, {"splits": 0}, "splits must be a whole number >= 1, got 0"),
     ],
 )
 def test_plans_that_make_no_sense(methods: Any, options: dict[str, Any], words: str) -> None:
@@ -146,7 +148,7 @@ def test_name_of_the_file_is_the_default(tmp_path: Path) -> None:
         (GOOD + "[recipe]\nepochz = 3\n", "epochz"),
         (GOOD + "[recipe]\nlr = -1.0\n", "lr must be > 0"),
         (GOOD + "[recipe]\nepochs = 2.5\n", "epochs"),
-        ("candidates = 0\n" + GOOD, "candidates and splits must be >= 1"),
+        ("candidates = 0\n" + GOOD, "candidates must be a whole number >= 1"),
         ('candidates = "many"\n' + GOOD, "bad.toml: "),
     ],
 )

@@ -91,6 +91,11 @@ def fabricated(validation: float, test: float, *, smooth: float = 0.0, headline:
     return {
         "headline": headline,
         "seconds": seconds,
+        "commit": "abc",
+        "versions": {"torch": "2"},
+        "platform": "any",
+        "threads": 1,
+        "device": "cpu",
         "metrics": {"exact": parts(validation, test), "smooth": parts(smooth, smooth)},
     }
 
@@ -394,8 +399,8 @@ def test_failures_are_reported_and_tried_again(
     computed = Computed(monkeypatch, failing)
     for _ in range(2):  # the second time it fails once more
         report = run_study(plan_of(source), tmp_path)
-        assert report["failures"] == ["OSError: No space left on device"]
-        assert "Failed: OSError: No space left on device" in (tmp_path / "report.md").read_text()
+        assert report["failures"] == ["made, relu, seed 0: OSError: No space left on device"]
+        assert "Failed: made, relu, seed 0: OSError: No space left on device" in (tmp_path / "report.md").read_text()
         assert (report["rows"][0]["recipe"]["lr"], report["rows"][0]["candidates"]) == (LRS[2], 2)
     computed.record = by_lr
     computed.cells.clear()
@@ -419,7 +424,7 @@ def test_a_failing_split_is_reported_and_tried_again(
 
     computed = Computed(monkeypatch, failing)
     report = run_study(plan_of(source, splits=3), tmp_path)
-    assert report["failures"] == ["ValueError: too few rows"]
+    assert report["failures"] == ["made, relu, seed 1: ValueError: too few rows"]
     assert len(report["rows"][0]["exact"]["values"]) == 2
     computed.record = by_lr
     report = run_study(plan_of(source, splits=3), tmp_path)
@@ -432,7 +437,9 @@ def test_no_candidate_succeeds(source: Source, tmp_path: Path, here: None) -> No
     plan = plan_of(source, {"relu": {"lr": (1e30,), "batch_norm": (False,)}})
     plan = dataclasses.replace(plan, base=dataclasses.replace(BASE, epochs=3, batch_size=8))
     for _ in range(2):
-        with pytest.raises(StudyError, match=r"no candidate of relu on made succeeded: TrainingError: .*lower lr"):
+        with pytest.raises(
+            StudyError, match=r"no candidate of relu on made succeeded: made, relu, seed 0: TrainingError: .*lower lr"
+        ):
             run_study(plan, tmp_path)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float64, Int64, Shaped
 
 from htaf.data.reading import DataError, counted, is_text, listed, to_number, to_text
 
@@ -45,13 +46,33 @@ class Target:
     classes: tuple[str, ...] = ()
 
 
-def category_values(column: pd.Series) -> np.ndarray:
+def category_values(column: pd.Series) -> Shaped[np.ndarray, " rows"]:
+    """One column as categories.
+
+    Args:
+        column: any dtype, [rows].
+    Returns:
+        object [rows] of str, `MISSING` where missing.
+    """
     text = to_text(column)
     text[[value is None for value in text]] = MISSING
     return text
 
 
 def learn_column(column: pd.Series, name: str, special_codes: Sequence[float], notes: list[str]) -> Column:
+    """What the training part says about one raw column.
+
+    Args:
+        column: the training rows, [rows]; a number dtype is scaled, any other is a category.
+        name: the column's name.
+        special_codes: numbers that mean "missing for this reason"; they are left out of the range.
+        notes: what was handled is appended here.
+    Returns:
+        the column's range, median and codes, or its categories sorted by code point; kind "dropped" where
+        it does not vary.
+    Raises:
+        DataError: an infinite value, or a range beyond float64.
+    """
     if is_text(column):
         categories = tuple(sorted(set(category_values(column))))
         if len(categories) == 1:
@@ -91,12 +112,26 @@ def learn_column(column: pd.Series, name: str, special_codes: Sequence[float], n
 
 
 def learn_target(
-    values: np.ndarray,
+    values: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"],
     task: Literal["regression", "classification"],
     name: str,
     classes: tuple[str, ...],
     notes: list[str],
 ) -> Target:
+    """What the training part says about the target.
+
+    Args:
+        values: float64 [rows] in original units for regression, int64 [rows] class codes >= 0 for
+            classification.
+        task: "regression" or "classification".
+        name: the target's name.
+        classes: class names in code order; not used for regression.
+        notes: classes without training rows are appended here.
+    Returns:
+        mean and population standard deviation for regression, the classes for classification.
+    Raises:
+        DataError: a constant target, fewer than two classes with rows, or a code without a class.
+    """
     if task == "regression":
         mean, std = float(values.mean()), float(values.std())
         if not std > 0 or not math.isfinite(std):
@@ -115,6 +150,17 @@ def learn_target(
 
 
 def strict_keys(data: Any, where: str, keys: Sequence[str]) -> dict[str, Any]:
+    """Checks that parsed JSON is an object with these keys, no fewer and no more.
+
+    Args:
+        data: a value from `json.load`.
+        where: what the value is, for the message.
+        keys: the keys, in any order.
+    Returns:
+        the same dict.
+    Raises:
+        DataError: another type, a missing or an unknown key.
+    """
     if not isinstance(data, dict) or set(data) != set(keys):
         came = sorted(map(str, data)) if isinstance(data, dict) else type(data).__name__
         raise DataError(f"{where}: expected the keys {sorted(keys)}, got {came}")
@@ -128,18 +174,49 @@ def _float(value: Any, where: str) -> float:
 
 
 def floats(values: Any, where: str) -> tuple[float, ...]:
+    """Checks that parsed JSON is a list of finite numbers.
+
+    Args:
+        values: a value from `json.load`.
+        where: what the value is, for the message.
+    Returns:
+        the numbers.
+    Raises:
+        DataError: no list, or an entry that is no finite number (a truth value is none).
+    """
     if not isinstance(values, list):
         raise DataError(f"{where}: expected a list of numbers, got {values!r}")
     return tuple(_float(value, where) for value in values)
 
 
 def texts(values: Any, where: str) -> tuple[str, ...]:
+    """Checks that parsed JSON is a list of texts.
+
+    Args:
+        values: a value from `json.load`.
+        where: what the value is, for the message.
+    Returns:
+        the texts.
+    Raises:
+        DataError: no list, or an entry that is no text.
+    """
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise DataError(f"{where}: expected a list of texts, got {values!r}")
     return tuple(values)
 
 
 def read_column(data: Any, where: str) -> Column:
+    """One column from the JSON form of a preprocessor.
+
+    Args:
+        data: an entry of "columns", from `json.load`: name, kind and the fields of that kind.
+        where: which entry it is, for the message.
+    Returns:
+        the column.
+    Raises:
+        DataError: an unknown kind, missing or unknown keys, a value of another type, a range without
+            low <= fill <= high, repeated codes, no or repeated categories.
+    """
     kind = data.get("kind") if isinstance(data, dict) else None
     keys = {"number": ("low", "high", "fill", "codes"), "category": ("categories",), "dropped": ()}
     if kind not in keys:
@@ -164,6 +241,15 @@ def read_column(data: Any, where: str) -> Column:
 
 
 def read_target(data: Any) -> Target:
+    """The target side from the JSON form of a preprocessor.
+
+    Args:
+        data: the entry "target", from `json.load`: every field of `Target`.
+    Returns:
+        the target side.
+    Raises:
+        DataError: missing or unknown keys, a value of another type, std <= 0, fewer than two classes.
+    """
     data = strict_keys(data, "target", [field.name for field in fields(Target)])
     if data["task"] not in ("regression", "classification") or not isinstance(data["name"], str):
         raise DataError(f"target: expected a name and a task, got {data['name']!r} and {data['task']!r}")

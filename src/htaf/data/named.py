@@ -105,6 +105,28 @@ NAMED: dict[str, Named] = {
 BUNDLED: dict[str, Callable[[], pd.DataFrame]] = {"digits": _digits}
 
 
+def lookup(name: str | os.PathLike[str]) -> Named | None:
+    """The known set of that name, in any case, or None.
+
+    Args:
+        name: what may be a set's name or a path.
+    Returns:
+        one of `NAMED`, or None.
+    """
+    return NAMED.get(os.fspath(name).lower())
+
+
+def is_named(name: str | os.PathLike[str]) -> bool:
+    """Whether `load` takes this for a known set, not for a file; names go in any case.
+
+    Args:
+        name: what may be a set's name or a path.
+    Returns:
+        True for a known set.
+    """
+    return lookup(name) is not None
+
+
 def read_named(
     known: Named, data_dir: str | os.PathLike[str] | None = None, *, drop_empty: bool = False
 ) -> tuple[pd.DataFrame, list[str]]:

@@ -56,7 +56,6 @@ class Preprocessor:
         self.target = target
         self.special_codes = tuple(special_codes)
         self.notes = tuple(notes)
-        self._last: list[str] = []
         scaled = [c for c in self.columns if c.kind == "number" and c.high > c.low]
         coded = [(c, code) for c in self.columns for code in c.codes]
         texts = [c for c in self.columns if c.kind == "category"]
@@ -123,23 +122,32 @@ class Preprocessor:
         learned = learn_target(np.asarray(target), task, target_name, tuple(classes), notes)
         return cls(columns, learned, tuple(float(code) for code in special_codes), notes)
 
-    @property
-    def report(self) -> list[str]:
-        """What was handled: the notes of the fit, then those of the last transform."""
-        return [*self.notes, *self._last]
-
     def transform(self, features: pd.DataFrame) -> Float32[np.ndarray, "rows columns"]:
         """Raw rows to network inputs; columns are found by name, in any order.
 
         Missing numbers take the training median, categories not seen in training give zeros, columns
-        that were not trained on are ignored; each is in `report` afterwards.
+        that were not trained on are ignored; `transform_with_notes` says where.
 
         Args:
             features: raw rows of any dtypes, [rows, raw columns].
         Returns:
             float32 [rows, len(feature_names)].
         Raises:
-            DataError: a missing or repeated column; text or an infinite value in a number column.
+            DataError: a missing or repeated column; text, an infinite value or one beyond float32 in a
+                number column.
+        """
+        return self.transform_with_notes(features)[0]
+
+    def transform_with_notes(self, features: pd.DataFrame) -> tuple[Float32[np.ndarray, "rows columns"], list[str]]:
+        """As `transform`, with what was handled in these rows.
+
+        Args:
+            features: raw rows of any dtypes, [rows, raw columns].
+        Returns:
+            float32 [rows, len(feature_names)], and one line each for ignored columns, missing values and
+            categories not seen in training.
+        Raises:
+            DataError: as `transform`.
         """
         present = [str(name) for name in features.columns]
         wanted = [column for column in self.columns if column.kind != "dropped"]
@@ -149,17 +157,18 @@ class Preprocessor:
         doubled = [column.name for column in wanted if present.count(column.name) > 1]
         if doubled:
             raise DataError(f"expected each column once, got {listed(doubled)} more than once")
-        self._last = []
+        notes: list[str] = []
         known = {column.name for column in self.columns}
         extra = [name for name in present if name not in known]
         if extra:
-            self._last.append(f"ignored, not used in training: {listed(extra)}")
+            notes.append(f"ignored, not used in training: {listed(extra)}")
         if not len(features):
-            return np.zeros((0, len(self.feature_names)), dtype=np.float32)
+            return np.zeros((0, len(self.feature_names)), dtype=np.float32), notes
         prepared: dict[str, np.ndarray] = {}
         for column in wanted:
             raw = features.iloc[:, present.index(column.name)]
-            prepared |= self._number(column, raw) if column.kind == "number" else self._category(column, raw)
+            prepare = self._number if column.kind == "number" else self._category
+            prepared |= prepare(column, raw, notes)
         with np.errstate(over="ignore"):  # an overflow is reported below, by column and row
             inputs = np.asarray(self._steps.transform(_as_frame(prepared))).astype(np.float32)
         if not np.isfinite(inputs).all():
@@ -168,9 +177,9 @@ class Preprocessor:
                 f"column {self.feature_names[place]!r}, row {row + 1}: the value is too far outside the "
                 "training range for float32"
             )
-        return inputs
+        return inputs, notes
 
-    def _number(self, column: Column, raw: pd.Series) -> dict[str, np.ndarray]:
+    def _number(self, column: Column, raw: pd.Series, notes: list[str]) -> dict[str, np.ndarray]:
         values, wrong = to_number(raw)
         for bad, wanted in ((wrong, "a number"), (np.isinf(values), "a finite number")):
             if bad.any():
@@ -180,19 +189,19 @@ class Preprocessor:
         unseen = np.isin(values, [code for code in self.special_codes if code not in column.codes])
         missing = int((np.isnan(values) | unseen).sum())
         if missing and column.high > column.low:
-            self._last.append(
+            notes.append(
                 f"column {column.name!r}: {counted(missing, 'missing value')} set to the training median "
                 f"{column.fill:g}"
             )
         values = np.where(np.isin(values, self.special_codes), np.nan, values)
         return prepared | ({f"number {column.name}": values} if column.high > column.low else {})
 
-    def _category(self, column: Column, raw: pd.Series) -> dict[str, np.ndarray]:
-        values = category_values(raw)
-        unseen = [value for value in values if value not in set(column.categories)]
+    def _category(self, column: Column, raw: pd.Series, notes: list[str]) -> dict[str, np.ndarray]:
+        values, known = category_values(raw), set(column.categories)
+        unseen = [value for value in values if value not in known]
         if unseen:
             kinds = [value or "missing" for value in dict.fromkeys(unseen)]
-            self._last.append(
+            notes.append(
                 f"column {column.name!r}: {counted(len(unseen), 'row')} with categories not seen in "
                 f"training ({listed(kinds, 3)}), all inputs 0"
             )
@@ -225,7 +234,11 @@ class Preprocessor:
         return values.astype(np.float64) * self.target.std + self.target.mean
 
     def to_json(self) -> dict[str, Any]:
-        """Everything learned, as plain JSON values (no NaN); `from_json` restores it bit for bit."""
+        """Everything learned, as plain JSON values (no NaN); `from_json` restores it bit for bit.
+
+        Returns:
+            a dict for `json.dump`.
+        """
         columns: list[dict[str, Any]] = []
         for column in self.columns:
             entry: dict[str, Any] = {"name": column.name, "kind": column.kind}
@@ -251,6 +264,8 @@ class Preprocessor:
 
         Args:
             data: the dict, as it came from `json.load`.
+        Returns:
+            the preprocessor, whose transforms are equal bit for bit.
         Raises:
             DataError: another format or version, a missing, unknown or impossible entry.
         """

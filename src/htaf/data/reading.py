@@ -14,6 +14,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Shaped
 
+from htaf._errors import HtafError
+
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")
 SUFFIXES = (*TEXT_SUFFIXES, *(suffix + ".gz" for suffix in TEXT_SUFFIXES), ".parquet")
 BLANKS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?", "<na>"})
@@ -23,7 +25,7 @@ MIXED_CATEGORIES = 20  # a column that mixes numbers and text is a category up t
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?")
 
 
-class DataError(ValueError):
+class DataError(HtafError, ValueError):
     """Data that cannot be used as it is; the message is one line: what was expected and what came."""
 
 
@@ -94,7 +96,13 @@ def to_number(column: pd.Series) -> tuple[Float64[np.ndarray, " rows"], Bool[np.
 
 
 def is_text(column: pd.Series) -> bool:
-    """Whether a typed column is a category: text and truth values are, numbers are not."""
+    """Whether a column is a category by its dtype: text and truth values are, numbers are not.
+
+    Args:
+        column: any dtype, [rows].
+    Returns:
+        True for text and truth values.
+    """
     return pd.api.types.is_bool_dtype(column) or not pd.api.types.is_numeric_dtype(column)
 
 
@@ -238,7 +246,8 @@ def _parse(path: Path, text: str, names: Sequence[str] | None, notes: list[str])
             rows.append(row)
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from error
-    assert header is not None
+    if header is None or (names is not None and not rows):
+        raise DataError(f"{path}: expected a table, got blank lines only")
     if names is None and sum(_is_number(name) for name in header) * 2 > len(header):
         notes.append("the first line looks like data; it was taken for the column names")
     columns: list[np.ndarray] = []

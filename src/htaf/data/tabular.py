@@ -12,9 +12,12 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Int64, Shaped
 
-from htaf.data.named import NAMED, read_named
+from htaf.data.columns import Target
+from htaf.data.named import NAMED, lookup, read_named
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import (
+    BLANKS,
+    NUMBER_BLANKS,
     SUFFIXES,
     DataError,
     counted,
@@ -41,7 +44,7 @@ class Table:
     Attributes:
         name: the set's name or the file's.
         features: raw rows in file order; float64 columns (NaN where missing) and text columns (object,
-            None where missing).
+            None where missing), numbers among text only from `load_like`.
         target: float64 [rows] in original units for regression, int64 [rows] class codes for
             classification.
         task: "regression" or "classification".
@@ -67,6 +70,8 @@ class Table:
 
         Args:
             rows: int64 [part], row numbers.
+        Returns:
+            the fitted preprocessor.
         Raises:
             DataError: as `Preprocessor.fit`.
         """
@@ -119,19 +124,127 @@ def load(
         DataError: nothing by that name, a wrong row count, or data that cannot be used; see `read_frame`
             and `typed`.
     """
-    given = os.fspath(name_or_path)
-    known = NAMED.get(given.lower())
-    if known is None:
-        if drop_empty:
-            raise DataError(f"drop_empty is for 'fico' only, got {given!r}")
-        return _load_file(given, target, task)
-    if target not in (None, known.target):
+    given, known = os.fspath(name_or_path), lookup(name_or_path)
+    if known is not None and target not in (None, known.target):
         raise DataError(f"{known.name}: its target is {known.target!r}, got {target!r}; name the file instead")
-    frame, notes = read_named(known, data_dir, drop_empty=drop_empty)
-    return _table(known.name, frame, known.target, task or known.task, notes, known.classes, known.special_codes)
+    frame, notes = _read(given, data_dir, drop_empty)
+    if known is not None:
+        return _table(known.name, frame, known.target, task or known.task, notes, known.classes, known.special_codes)
+    if target is None:
+        raise DataError(
+            f"{given}: expected the name of the target column, got none; columns: {listed([*map(str, frame)])}"
+        )
+    _check_target(given, frame, target)
+    return _table(Path(given).name, frame, target, task, notes)
 
 
-def _load_file(given: str, target: str | None, task: Task | None) -> Table:
+def load_like(
+    name_or_path: str | os.PathLike[str],
+    *,
+    target: Target,
+    data_dir: str | os.PathLike[str] | None = None,
+    drop_empty: bool = False,
+) -> Table:
+    """Other labelled rows for a preprocessor that is already fitted, to measure a finished run on them.
+
+    Nothing is learned from these rows: every column is kept, one row is enough, and so is one class. Text
+    columns stay text, numbers among them too, because the fitted preprocessor knows what each column is.
+    Rows without a target are dropped with a note.
+
+    Args:
+        name_or_path: a set's name or a file, as for `load`.
+        target: the target side of the preprocessor, `Preprocessor.target`: its name is the column that is
+            read, its task is the table's, and class codes are places in its classes, found by name.
+        data_dir: a folder with the named sets' files.
+        drop_empty: fico only: leaves out the 588 rows that are -9 throughout.
+    Returns:
+        the table; its features are for `Preprocessor.transform`.
+    Raises:
+        DataError: nothing by that name, no target column, no row with a target, a class that `target` does
+            not know, or text where it is a number; see `read_frame`.
+    """
+    given, known = os.fspath(name_or_path), lookup(name_or_path)
+    frame, notes = _read(given, data_dir, drop_empty)
+    name = Path(given).name if known is None else known.name
+    _check_target(given if known is None else name, frame, target.name)
+    column, coded = frame[target.name], target.task == "classification"
+    values = _codes(name, column, target) if coded else _amounts(name, column)
+    present = ~np.isnan(values)
+    gone = int((~present).sum())
+    if gone == len(frame):
+        raise DataError(f"{name}: expected a target {target.name!r} in one row at least, got it in none of {gone:,}")
+    if gone:
+        notes.append(f"{counted(gone, 'row')} without a target {target.name!r} dropped")
+    values = values[present].astype(np.int64 if coded else np.float64)
+    absent = [label for code, label in enumerate(target.classes) if code not in values]
+    if absent:
+        notes.append(f"target {target.name!r}: no rows of {listed(absent)}")
+    features = _by_dtype(frame.drop(columns=target.name)).loc[present].reset_index(drop=True)
+    digest = _fingerprint(features, values, target.name, target.task, target.classes)
+    codes = () if known is None else known.special_codes
+    return Table(name, features, values, target.task, target.name, target.classes, tuple(notes), digest, codes)
+
+
+def _codes(name: str, column: pd.Series, target: Target) -> Float64[np.ndarray, " rows"]:
+    """Class codes by name, NaN where missing; a number is the class "2" however it is written."""
+    numeric = not np.isnan(to_number(pd.Series(target.classes, dtype=object))[0]).any()
+    labels = to_text(column, NUMBER_BLANKS if numeric else BLANKS)
+    numbers = to_text(pd.Series(to_number(pd.Series(labels, dtype=object))[0]))
+    codes = {label: code for code, label in enumerate(target.classes)}
+    values, wrong = np.full(len(labels), np.nan), []
+    for row, (label, number) in enumerate(zip(labels, numbers, strict=True)):
+        code = codes.get(label, codes.get(number))
+        if code is not None:
+            values[row] = code
+        elif label is not None:
+            wrong.append(row)
+    if wrong:
+        unknown = list(dict.fromkeys(labels[wrong]))
+        raise DataError(
+            f"{name}: expected the classes {listed(target.classes)} in target {target.name!r}, "
+            f"got {listed(unknown, 5)} too, first in row {wrong[0] + 1}"
+        )
+    return values
+
+
+def _amounts(name: str, column: pd.Series) -> Float64[np.ndarray, " rows"]:
+    """Numbers, NaN where missing."""
+    values, wrong = to_number(column)
+    if wrong.any() or pd.api.types.is_bool_dtype(column):
+        raise _no_number(name, column, wrong)
+    if np.isinf(values).any():
+        row = int(np.argmax(np.isinf(values)))
+        raise DataError(
+            f"{name}: expected finite numbers in target {column.name!r}, got {values[row]} in row {row + 1}"
+        )
+    return values
+
+
+def _no_number(name: str, column: pd.Series, wrong: Bool[np.ndarray, " rows"]) -> DataError:
+    row = int(np.argmax(wrong))
+    return DataError(
+        f"{name}: expected numbers in target {column.name!r} for regression, got {column.iloc[row]!r} in row {row + 1}"
+    )
+
+
+def _by_dtype(frame: pd.DataFrame) -> pd.DataFrame:
+    """Number columns as float64, all others as text; unlike `typed`, nothing is decided from the values."""
+    columns = {
+        name: pd.Series(to_text(frame[name]), dtype=object)
+        if is_text(frame[name])
+        else pd.Series(to_number(frame[name])[0])
+        for name in frame
+    }
+    return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)))
+
+
+def _read(given: str, data_dir: str | os.PathLike[str] | None, drop_empty: bool) -> tuple[pd.DataFrame, list[str]]:
+    """The raw rows of a named set or of a file, with notes."""
+    known = lookup(given)
+    if known is not None:
+        return read_named(known, data_dir, drop_empty=drop_empty)
+    if drop_empty:
+        raise DataError(f"drop_empty is for 'fico' only, got {given!r}")
     path = Path(given)
     looks_like_name = not path.suffix and path.name == given
     if looks_like_name and not path.exists():
@@ -141,14 +254,15 @@ def _load_file(given: str, target: str | None, task: Task | None) -> Table:
             f"got neither{near}"
         )
     frame, notes = read_frame(path)
+    return frame, list(notes)
+
+
+def _check_target(where: str, frame: pd.DataFrame, target: str) -> None:
     names = list(frame.columns)
-    if target is None:
-        raise DataError(f"{path}: expected the name of the target column, got none; columns: {listed(names)}")
     if target not in names:
         raise DataError(
-            f"{path}: expected a target column {target!r}{suggestion(target, names)}, got the columns {listed(names)}"
+            f"{where}: expected a target column {target!r}{suggestion(target, names)}, got the columns {listed(names)}"
         )
-    return _table(path.name, frame, target, task, list(notes))
 
 
 def _table(
@@ -161,8 +275,8 @@ def _table(
     special_codes: tuple[float, ...] = (),
 ) -> Table:
     notes = list(notes)
-    labels = to_text(raw[target])
-    present = np.array([label is not None for label in labels], dtype=bool)
+    table, typing_notes = typed(raw)  # before rows go, so that errors count the file's rows
+    present = table[target].notna().to_numpy()
     gone = int((~present).sum())
     if gone * 2 > len(raw):
         raise DataError(f"{name}: expected target {target!r} in most rows, got it in {len(raw) - gone} of {len(raw)}")
@@ -170,14 +284,14 @@ def _table(
         notes.append(f"{counted(gone, 'row')} without a target {target!r} dropped")
     if present.sum() < MIN_ROWS:
         raise DataError(f"{name}: expected at least {MIN_ROWS} rows with a target, got {present.sum()}")
-    features, typing_notes = typed(raw.drop(columns=target))  # before rows go, so that errors count the file's rows
-    features = features.loc[present].reset_index(drop=True)
+    table = table.loc[present].reset_index(drop=True)
+    features = table.drop(columns=target)
     notes += typing_notes
     if name not in NAMED:
         features = _drop_useless(features, notes)
     if not features.shape[1]:
         raise DataError(f"{name}: expected at least one usable column beside {target!r}, got none")
-    values, task, classes = _target(name, raw[[target]], present, task, classes, notes)
+    values, task, classes = _target(name, raw[target], table[target], task, classes, notes)
     repeated = int(features.assign(**{"\0target": values}).duplicated().sum())
     if repeated:
         notes.append(f"{counted(repeated, 'row')} repeating an earlier row; a grouped split keeps them on one side")
@@ -205,15 +319,13 @@ def _drop_useless(features: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
 
 def _target(
     name: str,
-    raw: pd.DataFrame,
-    present: Bool[np.ndarray, " rows"],
+    raw: pd.Series,
+    column: pd.Series,
     task: Task | None,
     classes: tuple[str, ...],
     notes: list[str],
 ) -> tuple[np.ndarray, Task, tuple[str, ...]]:
-    target = str(raw.columns[0])
-    column = typed(raw)[0][target][present].reset_index(drop=True)
-    text = is_text(column)
+    target, text = str(raw.name), is_text(column)
     distinct = column.nunique()
     if task is None:
         whole = not text and bool((column % 1 == 0).all())
@@ -222,11 +334,7 @@ def _target(
         notes.append(f"task {task} inferred: target {target!r} holds {kind}")
     if task == "regression":
         if text:
-            row = int(np.argmax(to_number(raw[target])[1]))
-            raise DataError(
-                f"{name}: expected numbers in target {target!r} for regression, got {raw[target].iloc[row]!r} "
-                f"in row {row + 1}"
-            )
+            raise _no_number(name, raw, to_number(raw)[1])
         if distinct < 2:
             raise DataError(f"{name}: expected a target {target!r} that varies, got {column.iloc[0]:g} in every row")
         return column.to_numpy(np.float64), task, ()

@@ -18,28 +18,36 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
+from htaf._errors import HtafError
 from htaf.runs import METRICS, write_atomic
 
 
-class TrainingError(Exception):
-    """A training that cannot go on: one sentence for the user."""
+class TrainingError(HtafError):
+    """A training that cannot start or go on."""
 
 
 class History(Callback):
     """One row of metrics an epoch, the weights of the best epoch, and early stopping; all of it in the checkpoint.
 
     Best: the lowest validation loss of the exact network. Stopping: `patience` epochs without a better one, counted
-    from `first`, the epoch at which sharpening ends.
+    from `count_from`, the epoch at which sharpening ends.
     """
 
-    def __init__(self, folder: Path, patience: int, first: int) -> None:
-        self.folder, self.patience, self.first = folder, patience, first
+    def __init__(self, folder: Path, patience: int, count_from: int) -> None:
+        self.folder, self.patience, self.count_from = folder, patience, count_from
+        self.began, self.spent, self.device = time.perf_counter(), 0.0, ""
         self.rows: list[dict[str, float]] = []
         self.best_loss, self.best_epoch, self.stopped = math.inf, -1, False
         self.best: dict[str, torch.Tensor] = {}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         trainer.should_stop = self.stopped  # the checkpoint may lie behind the stop
+        device, before = str(trainer.strategy.root_device), self.device
+        if before not in ("", device):
+            warnings.warn(
+                f"began on {before}, goes on on {device}: the result can differ in the last bits", stacklevel=2
+            )
+        self.device = device
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         epoch, seen = trainer.current_epoch, trainer.callback_metrics
@@ -53,7 +61,7 @@ class History(Callback):
             self.best_loss, self.best_epoch = row["val_loss"], epoch
             assert isinstance(pl_module.net, nn.Module)
             self.best = {k: v.detach().cpu().clone() for k, v in pl_module.net.state_dict().items()}
-        if self.patience and epoch - max(self.best_epoch, self.first) >= self.patience:
+        if self.patience and epoch - max(self.best_epoch, self.count_from) >= self.patience:
             self.stopped = trainer.should_stop = True
 
     def write(self) -> None:
@@ -64,8 +72,13 @@ class History(Callback):
         writer.writerows(self.rows)
         write_atomic(self.folder / METRICS, text.getvalue())
 
+    def seconds(self) -> float:
+        """Wall time of all sessions up to now; what was lost with a kill does not count."""
+        return self.spent + time.perf_counter() - self.began
+
     def state_dict(self) -> dict[str, Any]:
-        return {k: getattr(self, k) for k in ("rows", "best_loss", "best_epoch", "stopped", "best")}
+        names = ("rows", "best_loss", "best_epoch", "stopped", "best", "device")
+        return {k: getattr(self, k) for k in names} | {"spent": self.seconds()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for name, value in state_dict.items():
@@ -88,7 +101,7 @@ class AtomicCheckpoint(Checkpoint):
         temporary = path.with_suffix(".tmp")
         try:
             trainer.save_checkpoint(temporary)
-            with temporary.open("rb") as file:
+            with temporary.open("r+b") as file:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         finally:

@@ -7,7 +7,6 @@ import logging
 import math
 import shutil
 import signal
-import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,27 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from htaf import convert
+from htaf.activations import SATURATION
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Split, Table, split
 from htaf.diagnostics import layer_statistics
 from htaf.models.build import build
-from htaf.runs import CHECKPOINTS, PLOT, Run, RunError, finish_run, forward, start_run, write_atomic
+from htaf.runs import CHECKPOINTS, PLOT, Run, claim, finish_run, write_atomic
 from htaf.sharpening import set_sharpness
-from htaf.training.callbacks import AtomicCheckpoint, EpochBar, History, last_checkpoint
-from htaf.training.metrics import as_tensors, headline, metrics
+from htaf.training.callbacks import AtomicCheckpoint, EpochBar, History, TrainingError, last_checkpoint
+from htaf.training.evaluate import measure, tensors
+from htaf.training.metrics import headline
 from htaf.training.module import Training, loaders
 from htaf.training.recipe import Recipe
-
-warnings.filterwarnings(
-    "ignore", message=".*does not have many workers.*"
-)  # the loaders index tensors: workers only cost
-warnings.filterwarnings("ignore", message=".*LeafSpec.*")
 
 
 def fit(
@@ -56,8 +51,7 @@ def fit(
     Args:
         recipe: how to train.
         table: from `htaf.data.tabular.load`.
-        out: folder of the run, new or empty, or that of the same run, unfinished (it is resumed) or finished (it is
-        read).
+        out: folder of the run: new or empty, or the same run's, unfinished (resumed) or finished (read).
         seed: of the split, the initial weights and the order of the batches.
         mode: "random" or "grouped", see `htaf.data.tabular.split`.
         source: how the table was loaded (the arguments of `load`), kept so that `htaf evaluate` can load it again.
@@ -69,24 +63,42 @@ def fit(
         The finished run: `.record["metrics"]`, `.model()`, `.predict(rows)`.
 
     Raises:
-        RunError: `out` holds another run or other files. TrainingError: the loss became NaN or infinite.
+        RunError: `out` holds another run or other files, or another process trains there. DataError: the table has
+            too little to split or to learn from. TrainingError: no such device, or the loss became NaN or infinite.
         OSError: the disk is full; what was finished before stays.
     """
+    _check_device(device)
     out = Path(out)
-    identity = {
-        "recipe": recipe.identity(),
-        "seed": seed,
-        "data": {"name": table.name, "fingerprint": table.fingerprint, "task": table.task, "split": mode},
-    }
-    record = start_run(out, identity)
-    if record["status"] == "finished":
-        return Run(out, record)
-    began = time.perf_counter()
     parts = split(table, seed, mode=mode)  # pyright: ignore[reportArgumentType]
     preprocessor = table.fit_preprocessor(parts.train)
-    report = list(preprocessor.report)
+    with claim(out, run_identity(recipe, table, seed, mode)) as record:
+        if record["status"] == "finished":
+            return Run(out, record)
+        return _fit(recipe, table, parts, preprocessor, out, record, source, device, progress, checkpoint_seconds)
+
+
+def run_identity(recipe: Recipe, table: Table, seed: int, mode: str) -> dict[str, Any]:
+    """What makes two trainings the same; its content hash is the key of a run and of a cell of a study."""
+    data = {"name": table.name, "fingerprint": table.fingerprint, "task": table.task, "split": mode}
+    return {"recipe": recipe.identity(), "seed": seed, "data": data}
+
+
+def _fit(
+    recipe: Recipe,
+    table: Table,
+    parts: Split,
+    preprocessor: Preprocessor,
+    out: Path,
+    record: dict[str, Any],
+    source: Mapping[str, Any] | None,
+    device: str,
+    progress: bool,
+    checkpoint_seconds: float,
+) -> Run:
+    """Train in a claimed folder, measure, write."""
+    seed = record["seed"]
     train, validation, test = (
-        _tensors(table, preprocessor, rows) for rows in (parts.train, parts.validation, parts.test)
+        tensors(table, preprocessor, rows) for rows in (parts.train, parts.validation, parts.test)
     )
 
     outputs = 1 if table.task == "regression" else len(table.classes)
@@ -118,63 +130,17 @@ def fit(
         "model": description | {"activation": _activation_of(net, recipe)},
         "rows": _sizes(parts),
         "source": dict(source or {}),
-        "notes": [*table.notes, *report],
+        "notes": [*table.notes, *preprocessor.notes, *_saturation(recipe)],
         "best_epoch": history.best_epoch,
         "epochs_run": len(history.rows),
-        "device": device,
-        "seconds": round(time.perf_counter() - began, 3),
+        "device": history.device,
+        "seconds": round(history.seconds(), 3),  # all sessions of a training that was stopped
     }
     history.write()
     _plot(history, out / PLOT, f"{table.name}, {recipe.method}, seed {seed}")
     run = finish_run(out, record, net, preprocessor)
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     return run
-
-
-def measure(
-    smooth: nn.Module, exact: nn.Module | None, parts: Mapping[str, tuple[Tensor, Tensor]], task: str, scale: float
-) -> dict[str, Any]:
-    """Metrics of the smooth and the exact network on each part; "exact" is None where no step exists."""
-
-    def of(model: nn.Module) -> dict[str, Any]:
-        return {name: metrics(forward(model, x), y, task, scale) for name, (x, y) in parts.items()}
-
-    return {"smooth": of(smooth), "exact": None if exact is None else of(exact)}
-
-
-def evaluate(run: Run, table: Table, *, part: str = "test") -> dict[str, Any]:
-    """The smooth and the exact network of a run on labelled rows, and the gap between them.
-
-    Args:
-        run: from `htaf.runs.open_run`.
-        table: the data of the run, or another table with the same columns.
-        part: "train", "validation" or "test" of the run's own split; "all" rows, for other data.
-
-    Returns:
-        {"headline", "rows", "smooth": {...}, "exact": {...} or None, "gap": exact minus smooth or None}.
-
-    Raises:
-        RunError: a part is asked for and the table is not the one that the run was trained on.
-        ValueError: another task, or classes that the run does not know.
-    """
-    preprocessor, record = run.preprocessor(), run.record
-    if table.task != preprocessor.target.task:
-        raise ValueError(f"expected a table for {preprocessor.target.task}, got one for {table.task}")
-    if part == "all":
-        rows = np.arange(len(table.target))
-    elif table.fingerprint != record["data"]["fingerprint"]:
-        raise RunError(
-            f"{run.path} was trained on other data than {table.name}: its parts are only known for its own data"
-        )
-    else:
-        rows = getattr(split(table, record["seed"], mode=record["data"]["split"]), part)
-    data = {part: _tensors(table, preprocessor, rows)}
-    smooth, exact = run.model(exact=False), run.model() if run.has_step else None
-    results = measure(smooth, exact, data, preprocessor.target.task, preprocessor.target.std)
-    name = record["headline"]
-    ours, theirs = results["smooth"][part], results["exact"][part] if exact is not None else None
-    gap = None if theirs is None or ours[name] is None or theirs[name] is None else theirs[name] - ours[name]
-    return {"headline": name, "part": part, "rows": len(rows), "smooth": ours, "exact": theirs, "gap": gap}
 
 
 @contextmanager
@@ -201,8 +167,8 @@ def _train(
 ) -> History:
     """Run the epochs, from the last checkpoint if there is one."""
     schedule = recipe.sharpening()
-    first = math.ceil(schedule.fraction * recipe.epochs) - 1 if schedule is not None else -1
-    history = History(out, recipe.patience, first)
+    count_from = math.ceil(schedule.fraction * recipe.epochs - 1e-9) - 1 if schedule is not None else -1
+    history = History(out, recipe.patience, count_from)
     callbacks: list[L.Callback] = [history, AtomicCheckpoint(out / CHECKPOINTS, history, checkpoint_seconds)]
     if progress:
         callbacks.append(EpochBar(f"{table.name} {recipe.method}", recipe.epochs))
@@ -221,26 +187,33 @@ def _train(
     )
     train_loader, validation_loader = loaders(train, validation, recipe.batch_size, seed)
     module = Training(net, recipe, table.task, len(train_loader) * recipe.epochs)
+    start = last_checkpoint(out / CHECKPOINTS)
     interrupt = signal.getsignal(signal.SIGINT)
     try:
-        trainer.fit(
-            module, train_loader, validation_loader, ckpt_path=last_checkpoint(out / CHECKPOINTS), weights_only=True
-        )
+        with warnings.catch_warnings():
+            for known in (".*does not have many workers.*", ".*LeafSpec.*"):  # loaders that index tensors need none
+                warnings.filterwarnings("ignore", message=known)
+            trainer.fit(module, train_loader, validation_loader, ckpt_path=start, weights_only=True)
     except SystemExit:  # lightning's answer to Ctrl-C: it exits, and leaves the signal ignored
         signal.signal(signal.SIGINT, interrupt)
         raise KeyboardInterrupt from None
     if not history.best:
-        raise RunError(f"no epoch of {out} had a finite validation loss: lower lr or check the data")
+        raise TrainingError(f"no epoch of {out} had a finite validation loss: lower lr or check the data")
     return history
 
 
-def _tensors(table: Table, preprocessor: Preprocessor, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-    x, y, known = preprocessor.transform(table.features.iloc[rows]), table.target[rows], preprocessor.target.classes
-    if table.classes != known:  # codes follow the classes that a table holds, and other data may lack some
-        if unknown := set(table.classes) - set(known):
-            raise ValueError(f"expected the classes {', '.join(known)}, got {', '.join(sorted(unknown))} too")
-        y = np.array([known.index(name) for name in table.classes])[y]
-    return as_tensors(x, preprocessor.encode_target(y), preprocessor.target.task)
+def _check_device(device: str) -> None:
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device not in ("auto", "cpu", *there):
+        raise TrainingError(f"expected device auto, cpu, cuda or mps, got {device!r}")
+    if not there.get(device, True):
+        raise TrainingError(f"expected a {device} device, this machine has none: use cpu or auto")
+
+
+def _saturation(recipe: Recipe) -> list[str]:
+    if recipe.method != "htaf" or recipe.alpha1 > SATURATION:
+        return []
+    return [f"alpha1 = {recipe.alpha1:g} <= ln 99 = {SATURATION:.3f}: no output passes 0.99, so binarity is 0"]
 
 
 def _activation_of(net: nn.Module, recipe: Recipe) -> dict[str, Any]:

@@ -15,12 +15,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 import optuna
 
+from htaf._errors import HtafError
 from htaf.models.build import Method
 from htaf.training.recipe import Recipe
 
 
-class PlanError(ValueError):
-    """A plan that makes no sense: one sentence that says what was expected and what came."""
+class PlanError(HtafError, ValueError):
+    """A plan that makes no sense: says what was expected and what came."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,13 @@ class Source:
     task: Literal["regression", "classification"] | None = None
     drop_empty: bool = False
     split: Literal["random", "grouped"] = "random"
+
+    def __post_init__(self) -> None:
+        if self.task not in (None, "regression", "classification") or self.split not in ("random", "grouped"):
+            raise PlanError(
+                f"{self.name}: expected task regression or classification and split random or grouped, "
+                f"got {self.task!r} and {self.split!r}"
+            )
 
     @property
     def label(self) -> str:
@@ -71,8 +79,13 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.sources or not self.methods:
             raise PlanError("a plan needs at least one data set and one method")
-        if min(self.candidates, self.splits) < 1:
-            raise PlanError(f"candidates and splits must be >= 1, got {self.candidates} and {self.splits}")
+        for name, least in (("candidates", 1), ("splits", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise PlanError(f"{name} must be a whole number >= {least}, got {value!r}")
+        labels = [source.label for source in self.sources]
+        if len(set(labels)) < len(labels):
+            raise PlanError(f"expected data sets with different names, got {', '.join(labels)}")
         fields = {f.name for f in dataclasses.fields(Recipe)} - {"method"}
         for method, grid in self.methods.items():
             if method not in get_args(Method):
@@ -85,6 +98,8 @@ class Plan:
                     )
                 if not isinstance(values, (list, tuple)) or not values:
                     raise PlanError(f"{method}: expected a list of values for {names!r}, got {values!r}")
+                if len({json.dumps(v) for v in values}) < len(values):
+                    raise PlanError(f"{method}: expected different values for {names!r}, got {values!r}")
             for candidate in self._product(method):  # a bad value shows before hours of work, not after
                 self.recipe(method, candidate)
 
@@ -165,7 +180,7 @@ def read_plan(path: str | Path) -> Plan:
     """
     path = Path(path)
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PlanError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

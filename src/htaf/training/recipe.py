@@ -57,6 +57,9 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("alpha0", "alpha1", "beta", "sharpen_fraction", "lr", "weight_decay"):  # 2 and 2.0 are one recipe
             object.__setattr__(self, name, float(getattr(self, name)))
+        for name in ("sharpen", "batch_norm"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
         object.__setattr__(self, "hidden", tuple(self.hidden))
         if self.start is not None:
             object.__setattr__(self, "start", tuple(float(v) for v in self.start))
@@ -118,7 +121,8 @@ def tabular_quick() -> Recipe:
     return Recipe(epochs=30, patience=0)
 
 
-RECIPES: dict[str, Callable[[], Recipe]] = {
+RecipeName = Literal["tabular-mlp", "tabular-paper", "tabular-quick"]
+RECIPES: dict[RecipeName, Callable[[], Recipe]] = {
     "tabular-mlp": tabular_mlp,
     "tabular-paper": tabular_paper,
     "tabular-quick": tabular_quick,

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import multiprocessing
 import multiprocessing.connection
 import os
 import shutil
-import statistics
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -30,17 +29,20 @@ import optuna
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from sqlalchemy.exc import SQLAlchemyError
 
+from htaf._errors import HtafError
 from htaf.data.tabular import Table, load
 from htaf.runs import content_hash, to_json, write_atomic
-from htaf.training.fit import fit
+from htaf.training.fit import fit, run_identity
 from htaf.training.metrics import LOWER_IS_BETTER, headline
 from htaf.training.plan import Plan, Source
 from htaf.training.recipe import Recipe
+from htaf.training.report import Choice, markdown, score, summary_row
 
 
-class StudyError(Exception):
-    """A study that cannot go on: one sentence for the user."""
+class StudyError(HtafError):
+    """A study that cannot go on."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,11 @@ class Cell:
     data_dir: str | None = None
 
     def key(self, table: Table) -> str:
-        """Content hash of what bears on the result; the data count by their fingerprint, not by where they lie."""
-        data = {"name": table.name, "fingerprint": table.fingerprint, "split": self.source.split}
-        return content_hash({"recipe": self.recipe.identity(), "seed": self.seed, "data": data})
+        """The key of its run: the data count by their fingerprint, not by where they lie."""
+        return content_hash(run_identity(self.recipe, table, self.seed, self.source.split))
+
+    def __str__(self) -> str:
+        return f"{self.source.label}, {self.recipe.method}, seed {self.seed}"
 
 
 @functools.lru_cache(maxsize=8)
@@ -93,6 +97,7 @@ def run_cells(
     records = {cell: record for cell, key in keys.items() if (record := read_cell(out, key)) is not None}
     first_of = {key: cell for cell, key in reversed(keys.items()) if cell not in records}
     failures: dict[Cell, str] = {}
+    others = set(multiprocessing.active_children())  # the caller's own, not to be touched
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -119,14 +124,13 @@ def run_cells(
                         "run the same command again"
                     ) from None
                 except Exception as error:  # one bad cell must not stop the others
-                    failures |= {
-                        cell: f"{type(error).__name__}: {error}" for cell, other in keys.items() if other == key
-                    }
+                    reason = f"{type(error).__name__}: {error}"
+                    failures |= {cell: f"{cell}: {reason}" for cell, other in keys.items() if other == key}
                 bar.advance(task)
                 if progress and not bar.console.is_terminal:  # a log file shows no bar
                     bar.console.print(f"{title}: {bar.tasks[task].completed:g} of {bar.tasks[task].total:g} cells")
         except KeyboardInterrupt:
-            for child in multiprocessing.active_children():
+            for child in set(multiprocessing.active_children()) - others:
                 child.kill()  # lightning answers SIGTERM by going on; work folders keep whole checkpoints only
             raise
     return records, failures
@@ -186,22 +190,6 @@ def _pool(workers: int, threads: int) -> Iterator[ProcessPoolExecutor | None]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def score(record: dict[str, Any], part: str, network: str | None = None) -> float | None:
-    """The headline metric of a record; of the exact network unless `network` says otherwise or there is none."""
-    metrics = record["metrics"]
-    chosen = metrics[network] if network else metrics["exact"] or metrics["smooth"]
-    return chosen[part][record["headline"]] if chosen else None
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What the search of one data set and method gave: the best recipe on validation, from how many candidates."""
-
-    recipe: Recipe
-    validation: float
-    tried: int
-
-
 def run_study(
     plan: Plan,
     out: str | Path,
@@ -219,7 +207,8 @@ def run_study(
         out: study folder; started again, it goes on where it was.
         data_dir: where named data sets lie, before HTAF_DATA.
         workers, threads: processes, and threads of each.
-        storage: Optuna storage URL, for searches shared by machines (PostgreSQL); default: search.db in the folder.
+        storage: Optuna storage URL instead of search.db in the folder, such as a PostgreSQL server that
+            optuna-dashboard reads. The trials of one plan belong to one folder: two at a time would both compute them.
         progress: show bars.
 
     Returns:
@@ -232,10 +221,11 @@ def run_study(
     """
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     pairs = [(source, method) for source in plan.sources for method in plan.methods]
     run = functools.partial(run_cells, out=out, workers=workers, threads=threads, progress=progress)
-    choices, failures = _search(plan, pairs, storage or f"sqlite:///{out / 'search.db'}", data_dir, workers, run)
+    url = storage or f"sqlite:///{out / 'search.db'}"
+    with _optuna(url):
+        choices, failures = _search(plan, pairs, url, data_dir, workers, run)
     cells = {
         (*pair, seed): Cell(choices[pair].recipe, seed, pair[0], data_dir)
         for pair in pairs
@@ -245,16 +235,37 @@ def run_study(
     rows = []
     for pair in pairs:
         found = [records[c] for seed in range(plan.splits) if (c := cells[(*pair, seed)]) in records]
-        rows.append(_row(plan, *pair, choices[pair], found))
+        rows.append(summary_row(plan, *pair, choices[pair], found))
     report = {
         "study": plan.name,
         "plan": plan.describe(),
         "rows": rows,
         "failures": sorted({*failures.values(), *failed.values()}),
+        "measured": _provenance(records.values()),
     }
     write_atomic(out / "report.json", to_json(report))
     write_atomic(out / "report.md", markdown(report))
     return report
+
+
+@contextmanager
+def _optuna(url: str) -> Iterator[None]:
+    """Optuna without its chatter, and with its storage's errors as one sentence."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        yield
+    except (optuna.exceptions.OptunaError, SQLAlchemyError, ImportError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise StudyError(f"Optuna's storage {url} cannot be used: {reason}") from None
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+def _provenance(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The different commits, versions and machines that the cells were measured by, most cells first."""
+    seen = Counter(to_json({k: r[k] for k in ("commit", "versions", "platform", "threads", "device")}) for r in records)
+    return [{"cells": count, **json.loads(text)} for text, count in seen.most_common()]
 
 
 def _search(
@@ -265,7 +276,7 @@ def _search(
     for source, method in pairs:
         table = table_of(source, data_dir)
         study = optuna.create_study(
-            study_name=f"{plan.name}/{source.label}/{method}/{content_hash(plan.describe())}",
+            study_name=f"{plan.name}/{source.label}/{method}/{content_hash([plan.describe(), table.fingerprint])}",
             storage=storage,
             sampler=plan.sampler(method),
             direction="minimize" if headline(table.task, len(table.classes)) in LOWER_IS_BETTER else "maximize",
@@ -289,7 +300,7 @@ def _search(
             if value is None:
                 studies[pair].tell(trial.number, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
             else:
-                studies[pair].tell(trial.number, value, skip_if_finished=True)  # another machine may have told it
+                studies[pair].tell(trial.number, value, skip_if_finished=True)
     choices = {}
     for pair, study in studies.items():
         done = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
@@ -297,7 +308,8 @@ def _search(
             reasons = "; ".join(sorted(set(failures.values()))[:2])
             raise StudyError(f"no candidate of {pair[1]} on {pair[0].label} succeeded: {reasons}")
         best = study.best_trial
-        choices[pair] = Choice(plan.recipe(pair[1], best.params), float(best.value or 0.0), len(done))
+        trials = [{"values": {k: json.loads(v) for k, v in t.params.items()}, "validation": t.value} for t in done]
+        choices[pair] = Choice(plan.recipe(pair[1], best.params), float(best.value or 0.0), tuple(sorted(trials, key=to_json)))
     return choices, failures
 
 
@@ -332,64 +344,3 @@ def _ask(plan: Plan, method: str, study: optuna.Study, workers: int, failed_befo
     left = plan.number(method) - ended - len(running)
     fresh = max(0, min(left, max(1, workers - len(running))) if plan.adaptive else left)
     return [*running, *(study.ask(plan.distributions(method)) for _ in range(fresh))]
-
-
-def _row(plan: Plan, source: Source, method: str, choice: Choice, records: list[dict[str, Any]]) -> dict[str, Any]:
-    reference = plan.reference.get((source.label, method))
-    return {
-        "data": source.label,
-        "method": method,
-        "metric": records[0]["headline"] if records else None,
-        "exact": _summary([score(r, "test", "exact") for r in records]),
-        "smooth": _summary([score(r, "test", "smooth") for r in records]),
-        "reference": None if reference is None else {"mean": reference[0], "error": reference[1]},
-        "recipe": choice.recipe.identity(),
-        "validation": choice.validation,
-        "candidates": choice.tried,
-        "seconds": round(math.fsum(r["seconds"] for r in records), 1),
-    }
-
-
-def _summary(values: list[float | None]) -> dict[str, Any] | None:
-    """Mean and standard error (standard deviation over the root of the number)."""
-    known = [v for v in values if v is not None]
-    if not known:
-        return None
-    error = statistics.stdev(known) / math.sqrt(len(known)) if len(known) > 1 else None
-    return {"mean": statistics.fmean(known), "error": error, "values": known}
-
-
-def markdown(report: dict[str, Any]) -> str:
-    """The report as a table that people read."""
-    lines = [
-        f"# {report['study']}",
-        "",
-        "| data | metric | method | exact | smooth | reference | candidates | chosen |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in report["rows"]:
-        cells = [row["data"], row["metric"], row["method"]]
-        cells += [_figure(row["exact"]), _figure(row["smooth"]), _figure(row["reference"])]
-        cells += [row["candidates"], ", ".join(f"{k}={v}" for k, v in _chosen(row, report["plan"]).items())]
-        lines.append("| " + " | ".join(str(c) for c in cells) + " |")
-    plan = report["plan"]
-    lines += [
-        "",
-        f"Mean (standard error) of the test metric over {plan['splits']} splits; the recipe of each row was chosen",
-    ]
-    lines += [
-        "on the validation part of split 0. exact: the hardened network; smooth: the same weights before hardening."
-    ]
-    lines += [f"Failed: {message}" for message in report["failures"]]
-    return "\n".join(lines) + "\n"
-
-
-def _chosen(row: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
-    fields = {f for name in plan["methods"][row["method"]] for f in name.split(",")}
-    return {k: v for k, v in row["recipe"].items() if k in fields}
-
-
-def _figure(value: dict[str, Any] | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value['mean']:.3f}" + ("" if value["error"] is None else f" ({value['error']:.3f})")
