@@ -309,7 +309,9 @@ def _search(
             raise StudyError(f"no candidate of {pair[1]} on {pair[0].label} succeeded: {reasons}")
         best = study.best_trial
         trials = [{"values": {k: json.loads(v) for k, v in t.params.items()}, "validation": t.value} for t in done]
-        choices[pair] = Choice(plan.recipe(pair[1], best.params), float(best.value or 0.0), tuple(sorted(trials, key=to_json)))
+        choices[pair] = Choice(
+            plan.recipe(pair[1], best.params), float(best.value or 0.0), tuple(sorted(trials, key=to_json))
+        )
     return choices, failures
 
 
