@@ -94,3 +94,69 @@ def test_killed_and_resumed(whole: tuple[Path, Path, float], tmp_path: Path, mom
     run(data, out)
     assert outcome(out) == outcome(uninterrupted)
     assert sorted(p.name for p in out.iterdir()) == sorted(p.name for p in uninterrupted.iterdir())
+
+
+PLAN = """
+name = "small"
+candidates = 4
+splits = 2
+data = [{name = "DATA", target = "y"}]
+[recipe]
+epochs = 40
+hidden = [8]
+batch_size = 16
+[methods.htaf]
+lr = [1e-3, 2e-3, 3e-3, 4e-3]
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_study_stopped_goes_on(whole: tuple[Path, Path, float], tmp_path: Path, sent: signal.Signals) -> None:
+    data, out = whole[0], tmp_path / "study"
+    (tmp_path / "plan.toml").write_text(PLAN.replace("DATA", str(data)))
+    words = [
+        sys.executable,
+        "-m",
+        "htaf.cli",
+        "study",
+        str(tmp_path / "plan.toml"),
+        "--out",
+        str(out),
+        "--workers",
+        "2",
+    ]
+    process = subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    wait_until(process, lambda: any((out / "cells").glob("*.json")) if out.exists() else False)
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True).stdout
+    children = [int(pid) for pid in found.split()]
+    assert len(children) >= 2
+    process.send_signal(sent)
+    _, err = process.communicate(timeout=60)
+    if sent == signal.SIGKILL:
+        assert process.returncode == -signal.SIGKILL
+    else:
+        assert process.returncode == 130
+        assert b"same command" in err
+        assert b"Traceback" not in err
+    deadline = time.monotonic() + 20
+    while any(map(alive, children)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(alive, children)), "no worker stays behind"
+    kept = {path: path.stat().st_mtime_ns for path in (out / "cells").glob("*.json")}
+    assert kept
+    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept, "finished cells are not computed again"
+    report = json.loads((out / "report.json").read_text())
+    assert report["failures"] == []
+    assert report["rows"][0]["candidates"] == 4
+    assert len(report["rows"][0]["exact"]["values"]) == 2
