@@ -19,7 +19,10 @@ IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 @pytest.fixture
 def data_dir() -> Path:
     """The folder of the real data sets."""
-    return Path(os.environ["HTAF_DATA"])
+    folder = os.environ.get("HTAF_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.fail("HTAF_DATA must name the folder of the real data sets")
+    return Path(folder)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

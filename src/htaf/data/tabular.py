@@ -10,14 +10,12 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float64, Int64, Shaped
+from jaxtyping import Float64, Int64, Shaped
 
 from htaf.data.columns import Target
 from htaf.data.named import NAMED, lookup, read_named
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import (
-    BLANKS,
-    NUMBER_BLANKS,
     SUFFIXES,
     DataError,
     counted,
@@ -29,11 +27,9 @@ from htaf.data.reading import (
     to_text,
     typed,
 )
-
-Task = Literal["regression", "classification"]
+from htaf.data.targets import Task, amounts, class_codes, infer_target
 
 MIN_ROWS = 20  # gives 14, 2 and 4 rows; a validation error over fewer says nothing
-MAX_INTEGER_CLASSES = 10  # whole-number targets with more distinct values are regression
 ID_LIKE = 0.95  # share of distinct values from which a text column identifies rows
 
 
@@ -168,7 +164,7 @@ def load_like(
     name = Path(given).name if known is None else known.name
     _check_target(given if known is None else name, frame, target.name)
     column, coded = frame[target.name], target.task == "classification"
-    values = _codes(name, column, target) if coded else _amounts(name, column)
+    values = class_codes(name, column, target) if coded else amounts(name, column)
     present = ~np.isnan(values)
     gone = int((~present).sum())
     if gone == len(frame):
@@ -183,48 +179,6 @@ def load_like(
     digest = _fingerprint(features, values, target.name, target.task, target.classes)
     codes = () if known is None else known.special_codes
     return Table(name, features, values, target.task, target.name, target.classes, tuple(notes), digest, codes)
-
-
-def _codes(name: str, column: pd.Series, target: Target) -> Float64[np.ndarray, " rows"]:
-    """Class codes by name, NaN where missing; a number is the class "2" however it is written."""
-    numeric = not np.isnan(to_number(pd.Series(target.classes, dtype=object))[0]).any()
-    labels = to_text(column, NUMBER_BLANKS if numeric else BLANKS)
-    numbers = to_text(pd.Series(to_number(pd.Series(labels, dtype=object))[0]))
-    codes = {label: code for code, label in enumerate(target.classes)}
-    values, wrong = np.full(len(labels), np.nan), []
-    for row, (label, number) in enumerate(zip(labels, numbers, strict=True)):
-        code = codes.get(label, codes.get(number))
-        if code is not None:
-            values[row] = code
-        elif label is not None:
-            wrong.append(row)
-    if wrong:
-        unknown = list(dict.fromkeys(labels[wrong]))
-        raise DataError(
-            f"{name}: expected the classes {listed(target.classes)} in target {target.name!r}, "
-            f"got {listed(unknown, 5)} too, first in row {wrong[0] + 1}"
-        )
-    return values
-
-
-def _amounts(name: str, column: pd.Series) -> Float64[np.ndarray, " rows"]:
-    """Numbers, NaN where missing."""
-    values, wrong = to_number(column)
-    if wrong.any() or pd.api.types.is_bool_dtype(column):
-        raise _no_number(name, column, wrong)
-    if np.isinf(values).any():
-        row = int(np.argmax(np.isinf(values)))
-        raise DataError(
-            f"{name}: expected finite numbers in target {column.name!r}, got {values[row]} in row {row + 1}"
-        )
-    return values
-
-
-def _no_number(name: str, column: pd.Series, wrong: Bool[np.ndarray, " rows"]) -> DataError:
-    row = int(np.argmax(wrong))
-    return DataError(
-        f"{name}: expected numbers in target {column.name!r} for regression, got {column.iloc[row]!r} in row {row + 1}"
-    )
 
 
 def _by_dtype(frame: pd.DataFrame) -> pd.DataFrame:
@@ -291,7 +245,7 @@ def _table(
         features = _drop_useless(features, notes)
     if not features.shape[1]:
         raise DataError(f"{name}: expected at least one usable column beside {target!r}, got none")
-    values, task, classes = _target(name, raw[target], table[target], task, classes, notes)
+    values, task, classes = infer_target(name, raw[target], table[target], task, classes, notes)
     repeated = int(features.assign(**{"\0target": values}).duplicated().sum())
     if repeated:
         notes.append(f"{counted(repeated, 'row')} repeating an earlier row; a grouped split keeps them on one side")
@@ -315,49 +269,6 @@ def _drop_useless(features: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
             if not is_text(column) and distinct == len(column) == column.max() - column.min() + 1:
                 notes.append(f"column {name!r} looks like a row number; it is kept, leave it out if it is one")
     return features[kept]
-
-
-def _target(
-    name: str,
-    raw: pd.Series,
-    column: pd.Series,
-    task: Task | None,
-    classes: tuple[str, ...],
-    notes: list[str],
-) -> tuple[np.ndarray, Task, tuple[str, ...]]:
-    target, text = str(raw.name), is_text(column)
-    distinct = column.nunique()
-    if task is None:
-        whole = not text and bool((column % 1 == 0).all())
-        task = "classification" if text or (whole and distinct <= MAX_INTEGER_CLASSES) else "regression"
-        kind = "text" if text else f"{distinct:,} distinct {'whole ' if whole else ''}numbers"
-        notes.append(f"task {task} inferred: target {target!r} holds {kind}")
-    if task == "regression":
-        if text:
-            raise _no_number(name, raw, to_number(raw)[1])
-        if distinct < 2:
-            raise DataError(f"{name}: expected a target {target!r} that varies, got {column.iloc[0]:g} in every row")
-        return column.to_numpy(np.float64), task, ()
-    found = sorted(column.unique())  # numbers by size, text by code point
-    labels = to_text(pd.Series(found, dtype=column.dtype)).tolist()
-    if len(found) < 2:
-        raise DataError(f"{name}: expected at least two classes in target {target!r}, got {labels[0]!r} only")
-    if len(found) * 2 > len(column):
-        raise DataError(
-            f"{name}: expected classes in target {target!r}, got {len(found):,} distinct values in "
-            f"{len(column):,} rows; name another column or task regression"
-        )
-    if classes:
-        if set(classes) != set(labels):
-            raise DataError(f"{name}: expected the classes {listed(classes)} in {target!r}, got {listed(labels)}")
-        labels = list(classes)
-    values = np.array([labels.index(label) for label in to_text(column)], dtype=np.int64)
-    single = [label for label, count in zip(labels, np.bincount(values), strict=True) if count == 1]
-    if single:
-        notes.append(f"target {target!r}: one row only of {listed(single)}; it can be in one part of a split only")
-    if len(labels) == 2:
-        notes.append(f"class 1 (positive) is {labels[1]!r}, class 0 is {labels[0]!r}")
-    return values, task, tuple(labels)
 
 
 def _fingerprint(
