@@ -344,7 +344,7 @@ def doctor(*, json: Json = False) -> None:
     return None
 
 
-app.command(train, name="train")
+app.command(train, name="train", help="Train a network with 0/1 activations.")
 
 
 def check_seed(seed: int) -> None:
