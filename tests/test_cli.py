@@ -16,6 +16,7 @@ import torch
 from filelock import FileLock
 
 from htaf import cli, runs
+from htaf.training.plan import PlanError, read_plan
 
 QUICK = ("--epochs", "2", "--hidden", "8")
 
@@ -453,3 +454,32 @@ def test_study_whose_cells_fail(htaf, tmp_path: Path) -> None:
     assert "1 cells failed" in one_line(err)
     assert "Failed: digits, relu, seed 0: " in out
     assert "| digits | accuracy | relu |" in out
+
+
+def test_flags_that_the_method_does_not_read(htaf, table: Path, tmp_path: Path) -> None:
+    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
+    code, _, err = htaf(*words, "--method", "ste", "--alpha0", "3")
+    assert code == 2
+    assert "--alpha0" in one_line(err)
+
+
+def test_a_pair_within_the_sharpening_is_said(htaf, table: Path, tmp_path: Path) -> None:
+    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", "--hidden", "8")
+    code, out, err = htaf(*words, "--epochs", "20", "--lr", "0.1", "--patience", "1", "--json")
+    assert code == 0
+    record = json.loads(out)
+    early = record["best_epoch"] < 13
+    assert any("within the sharpening" in note for note in record["notes"]) == early
+    assert ("within the sharpening" in err) == early
+
+
+def test_the_plan_of_the_documents(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "studies.md").read_text().split("```toml\n")[1].split("```")[0]
+    (tmp_path / "plan.toml").write_text(text)
+    plan = read_plan(tmp_path / "plan.toml")
+    assert [source.label for source in plan.sources] == ["customers", "wine"]
+    for bad in ("data = 'houses.csv'", "data = [{file = 'houses.csv'}]", "data = ['wine']\n[methods.htaf]\nlr = 1e-3"):
+        (tmp_path / "plan.toml").write_text(bad)
+        with pytest.raises(PlanError, match="expected") as error:
+            read_plan(tmp_path / "plan.toml")
+        assert "__init__" not in str(error.value)

@@ -864,3 +864,8 @@ def test_transformer_decoder_keeps_its_activation_when_copied():
     exact = harden(new)
     assert isinstance(exact.decoder.layers[0].activation, Heaviside)
     assert isinstance(copy.deepcopy(exact).decoder.layers[0].activation, Heaviside)
+
+
+def test_a_module_is_no_factory() -> None:
+    with pytest.raises(TypeError, match=r"such as lambda: HTAF\(2, 11\), got a HTAF"):
+        replace(nn.Sequential(nn.ReLU()), HTAF(2.0, 11.0))

@@ -34,10 +34,12 @@ def say_notes(notes: Sequence[str]) -> None:
 def figures(smooth: float | None, exact: float | None) -> tuple[str, str, str]:
     """Smooth, exact and gap for a table."""
     gap = None if smooth is None or exact is None else exact - smooth
+    large = max(abs(v) for v in (smooth or 0.0, exact or 0.0)) >= 1000
+    digits = 1 if large else 4
     return (
-        "-" if smooth is None else f"{smooth:.4f}",
-        "-" if exact is None else f"{exact:.4f}",
-        "-" if gap is None else f"{gap:+.4f}",
+        "-" if smooth is None else f"{smooth:.{digits}f}",
+        "-" if exact is None else f"{exact:.{digits}f}",
+        "-" if gap is None else f"{gap:+.{digits}f}",
     )
 
 

@@ -17,7 +17,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from htaf._console import UsageError, fail, figures, plain_errors, print_json, say_notes
 from htaf.models.build import Method, SlopeName
-from htaf.training.recipe import RECIPES, Recipe, RecipeName
+from htaf.training.recipe import ACTIVATION_FIELDS, RECIPES, Recipe, RecipeName
 
 app = tyro.extras.SubcommandApp()
 train = tyro.extras.SubcommandApp()
@@ -54,14 +54,22 @@ class Overrides:
     batch_size: Annotated[int | None, own("Rows a step.")] = None
     weight_decay: Annotated[float | None, own("Of AdamW.")] = None
     schedule: Annotated[Literal["one_cycle", "cosine", "constant"] | None, own("Of the learning rate.")] = None
-    patience: Annotated[int | None, own("Stop after so many epochs without a better exact network; 0 never.")] = None
+    patience: Annotated[
+        int | None,
+        own("Stop after so many epochs without a better exact network, counted from the end of sharpening; 0 never."),
+    ] = None
 
     def recipe(self, name: RecipeName) -> Recipe:
         changes = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
         try:
-            return dataclasses.replace(RECIPES[name](), **changes)
+            recipe = dataclasses.replace(RECIPES[name](), **changes)
         except ValueError as error:
             raise UsageError(str(error)) from None
+        others = {field for fields in ACTIVATION_FIELDS.values() for field in fields}
+        unread = sorted((changes.keys() & others) - set(ACTIVATION_FIELDS[recipe.method]))
+        if unread:
+            raise UsageError(f"method {recipe.method} does not read {', '.join('--' + u for u in unread)}")
+        return recipe
 
 
 @train.command(name="tabular")
@@ -105,6 +113,7 @@ def train_tabular(
         progress=True,
         checkpoint_seconds=checkpoint_seconds,
     )
+    say_notes(run.record["notes"][len(table.notes) :])
     if before is not None and before["status"] == "finished":
         say_notes([f"{out} was finished before (commit {before['commit']}): delete it to train again"])
     if json:
@@ -206,7 +215,10 @@ def study(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Search candidates with equal budgets, then train the chosen ones over several splits."""
+    """Search candidates with equal budgets, then train the chosen ones over several splits.
+
+    A plan is a TOML file; docs/studies.md shows one. Ready studies: tabular (the paper's table).
+    """
     if min(workers, threads) < 1:
         raise UsageError(f"--workers and --threads must be >= 1, got {workers} and {threads}")
     from htaf.training.plan import read_plan
@@ -219,7 +231,7 @@ def study(
     elif plan.endswith(".toml"):
         chosen = read_plan(plan)
     else:
-        raise UsageError(f"expected a TOML file or one of {', '.join(sorted(ready))}, got {plan}")
+        raise UsageError(f"expected a TOML file or one of {', '.join(sorted(ready))}, got {plan!r}")
     report = run_study(chosen, out, data_dir=data_dir, workers=workers, threads=threads, storage=storage, progress=True)
     if json:
         print_json(report)

@@ -116,6 +116,9 @@ def replace(
         >>> print(conversion(model).replaced[0])
         1 (relu)
     """
+    if isinstance(factory, nn.Module) or not callable(factory):
+        shown = type(factory).__name__
+        raise TypeError(f"factory must be a function that makes a module, such as lambda: HTAF(2, 11), got a {shown}")
     found = find(model, None if example is None else arguments(example))
     chosen = [site for site in found.sites if _matches(where, site)]
     if not chosen:

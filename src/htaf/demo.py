@@ -51,7 +51,7 @@ def run_demo(out: Path, *, seed: int = 0, progress: bool = True) -> list[dict[st
 def _picture(rows: list[dict[str, Any]], run: Run, table: Table, seed: int) -> bytes:
     """Left: accuracies. Right: one test image of each digit, the bits of the last hidden layer under it, what it was
     read as."""
-    figure = Figure(figsize=(11, 3.2), layout="constrained")
+    figure = Figure(figsize=(11, 2.9), layout="constrained")
     halves: Any = figure.subfigures(1, 2, width_ratios=[1, 2])
     left, right = halves
     axes = left.subplots()
@@ -64,7 +64,7 @@ def _picture(rows: list[dict[str, Any]], run: Run, table: Table, seed: int) -> b
         ylim=(min(80.0, *(95 * r["exact"] for r in rows)), 100),
         title=f"digits, {run.record['rows']['test']} test images",
     )
-    axes.legend(loc="lower right", fontsize=8)
+    left.legend(loc="outside lower center", ncols=2, fontsize=8)
 
     test = split(table, seed).test
     chosen = np.array([test[table.target[test] == digit][0] for digit in range(10)])
@@ -82,7 +82,7 @@ def _picture(rows: list[dict[str, Any]], run: Run, table: Table, seed: int) -> b
         top, bottom = grid[:, digit]
         top.imshow(table.features.iloc[chosen[digit]].to_numpy(dtype=float).reshape(8, 8), cmap="gray_r")
         bottom.imshow(bits[digit], cmap="gray_r", vmin=0, vmax=1)
-        bottom.set_xlabel(f"reads {read[digit]}", fontsize=8)
+        bottom.set_xlabel(f"reads {read[digit]}", fontsize=8, color="black" if read[digit] == digit else "red")
         for axis in (top, bottom):
             axis.set_xticks([])
             axis.set_yticks([])

@@ -108,6 +108,8 @@ def check_floating(x: object) -> None:
 
 def check_positive(name: str, value: float) -> float:
     """The value as a float; ValueError unless it is > 0 and finite."""
+    if isinstance(value, (str, bytes)) or value is None:
+        raise TypeError(f"{name} must be a number or a tensor, got {value!r}")
     if not 0.0 < value < math.inf:  # also False for NaN
         raise ValueError(f"{name} must be > 0 and finite, got {value}")
     return float(value)

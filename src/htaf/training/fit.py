@@ -130,7 +130,7 @@ def _fit(
         "model": description | {"activation": _activation_of(net, recipe)},
         "rows": _sizes(parts),
         "source": dict(source or {}),
-        "notes": [*table.notes, *preprocessor.notes, *_saturation(recipe)],
+        "notes": [*table.notes, *preprocessor.notes, *_pair_notes(net, recipe)],
         "best_epoch": history.best_epoch,
         "epochs_run": len(history.rows),
         "device": history.device,
@@ -210,10 +210,17 @@ def _check_device(device: str) -> None:
         raise TrainingError(f"expected a {device} device, this machine has none: use cpu or auto")
 
 
-def _saturation(recipe: Recipe) -> list[str]:
-    if recipe.method != "htaf" or recipe.alpha1 > SATURATION:
-        return []
-    return [f"alpha1 = {recipe.alpha1:g} <= ln 99 = {SATURATION:.3f}: no output passes 0.99, so binarity is 0"]
+def _pair_notes(net: nn.Module, recipe: Recipe) -> list[str]:
+    """What a reader must know of the activation's parameters: not the recipe's, or too small to ever be binary."""
+    notes, final = [], recipe.activation()
+    used = _activation_of(net, recipe)
+    if used != final:
+        shown = ", ".join(f"{k} = {used[k]:.4g} of {final[k]:g}" for k in final if k != "method")
+        notes.append(f"the best epoch lies within the sharpening, so the smooth network has {shown}")
+    alpha1 = used.get("alpha1", float("inf"))
+    if alpha1 <= SATURATION:
+        notes.append(f"alpha1 = {alpha1:.4g} <= ln 99 = {SATURATION:.3f}: no output passes 0.99, so binarity is 0")
+    return notes
 
 
 def _activation_of(net: nn.Module, recipe: Recipe) -> dict[str, Any]:

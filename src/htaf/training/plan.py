@@ -192,10 +192,31 @@ def read_plan(path: str | Path) -> Plan:
         recipe: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in content.pop("recipe", {}).items()
         }
-        sources = tuple(Source(**entry) for entry in content.pop("data", []))
-        methods = {m: {k: tuple(v) for k, v in grid.items()} for m, grid in content.pop("methods", {}).items()}
+        sources = tuple(_source(entry) for entry in _listed("data", content.pop("data", [])))
+        methods = {
+            method: {names: tuple(_listed(f"methods.{method}: {names}", values)) for names, values in grid.items()}
+            for method, grid in content.pop("methods", {}).items()
+        }
         return Plan(content.pop("name", path.stem), sources, methods, Recipe(**recipe), **content)
     except PlanError as error:
         raise PlanError(f"{path}: {error}") from None
     except (TypeError, ValueError, AttributeError) as error:
         raise PlanError(f"{path}: {error}") from None
+
+
+def _listed(name: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise PlanError(f"expected a list for {name}, got {value!r}")
+    return value
+
+
+def _source(entry: Any) -> Source:
+    """A data set of a plan: a name or path, or a table with the fields of Source."""
+    if isinstance(entry, str):
+        return Source(entry)
+    fields = {f.name for f in dataclasses.fields(Source)}
+    if not isinstance(entry, dict) or "name" not in entry or not entry.keys() <= fields:
+        raise PlanError(
+            f"data: expected names, or tables with name and some of {', '.join(sorted(fields))}, got {entry!r}"
+        )
+    return Source(**entry)
