@@ -12,13 +12,13 @@ help:
 	@echo "make test      checks and tests, under 15 minutes on two cores"
 	@echo "make test-all  the slow tests too (kills, long runs)"
 	@echo "make check     ruff, pyright and the import order"
-	@echo "make bench     accuracy of the gradients, and the activations timed against torch.sigmoid"
+	@echo "make bench     errors of the kernels, then times of activations and training steps (10 minutes)"
 	@echo "make docs      API pages into site/"
-	@echo "make wheel     sdist and wheel into dist/"
+	@echo "make wheel     sdist and wheel (Linux: manylinux) into dist/"
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(filter-out csrc/selftest.cpp, $(wildcard csrc/*))
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "htaf needs Python >= 3.11, this is %s; try make PYTHON=python3.12 ..." % sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "$$(grep '^pip==' constraints.txt)"
@@ -40,15 +40,26 @@ test: check
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow --durations=10
 
+# tests first, then times; nothing heavy should run beside it
 bench: $(STAMP)
 	$(BIN)/python benchmarks/gradients.py
-	$(BIN)/python benchmarks/activations.py
+	$(BIN)/python benchmarks/activations.py --json runs/bench/activations.json
+	$(BIN)/python benchmarks/steps.py --json runs/bench/steps.json
+	$(BIN)/python benchmarks/cuda_bandwidth.py --json runs/bench/cuda_bandwidth.json
 
 docs: $(STAMP)
 	$(BIN)/python -m pdoc --output-directory site htaf
 
+# a wheel that was built on Linux runs elsewhere only under a manylinux tag: auditwheel finds the lowest that is true
 wheel: $(STAMP)
-	PIP_BUILD_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir dist .
+	rm -rf dist
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build --outdir dist .
+	set -e; for wheel in dist/*-linux_*.whl; do \
+	    test -e "$$wheel" || continue; \
+	    PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist "$$wheel"; \
+	    rm "$$wheel"; \
+	done
+	ls -l dist
 
 clean:
 	rm -rf build dist site .pytest_cache .ruff_cache

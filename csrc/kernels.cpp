@@ -1,0 +1,403 @@
+// The loops over tensors. Compiled once per instruction set with HTAF_NAMESPACE and HTAF_LANES set: see CMakeLists.txt.
+#include "kernels.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <new>
+
+#include "activations.hpp"
+#include "parallel.hpp"
+
+namespace htaf::HTAF_NAMESPACE {
+namespace {
+
+using std::size_t;
+
+constexpr size_t block = 16384;    // values of one piece of work: the order of a sum does not depend on the threads
+constexpr size_t short_row = 128;  // an inner length below this is folded into the channels
+constexpr size_t flush = 32;       // rows summed in float32 before they go into double
+
+inline size_t blocks(size_t n, size_t size) { return (n + size - 1) / size; }
+inline size_t padded(size_t n) { return blocks(n, lanes) * lanes; }
+
+// The first n < lanes values at p, the rest 0.
+template <class T>
+f32 load_some(const T* p, size_t n) {
+    T some[lanes] = {};
+    std::copy_n(p, n, some);
+    return load(some);
+}
+template <class T>
+void store_some(T* p, f32 v, size_t n) {
+    T some[lanes];
+    store(some, v);
+    std::copy_n(some, n, p);
+}
+
+template <class T, class F>
+void map(const T* x, T* y, size_t n, F f) {  // f by value: what is stored cannot change it, so it stays in registers
+    size_t i = 0;
+    for (; i + lanes <= n; i += lanes) store(y + i, f(load(x + i)));
+    if (i < n) store_some(y + i, f(load_some(x + i, n - i)), n - i);
+}
+template <class T, class F>
+void map(const T* g, const T* x, T* y, size_t n, F f) {
+    size_t i = 0;
+    for (; i + lanes <= n; i += lanes) store(y + i, f(load(g + i), load(x + i)));
+    if (i < n) store_some(y + i, f(load_some(g + i, n - i), load_some(x + i, n - i)), n - i);
+}
+template <class T, class F>
+void map_parallel(const T* x, T* y, size_t n, int threads, const F& f) {
+    parallel(blocks(n, block), threads, [&](size_t begin, size_t end) {
+        map(x + begin * block, y + begin * block, std::min(n, end * block) - begin * block, f);
+    });
+}
+
+inline double sum(f32 v) {
+    double total = 0;
+    for (int i = 0; i < lanes; ++i) total += values(v)[i];
+    return total;
+}
+
+// malloc rather than std::vector, whose code could be shared with a processor that lacks this file's instructions.
+template <class V>
+class Buffer {
+   public:
+    explicit Buffer(size_t n) : size_(n), first_(static_cast<V*>(std::calloc(n + !n, sizeof(V)))) {
+        if (!first_) throw std::bad_alloc();
+    }
+    Buffer(const Buffer&) = delete;
+    ~Buffer() { std::free(first_); }
+    V& operator[](size_t i) { return first_[i]; }
+    const V& operator[](size_t i) const { return first_[i]; }
+    void clear() { std::fill_n(first_, size_, V{}); }
+
+   private:
+    size_t size_;
+    V* first_;
+};
+
+template <class T>
+constexpr bool half = std::is_same_v<T, bfloat16>;
+
+// A column's place in an array that is read as whole f32, each in the order in which values of type T are loaded.
+template <class T>
+size_t place(size_t column) {
+    return column / lanes * lanes + slot<T>(column % lanes);
+}
+
+// The constants of every channel, each channel `repeat` times: [constant][place], padded to whole f32.
+template <template <class, bool> class F, class T>
+class Constants {
+   public:
+    Constants(size_t channels, size_t repeat, const double* const* parameters, float scale, float shift)
+        : stride_(padded(channels * repeat)), values_(count * stride_) {
+        for (size_t column = 0; column < stride_; ++column) {
+            size_t channel = std::min(column / repeat, channels - 1);
+            float one[count];
+            double p[F<reg, false>::parameters];
+            for (int i = 0; i < F<reg, false>::parameters; ++i) p[i] = static_cast<float>(parameters[i][channel]);
+            F<reg, half<T>>::derive(p, scale, shift, one);
+            for (int k = 0; k < count; ++k) values_[k * stride_ + place<T>(column)] = one[k];
+        }
+    }
+    F<reg, half<T>> of_channel(size_t channel) const {
+        reg c[count];
+        for (int k = 0; k < count; ++k) c[k] = one(values_[k * stride_ + place<T>(channel)]);
+        return F<reg, half<T>>(c);
+    }
+    F<f32, half<T>> at(size_t column) const {
+        f32 c[count];
+        for (int k = 0; k < count; ++k) c[k] = load(&values_[k * stride_ + column]);
+        return F<f32, half<T>>(c);
+    }
+
+   private:
+    static constexpr int count = F<reg, false>::constants;
+    size_t stride_;
+    Buffer<float> values_;
+};
+
+// Where the values of one channel lie: in long rows, or spread over the columns of a matrix [outer, columns].
+bool in_columns(Shape s) { return s.channels > 1 && s.inner < short_row; }
+
+template <template <class, bool> class F, class T>
+void forward_as(const T* x, T* y, Shape s, const double* const* parameters, float scale, float shift, int threads) {
+    if (!s.size()) return;
+    if (in_columns(s)) {
+        size_t columns = s.channels * s.inner, rows = std::max<size_t>(1, block / columns);
+        Constants<F, T> constants(s.channels, s.inner, parameters, scale, shift);
+        parallel(blocks(s.outer, rows), threads, [&](size_t begin, size_t end) {
+            for (size_t r = begin * rows; r < std::min(s.outer, end * rows); ++r) {
+                const T* from = x + r * columns;
+                T* to = y + r * columns;
+                size_t j = 0;
+                for (; j + lanes <= columns; j += lanes) store(to + j, constants.at(j)(load(from + j)));
+                if (j < columns) store_some(to + j, constants.at(j)(load_some(from + j, columns - j)), columns - j);
+            }
+        });
+        return;
+    }
+    Constants<F, T> constants(s.channels, 1, parameters, scale, shift);
+    size_t pieces = blocks(s.inner, block);
+    parallel(s.outer * s.channels * pieces, threads, [&](size_t begin, size_t end) {
+        for (size_t i = begin; i < end;) {  // one row, or what of it is ours
+            size_t row = i / pieces, last = std::min(end, (row + 1) * pieces);
+            size_t from = (i - row * pieces) * block, to = std::min(s.inner, (last - row * pieces) * block);
+            map(x + row * s.inner + from, y + row * s.inner + from, to - from, constants.of_channel(row % s.channels));
+            i = last;
+        }
+    });
+}
+
+// Rows r in [begin, end) of a matrix; part[i * channels + c] collects the sums of channel c.
+template <bool Sums, template <class, bool> class F, class T>
+void backward_rows(const T* g, const T* x, T* gx, Shape s, size_t begin, size_t end, const Constants<F, T>& constants,
+                   double* part) {
+    constexpr int P = F<f32, false>::parameters;
+    size_t columns = s.channels * s.inner, stride = padded(columns);
+    Buffer<float> some(Sums ? P * stride : 0);
+    for (size_t r = begin; r < end; ++r) {
+        size_t start = r * columns;
+        for (size_t j = 0; j < columns; j += lanes) {
+            size_t n = std::min<size_t>(lanes, columns - j);
+            bool whole = n == lanes;
+            f32 vg = whole ? load(g + start + j) : load_some(g + start + j, n);
+            f32 vx = whole ? load(x + start + j) : load_some(x + start + j, n);
+            f32 v;
+            if constexpr (Sums) {
+                f32 terms[P];
+                for (int i = 0; i < P; ++i) terms[i] = load(&some[i * stride + j]);
+                v = constants.at(j)(vg, vx, terms);
+                for (int i = 0; i < P; ++i) store(&some[i * stride + j], terms[i]);
+            } else {
+                v = constants.at(j)(vg, vx);
+            }
+            if (whole) store(gx + start + j, v);
+            else store_some(gx + start + j, v, n);
+        }
+        if (Sums && ((r + 1 - begin) % flush == 0 || r + 1 == end)) {
+            for (int i = 0; i < P; ++i)
+                for (size_t j = 0; j < columns; ++j) part[i * s.channels + j / s.inner] += some[i * stride + place<T>(j)];
+            some.clear();
+        }
+    }
+}
+
+// Where sums are asked for: the work is cut the same way whatever the number of threads, and the sums of the cuts
+// are added in their order, so the result has the same bits.
+template <bool Sums, template <class, bool> class F, class T>
+void backward_with(const T* g, const T* x, T* gx, Shape s, const double* const* parameters, float scale,
+                   double* const* sums, int threads) {
+    constexpr int P = F<reg, false>::parameters;
+    bool columns = in_columns(s);
+    size_t width = s.channels * s.inner, pieces = blocks(s.inner, block);
+    size_t rows = std::max({size_t{1}, block / width, Sums ? blocks(s.outer, 64) : 0});
+    size_t groups = columns ? blocks(s.outer, rows) : s.outer * pieces;
+    Constants<F, T> constants(s.channels, columns ? s.inner : 1, parameters, scale, 0);
+    Buffer<double> parts(Sums ? groups * P * s.channels : 0);
+    if (columns) {
+        parallel(groups, threads, [&](size_t begin, size_t end) {
+            for (size_t i = begin; i < end; ++i)
+                backward_rows<Sums>(g, x, gx, s, i * rows, std::min(s.outer, (i + 1) * rows), constants,
+                                    Sums ? &parts[i * P * s.channels] : nullptr);
+        });
+    } else {
+        parallel(s.outer * s.channels * pieces, threads, [&](size_t begin, size_t end) {
+            for (size_t i = begin; i < end; ++i) {
+                size_t row = i / pieces, piece = i % pieces, channel = row % s.channels;
+                size_t n = std::min(block, s.inner - piece * block), start = row * s.inner + piece * block;
+                F<reg, half<T>> f = constants.of_channel(channel);
+                if constexpr (!Sums) {
+                    map(g + start, x + start, gx + start, n, f);
+                } else {
+                    double* part = &parts[(row / s.channels * pieces + piece) * P * s.channels + channel];
+                    for (size_t from = start; from < start + n;) {
+                        f32 terms[P] = {};
+                        size_t to = std::min(start + n, from + flush * lanes);
+                        map(g + from, x + from, gx + from, to - from,
+                            [&](f32 vg, f32 vx) { return f(vg, vx, terms); });
+                        for (int k = 0; k < P; ++k) part[k * s.channels] += sum(terms[k]);
+                        from = to;
+                    }
+                }
+            }
+        });
+    }
+    if constexpr (Sums) {
+        for (size_t c = 0; c < s.channels; ++c) {
+            double p[P];
+            for (int i = 0; i < P; ++i) p[i] = static_cast<float>(parameters[i][c]);
+            for (int i = 0; i < P; ++i) {
+                double total = 0;
+                for (size_t group = 0; group < groups; ++group) total += parts[(group * P + i) * s.channels + c];
+                sums[i][c] = F<reg, false>::finish(i, p, total);
+            }
+        }
+    }
+}
+
+template <template <class, bool> class F, class T>
+void backward_as(const T* g, const T* x, T* gx, Shape s, const double* const* parameters, float scale,
+                 double* const* sums, int threads) {
+    if (!s.size()) {
+        for (int i = 0; sums && i < F<reg, false>::parameters; ++i) std::fill_n(sums[i], s.channels, 0.0);
+    } else if (sums) {
+        backward_with<true, F>(g, x, gx, s, parameters, scale, sums, threads);
+    } else {
+        backward_with<false, F>(g, x, gx, s, parameters, scale, sums, threads);
+    }
+}
+
+template <class F>
+void with_type(Type type, F f) {
+    switch (type) {
+        case Type::float32: return f(static_cast<float*>(nullptr));
+        case Type::bfloat16: return f(static_cast<bfloat16*>(nullptr));
+        case Type::float16: return f(static_cast<float16*>(nullptr));
+    }
+}
+
+void forward(Smooth kind, Type type, const void* x, void* y, Shape s, const double* const* parameters, float scale,
+             float shift, int threads) {
+    with_type(type, [&]<class T>(T*) {
+        auto from = static_cast<const T*>(x);
+        auto to = static_cast<T*>(y);
+        switch (kind) {
+            case Smooth::htaf: return forward_as<HtafForward>(from, to, s, parameters, scale, shift, threads);
+            case Smooth::scaled_sigmoid: return forward_as<SigmoidForward>(from, to, s, parameters, scale, shift, threads);
+        }
+    });
+}
+
+void backward(Smooth kind, Type type, const void* g, const void* x, void* gx, Shape s, const double* const* parameters,
+              float scale, double* const* sums, int threads) {
+    with_type(type, [&]<class T>(T*) {
+        auto grad = static_cast<const T*>(g), from = static_cast<const T*>(x);
+        auto to = static_cast<T*>(gx);
+        switch (kind) {
+            case Smooth::htaf: return backward_as<HtafBackward>(grad, from, to, s, parameters, scale, sums, threads);
+            case Smooth::scaled_sigmoid:
+                return backward_as<SigmoidBackward>(grad, from, to, s, parameters, scale, sums, threads);
+        }
+    });
+}
+
+void slope(Slope kind, Type type, const void* g, const void* x, void* gx, size_t n, float parameter, float scale,
+           int threads) {
+    with_type(type, [&]<class T>(T*) {
+        auto run = [&](auto f) {
+            parallel(blocks(n, block), threads, [&](size_t begin, size_t end) {
+                size_t start = begin * block;
+                map(static_cast<const T*>(g) + start, static_cast<const T*>(x) + start, static_cast<T*>(gx) + start,
+                    std::min(n, end * block) - start, f);
+            });
+        };
+        switch (kind) {
+            case Slope::rectangular: return run(RectangularSlope(parameter, scale));
+            case Slope::atan: return run(AtanSlope(parameter, scale));
+            case Slope::approx_sign: return run(ApproxSignSlope(parameter, scale));
+        }
+    });
+}
+
+void heaviside(Type type, const void* x, void* y, size_t n, float below, int threads) {
+    with_type(type, [&]<class T>(T*) {
+        map_parallel(static_cast<const T*>(x), static_cast<T*>(y), n, threads, [below](f32 v) {
+            f32 negative = select(v < 0.0f, one(below), v);  // a NaN stays
+            return select(v >= 0.0f, one(1.0f), negative);
+        });
+    });
+}
+
+// Bit j of the result is set where value j is >= 0; 32 values (8 where registers hold 4).
+constexpr int group = HTAF_LANES == 4 ? 8 : 32;
+template <class T>
+std::uint32_t signs(const T* p, reg_i32& bad) {
+    std::uint32_t word = 0;
+    for (int j = 0; j < group; j += HTAF_LANES) {
+        reg v = widen(p + j);
+        bad |= v != v;
+#if defined(__AVX512F__)
+        std::uint32_t some = _mm512_cmp_ps_mask((__m512)v, _mm512_setzero_ps(), _CMP_GE_OQ);
+#elif defined(__AVX__)
+        std::uint32_t some = _mm256_movemask_ps(_mm256_cmp_ps((__m256)v, _mm256_setzero_ps(), _CMP_GE_OQ));
+#else
+        static_assert(HTAF_LANES == 4);
+        reg_i32 m = (v >= 0.0f) & reg_i32{1, 2, 4, 8};
+        std::uint32_t some = m[0] | m[1] | m[2] | m[3];
+#endif
+        word |= some << j;
+    }
+    return word;
+}
+
+// n values, n a multiple of 8 or the end of a row; returns whether none is NaN.
+template <class T>
+bool pack_row(const T* x, std::uint8_t* bits, size_t n) {
+    reg_i32 bad{};
+    size_t i = 0;
+    for (; i + group <= n; i += group) {
+        std::uint32_t word = signs(x + i, bad);
+        std::memcpy(bits + i / 8, &word, group / 8);  // little-endian, as every machine this runs on
+    }
+    if (i < n) {
+        T some[std::max(group, lanes)];
+        for (int j = 0; j < group; j += lanes) store(some + j, all(-1.0f));
+        std::copy_n(x + i, n - i, some);
+        std::uint32_t word = signs(some, bad);
+        std::memcpy(bits + i / 8, &word, blocks(n - i, 8));
+    }
+    bool good = true;
+    for (int j = 0; j < HTAF_LANES; ++j) good = good && !bad[j];
+    return good;
+}
+
+bool pack(Type type, const void* x, std::uint8_t* bits, size_t rows, size_t columns, int threads) {
+    std::atomic<bool> good = true;
+    if (columns % 8 == 0) {  // rows without padding are one long row
+        columns *= rows;
+        rows = columns ? 1 : 0;
+    }
+    size_t pieces = blocks(columns, block), bytes = blocks(columns, 8);
+    with_type(type, [&]<class T>(T*) {
+        parallel(rows * pieces, threads, [&](size_t begin, size_t end) {
+            for (size_t i = begin; i < end; ++i) {
+                size_t row = i / pieces, from = i % pieces * block;
+                if (!pack_row(static_cast<const T*>(x) + row * columns + from, bits + row * bytes + from / 8,
+                              std::min(block, columns - from)))
+                    good = false;
+            }
+        });
+    });
+    return good;
+}
+
+void unpack(Type type, const std::uint8_t* bits, void* y, size_t rows, size_t columns, float below, int threads) {
+    size_t bytes = blocks(columns, 8);
+    with_type(type, [&]<class T>(T*) {
+        T either[lanes];
+        store(either, all(below));
+        T low = either[0];
+        store(either, all(1.0f));
+        T high = either[0];
+        parallel(blocks(rows * columns, block), threads, [&](size_t begin, size_t end) {
+            size_t i = begin * block, last = std::min(rows * columns, end * block);
+            size_t row = i / columns, j = i % columns;
+            for (; i < last; ++i) {
+                static_cast<T*>(y)[i] = bits[row * bytes + j / 8] >> (j % 8) & 1 ? high : low;
+                if (++j == columns) j = 0, ++row;
+            }
+        });
+    });
+}
+
+}  // namespace
+}  // namespace htaf::HTAF_NAMESPACE
+
+namespace htaf {
+using namespace HTAF_NAMESPACE;
+const Kernels HTAF_KERNELS = {HTAF_NAME, forward, backward, slope, heaviside, pack, unpack};
+}  // namespace htaf

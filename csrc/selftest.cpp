@@ -1,0 +1,420 @@
+// Runs every instruction set that this processor has against formulas in double precision, without Python:
+// natively, and under an emulator for the processors that are not at hand. tests/test_packaging.py builds and runs it.
+// Arguments: the instruction sets that must have run, best first. Prints the worst error of each check and its limit.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels.hpp"
+#include "processor.hpp"
+
+using namespace htaf;
+
+namespace {
+
+const double inf = std::numeric_limits<double>::infinity();
+const double nan = std::numeric_limits<double>::quiet_NaN();
+
+// ---- the formulas, on doubles
+
+struct Value {
+    double y, dx, dp[2];
+};
+
+Value htaf_of(double x, const double* p) {
+    double t = std::tanh(p[0] * x), u = p[1] * t;
+    double e = std::exp(-2 * std::fabs(p[0] * x)), sech2 = 4 * e / ((1 + e) * (1 + e));
+    double f = std::exp(-std::fabs(u)), bell = f / ((1 + f) * (1 + f));
+    return {1 / (1 + std::exp(-u)), p[0] * p[1] * sech2 * bell, {p[1] * sech2 * bell * (sech2 ? x : 0), t * bell}};
+}
+
+Value sigmoid_of(double x, const double* p) {
+    double f = std::exp(-std::fabs(p[0] * x)), bell = f / ((1 + f) * (1 + f));
+    return {1 / (1 + std::exp(-p[0] * x)), p[0] * bell, {bell ? x * bell : 0, 0}};
+}
+
+Value value_of(Smooth kind, double x, const double* p) {
+    return kind == Smooth::htaf ? htaf_of(x, p) : sigmoid_of(x, p);
+}
+
+double slope_of(Slope kind, double x, double a) {
+    switch (kind) {
+        case Slope::rectangular: return std::fabs(x) < 1 ? 1 : 0;
+        case Slope::atan: return a / 2 / (1 + std::pow(std::acos(-1.0) / 2 * a * x, 2));
+        case Slope::approx_sign: return std::fmax(0, 1 - std::fabs(x));
+    }
+    return nan;
+}
+
+// ---- the types, as bits
+
+struct Format {
+    Type type;
+    const char* name;
+    int bytes, mantissa, exponent;  // bits of the last two
+    int least() const { return 2 - (1 << (exponent - 1)); }  // exponent of the smallest normal number
+};
+const Format formats[] = {{Type::float32, "float32", 4, 23, 8},
+                          {Type::bfloat16, "bfloat16", 2, 7, 8},
+                          {Type::float16, "float16", 2, 10, 5}};
+
+double decode(const Format& f, std::uint32_t bits) {
+    int top = (1 << f.exponent) - 1, e = bits >> f.mantissa & top;
+    double m = bits & ((1u << f.mantissa) - 1);
+    double size = std::ldexp(e ? m + (1u << f.mantissa) : m, f.least() + std::max(e, 1) - 1 - f.mantissa);
+    if (e == top) size = m ? nan : inf;
+    return bits >> (f.mantissa + f.exponent) & 1 ? -size : size;
+}
+
+// Cut, not rounded.
+std::uint32_t encode(const Format& f, double v) {
+    std::uint32_t sign = std::signbit(v) ? 1u << (f.mantissa + f.exponent) : 0, top = (1u << f.exponent) - 1;
+    double size = std::fabs(v);
+    if (v != v) return sign | top << f.mantissa | 1u << (f.mantissa - 1);
+    if (size == inf) return sign | top << f.mantissa;
+    int e = size < std::ldexp(1, f.least()) ? f.least() - 1 : std::ilogb(size);
+    auto m = static_cast<std::uint32_t>(std::ldexp(size, f.mantissa - std::max(e, f.least())));
+    return sign | (m + (static_cast<std::uint32_t>(std::max(e, f.least()) - f.least()) << f.mantissa));
+}
+
+// Distance of two neighbours around v.
+double unit(const Format& f, double v) {
+    return std::ldexp(1, (v == 0 ? f.least() : std::max(f.least(), std::ilogb(v))) - f.mantissa);
+}
+
+// A tensor that ends where its allocation ends but for a guard, so that what is written too far is seen.
+class Tensor {
+   public:
+    Tensor(const Format& f, std::size_t n) : f_(f), n_(n), bytes_(n * f.bytes + guard, 0xA5) {}
+    Tensor(const Format& f, const std::vector<double>& values) : Tensor(f, values.size()) {
+        for (std::size_t i = 0; i < n_; ++i) set(i, encode(f, values[i]));
+    }
+    void* data() { return bytes_.data(); }
+    void set(std::size_t i, std::uint32_t bits) { std::memcpy(&bytes_[i * f_.bytes], &bits, f_.bytes); }
+    double operator[](std::size_t i) const {
+        std::uint32_t bits = 0;
+        std::memcpy(&bits, &bytes_[i * f_.bytes], f_.bytes);
+        return decode(f_, bits);
+    }
+    bool whole() const {
+        return std::all_of(bytes_.end() - guard, bytes_.end(), [](unsigned char b) { return b == 0xA5; });
+    }
+    bool operator==(const Tensor& other) const { return bytes_ == other.bytes_; }
+    std::size_t size() const { return n_; }
+
+   private:
+    static constexpr std::size_t guard = 64;
+    const Format& f_;
+    std::size_t n_;
+    std::vector<unsigned char> bytes_;  // little-endian
+};
+
+// ---- the checks
+
+struct Checks {
+    const Kernels& k;
+    int failures = 0;
+
+    void report(const std::string& what, double worst, double limit, double at) {
+        bool good = worst <= limit;  // false for NaN
+        failures += !good;
+        std::printf("%s %-8s %-50s worst %9.3g limit %9.3g at %.9g\n", good ? "ok  " : "FAIL", k.name, what.c_str(),
+                    worst, limit, at);
+    }
+    void must(bool good, const std::string& what) {
+        if (good) return;
+        ++failures;
+        std::printf("FAIL %-8s %s\n", k.name, what.c_str());
+    }
+    void everything();
+    void accuracy(Smooth, const Format&, double p0, double p1, double scale, double shift);
+    void layout(Smooth, const Format&, Shape);
+    void special(Smooth, const Format&);
+    void slopes(const Format&);
+    void rounding(const Format&);
+    void steps(const Format&);
+    void bits(const Format&, std::size_t rows, std::size_t columns);
+};
+
+struct Worst {
+    double error = 0, at = 0;
+    void see(double e, double x) {
+        if (error == error && !(e <= error)) error = e, at = x;  // a NaN stays
+    }
+};
+
+// [-20, 20] in float32; every number of a 16-bit type.
+std::vector<double> points(const Format& f) {
+    std::vector<double> x;
+    if (f.bytes == 4) {
+        for (int i = 0; i <= 20000; ++i) x.push_back(static_cast<float>((i - 10000) / 500.0 + (i % 2 ? 1e-4 : 0)));
+        for (int e = -149; e < 4; ++e) x.insert(x.end(), {std::ldexp(1, e), -std::ldexp(1.25, std::max(e, -147))});
+    } else {
+        for (std::uint32_t b = 0; b < 65536; ++b)
+            if (std::isfinite(decode(f, b))) x.push_back(decode(f, b));
+    }
+    return x;
+}
+
+// Below the normal numbers of float32 the kernels may round to 0.
+constexpr double normal = 0x1p-126;
+
+// y = scale f + shift. float32: |error| / scale. 16 bits: in units of the last place, apart from the error that float32
+// has where a shifted output is near 0.
+constexpr double forward_float32 = 2.5e-7;
+double forward_error(const Format& f, double got, double want, double scale, double shift) {
+    double error = std::fabs(got - want);
+    if (f.bytes == 4) return error / std::fabs(scale);
+    if (std::fabs(want) < normal) return std::fabs(got) <= normal ? 0 : inf;
+    return (shift ? std::fdim(error, forward_float32 * std::fabs(scale)) : error) / unit(f, want);
+}
+double gradient_error(const Format& f, double got, double want) {
+    if (std::fabs(want) < normal) return std::fabs(got) <= normal ? 0 : inf;
+    return std::fabs(got - want) / (f.bytes == 4 ? std::fabs(want) : unit(f, want));
+}
+double forward_limit(const Format& f) { return f.bytes == 4 ? forward_float32 : 0.51; }
+double gradient_limit(const Format& f) { return f.bytes == 4 ? 3e-5 : 0.51; }
+
+const char* name_of(Smooth kind) { return kind == Smooth::htaf ? "htaf" : "sigmoid"; }
+
+void Checks::accuracy(Smooth kind, const Format& f, double p0, double p1, double scale, double shift) {
+    std::vector<double> values = points(f);
+    Tensor x(f, values), y(f, values.size()), g(f, std::vector<double>(values.size(), 1)), gx(f, values.size());
+    Shape s{1, 1, values.size()};
+    const double *p[] = {&p0, &p1}, rounded[] = {static_cast<float>(p0), static_cast<float>(p1)};
+    k.forward(kind, f.type, x.data(), y.data(), s, p, scale, shift, 1);
+    k.backward(kind, f.type, g.data(), x.data(), gx.data(), s, p, scale, nullptr, 1);
+    Worst forward, backward;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        Value v = value_of(kind, values[i], rounded);
+        forward.see(forward_error(f, y[i], scale * v.y + shift, scale, shift), values[i]);
+        backward.see(gradient_error(f, gx[i], scale * v.dx), values[i]);
+    }
+    char what[99];
+    std::snprintf(what, sizeof what, "%s %s (%g, %g) x %g + %g", name_of(kind), f.name, p0, p1, scale, shift);
+    report(what + std::string(" forward"), forward.error, forward_limit(f), forward.at);
+    report(what + std::string(" gradient"), backward.error, gradient_limit(f), backward.at);
+}
+
+void Checks::layout(Smooth kind, const Format& f, Shape s) {
+    std::mt19937 random(1);
+    std::uniform_real_distribution<double> about(-3, 3), size(0.5, 8);
+    std::size_t n = s.size();
+    std::vector<double> vx(n), vg(n), p0(s.channels), p1(s.channels);
+    for (std::size_t i = 0; i < n; ++i) vx[i] = about(random), vg[i] = about(random);
+    for (std::size_t c = 0; c < s.channels; ++c) p0[c] = size(random), p1[c] = size(random);
+    const double *p[] = {p0.data(), p1.data()}, scale = 2, shift = -1;
+    Tensor x(f, vx), g(f, vg), y(f, n), gx(f, n), alone(f, n);  // alone: the gradient without sums, another loop
+    std::vector<double> sums[2] = {std::vector<double>(s.channels, nan), std::vector<double>(s.channels, nan)};
+    double* to[] = {sums[0].data(), sums[1].data()};
+    k.forward(kind, f.type, x.data(), y.data(), s, p, scale, shift, 1);
+    k.backward(kind, f.type, g.data(), x.data(), gx.data(), s, p, scale, to, 1);
+    k.backward(kind, f.type, g.data(), x.data(), alone.data(), s, p, scale, nullptr, 1);
+
+    Worst forward, backward, total;
+    int parameters = kind == Smooth::htaf ? 2 : 1;
+    const std::vector<double> zeros(s.channels);
+    std::vector<double> want[2] = {zeros, zeros}, mass[2] = {zeros, zeros};
+    for (std::size_t i = 0; i < n; ++i) {
+        std::size_t c = i / s.inner % s.channels;
+        double rounded[] = {static_cast<float>(p0[c]), static_cast<float>(p1[c])};
+        Value v = value_of(kind, x[i], rounded);
+        forward.see(forward_error(f, y[i], scale * v.y + shift, scale, shift), i);
+        backward.see(gradient_error(f, gx[i], scale * g[i] * v.dx), i);
+        backward.see(gradient_error(f, alone[i], scale * g[i] * v.dx), i);
+        for (int j = 0; j < parameters; ++j) {
+            want[j][c] += scale * g[i] * v.dp[j];
+            mass[j][c] += std::fabs(scale * g[i] * v.dp[j]);
+        }
+    }
+    for (int j = 0; j < parameters; ++j)
+        for (std::size_t c = 0; c < s.channels; ++c)
+            total.see(mass[j][c] ? std::fabs(sums[j][c] - want[j][c]) / mass[j][c] : std::fabs(sums[j][c]), c);
+    char what[99];
+    std::snprintf(what, sizeof what, "%s %s [%zu, %zu, %zu]", name_of(kind), f.name, s.outer, s.channels, s.inner);
+    report(what + std::string(" forward"), forward.error, forward_limit(f), forward.at);
+    report(what + std::string(" gradient"), backward.error, gradient_limit(f), backward.at);
+    // the terms are those of the gradient before it is rounded: in 16 bits 1e-3 is a quarter of that rounding or less
+    report(what + std::string(" sums"), total.error, f.bytes == 4 ? 3e-5 : 1e-3, total.at);
+
+    Tensor y3(f, n), gx3(f, n), alone3(f, n);
+    std::vector<double> sums3[2] = {sums[0], sums[1]};
+    for (auto& row : sums3) std::fill(row.begin(), row.end(), nan);
+    double* to3[] = {sums3[0].data(), sums3[1].data()};
+    k.forward(kind, f.type, x.data(), y3.data(), s, p, scale, shift, 3);
+    k.backward(kind, f.type, g.data(), x.data(), gx3.data(), s, p, scale, to3, 3);
+    k.backward(kind, f.type, g.data(), x.data(), alone3.data(), s, p, scale, nullptr, 3);
+    must(y.whole() && gx.whole() && alone.whole(), what + std::string(" writes past the end"));
+    must(y == y3 && gx == gx3 && alone == alone3, what + std::string(" depends on the number of threads"));
+    for (int j = 0; j < parameters; ++j)
+        must(sums[j] == sums3[j], what + std::string(" sums depend on the number of threads"));
+}
+
+void Checks::special(Smooth kind, const Format& f) {
+    double tiny = decode(f, 1), p0 = 2, p1 = 11;
+    const double* p[] = {&p0, &p1};
+    std::vector<double> values = {nan, inf, -inf, 0.0, -0.0, tiny, -tiny, decode(f, encode(f, inf) - 1), -1.0};
+    Tensor x(f, values), g(f, std::vector<double>(values.size(), 1)), y(f, values.size()), gx(f, values.size());
+    Shape s{1, 1, values.size()};
+    k.forward(kind, f.type, x.data(), y.data(), s, p, 1, 0, 1);
+    k.backward(kind, f.type, g.data(), x.data(), gx.data(), s, p, 1, nullptr, 1);
+    std::string what = std::string(name_of(kind)) + " " + f.name;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        const double rounded[] = {p0, p1};
+        Value v = value_of(kind, values[i], rounded);
+        std::string where = what + " at " + std::to_string(values[i]);
+        if (values[i] != values[i]) {
+            must(y[i] != y[i] && gx[i] != gx[i], where);
+        } else {
+            must(forward_error(f, y[i], v.y, 1, 0) <= forward_limit(f), where + " forward");
+            must(gradient_error(f, gx[i], v.dx) <= gradient_limit(f), where + " gradient");
+        }
+    }
+    Tensor bad(f, std::vector<double>{nan, 1, nan}), at(f, std::vector<double>{0, 1, inf}), out(f, 3);
+    k.backward(kind, f.type, bad.data(), at.data(), out.data(), {1, 1, 3}, p, 1, nullptr, 1);
+    must(out[0] != out[0] && out[1] == out[1] && out[2] != out[2], what + " loses a NaN of the incoming gradient");
+
+    double sum[] = {nan, nan}, *sums[] = {&sum[0], &sum[1]};
+    for (Shape none : {Shape{0, 1, 5}, Shape{1, 1, 0}}) {
+        k.forward(kind, f.type, x.data(), y.data(), none, p, 1, 0, 1);
+        k.backward(kind, f.type, g.data(), x.data(), gx.data(), none, p, 1, sums, 1);
+        must(sum[0] == 0 && (kind == Smooth::scaled_sigmoid || sum[1] == 0), what + " sums over nothing");
+    }
+}
+
+void Checks::slopes(const Format& f) {
+    std::vector<double> values = points(f);
+    for (double edge : {1.0, -1.0, 1 - std::ldexp(1, -f.mantissa - 1), inf, -inf, nan}) values.push_back(edge);
+    Tensor x(f, values), g(f, std::vector<double>(values.size(), 1.5)), gx(f, values.size());
+    const std::pair<Slope, double> all[] = {
+        {Slope::rectangular, 1}, {Slope::atan, 2}, {Slope::atan, 0.25}, {Slope::approx_sign, 1}};
+    for (auto [kind, a] : all) {
+        k.slope(kind, f.type, g.data(), x.data(), gx.data(), values.size(), a, 2, 2);
+        Worst worst;
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            double want = 3 * slope_of(kind, values[i], a);
+            if (values[i] == values[i]) worst.see(gradient_error(f, gx[i], want), values[i]);
+        }
+        char what[99];
+        std::snprintf(what, sizeof what, "slope %d (%g) %s", static_cast<int>(kind), a, f.name);
+        report(what, worst.error, f.bytes == 4 ? 1e-6 : 0.51, worst.at);
+        must(gx.whole(), what + std::string(" writes past the end"));
+    }
+}
+
+// Results are rounded to the nearest number of 16 bits, to the even one of two: seen where the result is a product.
+void Checks::rounding(const Format& f) {
+    std::vector<double> values = points(f);
+    Tensor g(f, values), x(f, std::vector<double>(values.size(), 0)), gx(f, values.size());
+    for (float scale : {0.5f, 1.5f}) {
+        k.slope(Slope::rectangular, f.type, g.data(), x.data(), gx.data(), values.size(), 1, scale, 1);
+        Worst worst;
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            double product = scale * values[i], want = std::nearbyint(product / unit(f, product)) * unit(f, product);
+            if (std::fabs(want) >= std::ldexp(1, 2 - f.least())) want = std::copysign(inf, want);
+            if (std::fabs(product) >= normal) worst.see(gx[i] == want ? 0 : 1, values[i]);
+        }
+        report("rounding to " + std::string(f.name) + " of x " + std::to_string(scale), worst.error, 0, worst.at);
+    }
+}
+
+void Checks::steps(const Format& f) {
+    std::vector<double> values = points(f);
+    for (double edge : {0.0, -0.0, decode(f, 1), -decode(f, 1), inf, -inf, nan, -nan}) values.push_back(edge);
+    const std::size_t all = values.size();
+    for (float below : {0.0f, -1.0f})
+        for (std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{7}, std::size_t{63}, std::size_t{65}, all}) {
+            std::vector<double> last(values.end() - n, values.end());
+            Tensor x(f, last), y(f, n);
+            k.heaviside(f.type, x.data(), y.data(), n, below, 2);
+            bool good = y.whole();
+            for (std::size_t i = 0; i < n; ++i)
+                good = good && (last[i] != last[i] ? y[i] != y[i] : y[i] == (last[i] >= 0 ? 1 : below));
+            must(good, std::string("heaviside ") + f.name);
+        }
+}
+
+void Checks::bits(const Format& f, std::size_t rows, std::size_t columns) {
+    std::mt19937 random(2);
+    std::vector<double> values(rows * columns);
+    for (auto& v : values) {
+        const double choice[] = {0.0, -0.0, 1.5, -1.5, decode(f, 1), -decode(f, 1), inf, -inf};
+        v = choice[random() % 8];
+    }
+    char what[99];
+    std::snprintf(what, sizeof what, "pack %s [%zu, %zu]", f.name, rows, columns);
+    std::size_t bytes = (columns + 7) / 8;
+    std::vector<std::uint8_t> want(rows * bytes), packed(rows * bytes + 8, 0xA5);
+    for (std::size_t i = 0; i < values.size(); ++i)
+        if (values[i] >= 0) want[i / columns * bytes + i % columns / 8] |= 1 << i % columns % 8;
+    Tensor x(f, values);
+    must(k.pack(f.type, x.data(), packed.data(), rows, columns, 2), what + std::string(" finds a NaN where none is"));
+    must(std::equal(want.begin(), want.end(), packed.begin()), what);
+    must(std::count(packed.end() - 8, packed.end(), 0xA5) == 8, what + std::string(" writes past the end"));
+    for (float below : {0.0f, -1.0f}) {
+        Tensor y(f, values.size());
+        k.unpack(f.type, packed.data(), y.data(), rows, columns, below, 2);
+        bool good = y.whole();
+        for (std::size_t i = 0; i < values.size(); ++i) good = good && y[i] == (values[i] >= 0 ? 1 : below);
+        must(good, "un" + std::string(what));
+    }
+    for (std::size_t i : {std::size_t{0}, values.size() / 2, values.size() - 1}) {
+        if (values.empty()) break;
+        Tensor bad(f, values);
+        bad.set(i, encode(f, nan));
+        must(!k.pack(f.type, bad.data(), packed.data(), rows, columns, 2), what + std::string(" does not see a NaN"));
+    }
+}
+
+void Checks::everything() {
+    const std::pair<double, double> pairs[] = {{0.1, 220}, {0.5, 44}, {1, 22}, {2, 11}, {3, 7.3}, {5, 4.4}};
+    for (const Format& f : formats) {
+        for (auto [p0, p1] : pairs) accuracy(Smooth::htaf, f, p0, p1, 1, 0);
+        accuracy(Smooth::htaf, f, 2, 11, 2, -1);
+        for (double beta : {0.5, 4.0, 22.0}) accuracy(Smooth::scaled_sigmoid, f, beta, 0, 1, 0);
+        accuracy(Smooth::scaled_sigmoid, f, 4, 0, 2, -1);
+        for (Smooth kind : {Smooth::htaf, Smooth::scaled_sigmoid}) {
+            for (std::size_t n : {1, 7, 63, 65, 1000, 40001}) layout(kind, f, {1, 1, n});
+            // long rows, then columns, then one channel in pieces
+            for (Shape s : {Shape{3, 2, 1000}, {2, 3, 129}, {1, 2, 20001}, {1, 5, 1}, {33, 7, 1}, {70, 65, 1},
+                            {600, 63, 1}, {5, 3, 9}, {2, 4, 127}, {7, 1, 200}, {40, 1, 1}})
+                layout(kind, f, s);
+            special(kind, f);
+        }
+        slopes(f);
+        if (f.bytes == 2) rounding(f);
+        steps(f);
+        for (std::size_t rows : {1, 3})
+            for (std::size_t columns : {1, 7, 8, 31, 32, 33, 63, 64, 65, 1000, 20001}) bits(f, rows, columns);
+        bits(f, 700, 24);
+        bits(f, 5, 0);
+    }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    std::vector<std::string> wanted(arguments + 1, arguments + count), ran;
+    int failures = 0;
+    for (const Kernels* k : available()) {
+        Checks checks{*k};
+        checks.everything();
+        failures += checks.failures;
+        ran.push_back(k->name);
+    }
+    std::printf("%d failures; ran:", failures);
+    for (const std::string& name : ran) std::printf(" %s", name.c_str());
+    std::printf("\n");
+    if (!wanted.empty() && wanted != ran) {
+        std::printf("FAIL: expected other instruction sets to run\n");
+        return 1;
+    }
+    return failures ? 1 : 0;
+}

@@ -1,0 +1,184 @@
+"""The compiled kernels: loads the extension, checks what it can take, hands over addresses in memory order.
+
+Without the extension (`HTAF_NO_EXTENSION=1` when installing, or in the environment) the reference runs instead; a
+warning says so once.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from functools import cache
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from htaf.kernels._plain import Scalar
+
+TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # the order of Type in csrc/kernels.hpp
+HTAF, SCALED_SIGMOID = 0, 1  # of Smooth
+RECTANGULAR, ATAN, APPROX_SIGN = 0, 1, 2  # of Slope
+
+
+@cache
+def load() -> tuple[ModuleType | None, str]:
+    """The extension, or None and why not."""
+    if os.environ.get("HTAF_NO_EXTENSION", "").lower() not in {"", "0", "f", "false", "n", "no", "off"}:  # as the build
+        return None, "HTAF_NO_EXTENSION is set"
+    try:
+        from htaf.kernels import _native  # pyright: ignore[reportAttributeAccessIssue]
+    except ImportError as error:
+        return None, str(error)
+    wanted = os.environ.get("HTAF_INSTRUCTION_SET")
+    if wanted:
+        if wanted not in _native.instruction_sets():
+            raise ValueError(f"HTAF_INSTRUCTION_SET must be one of {_native.instruction_sets()}, got {wanted!r}")
+        _native.use_instruction_set(wanted)
+    return _native, ""
+
+
+@cache
+def _warn() -> None:
+    warnings.warn(
+        f"htaf runs without its compiled kernels ({load()[1]}): plain PyTorch is 5 to 10 times slower. "
+        "Install with a C++ compiler at hand; `htaf doctor` tells more.",
+        stacklevel=2,
+    )
+
+
+def available() -> bool:
+    """Whether the extension is there; warns the first time when it is not."""
+    if load()[0] is None:
+        if not torch.compiler.is_compiling():
+            _warn()
+        return False
+    return True
+
+
+def extension() -> ModuleType:
+    """The extension, known to be there."""
+    module = load()[0]
+    assert module is not None
+    return module
+
+
+def channel_dimension(x: Tensor, parameter: Tensor) -> int | None:
+    """The dimension of x along which the parameter varies (0 when it does not); None when there are several."""
+    ahead = x.ndim - parameter.ndim
+    varying = [ahead + i for i, size in enumerate(parameter.shape) if size > 1]
+    return None if len(varying) > 1 else varying[0] if varying else 0
+
+
+def supports(x: Tensor, *parameters: Scalar) -> bool:
+    """Whether the compiled kernels take these: 32 or 16 bits, parameters scalar or varying along one dimension."""
+    if x.dtype not in TYPES or x.device.type != "cpu":
+        return False
+    first = parameters[0] if parameters else 0.0
+    if not isinstance(first, Tensor):
+        return True
+    same = all(isinstance(p, Tensor) and p.shape == first.shape and p.device == x.device for p in parameters)
+    return same and channel_dimension(x, first) is not None
+
+
+def layout(x: Tensor, parameter: Tensor) -> tuple[int, int, int]:
+    """A dense x in memory order as (outer, channels, inner), the channels being those of the parameter."""
+    channels = parameter.numel()
+    if channels == 1:
+        return 1, 1, x.numel()
+    dim = channel_dimension(x, parameter)
+    assert dim is not None
+    inner = math.prod(n for n, stride in zip(x.shape, x.stride(), strict=True) if stride < x.stride(dim) and n > 1)
+    return (x.numel() // (channels * inner) if x.numel() else 0), channels, inner
+
+
+def in_order_of(x: Tensor, like: Tensor) -> Tensor:
+    """x with the strides of `like`, itself where it has them: then both are walked through in memory order."""
+    return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
+
+
+def smooth_forward(kind: int, x: Tensor, parameters: tuple[Scalar, ...], bipolar: bool) -> Tensor:
+    y = torch.empty_like(x)
+    x = in_order_of(x, y)
+    scale, shift = (2.0, -1.0) if bipolar else (1.0, 0.0)
+    threads = torch.get_num_threads()
+    first = parameters[0]
+    if isinstance(first, Tensor):
+        table = _table(parameters)
+        shape = layout(y, first)
+        pointers = (x.data_ptr(), y.data_ptr())
+        extension().forward_channels(kind, TYPES[x.dtype], *pointers, *shape, table.data_ptr(), scale, shift, threads)
+    else:
+        last = parameters[-1]
+        extension().forward(
+            kind, TYPES[x.dtype], x.data_ptr(), y.data_ptr(), x.numel(), first, last, scale, shift, threads
+        )
+    return y
+
+
+def smooth_backward(
+    kind: int,
+    grad: Tensor,
+    x: Tensor,
+    parameters: tuple[Scalar, ...],
+    bipolar: bool,
+    sums: bool = False,
+    scale: float = 1.0,
+) -> tuple[Tensor, ...]:
+    gx = torch.empty_like(x)
+    x, grad = in_order_of(x, gx), in_order_of(grad, gx)
+    scale *= 2.0 if bipolar else 1.0
+    threads = torch.get_num_threads()
+    pointers = (grad.data_ptr(), x.data_ptr(), gx.data_ptr())
+    first = parameters[0]
+    if not isinstance(first, Tensor):
+        extension().backward(kind, TYPES[x.dtype], *pointers, x.numel(), first, parameters[-1], scale, threads)
+        return (gx,)
+    table, shape = _table(parameters), layout(gx, first)
+    found = torch.empty_like(table) if sums else None
+    address = 0 if found is None else found.data_ptr()
+    extension().backward_channels(kind, TYPES[x.dtype], *pointers, *shape, table.data_ptr(), address, scale, threads)
+    if found is None:
+        return (gx,)
+    return gx, *(row.reshape(first.shape).to(first.dtype) for row in found)
+
+
+def _table(parameters: tuple[Scalar, ...]) -> Tensor:
+    """float64 [parameters, channels]."""
+    return torch.stack([p.detach().reshape(-1) for p in parameters if isinstance(p, Tensor)]).double().contiguous()
+
+
+def slope_backward(kind: int, grad: Tensor, x: Tensor, parameter: float, bipolar: bool) -> Tensor:
+    gx = torch.empty_like(x)
+    x, grad = in_order_of(x, gx), in_order_of(grad, gx)
+    pointers = (grad.data_ptr(), x.data_ptr(), gx.data_ptr())
+    scale = 2.0 if bipolar else 1.0
+    extension().slope(kind, TYPES[x.dtype], *pointers, x.numel(), parameter, scale, torch.get_num_threads())
+    return gx
+
+
+def heaviside(x: Tensor, bipolar: bool) -> Tensor:
+    y = torch.empty_like(x)
+    x = in_order_of(x, y)
+    below = -1.0 if bipolar else 0.0
+    extension().heaviside(TYPES[x.dtype], x.data_ptr(), y.data_ptr(), x.numel(), below, torch.get_num_threads())
+    return y
+
+
+def pack(x: Tensor) -> Tensor:
+    x = x.contiguous()
+    columns = x.shape[-1]
+    bits = torch.empty(*x.shape[:-1], (columns + 7) // 8, dtype=torch.uint8)
+    rows = math.prod(x.shape[:-1])
+    if not extension().pack(TYPES[x.dtype], x.data_ptr(), bits.data_ptr(), rows, columns, torch.get_num_threads()):
+        raise ValueError("cannot pack NaN to bits: the input holds NaN")
+    return bits
+
+
+def unpack(bits: Tensor, size: int, dtype: torch.dtype, bipolar: bool) -> Tensor:
+    bits = bits.contiguous()
+    values = torch.empty(*bits.shape[:-1], size, dtype=dtype)
+    rows, below = math.prod(bits.shape[:-1]), -1.0 if bipolar else 0.0
+    extension().unpack(TYPES[dtype], bits.data_ptr(), values.data_ptr(), rows, size, below, torch.get_num_threads())
+    return values

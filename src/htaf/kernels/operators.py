@@ -1,0 +1,171 @@
+"""The kernels as torch operators `torch.ops.htaf.*`.
+
+    htaf(x, alpha0, alpha1, bipolar)          and its overload .tensor, with tensor parameters of one shape
+    htaf_backward(grad, x, ...)               the gradient of x, again with .tensor
+    htaf_backward_all(grad, x, ...)           those of x and of the tensor parameters
+    scaled_sigmoid, scaled_sigmoid_backward, scaled_sigmoid_backward_all    likewise with beta
+    heaviside(x, bipolar)
+    straight_through(x, slope, parameters, bipolar), straight_through_backward(grad, x, ...)
+    pack_bits(x), unpack_bits(bits, size, dtype, bipolar)
+
+Autocast needs nothing: an operator keeps the dtype of x whatever that of its parameters.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from htaf.kernels._plain import compute_dtype
+from htaf.kernels._registration import Operator, choose, elementwise, implementation, like, with_parameters
+
+Gradients = tuple[Tensor | None, ...]
+
+
+class Smooth:
+    """The operators of a smooth activation: for float parameters (`floats`) and for tensors (`tensors`)."""
+
+    def __init__(self, name: str, *parameters: str) -> None:
+        self.name, self.count = name, len(parameters)
+        self.formulas = implementation(name, "reference")
+        floats = ", ".join(f"float {p}" for p in parameters)
+        tensors = ", ".join(f"Tensor {p}" for p in parameters)
+        all_gradients = ", ".join(["Tensor"] * (1 + self.count))
+
+        self.backward = Operator(
+            f"{name}_backward(Tensor grad, Tensor x, {floats}, bool bipolar) -> Tensor",
+            self.run_backward, like(1), elementwise, self.second,
+        )  # fmt: skip
+        self.backward_tensors = Operator(
+            f"{name}_backward.tensor(Tensor grad, Tensor x, {tensors}, bool bipolar) -> Tensor",
+            self.run_backward, like(1), with_parameters(2), self.second,
+        )  # fmt: skip
+        self.backward_all = Operator(
+            f"{name}_backward_all(Tensor grad, Tensor x, {tensors}, bool bipolar) -> ({all_gradients})",
+            self.run_backward_all, lambda grad, *rest: tuple(torch.empty_like(t) for t in rest[:-1]),
+            with_parameters(2), self.second,
+        )  # fmt: skip
+        self.floats = Operator(
+            f"{name}(Tensor x, {floats}, bool bipolar) -> Tensor", self.run, like(0), elementwise, self.first
+        )
+        self.tensors = Operator(
+            f"{name}.tensor(Tensor x, {tensors}, bool bipolar) -> Tensor",
+            self.run, like(0), with_parameters(1), self.first_of_tensors,
+        )  # fmt: skip
+
+    def run(self, x: Tensor, *rest: Any) -> Tensor:
+        *parameters, bipolar = rest
+        return choose(self.name, x, *parameters).forward(x, *parameters, bipolar=bipolar)
+
+    def run_backward(self, grad: Tensor, x: Tensor, *rest: Any) -> Tensor:
+        *parameters, bipolar = rest
+        return choose(self.name, x, *parameters).backward(grad, x, *parameters, bipolar=bipolar)
+
+    def run_backward_all(self, grad: Tensor, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+        *parameters, bipolar = rest
+        return choose(self.name, x, *parameters).backward_all(grad, x, *parameters, bipolar=bipolar)
+
+    def first(self, needed: tuple[bool, ...], grads: tuple[Tensor, ...], x: Tensor, *rest: Any) -> Gradients:
+        return self.backward(grads[0], x, *rest), *(None for _ in rest)
+
+    def first_of_tensors(self, needed: tuple[bool, ...], grads: tuple[Tensor, ...], x: Tensor, *rest: Any) -> Gradients:
+        if any(needed[1:]):
+            return *self.backward_all(grads[0], x, *rest), None
+        return self.backward_tensors(grads[0], x, *rest), *(None for _ in rest)
+
+    def second(
+        self, needed: tuple[bool, ...], grads: tuple[Tensor, ...], grad: Tensor, x: Tensor, *rest: Any
+    ) -> Gradients:
+        """With f's derivatives f_i, the results are r_i = s grad f_i (summed for a parameter): the gradients of
+        sum_i grads_i r_i with respect to grad, x and the parameters, from f's second derivatives f_ij.
+        """
+        *parameters, bipolar = rest
+        wide = compute_dtype(x)
+        at = (x.to(wide), *parameters)
+        grad_wide = (2 if bipolar else 1) * grad.to(wide)
+
+        def weighted(derivatives: tuple[Tensor, ...]) -> Tensor:
+            return reduce(torch.add, (v.to(wide) * f for v, f in zip(grads, derivatives, strict=False)))
+
+        found: list[Tensor | None] = [None] * (len(parameters) + 3)
+        if needed[0]:
+            found[0] = ((2 if bipolar else 1) * weighted(self.formulas.gradients(*at))).to(grad.dtype)
+        if any(needed[1:]):
+            rows = [grad_wide * weighted(row) if need else None for row, need in
+                    zip(self.formulas.hessian(*at), needed[1:], strict=False)]  # fmt: skip
+            for i, (row, value) in enumerate(zip(rows, (x, *parameters), strict=True)):
+                if row is not None:
+                    found[1 + i] = row.sum_to_size(value.shape).to(value.dtype)
+        return tuple(found)
+
+
+htaf = Smooth("htaf", "alpha0", "alpha1")
+scaled_sigmoid = Smooth("scaled_sigmoid", "beta")
+
+
+def _step(x: Tensor, bipolar: bool) -> Tensor:
+    return choose("heaviside", x).forward(x, bipolar=bipolar)
+
+
+def _step_backward(needed: tuple[bool, ...], grads: tuple[Tensor, ...], x: Tensor, bipolar: bool) -> Gradients:
+    return torch.where(torch.isnan(x), grads[0], 0), None  # so that a NaN stays one
+
+
+def _straight_through(x: Tensor, slope: str, parameters: list[float], bipolar: bool) -> Tensor:
+    return _step(x, bipolar)
+
+
+def _straight_through_backward(needed: tuple[bool, ...], grads: tuple[Tensor, ...], x: Tensor, *rest: Any) -> Gradients:
+    return straight_through_backward(grads[0], x, *rest), *(None for _ in rest)
+
+
+def _slope(grad: Tensor, x: Tensor, slope: str, parameters: list[float], bipolar: bool) -> Tensor:
+    return choose("straight_through", x).backward(grad, x, slope, parameters, bipolar=bipolar)
+
+
+def _slope_backward(
+    needed: tuple[bool, ...], grads: tuple[Tensor, ...], grad: Tensor, x: Tensor, slope: str, *rest: Any
+) -> Gradients:
+    parameters, bipolar = rest
+    curve, wide = implementation("straight_through", "reference").SLOPES[slope], compute_dtype(x)
+    v = (2 if bipolar else 1) * grads[0].to(wide)
+    return (
+        (v * curve.value(x.to(wide), *parameters)).to(grad.dtype) if needed[0] else None,
+        (v * grad.to(wide) * curve.derivative(x.to(wide), *parameters)).to(x.dtype) if needed[1] else None,
+        None, None, None,
+    )  # fmt: skip
+
+
+def _pack(x: Tensor) -> Tensor:
+    return choose("heaviside", x).pack(x)
+
+
+def _pack_like(x: Tensor) -> Tensor:
+    return x.new_empty((*x.shape[:-1], (x.shape[-1] + 7) // 8), dtype=torch.uint8)
+
+
+def _unpack(bits: Tensor, size: int, dtype: torch.dtype, bipolar: bool) -> Tensor:
+    result = torch.empty(0, dtype=dtype, device=bits.device)
+    return choose("heaviside", result).unpack(bits, size, dtype, bipolar=bipolar)
+
+
+def _unpack_like(bits: Tensor, size: int, dtype: torch.dtype, bipolar: bool) -> Tensor:
+    return bits.new_empty((*bits.shape[:-1], size), dtype=dtype)
+
+
+heaviside = Operator("heaviside(Tensor x, bool bipolar) -> Tensor", _step, like(0), elementwise, _step_backward)
+straight_through = Operator(
+    "straight_through(Tensor x, str slope, float[] parameters, bool bipolar) -> Tensor",
+    _straight_through, like(0), elementwise, _straight_through_backward,
+)  # fmt: skip
+straight_through_backward = Operator(
+    "straight_through_backward(Tensor grad, Tensor x, str slope, float[] parameters, bool bipolar) -> Tensor",
+    _slope, like(1), elementwise, _slope_backward,
+)  # fmt: skip
+pack_bits = Operator("pack_bits(Tensor x) -> Tensor", _pack, _pack_like, elementwise)
+unpack_bits = Operator(
+    "unpack_bits(Tensor bits, int size, ScalarType dtype, bool bipolar) -> Tensor", _unpack, _unpack_like, elementwise
+)

@@ -1,0 +1,183 @@
+"""The registered operators: PyTorch's own checks, compiling, exporting, and which implementation runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import htaf
+from htaf import functional, surrogates
+from htaf.kernels import _registration, native
+from htaf.kernels._registration import choose, implementation
+
+ROOT = Path(__file__).parents[2]
+ops = torch.ops.htaf
+
+
+def leaf(*shape: int, dtype: torch.dtype = torch.float32, like: str = "") -> Tensor:
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    if like == "channels last":
+        x = x.to(memory_format=torch.channels_last)
+    if like == "transposed":
+        x = x.t()
+    return x.requires_grad_()
+
+
+def positive(*shape: int) -> Tensor:
+    return (1 + torch.rand(*shape, generator=torch.Generator().manual_seed(1))).requires_grad_()
+
+
+CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "htaf": (ops.htaf.default, (leaf(5, 3), 2.0, 11.0, False)),
+    "htaf bfloat16": (ops.htaf.default, (leaf(5, 3, dtype=torch.bfloat16), 2.0, 11.0, True)),
+    "htaf transposed": (ops.htaf.default, (leaf(5, 3, like="transposed"), 2.0, 11.0, True)),
+    "htaf per channel": (ops.htaf.tensor, (leaf(2, 3, 4), positive(3, 1), positive(3, 1), False)),
+    "htaf channels last": (
+        ops.htaf.tensor, (leaf(2, 3, 4, 4, like="channels last"), positive(3, 1, 1), positive(3, 1, 1), True),
+    ),
+    "htaf backward": (ops.htaf_backward.default, (leaf(5, 3), leaf(5, 3), 2.0, 11.0, True)),
+    "htaf backward per channel": (
+        ops.htaf_backward.tensor, (leaf(2, 3, 4), leaf(2, 3, 4), positive(3, 1), positive(3, 1), False),
+    ),
+    "htaf backward of all": (
+        ops.htaf_backward_all.default, (leaf(2, 3, 4), leaf(2, 3, 4), positive(3, 1), positive(3, 1), False),
+    ),
+    "scaled sigmoid": (ops.scaled_sigmoid.default, (leaf(5, 3), 22.0, False)),
+    "scaled sigmoid per channel": (ops.scaled_sigmoid.tensor, (leaf(5, 3), positive(3), True)),
+    "scaled sigmoid backward": (ops.scaled_sigmoid_backward.default, (leaf(5, 3), leaf(5, 3), 3.0, False)),
+    "scaled sigmoid backward per channel": (
+        ops.scaled_sigmoid_backward.tensor, (leaf(5, 3), leaf(5, 3), positive(3), True),
+    ),
+    "scaled sigmoid backward of all": (
+        ops.scaled_sigmoid_backward_all.default, (leaf(5, 3), leaf(5, 3), positive(3), False),
+    ),
+    "heaviside": (ops.heaviside.default, (leaf(5, 3), False)),
+    "sign": (ops.heaviside.default, (leaf(5, 3, like="transposed"), True)),
+    "straight through": (ops.straight_through.default, (leaf(5, 3), "atan", [2.0], False)),
+    "straight through backward": (
+        ops.straight_through_backward.default, (leaf(5, 3), leaf(5, 3), "htaf", [2.0, 11.0], True),
+    ),
+    "pack": (ops.pack_bits.default, (leaf(5, 13).detach(),)),
+    "unpack": (
+        ops.unpack_bits.default, (torch.randint(0, 255, (5, 2), dtype=torch.uint8), 13, torch.bfloat16, True),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_opcheck(name: str) -> None:
+    op, inputs = CALLS[name]
+    torch.library.opcheck(op, inputs)
+
+
+def test_every_operator_is_checked() -> None:
+    checked = {op.name() for op, _ in CALLS.values()}
+    assert {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("htaf::")} == checked
+
+
+def test_second_derivatives_with_the_kernels_are_those_of_the_reference() -> None:
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        x = leaf(4, 6).detach().to(dtype).requires_grad_()
+        p = [positive(6).detach().to(dtype).requires_grad_() for _ in range(2)]
+        y = functional.htaf(x, *p, bipolar=True) + functional.scaled_sigmoid(x, p[0])
+        y = y + surrogates.straight_through(x, surrogates.tanh) + functional.htaf(x, 1.0, 3.0)
+        first = torch.autograd.grad((y * torch.arange(6, dtype=dtype)).sum(), [x, *p], create_graph=True)
+        second = torch.autograd.grad(sum((g**2).sum() for g in first), [x, *p], create_graph=True)
+        third = torch.autograd.grad(sum(g.sum() for g in second), [x, *p])
+        found.append([g.double() for g in (*first, *second, *third)])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def test_export() -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.head = torch.nn.Conv2d(3, 8, 3), torch.nn.Linear(8, 2)
+            self.first, self.second = htaf.HTAF(torch.ones(8), 11.0, dim=1), htaf.Heaviside(bipolar=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.second(self.first(self.stem(x)).mean((2, 3))))
+
+    from jaxtyping import config
+
+    net, batch = Net().eval(), torch.randn(4, 3, 8, 8)
+    config.update("jaxtyping_disable", True)  # Dynamo cannot trace through the type checks that conftest.py installs
+    try:
+        program = torch.export.export(net, (batch,), dynamic_shapes=({0: torch.export.Dim("n")},))
+    finally:
+        config.update("jaxtyping_disable", False)
+    called = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert {"htaf.htaf.tensor", "htaf.heaviside.default"} <= called
+    for n in (1, 4, 7):
+        x = torch.randn(n, 3, 8, 8)
+        torch.testing.assert_close(program.module()(x), net(x))
+
+
+def test_which_implementation_runs() -> None:
+    x = torch.zeros(4, 3)
+    fast = "cpu" if native.load()[0] else "reference"
+    several = torch.ones(4, 3)
+    assert choose("htaf", x, 2.0, 11.0) is implementation("htaf", fast)
+    assert choose("htaf", x.bfloat16(), torch.ones(3), torch.ones(3)) is implementation("htaf", fast)
+    assert choose("htaf", x, several, several) is implementation("htaf", "reference")  # varies along two dimensions
+    assert choose("htaf", x.double(), 2.0, 11.0) is implementation("htaf", "reference")
+    assert choose("htaf", x.to("meta"), 2.0, 11.0) is implementation("htaf", "reference")
+
+
+def test_cuda_tensors_get_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {"triton": ModuleType("triton"), "reference": ModuleType("reference")}
+    kinds["triton"].supports = lambda *inputs: True  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setattr(_registration, "implementation", lambda operator, kind: kinds[kind])
+    with FakeTensorMode():
+        x = torch.empty(3, device="cuda")
+    for there, kind in ((True, "triton"), (False, "reference")):
+        monkeypatch.setattr(_registration, "has_triton", lambda there=there: there)
+        assert choose("htaf", x, 2.0, 11.0) is kinds[kind]
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONWARNINGS": "default", **environment}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=300)
+
+
+def test_without_the_extension_the_reference_runs_and_one_warning_says_so() -> None:
+    code = (
+        "import torch, htaf; x = torch.randn(3); [htaf.functional.htaf(x) for _ in range(3)]; htaf.functional.sign(x)"
+    )
+    done = python(code, HTAF_NO_EXTENSION="1")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("htaf runs without its compiled kernels (HTAF_NO_EXTENSION is set)") == 1
+    quiet = python("import htaf", HTAF_NO_EXTENSION="1")
+    assert "compiled kernels" not in quiet.stderr  # importing says nothing
+
+
+@pytest.mark.skipif(native.load()[0] is None, reason="no compiled kernels")
+def test_the_instruction_set_can_be_chosen() -> None:
+    done = python(
+        "import torch; from htaf.kernels import native; print(native.extension().instruction_set())",
+        HTAF_INSTRUCTION_SET="portable",
+    )
+    assert done.stdout.strip() == "portable"
+    done = python("import htaf.functional as f, torch; f.htaf(torch.zeros(1))", HTAF_INSTRUCTION_SET="mmx")
+    assert "HTAF_INSTRUCTION_SET must be one of [" in done.stderr
+    assert "got 'mmx'" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_tests_pass_without_the_extension() -> None:
+    files = [str(ROOT / "tests" / name) for name in ("test_functional.py", "test_surrogates.py", "test_activations.py")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-m", "not slow", *files, str(ROOT / "tests/test_convert.py"), __file__],
+        capture_output=True, text=True, env={**os.environ, "HTAF_NO_EXTENSION": "1"}, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]

@@ -1,0 +1,153 @@
+"""The build without a compiler and without the extension; the kernels of every instruction set, emulated where needed.
+
+What an emulated or cross-compiled test needs (Debian: g++-aarch64-linux-gnu, qemu-user) may be missing, but not in CI.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
+X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="emulates processors of x86_64 on x86_64 only")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into ELF objects")
+
+
+def tool(name: str) -> str:
+    """The path of a program, from this Python's environment before PATH."""
+    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    if found is None:
+        (pytest.fail if IN_CI else pytest.skip)(f"{name} is not installed")
+    return found  # pyright: ignore[reportReturnType]
+
+
+def run(*command: str | Path, env: dict[str, str] | None = None, fails: bool = False) -> str:
+    """stdout and stderr of a command that must end well, or with `fails` must not."""
+    done = subprocess.run(
+        [*map(str, command)], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert (done.returncode != 0) == fails, done.stdout
+    return done.stdout
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This one's, without what would choose a compiler or leave out the extension."""
+    return {k: v for k, v in os.environ.items() if k not in {"CC", "CXX", "HTAF_NO_EXTENSION"}} | changes
+
+
+def wheel(to: Path, env: dict[str, str], fails: bool = False) -> str:
+    pins = ROOT / "constraints.txt"
+    pip = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--build-constraint", pins, "--wheel-dir", to)
+    return run(*pip, ROOT, env=env, fails=fails)
+
+
+def configure(to: Path, *arguments: str, env: dict[str, str] | None = None, fails: bool = False) -> str:
+    ninja = f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"
+    return run(tool("cmake"), "-G", "Ninja", "-S", ROOT, "-B", to, ninja, *arguments, env=env, fails=fails)
+
+
+def build_selftest(to: Path, *arguments: str) -> Path:
+    configure(to, "-DHTAF_SELFTEST=ON", *arguments)
+    run(tool("cmake"), "--build", to)
+    return to / "selftest"
+
+
+@pytest.fixture(scope="module")
+def selftest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program of csrc/selftest.cpp for this machine."""
+    return build_selftest(tmp_path_factory.mktemp("selftest"))
+
+
+@pytest.mark.parametrize("changes", [{"PATH": ""}, {"CXX": "/nonexistent/g++"}], ids=["PATH", "CXX"])
+def test_configuring_without_a_compiler_says_so(tmp_path: Path, changes: dict[str, str]) -> None:
+    said = configure(tmp_path, env=environment(**changes), fails=True)
+    assert "htaf: no C++ compiler found" in said
+
+
+def test_configuring_with_an_old_compiler_says_so(tmp_path: Path) -> None:
+    old = ("-DCMAKE_CXX_COMPILER_FORCED=ON", "-DCMAKE_CXX_COMPILER_ID=GNU", "-DCMAKE_CXX_COMPILER_VERSION=10.2")
+    said = configure(tmp_path, f"-DCMAKE_CXX_COMPILER={tool('c++')}", *old, fails=True)
+    assert "expected GCC >= 11 or Clang >= 14" in " ".join(said.split())
+    assert "got GNU 10.2" in " ".join(said.split())
+
+
+@pytest.mark.slow
+def test_pip_without_a_compiler_says_what_to_do(tmp_path: Path) -> None:
+    said = wheel(tmp_path, environment(PATH=str(tmp_path)), fails=True)
+    for part in ("no C++ compiler found", "GCC >= 11", "apt install g++", "HTAF_NO_EXTENSION=1 pip install"):
+        assert part in said, said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", ["1", "true"])
+def test_a_wheel_without_the_extension_needs_no_compiler(tmp_path: Path, value: str) -> None:
+    wheel(tmp_path, environment(HTAF_NO_EXTENSION=value, PATH=str(tmp_path)))
+    (built,) = tmp_path.glob("*.whl")
+    assert built.name.endswith("-py3-none-any.whl")
+    names = zipfile.ZipFile(built).namelist()
+    assert "htaf/kernels/__init__.py" in names
+    assert not [name for name in names if "_native" in name and not name.endswith((".py", ".pyi"))]
+
+
+@pytest.mark.slow
+def test_the_sdist_holds_what_the_extension_is_built_from(tmp_path: Path) -> None:
+    run(sys.executable, "-m", "build", "--sdist", "--outdir", tmp_path, env=environment(HTAF_NO_EXTENSION="1"))
+    (built,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    sources = {f"csrc/{path.name}" for path in (ROOT / "csrc").iterdir()}
+    assert len(sources) > 5
+    assert sources | {"CMakeLists.txt", "pyproject.toml", "src/htaf/__init__.py", "LICENSE"} <= names
+
+
+@LINUX
+@pytest.mark.slow
+def test_kernels_share_no_function_with_other_processors(selftest: Path) -> None:
+    """A linker keeps one copy of a weak function: it must not be one that was compiled for AVX-512."""
+    objects = [*selftest.parent.glob("CMakeFiles/kernels_*/csrc/kernels.cpp.o")]
+    assert len(objects) > 1
+    harmless = {"DW.ref.__gxx_personality_v0", "__clang_call_terminate"}  # an address; a call that ends the program
+    for path in objects:
+        exported = {
+            line.split()[0] for line in run(tool("nm"), "-P", "--extern-only", "--defined-only", path).splitlines()
+        }
+        name = path.parts[-3].removeprefix("kernels_").removesuffix(".dir")
+        assert exported - harmless == {f"_ZN4htaf{len(name)}{name}E"}, path  # the table htaf::name
+
+
+def check_kernels(*command: str | Path) -> None:
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    errors = [line for line in done.stderr.splitlines() if "TCG doesn't support requested feature" not in line]
+    assert done.returncode == 0, "\n".join([line for line in lines if not line.startswith("ok ")] + errors)
+    assert lines[-1].startswith("0 failures; ran: ")
+
+
+@pytest.mark.slow
+def test_the_kernels_of_this_processor(selftest: Path) -> None:
+    check_kernels(selftest)
+
+
+@X86
+@pytest.mark.slow
+@pytest.mark.parametrize(("cpu", "sets"), [("Nehalem", ["portable"]), ("Haswell", ["avx2", "portable"])])
+def test_the_kernels_of_another_processor(selftest: Path, cpu: str, sets: list[str]) -> None:
+    check_kernels(tool("qemu-x86_64"), "-cpu", cpu, selftest, *sets)
+
+
+@LINUX
+@pytest.mark.slow
+def test_the_kernels_of_arm(tmp_path: Path) -> None:
+    compiler = tool("aarch64-linux-gnu-g++")
+    cross = ("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64", f"-DCMAKE_CXX_COMPILER={compiler}")
+    emulator = (tool("qemu-aarch64"), "-L", "/usr/aarch64-linux-gnu")
+    check_kernels(*emulator, build_selftest(tmp_path, *cross), "neon", "portable")
