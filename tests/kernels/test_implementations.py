@@ -20,7 +20,7 @@ from htaf.kernels._registration import implementation
 SETS = native.extension().instruction_sets() if native.load()[0] else []
 # name -> (file of the operator's folder, instruction set)
 IMPLEMENTATIONS: dict[str, tuple[str, str]] = {"reference": ("reference", ""), **{name: ("cpu", name) for name in SETS}}
-if os.environ.get("TRITON_INTERPRET") == "1":  # test_triton.py runs this table again so: it is settled at the first import
+if os.environ.get("TRITON_INTERPRET") == "1":  # settled at the first import, so test_triton.py runs this table again
     IMPLEMENTATIONS["triton"] = ("triton", "")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 PAIRS = [(0.1, 220.0), (0.5, 44.0), (1.0, 22.0), (2.0, 11.0), (3.0, 7.3), (5.0, 4.4)]
