@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -16,7 +17,7 @@ using namespace htaf;
 
 namespace {
 
-const Kernels* chosen = available().front();
+std::atomic<const Kernels*> chosen = available().front();
 
 template <class T = void>
 T* at(std::uintptr_t address) {
@@ -40,7 +41,7 @@ NB_MODULE(_native, m) {
         for (const Kernels* k : available()) names.emplace_back(k->name);
         return names;
     });
-    m.def("instruction_set", [] { return std::string(chosen->name); });
+    m.def("instruction_set", [] { return std::string(chosen.load()->name); });
     m.def("use_instruction_set", [](const std::string& name) {
         for (const Kernels* k : available())
             if (k->name == name) {
@@ -54,20 +55,20 @@ NB_MODULE(_native, m) {
                         float scale, float shift, int threads) {
         nb::gil_scoped_release unlocked;
         const double* p[] = {&p0, &p1};
-        chosen->forward(Smooth(kind), Type(type), at(x), at(y), {1, 1, n}, p, scale, shift, threads);
+        chosen.load()->forward(Smooth(kind), Type(type), at(x), at(y), {1, 1, n}, p, scale, shift, threads);
     });
     m.def("backward", [](int kind, int type, std::uintptr_t g, std::uintptr_t x, std::uintptr_t gx, std::size_t n,
                          double p0, double p1, float scale, int threads) {
         nb::gil_scoped_release unlocked;
         const double* p[] = {&p0, &p1};
-        chosen->backward(Smooth(kind), Type(type), at(g), at(x), at(gx), {1, 1, n}, p, scale, nullptr, threads);
+        chosen.load()->backward(Smooth(kind), Type(type), at(g), at(x), at(gx), {1, 1, n}, p, scale, nullptr, threads);
     });
     m.def("forward_channels", [](int kind, int type, std::uintptr_t x, std::uintptr_t y, std::size_t outer,
                                  std::size_t channels, std::size_t inner, std::uintptr_t parameters, float scale,
                                  float shift, int threads) {
         nb::gil_scoped_release unlocked;
         Rows p(at<const double>(parameters), channels);
-        chosen->forward(Smooth(kind), Type(type), at(x), at(y), {outer, channels, inner}, p.values, scale, shift,
+        chosen.load()->forward(Smooth(kind), Type(type), at(x), at(y), {outer, channels, inner}, p.values, scale, shift,
                         threads);
     });
     m.def("backward_channels", [](int kind, int type, std::uintptr_t g, std::uintptr_t x, std::uintptr_t gx,
@@ -76,26 +77,26 @@ NB_MODULE(_native, m) {
         nb::gil_scoped_release unlocked;
         Rows p(at<const double>(parameters), channels);
         Rows s(at<double>(sums), channels);
-        chosen->backward(Smooth(kind), Type(type), at(g), at(x), at(gx), {outer, channels, inner}, p.values, scale,
+        chosen.load()->backward(Smooth(kind), Type(type), at(g), at(x), at(gx), {outer, channels, inner}, p.values, scale,
                          sums ? s.values : nullptr, threads);
     });
     m.def("slope", [](int kind, int type, std::uintptr_t g, std::uintptr_t x, std::uintptr_t gx, std::size_t n,
                       float parameter, float scale, int threads) {
         nb::gil_scoped_release unlocked;
-        chosen->slope(Slope(kind), Type(type), at(g), at(x), at(gx), n, parameter, scale, threads);
+        chosen.load()->slope(Slope(kind), Type(type), at(g), at(x), at(gx), n, parameter, scale, threads);
     });
     m.def("heaviside", [](int type, std::uintptr_t x, std::uintptr_t y, std::size_t n, float below, int threads) {
         nb::gil_scoped_release unlocked;
-        chosen->heaviside(Type(type), at(x), at(y), n, below, threads);
+        chosen.load()->heaviside(Type(type), at(x), at(y), n, below, threads);
     });
     m.def("pack", [](int type, std::uintptr_t x, std::uintptr_t bits, std::size_t rows, std::size_t columns,
                      int threads) {
         nb::gil_scoped_release unlocked;
-        return chosen->pack(Type(type), at(x), at<std::uint8_t>(bits), rows, columns, threads);
+        return chosen.load()->pack(Type(type), at(x), at<std::uint8_t>(bits), rows, columns, threads);
     });
     m.def("unpack", [](int type, std::uintptr_t bits, std::uintptr_t y, std::size_t rows, std::size_t columns,
                        float below, int threads) {
         nb::gil_scoped_release unlocked;
-        chosen->unpack(Type(type), at<const std::uint8_t>(bits), at(y), rows, columns, below, threads);
+        chosen.load()->unpack(Type(type), at<const std::uint8_t>(bits), at(y), rows, columns, below, threads);
     });
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfloat>
 #include <cmath>
 #include <cstdlib>
 #include <new>
@@ -16,7 +17,7 @@ namespace {
 using std::size_t;
 
 constexpr size_t block = 16384;    // values of one piece of work: the order of a sum does not depend on the threads
-constexpr size_t short_row = 128;  // an inner length below this is folded into the channels
+constexpr size_t short_row = 128, shortest_row = 16;  // inner lengths that are folded into the channels
 constexpr size_t flush = 32;       // rows summed in float32 before they go into double
 
 inline size_t blocks(size_t n, size_t size) { return (n + size - 1) / size; }
@@ -94,13 +95,17 @@ class Constants {
    public:
     Constants(size_t channels, size_t repeat, const double* const* parameters, float scale, float shift)
         : stride_(padded(channels * repeat)), values_(count * stride_) {
-        for (size_t column = 0; column < stride_; ++column) {
-            size_t channel = std::min(column / repeat, channels - 1);
+        for (size_t channel = 0; channel < channels; ++channel) {
             float one[count];
             double p[F<reg, false>::parameters];
-            for (int i = 0; i < F<reg, false>::parameters; ++i) p[i] = static_cast<float>(parameters[i][channel]);
+            for (int i = 0; i < F<reg, false>::parameters; ++i) {
+                float value = static_cast<float>(parameters[i][channel]);
+                p[i] = value > 0 && value <= FLT_MAX ? value : NAN;  // the formulas hold for these only
+            }
             F<reg, half<T>>::derive(p, scale, shift, one);
-            for (int k = 0; k < count; ++k) values_[k * stride_ + place<T>(column)] = one[k];
+            size_t last = channel + 1 == channels ? stride_ : (channel + 1) * repeat;
+            for (size_t column = channel * repeat; column < last; ++column)
+                for (int k = 0; k < count; ++k) values_[k * stride_ + place<T>(column)] = one[k];
         }
     }
     F<reg, half<T>> of_channel(size_t channel) const {
@@ -120,8 +125,9 @@ class Constants {
     Buffer<float> values_;
 };
 
-// Where the values of one channel lie: in long rows, or spread over the columns of a matrix [outer, columns].
-bool in_columns(Shape s) { return s.channels > 1 && s.inner < short_row; }
+// Where the values of one channel lie: in rows of their own, or in the columns of a matrix [outer, columns], whose
+// constants, one set a column, must be used often enough to be worth their making.
+bool in_columns(Shape s) { return s.channels > 1 && (s.inner < shortest_row || (s.inner < short_row && s.outer >= 8)); }
 
 template <template <class, bool> class F, class T>
 void forward_as(const T* x, T* y, Shape s, const double* const* parameters, float scale, float shift, int threads) {
@@ -194,7 +200,7 @@ void backward_with(const T* g, const T* x, T* gx, Shape s, const double* const* 
     constexpr int P = F<reg, false>::parameters;
     bool columns = in_columns(s);
     size_t width = s.channels * s.inner, pieces = blocks(s.inner, block);
-    size_t rows = std::max({size_t{1}, block / width, Sums ? blocks(s.outer, 64) : 0});
+    size_t rows = std::max({size_t{1}, block / width, Sums ? std::max<size_t>(8, blocks(s.outer, 64)) : 0});
     size_t groups = columns ? blocks(s.outer, rows) : s.outer * pieces;
     Constants<F, T> constants(s.channels, columns ? s.inner : 1, parameters, scale, 0);
     Buffer<double> parts(Sums ? groups * P * s.channels : 0);
@@ -231,7 +237,7 @@ void backward_with(const T* g, const T* x, T* gx, Shape s, const double* const* 
             double p[P];
             for (int i = 0; i < P; ++i) p[i] = static_cast<float>(parameters[i][c]);
             for (int i = 0; i < P; ++i) {
-                double total = 0;
+                double total = p[i] > 0 ? 0 : NAN;
                 for (size_t group = 0; group < groups; ++group) total += parts[(group * P + i) * s.channels + c];
                 sums[i][c] = F<reg, false>::finish(i, p, total);
             }
@@ -376,19 +382,27 @@ bool pack(Type type, const void* x, std::uint8_t* bits, size_t rows, size_t colu
 }
 
 void unpack(Type type, const std::uint8_t* bits, void* y, size_t rows, size_t columns, float below, int threads) {
-    size_t bytes = blocks(columns, 8);
+    if (columns % 8 == 0) {  // rows without padding are one long row
+        columns *= rows;
+        rows = columns ? 1 : 0;
+    }
+    size_t bytes = blocks(columns, 8), pieces = blocks(columns, block);
     with_type(type, [&]<class T>(T*) {
         T either[lanes];
         store(either, all(below));
         T low = either[0];
         store(either, all(1.0f));
         T high = either[0];
-        parallel(blocks(rows * columns, block), threads, [&](size_t begin, size_t end) {
-            size_t i = begin * block, last = std::min(rows * columns, end * block);
-            size_t row = i / columns, j = i % columns;
-            for (; i < last; ++i) {
-                static_cast<T*>(y)[i] = bits[row * bytes + j / 8] >> (j % 8) & 1 ? high : low;
-                if (++j == columns) j = 0, ++row;
+        T values[256][8];  // of each byte
+        for (int byte = 0; byte < 256; ++byte)
+            for (int j = 0; j < 8; ++j) values[byte][j] = byte >> j & 1 ? high : low;
+        parallel(rows * pieces, threads, [&](size_t begin, size_t end) {
+            for (size_t i = begin; i < end; ++i) {
+                size_t row = i / pieces, from = i % pieces * block, n = std::min(block, columns - from);
+                const std::uint8_t* source = bits + row * bytes + from / 8;
+                T* to = static_cast<T*>(y) + row * columns + from;
+                for (size_t j = 0; j < n; j += 8)
+                    std::memcpy(to + j, values[source[j / 8]], std::min<size_t>(8, n - j) * sizeof(T));
             }
         });
     });

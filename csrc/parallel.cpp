@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -35,15 +36,22 @@ struct Job {
     std::size_t count;
     const std::function<void(std::size_t, std::size_t)>& body;
     const OpenMP* omp;
+    std::exception_ptr failure;  // the first; an exception must not leave a thread
+    std::mutex lock;
 
-    void part(std::size_t i, std::size_t n) const {
+    void part(std::size_t i, std::size_t n) {
         std::size_t begin = count * i / n, end = count * (i + 1) / n;
-        if (begin < end) body(begin, end);
+        try {
+            if (begin < end) body(begin, end);
+        } catch (...) {
+            std::lock_guard guard(lock);
+            if (!failure) failure = std::current_exception();
+        }
     }
 };
 
 void in_region(void* data) {
-    const Job& job = *static_cast<const Job*>(data);
+    Job& job = *static_cast<Job*>(data);
     job.part(job.omp->thread(), job.omp->threads());
 }
 
@@ -55,15 +63,16 @@ void parallel(std::size_t count, int threads, const std::function<void(std::size
         if (count) body(0, count);
         return;
     }
-    Job job{count, body, openmp()};
+    Job job{count, body, openmp(), nullptr, {}};
     if (job.omp) {
         job.omp->parallel(in_region, &job, static_cast<unsigned>(n), 0);
-        return;
+    } else {
+        std::vector<std::jthread> others;  // joined however this block is left
+        others.reserve(n - 1);
+        for (std::size_t i = 1; i < n; ++i) others.emplace_back([&job, i, n] { job.part(i, n); });
+        job.part(0, n);
     }
-    std::vector<std::thread> others;
-    for (std::size_t i = 1; i < n; ++i) others.emplace_back([&job, i, n] { job.part(i, n); });
-    job.part(0, n);
-    for (auto& thread : others) thread.join();
+    if (job.failure) std::rethrow_exception(job.failure);
 }
 
 }  // namespace htaf

@@ -189,13 +189,14 @@ HTAF_INLINE void narrow(float16* p, reg v) {
     std::memcpy(p, &h, sizeof h);
 }
 #else
-// A half's exponent and mantissa, read as a float and multiplied by 2^112, give its value, denormals included.
+// A half's exponent and mantissa with another bias; below 2^-14 as the last bits of 0.5, which is then taken away. No float
+// on the way is a denormal, which the processor may have been told to flush.
 HTAF_INLINE reg widen(const float16* p) {
     reg_u32 v = __builtin_convertvector(read<reg_u16>(p), reg_u32);
-    reg_u32 size = (v & 0x7fff) << 13;
-    reg_u32 finite = reinterpret_cast<reg_u32>(reinterpret_cast<reg>(size) * 0x1p112f);
-    reg_u32 r = (v & 0x7c00) == 0x7c00 ? (size | 0x7f800000) : finite;
-    return reinterpret_cast<reg>(r | ((v & 0x8000) << 16));
+    reg_u32 size = (v & 0x7fff) << 13, exponent = v & 0x7c00;
+    reg_u32 normal = size + 0x38000000 + (exponent == 0x7c00 ? (v & 0) + 0x38000000 : v & 0);
+    reg_u32 denormal = reinterpret_cast<reg_u32>(reinterpret_cast<reg>((v & 0x3ff) | 0x3f000000) - 0.5f);
+    return reinterpret_cast<reg>((exponent == 0 ? denormal : normal) | ((v & 0x8000) << 16));
 }
 // Rounded to nearest even: below 2^-14 by adding 0.5, whose last bit is the smallest half; above by a carry into bit 13.
 HTAF_INLINE void narrow(float16* p, reg v) {
@@ -271,16 +272,6 @@ struct Exp2 {
         q = q * r + 0x1.ebfbdep-3f;
         q = q * r + 0x1.62e43p-1f;
         return q * r;
-    }
-    // s 2^r, relative error 2e-9 before rounding
-    HTAF_INLINE f32 fine() const {
-        f32 q = r * 0x1.41fbbcp-13f + 0x1.5f3e52p-10f;
-        q = q * r + 0x1.3b2d4cp-7f;
-        q = q * r + 0x1.c6aee8p-5f;
-        q = q * r + 0x1.ebfbdcp-3f;
-        q = q * r + 0x1.62e43p-1f;
-        q = q * r + 1.0f;
-        return q * s;
     }
     // s 2^r, relative error 9e-8 before rounding
     HTAF_INLINE f32 value() const {

@@ -2,13 +2,14 @@
 
 Every function computes in at least float32 and rounds once to the dtype of x. Gradients are closed forms that
 keep their relative accuracy in the tails; second derivatives too. All work on any device, under `torch.compile`,
-`torch.func.grad`, `torch.func.vmap` and autocast (forward mode, `torch.func.jvp`, is not there). With float parameters
-one tensor, x, is saved for the backward pass.
+`torch.func.grad`, `torch.func.vmap` and autocast; of forward mode only dual numbers with respect to x (`torch.func.jvp`
+raises). With float parameters one tensor, x, is saved for the backward pass.
 """
 
 from __future__ import annotations
 
 import math
+import numbers
 import warnings
 
 import torch
@@ -61,9 +62,9 @@ def htaf(
     Args:
         x: floating-point tensor of any shape.
         alpha0: > 0, width of the tails: they decay as exp(-2 alpha0 |x|). A float, or a floating-point tensor that
-            broadcasts to x (its values are not checked here: the module `HTAF` does).
+            broadcasts to x (a value that is not > 0 gives NaN; the module `HTAF` checks when it is made).
         alpha1: > 0, a float or a tensor as alpha0. The slope at 0 is alpha0 alpha1 / 4.
-        bipolar: 2 HTAF(x) - 1 instead, in one pass.
+        bipolar: 2 HTAF(x) - 1 instead, in one pass; its error is absolute (2.5e-7), not relative, near 0.
 
     Returns:
         Tensor of the shape and dtype of x.
@@ -148,9 +149,11 @@ def unpack_bits(
     """
     if not isinstance(bits, Tensor) or bits.dtype != torch.uint8:
         raise TypeError(f"bits must be a uint8 tensor, got {getattr(bits, 'dtype', type(bits).__name__)}")
-    if not dtype.is_floating_point:
-        raise TypeError(f"dtype must be floating-point, got {dtype}")
-    if n < 0 or bits.ndim == 0 or bits.shape[-1] != (n + 7) // 8:
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise TypeError(f"dtype must be a floating-point torch.dtype, got {dtype!r}")
+    if not isinstance(n, (int, torch.SymInt)) or n < 0:
+        raise ValueError(f"n must be an integer >= 0, got {n!r}")
+    if bits.ndim == 0 or bits.shape[-1] != (n + 7) // 8:
         raise ValueError(f"bits must have a last dimension of {(n + 7) // 8} for n = {n}, got {tuple(bits.shape)}")
     return operators.unpack_bits(bits, n, dtype, bipolar)
 
@@ -161,11 +164,13 @@ def check_floating(x: object) -> None:
         raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
     if not x.is_floating_point():
         raise TypeError(f"x must be a real floating-point tensor, got dtype {x.dtype}")
+    if x.layout is not torch.strided:
+        raise TypeError(f"x must be a dense tensor, got layout {x.layout}")
 
 
 def check_positive(name: str, value: float) -> float:
     """The value as a float; ValueError unless it is > 0 and finite."""
-    if isinstance(value, (str, bytes)) or value is None:
+    if not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number or a tensor, got {value!r}")
     if not 0.0 < value < math.inf:  # also False for NaN
         raise ValueError(f"{name} must be > 0 and finite, got {value}")
@@ -181,14 +186,16 @@ def _warn_float16(x: Tensor) -> None:
 
 def _smooth(activation: operators.Smooth, x: Tensor, parameters: dict[str, Scalar], bipolar: bool) -> Tensor:
     """Run the operator for floats, or the one for tensors of one shape if any parameter is a tensor."""
-    if not any(isinstance(value, Tensor) for value in parameters.values()):
+    # a compiled graph is made again for every value of a float: there it becomes a tensor, unless it is to be exported
+    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    if not compiled and not any(isinstance(value, Tensor) for value in parameters.values()):
         floats = [check_positive(name, value) for name, value in parameters.items()]  # pyright: ignore[reportArgumentType]
         return activation.floats(x, *floats, bipolar)
     dtype = compute_dtype(x)
     values = []
     for name, value in parameters.items():
         if not isinstance(value, Tensor):
-            values.append(torch.full((), check_positive(name, value), dtype=dtype, device=x.device))
+            values.append(x.new_full((), check_positive(name, value), dtype=dtype))
             continue
         if not value.is_floating_point():
             raise TypeError(f"{name} must be a float or a floating-point tensor, got dtype {value.dtype}")

@@ -7,6 +7,7 @@ here follow the paper (appendix D.4), SpikingJelly and Bi-Real Net.
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 
 import torch
@@ -55,10 +56,10 @@ def _known(slope: Slope) -> tuple[str, list[float]] | None:
     given: dict[str, float] = {}
     if isinstance(slope, functools.partial) and not slope.args:
         slope, given = slope.func, slope.keywords
-    if slope not in _KNOWN:
+    if not isinstance(slope, types.FunctionType) or slope not in _KNOWN:
         return None
     name, defaults = _KNOWN[slope]
-    if not all(key in defaults and isinstance(value, (int, float)) for key, value in given.items()):
+    if not all(key in defaults and isinstance(value, (int, float)) and value > 0 for key, value in given.items()):
         return None
     return name, [float(given.get(key, default)) for key, default in defaults.items()]
 

@@ -66,7 +66,8 @@ class Operator:
         if torch.compiler.is_compiling():
             return self.op(*inputs)
         if _plain(inputs):  # the dispatcher has nothing to add, and costs as much as a small kernel
-            if self.backward is not None and torch.is_grad_enabled() and _any_requires_grad(inputs):
+            recorded = torch.is_grad_enabled() and _any_requires_grad(inputs)
+            if self.backward is not None and (recorded or _forward_level() >= 0):
                 return _Eager.apply(self, *inputs)
             return self.run(*inputs)
         if self.backward is not None and _under_transforms():
@@ -89,11 +90,22 @@ class _Eager(torch.autograd.Function):
     def forward(ctx: Any, operator: Operator, *inputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.operator = operator
         operator.save(ctx, inputs, None)
+        if _forward_level() >= 0:
+            ctx.inputs = inputs
         return operator.run(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         return None, *ctx.operator.differentiate(ctx, *grads)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        """A value depends on one value of x alone, so the tangent goes the way that a gradient comes."""
+        _, of_x, *others = tangents
+        if of_x is None or any(t is not None for t in others):
+            raise NotImplementedError("forward-mode derivatives are there with respect to x only, and only the first")
+        needed = tuple(i == 0 for i in range(len(ctx.inputs)))
+        return ctx.operator.backward(needed, (of_x,), *ctx.inputs)[0]
 
 
 class _Transformable(torch.autograd.Function):
@@ -122,12 +134,24 @@ _dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stac
 _ORDINARY = (Tensor, torch.nn.Parameter)
 
 
+def _forward_level() -> int:
+    """-1 outside torch.autograd.forward_ad.dual_level."""
+    return getattr(torch.autograd.forward_ad, "_current_level", 0)
+
+
+def _is_ordinary(value: Tensor) -> bool:
+    """Whether its values lie in memory as they are: no subclass, sparse tensor, lazy negation or lazy zeros."""
+    if type(value) not in _ORDINARY or value.layout is not torch.strided:
+        return False
+    return not value.is_neg() and not value._is_zerotensor() and not value.is_nested
+
+
 def _plain(inputs: tuple[Any, ...]) -> bool:
     """Whether these are ordinary tensors in eager mode, with nobody watching the operators."""
     traced = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
     if traced or _dispatch_modes() or _under_transforms():
         return False
-    return all(type(value) in _ORDINARY for value in inputs if isinstance(value, Tensor))
+    return all(_is_ordinary(value) for value in inputs if isinstance(value, Tensor))
 
 
 def _any_requires_grad(inputs: tuple[Any, ...]) -> bool:

@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false, reportIndexIssue=false
 """The Triton kernels that go over a whole tensor for any activation, and their launch.
 
 An activation is three device functions: DERIVE(p0, p1, scale) -> constants,
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from htaf.kernels._plain import Scalar
 from htaf.kernels._triton import block_start, load_block, narrow, store_block, widen
-from htaf.kernels.native import TYPES, channel_dimension, in_order_of, layout
+from htaf.kernels.native import TYPES, along_one_dimension, in_order_of, layout
 
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}  # the rounding that is written, as in the interpreter
 BYTES = 4096  # of one operand that a program takes at a time: two 16-byte loads a thread
@@ -89,7 +90,8 @@ def channels_kernel(
     axis: tl.constexpr = 1 if BY_ROW else 0  # along which is summed
     a = tl.expand_dims(tl.load(p0 + of, mask=inside, other=1.0).to(tl.float32), axis)
     b = tl.expand_dims(tl.load(p1 + of, mask=inside, other=1.0).to(tl.float32), axis)
-    constants = DERIVE(a, b, scale)
+    nan = float("nan")  # for parameters that the formulas do not hold for
+    constants = DERIVE(tl.where(a > 0, a, nan), tl.where(b > 0, b, nan), scale)
     total0 = tl.zeros([HEIGHT, WIDTH], tl.float32)
     total1 = tl.zeros([HEIGHT, WIDTH], tl.float32)
     for tile in range(TILES):
@@ -119,8 +121,7 @@ def supports(x: Tensor, *parameters: Scalar) -> bool:
         return False
     if not isinstance(first, Tensor):
         return not any(isinstance(p, Tensor) for p in parameters)
-    same = all(isinstance(p, Tensor) and p.shape == first.shape and p.device == x.device for p in parameters)
-    return same and first.ndim <= x.ndim and channel_dimension(x, first) is not None
+    return along_one_dimension(x, parameters)
 
 
 def on_device(x: Tensor) -> AbstractContextManager[Any]:
@@ -165,7 +166,8 @@ def run_backward(
         if finish is None:
             return (gx,)
         wide = [p.detach().float().double().reshape(-1) for p in parameters if isinstance(p, Tensor)]
-        return gx, *(d.reshape(first.shape).to(first.dtype) for d in finish(sums, *wide))
+        pairs = zip(finish(sums, *wide), parameters, strict=True)
+        return gx, *(d.reshape(p.shape).to(p.dtype) for d, p in pairs if isinstance(p, Tensor))
     size = block_size(x)
     if x.numel():
         with on_device(x):

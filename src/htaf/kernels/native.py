@@ -30,7 +30,7 @@ def load() -> tuple[ModuleType | None, str]:
     try:
         from htaf.kernels import _native  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError as error:
-        return None, str(error)
+        return None, f"not built when htaf was installed: {error}"
     wanted = os.environ.get("HTAF_INSTRUCTION_SET")
     if wanted:
         if wanted not in _native.instruction_sets():
@@ -67,7 +67,7 @@ def extension() -> ModuleType:
 def channel_dimension(x: Tensor, parameter: Tensor) -> int | None:
     """The dimension of x along which the parameter varies (0 when it does not); None when there are several."""
     ahead = x.ndim - parameter.ndim
-    varying = [ahead + i for i, size in enumerate(parameter.shape) if size > 1]
+    varying = [ahead + i for i, size in enumerate(parameter.shape) if size != 1]
     return None if len(varying) > 1 else varying[0] if varying else 0
 
 
@@ -75,11 +75,18 @@ def supports(x: Tensor, *parameters: Scalar) -> bool:
     """Whether the compiled kernels take these: 32 or 16 bits, parameters scalar or varying along one dimension."""
     if x.dtype not in TYPES or x.device.type != "cpu":
         return False
-    first = parameters[0] if parameters else 0.0
-    if not isinstance(first, Tensor):
-        return True
-    same = all(isinstance(p, Tensor) and p.shape == first.shape and p.device == x.device for p in parameters)
-    return same and channel_dimension(x, first) is not None
+    return not parameters or not isinstance(parameters[0], Tensor) or along_one_dimension(x, parameters)
+
+
+def along_one_dimension(x: Tensor, parameters: tuple[Scalar, ...]) -> bool:
+    """Whether these are tensors of one shape, on the device of x, that are scalar or vary along one dimension of x."""
+    first = parameters[0]
+    if not isinstance(first, Tensor) or first.ndim > x.ndim:
+        return False
+    if not all(isinstance(p, Tensor) and p.shape == first.shape and p.device == x.device for p in parameters):
+        return False
+    dim = channel_dimension(x, first)
+    return dim is not None and (first.numel() == 1 or x.shape[dim] == first.numel())
 
 
 def layout(x: Tensor, parameter: Tensor) -> tuple[int, int, int]:
@@ -89,12 +96,15 @@ def layout(x: Tensor, parameter: Tensor) -> tuple[int, int, int]:
         return 1, 1, x.numel()
     dim = channel_dimension(x, parameter)
     assert dim is not None
-    inner = math.prod(n for n, stride in zip(x.shape, x.stride(), strict=True) if stride < x.stride(dim) and n > 1)
+    inner = math.prod(n for n, stride in zip(x.shape, x.stride(), strict=True) if stride < x.stride(dim))
     return (x.numel() // (channels * inner) if x.numel() else 0), channels, inner
 
 
 def in_order_of(x: Tensor, like: Tensor) -> Tensor:
     """x with the strides of `like`, itself where it has them: then both are walked through in memory order."""
+    if x.shape != like.shape or x.device != like.device:
+        raise ValueError(f"expected {tuple(like.shape)} on {like.device}, got {tuple(x.shape)} on {x.device}")
+    x = x.to(like.dtype)
     return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
 
 
@@ -141,7 +151,8 @@ def smooth_backward(
     extension().backward_channels(kind, TYPES[x.dtype], *pointers, *shape, table.data_ptr(), address, scale, threads)
     if found is None:
         return (gx,)
-    return gx, *(row.reshape(first.shape).to(first.dtype) for row in found)
+    pairs = zip(found, parameters, strict=True)
+    return gx, *(row.reshape(p.shape).to(p.dtype) for row, p in pairs if isinstance(p, Tensor))
 
 
 def _table(parameters: tuple[Scalar, ...]) -> Tensor:
@@ -169,7 +180,7 @@ def heaviside(x: Tensor, bipolar: bool) -> Tensor:
 def pack(x: Tensor) -> Tensor:
     x = x.contiguous()
     columns = x.shape[-1]
-    bits = torch.empty(*x.shape[:-1], (columns + 7) // 8, dtype=torch.uint8)
+    bits = torch.empty(*x.shape[:-1], (columns + 7) // 8, dtype=torch.uint8, device=x.device)
     rows = math.prod(x.shape[:-1])
     if not extension().pack(TYPES[x.dtype], x.data_ptr(), bits.data_ptr(), rows, columns, torch.get_num_threads()):
         raise ValueError("cannot pack NaN to bits: the input holds NaN")
@@ -177,8 +188,12 @@ def pack(x: Tensor) -> Tensor:
 
 
 def unpack(bits: Tensor, size: int, dtype: torch.dtype, bipolar: bool) -> Tensor:
+    if bits.shape[-1] != (size + 7) // 8:
+        raise ValueError(
+            f"bits must have a last dimension of {(size + 7) // 8} for {size} values, got {bits.shape[-1]}"
+        )
     bits = bits.contiguous()
-    values = torch.empty(*bits.shape[:-1], size, dtype=dtype)
+    values = torch.empty(*bits.shape[:-1], size, dtype=dtype, device=bits.device)
     rows, below = math.prod(bits.shape[:-1]), -1.0 if bipolar else 0.0
     extension().unpack(TYPES[dtype], bits.data_ptr(), values.data_ptr(), rows, size, below, torch.get_num_threads())
     return values

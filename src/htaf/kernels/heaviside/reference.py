@@ -10,11 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from htaf.kernels._plain import as_laid_out
+
 
 def forward(x: Tensor, *, bipolar: bool = False) -> Tensor:
     """H(x) = 1 where x >= 0 (-0.0 counts as 0), else 0, or -1 when bipolar; NaN stays NaN. Shape and dtype of x."""
     step = (x >= 0).to(x.dtype)
-    return torch.where(torch.isnan(x), x, 2 * step - 1 if bipolar else step)
+    return as_laid_out(torch.where(torch.isnan(x), x, 2 * step - 1 if bipolar else step), x)
 
 
 def pack(x: Tensor) -> Tensor:

@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false, reportIndexIssue=false
 """The step and its bits in Triton, with the signatures of reference.py, which says where a bit lies."""
 
 from __future__ import annotations

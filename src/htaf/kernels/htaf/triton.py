@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false, reportIndexIssue=false
 """HTAF in Triton, with the signatures and the formulas of reference.py, as csrc/activations.hpp arranges them."""
 
 from __future__ import annotations

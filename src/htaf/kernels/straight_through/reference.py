@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from htaf.kernels._plain import compute_dtype
+from htaf.kernels._plain import as_laid_out, compute_dtype
 from htaf.kernels.htaf import reference as htaf_reference
 from htaf.kernels.scaled_sigmoid import reference as sigmoid_reference
 
@@ -62,4 +62,4 @@ def backward(grad: Tensor, x: Tensor, slope: str, parameters: Sequence[float], *
     """grad * slope(x), twice that when bipolar (the step is then 2 H - 1), rounded once to the dtype of x."""
     wide = compute_dtype(x)
     scaled = (2 if bipolar else 1) * grad.to(wide)
-    return (scaled * SLOPES[slope].value(x.to(wide), *parameters)).to(x.dtype)
+    return as_laid_out(scaled * SLOPES[slope].value(x.to(wide), *parameters), x)

@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false, reportIndexIssue=false
 """Straight-through slopes in Triton, with the signatures and the formulas of reference.py."""
 
 from __future__ import annotations
