@@ -170,7 +170,7 @@ def check_floating(x: object) -> None:
 
 def check_positive(name: str, value: float) -> float:
     """The value as a float; ValueError unless it is > 0 and finite."""
-    if not isinstance(value, numbers.Real):
+    if not isinstance(value, (float, int)) and not isinstance(value, numbers.Real):  # Dynamo knows the first test only
         raise TypeError(f"{name} must be a number or a tensor, got {value!r}")
     if not 0.0 < value < math.inf:  # also False for NaN
         raise ValueError(f"{name} must be > 0 and finite, got {value}")
@@ -195,7 +195,8 @@ def _smooth(activation: operators.Smooth, x: Tensor, parameters: dict[str, Scala
     values = []
     for name, value in parameters.items():
         if not isinstance(value, Tensor):
-            values.append(x.new_full((), check_positive(name, value), dtype=dtype))
+            # as a product, which torch.compile keeps open for other values
+            values.append(x.new_ones((), dtype=dtype) * check_positive(name, value))
             continue
         if not value.is_floating_point():
             raise TypeError(f"{name} must be a float or a floating-point tensor, got dtype {value.dtype}")

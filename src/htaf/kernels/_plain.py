@@ -55,7 +55,7 @@ def functions(value: Callable[..., Tensor], gradients: Callable[..., tuple[Tenso
             ()
             if only_x
             else tuple(
-                (scaled * d).sum_to_size(p.shape)
+                as_laid_out((scaled * d).sum_to_size(p.shape), p)
                 for d, p in zip(others, parameters, strict=True)
                 if isinstance(p, Tensor)
             )

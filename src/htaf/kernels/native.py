@@ -188,10 +188,6 @@ def pack(x: Tensor) -> Tensor:
 
 
 def unpack(bits: Tensor, size: int, dtype: torch.dtype, bipolar: bool) -> Tensor:
-    if bits.shape[-1] != (size + 7) // 8:
-        raise ValueError(
-            f"bits must have a last dimension of {(size + 7) // 8} for {size} values, got {bits.shape[-1]}"
-        )
     bits = bits.contiguous()
     values = torch.empty(*bits.shape[:-1], size, dtype=dtype, device=bits.device)
     rows, below = math.prod(bits.shape[:-1]), -1.0 if bipolar else 0.0

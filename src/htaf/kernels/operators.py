@@ -114,6 +114,15 @@ def _step_backward(needed: tuple[bool, ...], grads: tuple[Tensor, ...], x: Tenso
     return torch.where(torch.isnan(x), grads[0], 0), None  # so that a NaN stays one
 
 
+def _curve(slope: str, parameters: list[float]) -> Any:
+    """The slope of that name; ValueError unless there is one with as many parameters."""
+    slopes = implementation("straight_through", "reference").SLOPES
+    if slope not in slopes or len(parameters) != slopes[slope].parameters:
+        counts = {name: curve.parameters for name, curve in slopes.items()}
+        raise ValueError(f"slope must be one of {counts} (name: parameters), got {slope!r} with {parameters}")
+    return slopes[slope]
+
+
 def _straight_through(x: Tensor, slope: str, parameters: list[float], bipolar: bool) -> Tensor:
     return _step(x, bipolar)
 
@@ -123,6 +132,7 @@ def _straight_through_backward(needed: tuple[bool, ...], grads: tuple[Tensor, ..
 
 
 def _slope(grad: Tensor, x: Tensor, slope: str, parameters: list[float], bipolar: bool) -> Tensor:
+    _curve(slope, parameters)
     return choose("straight_through", x).backward(grad, x, slope, parameters, bipolar=bipolar)
 
 
@@ -130,7 +140,7 @@ def _slope_backward(
     needed: tuple[bool, ...], grads: tuple[Tensor, ...], grad: Tensor, x: Tensor, slope: str, *rest: Any
 ) -> Gradients:
     parameters, bipolar = rest
-    curve, wide = implementation("straight_through", "reference").SLOPES[slope], compute_dtype(x)
+    curve, wide = _curve(slope, parameters), compute_dtype(x)
     v = (2 if bipolar else 1) * grads[0].to(wide)
     return (
         (v * curve.value(x.to(wide), *parameters)).to(grad.dtype) if needed[0] else None,
@@ -148,6 +158,11 @@ def _pack_like(x: Tensor) -> Tensor:
 
 
 def _unpack(bits: Tensor, size: int, dtype: torch.dtype, bipolar: bool) -> Tensor:
+    if bits.dtype != torch.uint8 or bits.shape[-1] != (size + 7) // 8:
+        raise ValueError(
+            f"bits must be uint8 with a last dimension of {(size + 7) // 8} for {size} values, "
+            f"got {bits.dtype} of shape {tuple(bits.shape)}"
+        )
     result = torch.empty(0, dtype=dtype, device=bits.device)
     return choose("heaviside", result).unpack(bits, size, dtype, bipolar=bipolar)
 

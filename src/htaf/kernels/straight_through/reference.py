@@ -20,6 +20,7 @@ from htaf.kernels.scaled_sigmoid import reference as sigmoid_reference
 class Slope(NamedTuple):
     value: Callable[..., Tensor]
     derivative: Callable[..., Tensor]
+    parameters: int
 
 
 def tanh(x: Tensor) -> Tensor:
@@ -49,12 +50,12 @@ def approx_sign(x: Tensor) -> Tensor:
 
 
 SLOPES = {
-    "sigmoid": Slope(sigmoid_reference.slope, lambda x, beta: sigmoid_reference.hessian(x, beta)[0][0]),
-    "tanh": Slope(tanh, lambda x: -2 * torch.tanh(x) * tanh(x)),
-    "rectangular": Slope(rectangular, torch.zeros_like),
-    "atan": Slope(atan, atan_derivative),
-    "approx_sign": Slope(approx_sign, lambda x: torch.where(x.abs() < 1, -torch.sign(x), torch.zeros_like(x))),
-    "htaf": Slope(htaf_reference.slope, lambda x, a0, a1: htaf_reference.hessian(x, a0, a1)[0][0]),
+    "sigmoid": Slope(sigmoid_reference.slope, lambda x, beta: sigmoid_reference.hessian(x, beta)[0][0], 1),
+    "tanh": Slope(tanh, lambda x: -2 * torch.tanh(x) * tanh(x), 0),
+    "rectangular": Slope(rectangular, torch.zeros_like, 0),
+    "atan": Slope(atan, atan_derivative, 1),
+    "approx_sign": Slope(approx_sign, lambda x: torch.where(x.abs() < 1, -torch.sign(x), torch.zeros_like(x)), 0),
+    "htaf": Slope(htaf_reference.slope, lambda x, a0, a1: htaf_reference.hessian(x, a0, a1)[0][0], 2),
 }
 
 

@@ -1,0 +1,331 @@
+"""Unusual callers of the operators: default devices, strides, lazy and dual tensors, bad arguments, extreme alphas."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import os
+import subprocess
+import sys
+from dataclasses import make_dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import test_implementations
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad, gradcheck
+from torch.testing._internal.logging_tensor import LoggingTensor, LoggingTensorMode, capture_logs
+
+from htaf import functional as F
+from htaf import surrogates
+from htaf.kernels import native
+from htaf.kernels._registration import implementation
+from htaf.surrogates import straight_through
+
+BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+INF, NAN, SHAPE = math.inf, math.nan, (2, 3, 4, 5)
+SLOPES = {"sigmoid": [2.0], "tanh": [], "rectangular": [], "atan": [2.0], "approx_sign": [], "htaf": [1.5, 3.0]}
+kind, ops = test_implementations.kind, torch.ops.htaf
+
+
+def values(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape or SHAPE, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def naive(x: Tensor, *p: Any) -> Tensor:
+    """HTAF for two parameters, the scaled sigmoid for one."""
+    return torch.sigmoid(p[1] * torch.tanh(p[0] * x) if len(p) == 2 else p[0] * x)
+
+
+def exact(grad: Tensor, x: Tensor, *parameters: Any) -> tuple[Tensor, ...]:
+    """The value, and the gradients of x and of the parameters, by plain autograd in float64."""
+    leaves = [torch.as_tensor(v).detach().double().contiguous().requires_grad_() for v in (x, *parameters)]
+    y = naive(*leaves)
+    return y.detach(), *torch.autograd.grad(y, leaves, grad.double())
+
+
+def close(found: Tensor, truth: Tensor, rtol: float = 2e-5, atol: float = 1e-6) -> None:
+    torch.testing.assert_close(found.double(), truth.double(), rtol=rtol, atol=atol, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_default_device_does_not_matter(dtype: torch.dtype) -> None:
+    found = []
+    for device in ("cpu", "meta"):
+        x, a = values(0, 4, 13, dtype=dtype).requires_grad_(), values(1, 13).exp().requires_grad_()
+        with torch.device(device):
+            smooth = [F.htaf(x), F.scaled_sigmoid(x, 3.0), F.htaf(x, a, 3.0), straight_through(x, surrogates.tanh)]
+            grads, bits = torch.autograd.grad([y.sum() for y in smooth], [x, a]), F.pack_bits(x)
+            found.append([*smooth, *grads, F.heaviside(x), bits, F.unpack_bits(bits, 13, dtype=dtype)])
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+LAYOUTS = {
+    "contiguous": lambda v: v.clone(),
+    "channels last": lambda v: v.to(memory_format=torch.channels_last),
+    "permuted": lambda v: v.permute(3, 1, 0, 2).contiguous().permute(2, 1, 3, 0),
+    "strided": lambda v: v.repeat_interleave(2, -1)[..., ::2],
+}
+
+
+@BOTH
+@pytest.mark.parametrize("shape", [None, (), (3, 1, 1), SHAPE])
+@pytest.mark.parametrize(("name", "floats"), [("htaf", (1.5, 3.0)), ("scaled_sigmoid", (3.0,))])
+def test_results_have_the_strides_of_an_empty_like(name: str, floats: Any, shape: Any, dtype: torch.dtype) -> None:
+    overload, backward_all = "default" if shape is None else "tensor", getattr(ops, f"{name}_backward_all")
+    forward, backward = (getattr(getattr(ops, f"{name}{end}"), overload) for end in ("", "_backward"))
+    for *layouts, other in itertools.product(LAYOUTS, LAYOUTS, (dtype, torch.bfloat16)):
+        x, grad = LAYOUTS[layouts[0]](values(0, dtype=dtype)), LAYOUTS[layouts[1]](values(1, dtype=other))
+        p = floats if shape is None else [v + torch.rand(shape, dtype=dtype) for v in floats]
+        y, gx, *sums = exact(grad, x, *p)
+        found = [(forward(x, *p, False), x, y), (backward(grad, x, *p, False), x, gx)]
+        if shape is None:
+            found.append((ops.heaviside(x, False), x, x >= 0))
+            for s, q in SLOPES.items():
+                truth = grad.double() * getattr(surrogates, s)(x.double(), *q)
+                found.append((ops.straight_through_backward(grad, x, s, q, False), x, truth))
+        else:
+            found += zip(backward_all(grad, x, *p, False), (x, *p), (gx, *sums), strict=True)
+            torch.library.opcheck(backward_all.default, (grad, x, *p, False), test_utils="test_faketensor")
+        for result, like, truth in found:
+            assert result.dtype == dtype
+            assert result.stride() == torch.empty_like(like).stride(), layouts
+            close(result, truth)
+
+
+CODE = """
+import torch, htaf
+from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
+
+net = nn.Sequential(nn.Conv2d(3, 4, 3), htaf.HTAF(), nn.Conv2d(4, 4, 3), htaf.HTAF(torch.ones(4), 11.0, dim=1),
+                    nn.Conv2d(4, 4, 3), htaf.StraightThrough()).to(memory_format=torch.channels_last)
+for dtype in (torch.float32, torch.float64):
+    net, found = net.to(dtype), []
+    x = torch.linspace(-1, 1, 486, dtype=dtype).reshape(2, 3, 9, 9).to(memory_format=torch.channels_last)
+    for run in (net, torch.compile(net, backend="aot_eager", fullgraph=True)):
+        y = run(x)
+        loss = (y * torch.linspace(0, 1, 9, dtype=dtype).reshape(3, 3)).sum()
+        found.append([y.detach(), *torch.autograd.grad(loss, [*net.parameters()])])
+    torch.testing.assert_close(*found)
+
+x, functions = torch.linspace(-2, 2, 41), (htaf.HTAF(), htaf.functional.scaled_sigmoid)
+graphs = [CompileCounterWithBackend("aot_eager") for f in functions]  # without AOT no float becomes a constant again
+compiled = [torch.compile(f, backend=counter, fullgraph=True) for f, counter in zip(functions, graphs)]
+for i in range(12):
+    functions[0].alpha0, found = 1 + 0.1 * i, []
+    for f, g in (functions, compiled):
+        leaf = x.clone().requires_grad_()
+        y = f(leaf) + g(leaf, 1 + 0.1 * i)
+        found.append([y.detach(), *torch.autograd.grad(y.sum(), leaf)])
+    torch.testing.assert_close(*found)
+assert all(1 <= counter.frame_count <= 3 for counter in graphs), [counter.frame_count for counter in graphs]
+
+dense, F = torch.eye(3) - 2 * torch.eye(3).roll(1, 0), htaf.functional
+for x in (dense.to_sparse(), dense.to_sparse_csr(), dense.to_mkldnn()):
+    for call in (F.heaviside, F.htaf, F.pack_bits, lambda x: F.htaf(x, torch.tensor(2.0), 11.0)):
+        try:
+            y = call(x)
+        except (RuntimeError, TypeError, ValueError) as error:
+            assert str(error)
+        else:
+            assert torch.equal(y.to_dense() if y.layout != torch.strided else y, call(dense))
+"""
+
+
+@pytest.mark.parametrize("without", ["0", "1"])
+def test_compiled_channels_last_networks_changing_floats_and_sparse_tensors(without: str) -> None:
+    # in its own process: Dynamo cannot trace through the type checks that conftest.py installs, a crash ends all tests
+    env = {**os.environ, "HTAF_NO_EXTENSION": without}
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, env=env, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("lazy", "plain"),  # a tensor that the dispatcher has to resolve, and the same in memory
+    [
+        (torch.tensor([3 + 4j, 1 - 2j, 0j]).conj().imag, torch.tensor([-4.0, 2.0, -0.0])),
+        (torch._neg_view(values(0, 19)), -values(0, 19)),
+        (torch._efficientzerotensor(5), torch.zeros(5)),
+    ],
+)
+def test_tensors_that_the_dispatcher_resolves(lazy: Tensor, plain: Tensor) -> None:
+    found, ones = [], torch.ones_like(plain, requires_grad=True)
+    for v in (lazy, plain):
+        steps = [F.heaviside(v), F.sign(v), F.pack_bits(v), straight_through(v, surrogates.atan)]
+        smooth = [F.htaf(v), F.scaled_sigmoid(v), F.htaf(v, torch.tensor(2.0), 11.0), F.htaf(ones, 1 + v * v, 2.0)]
+        grads = [torch.autograd.grad(f(ones), ones, v)[0] for f in (F.htaf, F.scaled_sigmoid)]
+        slopes = [ops.straight_through_backward(v, ones, s, q, False) for s, q in SLOPES.items()]
+        found.append([*steps, *smooth, *grads, *slopes])
+    torch.testing.assert_close(*found)
+
+
+A = values(2, 19).abs() + 1
+DUAL = {  # a function, and one of the same derivative
+    "htaf": (lambda x: F.htaf(x, 1.5, 3.0, bipolar=True), lambda x: 2 * naive(x, 1.5, 3.0)),
+    "scaled sigmoid": (lambda x: F.scaled_sigmoid(x, 3.0), lambda x: naive(x, 3.0)),
+    "straight through": (lambda x: straight_through(x, surrogates.sigmoid), torch.sigmoid),
+    "heaviside": (F.heaviside, lambda x: 0 * x),
+    "tensor alphas": (lambda x: F.htaf(x, A, 3.0), lambda x: naive(x, A, 3.0)),
+    "alpha0": (lambda x: F.htaf(A.to(x.dtype), 1 + x * x, 3.0), lambda x: naive(A, 1 + x * x, 3.0)),
+    "alpha1": (lambda x: F.htaf(A.to(x.dtype), 1.5, 1 + x * x), lambda x: naive(A, 1.5, 1 + x * x)),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("name", DUAL)
+@pytest.mark.parametrize("way", ["dual", "dual, learned", "jvp"])
+def test_forward_mode_is_right_or_refused(name: str, way: str, dtype: torch.dtype) -> None:
+    (function, smooth), x, direction = DUAL[name], values(0, 19, dtype=dtype), values(1, 19, dtype=dtype)
+    wide = values(0, 19, dtype=torch.float64).requires_grad_()
+    try:
+        if way == "jvp":
+            y, tangent = torch.func.jvp(function, (x,), (direction,))
+        else:
+            with forward_ad.dual_level():
+                dual = forward_ad.make_dual(x.clone().requires_grad_("learned" in way), direction)
+                y, tangent = forward_ad.unpack_dual(function(dual))
+    except (RuntimeError, NotImplementedError):
+        assert way == "jvp" or "alpha" in name
+        return
+    assert torch.equal(y, function(x))
+    assert tangent is not None
+    close(tangent, torch.autograd.grad(smooth(wide).sum(), wide)[0] * direction)
+
+
+ONE, TWO, THREE, X, BYTE = *(torch.ones(n) for n in (1, 2, 3, 8)), torch.full((1, 1), 255, dtype=torch.uint8)
+SLOPE, UNPACK = ops.straight_through_backward, functools.partial(ops.unpack_bits, dtype=torch.float32)
+MISFITS = [
+    (ops.htaf_backward, TWO, X, 2.0, 11.0), (ops.htaf_backward, X.expand(2, 8), X, 2.0, 11.0),
+    (ops.htaf_backward.tensor, TWO, X, ONE, ONE), (ops.htaf_backward_all, TWO, X, ONE, ONE),
+    (ops.scaled_sigmoid_backward, TWO, X, 2.0), (ops.scaled_sigmoid_backward.tensor, X, X, THREE),
+    (ops.scaled_sigmoid_backward_all, X, X, THREE), (ops.htaf.tensor, X, THREE, THREE), (ops.htaf.tensor, X, X, THREE),
+    (ops.htaf.tensor, X, TWO[:, None], TWO[:, None]), (UNPACK, BYTE, 40), (UNPACK, BYTE.expand(1, 9), 40),
+    (UNPACK, BYTE.expand(1, 5).long(), 40), (SLOPE, TWO, X, "tanh", []), (SLOPE, X, X, "atan", []),
+    (SLOPE, X, X, "tanh", [1.0]), (SLOPE, X, X, "sigmoid", []), (SLOPE, X, X, "sine", [1.0]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("call", MISFITS)
+def test_arguments_that_do_not_fit_are_refused(call: Any, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "available", lambda: compiled and native.load()[0] is not None)
+    with pytest.raises((ValueError, RuntimeError, TypeError)):
+        call[0](*call[1:], bipolar=False)
+
+
+@BOTH
+@pytest.mark.parametrize("required", list(itertools.product((False, True), repeat=3))[1:])
+def test_gradients_are_where_they_are_required(required: tuple[bool, ...], dtype: torch.dtype) -> None:
+    inputs, grad = (values(0), values(1, 3, 1, 1).exp(), values(2, 3, 1, 1).exp()), values(3, dtype=dtype)
+    for function in (F.htaf, lambda *leaves: ops.htaf.tensor(*leaves, False)):
+        leaves = [v.to(dtype, copy=True).requires_grad_(needed) for v, needed in zip(inputs, required, strict=True)]
+        function(*leaves).backward(grad)
+        assert tuple(leaf.grad is not None for leaf in leaves) == required
+        for leaf, truth in zip(leaves, exact(grad, *leaves)[1:], strict=True):
+            close(truth if leaf.grad is None else leaf.grad, truth)
+
+
+def test_rules_of_autograd() -> None:
+    inputs = [values(i, 7, dtype=torch.float64).requires_grad_() for i in (0, 1)]
+    assert gradcheck(lambda g, x: ops.htaf_backward(g, x, 1.5, 3.0, True), inputs)
+    for s in ("sigmoid", "tanh", "atan", "htaf"):
+        assert gradcheck(lambda g, x, s=s: ops.straight_through_backward(g, x, s, SLOPES[s], True), inputs)
+    htafs = F.htaf, F.scaled_sigmoid, lambda v: F.htaf(torch.ones(1), v, 2.0)
+    for function in (*htafs, lambda v: straight_through(v, surrogates.tanh)):
+        x = torch.ones(1, requires_grad=True) + 1
+        for guard in (torch.no_grad, torch.inference_mode):
+            with guard():
+                y = function(x)
+                assert (y.requires_grad, y.is_inference()) == (False, guard is torch.inference_mode)
+        y = function(x)
+        x.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
+def test_slopes_that_no_kernel_knows() -> None:
+    triangle = make_dataclass("Triangle", ["width"], namespace={"__call__": lambda s, x: (s.width - x.abs()).clamp(0)})
+    for slope in (triangle(2.0), functools.partial(surrogates.sigmoid, beta=-1.0)):  # the first has no hash
+        x = values(0).requires_grad_()
+        assert torch.equal(torch.autograd.grad(straight_through(x, slope).sum(), x)[0], slope(x.detach()))
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch.jit
+def test_modes_subclasses_and_tracing_see_the_operators() -> None:
+    x, alpha = values(0), torch.ones(3, 1, 1)
+    with capture_logs() as logs, LoggingTensorMode():
+        F.htaf(x), F.heaviside(x), F.pack_bits(x)
+    assert [name for name in ("htaf", "heaviside", "pack_bits") if f".htaf.{name}.default(" not in str(logs)] == []
+    with capture_logs() as logs:
+        found = F.htaf(LoggingTensor(x)), F.htaf(x, LoggingTensor(alpha), alpha)
+    assert [v.elem.equal(F.htaf(x, *p)) for v, p in zip(found, ((), (alpha, alpha)), strict=True)] == [True, True]
+    assert [".htaf.htaf." in line for line in logs].count(True) == 2
+    traced = torch.jit.trace(F.htaf, (x,))
+    assert "htaf::" in str(traced.graph)
+    assert torch.equal(traced(values(1, 4, 7)), F.htaf(values(1, 4, 7)))
+
+
+@pytest.mark.skipif(native.load()[0] is None, reason="no compiled kernels")
+def test_the_kernels_get_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def counting(function: Any) -> Any:
+        return lambda *inputs: counts.append(inputs[-1]) or function(*inputs)
+
+    counts, x, alpha = [], values(0).requires_grad_(), torch.ones(3, 1, 1, requires_grad=True)
+    functions = {name: counting(f) for name, f in vars(native.extension()).items() if callable(f)}
+    monkeypatch.setattr(native, "extension", lambda: SimpleNamespace(**functions))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    sum(y.sum() for y in (F.htaf(x), F.htaf(x, alpha, 1.0), straight_through(x, surrogates.atan))).backward()
+    F.unpack_bits(F.pack_bits(x), 5)
+    assert counts == [3] * 8
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, NAN])
+@pytest.mark.parametrize(("name", "place"), [("htaf", 0), ("htaf", 1), ("scaled_sigmoid", 0)])
+def test_a_channel_whose_alphas_are_not_positive_is_nan(kind: str, name: str, place: int, bad: float) -> None:
+    module, reference = implementation(name, kind), implementation(name, "reference")
+    for shape, dtype, limit in (((6, 5, 3), torch.float32, 2e-5), ((2, 5, 200), torch.bfloat16, 8e-3)):
+        x, p = values(0, *shape, dtype=dtype), [v + torch.rand(5, 1) for v in (1.0, 3.0)[: 1 + (name == "htaf")]]
+        x[0, :, :3] = torch.tensor([0.0, INF, -INF])
+        wide, ones = [v.double() for v in (x, *p)], torch.ones_like(x)
+        truth = [reference.forward(*wide, bipolar=False), *reference.backward_all(ones, *wide, bipolar=False)]
+        p[place][2] = bad
+        found = [module.forward(x, *p, bipolar=False), *module.backward_all(ones, x, *p, bipolar=False)]
+        for v, right in zip((*found, module.backward(ones, x, *p, bipolar=False)), (*truth, truth[1]), strict=True):
+            right.select(right.ndim - 2, 2).fill_(NAN)
+            close(v, right, limit, limit)
+
+
+@pytest.mark.parametrize("p", [[2.0, 220.0], [2.0, 1e3], [2.0, 1e4], [1e-38, 11.0], [1e-36], [3e38]])
+def test_extreme_alphas(kind: str, p: list[float]) -> None:
+    name, tensors, x = "htaf" if len(p) == 2 else "scaled_sigmoid", torch.tensor(p), torch.linspace(-0.1, 0.1, 4001)
+    module, reference = implementation(name, kind), implementation(name, "reference")
+    x = x if p[0] == 2 else torch.tensor([1.0, -1.0, 0.0, INF, -INF][: 3 if p[0] > 1 else 5])
+    wide, ones = [v.double() for v in (x, *tensors)], torch.ones_like(x)
+    truth, summed = reference.slope(*wide), module.backward_all(ones, x, *tensors, bipolar=False)[0]
+    for q in (p, tensors):
+        close(module.forward(x, *q, bipolar=False), reference.forward(*wide, bipolar=False))
+        gx = module.backward(ones, x, *q, bipolar=False)
+        assert gx.isfinite().all()
+        if p[0] == 2:
+            assert ((gx - summed).abs() / truth)[truth >= torch.finfo(x.dtype).tiny].max() <= 2e-5
+        elif p[0] < 1:
+            close(gx, truth)
+
+
+def test_bits_and_steps(kind: str) -> None:
+    module, x = implementation("heaviside", kind), torch.full((100,), -6e-8, dtype=torch.float16)
+    bits = torch.randint(256, (50, 125), dtype=torch.uint8)
+    expected = np.unpackbits(bits.numpy(), axis=-1, count=999, bitorder="little")
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        assert np.array_equal(module.unpack(bits, 999, dtype, bipolar=False).float().numpy(), expected)
+    try:
+        torch.set_flush_denormal(True)
+        found = module.forward(x, bipolar=False), module.pack(x)
+    finally:
+        torch.set_flush_denormal(False)
+    assert [v.count_nonzero().item() for v in found] == [0, 0]
