@@ -113,6 +113,7 @@ def smooth_forward(kind: int, x: Tensor, parameters: tuple[Scalar, ...], bipolar
     x = in_order_of(x, y)
     scale, shift = (2.0, -1.0) if bipolar else (1.0, 0.0)
     threads = torch.get_num_threads()
+    parameters = _floats(parameters)
     first = parameters[0]
     if isinstance(first, Tensor):
         table = _table(parameters)
@@ -141,6 +142,7 @@ def smooth_backward(
     scale *= 2.0 if bipolar else 1.0
     threads = torch.get_num_threads()
     pointers = (grad.data_ptr(), x.data_ptr(), gx.data_ptr())
+    parameters = parameters if sums else _floats(parameters)
     first = parameters[0]
     if not isinstance(first, Tensor):
         extension().backward(kind, TYPES[x.dtype], *pointers, x.numel(), first, parameters[-1], scale, threads)
@@ -153,6 +155,13 @@ def smooth_backward(
         return (gx,)
     pairs = zip(found, parameters, strict=True)
     return gx, *(row.reshape(p.shape).to(p.dtype) for row, p in pairs if isinstance(p, Tensor))
+
+
+def _floats(parameters: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+    """Tensors of one value as floats, which take a shorter way."""
+    if all(isinstance(p, Tensor) and p.numel() == 1 for p in parameters):
+        return tuple(p.item() for p in parameters if isinstance(p, Tensor))
+    return parameters
 
 
 def _table(parameters: tuple[Scalar, ...]) -> Tensor:
