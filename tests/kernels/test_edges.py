@@ -114,8 +114,9 @@ def test_results_have_the_strides_of_an_empty_like(name: str, floats: Any, shape
 CODE = """
 import htaf, torch, torch.nn as nn
 from torch._dynamo.testing import CompileCounterWithBackend
-stem, net = nn.Linear(3, 4), nn.Sequential(htaf.HTAF(), nn.Flatten(), nn.Unflatten(1, (4, 9, 9)), nn.Conv2d(4, 4, 3),
-    htaf.StraightThrough(), nn.Conv2d(4, 4, 3), htaf.HTAF(torch.ones(4), 11.0, dim=1)).to(memory_format=torch.channels_last)
+stem, net = nn.Linear(3, 4), nn.Sequential(
+    htaf.HTAF(), nn.Flatten(), nn.Unflatten(1, (4, 9, 9)), nn.Conv2d(4, 4, 3), htaf.StraightThrough(),
+    nn.Conv2d(4, 4, 3), htaf.HTAF(torch.ones(4), 11.0, dim=1)).to(memory_format=torch.channels_last)
 run = lambda x: net(stem(x).permute(0, 3, 1, 2))  # to channels last; a gradient comes back contiguous from Flatten
 for dtype in (torch.float32, torch.float64):
     x, grad, found = torch.randn(2, 9, 9, 3, dtype=dtype), torch.randn(2, 4, 5, 5, dtype=dtype), []
