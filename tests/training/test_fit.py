@@ -402,8 +402,15 @@ def test_resumed_with_the_threads_it_began_with(table: Table, tmp_path: Path, mo
     assert torch.get_num_threads() == 1
 
 
-def test_control_c(runs: Callable[[str], Run], table: Table, tmp_path: Path) -> None:
-    handler = signal.getsignal(signal.SIGINT)
+@pytest.fixture
+def interruptible() -> Iterator[Any]:
+    """Ctrl-C raises, also in a shell's background job, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+def test_control_c(runs: Callable[[str], Run], table: Table, tmp_path: Path, interruptible: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         original = Training.training_step
 
@@ -415,7 +422,7 @@ def test_control_c(runs: Callable[[str], Run], table: Table, tmp_path: Path) -> 
         patch.setattr(Training, "training_step", interrupted)
         with pytest.raises(KeyboardInterrupt):
             train(tmp_path / "run", table)
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(signal.SIGINT) is interruptible
     assert outcome(train(tmp_path / "run", table)) == outcome(runs("htaf"))
 
 
