@@ -280,7 +280,7 @@ def test_the_result_does_not_depend_on_the_threads(values: Tensor) -> None:
 def test_more_than_two_to_the_31_values() -> None:
     size = 2**31 + 77  # 4 GiB a tensor
     x = torch.zeros(size, dtype=torch.bfloat16)
-    places = torch.tensor([0, 2**30 + 5, 2**31 - 1, 2**31, 2**31 + 40, size - 1])
+    places = torch.tensor([0, 2**30 + 5, 2**31 - 2, 2**31, 2**31 + 40, size - 1])
     x[places] = -1.0
     cpu = implementation("heaviside", "cpu")
     bits = cpu.pack(x)
@@ -291,7 +291,7 @@ def test_more_than_two_to_the_31_values() -> None:
     y = implementation("htaf", "cpu").forward(x, 2.0, 11.0, bipolar=False)
     assert (y[places] < 1e-4).all()
     assert (y[places[1:-1] + 1] == 0.5).all()
-    assert (y[:: 2**20][1:] == 0.5).all()
+    assert (y[7 :: 2**20] == 0.5).all()
     del y
     gx = implementation("htaf", "cpu").backward(x, x, 2.0, 11.0, bipolar=False)
     assert (gx[places] < 0).all()
