@@ -42,7 +42,7 @@ def load() -> tuple[ModuleType | None, str]:
 @cache
 def _warn() -> None:
     warnings.warn(
-        f"htaf runs without its compiled kernels ({load()[1]}): plain PyTorch is 5 to 10 times slower. "
+        f"htaf runs without its compiled kernels ({load()[1]}): plain PyTorch is 10 to 20 times slower. "
         "Install with a C++ compiler at hand; `htaf doctor` tells more.",
         stacklevel=2,
     )
