@@ -20,6 +20,7 @@ ORDER = [
     ["_functional_sites"],
     ["_finding"],
     ["convert", "neurons", "binary", "diagnostics", "sharpening"],
+    ["ann_to_snn"],
     ["models"],
     ["data"],
     ["runs"],
@@ -27,6 +28,7 @@ ORDER = [
     ["explorer"],
     ["demo", "doctor"],
     ["_console"],
+    ["_train_commands"],
     ["cli"],
     ["htaf_paper"],
 ]

@@ -43,6 +43,12 @@ def figures(smooth: float | None, exact: float | None) -> tuple[str, str, str]:
     )
 
 
+def check_seed(seed: int) -> None:
+    """A seed is a whole number >= 0, as NumPy and PyTorch both take it."""
+    if seed < 0:
+        raise UsageError(f"--seed must be >= 0, got {seed}")
+
+
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
     """One clear line and an exit code instead of a traceback, for errors that a user can cause."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import signal
 import sys
@@ -13,130 +12,23 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.console import Console
 from rich.table import Table as TextTable
-from tyro.conf import OmitArgPrefixes, Positional, arg
+from tyro.conf import Positional, arg
 
-from htaf._console import UsageError, fail, figures, plain_errors, print_json, say_notes
-from htaf.models.build import Method, SlopeName
-from htaf.training.recipe import ACTIVATION_FIELDS, RECIPES, Recipe, RecipeName
+from htaf._console import UsageError, check_seed, fail, figures, plain_errors, print_json, say_notes
+from htaf._train_commands import DataDir, Json, train
 
 app = tyro.extras.SubcommandApp()
-train = tyro.extras.SubcommandApp()
 
-Json = Annotated[bool, arg(help="Print JSON for programs instead of a table.")]
-Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where to train.")]
-DataDir = Annotated[str | None, arg(help="Folder of the named data sets, before HTAF_DATA.", metavar="DIR")]
-Task = Annotated[
-    Literal["regression", "classification"] | None, arg(help="Instead of the task inferred from the target.")
-]
 RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
-
-
-def own(text: str) -> Any:
-    """Help of a flag whose default is the recipe's own value."""
-    return arg(help=text, help_behavior_hint="(default: as the recipe)")
-
-
-@dataclasses.dataclass
-class Overrides:
-    """Fields of the recipe to change; see `htaf.training.recipe.Recipe`."""
-
-    method: Annotated[Method | None, own("HTAF, straight-through, scaled sigmoid, ReLU.")] = None
-    epochs: Annotated[int | None, own("Most epochs.")] = None
-    alpha0: Annotated[float | None, own("HTAF: width of the tails, > 0.")] = None
-    alpha1: Annotated[float | None, own("HTAF: > 0; the slope at 0 is alpha0 alpha1 / 4.")] = None
-    beta: Annotated[float | None, own("Scaled sigmoid: > 0.")] = None
-    slope: Annotated[SlopeName | None, own("Straight-through: backward slope.")] = None
-    sharpen: Annotated[bool | None, own("Move the parameters from a soft start to their final values.")] = None
-    start: Annotated[tuple[float, ...] | None, own("Where sharpening starts: a pair, or one beta.")] = None
-    hidden: Annotated[tuple[int, ...] | None, own("Sizes of the hidden layers.")] = None
-    batch_norm: Annotated[bool | None, own("Normalise the pre-activations.")] = None
-    lr: Annotated[float | None, own("Highest learning rate.")] = None
-    batch_size: Annotated[int | None, own("Rows a step.")] = None
-    weight_decay: Annotated[float | None, own("Of AdamW.")] = None
-    schedule: Annotated[Literal["one_cycle", "cosine", "constant"] | None, own("Of the learning rate.")] = None
-    patience: Annotated[
-        int | None,
-        own("Stop after so many epochs without a better exact network, counted from the end of sharpening; 0 never."),
-    ] = None
-
-    def recipe(self, name: RecipeName) -> Recipe:
-        changes = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
-        try:
-            recipe = dataclasses.replace(RECIPES[name](), **changes)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-        others = {field for fields in ACTIVATION_FIELDS.values() for field in fields}
-        unread = sorted((changes.keys() & others) - set(ACTIVATION_FIELDS[recipe.method]))
-        if unread:
-            raise UsageError(f"method {recipe.method} does not read {', '.join('--' + u for u in unread)}")
-        return recipe
-
-
-@train.command(name="tabular")
-def train_tabular(
-    *,
-    data: Annotated[
-        str, arg(help="wine, abalone, churn, fico, digits, or a CSV or Parquet file.", metavar="NAME_OR_PATH")
-    ],
-    out: Annotated[Path, arg(help="Run folder: new, or the same run to resume.", metavar="DIR")],
-    target: Annotated[str | None, arg(help="Target column of a file.")] = None,
-    task: Task = None,
-    seed: Annotated[int, arg(help="Of the split, the weights and the order of the batches.")] = 0,
-    recipe: Annotated[RecipeName, arg(help="What the other flags start from.")] = "tabular-mlp",
-    overrides: OmitArgPrefixes[Overrides] = Overrides(),  # noqa: B008
-    split: Annotated[Literal["random", "grouped"], arg(help="grouped keeps repeated rows on one side.")] = "random",
-    drop_empty: Annotated[bool, arg(help="fico: leave out the 588 rows without any record.")] = False,
-    data_dir: DataDir = None,
-    device: Device = "auto",
-    checkpoint_seconds: Annotated[float, arg(help="Least time between checkpoints: what a kill can cost.")] = 5.0,
-    json: Json = False,
-) -> None:
-    """Train an MLP with 0/1 activations on a table; smooth and exact results, and the gap."""
-    chosen = overrides.recipe(recipe)
-    check_seed(seed)
-    from htaf.data.tabular import load
-    from htaf.runs import read_record
-    from htaf.training.fit import fit
-
-    before = read_record(out)
-    table = load(data, target=target, task=task, data_dir=data_dir, drop_empty=drop_empty)
-    say_notes(table.notes)
-    source = _source(data, data_dir) | {"target": target, "task": task, "drop_empty": drop_empty}
-    run = fit(
-        chosen,
-        table,
-        out,
-        seed=seed,
-        mode=split,
-        source=source,
-        device=device,
-        progress=True,
-        checkpoint_seconds=checkpoint_seconds,
-    )
-    say_notes(run.record["notes"][len(table.notes) :])
-    if before is not None and before["status"] == "finished":
-        say_notes([f"{out} was finished before (commit {before['commit']}): delete it to train again"])
-    if json:
-        return print_json(run.record)
-    metrics, name = run.record["metrics"], run.record["headline"]
-    text = TextTable(
-        title=f"{table.name}: {name} ({chosen.method}, best epoch {run.record['best_epoch']})", title_justify="left"
-    )
-    for column in ("part", "rows", "smooth", "exact", "gap"):
-        text.add_column(column, justify="left" if column == "part" else "right")
-    for part in ("validation", "test"):
-        smooth = metrics["smooth"][part][name]
-        exact = metrics["exact"][part][name] if metrics["exact"] else None
-        text.add_row(part, str(run.record["rows"][part]), *figures(smooth, exact))
-    Console().print(text)
-    return print(f"run folder: {out}")
 
 
 @app.command
 def evaluate(
     run: RunDir,
     *,
-    data: Annotated[str | None, arg(help="Other labelled rows, with the same columns; default: the run's own.")] = None,
+    data: Annotated[
+        str | None, arg(help="Other labelled data: a table with the same columns, or images of the same classes.")
+    ] = None,
     part: Annotated[
         Literal["train", "validation", "test", "all"] | None, arg(help="Of the run's own data; default: test.")
     ] = None,
@@ -144,27 +36,33 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Measure the smooth and the exact network of a run, and the gap between them."""
-    from htaf.data.tabular import load, load_like
+    from htaf.data import images, tabular
     from htaf.runs import open_run
     from htaf.training.evaluate import evaluate as measure
 
     opened = open_run(run)
     source = dict(opened.record.get("source") or {})
+    folder = data_dir or source.pop("data_dir", None)
+    source.pop("data_dir", None)
     if data is not None:
         if part not in (None, "all"):
             raise UsageError(f"--part {part} is for the run's own data, not for --data {data}")
-        table, part = load_like(data, target=opened.preprocessor().target, data_dir=data_dir), "all"
+        part = "all"
+        preprocessor = opened.preprocessor()
+        if isinstance(preprocessor, images.ImagePreprocessor):
+            found: Any = images.load(data, data_dir=data_dir, size=source.get("size"))
+        else:
+            found = tabular.load_like(data, target=preprocessor.target, data_dir=data_dir)
     elif not source.get("name"):
         raise UsageError(f"{run} does not say where its data came from: give --data")
     else:
-        folder = data_dir or source.pop("data_dir", None)
-        source.pop("data_dir", None)
-        table = load(source.pop("name"), data_dir=folder, **source)
-    say_notes(table.notes)
-    result = measure(opened, table, part=part or "test")
+        load = images.load if opened.takes_images else tabular.load
+        found = load(source.pop("name"), data_dir=folder, **source)
+    say_notes(found.notes)
+    result = measure(opened, found, part=part or "test")
     if json:
         return print_json(result)
-    text = TextTable(title=f"{table.name}, {result['part']}, {result['rows']} rows", title_justify="left")
+    text = TextTable(title=f"{found.name}, {result['part']}, {result['rows']} rows", title_justify="left")
     for column in ("metric", "smooth", "exact", "gap"):
         text.add_column(column, justify="left" if column == "metric" else "right")
     for name, smooth in result["smooth"].items():
@@ -175,7 +73,12 @@ def evaluate(
 @app.command
 def predict(
     run: RunDir,
-    input: Annotated[Positional[Path], arg(help="CSV or Parquet file with the raw columns.", metavar="INPUT")],
+    inputs: Annotated[
+        Positional[tuple[Path, ...]],
+        arg(
+            help="A CSV or Parquet file with the raw columns; for a run on images, files or a folder.", metavar="INPUT"
+        ),
+    ],
     *,
     out: Annotated[
         Path | None, arg(help="Write a .csv or .parquet file instead of CSV to the output.", metavar="FILE")
@@ -183,16 +86,22 @@ def predict(
     smooth: Annotated[bool, arg(help="Use the smooth network instead of the exact one.")] = False,
     json: Json = False,
 ) -> None:
-    """Predict raw rows with the exact network: a column `prediction`, and a probability per class."""
+    """Predict with the exact network: a column `prediction`, and a probability per class."""
+    from htaf.data.image_reading import image_files
     from htaf.data.reading import read_frame
     from htaf.runs import open_run, write_atomic
 
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise UsageError(f"--out must end in .csv or .parquet, got {out.name}")
     opened = open_run(run)
-    rows, notes = read_frame(input)
-    frame, seen = opened.predict_with_notes(rows, exact=not smooth)
-    say_notes([*notes, *seen])
+    if opened.takes_images:
+        frame = opened.predict_images(image_files(inputs), exact=not smooth).reset_index()
+    else:
+        if len(inputs) != 1:
+            raise UsageError(f"expected one CSV or Parquet file for a run on a table, got {len(inputs)}")
+        rows, notes = read_frame(inputs[0])
+        frame, seen = opened.predict_with_notes(rows, exact=not smooth)
+        say_notes([*notes, *seen])
     if json:
         return print_json(frame.to_dict(orient="records"))
     if out is None:
@@ -215,9 +124,10 @@ def study(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Search candidates with equal budgets, then train the chosen ones over several splits.
+    """Search candidates with equal budgets, then train the chosen ones over several splits or seeds.
 
-    A plan is a TOML file; docs/studies.md shows one. Ready studies: tabular (the paper's table).
+    A plan is a TOML file; docs/studies.md shows one. Ready studies, of the paper's tables: tabular; images (reduced to
+    two cores), or one family of it: images-dhn, images-bnn, images-snn.
     """
     if min(workers, threads) < 1:
         raise UsageError(f"--workers and --threads must be >= 1, got {workers} and {threads}")
@@ -227,18 +137,24 @@ def study(
 
     ready = {entry.name: entry for entry in metadata.entry_points(group="htaf.studies")}
     if plan in ready:
-        chosen = ready[plan].load()()
+        loaded = ready[plan].load()()
+        plans = loaded if isinstance(loaded, tuple) else (loaded,)
     elif plan.endswith(".toml"):
-        chosen = read_plan(plan)
+        plans = (read_plan(plan),)
     else:
         raise UsageError(f"expected a TOML file or one of {', '.join(sorted(ready))}, got {plan!r}")
-    report = run_study(chosen, out, data_dir=data_dir, workers=workers, threads=threads, storage=storage, progress=True)
+    reports = []
+    for one in plans:
+        folder = out if len(plans) == 1 else out / one.name
+        reports.append(
+            run_study(one, folder, data_dir=data_dir, workers=workers, threads=threads, storage=storage, progress=True)
+        )
+        if not json:
+            print(markdown(reports[-1]), end="")
     if json:
-        print_json(report)
-    else:
-        print(markdown(report), end="")
-    if report["failures"]:
-        fail(f"{len(report['failures'])} cells failed; the same command tries them again", 1)
+        print_json(reports[0] if len(reports) == 1 else reports)
+    if failures := sum(len(report["failures"]) for report in reports):
+        fail(f"{failures} cells failed; the same command tries them again", 1)
 
 
 @app.command
@@ -357,20 +273,6 @@ def doctor(*, json: Json = False) -> None:
 
 
 app.command(train, name="train", help="Train a network with 0/1 activations.")
-
-
-def check_seed(seed: int) -> None:
-    """A seed is a whole number >= 0, as NumPy and PyTorch both take it."""
-    if seed < 0:
-        raise UsageError(f"--seed must be >= 0, got {seed}")
-
-
-def _source(data: str, data_dir: str | None) -> dict[str, str | None]:
-    """Where the data came from, in a form that holds from any working folder."""
-    from htaf.data.named import is_named
-
-    name = data if is_named(data) else str(Path(data).resolve())
-    return {"name": name, "data_dir": None if data_dir is None else str(Path(data_dir).resolve())}
 
 
 def main() -> None:

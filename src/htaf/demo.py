@@ -15,7 +15,7 @@ from htaf.activations import Heaviside
 from htaf.data.tabular import Table, load, split
 from htaf.runs import Run, forward, to_json, write_atomic
 from htaf.training.fit import fit
-from htaf.training.recipe import tabular_quick
+from htaf.training.recipes import tabular_quick
 
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid"}
 

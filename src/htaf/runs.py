@@ -18,13 +18,14 @@ import platform
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import safetensors.torch
 import torch
@@ -34,7 +35,9 @@ from torch import Tensor, nn
 
 from htaf import convert
 from htaf._errors import HtafError
+from htaf.data.images import ImagePreprocessor
 from htaf.data.preprocess import Preprocessor
+from htaf.data.reading import DataError
 from htaf.models.build import build
 
 FORMAT = 1
@@ -149,11 +152,17 @@ class Run:
         """False for a real-valued network (method relu), which has no exact step."""
         return self.record["recipe"]["method"] != "relu"
 
-    def preprocessor(self) -> Preprocessor:
+    @property
+    def takes_images(self) -> bool:
+        """Whether the network reads images; otherwise it reads rows of a table."""
+        return self.record["model"]["kind"] != "mlp"
+
+    def preprocessor(self) -> Preprocessor | ImagePreprocessor:
         """The fitted preprocessing. Raises RunError when its file is missing or damaged."""
         file = self.path / PREPROCESSING
         try:
-            return Preprocessor.from_json(json.loads(self._checked(file, "preprocessing_sha256")))
+            kind = ImagePreprocessor if self.takes_images else Preprocessor
+            return kind.from_json(json.loads(self._checked(file, "preprocessing_sha256")))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{file} cannot be read: {_first_line(error)}") from None
 
@@ -182,16 +191,45 @@ class Run:
     def predict_with_notes(self, rows: pd.DataFrame, *, exact: bool = True) -> tuple[pd.DataFrame, list[str]]:
         """As `predict`, with what was handled in these rows: unseen categories, missing values, ignored columns."""
         preprocessor = self.preprocessor()
+        if isinstance(preprocessor, ImagePreprocessor):
+            raise DataError(f"{self.path} was trained on images: expected image files, got a table")
         inputs, notes = preprocessor.transform_with_notes(rows)
         outputs = forward(self.model(exact=exact), torch.from_numpy(inputs))
         if preprocessor.target.task == "regression":
             values = preprocessor.inverse(outputs[:, 0].double().numpy())
             return pd.DataFrame({"prediction": values}, index=rows.index), notes
-        probability = outputs.double().softmax(1).numpy()
-        frame = pd.DataFrame({"prediction": preprocessor.inverse(probability.argmax(1))}, index=rows.index)
-        for i, name in enumerate(preprocessor.target.classes):
-            frame[f"probability_{name}"] = probability[:, i]
-        return frame, notes
+        return _probabilities(outputs, preprocessor.target.classes, rows.index), notes
+
+    def predict_images(self, paths: Sequence[str | Path], *, exact: bool = True) -> pd.DataFrame:
+        """Predictions for image files.
+
+        Args:
+            paths: files of any size and kind that Pillow reads; they are scaled as the training images were.
+            exact: use the exact step (the default) or the smooth network.
+
+        Returns:
+            `prediction` (the class) and one probability column per class, `probability_<class>`, indexed by path.
+
+        Raises:
+            RunError: a damaged run. DataError: a table's run, or a file that is not an image (the message names it).
+        """
+        preprocessor = self.preprocessor()
+        if not isinstance(preprocessor, ImagePreprocessor):
+            raise DataError(f"{self.path} was trained on a table: expected its rows, got image files")
+        files = [Path(path) for path in paths]
+        model, outputs = self.model(exact=exact), []
+        for i in range(0, len(files), 64):
+            outputs.append(forward(model, preprocessor.normalise(preprocessor.read(files[i : i + 64]))))
+        joined = torch.cat(outputs) if outputs else torch.zeros(0, len(preprocessor.classes))
+        return _probabilities(joined, preprocessor.classes, pd.Index([str(f) for f in files], name="image"))
+
+
+def _probabilities(outputs: Tensor, classes: Sequence[str], index: pd.Index) -> pd.DataFrame:
+    """Logits [rows, classes] as the class and a column of probabilities for each."""
+    probability = outputs.double().softmax(1).numpy()
+    columns = {"prediction": np.array(classes, dtype=object)[probability.argmax(1)]}
+    columns |= {f"probability_{name}": probability[:, i] for i, name in enumerate(classes)}
+    return pd.DataFrame(columns, index=index)
 
 
 @torch.no_grad()
@@ -300,7 +338,9 @@ def start_run(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     return record
 
 
-def finish_run(path: Path, record: dict[str, Any], model: nn.Module, preprocessor: Preprocessor) -> Run:
+def finish_run(
+    path: Path, record: dict[str, Any], model: nn.Module, preprocessor: Preprocessor | ImagePreprocessor
+) -> Run:
     """Write weights and preprocessing, then the record as finished: a reader sees all of it or an unfinished run."""
     for name in (RECORD, MODEL, PREPROCESSING, METRICS, PLOT):
         for left in path.glob(f".{name}.*"):  # temporary files of a process that was killed while it wrote

@@ -13,14 +13,15 @@ from sklearn.metrics import mean_absolute_error, r2_score, roc_auc_score
 from htaf.activations import HTAF
 from htaf.models.build import build
 from htaf.training.metrics import headline, metrics
-from htaf.training.module import EpochBatches, Training, loaders
+from htaf.training.module import EpochBatches, Training, first_non_finite, loaders
+from htaf.training.problems import Part, TableBatches
 from htaf.training.recipe import Recipe
 
 
 def batches(rows: int, size: int, seed: int = 0, epoch: int = 0) -> list[list[int]]:
     sampler = EpochBatches(rows, size, seed)
     sampler.set_epoch(epoch)
-    found = [part.tolist() for part in sampler]
+    found = [rows.tolist() for rows, _ in sampler]
     assert len(found) == len(sampler)
     return found
 
@@ -47,7 +48,7 @@ def test_a_resumed_sampler_needs_no_history() -> None:
     seen = []
     for epoch in range(3):
         sampler.set_epoch(epoch)
-        seen.append([part.tolist() for part in sampler])
+        seen.append([rows.tolist() for rows, _ in sampler])
     assert batches(30, 7, seed=1, epoch=2) == seen[2]
 
 
@@ -60,14 +61,28 @@ def test_sizes(rows: int, sizes: list[int]) -> None:
 
 def test_loaders_keep_rows_and_targets_together() -> None:
     x, y = torch.arange(20.0).reshape(10, 2), torch.arange(10)
-    train, validation = loaders((x, y), (x[:3], y[:3]), 4, seed=0)
+    data = TableBatches(x, y)
+    train, validation = loaders(Part(data, torch.arange(10)), Part(data, torch.tensor([2, 0, 1]), 2), 4, seed=0)
     parts = list(train)
     assert [len(part[0]) for part in parts] == [4, 4, 2]
     for inputs, targets in parts:
         assert torch.equal(inputs[:, 0], 2.0 * targets)
-    ((inputs, targets),) = list(validation)
-    assert torch.equal(inputs, x[:3])  # in order
-    assert torch.equal(targets, y[:3])
+    chunks = list(validation)
+    assert [len(inputs) for inputs, _ in chunks] == [2, 1]
+    assert torch.equal(torch.cat([inputs for inputs, _ in chunks]), x[[2, 0, 1]])  # in the order of the part
+    assert torch.equal(torch.cat([targets for _, targets in chunks]), y[[2, 0, 1]])
+
+
+def test_keys_differ_and_depend_on_seed_and_epoch_alone() -> None:
+    def keys(seed: int, epoch: int) -> list[int]:
+        sampler = EpochBatches(50, 8, seed)
+        sampler.set_epoch(epoch)
+        return [key for _, key in sampler]
+
+    assert keys(3, 5) == keys(3, 5)
+    seen = [key for seed in range(3) for epoch in range(20) for key in keys(seed, epoch)]
+    assert len(set(seen)) == len(seen)
+    assert all(0 <= key < 2**63 for key in seen)
 
 
 def test_sharpen_sets_the_pair_of_that_moment() -> None:
@@ -103,22 +118,68 @@ def test_the_exact_copy_is_no_part_of_the_state(method) -> None:
     assert set(module.state_dict()) == {f"net.{name}" for name in net.state_dict()}
 
 
-@pytest.mark.parametrize("schedule", ["one_cycle", "cosine", "constant"])
-def test_schedules(schedule) -> None:
+@pytest.mark.parametrize("schedule", ["one_cycle", "cosine", "linear", "constant"])
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
+def test_schedules(schedule, optimizer) -> None:
     net = torch.nn.Linear(1, 1)
-    made = Training(net, Recipe(method="relu", lr=0.1, schedule=schedule), "regression", 20).configure_optimizers()
+    recipe = Recipe(method="relu", lr=0.1, schedule=schedule, optimizer=optimizer, nesterov=True, weight_decay=0.01)
+    made = Training(net, recipe, "regression", 20).configure_optimizers()
+    found = made if schedule == "constant" else made["optimizer"]
+    assert type(found).__name__.lower() == optimizer
+    assert found.param_groups[0]["weight_decay"] == 0.01
     if schedule == "constant":
-        assert made.param_groups[0]["lr"] == 0.1
+        assert found.param_groups[0]["lr"] == 0.1
         return
-    rates = []
+    rates, momenta = [], set()
     for _ in range(20):
-        rates.append(made["optimizer"].param_groups[0]["lr"])
-        made["optimizer"].step()
+        rates.append(found.param_groups[0]["lr"])
+        momenta.add(found.param_groups[0].get("momentum"))
+        found.step()
         made["lr_scheduler"]["scheduler"].step()
     assert made["lr_scheduler"]["interval"] == "step"
     assert max(rates) == pytest.approx(0.1, rel=0.05)
     assert rates[-1] < 0.01
     assert (rates[0] < 0.05) == (schedule == "one_cycle")
+    if optimizer == "sgd":
+        assert momenta == {0.9}  # one cycle does not move it
+
+
+@pytest.mark.parametrize(("schedule", "halfway"), [("linear", 0.0505), ("cosine", 0.0505), ("constant", 0.1)])
+def test_schedules_end_where_they_should(schedule, halfway: float) -> None:
+    recipe = Recipe(method="relu", lr=0.1, lr_end=0.001, schedule=schedule, optimizer="sgd")
+    made = Training(torch.nn.Linear(1, 1), recipe, "regression", 20).configure_optimizers()
+    rates = []
+    optimizer = made if schedule == "constant" else made["optimizer"]
+    for _ in range(21):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if schedule != "constant":
+            made["lr_scheduler"]["scheduler"].step()
+    assert rates[10] == pytest.approx(halfway)
+    assert rates[20] == pytest.approx(0.1 if schedule == "constant" else 0.001)
+
+
+def test_the_first_value_that_is_not_finite() -> None:
+    x = torch.ones(2, 3)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    assert "loss itself" in first_non_finite(net, x)
+    assert first_non_finite(net, x.log() / 0) == "the inputs of this batch are not finite"
+    with torch.no_grad():
+        net[0].weight.fill_(3e38)
+    assert "is in the output of 0 (Linear)" in first_non_finite(net, x)
+    with torch.no_grad():
+        net[0].weight.fill_(0)
+        net[2].bias.fill_(math.inf)
+    assert first_non_finite(net, x) == "2.bias is not finite since the step before"
+
+
+def test_label_smoothing_is_for_training_only() -> None:
+    recipe = Recipe(method="relu", label_smoothing=0.3)
+    module = Training(torch.nn.Linear(2, 3), recipe, "classification", 1)
+    outputs, target = torch.randn(5, 3), torch.arange(5) % 3
+    smoothed = torch.nn.functional.cross_entropy(outputs, target, label_smoothing=0.3)
+    assert torch.equal(module.train_loss(outputs, target), smoothed)
+    assert torch.equal(module.loss(outputs, target), torch.nn.functional.cross_entropy(outputs, target))
 
 
 def test_regression_metrics_are_in_the_units_of_the_target() -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from htaf.sharpening import Geometric
-from htaf.training.recipe import RECIPES, Recipe
+from htaf.training.recipe import FAMILY_FIELDS, Recipe
+from htaf.training.recipes import TABULAR, image_recipe
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,18 @@ from htaf.training.recipe import RECIPES, Recipe
         ({"sharpen_fraction": 0.0}, r"fraction must lie in \(0, 1\], got 0.0"),
         ({"start": (1.0,)}, "equally many"),
         ({"method": "ss", "start": (1.0, 2.0)}, "equally many"),
+        ({"clip": -1.0}, "clip must be >= 0 and finite, got -1.0"),
+        ({"label_smoothing": 1.0}, r"label_smoothing must lie in \[0, 1\), got 1.0"),
+        ({"lr": 0.1, "lr_end": 0.2}, r"lr_end must lie in \[0, lr = 0.1\], got 0.2"),
+        ({"family": "dhn", "depth": 18}, "depth of a dhn must be 6 n . 4 >= 10, got 18"),
+        ({"family": "bnn", "depth": 50}, r"depth of a bnn must be one of \(18, 34\), got 50"),
+        ({"family": "snn", "depth": 20}, r"depth of a snn must be one of \(18, 34, 50\), got 20"),
+        ({"family": "bnn", "method": "relu"}, "method of a bnn must be htaf, ste or ss, got 'relu'"),
+        ({"family": "snn", "steps": 0}, "steps must be >= 1, got 0"),
+        ({"family": "snn", "tau": 1.0}, "tau must be > 1 and finite, got 1.0"),
+        ({"family": "bnn", "validation_images": 1.5}, "validation_images must be a number of images or a share"),
+        ({"family": "bnn", "validation_images": 0}, "validation_images must be a number of images or a share"),
+        ({"family": "bnn", "train_images": -1}, "train_images must be >= 0, got -1"),
     ],
 )
 def test_bad_values(changes: dict[str, Any], words: str) -> None:
@@ -43,7 +56,9 @@ def test_values_of_a_wrong_kind() -> None:
     cases = {
         "method='tanh'": "method must be one of ('htaf', 'ste', 'ss', 'relu'), got 'tanh'",
         "slope='steep'": "got 'steep'",
-        "schedule='linear'": "schedule must be one of ('one_cycle', 'cosine', 'constant'), got 'linear'",
+        "schedule='step'": "schedule must be one of ('one_cycle', 'cosine', 'linear', 'constant'), got 'step'",
+        "family='cnn'": "family must be one of ('mlp', 'dhn', 'bnn', 'snn'), got 'cnn'",
+        "sharpen=1": "sharpen must be true or false, got 1",
         "epochs=2.5": "epochs must be an integer, got 2.5",
         "batch_size=32.0": "batch_size must be an integer, got 32.0",
         "patience=1.5": "patience must be an integer, got 1.5",
@@ -126,10 +141,65 @@ def test_activation() -> None:
 
 
 def test_presets() -> None:
-    assert set(RECIPES) == {"tabular-mlp", "tabular-paper", "tabular-quick"}
-    mlp, paper, quick = (RECIPES[name]() for name in ("tabular-mlp", "tabular-paper", "tabular-quick"))
+    assert set(TABULAR) == {"tabular-mlp", "tabular-paper", "tabular-quick"}
+    mlp, paper, quick = (TABULAR[name]() for name in ("tabular-mlp", "tabular-paper", "tabular-quick"))
     assert (mlp.hidden, mlp.batch_norm, mlp.sharpen, mlp.epochs) == ((256, 256, 128), True, True, 100)
     assert (paper.lr, paper.schedule, paper.sharpen, paper.batch_norm) == (1e-3, "constant", False, False)
     assert (paper.epochs, paper.patience, paper.hidden) == (1000, 0, (256, 256, 128))
     assert quick.epochs == 30
     assert all(recipe.method == "htaf" and (recipe.alpha0, recipe.alpha1) == (2, 11) for recipe in (mlp, paper, quick))
+
+
+def test_a_key_of_before_there_were_images() -> None:
+    """The fields that came later do not change what a training of an MLP is called, so older records are found."""
+    assert Recipe(method="ste").identity() == {
+        "method": "ste", "slope": "sigmoid", "hidden": (256, 256, 128), "batch_norm": True, "epochs": 100,
+        "batch_size": 128, "lr": 3e-3, "weight_decay": 0.0, "schedule": "one_cycle", "patience": 25,
+    }  # fmt: skip
+    assert Recipe(clip=1.0).identity() == Recipe().identity() | {"clip": 1.0}
+
+
+@pytest.mark.parametrize("family", ["dhn", "bnn", "snn"])
+def test_fields_of_other_families_are_not_identity(family: Any) -> None:
+    recipe = image_recipe(family, "reduced")
+    others = {name for names in FAMILY_FIELDS.values() for name in names} - set(FAMILY_FIELDS[family])
+    assert "hidden" in others
+    assert not others & recipe.identity().keys()
+    assert set(FAMILY_FIELDS[family]) - {"tau"} <= recipe.identity().keys()
+    assert "tau" not in recipe.identity()  # integrate-and-fire does not leak
+    assert dataclasses.replace(recipe, width=3).identity() != recipe.identity()
+
+
+def test_full_scale_recipes() -> None:
+    """recipes.md: the official codes' settings."""
+    dhn, small, bnn, snn = (
+        image_recipe(family, name)
+        for family, name in (("dhn", "cifar10"), ("dhn", "cifar100"), ("bnn", "cifar10"), ("snn", "cifar10"))
+    )
+    assert (dhn.depth, dhn.width, small.depth, small.width) == (40, 6, 28, 6)
+    assert (dhn.optimizer, dhn.nesterov, dhn.lr, dhn.lr_end, dhn.weight_decay) == ("sgd", True, 0.1, 1e-6, 5e-4)
+    assert (dhn.epochs, dhn.batch_size, dhn.schedule, dhn.augment) == (100, 128, "cosine", "crop-flip")
+    assert (bnn.optimizer, bnn.lr, bnn.lr_end, bnn.schedule, bnn.epochs) == ("adam", 1e-3, 0.0, "linear", 256)
+    assert (bnn.batch_size, bnn.label_smoothing, bnn.weight_decay, bnn.slope) == (512, 0.1, 0.0, "approx_sign")
+    assert (snn.optimizer, snn.lr, snn.momentum, snn.weight_decay, snn.epochs) == ("sgd", 0.1, 0.9, 0.0, 320)
+    assert (snn.steps, snn.schedule, snn.connect, snn.reset, snn.detach_reset) == (4, "cosine", "add", "hard", True)
+    with pytest.raises(ValueError, match="expected a family of"):
+        image_recipe("mlp", "cifar10")
+
+
+@pytest.mark.parametrize("family", ["dhn", "bnn", "snn"])
+def test_reduced_recipes(family: Any) -> None:
+    recipe = image_recipe(family, "reduced")
+    assert (recipe.train_images, recipe.validation_images) == (5000, 1000)
+    assert (recipe.depth, recipe.width) == ((16, 1) if family == "dhn" else (18, 16))
+
+
+def test_the_network_of_a_family() -> None:
+    inputs = {"in_channels": 3}
+    found = {family: image_recipe(family, "reduced").model(inputs, 10) for family in ("dhn", "bnn", "snn")}
+    assert [d["kind"] for d in found.values()] == ["wide_resnet", "bireal", "sew_resnet"]
+    assert found["bnn"]["activation"] == {"method": "htaf", "alpha0": 2.0, "alpha1": 11.0, "bipolar": True}
+    assert found["snn"]["neuron"] == {"kind": "if", "reset": "hard", "detach_reset": True, "exact_reset": False}
+    assert found["snn"]["steps"] == 4
+    real = dataclasses.replace(image_recipe("snn", "reduced"), method="relu").model(inputs, 10)
+    assert real["steps"] == 1

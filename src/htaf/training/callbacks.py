@@ -18,12 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
-from htaf._errors import HtafError
 from htaf.runs import METRICS, write_atomic
-
-
-class TrainingError(HtafError):
-    """A training that cannot start or go on."""
 
 
 class History(Callback):
@@ -36,6 +31,7 @@ class History(Callback):
     def __init__(self, folder: Path, patience: int, count_from: int) -> None:
         self.folder, self.patience, self.count_from = folder, patience, count_from
         self.began, self.spent, self.device = time.perf_counter(), 0.0, ""
+        self.cpu_began, self.cpu_spent = time.process_time(), 0.0
         self.rows: list[dict[str, float]] = []
         self.best_loss, self.best_epoch, self.stopped = math.inf, -1, False
         self.best: dict[str, torch.Tensor] = {}
@@ -52,10 +48,6 @@ class History(Callback):
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         epoch, seen = trainer.current_epoch, trainer.callback_metrics
         row = {name: float(seen[name]) for name in ("train_loss", "val_loss_smooth", "val_loss")}
-        if not math.isfinite(row["train_loss"]):
-            raise TrainingError(
-                f"the training loss became {row['train_loss']} in epoch {epoch}: lower lr or check the data"
-            )
         self.rows.append({"epoch": epoch, **row, "lr": trainer.optimizers[0].param_groups[0]["lr"]})
         if row["val_loss"] < self.best_loss:
             self.best_loss, self.best_epoch = row["val_loss"], epoch
@@ -76,9 +68,13 @@ class History(Callback):
         """Wall time of all sessions up to now; what was lost with a kill does not count."""
         return self.spent + time.perf_counter() - self.began
 
+    def cpu_seconds(self) -> float:
+        """Processor time of all threads of this process, in the same sessions: it does not count what waits."""
+        return self.cpu_spent + time.process_time() - self.cpu_began
+
     def state_dict(self) -> dict[str, Any]:
         names = ("rows", "best_loss", "best_epoch", "stopped", "best", "device")
-        return {k: getattr(self, k) for k in names} | {"spent": self.seconds()}
+        return {k: getattr(self, k) for k in names} | {"spent": self.seconds(), "cpu_spent": self.cpu_seconds()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for name, value in state_dict.items():

@@ -1,4 +1,4 @@
-"""One training: a recipe, a table and a seed in, a run folder out."""
+"""One training: a recipe, data and a seed in, a run folder out."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from typing import Any
 import lightning as L
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import nn
 
 from htaf import convert
 from htaf.activations import SATURATION
-from htaf.data.preprocess import Preprocessor
-from htaf.data.tabular import Split, Table, split
+from htaf.data.images import Images
 from htaf.diagnostics import layer_statistics
 from htaf.models.build import build
 from htaf.runs import CHECKPOINTS, PLOT, Run, claim, finish_run, write_atomic
 from htaf.sharpening import set_sharpness
-from htaf.training.callbacks import AtomicCheckpoint, EpochBar, History, TrainingError, last_checkpoint
-from htaf.training.evaluate import measure, tensors
-from htaf.training.metrics import headline
-from htaf.training.module import Training, loaders
+from htaf.training.callbacks import AtomicCheckpoint, EpochBar, History, last_checkpoint
+from htaf.training.evaluate import measure
+from htaf.training.module import Training, TrainingError, loaders
+from htaf.training.problems import Data, Problem, data_identity, problem
 from htaf.training.recipe import Recipe
 
 
 def fit(
     recipe: Recipe,
-    table: Table,
+    data: Data,
     out: str | Path,
     *,
     seed: int = 0,
     mode: str = "random",
     source: Mapping[str, Any] | None = None,
     device: str = "auto",
+    workers: int = 0,
+    test: bool = True,
     progress: bool = False,
     checkpoint_seconds: float = 5.0,
 ) -> Run:
@@ -50,12 +51,14 @@ def fit(
 
     Args:
         recipe: how to train.
-        table: from `htaf.data.tabular.load`.
+        data: from `htaf.data.tabular.load` (family mlp) or `htaf.data.images.load` (dhn, bnn, snn).
         out: folder of the run: new or empty, or the same run's, unfinished (resumed) or finished (read).
-        seed: of the split, the initial weights and the order of the batches.
-        mode: "random" or "grouped", see `htaf.data.tabular.split`.
-        source: how the table was loaded (the arguments of `load`), kept so that `htaf evaluate` can load it again.
+        seed: of the split of a table, the initial weights and the order of the batches.
+        mode: of a table's split, "random" or "grouped", see `htaf.data.tabular.split`.
+        source: how the data were loaded (the arguments of `load`), kept so that `htaf evaluate` can load them again.
         device: "auto", "cpu", "cuda" or "mps".
+        workers: processes that read images from files.
+        test: also measure on the test part at the end; a search over candidates must not.
         progress: show a bar.
         checkpoint_seconds: least time between two checkpoints; what a kill can cost.
 
@@ -63,82 +66,76 @@ def fit(
         The finished run: `.record["metrics"]`, `.model()`, `.predict(rows)`.
 
     Raises:
-        RunError: `out` holds another run or other files, or another process trains there. DataError: the table has
-            too little to split or to learn from. TrainingError: no such device, or the loss became NaN or infinite.
-        OSError: the disk is full; what was finished before stays.
+        RunError: `out` holds another run or other files, or another process trains there. DataError: the data are not
+            of the family's kind, or too little to split or to learn from. TrainingError: no such device, or the loss
+            became NaN or infinite; the message names step and layer. OSError: the disk is full; what was finished
+            before stays.
     """
     _check_device(device)
     out = Path(out)
-    parts = split(table, seed, mode=mode)  # pyright: ignore[reportArgumentType]
-    preprocessor = table.fit_preprocessor(parts.train)
-    with claim(out, run_identity(recipe, table, seed, mode)) as record:
+    posed = problem(recipe, data, seed, mode, test=test)
+    with claim(out, run_identity(recipe, data, seed, mode, test=test)) as record:
         if record["status"] == "finished":
             return Run(out, record)
-        return _fit(recipe, table, parts, preprocessor, out, record, source, device, progress, checkpoint_seconds)
+        images = isinstance(data, Images)
+        return _fit(recipe, posed, images, out, record, source, device, workers, progress, checkpoint_seconds)
 
 
-def run_identity(recipe: Recipe, table: Table, seed: int, mode: str) -> dict[str, Any]:
+def run_identity(recipe: Recipe, data: Data, seed: int, mode: str, *, test: bool = True) -> dict[str, Any]:
     """What makes two trainings the same; its content hash is the key of a run and of a cell of a study."""
-    data = {"name": table.name, "fingerprint": table.fingerprint, "task": table.task, "split": mode}
-    return {"recipe": recipe.identity(), "seed": seed, "data": data}
+    untested = {} if test else {"test": False}
+    return {"recipe": recipe.identity(), "seed": seed, "data": data_identity(data, mode), **untested}
 
 
 def _fit(
     recipe: Recipe,
-    table: Table,
-    parts: Split,
-    preprocessor: Preprocessor,
+    posed: Problem,
+    images: bool,
     out: Path,
     record: dict[str, Any],
     source: Mapping[str, Any] | None,
     device: str,
+    workers: int,
     progress: bool,
     checkpoint_seconds: float,
 ) -> Run:
     """Train in a claimed folder, measure, write."""
-    seed = record["seed"]
-    train, validation, test = (
-        tensors(table, preprocessor, rows) for rows in (parts.train, parts.validation, parts.test)
-    )
-
-    outputs = 1 if table.task == "regression" else len(table.classes)
-    description = {
-        "kind": "mlp",
-        "in_features": train[0].shape[1],
-        "out_features": outputs,
-        "hidden": list(recipe.hidden),
-        "batch_norm": recipe.batch_norm,
-        "activation": recipe.activation(),
-    }
+    seed, description = record["seed"], recipe.model(posed.inputs, posed.outputs)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         net = build(description)
+    if images:
+        net = net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     with _threads(record["threads"]):  # float sums depend on their number, and a resumed run must not differ
-        history = _train(net, recipe, table, train, validation, out, seed, device, progress, checkpoint_seconds)
+        history = _train(net, recipe, posed, out, seed, device, workers, progress, checkpoint_seconds)
         net.load_state_dict(history.best)
         final = recipe.sharpening()
         if final is not None:
             set_sharpness(net, final.at((history.best_epoch + 1) / recipe.epochs))
-        net = net.cpu().eval()
+        net = net.to(history.device).eval()
         exact = None if recipe.method == "relu" else convert.harden(net)
-        results = measure(net, exact, {"validation": validation, "test": test}, table.task, preprocessor.target.std)
-        layers = [asdict(layer) for layer in layer_statistics(net, exact, test[0].split(8192))]
+        results = measure(net, exact, posed.measured(), posed.task, posed.scale)
+        assert posed.statistics is not None
+        inputs = (x.to(history.device) for x in posed.statistics.inputs())
+        layers = [asdict(layer) for layer in layer_statistics(net, exact, inputs)]
     record |= {
-        "headline": headline(table.task, outputs),
+        "headline": posed.headline,
         "metrics": results,
         "layers": layers,
         "model": description | {"activation": _activation_of(net, recipe)},
-        "rows": _sizes(parts),
+        "rows": {n: len(part) for n, part in {"train": posed.train, **posed.measured()}.items()},
+        "parameters": sum(p.numel() for p in net.parameters()),
         "source": dict(source or {}),
-        "notes": [*table.notes, *preprocessor.notes, *_pair_notes(net, recipe)],
+        "notes": [*posed.notes, *_pair_notes(net, recipe)],
         "best_epoch": history.best_epoch,
         "epochs_run": len(history.rows),
         "device": history.device,
         "seconds": round(history.seconds(), 3),  # all sessions of a training that was stopped
+        "cpu_seconds": round(history.cpu_seconds(), 3),
     }
     history.write()
-    _plot(history, out / PLOT, f"{table.name}, {recipe.method}, seed {seed}")
-    run = finish_run(out, record, net, preprocessor)
+    _plot(history, out / PLOT, f"{posed.name}, {recipe.method}, seed {seed}")
+    run = finish_run(out, record, net, posed.preprocessor)
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     return run
 
@@ -156,12 +153,11 @@ def _threads(number: int) -> Iterator[None]:
 def _train(
     net: nn.Module,
     recipe: Recipe,
-    table: Table,
-    train: tuple[Tensor, Tensor],
-    validation: tuple[Tensor, Tensor],
+    posed: Problem,
     out: Path,
     seed: int,
     device: str,
+    workers: int,
     progress: bool,
     checkpoint_seconds: float,
 ) -> History:
@@ -171,12 +167,14 @@ def _train(
     history = History(out, recipe.patience, count_from)
     callbacks: list[L.Callback] = [history, AtomicCheckpoint(out / CHECKPOINTS, history, checkpoint_seconds)]
     if progress:
-        callbacks.append(EpochBar(f"{table.name} {recipe.method}", recipe.epochs))
+        callbacks.append(EpochBar(f"{posed.name} {recipe.method}", recipe.epochs))
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its banner and tips
     trainer = L.Trainer(
         accelerator="gpu" if device == "cuda" else device,
         devices=1,
         max_epochs=recipe.epochs,
+        precision="bf16-mixed" if recipe.precision == "bfloat16" else "32-true",
+        gradient_clip_val=recipe.clip or None,
         callbacks=callbacks,
         logger=False,
         enable_checkpointing=True,
@@ -185,8 +183,8 @@ def _train(
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
     )
-    train_loader, validation_loader = loaders(train, validation, recipe.batch_size, seed)
-    module = Training(net, recipe, table.task, len(train_loader) * recipe.epochs)
+    train_loader, validation_loader = loaders(posed.train, posed.validation, recipe.batch_size, seed, workers)
+    module = Training(net, recipe, posed.task, len(train_loader) * recipe.epochs)
     start = last_checkpoint(out / CHECKPOINTS)
     interrupt = signal.getsignal(signal.SIGINT)
     try:
@@ -231,10 +229,6 @@ def _activation_of(net: nn.Module, recipe: Recipe) -> dict[str, Any]:
     names = ("alpha0", "alpha1") if recipe.method == "htaf" else ("beta",)
     module = next(m for m in net.modules() if hasattr(m, names[0]))
     return activation | {name: getattr(module, name) for name in names}
-
-
-def _sizes(parts: Split) -> dict[str, int]:
-    return {name: len(getattr(parts, name)) for name in ("train", "validation", "test")}
 
 
 def _plot(history: History, path: Path, title: str) -> None:

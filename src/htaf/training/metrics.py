@@ -18,9 +18,9 @@ def headline(task: str, classes: int) -> str:
     return "rmse" if task == "regression" else "auroc" if classes == 2 else "accuracy"
 
 
-def loss_function(task: str) -> nn.Module:
-    """Mean squared error of the standardised target, or cross-entropy."""
-    return nn.MSELoss() if task == "regression" else nn.CrossEntropyLoss()
+def loss_function(task: str, label_smoothing: float = 0.0) -> nn.Module:
+    """Mean squared error of the standardised target, or cross-entropy (smoothed in training only)."""
+    return nn.MSELoss() if task == "regression" else nn.CrossEntropyLoss(label_smoothing=label_smoothing)
 
 
 def metrics(outputs: Tensor, target: Tensor, task: str, scale: float = 1.0) -> dict[str, float | None]:

@@ -26,13 +26,15 @@ class PlanError(HtafError, ValueError):
 
 @dataclass(frozen=True)
 class Source:
-    """Where data come from: the arguments of `htaf.data.tabular.load`, and how rows are split."""
+    """Where data come from: the arguments of `htaf.data.tabular.load` and how rows are split, or those of
+    `htaf.data.images.load` for a family that takes images."""
 
     name: str
     target: str | None = None
     task: Literal["regression", "classification"] | None = None
     drop_empty: bool = False
     split: Literal["random", "grouped"] = "random"
+    size: int | None = None
 
     def __post_init__(self) -> None:
         if self.task not in (None, "regression", "classification") or self.split not in ("random", "grouped"):
@@ -61,6 +63,8 @@ class Plan:
     base: the recipe whose fields the grid replaces.
     candidates: at most so many per method, drawn once (the same for every data set) without repetition.
     splits: seeds 0, 1, ... of the final trainings.
+    search_epochs: length of a candidate's training; None: as long as a final one. A shorter one, and any on images, is
+        not measured on the test part.
     seed: of the draw.
     adaptive: let Optuna's TPE propose the candidates one after the other instead of drawing them.
     reference: (data label, method) -> (mean, error) to print beside, such as a paper's.
@@ -74,6 +78,7 @@ class Plan:
     splits: int = 5
     seed: int = 0
     adaptive: bool = False
+    search_epochs: int | None = None
     reference: Mapping[tuple[str, str], tuple[float, float | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -83,6 +88,8 @@ class Plan:
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise PlanError(f"{name} must be a whole number >= {least}, got {value!r}")
+        if self.search_epochs is not None and not 1 <= self.search_epochs <= self.base.epochs:
+            raise PlanError(f"search_epochs must lie in [1, epochs = {self.base.epochs}], got {self.search_epochs!r}")
         labels = [source.label for source in self.sources]
         if len(set(labels)) < len(labels):
             raise PlanError(f"expected data sets with different names, got {', '.join(labels)}")
@@ -117,6 +124,16 @@ class Plan:
         except (TypeError, ValueError) as error:
             raise PlanError(f"{method}: {error}") from None
 
+    def trial(self, method: str, candidate: Mapping[str, str]) -> Recipe:
+        """The recipe by which a candidate is judged."""
+        recipe = self.recipe(method, candidate)
+        return recipe if self.search_epochs is None else dataclasses.replace(recipe, epochs=self.search_epochs)
+
+    @property
+    def search_sees_test(self) -> bool:
+        """Whether a candidate's training is also the final one of split 0, which is measured on the test part."""
+        return self.search_epochs is None and self.base.family == "mlp"
+
     def number(self, method: str) -> int:
         """How many candidates a search of this method has: the grid may hold fewer than wanted."""
         return min(self.candidates, math.prod(len(v) for v in self.methods[method].values()))
@@ -142,13 +159,16 @@ class Plan:
     def describe(self) -> dict[str, Any]:
         """What bears on the choice of candidates and recipes, as JSON."""
         return {
-            "sources": [dataclasses.asdict(s) for s in self.sources],
+            "sources": [
+                {k: v for k, v in dataclasses.asdict(s).items() if k != "size" or v is not None} for s in self.sources
+            ],
             "methods": {m: {k: [*map(_plain, v)] for k, v in grid.items()} for m, grid in self.methods.items()},
             "base": {k: _plain(v) for k, v in dataclasses.asdict(self.base).items() if k != "method"},
             "candidates": self.candidates,
             "splits": self.splits,
             "seed": self.seed,
             "adaptive": self.adaptive,
+            **({} if self.search_epochs is None else {"search_epochs": self.search_epochs}),
         }
 
     def _product(self, method: str) -> list[dict[str, str]]:
@@ -185,7 +205,7 @@ def read_plan(path: str | Path) -> Plan:
         raise PlanError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PlanError(f"{path} is not TOML: {error}") from None
-    known = {"name", "data", "methods", "recipe", "candidates", "splits", "seed", "adaptive"}
+    known = {"name", "data", "methods", "recipe", "candidates", "splits", "seed", "adaptive", "search_epochs"}
     if unknown := content.keys() - known:
         raise PlanError(f"{path}: expected the keys {', '.join(sorted(known))}, got {', '.join(sorted(unknown))}")
     try:

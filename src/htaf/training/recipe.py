@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from dataclasses import fields as fields_of
 from typing import Any, Literal, get_args
 
 from htaf.models.build import SLOPES, Method, SlopeName
 from htaf.sharpening import Geometric, soft_start
+
+Family = Literal["mlp", "dhn", "bnn", "snn"]
+Optimizer = Literal["adamw", "adam", "sgd"]
+Schedule = Literal["one_cycle", "cosine", "linear", "constant"]
+Augment = Literal["none", "flip", "crop-flip", "resized-crop-flip", "augmix"]
 
 # Which activation fields a method reads: the others do not belong to its identity.
 ACTIVATION_FIELDS: dict[str, tuple[str, ...]] = {
@@ -17,22 +22,59 @@ ACTIVATION_FIELDS: dict[str, tuple[str, ...]] = {
     "ste": ("slope",),
     "relu": (),
 }
+# Which fields of the network and its data a family reads.
+_IMAGES = ("augment", "train_images", "validation_images")
+_NEURON = ("steps", "neuron", "tau", "reset", "detach_reset", "exact_reset")
+FAMILY_FIELDS: dict[str, tuple[str, ...]] = {
+    "mlp": ("hidden", "batch_norm"),
+    "dhn": ("depth", "width", "dropout", *_IMAGES),
+    "bnn": ("depth", "width", "stem", *_IMAGES),
+    "snn": ("depth", "width", "stem", "connect", *_NEURON, *_IMAGES),
+}
+# Fields that came after the first records: at their default they do not change the key of a training of an MLP.
+_LATER = ("family", "optimizer", "momentum", "nesterov", "lr_end", "label_smoothing", "clip", "precision", "compile")
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "family": get_args(Family),
+    "method": get_args(Method),
+    "slope": tuple(SLOPES),
+    "schedule": get_args(Schedule),
+    "optimizer": get_args(Optimizer),
+    "precision": ("float32", "bfloat16"),
+    "stem": ("cifar", "imagenet"),
+    "connect": ("add", "and", "iand"),
+    "neuron": ("if", "lif"),
+    "reset": ("hard", "soft"),
+    "augment": get_args(Augment),
+}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train an MLP on a table.
+    """How to train a network with 0/1 activations.
 
-    method: htaf; ste (straight-through); ss (scaled sigmoid); relu (real-valued, no exact step).
+    family: mlp (tables); dhn (WideResNet with the step for its activation), bnn (Bi-Real Net), snn (SEW-ResNet).
+    method: htaf; ste (straight-through); ss (scaled sigmoid); relu (real-valued, no exact step; for snn the network of
+        the same shape with ReLU and one time step; not for bnn).
     alpha0, alpha1: HTAF's pair at the end of training.
     beta: the scaled sigmoid's at the end of training.
     slope: the straight-through's.
     sharpen: move the pair or beta geometrically from a soft start to its final value (htaf and ss).
     start: where sharpening starts, a pair or one beta; None: half of alpha0 with alpha0 alpha1 = 2, or beta = 2.
     sharpen_fraction: share of the epochs over which it moves.
-    hidden, batch_norm: the MLP.
-    epochs, batch_size, lr, weight_decay: of AdamW (Adam when weight_decay is 0); lr is the highest of the schedule.
-    schedule: one_cycle, cosine or constant.
+    hidden, batch_norm: mlp.
+    depth: dhn 6 n + 4; bnn 18 or 34; snn 18, 34 or 50.
+    width: dhn the widening factor k; bnn and snn the channels of the first stage.
+    dropout: dhn. stem: bnn and snn, cifar (3x3, stride 1, no pooling) or imagenet.
+    steps, connect, neuron, tau, reset, detach_reset, exact_reset: snn, see `htaf.neurons` and `SEWResNet`.
+    augment: of the training images, see `htaf.data.augment`.
+    train_images, validation_images: so many, balanced over the classes, out of the training part; train_images = 0
+        takes all that validation leaves, and validation_images below 1 is a share.
+    epochs, batch_size, lr, weight_decay: lr is the highest of the schedule.
+    optimizer: adamw, adam (weight decay as L2), or sgd with momentum and nesterov.
+    schedule: one_cycle, cosine or linear (down to lr_end), constant; moved every step.
+    label_smoothing: of the cross-entropy. clip: largest L2 norm of the gradient, 0 for none.
+    precision: bfloat16 is mixed precision (autocast); weights and what is reported stay float32.
+    compile: run the training steps through torch.compile.
     patience: stop after so many epochs without a lower validation loss of the exact network, counted from the end of
         sharpening; 0 never stops. The weights of the best epoch are kept in any case.
     """
@@ -51,15 +93,36 @@ class Recipe:
     batch_size: int = 128
     lr: float = 3e-3
     weight_decay: float = 0.0
-    schedule: Literal["one_cycle", "cosine", "constant"] = "one_cycle"
+    schedule: Schedule = "one_cycle"
     patience: int = 25
+    family: Family = "mlp"
+    depth: int = 18
+    width: int = 64
+    dropout: float = 0.0
+    stem: Literal["cifar", "imagenet"] = "cifar"
+    steps: int = 4
+    connect: Literal["add", "and", "iand"] = "add"
+    neuron: Literal["if", "lif"] = "if"
+    tau: float = 2.0
+    reset: Literal["hard", "soft"] = "hard"
+    detach_reset: bool = True
+    exact_reset: bool = False
+    augment: Augment = "crop-flip"
+    train_images: int = 0
+    validation_images: float = 0.1
+    optimizer: Optimizer = "adamw"
+    momentum: float = 0.9
+    nesterov: bool = False
+    lr_end: float = 0.0
+    label_smoothing: float = 0.0
+    clip: float = 0.0
+    precision: Literal["float32", "bfloat16"] = "float32"
+    compile: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("alpha0", "alpha1", "beta", "sharpen_fraction", "lr", "weight_decay"):  # 2 and 2.0 are one recipe
-            object.__setattr__(self, name, float(getattr(self, name)))
-        for name in ("sharpen", "batch_norm"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        for field in fields_of(self):  # 2 and 2.0 are one recipe
+            if field.type == "float":
+                object.__setattr__(self, field.name, float(getattr(self, field.name)))
         object.__setattr__(self, "hidden", tuple(self.hidden))
         if self.start is not None:
             object.__setattr__(self, "start", tuple(float(v) for v in self.start))
@@ -68,21 +131,38 @@ class Recipe:
             if not ok:
                 raise ValueError(f"{what}, got {got}")
 
-        expect(self.method in get_args(Method), f"method must be one of {get_args(Method)}", repr(self.method))
-        expect(self.slope in SLOPES, f"slope must be one of {tuple(SLOPES)}", repr(self.slope))
-        schedules = ("one_cycle", "cosine", "constant")
-        expect(self.schedule in schedules, f"schedule must be one of {schedules}", repr(self.schedule))
+        for field in fields_of(self):
+            name, value = field.name, getattr(self, field.name)
+            if field.type == "bool":
+                expect(isinstance(value, bool), f"{name} must be true or false", repr(value))
+            if field.type == "int":
+                expect(isinstance(value, int) and not isinstance(value, bool), f"{name} must be an integer", value)
+        for name, known in _CHOICES.items():
+            expect(getattr(self, name) in known, f"{name} must be one of {known}", repr(getattr(self, name)))
         for name in ("alpha0", "alpha1", "beta", "lr"):
             expect(0 < getattr(self, name) < math.inf, f"{name} must be > 0 and finite", getattr(self, name))
-        expect(0 <= self.weight_decay < math.inf, "weight_decay must be >= 0 and finite", self.weight_decay)
-        for name in ("epochs", "batch_size", "patience"):
-            expect(isinstance(getattr(self, name), int), f"{name} must be an integer", getattr(self, name))
-        for name in ("epochs", "batch_size"):
+        for name in ("weight_decay", "clip"):
+            expect(0 <= getattr(self, name) < math.inf, f"{name} must be >= 0 and finite", getattr(self, name))
+        for name in ("dropout", "momentum", "label_smoothing"):
+            expect(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)", getattr(self, name))
+        expect(0 <= self.lr_end <= self.lr, f"lr_end must lie in [0, lr = {self.lr}]", self.lr_end)
+        for name in ("epochs", "batch_size", "width", "steps"):
             expect(getattr(self, name) >= 1, f"{name} must be >= 1", getattr(self, name))
-        expect(self.patience >= 0, "patience must be >= 0", self.patience)
+        for name in ("patience", "train_images"):
+            expect(getattr(self, name) >= 0, f"{name} must be >= 0", getattr(self, name))
+        share = 0 < self.validation_images < 1 or self.validation_images % 1 == 0 < self.validation_images
+        expect(share, "validation_images must be a number of images or a share below 1", self.validation_images)
         sizes = len(self.hidden) > 0 and all(isinstance(size, int) and size >= 1 for size in self.hidden)
         expect(sizes, "hidden sizes must be integers >= 1", self.hidden)
-        expect(not self.batch_norm or self.batch_size >= 2, "batch_size must be >= 2 with batch_norm", self.batch_size)
+        normalised = self.batch_norm or self.family != "mlp"
+        expect(not normalised or self.batch_size >= 2, "batch_size must be >= 2 with batch_norm", self.batch_size)
+        expect(1 < self.tau < math.inf, "tau must be > 1 and finite", self.tau)
+        if self.family == "dhn":
+            expect(self.depth >= 10 and self.depth % 6 == 4, "depth of a dhn must be 6 n + 4 >= 10", self.depth)
+        elif self.family != "mlp":
+            known = (18, 34) if self.family == "bnn" else (18, 34, 50)
+            expect(self.depth in known, f"depth of a {self.family} must be one of {known}", self.depth)
+        expect((self.family, self.method) != ("bnn", "relu"), "method of a bnn must be htaf, ste or ss", "'relu'")
         self.sharpening()  # raises for a bad start or fraction
 
     def sharpening(self) -> Geometric | None:
@@ -95,35 +175,55 @@ class Recipe:
     def activation(self) -> dict[str, Any]:
         """The activation at the end of training, as `models.build.activation` takes it."""
         names = {"htaf": ("alpha0", "alpha1"), "ss": ("beta",), "ste": ("slope",), "relu": ()}[self.method]
-        return {"method": self.method, **{name: getattr(self, name) for name in names}}
+        bipolar = {"bipolar": True} if self.family == "bnn" else {}
+        return {"method": self.method, **{name: getattr(self, name) for name in names}, **bipolar}
+
+    def model(self, inputs: dict[str, int], outputs: int) -> dict[str, Any]:
+        """The network as `models.build.build` takes it.
+
+        Args:
+            inputs: {"in_features": n} of a table, {"in_channels": n} of images.
+            outputs: classes, or 1 for a regression.
+        """
+        shared = {**inputs, "out_features": outputs, "activation": self.activation()}
+        match self.family:
+            case "mlp":
+                return {"kind": "mlp", **shared, "hidden": list(self.hidden), "batch_norm": self.batch_norm}
+            case "dhn":
+                names = ("depth", "width", "dropout")
+                return {"kind": "wide_resnet", **shared, **{name: getattr(self, name) for name in names}}
+            case "bnn":
+                return {
+                    "kind": "bireal",
+                    **shared,
+                    **{name: getattr(self, name) for name in ("depth", "width", "stem")},
+                }
+        names = ("depth", "width", "stem", "connect")
+        steps = 1 if self.method == "relu" else self.steps
+        neuron = {n: getattr(self, n) for n in ("reset", "detach_reset", "exact_reset")} | {"kind": self.neuron}
+        neuron |= {"tau": self.tau} if self.neuron == "lif" else {}
+        return {
+            "kind": "sew_resnet",
+            **shared,
+            **{n: getattr(self, n) for n in names},
+            "steps": steps,
+            "neuron": neuron,
+        }
 
     def identity(self) -> dict[str, Any]:
         """The fields that bear on the result: two recipes with the same identity train the same network."""
-        unused = {f for fields in ACTIVATION_FIELDS.values() for f in fields} - set(ACTIVATION_FIELDS[self.method])
-        fields = {k: v for k, v in asdict(self).items() if k not in unused}
+        unused = _others(ACTIVATION_FIELDS, self.method) | _others(FAMILY_FIELDS, self.family)
         if self.sharpening() is None:
-            fields = {k: v for k, v in fields.items() if k not in ("start", "sharpen_fraction")}
-        return fields
+            unused |= {"start", "sharpen_fraction"}
+        if self.optimizer != "sgd":
+            unused |= {"momentum", "nesterov"}
+        if self.family == "snn" and self.neuron == "if":
+            unused |= {"tau"}
+        if self.family == "mlp":
+            unused |= {f.name for f in fields_of(self) if f.name in _LATER and getattr(self, f.name) == f.default}
+        return {k: v for k, v in asdict(self).items() if k not in unused}
 
 
-def tabular_mlp() -> Recipe:
-    """The default for tables: (2, 11) from a soft start, batch norm, one cycle up to 3e-3, at most 100 epochs."""
-    return Recipe()
-
-
-def tabular_paper() -> Recipe:
-    """As the paper words it: Adam 1e-3, constant, no sharpening and no batch norm, 1,000 epochs."""
-    return Recipe(sharpen=False, batch_norm=False, epochs=1000, lr=1e-3, schedule="constant", patience=0)
-
-
-def tabular_quick() -> Recipe:
-    """The demo's: 30 epochs."""
-    return Recipe(epochs=30, patience=0)
-
-
-RecipeName = Literal["tabular-mlp", "tabular-paper", "tabular-quick"]
-RECIPES: dict[RecipeName, Callable[[], Recipe]] = {
-    "tabular-mlp": tabular_mlp,
-    "tabular-paper": tabular_paper,
-    "tabular-quick": tabular_quick,
-}
+def _others(fields: dict[str, tuple[str, ...]], chosen: str) -> set[str]:
+    """Fields that only the alternatives of the chosen one read."""
+    return {name for names in fields.values() for name in names} - set(fields[chosen])

@@ -45,6 +45,7 @@ def summary_row(
         "candidates": len(choice.trials),
         "trials": list(choice.trials),
         "seconds": round(math.fsum(r["seconds"] for r in records), 1),
+        "cpu_seconds": _summary([r.get("cpu_seconds") for r in records]),
     }
 
 
@@ -60,23 +61,25 @@ def _summary(values: list[float | None]) -> dict[str, Any] | None:
 def markdown(report: dict[str, Any]) -> str:
     """The report as a table that people read."""
     plan = report["plan"]
-    lines = [
-        f"# {report['study']}",
-        "",
-        "| data | metric | method | exact | smooth | reference | candidates | chosen |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    images = plan["base"].get("family", "mlp") != "mlp"
+    titles = ["data", "metric", "method", "exact", "smooth", "reference", "candidates", "chosen"]
+    titles += ["CPU seconds a run"] if images else []
+    lines = [f"# {report['study']}", "", *([_scale(plan), ""] if images else [])]
+    lines += ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
     for row in report["rows"]:
         figures = [_figure(row[k], plan["splits"]) for k in ("exact", "smooth", "reference")]
         chosen = ", ".join(f"{k}={v}" for k, v in _chosen(row, plan).items())
         if row["method"] == "htaf" and row["recipe"]["alpha1"] <= SATURATION:
             chosen += " (alpha1 <= ln 99: binarity 0)"
         cells = [row["data"], row["metric"], row["method"], *figures, row["candidates"], chosen]
+        if images:
+            cells.append("-" if row["cpu_seconds"] is None else f"{row['cpu_seconds']['mean']:.0f}")
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     lines += [
         "",
-        f"Mean (standard error) of the test metric over {plan['splits']} splits; the recipe of each row was chosen",
-        "on the validation part of split 0. exact: the hardened network; smooth: the same weights before hardening.",
+        f"Mean (standard error) of the test metric over {plan['splits']} {'seeds' if images else 'splits'}; the recipe "
+        f"of each row was chosen on the validation part {'with seed' if images else 'of split'} 0.",
+        "exact: the hardened network; smooth: the same weights before hardening.",
         "",
     ]
     for entry in report["measured"]:
@@ -86,6 +89,22 @@ def markdown(report: dict[str, Any]) -> str:
         lines.append("The cells come from more than one commit: compare rows with care.")
     lines += [f"Failed: {message}" for message in report["failures"]]
     return "\n".join(lines) + "\n"
+
+
+def _scale(plan: dict[str, Any]) -> str:
+    """How large the networks and their data were: no figure of images may be read without it."""
+    base = plan["base"]
+    network = {"dhn": "WideResNet", "bnn": "Bi-Real Net", "snn": "SEW-ResNet"}[base["family"]]
+    train = f"{base['train_images']:,}" if base["train_images"] else "all other"
+    share = base["validation_images"]
+    held = f"{share:,.0f}" if share >= 1 else f"{share:.0%} of the"
+    steps = f", T = {base['steps']}" if base["family"] == "snn" else ""
+    short = f" ({plan['search_epochs']} a candidate)" if "search_epochs" in plan else ""
+    return (
+        f"{network}, depth {base['depth']}, width {base['width']}{steps}; {train} training and {held} validation "
+        f"images, the whole test part; {base['epochs']} epochs{short}, {base['precision']}. "
+        "References are at the paper's scale."
+    )
 
 
 def _chosen(row: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:

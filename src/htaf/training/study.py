@@ -32,11 +32,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sqlalchemy.exc import SQLAlchemyError
 
 from htaf._errors import HtafError
-from htaf.data.tabular import Table, load
+from htaf.data import images, tabular
 from htaf.runs import content_hash, to_json, write_atomic
 from htaf.training.fit import fit, run_identity
-from htaf.training.metrics import LOWER_IS_BETTER, headline
+from htaf.training.metrics import LOWER_IS_BETTER
 from htaf.training.plan import Plan, Source
+from htaf.training.problems import Data, headline_of
 from htaf.training.recipe import Recipe
 from htaf.training.report import Choice, markdown, score, summary_row
 
@@ -53,19 +54,29 @@ class Cell:
     seed: int
     source: Source
     data_dir: str | None = None
+    test: bool = True
 
-    def key(self, table: Table) -> str:
+    @property
+    def data(self) -> Data:
+        """What it trains on, loaded once a process."""
+        return data_of(self.source, self.recipe.family == "mlp", self.data_dir)
+
+    def key(self) -> str:
         """The key of its run: the data count by their fingerprint, not by where they lie."""
-        return content_hash(run_identity(self.recipe, table, self.seed, self.source.split))
+        return content_hash(run_identity(self.recipe, self.data, self.seed, self.source.split, test=self.test))
 
     def __str__(self) -> str:
         return f"{self.source.label}, {self.recipe.method}, seed {self.seed}"
 
 
 @functools.lru_cache(maxsize=8)
-def table_of(source: Source, data_dir: str | None) -> Table:
-    """The table of a source, loaded once a process."""
-    return load(source.name, target=source.target, task=source.task, drop_empty=source.drop_empty, data_dir=data_dir)
+def data_of(source: Source, table: bool, data_dir: str | None) -> Data:
+    """The table or the images of a source."""
+    if not table:
+        return images.load(source.name, size=source.size, data_dir=data_dir)
+    return tabular.load(
+        source.name, target=source.target, task=source.task, drop_empty=source.drop_empty, data_dir=data_dir
+    )
 
 
 def run_cells(
@@ -93,7 +104,7 @@ def run_cells(
         StudyError: a worker process died. KeyboardInterrupt: stopped; what is finished is stored, what was running
             resumes from its last checkpoint.
     """
-    keys = {cell: cell.key(table_of(cell.source, cell.data_dir)) for cell in cells}
+    keys = {cell: cell.key() for cell in cells}
     records = {cell: record for cell, key in keys.items() if (record := read_cell(out, key)) is not None}
     first_of = {key: cell for cell, key in reversed(keys.items()) if cell not in records}
     failures: dict[Cell, str] = {}
@@ -139,10 +150,10 @@ def run_cells(
 def compute_cell(cell: Cell, out: Path, key: str) -> dict[str, Any]:
     """Train one cell in its work folder, store its record, drop the folder. Runs in a worker."""
     work = out / "work" / key
-    table = table_of(cell.source, cell.data_dir)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        run = fit(cell.recipe, table, work, seed=cell.seed, mode=cell.source.split, device="cpu")
+        mode, test = cell.source.split, cell.test
+        run = fit(cell.recipe, cell.data, work, seed=cell.seed, mode=mode, device="cpu", test=test)
     write_atomic(cell_path(out, key), to_json(run.record))
     shutil.rmtree(work, ignore_errors=True)
     return run.record
@@ -274,12 +285,12 @@ def _search(
     """All searches side by side: ask, compute, tell. A trial that was running when the study stopped is asked again."""
     studies, failures, failed_before = {}, {}, {}
     for source, method in pairs:
-        table = table_of(source, data_dir)
+        data = data_of(source, plan.base.family == "mlp", data_dir)
         study = optuna.create_study(
-            study_name=f"{plan.name}/{source.label}/{method}/{content_hash([plan.describe(), table.fingerprint])}",
+            study_name=f"{plan.name}/{source.label}/{method}/{content_hash([plan.describe(), data.fingerprint])}",
             storage=storage,
             sampler=plan.sampler(method),
-            direction="minimize" if headline(table.task, len(table.classes)) in LOWER_IS_BETTER else "maximize",
+            direction="minimize" if headline_of(data) in LOWER_IS_BETTER else "maximize",
             load_if_exists=True,
         )
         failed_before[source, method] = _prepare(plan, method, study)
@@ -292,7 +303,8 @@ def _search(
         ]
         if not asked:
             break
-        cells = [Cell(plan.recipe(pair[1], trial.params), 0, pair[0], data_dir) for pair, trial in asked]
+        test = plan.search_sees_test
+        cells = [Cell(plan.trial(pair[1], trial.params), 0, pair[0], data_dir, test) for pair, trial in asked]
         records, failed = run(cells, title="search")
         failures |= failed
         for (pair, trial), cell in zip(asked, cells, strict=True):

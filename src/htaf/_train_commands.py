@@ -1,0 +1,226 @@
+"""`htaf train tabular|dhn|bnn|snn`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table as TextTable
+from tyro.conf import OmitArgPrefixes, arg
+
+from htaf._console import UsageError, check_seed, figures, print_json, say_notes
+from htaf.models.build import Method, SlopeName
+from htaf.training.recipe import ACTIVATION_FIELDS, FAMILY_FIELDS, Augment, Family, Optimizer, Recipe, Schedule
+from htaf.training.recipes import TABULAR, ImageName, TabularName, image_recipe
+
+train = tyro.extras.SubcommandApp()
+
+Json = Annotated[bool, arg(help="Print JSON for programs instead of a table.")]
+Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where to train.")]
+DataDir = Annotated[str | None, arg(help="Folder of the named data sets, before HTAF_DATA.", metavar="DIR")]
+Task = Annotated[
+    Literal["regression", "classification"] | None, arg(help="Instead of the task inferred from the target.")
+]
+Out = Annotated[Path, arg(help="Run folder: new, or the same run to resume.", metavar="DIR")]
+Seconds = Annotated[float, arg(help="Least time between checkpoints: what a kill can cost.")]
+ImageSource = Annotated[
+    str,
+    arg(help="cifar10, cifar100, tiny-imagenet, cub, digits, or a folder of class folders.", metavar="NAME_OR_PATH"),
+]
+
+
+def own(text: str) -> Any:
+    """Help of a flag whose default is the recipe's own value."""
+    return arg(help=text, help_behavior_hint="(default: as the recipe)")
+
+
+@dataclasses.dataclass
+class Overrides:
+    """Fields of the recipe to change; see `htaf.training.recipe.Recipe`."""
+
+    method: Annotated[Method | None, own("HTAF, straight-through, scaled sigmoid, ReLU.")] = None
+    epochs: Annotated[int | None, own("Most epochs.")] = None
+    alpha0: Annotated[float | None, own("HTAF: width of the tails, > 0.")] = None
+    alpha1: Annotated[float | None, own("HTAF: > 0; the slope at 0 is alpha0 alpha1 / 4.")] = None
+    beta: Annotated[float | None, own("Scaled sigmoid: > 0.")] = None
+    slope: Annotated[SlopeName | None, own("Straight-through: backward slope.")] = None
+    sharpen: Annotated[bool | None, own("Move the parameters from a soft start to their final values.")] = None
+    start: Annotated[tuple[float, ...] | None, own("Where sharpening starts: a pair, or one beta.")] = None
+    sharpen_fraction: Annotated[float | None, own("Share of the epochs over which it moves.")] = None
+    lr: Annotated[float | None, own("Highest learning rate.")] = None
+    batch_size: Annotated[int | None, own("Rows or images a step.")] = None
+    weight_decay: Annotated[float | None, own("Of the optimizer.")] = None
+    schedule: Annotated[Schedule | None, own("Of the learning rate.")] = None
+    optimizer: Annotated[Optimizer | None, own("sgd takes momentum.")] = None
+    label_smoothing: Annotated[float | None, own("Of the cross-entropy.")] = None
+    clip: Annotated[float | None, own("Largest L2 norm of the gradient; 0: none.")] = None
+    precision: Annotated[Literal["float32", "bfloat16"] | None, own("bfloat16: mixed.")] = None
+    compile: Annotated[bool | None, own("Run the steps through torch.compile.")] = None
+    patience: Annotated[
+        int | None,
+        own("Stop after so many epochs without a better exact network, counted from the end of sharpening; 0 never."),
+    ] = None
+
+    def apply(self, base: Recipe) -> Recipe:
+        """The recipe with these changes; raises UsageError for a bad value or one that it does not read."""
+        changes = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+        try:
+            recipe = dataclasses.replace(base, **changes)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        for what, chosen, fields in (
+            ("method", recipe.method, ACTIVATION_FIELDS),
+            ("family", recipe.family, FAMILY_FIELDS),
+        ):
+            known = {field for names in fields.values() for field in names}
+            if unread := sorted((changes.keys() & known) - set(fields[chosen])):
+                flags = ", ".join("--" + u.replace("_", "-") for u in unread)
+                raise UsageError(f"{what} {chosen} does not read {flags}")
+        return recipe
+
+
+@dataclasses.dataclass
+class TabularOverrides(Overrides):
+    """Those of an MLP too."""
+
+    hidden: Annotated[tuple[int, ...] | None, own("Sizes of the hidden layers.")] = None
+    batch_norm: Annotated[bool | None, own("Normalise the pre-activations.")] = None
+
+
+@dataclasses.dataclass
+class ImageOverrides(Overrides):
+    """Those of the image families too."""
+
+    depth: Annotated[int | None, own("dhn: 6 n + 4; bnn: 18 or 34; snn: 18, 34 or 50.")] = None
+    width: Annotated[int | None, own("dhn: widening factor; bnn, snn: channels of the first stage.")] = None
+    dropout: Annotated[float | None, own("dhn: between the convolutions of a block.")] = None
+    stem: Annotated[Literal["cifar", "imagenet"] | None, own("bnn, snn: first layers.")] = None
+    steps: Annotated[int | None, own("snn: time steps T.")] = None
+    connect: Annotated[Literal["add", "and", "iand"] | None, own("snn: how a block meets its shortcut.")] = None
+    neuron: Annotated[Literal["if", "lif"] | None, own("snn: integrate-and-fire, leaky or not.")] = None
+    tau: Annotated[float | None, own("snn: membrane time constant of lif, in steps.")] = None
+    reset: Annotated[Literal["hard", "soft"] | None, own("snn: to zero, or by subtraction.")] = None
+    detach_reset: Annotated[bool | None, own("snn: no gradient through the reset.")] = None
+    exact_reset: Annotated[bool | None, own("snn: reset by the exact step.")] = None
+    augment: Annotated[Augment | None, own("Of the training images.")] = None
+    train_images: Annotated[int | None, own("So many, class-balanced; 0: all.")] = None
+    validation_images: Annotated[float | None, own("So many, class-balanced; below 1: a share.")] = None
+
+
+@train.command(name="tabular")
+def train_tabular(
+    *,
+    data: Annotated[
+        str, arg(help="wine, abalone, churn, fico, digits, or a CSV or Parquet file.", metavar="NAME_OR_PATH")
+    ],
+    out: Out,
+    target: Annotated[str | None, arg(help="Target column of a file.")] = None,
+    task: Task = None,
+    seed: Annotated[int, arg(help="Of the split, the weights and the order of the batches.")] = 0,
+    recipe: Annotated[TabularName, arg(help="What the other flags start from.")] = "tabular-mlp",
+    overrides: OmitArgPrefixes[TabularOverrides] = TabularOverrides(),  # noqa: B008
+    split: Annotated[Literal["random", "grouped"], arg(help="grouped keeps repeated rows on one side.")] = "random",
+    drop_empty: Annotated[bool, arg(help="fico: leave out the 588 rows without any record.")] = False,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    checkpoint_seconds: Seconds = 5.0,
+    json: Json = False,
+) -> None:
+    """Train an MLP with 0/1 activations on a table; smooth and exact results, and the gap."""
+    chosen = overrides.apply(TABULAR[recipe]())
+    check_seed(seed)
+    from htaf.data.named import is_named
+    from htaf.data.tabular import load
+
+    source = _source(data, is_named(data), data_dir) | {"target": target, "task": task, "drop_empty": drop_empty}
+
+    def read() -> Any:
+        return load(data, target=target, task=task, data_dir=data_dir, drop_empty=drop_empty)
+
+    options = {"seed": seed, "mode": split, "device": device, "checkpoint_seconds": checkpoint_seconds}
+    _train(chosen, read, out, source, options, json)
+
+
+def _image_command(family: Family, text: str) -> None:
+    """Register `htaf train FAMILY`."""
+
+    def command(
+        *,
+        data: ImageSource,
+        out: Out,
+        seed: Annotated[int, arg(help="Of the weights and the order of the batches.")] = 0,
+        recipe: Annotated[
+            ImageName | None,
+            arg(help="What the other flags start from; reduced: 5,000 images, small enough for two cores.",
+                help_behavior_hint="(default: cifar100 for cifar100, else cifar10)"),
+        ] = None,
+        overrides: OmitArgPrefixes[ImageOverrides] = ImageOverrides(),  # noqa: B008
+        size: Annotated[int | None, arg(help="Height and width to which images from files are scaled.")] = None,
+        workers: Annotated[int, arg(help="Processes that read images from files.")] = 0,
+        data_dir: DataDir = None,
+        device: Device = "auto",
+        checkpoint_seconds: Seconds = 30.0,
+        json: Json = False,
+    ) -> None:  # fmt: skip
+        name: ImageName = recipe or ("cifar100" if data.lower() == "cifar100" else "cifar10")
+        chosen = overrides.apply(image_recipe(family, name))
+        check_seed(seed)
+        from htaf.data.images import is_named, load
+
+        source = _source(data, is_named(data), data_dir) | {"size": size}
+        options = {"seed": seed, "device": device, "workers": workers, "checkpoint_seconds": checkpoint_seconds}
+        _train(chosen, lambda: load(data, data_dir=data_dir, size=size), out, source, options, json)
+
+    command.__doc__ = text
+    train.command(command, name=family)
+
+
+_image_command("dhn", "Train a WideResNet with 0/1 activations on images; smooth and exact results, and the gap.")
+_image_command(
+    "bnn", "Train a Bi-Real Net, binary activations and weights, on images; smooth and exact results, and the gap."
+)
+_image_command("snn", "Train a SEW-ResNet of spiking neurons on images; smooth and exact results, and the gap.")
+
+
+def _train(
+    recipe: Recipe,
+    read: Callable[[], Any],
+    out: Path,
+    source: Mapping[str, Any],
+    options: Mapping[str, Any],
+    json: bool,
+) -> None:
+    """Load, train, print."""
+    from htaf.runs import read_record
+    from htaf.training.fit import fit
+
+    before = read_record(out)
+    data = read()
+    say_notes(data.notes)
+    run = fit(recipe, data, out, source=source, progress=True, **options)
+    say_notes(run.record["notes"][len(data.notes) :])
+    if before is not None and before["status"] == "finished":
+        say_notes([f"{out} was finished before (commit {before['commit']}): delete it to train again"])
+    if json:
+        return print_json(run.record)
+    metrics, name = run.record["metrics"], run.record["headline"]
+    best = f"best epoch {run.record['best_epoch']}"
+    text = TextTable(title=f"{data.name}: {name} ({recipe.method}, {best})", title_justify="left")
+    for column in ("part", "rows", "smooth", "exact", "gap"):
+        text.add_column(column, justify="left" if column == "part" else "right")
+    for part in ("validation", "test"):
+        smooth = metrics["smooth"][part][name]
+        exact = metrics["exact"][part][name] if metrics["exact"] else None
+        text.add_row(part, str(run.record["rows"][part]), *figures(smooth, exact))
+    Console().print(text)
+    return print(f"run folder: {out}")
+
+
+def _source(data: str, named: bool, data_dir: str | None) -> dict[str, Any]:
+    """Where the data came from, in a form that holds from any working folder."""
+    name = data if named else str(Path(data).resolve())
+    return {"name": name, "data_dir": None if data_dir is None else str(Path(data_dir).resolve())}

@@ -1,0 +1,172 @@
+"""Random changes to batches of images, each a function of an explicit generator; vectorised on uint8."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float64, Int64, UInt8
+from torch import Generator, Tensor
+from torch.nn.functional import grid_sample, pad
+
+from htaf.data.augmix import augmix
+
+Augment = Literal["none", "flip", "crop-flip", "augmix", "resized-crop-flip"]
+PAD_SHARE = 8  # "crop-flip" pads by size // 8: 4 pixels at 32
+AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # of "resized-crop-flip", as torchvision's RandomResizedCrop
+
+
+def augment(preset: Augment, images: UInt8[Tensor, "b c h w"], key: int) -> UInt8[Tensor, "b c h w"]:
+    """A preset, with every random draw a function of `key` (and of the number and size of the images).
+
+    "none": nothing. "flip": each image mirrored left to right with probability 1/2. "crop-flip": zero padding by
+    size // 8, a random window of the original size, then "flip". "augmix": "crop-flip", then AugMix; the
+    Jensen-Shannon loss of its paper is not part of it. "resized-crop-flip": a window of 8% to 100% of the area and
+    an aspect ratio of 3/4 to 4/3, enlarged to the original size, then "flip". Each image has its own draws.
+
+    Args:
+        preset: one of the names.
+        images: uint8 [b, C, H, W].
+        key: one for each batch, >= 0; the same key gives the same draws.
+    Returns:
+        uint8 [b, C, H, W].
+    Raises:
+        ValueError: an unknown preset, or a negative key.
+    """
+    check_preset(preset)
+    generator = generator_of(key)
+    if preset == "none" or not len(images):
+        return images
+    match preset:
+        case "flip":
+            return torch.where(
+                _coins(len(images), generator).to(images.device)[:, None, None, None], images.flip(3), images
+            )
+        case "crop-flip":
+            return crop_flip(images, generator)
+        case "augmix":
+            return augmix(crop_flip(images, generator), generator)
+        case _:
+            return resized_crop_flip(images, generator)
+
+
+def check_preset(preset: str) -> None:
+    """Raises ValueError for an unknown preset."""
+    if preset not in get_args(Augment):
+        raise ValueError(f"augment: expected one of {', '.join(get_args(Augment))}, got {preset!r}")
+
+
+def generator_of(key: int) -> Generator:
+    """A generator for a key; keys that differ in one bit give unrelated draws.
+
+    Args:
+        key: a whole number >= 0, of any size.
+    """
+    if key < 0:
+        raise ValueError(f"key must be >= 0, got {key}")
+    seed = np.random.SeedSequence(key).generate_state(1, np.uint64)  # the generator itself wants a well mixed seed
+    return Generator("cpu").manual_seed(int(seed[0]) >> 1)
+
+
+def crop_flip(images: UInt8[Tensor, "b c h w"], generator: Generator) -> UInt8[Tensor, "b c h w"]:
+    """A random window of each padded image, mirrored with probability 1/2.
+
+    Args:
+        images: uint8 [b, C, H, W]; min(H, W) // 8 zeros are added on each side.
+        generator: gives the draws.
+    Returns:
+        uint8 [b, C, H, W].
+    """
+    margin = min(images.shape[2:]) // PAD_SHARE
+    offsets = torch.randint(0, 2 * margin + 1, (2, len(images)), generator=generator, device=generator.device)
+    return crop(images, margin, offsets[0], offsets[1], _coins(len(images), generator))
+
+
+def crop(
+    images: UInt8[Tensor, "b c h w"],
+    margin: int,
+    top: Int64[Tensor, " b"],
+    left: Int64[Tensor, " b"],
+    flip: Bool[Tensor, " b"],
+) -> UInt8[Tensor, "b c h w"]:
+    """Given windows of the padded images, mirrored where `flip` says so.
+
+    Args:
+        images: uint8 [b, C, H, W].
+        margin: zeros added on each side, in pixels.
+        top, left: int64 [b], where each window begins, 0 to 2 * margin.
+        flip: bool [b].
+    Returns:
+        uint8 [b, C, H, W].
+    """
+    count, channels, height, width = images.shape
+    padded = pad(images, (margin, margin, margin, margin)) if margin else images
+    columns = torch.arange(width, device=left.device)
+    columns = torch.where(flip[:, None], width - 1 - columns, columns) + left[:, None]
+    rows = torch.arange(height, device=top.device) + top[:, None]
+    places = rows[:, :, None] * (width + 2 * margin) + columns[:, None, :]
+    index = places.view(count, 1, -1).expand(-1, channels, -1).to(images.device)
+    return padded.reshape(count, channels, -1).gather(2, index).view(images.shape)
+
+
+def resized_crop_flip(images: UInt8[Tensor, "b c h w"], generator: Generator) -> UInt8[Tensor, "b c h w"]:
+    """A random window of each image, enlarged to the whole (bilinear), mirrored with probability 1/2.
+
+    Area and logarithm of the aspect ratio are uniform; of ten draws the first that fits is taken, else the whole
+    image.
+
+    Args:
+        images: uint8 [b, C, H, W].
+        generator: gives the draws.
+    Returns:
+        uint8 [b, C, H, W].
+    """
+    count, _, height, width = images.shape
+    area, ratio, down, across = _uniform(4, count, TRIES, generator=generator).unbind()
+    area = height * width * (AREA[0] + (AREA[1] - AREA[0]) * area)
+    ratio = RATIO[0] * (RATIO[1] / RATIO[0]) ** ratio
+    wide, tall = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
+    fits = (wide >= 1) & (wide <= width) & (tall >= 1) & (tall <= height)
+    first = fits.to(torch.int8).argmax(1, keepdim=True)  # of equal values the first
+    found = fits.any(1)
+    tall, wide, down, across = (values.gather(1, first)[:, 0] for values in (tall, wide, down, across))
+    tall, wide = torch.where(found, tall, height), torch.where(found, wide, width)
+    top, left = (down * (height - tall + 1)).floor(), (across * (width - wide + 1)).floor()
+    return enlarge(images, torch.stack((top, left, tall, wide), 1).long(), _coins(count, generator))
+
+
+def enlarge(
+    images: UInt8[Tensor, "b c h w"], windows: Int64[Tensor, "b 4"], flip: Bool[Tensor, " b"]
+) -> UInt8[Tensor, "b c h w"]:
+    """Given windows enlarged to the size of the whole image (bilinear, pixel centres aligned at the edges' middle).
+
+    Args:
+        images: uint8 [b, C, H, W].
+        windows: int64 [b, 4]: top, left, height, width in pixels.
+        flip: bool [b], which ones to mirror.
+    Returns:
+        uint8 [b, C, H, W].
+    """
+
+    def places(size: int, begin: Tensor, length: Tensor, mirrored: Tensor | None) -> Tensor:
+        """Where to read, in grid_sample's unit: -1 and 1 are the outer edges of the first and last pixel."""
+        at = (torch.arange(size, device=begin.device) + 0.5) / size
+        at = at.expand(len(begin), size) if mirrored is None else torch.where(mirrored[:, None], 1 - at, at)
+        inside = (at * length[:, None]).clamp_(min=0.5).minimum(length[:, None] - 0.5)  # never beyond the window
+        return (begin[:, None] + inside) * (2 / size) - 1
+
+    top, left, tall, wide = windows.unbind(1)
+    height, width = images.shape[2:]
+    down, across = places(height, top, tall, None), places(width, left, wide, flip)
+    grid = torch.stack(torch.broadcast_tensors(across[:, None, :], down[:, :, None]), 3).to(images.device)
+    sampled = grid_sample(images.to(torch.float32), grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return sampled.round_().to(torch.uint8)
+
+
+def _uniform(*shape: int, generator: Generator) -> Float64[Tensor, "..."]:
+    return torch.rand(*shape, generator=generator, device=generator.device, dtype=torch.float64)
+
+
+def _coins(count: int, generator: Generator) -> Bool[Tensor, " b"]:
+    return _uniform(count, generator=generator) < 0.5

@@ -1,0 +1,223 @@
+"""Folders with one folder of image files for each class, and what every set of image files goes through."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from htaf.data.image_parts import FilePart, Images, Part, as_images
+from htaf.data.image_reading import SUFFIXES, look_all
+from htaf.data.reading import DataError, counted, listed
+
+DEFAULT_SIZE = 224
+SMALL, MEMORY = 64, 2**32  # images up to this size are held in memory, up to so many bytes
+WHOLE = 50_000  # up to so many files all are decoded once at load, beyond that only their headers are read
+TEST_FOLDERS = ("test", "val", "valid", "validation")
+HELD_OUT = 0.2
+
+Listing = list[tuple[str, int]]  # relative names with forward slashes, class numbers
+
+
+def read_folder(folder: Path, size: int | None) -> Images:
+    """A folder in ImageFolder layout.
+
+    FOLDER/class/... has 20% of each class held out as the test part, with a fixed seed; FOLDER/train/class/... takes
+    it from FOLDER/test/class/... or FOLDER/val/class/..., and holds out 20% where neither exists.
+
+    Args:
+        folder: the folder.
+        size: height and width in pixels to which images are brought; None keeps small images of one size, and means
+            224 for all others.
+    Returns:
+        the set; the classes are the folders' names in alphabetical order.
+    Raises:
+        DataError: fewer than two classes, a class without usable images, a class that only the test part has.
+    """
+    folder, notes = folder.resolve(), []
+    train_root, test_name = "", None
+    if _folders(folder / "train"):
+        train_root = "train/"
+        found = [name for name in TEST_FOLDERS if _folders(folder / name)]
+        test_name = found[0] if found else None
+        if found[1:]:
+            notes.append(f"{found[0]!r} is the test part; not used: {listed(found[1:])}")
+    classes = _folders(folder / train_root)
+    if len(classes) < 2:
+        inside = f"only {classes[0]!r}" if classes else "none"
+        raise DataError(f"{folder / train_root}: expected a folder for each of two classes or more, got {inside}")
+    numbers = {name: number for number, name in enumerate(classes)}
+    listing = _listing(folder, train_root, numbers, notes)
+    test_listing: Listing = []
+    if test_name is not None:
+        unknown = [name for name in _folders(folder / test_name) if name not in numbers]
+        if unknown:
+            raise DataError(f"{folder / test_name}: expected the classes of 'train', got {listed(unknown, 5)} too")
+        present = {name: numbers[name] for name in _folders(folder / test_name)}
+        test_listing = _listing(folder, f"{test_name}/", present, notes)
+    return images_from_files(folder.name, folder, classes, listing, test_listing, size, notes)
+
+
+def images_from_files(
+    name: str,
+    folder: Path,
+    classes: Sequence[str],
+    train: Listing,
+    test: Listing,
+    size: int | None,
+    notes: list[str],
+) -> Images:
+    """Checks the files, leaves out those that cannot be read, and makes both parts.
+
+    Args:
+        name: of the set.
+        folder: what the names are relative to.
+        classes: class names in the order of the labels.
+        train, test: names and labels; without any in `test` 20% of each class are held out.
+        size: as in `read_folder`.
+        notes: what is handled is appended.
+    Returns:
+        the set.
+    Raises:
+        DataError: as `read_folder`.
+    """
+    listing = train + test
+    whole = len(listing) <= WHOLE
+    looks = look_all([folder / file for file, _ in listing], whole=whole)
+    bad = [f"{file} ({seen.problem})" for (file, _), seen in zip(listing, looks, strict=True) if seen.problem]
+    if len(bad) * 2 > len(listing):
+        raise DataError(f"{folder}: expected images, got {len(bad):,} of {len(listing):,} unreadable: {listed(bad, 3)}")
+    if bad:
+        notes.append(f"{counted(len(bad), 'unreadable file')} left out: {listed(bad, 5)}")
+    for kind, count in Counter(kind for seen in looks if not seen.problem for kind in seen.handled).items():
+        notes.append(f"{counted(count, 'image')} {HANDLED[kind]}")
+    usable = [entry for entry, seen in zip(listing, looks, strict=True) if not seen.problem]
+    border = sum(not seen.problem for seen in looks[: len(train)])
+    sizes = {seen.size for seen in looks if not seen.problem}
+    labels = torch.tensor([label for _, label in usable], dtype=torch.int64)
+    _check_classes(folder, classes, labels[:border], "training part" if test else "folder")
+    if test:
+        if border == len(usable):
+            raise DataError(f"{folder}: expected images in the test part, got none")
+        absent = [classes[number] for number in range(len(classes)) if number not in labels[border:]]
+        if absent:
+            notes.append(f"no test images of {listed(absent, 5)}")
+        rows, test_rows = torch.arange(border), torch.arange(border, len(usable))
+    else:
+        rows, test_rows = held_out(name, labels, classes, notes)
+    small = len(sizes) == 1 and max(max(sizes)) <= SMALL
+    height, width = next(iter(sizes)) if size is None and small else (size or DEFAULT_SIZE,) * 2
+    if sizes != {(height, width)}:
+        lowest, highest = (tuple(edge(pair[axis] for pair in sizes) for axis in (1, 0)) for edge in (min, max))
+        notes.append(
+            f"images of {lowest[0]} x {lowest[1]} to {highest[0]} x {highest[1]} pixels (width x height) "
+            f"resized and cropped to {width} x {height}"
+        )
+
+    in_memory = max(height, width) <= SMALL and 3 * height * width * len(usable) <= MEMORY
+    if not whole and not in_memory:
+        notes.append(
+            f"{len(listing):,} files: only their headers were checked; a damaged one becomes zeros when it is read, "
+            "with a warning"
+        )
+
+    def part(chosen: Int64[Tensor, " rows"]) -> Part:
+        names = tuple(usable[row][0] for row in chosen.tolist())
+        files = FilePart(folder, names, labels[chosen], (height, width))
+        return files.in_memory() if in_memory else files
+
+    return as_images(name, tuple(classes), part(rows), part(test_rows), notes)
+
+
+HANDLED = {
+    "frames": "with several frames: the first is used",
+    "grey": "in grey: made RGB",
+    "CMYK": "in CMYK: made RGB",
+    "16-bit": "of 16 bits: scaled to 8",
+    "transparent": "with transparency, which is dropped",
+    "turned": "turned upright by the EXIF tag",
+}
+
+
+def held_out(
+    name: str, labels: Int64[Tensor, " n"], classes: Sequence[str], notes: list[str]
+) -> tuple[Int64[Tensor, " train"], Int64[Tensor, " test"]]:
+    """20% of each class, one image at least, chosen with a fixed seed.
+
+    Args:
+        name: of the set, for messages.
+        labels: int64 [n].
+        classes: class names in the order of the labels.
+        notes: says so.
+    Returns:
+        row numbers of the rest and of the held-out part, ascending.
+    Raises:
+        DataError: a class with one image.
+    """
+    test: list[Tensor] = []
+    for number, rows in enumerate(shuffled_by_class(labels, len(classes), 0)):
+        if len(rows) < 2:
+            raise DataError(
+                f"{name}: expected two images or more of {classes[number]!r}, to hold out a test part, got {len(rows)}"
+            )
+        test.append(rows[: max(1, round(len(rows) * HELD_OUT))])
+    taken = torch.zeros(len(labels), dtype=torch.bool)
+    taken[torch.cat(test)] = True
+    notes.append(f"no test part: {HELD_OUT:.0%} of each class held out, {int(taken.sum()):,} images, seeded")
+    return (~taken).nonzero()[:, 0], taken.nonzero()[:, 0]
+
+
+def shuffled_by_class(labels: Int64[Tensor, " n"], classes: int, seed: int) -> list[Int64[Tensor, " rows"]]:
+    """The rows of each class in an order that depends on the seed alone, the same on every machine.
+
+    Args:
+        labels: int64 [n], 0 to classes - 1.
+        classes: how many.
+        seed: >= 0.
+    Returns:
+        int64 [rows of the class] for each class.
+    """
+    # raw words: numpy keeps them stable across versions, as it does not for permutations
+    order = torch.from_numpy(np.argsort(np.random.PCG64(seed).random_raw(len(labels)), kind="stable"))
+    ordered = labels[order]
+    return [order[ordered == number] for number in range(classes)]
+
+
+def _check_classes(folder: Path, classes: Sequence[str], labels: Tensor, where: str) -> None:
+    counts = torch.bincount(labels, minlength=len(classes)).tolist()
+    empty = [name for name, count in zip(classes, counts, strict=True) if not count]
+    if empty:
+        raise DataError(
+            f"{folder}: expected readable images of each class in the {where}, got none of {listed(empty, 5)}"
+        )
+
+
+def _folders(folder: Path) -> list[str]:
+    """Names of the folders inside that may be classes, sorted; hidden ones are not."""
+    if not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] not in "._")
+
+
+def _listing(folder: Path, root: str, numbers: dict[str, int], notes: list[str]) -> Listing:
+    """The image files of each class, at any depth, in alphabetical order."""
+    found: Listing = []
+    others: list[str] = []
+    for name, number in numbers.items():
+        images: list[str] = []
+        for path in sorted((folder / root / name).rglob("*")):
+            relative = path.relative_to(folder)
+            if path.is_dir() or any(step.startswith(".") for step in relative.parts):
+                continue
+            (images if path.suffix.lower() in SUFFIXES else others).append(relative.as_posix())
+        if not images:
+            raise DataError(f"{folder / root / name}: expected image files ({', '.join(SUFFIXES)}), got none")
+        found += [(image, number) for image in images]
+    if others:
+        notes.append(f"{counted(len(others), 'file')} without an image's suffix not used: {listed(others, 3)}")
+    return found

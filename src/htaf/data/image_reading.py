@@ -1,0 +1,206 @@
+"""Image files to uint8 tensors: every kind that PIL reads becomes grey or RGB of one size."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+from torch.utils.data import get_worker_info
+
+from htaf.data.reading import DataError
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+MAX_PIXELS = 89_478_485  # PIL's own limit for a decompression bomb: 256 MiB in RGB
+ORIENTATION = 0x0112  # the EXIF tag
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one file is.
+
+    Attributes:
+        size: (H, W) in pixels, upright.
+        handled: what `decode` has to do beside reading, such as "frames".
+        problem: why it cannot be read, or "" where it can.
+    """
+
+    size: tuple[int, int] = (0, 0)
+    handled: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def threads() -> int:
+    """As many as there are cores for this process; one in a worker of a loader, which has its siblings."""
+    if get_worker_info() is not None:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def look(path: Path, *, whole: bool = True) -> Look:
+    """Whether a file can be read.
+
+    Args:
+        path: a file.
+        whole: decode all of it (JPEG at 1/8 size, which still reads every byte), not the header only.
+    Returns:
+        its size and what has to be handled, or the problem.
+    """
+    try:
+        if not path.stat().st_size:
+            return Look(problem="an empty file")
+        with Image.open(path) as image:
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                return Look(problem=f"{width} x {height} pixels, more than {MAX_PIXELS:,}")
+            handled = tuple(word for word, found in _handled(image).items() if found)
+            sideways = image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) > 4  # TIFF is upright already
+            if whole:
+                image.draft(None, (1, 1))
+                _rgb(image)
+    except Exception as error:  # PIL's readers raise nearly everything on damaged files
+        return Look(problem=_reason(error))
+    return Look((width, height) if sideways else (height, width), handled)
+
+
+def look_all(paths: Sequence[Path], *, whole: bool = True) -> list[Look]:
+    """`look` for each file, in threads."""
+    with warnings.catch_warnings(), ThreadPoolExecutor(threads()) as pool:
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `look` reports them
+        return list(pool.map(partial(look, whole=whole), paths))
+
+
+def decode(path: Path, channels: int, size: tuple[int, int]) -> UInt8[np.ndarray, "c h w"]:
+    """One file as the training reads it.
+
+    First frame, turned upright by its EXIF tag, 16 bits scaled to 8, transparency dropped, CMYK and grey to RGB (or
+    all to grey); resized (bilinear, antialiased) to the smallest size that covers `size`, then the centre is cropped.
+
+    Args:
+        path: a file.
+        channels: 3 for RGB, 1 for grey.
+        size: (H, W) in pixels.
+    Returns:
+        uint8 [C, H, W].
+    Raises:
+        DataError: not readable as an image.
+    """
+    height, width = size
+    try:
+        with Image.open(path) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise DataError(f"{path}: expected at most {MAX_PIXELS:,} pixels, got {image.width} x {image.height}")
+            image.draft(None, (2 * max(size), 2 * max(size)))  # JPEG only: decodes at 1/2 to 1/8 where that is enough
+            ImageOps.exif_transpose(image, in_place=True)
+            plain = _rgb(image)
+    except DataError:
+        raise
+    except Exception as error:  # as in `look`
+        raise DataError(f"{path}: expected an image, got {_reason(error)}") from error
+    if channels == 1:
+        plain = plain.convert("L")
+    scale = max(height / plain.height, width / plain.width)
+    cover = max(width, round(plain.width * scale)), max(height, round(plain.height * scale))
+    if cover != plain.size:
+        plain = plain.resize(cover, Image.Resampling.BILINEAR)
+    left, top = (cover[0] - width) // 2, (cover[1] - height) // 2
+    pixels = np.asarray(plain.crop((left, top, left + width, top + height)))
+    return np.ascontiguousarray(pixels.reshape(height, width, channels).transpose(2, 0, 1))
+
+
+def read_files(
+    paths: Sequence[Path], channels: int, size: tuple[int, int], *, strict: bool = False
+) -> UInt8[Tensor, "b c h w"]:
+    """`decode` for each file, in threads.
+
+    Args:
+        paths: b files.
+        channels: 3 or 1.
+        size: (H, W) in pixels.
+        strict: raise for a damaged file; else it gives zeros and a warning.
+    Returns:
+        uint8 [b, C, H, W].
+    Raises:
+        DataError: a file is missing or the system refuses to read it; with `strict`, also a damaged one.
+    """
+    pixels = np.zeros((len(paths), channels, *size), dtype=np.uint8)
+
+    def fill(place: int) -> None:
+        try:
+            pixels[place] = decode(paths[place], channels, size)
+        except DataError as error:
+            cause = error.__cause__
+            if strict or (isinstance(cause, OSError) and cause.errno is not None):
+                raise
+            warnings.warn(f"{error}; zeros stand in for it", stacklevel=2)
+
+    count = min(threads(), len(paths))
+    if count <= 1:
+        for place in range(len(paths)):
+            fill(place)
+    else:
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(fill, range(len(paths))))
+    return torch.from_numpy(pixels)
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or its type where there is none."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "a file of another kind"
+    return (error.strerror if isinstance(error, OSError) else None) or first_line(error)
+
+
+def _handled(image: Image.Image) -> dict[str, bool]:
+    return {
+        "frames": bool(getattr(image, "is_animated", False)),
+        "grey": image.mode in ("L", "LA", "1", "La") or image.mode.startswith("I"),
+        "CMYK": image.mode == "CMYK",
+        "16-bit": image.mode.startswith("I"),
+        "transparent": image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info,
+        "turned": image.getexif().get(ORIENTATION, 1) != 1,
+    }
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """The decoded image in RGB."""
+    if image.mode.startswith("I"):  # PIL would clip these at 255; "I" holds 16-bit PNG in older versions of it
+        values = np.asarray(image)
+        if values.size and (values.min() < 0 or values.max() > 65535):
+            raise ValueError(f"expected values of 8 or 16 bits, got {values.min()} to {values.max()}")
+        image = Image.fromarray((values.astype(np.float64) / 257).round().astype(np.uint8))
+    elif image.mode == "F":
+        raise ValueError("expected values of 8 or 16 bits, got floating point")
+    elif image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert("RGB")
+
+
+def image_files(paths: Sequence[Path]) -> list[Path]:
+    """Files as they are given; of a folder the image files at any depth, in alphabetical order.
+
+    Raises:
+        DataError: no such file or folder, or a folder without an image file.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise DataError(f"{path}: expected an image file or a folder of images, got neither")
+        inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES) if path.is_dir() else [path]
+        if not inside:
+            raise DataError(f"{path}: expected image files ({', '.join(SUFFIXES)}), got none")
+        found += inside
+    return found

@@ -1,0 +1,21 @@
+"""What happens inside a network: layer statistics, gradient norms, operations and their energy."""
+
+from htaf.diagnostics.gradients import GradientNorms, LayerGradient, mean_by_layer, vanishes
+from htaf.diagnostics.layers import BINARY, LayerStatistics, layer_statistics
+from htaf.diagnostics.operations import HOROWITZ_45NM, Energy, LayerOperations, Totals, operations, totals
+
+__all__ = [
+    "BINARY",
+    "HOROWITZ_45NM",
+    "Energy",
+    "GradientNorms",
+    "LayerGradient",
+    "LayerOperations",
+    "LayerStatistics",
+    "Totals",
+    "layer_statistics",
+    "mean_by_layer",
+    "operations",
+    "totals",
+    "vanishes",
+]

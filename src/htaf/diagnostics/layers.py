@@ -1,0 +1,162 @@
+"""Per activation layer, how binary the smooth network is, how often its bits are one, where the exact one differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
+
+from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
+
+BINARY = (HTAF, ScaledSigmoid, StraightThrough, Heaviside)
+CHUNK = 65_536  # values that are made doubles at a time: they stay in the cache, ten times faster than all at once
+
+
+@dataclass(frozen=True)
+class LayerStatistics:
+    """One activation layer over a data set, eval mode.
+
+    path: module path. units: features or channels.
+    mean, std: of the smooth network's pre-activations over everything. Binarity depends on this std more than on the
+    curve.
+    binarity: share of smooth outputs > 0.99 or < 0.01 (after mapping bipolar outputs to [0, 1]); None for a real
+    activation.
+    flip_rate: share of bits (pre-activation >= 0) in which the exact network differs from the smooth one; None
+    without one.
+    dead: share of units whose bit in the exact network (the smooth one without it) is the same for all inputs.
+    firing_rate: share of ones among the bits of the exact network (the smooth one without it), over samples, units and
+    calls: of a spiking neuron the spikes per time step.
+    """
+
+    path: str
+    units: int
+    mean: float
+    std: float
+    binarity: float | None
+    flip_rate: float | None
+    dead: float
+    firing_rate: float
+
+
+@torch.no_grad()
+def layer_statistics(smooth: nn.Module, exact: nn.Module | None, batches: Iterable[Tensor]) -> list[LayerStatistics]:
+    """Compare a smooth network with its hardened twin layer by layer.
+
+    Memory: of every batch one byte per activation of the network, so batches need not be smaller than for inference.
+
+    Args:
+        smooth: network with HTAF, ScaledSigmoid, StraightThrough or ReLU modules.
+        exact: `harden(smooth)`, or None for a real-valued network.
+        batches: inputs, [batch, ...]; the unit dimension is 1, or the last one for [batch, tokens, features].
+
+    Returns:
+        One entry per activation module, in the order of `named_modules`.
+
+    Raises:
+        ValueError: no activation module ran, or there are no batches; or the two networks call a module differently
+            often.
+    """
+    counters = {n: _Counter() for n, m in smooth.named_modules() if isinstance(m, (*BINARY, nn.ReLU))}
+    handles = []
+    for name, counter in counters.items():
+        module = smooth.get_submodule(name)
+        handles.append(module.register_forward_pre_hook(counter.see_input))
+        handles.append(module.register_forward_hook(counter.see_output))
+        if exact is not None:
+            handles.append(exact.get_submodule(name).register_forward_pre_hook(counter.see_exact_input))
+    modes = [(m, m.training) for net in (smooth, exact) if net is not None for m in net.modules()]
+    try:
+        for module, _ in modes:
+            module.training = False
+        for batch in batches:
+            smooth(batch)
+            if exact is not None:
+                exact(batch)
+            for name, counter in counters.items():
+                counter.close_batch(name, exact is not None)
+    finally:
+        for module, training in modes:
+            module.training = training
+        for handle in handles:
+            handle.remove()
+    found = [counter.result(name) for name, counter in counters.items() if counter.count]
+    if not found:
+        raise ValueError("expected at least one batch and one activation module that runs, found none")
+    return found
+
+
+class _Counter:
+    """Running sums of one layer: nothing is kept but the sums and the bits of the batch at hand."""
+
+    def __init__(self) -> None:
+        self.count = self.flips = self.compared = self.extreme = self.ones = self.bits = 0
+        self.total = self.squares = 0.0
+        self.binary = False
+        self.ever_on: Tensor | None = None
+        self.ever_off: Tensor | None = None
+        self.smooth_bits: list[Tensor] = []  # of the calls of the batch at hand that the exact network has not made yet
+
+    def see_input(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        """Of the smooth network, before the module runs: it may write its output over its input."""
+        for x in _chunks(args[0]):
+            x = x.double()
+            self.count += x.numel()
+            self.total += x.sum().item()
+            self.squares += torch.dot(x, x).item()
+        self.smooth_bits.append(args[0] >= 0)
+
+    def see_output(self, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        self.binary = isinstance(module, BINARY)
+        for y in _chunks(output) if self.binary else ():
+            y = (y + 1) / 2 if getattr(module, "bipolar", False) else y
+            self.extreme += int((y > 0.99).count_nonzero() + (y < 0.01).count_nonzero())
+
+    def see_exact_input(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if not self.smooth_bits:
+            raise ValueError(
+                f"expected the exact network to call its {type(module).__name__} as often as the smooth one, got more"
+            )
+        bits = args[0] >= 0
+        self.flips += int((self.smooth_bits.pop(0) != bits).count_nonzero())
+        self.compared += bits.numel()
+        self.see_bits(bits)
+
+    def see_bits(self, bits: Bool[Tensor, "*shape"]) -> None:
+        self.ones += int(bits.count_nonzero())
+        self.bits += bits.numel()
+        unit = -1 if bits.ndim == 3 else min(1, bits.ndim - 1)
+        others = [i for i in range(bits.ndim) if i != unit % bits.ndim]
+        on, off = bits.amax(others), ~bits.amin(others)
+        self.ever_on = on if self.ever_on is None else self.ever_on | on
+        self.ever_off = off if self.ever_off is None else self.ever_off | off
+
+    def close_batch(self, path: str, compared: bool) -> None:
+        if compared and self.smooth_bits:
+            raise ValueError(f"expected the exact network to call {path} as often as the smooth one, got fewer calls")
+        for bits in self.smooth_bits:
+            self.see_bits(bits)
+        self.smooth_bits.clear()
+
+    def result(self, path: str) -> LayerStatistics:
+        assert self.ever_on is not None
+        assert self.ever_off is not None
+        mean = self.total / self.count
+        return LayerStatistics(
+            path=path,
+            units=len(self.ever_on),
+            mean=mean,
+            std=max(self.squares / self.count - mean * mean, 0.0) ** 0.5,
+            binarity=self.extreme / self.count if self.binary else None,
+            flip_rate=self.flips / self.compared if self.compared else None,
+            dead=1 - (self.ever_on & self.ever_off).double().mean().item(),
+            firing_rate=self.ones / self.bits,
+        )
+
+
+def _chunks(x: Tensor) -> tuple[Tensor, ...]:
+    """The values of x in pieces that fit a cache; on a GPU whole (mps has no doubles: on the CPU)."""
+    x = x.cpu() if x.device.type == "mps" else x
+    return x.flatten().split(CHUNK) if x.device.type == "cpu" else (x.flatten(),)

@@ -1,0 +1,204 @@
+"""A table or a set of images as a training sees it: batches by row numbers, and parts to measure on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from htaf.data.images import ImageDataset, ImagePreprocessor, Images, fit_preprocessor
+from htaf.data.images import Split as ImageSplit
+from htaf.data.images import split as split_images
+from htaf.data.preprocess import Preprocessor
+from htaf.data.reading import DataError
+from htaf.data.tabular import Table, split
+from htaf.training.metrics import as_tensors, headline
+from htaf.training.recipe import Recipe
+
+Data = Table | Images
+Keyed = tuple[Tensor, int]  # row numbers, and the key of what is random in their batch
+
+
+@runtime_checkable
+class Batches(Protocol):
+    """Data indexed by (rows, key): a whole batch at once."""
+
+    def __getitem__(self, batch: Keyed, /) -> tuple[Tensor, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Part(Dataset):
+    """Rows of a set. `part[rows, key]` is a batch, rows counted from 0 within the part; iterating gives chunks."""
+
+    data: Batches
+    rows: Tensor
+    chunk: int = 8192
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Keyed) -> tuple[Tensor, Tensor]:
+        rows, key = index
+        return self.data[self.rows[rows], key]
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for rows in self.rows.split(self.chunk):
+            yield self.data[rows, 0]
+
+    def inputs(self) -> Iterator[Tensor]:
+        """The chunks without their targets."""
+        return (x for x, _ in self)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What to learn from what.
+
+    task: regression or classification. headline: the metric that tables show.
+    inputs, outputs: of the network, as `Recipe.model` takes them.
+    train, validation: parts. test: None where it must not be looked at.
+    scale: standard deviation of the target.
+    statistics: the part on which layer statistics are taken.
+    """
+
+    name: str
+    task: str
+    headline: str
+    inputs: dict[str, int]
+    outputs: int
+    preprocessor: Preprocessor | ImagePreprocessor
+    train: Part
+    validation: Part
+    test: Part | None
+    scale: float = 1.0
+    notes: tuple[str, ...] = ()
+    statistics: Part | None = None
+
+    def measured(self) -> Mapping[str, Part]:
+        """The parts on which a finished training is measured."""
+        return {"validation": self.validation} | ({} if self.test is None else {"test": self.test})
+
+
+@dataclass(frozen=True)
+class TableBatches:
+    """A table's rows after preprocessing, indexed as images are; the key does nothing."""
+
+    x: Tensor
+    y: Tensor
+
+    def __getitem__(self, index: Keyed) -> tuple[Tensor, Tensor]:
+        rows, _ = index
+        return self.x[rows], self.y[rows]
+
+
+def data_identity(data: Data, mode: str) -> dict[str, Any]:
+    """What makes the data of two trainings the same, beside the seed."""
+    if isinstance(data, Images):
+        return {"name": data.name, "fingerprint": data.fingerprint, "task": "classification", "split": "official"}
+    return {"name": data.name, "fingerprint": data.fingerprint, "task": data.task, "split": mode}
+
+
+def headline_of(data: Data) -> str:
+    """The name of the metric that tables show."""
+    return "accuracy" if isinstance(data, Images) else headline(data.task, len(data.classes))
+
+
+def problem(recipe: Recipe, data: Data, seed: int, mode: str, *, test: bool = True) -> Problem:
+    """The problem that a recipe poses on data.
+
+    Args:
+        recipe, data: a family for tables (mlp) with a table, one for images (dhn, bnn, snn) with images.
+        seed, mode: of the split of a table. Images have their official test part, and the same training and validation
+            images for every seed.
+        test: also take the test part.
+
+    Raises:
+        DataError: the family does not take such data, or there are too few rows.
+    """
+    if (recipe.family == "mlp") != isinstance(data, Table):
+        kind = "a table" if recipe.family == "mlp" else "images"
+        raise DataError(f"expected {kind} for a recipe of family {recipe.family}, got {data.name}")
+    return _images(recipe, data, test) if isinstance(data, Images) else _table(data, seed, mode, test)
+
+
+def _table(table: Table, seed: int, mode: str, test: bool) -> Problem:
+    parts = split(table, seed, mode=mode)  # pyright: ignore[reportArgumentType]
+    preprocessor = table.fit_preprocessor(parts.train)
+    made = {name: table_part(table, preprocessor, getattr(parts, name)) for name in ("train", "validation", "test")}
+    outputs = 1 if table.task == "regression" else len(table.classes)
+    return Problem(
+        name=table.name,
+        task=table.task,
+        headline=headline(table.task, outputs),
+        inputs={"in_features": made["train"][torch.arange(0), 0][0].shape[1]},
+        outputs=outputs,
+        preprocessor=preprocessor,
+        train=made["train"],
+        validation=made["validation"],
+        test=made["test"] if test else None,
+        scale=preprocessor.target.std,
+        notes=(*table.notes, *preprocessor.notes),
+        statistics=made["test"] if test else made["validation"],
+    )
+
+
+def table_part(table: Table, preprocessor: Preprocessor, rows: np.ndarray) -> Part:
+    """Rows of a table as a network takes them: inputs float32 [rows, columns], and targets as `as_tensors` makes them.
+
+    Raises:
+        DataError: columns or values that the preprocessing cannot use, or classes that it does not know.
+    """
+    x, y, known = preprocessor.transform(table.features.iloc[rows]), table.target[rows], preprocessor.target.classes
+    if table.classes != known:  # codes follow the classes that a table holds, and other data may lack some
+        if unknown := set(table.classes) - set(known):
+            raise DataError(f"expected the classes {', '.join(known)}, got {', '.join(sorted(unknown))} too")
+        y = np.array([known.index(name) for name in table.classes])[y]
+    tensors = as_tensors(x, preprocessor.encode_target(y), preprocessor.target.task)
+    return Part(TableBatches(*tensors), torch.arange(len(rows)))
+
+
+def _images(recipe: Recipe, images: Images, test: bool) -> Problem:
+    rows = image_rows(images, recipe.train_images, recipe.validation_images)
+    preprocessor = fit_preprocessor(images, rows.train)
+    plain = ImageDataset(images.train, preprocessor)
+    train = Part(ImageDataset(images.train, preprocessor, recipe.augment), rows.train)
+    validation = Part(plain, rows.validation, IMAGE_CHUNK)
+    return Problem(
+        name=images.name,
+        task="classification",
+        headline="accuracy",
+        inputs={"in_channels": preprocessor.channels},
+        outputs=len(images.classes),
+        preprocessor=preprocessor,
+        train=train,
+        validation=validation,
+        test=image_part(images, preprocessor) if test else None,
+        notes=(*images.notes, *preprocessor.notes),
+        statistics=validation,
+    )
+
+
+IMAGE_CHUNK = 250  # images at once where nothing is learned: small enough to stay in cache, as it is fastest
+
+
+def image_rows(images: Images, train: int, validation: float) -> ImageSplit:
+    """The training and validation images of a recipe: the same for every seed."""
+    return split_images(images, train=train, validation=validation if validation < 1 else int(validation))
+
+
+def image_part(images: Images, preprocessor: ImagePreprocessor, part: str = "test") -> Part:
+    """All images of a part, not augmented.
+
+    Raises:
+        DataError: other classes or channels than the preprocessing knows.
+    """
+    chosen = getattr(images, part)
+    if images.classes != preprocessor.classes:
+        unknown = sorted(set(images.classes) - set(preprocessor.classes))
+        raise DataError(f"expected the {len(preprocessor.classes)} classes of the run, got {unknown[:5] or 'fewer'}")
+    return Part(ImageDataset(chosen, preprocessor), torch.arange(len(chosen)), IMAGE_CHUNK)

@@ -1,0 +1,93 @@
+"""The ready recipes, by name: functions that return a complete `Recipe`.
+
+Full scale: the paper's networks with the official codes' settings. Reduced: 5,000 training and 1,000 validation images,
+for two cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+from htaf.training.recipe import Family, Recipe
+
+TabularName = Literal["tabular-mlp", "tabular-paper", "tabular-quick"]
+ImageName = Literal["cifar10", "cifar100", "reduced"]
+
+
+def tabular_mlp() -> Recipe:
+    """The default for tables: (2, 11) from a soft start, batch norm, one cycle up to 3e-3, at most 100 epochs."""
+    return Recipe()
+
+
+def tabular_paper() -> Recipe:
+    """As the paper words it: Adam 1e-3, constant, no sharpening and no batch norm, 1,000 epochs."""
+    return Recipe(sharpen=False, batch_norm=False, epochs=1000, lr=1e-3, schedule="constant", patience=0)
+
+
+def tabular_quick() -> Recipe:
+    """The demo's: 30 epochs."""
+    return Recipe(epochs=30, patience=0)
+
+
+TABULAR: dict[TabularName, Callable[[], Recipe]] = {
+    "tabular-mlp": tabular_mlp,
+    "tabular-paper": tabular_paper,
+    "tabular-quick": tabular_quick,
+}
+
+
+def dhn(depth: int) -> Recipe:
+    """WRN-depth-6 as AugMix trains it: SGD 0.1, Nesterov, per-step cosine to 1e-6, 100 epochs, crop and flip."""
+    return Recipe(
+        family="dhn", depth=depth, width=6, epochs=100, batch_size=128, patience=0,
+        optimizer="sgd", nesterov=True, lr=0.1, weight_decay=5e-4, schedule="cosine", lr_end=1e-6,
+    )  # fmt: skip
+
+
+def bnn() -> Recipe:
+    """Bi-Real-18 as its authors train it: Adam 1e-3, linear to 0 over 256 epochs, batch 512, label smoothing 0.1."""
+    return Recipe(
+        family="bnn", depth=18, width=64, stem="cifar", slope="approx_sign", epochs=256, batch_size=512, patience=0,
+        optimizer="adam", lr=1e-3, schedule="linear", label_smoothing=0.1,
+    )  # fmt: skip
+
+
+def snn() -> Recipe:
+    """SEW-ResNet-18, T = 4, as its authors train it: SGD 0.1, momentum 0.9, no weight decay, cosine over 320 epochs."""
+    return Recipe(
+        family="snn", depth=18, width=64, stem="cifar", steps=4, slope="atan", epochs=320, batch_size=128, patience=0,
+        optimizer="sgd", lr=0.1, schedule="cosine", precision="bfloat16",
+    )  # fmt: skip
+
+
+def reduced(recipe: Recipe) -> Recipe:
+    """The same training for two cores: 5,000 + 1,000 images, WRN-16-1 or a first stage of 16 channels, one cycle."""
+    small = replace(
+        recipe, train_images=5000, validation_images=1000, schedule="one_cycle", lr_end=0.0, precision="bfloat16"
+    )
+    match recipe.family:
+        case "dhn":
+            return replace(small, depth=16, width=1, epochs=14, batch_size=128)
+        case "bnn":
+            return replace(small, width=16, epochs=12, batch_size=128, lr=5e-3, label_smoothing=0.0)
+    return replace(small, width=16, epochs=5, batch_size=64)
+
+
+def image_recipe(family: Family, name: ImageName) -> Recipe:
+    """The recipe of a family: cifar10 and cifar100 at full scale, or reduced.
+
+    Raises:
+        ValueError: no such family or name.
+    """
+    full: dict[str, Callable[[], Recipe]] = {
+        "dhn": lambda: dhn(28 if name == "cifar100" else 40),
+        "bnn": bnn,
+        "snn": snn,
+    }
+    if family not in full or name not in ("cifar10", "cifar100", "reduced"):
+        raise ValueError(
+            f"expected a family of {tuple(full)} and cifar10, cifar100 or reduced, got {family!r}, {name!r}"
+        )
+    return reduced(full[family]()) if name == "reduced" else full[family]()

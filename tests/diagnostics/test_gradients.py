@@ -1,0 +1,293 @@
+"""Gradient norms against autograd with everything spelled out, and closed forms."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
+from htaf.convert import harden
+from htaf.diagnostics import GradientNorms, LayerGradient, mean_by_layer, vanishes
+from htaf.models.mlp import MLP
+from htaf.neurons import IF
+
+mse = nn.functional.mse_loss
+
+
+def data(rows: int = 6, columns: int = 3) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(rows, columns, generator=generator), torch.randn(rows, 1, generator=generator)
+
+
+@pytest.mark.parametrize("act", [HTAF, ScaledSigmoid, StraightThrough, Heaviside, nn.ReLU])
+def test_against_autograd(act: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), act(), nn.Linear(5, 4), act(), nn.Linear(4, 1))
+    x, y = data()
+    first = model[0](x)
+    second = model[2](model[1](first))
+    loss = mse(model[4](model[3](second)), y)
+    expected = torch.autograd.grad(loss, (first, second))
+    with GradientNorms(model) as norms:
+        mse(model(x), y).backward()
+        found = norms.read()
+    assert list(found) == ["1", "3"]
+    for layer, gradient in zip(found.values(), expected, strict=True):
+        assert layer.norm == pytest.approx(gradient.double().square().sum().sqrt().item(), rel=1e-6)
+        each = [row.double().square().sum().sqrt().item() for row in gradient]
+        assert layer.per_sample == pytest.approx(math.fsum(each), rel=1e-6)
+    if act is Heaviside:
+        assert {layer.norm for layer in found.values()} == {0.0}
+
+
+def test_per_sample_is_the_norm_of_each_samples_own_loss() -> None:
+    torch.manual_seed(0)
+    model = MLP(3, 1, (5,), nn.ReLU)
+    x, y = data()
+    own = []
+    for i in range(len(x)):
+        pre = model.hidden[0].linear(x[i : i + 1])  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+        (gradient,) = torch.autograd.grad(mse(model.head(pre.relu()), y[i : i + 1]), pre)
+        own.append(gradient.norm().item())
+    for reduction in ("mean", "sum"):
+        with GradientNorms(model, reduction=reduction) as norms:
+            mse(model(x), y, reduction=reduction).backward()
+            found = norms.read()["hidden.0.act"]
+        assert found.per_sample == pytest.approx(sum(own) / len(own), rel=1e-5)
+        scale = len(own) if reduction == "mean" else 1
+        assert found.norm == pytest.approx(math.sqrt(math.fsum(n * n for n in own)) / scale, rel=1e-5)
+
+
+def test_rows_are_samples_of_images() -> None:
+    x = torch.randn(4, 3, 2, 2, dtype=torch.float64)
+    model = nn.Sequential(nn.Conv2d(3, 3, 1, dtype=torch.float64), nn.ReLU())
+    pre = model[0](x)
+    (expected,) = torch.autograd.grad(model[1](pre).square().mean(), pre)
+    with GradientNorms(model) as norms:
+        model(x).square().mean().backward()
+        found = norms.read()["1"]
+    assert found.norm == pytest.approx(expected.norm().item(), rel=1e-12)
+    assert found.per_sample == pytest.approx(expected.flatten(1).norm(dim=1).sum().item(), rel=1e-12)
+
+
+class Twice(nn.Module):
+    """One activation, two calls a forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(2 * x) + self.act(3 * x)
+
+
+def test_calls_of_one_pass_add_squares_row_by_row() -> None:
+    x = torch.tensor([[1.0, 2.0], [3.0, -1.0]], requires_grad=True)
+    model = Twice()
+    with GradientNorms(model) as norms:
+        model(x).sum().backward()  # gradient 1 at each positive pre-activation, both calls
+        found = norms.read()["act"]
+    assert found.norm == pytest.approx(math.sqrt(2 * 3))
+    assert found.per_sample == pytest.approx(math.sqrt(2 * 2) + math.sqrt(2 * 1))
+
+
+def test_time_steps_of_a_spiking_neuron() -> None:
+    neuron = IF(HTAF(1.0, 5.0))
+    x = torch.randn(4, 3, 2).requires_grad_()  # steps, samples, units
+    rows: list[Tensor] = []
+    hook = neuron.spike.register_forward_pre_hook(lambda m, args: args[0].register_hook(rows.append) and None)
+    neuron(x).square().sum().backward()
+    hook.remove()
+    assert len(rows) == 4
+    expected = torch.stack(rows, 1).flatten(1).norm(dim=1)  # of each sample over steps and units
+    with GradientNorms(neuron, reduction="sum") as norms:
+        neuron(x).square().sum().backward()
+        found = norms.read()
+    assert found["spike"].norm == pytest.approx(expected.norm().item(), rel=1e-6)
+    assert found["spike"].per_sample == pytest.approx(expected.mean().item(), rel=1e-6)
+
+
+def test_accumulated_batches_are_one_batch() -> None:
+    torch.manual_seed(0)
+    model = MLP(3, 1, (5, 4), HTAF)
+    x, y = data(6)
+    with GradientNorms(model) as norms:
+        mse(model(x), y).backward()
+        whole = norms.read()
+        for part in (slice(0, 3), slice(3, 6)):
+            (mse(model(x[part]), y[part]) / 2).backward()
+        parts = norms.read()
+        for part in (slice(0, 2), slice(2, 6)):
+            (mse(model(x[part]), y[part], reduction="sum") / 6).backward()
+        unequal = norms.read()
+    for path, layer in whole.items():
+        for other in (parts[path], unequal[path]):
+            assert other.norm == pytest.approx(layer.norm, rel=1e-5)
+            assert other.per_sample == pytest.approx(layer.per_sample, rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-35, 1e-22, 1e-13, 1.0, 1e18, 1e25])
+def test_norms_whose_squares_leave_float32(size: float) -> None:
+    x = torch.ones(2, 50, requires_grad=True)
+    model = nn.Sequential(nn.Identity(), nn.ReLU())
+    with GradientNorms(model) as norms:
+        (model(x) * torch.tensor([[1.0], [1e-3]]) * size).sum().backward()
+        found = norms.read()["1"]
+    assert found.norm == pytest.approx(size * math.sqrt(50 * (1 + 1e-6)), rel=1e-5)
+    assert found.per_sample == pytest.approx(size * math.sqrt(50) * 1.001, rel=1e-5)
+
+
+def test_autocast_and_loss_scale() -> None:
+    torch.manual_seed(0)
+    model = MLP(3, 1, (8, 4), soft)
+    x, y = data(64)
+    with GradientNorms(model) as norms:
+        mse(model(x), y).backward()
+        exact = norms.read()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = mse(model(x).float(), y)
+        (1024 * loss).backward()
+        found = norms.read(scale=1024)
+    for path, layer in exact.items():
+        assert found[path].norm == pytest.approx(layer.norm, rel=0.05)
+        assert found[path].per_sample == pytest.approx(layer.per_sample, rel=0.05)
+
+
+def soft() -> nn.Module:
+    return HTAF(1.0, 5.0)
+
+
+def test_an_activation_in_place() -> None:
+    torch.manual_seed(0)
+    plain, in_place = (nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=i), nn.Linear(4, 1)) for i in (False, True))
+    in_place.load_state_dict(plain.state_dict())
+    found = []
+    for model in (plain, in_place):
+        with GradientNorms(model) as norms:
+            model(data()[0]).square().mean().backward()
+            found.append(norms.read())
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed_layers_count_once(reentrant: bool) -> None:
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Linear(3, 4), HTAF(), nn.Linear(4, 1))
+    x = data()[0].requires_grad_()
+    with GradientNorms(block) as norms:
+        block(x).square().mean().backward()
+        expected = norms.read()
+        checkpoint(block, x, use_reentrant=reentrant).square().mean().backward()
+        assert norms.read() == expected
+
+
+def test_a_leaf_as_pre_activation_counts_in_its_own_pass_only() -> None:
+    x = torch.ones(2, 2, requires_grad=True)
+    model = nn.Sequential(nn.ReLU())
+    with GradientNorms(model) as norms:
+        for _ in range(3):
+            model(x).sum().backward()
+            found = norms.read()["0"]
+            assert (found.norm, found.per_sample) == pytest.approx((2.0, 2 * math.sqrt(2)))
+    assert not x._backward_hooks
+
+
+def test_keyword_input() -> None:
+    x = torch.ones(2, 2, requires_grad=True)
+    model = nn.ReLU()
+    with GradientNorms(model) as norms:
+        model(input=x).sum().backward()
+        assert norms.read()[""].norm == pytest.approx(2.0)
+
+
+def test_what_is_off_costs_nothing() -> None:
+    torch.manual_seed(0)
+    model = MLP(3, 1, (5,), HTAF)
+    x, _ = data()
+    with GradientNorms(model) as norms:
+        with torch.no_grad():
+            model(x)
+        assert norms.read() == {}
+        late = model(x).sum()  # its hooks outlive the recorder
+    late.backward()
+    assert norms.read() == {}
+    assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+
+
+def test_hooks_go_after_an_error() -> None:
+    model = MLP(3, 1, (5,), HTAF)
+    with pytest.raises(RuntimeError, match="stop"), GradientNorms(model):
+        raise RuntimeError("stop")
+    assert not any(m._forward_pre_hooks for m in model.modules())
+
+
+def test_copies_of_the_model_do_not_report() -> None:
+    """`harden` copies hooks; the exact network of a validation, or a copy that trains on, must leave no trace."""
+    model = MLP(3, 1, (5,), HTAF)
+    with GradientNorms(model) as norms, torch.no_grad():
+        harden(model)(data()[0])
+        assert norms.read() == {}
+    with GradientNorms(model) as norms:
+        copied = copy.deepcopy(model)
+    copied(data()[0]).sum().backward()
+    assert norms.read() == {}
+
+
+def test_only_the_kinds_that_are_asked_for() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.GELU(), nn.Linear(3, 3), nn.ReLU())
+    with GradientNorms(model, kinds=(nn.GELU,)) as norms:
+        model(data()[0]).sum().backward()
+        assert list(norms.read()) == ["1"]
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match="HTAF, ScaledSigmoid, StraightThrough, Heaviside, ReLU in Linear, got none"):
+        GradientNorms(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"before torch\.compile, got a compiled one: give its _orig_mod instead"):
+        GradientNorms(torch.compile(nn.Sequential(nn.ReLU())))  # pyright: ignore[reportArgumentType]
+
+
+def test_means_over_the_batches_of_an_epoch() -> None:
+    batches = [{"a": LayerGradient(1.0, 4.0)}, {"a": LayerGradient(2.0, 8.0), "b": LayerGradient(math.inf, 1.0)}]
+    found = mean_by_layer(batches)
+    assert found["a"] == LayerGradient(1.5, 6.0)
+    assert math.isnan(found["b"].norm)
+
+
+# 20 epochs: the last two count; 25: the last three; 5: the last one
+@pytest.mark.parametrize(
+    ("norms", "expected"),
+    [
+        ([1.0] * 18 + [0.0, 1.9e-5], True),
+        ([1.0] * 18 + [0.0, 2e-5], False),  # a median of exactly 1e-5 is not below it
+        ([0.0] * 18 + [1.0, 1.0], False),
+        ([1.0] * 22 + [0.0, 0.0, 1.0], True),
+        ([1.0] * 22 + [0.0, 1.0, 1.0], False),
+        ([1.0] * 4 + [0.0], True),
+        ([9e-6], True),
+    ],
+)
+def test_vanishes(norms: list[float], expected: bool) -> None:
+    assert vanishes(norms) is expected
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.floats(0, 1e3), min_size=1, max_size=40), st.sampled_from([0.1, 0.25, 1.0]))
+def test_vanishes_is_the_threshold_of_a_median(norms: list[float], share: float) -> None:
+    last = sorted(norms[len(norms) - max(1, math.ceil(len(norms) * share - 1e-9)) :])
+    middle = (last[(len(last) - 1) // 2] + last[len(last) // 2]) / 2
+    assert vanishes(norms, threshold=math.nextafter(middle, math.inf), share=share)
+    assert not vanishes(norms, threshold=math.nextafter(middle, -math.inf), share=share)
+
+
+@pytest.mark.parametrize(("norms", "share"), [([], 0.1), ([1.0, math.nan], 0.1), ([1.0], 0.0), ([1.0], 1.5)])
+def test_vanishes_of_nothing(norms: list[float], share: float) -> None:
+    with pytest.raises(ValueError, match=r"expected the norms of at least one epoch|share must be > 0 and <= 1"):
+        vanishes(norms, share=share)
