@@ -1,12 +1,13 @@
 """Time of a training step with each activation, beside straight-through and ReLU, once the activations' tests pass.
 
-    python benchmarks/steps.py [--nets mlp mlp-bn conv] [--modes eager compiled] [--threads 1 2]
+    python benchmarks/steps.py [--nets mlp mlp-bn conv dhn bnn snn] [--modes eager compiled] [--threads 1 2]
                                [--rounds 15] [--json FILE] [--no-test]
 
 A step: forward, cross entropy, backward, Adam. All activations see the same batches and start from the same weights; a
 sample is as many steps as take 20 ms or more. Every round takes a sample of each activation, in reversed order every
 other round; a ratio is the median over the rounds of time / time of the other in the same round, with its quartiles.
-`again` is a second net with straight-through: how far a ratio of equals strays from 1.
+`again` is a second net with straight-through: how far a ratio of equals strays from 1. dhn, bnn and snn are the
+networks of the reduced recipes (WRN-16-1; Bi-Real-18 and SEW-ResNet-18, T = 4, width 16), channels-last.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ from torch.nn.functional import cross_entropy
 
 import htaf
 from htaf import surrogates
+from htaf.models.bireal import BiRealNet
 from htaf.models.mlp import MLP
+from htaf.models.sew_resnet import SEWResNet
+from htaf.models.wide_resnet import WideResNet
+from htaf.neurons import IF
 
 SHORTEST = 0.020  # seconds of a sample
 TARGET = 1.05  # HTAF over straight-through
@@ -65,11 +70,25 @@ def mlp(act: Activation, batch_norm: bool) -> nn.Module:
     return MLP(16, CLASSES, (256, 256, 128), act, batch_norm)
 
 
+def bireal(act: Activation) -> nn.Module:
+    signs = act if act is nn.ReLU else partial(act, bipolar=True)
+    return BiRealNet(18, CLASSES, signs, width=16, stem="cifar")
+
+
+def sew(act: Activation) -> nn.Module:
+    neuron = nn.ReLU if act is nn.ReLU else lambda: IF(act())
+    return SEWResNet(18, CLASSES, neuron, width=16, stem="cifar")
+
+
 NETS: dict[str, Net] = {
     "mlp": Net(partial(mlp, batch_norm=False), (16,), (256, 4096)),
     "mlp-bn": Net(partial(mlp, batch_norm=True), (16,), (256, 4096)),
     "conv": Net(convolutional, (3, 32, 32), (64,)),
+    "dhn": Net(lambda act: WideResNet(16, 1, CLASSES, act), (3, 32, 32), (128,)),
+    "bnn": Net(bireal, (3, 32, 32), (128,)),
+    "snn": Net(sew, (3, 32, 32), (64,)),
 }
+FAMILIES = ("dhn", "bnn", "snn")  # left out unless they are asked for: a step of theirs takes up to a second
 
 
 class Training:
@@ -78,6 +97,8 @@ class Training:
     def __init__(self, net: Net, act: Activation, data: Sequence[tuple[Tensor, Tensor]], compiled: bool) -> None:
         torch.manual_seed(0)
         module = net.make(act)
+        if len(net.shape) == 3:
+            module = module.to(memory_format=torch.channels_last)
         self.optimizer = torch.optim.Adam(module.parameters(), 1e-3)
         self.run = torch.compile(module, dynamic=False) if compiled else module
         self.batches = itertools.cycle(data)
@@ -162,7 +183,7 @@ def grouped(rows: list[dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
 
 def main() -> None:
     parser = measuring.parser(__doc__, rounds=15)
-    parser.add_argument("--nets", nargs="+", choices=NETS, default=list(NETS))
+    parser.add_argument("--nets", nargs="+", choices=NETS, default=[n for n in NETS if n not in FAMILIES])
     parser.add_argument("--modes", nargs="+", choices=["eager", "compiled"], default=["eager", "compiled"])
     parser.add_argument("--threads", type=measuring.at_least_one, nargs="+", default=[1, 2])
     arguments = parser.parse_args()

@@ -19,6 +19,7 @@ ORDER = [
     ["_activation_calls"],
     ["_functional_sites"],
     ["_finding"],
+    ["_calibration", "_fusion"],
     ["convert", "neurons", "binary", "diagnostics", "sharpening"],
     ["ann_to_snn"],
     ["models"],

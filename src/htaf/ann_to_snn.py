@@ -141,8 +141,9 @@ class SpikingModel(nn.Module):
         for t in range(1, steps[-1] + 1):
             with torch.no_grad():
                 out = self._step(x, membranes)
-                total = out.clone() if total is None else total.add_(out)
-                mean = total / t if t in steps else None
+                total = torch.zeros_like(out, dtype=compute_dtype(out)) if total is None else total
+                total += out
+                mean = (total / t).to(out.dtype) if t in steps else None
             if mean is not None:
                 yield t, mean
 

@@ -13,6 +13,7 @@ from htaf import surrogates
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.convert import harden
 from htaf.models.build import SLOPES, activation, build
+from htaf.neurons import LIF
 
 ACTIVATIONS: dict[str, dict[str, Any]] = {
     "htaf": {"method": "htaf", "alpha0": 1.0, "alpha1": 22.0},
@@ -80,10 +81,54 @@ def test_unknown_activations(description: dict[str, Any]) -> None:
 
 
 def test_unknown_kind_and_missing_fields() -> None:
-    with pytest.raises(ValueError, match="expected a model of kind mlp, got 'cnn'"):
+    with pytest.raises(ValueError, match="expected a model of kind mlp, wide_resnet, bireal or sew_resnet, got 'cnn'"):
         build(described("htaf", kind="cnn"))
     for name in ("kind", "in_features", "out_features", "hidden", "batch_norm", "activation"):
         description = described("htaf")
         del description[name]
         with pytest.raises(ValueError, match=f"lacks '{name}'"):
             build(description)
+
+
+SHARED = {"in_channels": 3, "out_features": 10}
+IMAGES: dict[str, dict[str, Any]] = {
+    "wide_resnet": {"depth": 10, "width": 1, "dropout": 0.1},
+    "bireal": {"depth": 18, "width": 4, "stem": "cifar"},
+    "sew_resnet": {"depth": 18, "width": 4, "stem": "cifar", "steps": 2, "connect": "iand"}
+    | {"neuron": {"kind": "lif", "tau": 3.0, "reset": "soft", "detach_reset": False, "exact_reset": True}},
+}
+
+
+@pytest.mark.parametrize("kind", IMAGES)
+@pytest.mark.parametrize("method", ["htaf", "ss", "ste"])
+def test_image_networks(kind: str, method: str) -> None:
+    bipolar = {"bipolar": True} if kind == "bireal" else {}
+    description = {"kind": kind, **SHARED, **IMAGES[kind], "activation": ACTIVATIONS[method] | bipolar}
+    model = build(json.loads(json.dumps(description))).eval()
+    x = torch.randn(2, 3, 16, 16)
+    assert model(x).shape == (2, 10)
+    exact = harden(model)
+    assert exact.state_dict().keys() == model.state_dict().keys()
+    steps = [m for m in exact.modules() if isinstance(m, Heaviside)]
+    assert len(steps) == {"wide_resnet": 7, "bireal": 16, "sew_resnet": 20}[kind]
+    assert all(m.bipolar == bool(bipolar) for m in steps)
+
+
+def test_what_image_networks_refuse() -> None:
+    with pytest.raises(ValueError, match="lacks 'depth'"):
+        build({"kind": "wide_resnet", **SHARED, "width": 1, "dropout": 0.0, "activation": ACTIVATIONS["htaf"]})
+    neuron = {"kind": "izhikevich", "reset": "hard", "detach_reset": True, "exact_reset": False}
+    description = {"kind": "sew_resnet", **SHARED, **IMAGES["sew_resnet"], "neuron": neuron}
+    with pytest.raises(ValueError, match="neuron of kind if or lif, got 'izhikevich'"):
+        build(description | {"activation": ACTIVATIONS["htaf"]})
+    with pytest.raises(ValueError, match="expected a method"):  # no sign of a ReLU
+        activation({"method": "relu", "bipolar": True})
+
+
+def test_a_recorded_neuron_arrives() -> None:
+    description = {"kind": "sew_resnet", **SHARED, **IMAGES["sew_resnet"], "activation": ACTIVATIONS["ste"]}
+    neurons = [m for m in build(description).modules() if isinstance(m, LIF)]
+    assert len(neurons) == 20
+    assert {(m.tau, m.reset, m.detach_reset, m.exact_reset) for m in neurons} == {(3.0, "soft", False, True)}
+    real = build(description | {"activation": ACTIVATIONS["relu"]})
+    assert sum(isinstance(m, nn.ReLU) for m in real.modules()) == 20

@@ -93,7 +93,12 @@ def obtain(name: str, archive: Archive, data_dir: str | os.PathLike[str] | None,
 
 def _into_cache(archive: Archive, cache: Path, given: Path | None) -> Path:
     """Downloads unless the archive is given, checks, unpacks; one process at a time."""
-    cache.mkdir(parents=True, exist_ok=True)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"{cache}: expected a folder that can be written, got {error.strerror}; name another in XDG_CACHE_HOME"
+        ) from error
     target = cache / archive.folder
     with FileLock(cache / f".{archive.folder}.lock"):
         if target.is_dir():  # another process was faster
@@ -158,7 +163,7 @@ def _unpack(archive: Archive, file: Path, target: Path) -> None:
             if beside.is_file() and not (wanted / beside.name).exists():
                 os.replace(beside, wanted / beside.name)
         os.replace(wanted, target)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{file}: cannot be unpacked: {error}") from error

@@ -24,7 +24,8 @@ class BiRealNet(nn.Module):
 
     A block is act -> binary 3x3 conv -> norm, added to its input; there is no ReLU. Where the resolution halves, the
     shortcut is average pooling by 2, real 1x1 conv and norm. The pooling rounds odd sizes up, as the convolution
-    beside it does (the source rounds down and takes even sizes only).
+    beside it does (the source rounds down and takes even sizes only). Binary convolutions start uniform in [0, 0.001),
+    as in the source, everything else as PyTorch has it.
 
     Args:
         depth: 18 (4, 4, 4 and 4 blocks) or 34 (6, 8, 12 and 6); one activation site a block.
@@ -79,6 +80,7 @@ class _Block(nn.Module):
         super().__init__()
         self.act = act()
         self.conv = BinaryConv2d(in_channels, out_channels, 3, stride, padding=1)
+        nn.init.uniform_(self.conv.weight, 0.0, 0.001)  # near 0, so that signs flip from the first steps of Adam on
         self.norm = nn.BatchNorm2d(out_channels)
         self.shortcut = None
         if stride > 1:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from htaf.data.images import ImageDataset, ImagePreprocessor, Images, fit_preprocessor
+from htaf.data.images import FilePart, ImageDataset, ImagePreprocessor, Images, fit_preprocessor
+from htaf.data.images import Part as ImagePart
 from htaf.data.images import Split as ImageSplit
 from htaf.data.images import split as split_images
 from htaf.data.preprocess import Preprocessor
@@ -165,8 +166,9 @@ def table_part(table: Table, preprocessor: Preprocessor, rows: np.ndarray) -> Pa
 def _images(recipe: Recipe, images: Images, test: bool) -> Problem:
     rows = image_rows(images, recipe.train_images, recipe.validation_images)
     preprocessor = fit_preprocessor(images, rows.train)
-    plain = ImageDataset(images.train, preprocessor)
-    train = Part(ImageDataset(images.train, preprocessor, recipe.augment), rows.train)
+    held = _at_hand(images.train)
+    plain = ImageDataset(held, preprocessor)
+    train = Part(ImageDataset(held, preprocessor, recipe.augment), rows.train)
     validation = Part(plain, rows.validation, IMAGE_CHUNK)
     return Problem(
         name=images.name,
@@ -183,6 +185,13 @@ def _images(recipe: Recipe, images: Images, test: bool) -> Problem:
     )
 
 
+def _at_hand(part: ImagePart) -> ImagePart:
+    """Images from files that are few enough are decoded once, not in every epoch."""
+    pixels = len(part) * part.channels * part.size[0] * part.size[1]
+    return part.in_memory() if isinstance(part, FilePart) and pixels <= IN_MEMORY else part
+
+
+IN_MEMORY = 2**30  # bytes
 IMAGE_CHUNK = 250  # images at once where nothing is learned: small enough to stay in cache, as it is fastest
 
 

@@ -1,0 +1,301 @@
+"""The official layouts of the public sets, small ones made here and real ones under HTAF_DATA."""
+
+import dataclasses
+import pickle
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sklearn.datasets
+import torch
+from PIL import Image
+
+from htaf.data.image_parts import FilePart, MemoryPart
+from htaf.data.image_sets import CIFAR10, CIFAR100, Cifar, read_cifar, read_cub, read_digits, read_tiny_imagenet
+from htaf.data.images import load
+from htaf.data.reading import DataError
+
+SMALL10 = dataclasses.replace(CIFAR10, rows=20, test_rows=10)
+SMALL100 = dataclasses.replace(CIFAR100, rows=200, test_rows=100)
+
+
+def cifar_file(layout: Cifar, rows: int, seed: int) -> dict:
+    pixels = np.random.default_rng(seed).integers(0, 256, (rows, 3072), dtype=np.uint8)
+    return {"data": pixels, layout.labels: [row % layout.classes for row in range(rows)], "batch_label": "x"}
+
+
+def dump(path: Path, content: object, protocol: int = 2) -> None:
+    path.write_bytes(pickle.dumps(content, protocol))
+
+
+def write_cifar(folder: Path, layout: Cifar, protocol: int = 2) -> dict[str, dict]:
+    folder.mkdir(parents=True, exist_ok=True)
+    dump(folder / layout.meta, {layout.meta_key: [f"class {n}" for n in range(layout.classes)]}, protocol)
+    files = {name: cifar_file(layout, layout.rows, seed) for seed, name in enumerate(layout.train)}
+    files[layout.test] = cifar_file(layout, layout.test_rows, 99)
+    for name, content in files.items():
+        dump(folder / name, content, protocol)
+    return files
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("layout", [SMALL10, SMALL100], ids=["10", "100"])
+def test_cifar(tmp_path: Path, layout: Cifar, protocol: int) -> None:
+    files = write_cifar(tmp_path, layout, protocol)
+    images = read_cifar(layout, tmp_path)
+    assert images.name == layout.name
+    assert images.classes == tuple(f"class {n}" for n in range(layout.classes))
+    assert len(images.train) == layout.rows * len(layout.train)
+    assert len(images.test) == layout.test_rows
+    assert (images.train.channels, images.train.size, images.notes) == (3, (32, 32), ())
+    row = layout.rows - 3  # of the first file: 1,024 red values row by row, then green, then blue
+    flat = files[layout.train[0]]["data"][row]
+    image = images.train.batch(torch.tensor([row]))[0].numpy()
+    for channel, y, x in ((0, 0, 0), (0, 1, 0), (1, 3, 31), (2, 31, 30)):
+        assert image[channel, y, x] == flat[1024 * channel + 32 * y + x]
+    assert images.train.labels[row] == row % layout.classes
+    last = files[layout.train[-1]]["data"][-1]
+    np.testing.assert_array_equal(images.train.batch(torch.tensor([len(images.train) - 1]))[0].flatten(), last)
+
+
+def test_cifar_fingerprint_sees_pixels_and_labels(tmp_path: Path) -> None:
+    files = write_cifar(tmp_path, SMALL10)
+    first = read_cifar(SMALL10, tmp_path).fingerprint
+    assert read_cifar(SMALL10, tmp_path).fingerprint == first
+    files["test_batch"]["data"][0, 0] ^= 1
+    dump(tmp_path / "test_batch", files["test_batch"])
+    second = read_cifar(SMALL10, tmp_path).fingerprint
+    files["test_batch"]["labels"][0] ^= 1
+    dump(tmp_path / "test_batch", files["test_batch"])
+    assert len({first, second, read_cifar(SMALL10, tmp_path).fingerprint}) == 3
+
+
+class Evil:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('the pickle ran code')",))
+
+
+def test_cifar_pickles_run_no_code(tmp_path: Path) -> None:
+    write_cifar(tmp_path, SMALL10)
+    for protocol in (0, 2, 4):
+        dump(tmp_path / "data_batch_2", {"data": Evil()}, protocol)
+        with pytest.raises(DataError, match=r"data_batch_2: expected a pickle of plain data, .*refers to .*exec"):
+            read_cifar(SMALL10, tmp_path)
+    objects = np.array([Evil(), None], dtype=object)
+    dump(tmp_path / "data_batch_2", {"data": objects})
+    with pytest.raises(DataError, match="refers to"):
+        read_cifar(SMALL10, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": np.zeros((19, 3072), np.uint8)}, "expected uint8 (20, 3072) in 'data', got uint8 (19, 3072)"),
+        ({"data": np.zeros((20, 3072))}, "expected uint8 (20, 3072) in 'data', got float64 (20, 3072)"),
+        ({"data": None}, "expected uint8 (20, 3072) in 'data', got NoneType"),
+        ({"labels": [0] * 19}, "expected 20 labels in 'labels', got 19"),
+        ({"labels": None}, "expected 20 labels in 'labels', got NoneType"),
+        ({"labels": [0] * 19 + [10]}, "expected labels 0 to 9 in 'labels', got others too"),
+        ({"labels": [0] * 19 + ["1"]}, "expected labels 0 to 9 in 'labels', got others too"),
+    ],
+)
+def test_cifar_with_wrong_content(tmp_path: Path, change: dict, message: str) -> None:
+    files = write_cifar(tmp_path, SMALL10)
+    dump(tmp_path / "data_batch_3", files["data_batch_3"] | change)
+    with pytest.raises(DataError, match=re.escape(f"data_batch_3: {message}")):
+        read_cifar(SMALL10, tmp_path)
+
+
+def test_cifar_damaged_and_missing(tmp_path: Path) -> None:
+    write_cifar(tmp_path, SMALL10)
+    whole = (tmp_path / "test_batch").read_bytes()
+    for data in (whole[:-500], whole[: len(whole) // 3], b"", b"<html>", b"\x80\x09"):
+        (tmp_path / "test_batch").write_bytes(data)
+        with pytest.raises(DataError, match=r"test_batch: expected a pickle of plain data, cannot be read: .+"):
+            read_cifar(SMALL10, tmp_path)
+    dump(tmp_path / "test_batch", [1, 2])
+    with pytest.raises(DataError, match="test_batch: expected a dict in the pickle, got list"):
+        read_cifar(SMALL10, tmp_path)
+    (tmp_path / "test_batch").unlink()
+    with pytest.raises(DataError, match="test_batch: expected this file of the set, got none"):
+        read_cifar(SMALL10, tmp_path)
+    dump(tmp_path / "batches.meta", {"label_names": ["a"]})
+    with pytest.raises(DataError, match=r"batches.meta: expected 10 names in 'label_names', got \['a'\]"):
+        read_cifar(SMALL10, tmp_path)
+
+
+def test_the_official_counts_are_asked_for(tmp_path: Path) -> None:
+    write_cifar(tmp_path / "cifar-10-batches-py", SMALL10)
+    with pytest.raises(DataError, match=r"expected uint8 \(10000, 3072\) in 'data', got uint8 \(20, 3072\)"):
+        load("CIFAR10", data_dir=tmp_path)
+
+
+# --- Tiny ImageNet ---
+
+
+def write_tiny(folder: Path, wnids: tuple[str, ...] = ("n02", "n01", "n03"), train: int = 4, test: int = 2) -> Path:
+    annotations = []
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, wnid in enumerate(wnids):
+        images = folder / "train" / wnid / "images"
+        images.mkdir(parents=True)
+        (folder / "train" / wnid / f"{wnid}_boxes.txt").write_text("boxes")
+        for place in range(train):
+            Image.new("RGB", (64, 64), (40 * number, place, 0)).save(images / f"{wnid}_{place}.JPEG")
+        (folder / "val" / "images").mkdir(parents=True, exist_ok=True)
+        for place in range(test):
+            name = f"val_{len(annotations)}.JPEG"
+            Image.new("L" if place else "RGB", (64, 64), 40 * number).save(folder / "val" / "images" / name)
+            annotations.append(f"{name}\t{wnid}\t0\t32\t44\t62\n")
+    (folder / "val" / "val_annotations.txt").write_text("".join(annotations))
+    (folder / "wnids.txt").write_text("\n".join(wnids))
+    (folder / "words.txt").write_text("n01\tgoldfish, Carassius auratus\nn02\tcrane\nn03\tcrane, machine\nn99\tother\n")
+    return folder
+
+
+def test_tiny_imagenet(tmp_path: Path) -> None:
+    images = read_tiny_imagenet(write_tiny(tmp_path), classes=3, train=4, test=2)
+    assert images.classes == ("goldfish", "crane (n02)", "crane (n03)")
+    assert isinstance(images.train, MemoryPart)
+    assert (len(images.train), len(images.test), images.train.size) == (12, 6, (64, 64))
+    red = images.train.pixels[:, 0].double().mean((1, 2)).round()
+    assert torch.allclose(red[images.train.labels == 1], torch.tensor(0.0, dtype=torch.float64), atol=2)  # n02 first
+    assert torch.allclose(red[images.train.labels == 2], torch.tensor(80.0, dtype=torch.float64), atol=2)
+    assert images.test.labels.tolist() == [1, 1, 0, 0, 2, 2]
+    assert "3 images in grey: made RGB" in images.notes
+    assert read_tiny_imagenet(tmp_path, 32, classes=3, train=4, test=2).train.size == (32, 32)
+
+
+def test_tiny_imagenet_with_something_missing(tmp_path: Path) -> None:
+    counts = {"classes": 3, "train": 4, "test": 2}
+    with pytest.raises(DataError, match="expected 200 distinct classes, got 3"):
+        read_tiny_imagenet(write_tiny(tmp_path))
+    (tmp_path / "val" / "images" / "val_3.JPEG").unlink()
+    with pytest.raises(DataError, match=r"got 1 missing: 'val/images/val_3.JPEG'"):
+        read_tiny_imagenet(tmp_path, **counts)
+    (tmp_path / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn77\n")
+    with pytest.raises(DataError, match=r"expected a class of wnids.txt for 'val_0.JPEG', got 'n77'"):
+        read_tiny_imagenet(tmp_path, **counts)
+    (tmp_path / "val" / "val_annotations.txt").write_text("val_0.JPEG\tn01\n")
+    with pytest.raises(DataError, match="expected 6 images, got 1"):
+        read_tiny_imagenet(tmp_path, **counts)
+    (tmp_path / "val" / "val_annotations.txt").write_text("val_0.JPEG\n")
+    with pytest.raises(DataError, match=r"expected 2 fields in each line, got 'val_0.JPEG'"):
+        read_tiny_imagenet(tmp_path, **counts)
+    (tmp_path / "train" / "n01" / "images" / "n01_0.JPEG").unlink()
+    with pytest.raises(DataError, match=r"expected 4 .JPEG files, got 3"):
+        read_tiny_imagenet(tmp_path, **counts)
+    (tmp_path / "wnids.txt").unlink()
+    with pytest.raises(DataError, match=r"wnids.txt: expected this file of the set, got none"):
+        read_tiny_imagenet(tmp_path, **counts)
+
+
+# --- CUB ---
+
+
+def write_cub(
+    folder: Path, classes: tuple[str, ...] = ("001.A_bird", "002.B_bird", "003.C_bird"), each: int = 3
+) -> Path:
+    lists: dict[str, list[str]] = {"images": [], "image_class_labels": [], "train_test_split": [], "classes": []}
+    for number, name in enumerate(classes, 1):
+        lists["classes"].append(f"{number} {name}")
+        (folder / "images" / name).mkdir(parents=True)
+        for place in range(each):
+            image = len(lists["images"]) + 1
+            Image.new("RGB", (30 + place, 24), (50 * number, 0, 0)).save(folder / "images" / name / f"{place}.jpg")
+            lists["images"].append(f"{image} {name}/{place}.jpg")
+            lists["image_class_labels"].append(f"{image} {number}")
+            lists["train_test_split"].append(f"{image} {int(place > 0)}")
+    for name, lines in lists.items():
+        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_cub(tmp_path: Path) -> None:
+    images = read_cub(write_cub(tmp_path), 96)
+    assert images.classes == ("001.A_bird", "002.B_bird", "003.C_bird")
+    assert isinstance(images.train, FilePart)
+    assert images.train.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert images.test.labels.tolist() == [0, 1, 2]
+    red = images.test.batch(torch.tensor([2, 0]))[:, 0].double().mean((1, 2))
+    assert torch.allclose(red, torch.tensor([150.0, 50.0], dtype=torch.float64), atol=2)
+    assert read_cub(tmp_path).train.size == (224, 224)
+
+
+def test_cub_with_some_of_the_classes(tmp_path: Path) -> None:
+    folder = write_cub(tmp_path)
+    for path in (folder / "images" / "002.B_bird").iterdir():
+        path.unlink()
+    (folder / "images" / "002.B_bird").rmdir()
+    images = read_cub(folder, 64)
+    assert images.classes == ("001.A_bird", "003.C_bird")
+    assert images.train.labels.tolist() == [0, 0, 1, 1]
+    assert "2 of 3 classes; no images of '002.B_bird'" in images.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("images.txt", None, "images.txt: expected this file of the set, got none"),
+        ("classes.txt", "", "classes.txt: expected entries, got an empty file"),
+        ("classes.txt", "1 001.A_bird\n2 002.B_bird\n", "expected classes of classes.txt, got '3'"),
+        ("image_class_labels.txt", "1 1\n", "expected the 9 images of images.txt, got 1 entries, 1 of them in"),
+        ("train_test_split.txt", "1\n", "train_test_split.txt: expected 2 fields in each line, got '1'"),
+        ("train_test_split.txt", "".join(f"{n} 2\n" for n in range(1, 10)), "expected 0 or 1 for image 1, got '2'"),
+        ("images/001.A_bird/2.jpg", None, "got 1 missing: 'images/001.A_bird/2.jpg'"),
+    ],
+)
+def test_cub_with_something_wrong(tmp_path: Path, name: str, content: str | None, message: str) -> None:
+    folder = write_cub(tmp_path)
+    if content is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_text(content)
+    with pytest.raises(DataError, match=re.escape(message)):
+        read_cub(folder)
+
+
+# --- digits, and the real sets ---
+
+
+def test_digits() -> None:
+    images = read_digits()
+    assert (len(images.train) + len(images.test), images.train.channels, images.train.size) == (1797, 1, (8, 8))
+    assert images.classes == tuple("0123456789")
+    assert 350 < len(images.test) < 370
+    assert images.train.labels.bincount().min() > 135
+    assert images.test.labels.bincount().min() > 33
+    bunch = sklearn.datasets.load_digits()
+    official = {(image.tobytes(), label) for image, label in zip(bunch.images * 15.9375, bunch.target, strict=True)}
+    for part in (images.train, images.test):
+        assert isinstance(part, MemoryPart)
+        for pixels, label in zip(part.pixels[:50, 0].double(), part.labels[:50].tolist(), strict=True):
+            assert (((pixels / 15.9375).round() * 15.9375).numpy().tobytes(), label) in official
+    assert load("Digits").fingerprint == images.fingerprint
+
+
+@pytest.mark.data
+def test_real_cifar10(data_dir: Path) -> None:
+    images = load("cifar10", data_dir=data_dir)
+    assert images.classes[0] == "airplane"
+    assert images.classes[9] == "truck"
+    assert (len(images.train), len(images.test)) == (50_000, 10_000)
+    assert images.train.labels.bincount().tolist() == [5000] * 10
+    assert images.test.labels[:8].tolist() == [3, 8, 8, 0, 6, 6, 1, 6]  # cat, ship, ship, airplane, frog, frog, ...
+    assert images.train.batch(torch.tensor([0]))[0, :, 0, 0].tolist() == [59, 62, 63]
+
+
+@pytest.mark.data
+def test_real_cub(data_dir: Path) -> None:
+    images = load("cub", data_dir=data_dir, size=80)
+    lines = (data_dir / "CUB_200_2011" / "classes.txt").read_text().splitlines()
+    assert images.classes == tuple(line.split()[1] for line in lines)
+    assert (
+        len(images.train) + len(images.test) == len((data_dir / "CUB_200_2011" / "images.txt").read_text().split()) / 2
+    )
+    assert images.train.labels.bincount().tolist() == [30] * len(images.classes)
+    assert not [note for note in images.notes if "unreadable" in note]
+    batch = images.test.batch(torch.tensor([5, 700, 5]))
+    assert batch.shape == (3, 3, 80, 80)
+    assert torch.equal(batch[0], batch[2])

@@ -1,0 +1,261 @@
+"""The comparison with ANN-to-SNN conversion: its figures recomputed, what is resumed, what is refused, the report."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from htaf.activations import HTAF, Heaviside
+from htaf.ann_to_snn import to_spiking
+from htaf.data.images import fit_preprocessor, load
+from htaf.models.build import build
+from htaf.neurons import IF
+from htaf.runs import finish_run, start_run
+from htaf.training.fit import run_identity
+from htaf.training.problems import image_rows
+from htaf.training.recipe import Recipe
+from htaf_paper import ann_to_snn
+from htaf_paper.ann_to_snn import MODES, balanced_rows, pair_of, read_cell, table
+from htaf_paper.ann_to_snn_measure import ComparisonError, Pair, compare, passes_at
+from htaf_paper.ann_to_snn_report import PAPER, markdown
+
+PRINTED = r"""
+Accuracy & 10.0\% & 93.4\% & 37.1\% & 81.0\% & 92.1\%  & 91.0\% \\
+Inference time & 8 sec & 27 sec & 46 sec & 85 sec & 183 sec & 3 sec \\
+Accuracy & 1.0\% & 3.5\% & 12.8\% & 47.8\% & 68.9\%  & 66.9\% \\
+Inference time & 10 sec &  25 sec & 40 sec & 81 sec & 160 sec & 3 sec \\
+"""
+
+
+def small(act: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), act, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(24, 3)
+    )
+
+
+def pair() -> Pair:
+    class Once(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.neuron = IF(Heaviside())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.neuron(x[None])[0]
+
+    x = torch.randn(23, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    relu = small(nn.ReLU()).eval()
+    labels = relu(x).argmax(1)
+    labels[::4] = (labels[::4] + 1) % 3  # the ReLU network is not always right
+    return Pair(relu, small(Once()).eval(), x, x + 0.1, labels, torch.randn(40, 1, 6, 6))
+
+
+def test_figures_of_a_comparison() -> None:
+    p, said = pair(), []
+    result = compare(p, {"mode": 0.7}, steps=(2, 5, 9), batch_size=8, repeats=1, progress=said.append)
+    spiking = to_spiking(p.relu, p.calibration.split(8), mode=0.7)
+    expected = [(spiking(p.relu_images, t).argmax(1) == p.labels).float().mean().item() for t in range(1, 10)]
+    assert result["accuracy_by_step"] == pytest.approx(expected)
+    assert result["accuracy"] == pytest.approx({"2": expected[1], "5": expected[4], "9": expected[8]})
+    assert result["relu"]["accuracy"] == pytest.approx(17 / 23)
+    snn = (p.snn(p.snn_images).argmax(1) == p.labels).float().mean().item()
+    assert result["snn"]["accuracy"] == pytest.approx(snn)
+    assert result["thresholds"] == {"2": pytest.approx(spiking.neurons["2"].thresholds.tolist())}
+    assert 0 < result["seconds"]["2"] < result["seconds"]["5"] < result["seconds"]["9"]
+    assert min(result["snn"]["seconds"], result["relu"]["seconds"], result["conversion_seconds"]) > 0
+    assert said == ["8 of 23 images", "16 of 23 images", "23 of 23 images"]
+    assert result["images"] == 23
+
+
+def test_the_test_images_set_no_threshold() -> None:
+    p = pair()
+    one, other = (
+        compare(q, {"mode": "max"}, steps=(1,), repeats=1) for q in (p, replace(p, relu_images=p.relu_images * 9))
+    )
+    assert one["thresholds"] == other["thresholds"]
+    moved = replace(p, calibration=p.calibration * 9)
+    assert compare(moved, {"mode": "max"}, steps=(1,), repeats=1)["thresholds"] != one["thresholds"]
+
+
+def test_a_network_that_cannot_be_converted() -> None:
+    p = pair()
+    with pytest.raises(ComparisonError, match="cannot be converted: expected a ReLU"):
+        compare(replace(p, relu=small(nn.Tanh()).eval()), {"mode": "max"}, steps=(1,))
+
+
+@pytest.mark.parametrize(
+    ("correct", "direct", "at"),
+    [
+        ([1, 5, 9], 4, 2),
+        ([5, 6, 9], 4, 1),
+        ([5, 3, 9, 8], 4, 3),  # ahead, behind, ahead
+        ([1, 2, 4], 4, None),  # level is not ahead
+        ([9, 9, 4], 4, None),
+        ([1, 2, 5], 4, 3),
+    ],
+)
+def test_passes_at(correct: list[int], direct: int, at: int | None) -> None:
+    assert passes_at(correct, direct) == at
+
+
+def test_balanced_rows() -> None:
+    labels = torch.arange(60) % 3
+    rows = balanced_rows(labels, 3, 20)
+    assert torch.bincount(labels[rows]).tolist() == [7, 7, 6]
+    assert rows.tolist() == sorted(set(rows.tolist()))
+    assert torch.equal(rows, balanced_rows(labels, 3, 20))
+    assert not torch.equal(rows, balanced_rows(labels, 3, 20, seed=1))
+    assert torch.equal(balanced_rows(labels, 3, 0), torch.arange(60))
+    with pytest.raises(ComparisonError, match="expected 21 images of class 0, got 20"):
+        balanced_rows(labels, 3, 61)
+    with pytest.raises(ComparisonError, match="each of the 3 classes or more, got 2"):
+        balanced_rows(labels, 3, 2)
+
+
+def test_figures_of_the_paper() -> None:
+    rows = [[float(x) for x in re.findall(r"[\d.]+", line)] for line in PRINTED.strip().splitlines()]
+    assert [list(figures) for row in PAPER.values() for figures in row] == rows
+    assert list(MODES) == ["max", "percentile 99.9", "fraction 0.5", "fraction 0.7"]
+
+
+# ---- runs ----
+
+
+def make_run(path: Path, recipe: Recipe, accuracy: float) -> Path:
+    """A run folder as `htaf train` writes it, with fresh weights."""
+    images = load("digits")
+    rows = image_rows(images, recipe.train_images, recipe.validation_images)
+    preprocessor = fit_preprocessor(images, rows.train)
+    record = start_run(path, run_identity(recipe, images, 0, "official"))
+    description = recipe.model({"in_channels": 1}, 10)
+    torch.manual_seed(3)
+    model = build(description).train()
+    model(preprocessor.normalise(images.train.batch(rows.train[:64])))
+    metrics = {"test": {"accuracy": accuracy}}
+    record |= {"model": description, "headline": "accuracy", "rows": {}, "best_epoch": 0, "notes": []}
+    record |= {"metrics": {"smooth": metrics, "exact": metrics}, "source": {"name": "digits"}, "parameters": 1}
+    finish_run(path, record, model, preprocessor)
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    snn = Recipe(family="snn", width=2, train_images=200, validation_images=100, augment="none")
+    return (
+        make_run(folder / "relu", replace(snn, method="relu"), 0.875),
+        make_run(folder / "snn", snn, 0.75),
+    )
+
+
+def test_table(runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    text = table(*runs, out, images=20, calibration=50, batch_size=25, steps=(1, 3))
+    assert text == (out / "report.md").read_text()
+    files = sorted(path.name for path in out.iterdir())
+    assert files == ["fraction-0.5.json", "fraction-0.7.json", "max.json", "percentile-99.9.json", "report.md"]
+    cell = json.loads((out / "max.json").read_text())
+    assert (cell["images"], cell["about"]["calibration"], cell["about"]["threads"]) == (20, 50, 1)
+    assert len(cell["accuracy_by_step"]) == 3
+    assert "ReLU 87.5%, SNN 75.0%" in text
+    assert f"| max | accuracy | {100 * cell['accuracy']['1']:.1f}% | {100 * cell['accuracy']['3']:.1f}% |" in text
+    thresholds = [json.loads((out / name).read_text())["thresholds"]["neuron1"][0] for name in files[:4]]
+    half, seventy, largest, percentile = thresholds
+    assert half == pytest.approx(largest * 0.5)
+    assert seventy == pytest.approx(largest * 0.7)
+    assert percentile < largest
+
+    computed: list[str] = []
+    original = ann_to_snn.compare
+    monkeypatch.setattr(ann_to_snn, "compare", lambda *a, **k: (computed.append(str(a[1])), original(*a, **k))[1])
+    assert table(*runs, out, images=20, calibration=50, batch_size=25, steps=(1, 3)) == text
+    assert not computed
+    (out / "fraction-0.5.json").unlink()
+    table(*runs, out, images=20, calibration=50, batch_size=25, steps=(1, 3))
+    assert computed == ["{'mode': 0.5}"]
+    with pytest.raises(ComparisonError, match=r"images: 20 there, 30 here.*another --out"):
+        table(*runs, out, images=30, calibration=50, batch_size=25, steps=(1, 3))
+    (out / "max.json").write_text("{")
+    with pytest.raises(ComparisonError, match="damaged: delete it"):
+        read_cell(out / "max.json", {})
+
+
+def test_the_papers_rows_stand_beside_its_steps() -> None:
+    steps = (10, 30, 50, 100, 200)
+    run = {"recipe": {"steps": 4}, "test_accuracy": None}
+    cell = {
+        "mode": "max",
+        "about": {"steps": list(steps), "calibration": 50, "batch_size": 10, "threads": 1},
+        "accuracy": {str(t): t / 250 for t in steps},
+        "seconds": {str(t): t / 10 for t in steps},
+        "snn": {"accuracy": 0.75, "seconds": 0.5},
+        "relu": {"accuracy": 0.9, "seconds": 0.1},
+        "passes_at": 188,
+        "images": 20,
+        "data": "cifar10",
+        "runs": {"relu": run, "snn": run},
+        "environment": {"commit": "abc", "platform": "p", "versions": {"torch": "2"}},
+    }
+    text = markdown([cell, cell | {"mode": "fraction 0.5", "passes_at": None}])
+    assert "| max | accuracy | 4.0% | 12.0% | 20.0% | 40.0% | 80.0% | 75.0% | T=188 |" in text
+    assert "|  | time | 1 s | 3 s | 5 s | 10 s | 20 s | 0.5 s |  |" in text
+    assert "|  | time / the SNN's | 2.0 | 6.0 | 10.0 | 20.0 | 40.0 | 1.0 |  |" in text
+    assert "| 75.0% | never |" in text
+    assert "| paper, CIFAR-10 | accuracy | 10.0% | 93.4% | 37.1% | 81.0% | 92.1% | 91.0% |  |" in text
+    assert "|  | time / the SNN's | 2.7 | 9.0 | 15.3 | 28.3 | 61.0 | 1.0 |  |" in text
+    assert "SNN with HTAF, T=4" in text
+    assert "ReLU unknown" in text
+
+
+def test_pair_of_runs(runs: tuple[Path, Path]) -> None:
+    relu, snn = (ann_to_snn.open_run(run) for run in runs)
+    images = load("digits")
+    p = pair_of(relu, snn, images, test=30, calibration=1000)
+    assert torch.bincount(p.labels).tolist() == [3] * 10
+    assert any(isinstance(m, Heaviside) for m in p.snn.modules())
+    assert not any(isinstance(m, HTAF) for m in p.snn.modules())
+    # all 200 training images of the run, and no other
+    rows = image_rows(images, 200, 100).train
+    expected = relu.preprocessor().normalise(images.train.batch(rows))  # pyright: ignore
+    assert p.calibration.shape == expected.shape
+    torch.testing.assert_close(p.calibration.flatten(1).sum(1).sort().values, expected.flatten(1).sum(1).sort().values)
+    with pytest.raises(ComparisonError, match="expected a run of method relu, got htaf"):
+        pair_of(snn, snn, images, test=30, calibration=10)
+    with pytest.raises(ComparisonError, match="expected a spiking run"):
+        pair_of(relu, relu, images, test=30, calibration=10)
+    with pytest.raises(ComparisonError, match="trained on other data"):
+        pair_of(relu, snn, replace(images, fingerprint="other"), test=30, calibration=10)
+
+
+def test_command(
+    runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "--relu",
+        str(runs[0]),
+        "--snn",
+        str(runs[1]),
+        "--out",
+        str(tmp_path),
+        "--calibration",
+        "20",
+        "--steps",
+        "1",
+        "2",
+    ]
+    monkeypatch.setattr("sys.argv", ["ann_to_snn", *arguments, "--images", "20", "--batch-size", "20"])
+    ann_to_snn.main()
+    shown = capsys.readouterr().out
+    assert "max: 20 of 20 images" in shown
+    assert shown.endswith((tmp_path / "report.md").read_text() + "\n")
+    monkeypatch.setattr("sys.argv", ["ann_to_snn", *arguments, "--images", "5"])
+    with pytest.raises(SystemExit) as stopped:
+        ann_to_snn.main()
+    assert stopped.value.code == 1
+    assert "each of the 10 classes" in capsys.readouterr().err

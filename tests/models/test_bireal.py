@@ -1,0 +1,300 @@
+"""Bi-Real Net against a restatement of its code, forward and backward."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import htaf
+from htaf import surrogates
+from htaf.activations import HTAF, Heaviside, StraightThrough
+from htaf.binary import BinaryConv2d
+from htaf.models.bireal import BiRealNet
+
+SIGN = partial(StraightThrough, surrogates.approx_sign, bipolar=True)
+
+
+@pytest.fixture
+def unchecked():
+    """Without beartype, as users have it: the library's own messages show."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def published_sign(x: Tensor) -> Tensor:
+    """BinaryActivation of liuzechun/Bi-Real-net, pytorch_implementation/BiReal18_34/birealnet.py."""
+    mask1, mask2, mask3 = (x < -1).type(x.dtype), (x < 0).type(x.dtype), (x < 1).type(x.dtype)
+    out1 = (-1) * mask1 + (x * x + 2 * x) * (1 - mask1)
+    out2 = out1 * mask2 + (-x * x + 2 * x) * (1 - mask2)
+    out3 = out2 * mask3 + 1 * (1 - mask3)
+    return torch.sign(x).detach() - out3.detach() + out3
+
+
+class PublishedConv(nn.Module):
+    """HardBinaryConv."""
+
+    def __init__(self, n_in: int, n_out: int, stride: int) -> None:
+        super().__init__()
+        self.stride, self.shape = stride, (n_out, n_in, 3, 3)
+        self.weights = nn.Parameter(torch.rand((n_in * n_out * 9, 1)) * 0.001)
+
+    def forward(self, x: Tensor) -> Tensor:
+        real = self.weights.view(self.shape)
+        scale = real.abs().mean(3, keepdim=True).mean(2, keepdim=True).mean(1, keepdim=True).detach()
+        binary = scale * torch.sign(real)
+        clipped = torch.clamp(real, -1.0, 1.0)
+        return F.conv2d(x, binary.detach() - clipped.detach() + clipped, stride=self.stride, padding=1)
+
+
+class PublishedBlock(nn.Module):
+    def __init__(self, n_in: int, n_out: int, stride: int, downsample: nn.Module | None) -> None:
+        super().__init__()
+        self.binary_conv = PublishedConv(n_in, n_out, stride)
+        self.bn1 = nn.BatchNorm2d(n_out)
+        self.downsample = downsample
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn1(self.binary_conv(published_sign(x)))
+        return out + (x if self.downsample is None else self.downsample(x))
+
+
+class Published(nn.Module):
+    def __init__(self, layers: list[int], classes: int, width: int = 64) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, width, kernel_size=7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
+        self.blocks = nn.Sequential()
+        inplanes = width
+        for i, count in enumerate(layers):
+            planes, stride = width * 2**i, 1 if i == 0 else 2
+            downsample = None
+            if stride != 1 or inplanes != planes:
+                downsample = nn.Sequential(
+                    nn.AvgPool2d(kernel_size=2, stride=stride),
+                    nn.Conv2d(inplanes, planes, kernel_size=1, bias=False),
+                    nn.BatchNorm2d(planes),
+                )
+            self.blocks.append(PublishedBlock(inplanes, planes, stride, downsample))
+            inplanes = planes
+            for _ in range(1, count):
+                self.blocks.append(PublishedBlock(inplanes, planes, 1, None))
+        self.fc = nn.Linear(inplanes, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(self.maxpool(self.bn1(self.conv1(x))))
+        return self.fc(F.adaptive_avg_pool2d(x, (1, 1)).flatten(1))
+
+
+LAYERS = {18: [4, 4, 4, 4], 34: [6, 8, 12, 6]}
+
+
+def pair(depth: int, act: Any, width: int = 8) -> tuple[Published, BiRealNet]:
+    """The published network and ours, with the same random weights, in float64 so that signs agree."""
+    torch.manual_seed(0)
+    theirs = Published(LAYERS[depth], 7, width).double()
+    for m in theirs.modules():
+        if isinstance(m, PublishedConv):
+            nn.init.normal_(m.weights, std=0.7)  # some beyond the clip
+        if isinstance(m, nn.BatchNorm2d):
+            for tensor, low in ((m.weight, 0.5), (m.bias, -0.5), (m.running_mean, -0.5), (m.running_var, 0.5)):
+                assert tensor is not None
+                nn.init.uniform_(tensor, low, low + 1)
+    ours = BiRealNet(depth, 7, act, width=width).double()
+    state = ours.state_dict()
+    values = theirs.state_dict().values()  # both registered in the order of use
+    ours.load_state_dict({k: v.reshape(state[k].shape) for k, v in zip(state, values, strict=True)})
+    return theirs, ours
+
+
+@pytest.mark.parametrize(("depth", "count"), [(18, 11_689_512), (34, 21_797_672)])
+def test_parameter_counts_are_the_published_ones(depth: int, count: int) -> None:
+    with torch.device("meta"):
+        ours, theirs = BiRealNet(depth, 1000), Published(LAYERS[depth], 1000)
+    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters()) == count
+    binary = sum(m.weight.numel() for m in ours.modules() if isinstance(m, BinaryConv2d))
+    c = (64, 128, 256, 512)
+    cells = sum(c[i] * c[i - 1] + (n - 1) * c[i] ** 2 if i else n * c[0] ** 2 for i, n in enumerate(LAYERS[depth]))
+    assert binary == 9 * cells  # every 3x3 convolution but the stem's
+
+
+@pytest.mark.parametrize("depth", [18, 34])
+def test_hardened_equals_the_published_code(depth: int) -> None:
+    theirs, ours = pair(depth, partial(HTAF, bipolar=True))
+    exact = htaf.harden(ours.eval())
+    assert not any(isinstance(m, HTAF) for m in exact.modules())
+    assert sum(isinstance(m, Heaviside) and m.bipolar for m in exact.modules()) == sum(LAYERS[depth])
+    assert list(exact.state_dict()) == list(ours.state_dict())
+    x = torch.randn(3, 3, 64, 64, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(exact(x), theirs.eval()(x), rtol=1e-10, atol=1e-10)
+        assert not torch.allclose(ours(x), exact(x))
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_approx_sign_has_the_published_gradients(train: bool) -> None:
+    theirs, ours = pair(18, SIGN)
+    x = torch.randn(4, 3, 64, 64, dtype=torch.float64)
+    outputs, grads = [], []
+    for model in (theirs, ours):
+        outputs.append(model.train(train)(x))
+        outputs[-1].square().sum().backward()
+        grads.append([p.grad for p in model.parameters()])
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-9, atol=1e-9)
+    for a, b in zip(*grads, strict=True):
+        assert a.count_nonzero() > 0
+        torch.testing.assert_close(b, a.reshape(b.shape), rtol=1e-7, atol=1e-9 * a.abs().max().item())
+    buffers = [[b for b in model.buffers() if b.is_floating_point()] for model in (theirs, ours)]
+    torch.testing.assert_close(buffers[1], buffers[0])
+
+
+def test_approx_sign_is_the_published_activation() -> None:
+    """2 + 2 x on [-1, 0), 2 - 2 x on [0, 1), else 0; the two signs part at 0 only."""
+    x = torch.cat([torch.linspace(-2, 2, 800), torch.tensor([-1.0, -1e-30, 0.0, 1e-30, 1.0])]).double()
+    values, grads = [], []
+    for function in (published_sign, SIGN()):
+        leaf = x.clone().requires_grad_()
+        values.append(function(leaf))
+        grads.append(torch.autograd.grad(values[-1].sum(), leaf)[0])
+    torch.testing.assert_close(grads[1], grads[0], rtol=0, atol=1e-14)
+    torch.testing.assert_close(grads[1], (2 - 2 * x.abs()).clamp(min=0), rtol=0, atol=1e-14)
+    torch.testing.assert_close(values[1][x != 0], values[0][x != 0], rtol=0, atol=1e-14)
+    assert values[1][x == 0].item() == 1.0
+
+
+@pytest.mark.parametrize("stem", ["imagenet", "cifar"])
+def test_stem(stem: Any) -> None:
+    model = BiRealNet(18, 3, width=4, stem=stem, in_channels=2)
+    x = torch.randn(1, 2, 32, 32)
+    out = model.eval().stem(x)
+    assert out.shape == (1, 4, 8, 8) if stem == "imagenet" else (1, 4, 32, 32)
+    conv, norm = model.stem.conv, model.stem.norm
+    if stem == "cifar":
+        assert conv.weight.shape == (4, 2, 3, 3)
+        expected = norm(F.conv2d(x, conv.weight, padding=1))
+    else:
+        assert conv.weight.shape == (4, 2, 7, 7)
+        expected = F.max_pool2d(norm(F.conv2d(x, conv.weight, stride=2, padding=3)), 3, 2, 1)
+    torch.testing.assert_close(out, expected)
+
+
+def test_default_activation_and_sites() -> None:
+    made: list[nn.Module] = []
+
+    def make() -> nn.Module:
+        made.append(HTAF(bipolar=True))
+        return made[-1]
+
+    for depth in (18, 34):
+        made.clear()
+        found = htaf.sites(BiRealNet(depth, 2, make, width=1, stem="cifar"), torch.zeros(1, 3, 8, 8))
+        assert len(found) == len(made) == sum(LAYERS[depth])
+        assert all(site.calls == 1 for site in found)  # an instance for every site
+    acts = [m for m in BiRealNet(18, 2, width=1).modules() if isinstance(m, HTAF)]
+    assert len(acts) == 16
+    assert all(m.bipolar and m.alphas == (2.0, 11.0) for m in acts)
+
+
+def test_binary_weights_start_as_the_published() -> None:
+    torch.manual_seed(0)
+    ours, theirs = BiRealNet(18, 2, width=4), Published(LAYERS[18], 2, 4)
+    start = [m.weight for m in ours.modules() if isinstance(m, BinaryConv2d)]
+    published = [m.weights for m in theirs.modules() if isinstance(m, PublishedConv)]
+    for weights in (start, published):
+        values = torch.cat([w.detach().flatten() for w in weights])
+        assert 0 <= values.min() < 1e-5
+        assert 0.99e-3 < values.max() <= 1e-3
+        assert abs(values.mean() - 5e-4) < 1e-5
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 1, 1), (2, 3, 7, 5), (1, 3, 33, 30), (0, 3, 8, 8)])
+@pytest.mark.parametrize("stem", ["imagenet", "cifar"])
+def test_any_input_size(shape: tuple[int, ...], stem: Any) -> None:
+    assert BiRealNet(18, 3, width=2, stem=stem).eval()(torch.randn(shape)).shape == (shape[0], 3)
+
+
+def test_odd_sizes_average_what_is_there() -> None:
+    """The published pooling rounds down and then fails; ours takes the pixels that the last window has."""
+    pool = BiRealNet(18, 3, width=2).stages[1][0].shortcut.pool
+    x = torch.arange(9.0).reshape(1, 1, 3, 3)
+    assert pool(x).flatten().tolist() == [2.0, 3.5, 6.5, 8.0]
+    assert torch.equal(pool(x[..., :2, :2]), F.avg_pool2d(x[..., :2, :2], 2))
+    with pytest.raises(RuntimeError, match="must match"):
+        Published(LAYERS[18], 3, 2)(torch.randn(1, 3, 33 * 4, 33 * 4))
+
+
+def test_state_dict_keys_stay() -> None:
+    """Run folders keep them: a change here breaks old ones."""
+    norm = ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
+    for stem in ("imagenet", "cifar"):
+        keys = ["stem.conv.weight"] + [f"stem.norm.{name}" for name in norm]
+        for stage in range(4):
+            for i in range(4):
+                block = f"stages.{stage}.{i}."
+                keys += [f"{block}conv.weight"] + [f"{block}norm.{name}" for name in norm]
+                if stage and i == 0:
+                    keys += [f"{block}shortcut.conv.weight"] + [f"{block}shortcut.norm.{name}" for name in norm]
+        keys += ["head.weight", "head.bias"]
+        assert list(BiRealNet(18, 3, width=2, stem=stem).state_dict()) == keys
+
+
+def test_backward_hooks_on_every_module() -> None:
+    model, seen = BiRealNet(18, 3, width=2), []
+    for module in model.modules():
+        module.register_full_backward_hook(lambda m, grad_in, grad_out: seen.append(m))
+    model(torch.randn(2, 3, 16, 16, requires_grad=True)).sum().backward()
+    assert set(seen) == set(model.modules())
+
+
+def test_channels_last_and_autocast() -> None:
+    torch.manual_seed(0)
+    model, x = BiRealNet(18, 3, width=4, stem="cifar"), torch.randn(4, 3, 16, 16)
+    expected = model.eval()(x)
+    model.to(memory_format=torch.channels_last)
+    torch.testing.assert_close(model(x.to(memory_format=torch.channels_last)), expected, rtol=1e-4, atol=1e-4)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model.train()(x)
+        out.sum().backward()
+    assert out.dtype == torch.bfloat16
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+COMPILED = """
+import torch
+from htaf.models.bireal import BiRealNet
+
+torch.manual_seed(0)
+model = BiRealNet(18, 3, width=2).stages[1].double()  # with and without a shortcut of its own
+x, found = torch.randn(4, 2, 9, 9).double(), []
+for f in (model, torch.compile(model, fullgraph=True, backend="aot_eager")):
+    y = f(x)
+    found.append((y.detach(), *torch.autograd.grad(y.square().sum(), list(model.parameters()))))
+torch.testing.assert_close(*found)
+print("compiled equals eager")
+"""
+
+
+def test_compile_fullgraph() -> None:
+    # in its own process: Dynamo cannot trace through the type checks that conftest.py installs
+    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == "compiled equals eager", done.stderr
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_bad_arguments() -> None:
+    with pytest.raises(ValueError, match=r"^depth must be one of \(18, 34\), got 50$"):
+        BiRealNet(50, 10)
+    with pytest.raises(ValueError, match=r"^stem must be one of \('imagenet', 'cifar'\), got 'mnist'$"):
+        BiRealNet(18, 10, stem="mnist")  # pyright: ignore[reportArgumentType]
+    for sizes in ({"classes": 0}, {"width": 0}, {"in_channels": 0}):
+        with pytest.raises(ValueError, match=r"^sizes must be positive, got classes="):
+            BiRealNet(18, **({"classes": 10} | sizes))

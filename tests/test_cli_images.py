@@ -1,0 +1,120 @@
+"""The command on images: a folder of class folders in, a run and predictions out; bad input as one clear line."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from htaf import cli
+
+SMALL = ("--recipe", "reduced", "--depth", "10", "--epochs", "1", "--batch-size", "8")
+FEW = ("--train-images", "0", "--validation-images", "0.2")
+
+
+@pytest.fixture
+def htaf(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Call the command in this process: (exit code, output, error output)."""
+
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["htaf", *map(str, words)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as exit:
+            code = int(exit.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20 red and 20 blue pictures of 12 pixels."""
+    root, rng = tmp_path_factory.mktemp("images") / "colours", np.random.default_rng(0)
+    for channel, name in ((0, "red"), (2, "blue")):
+        (root / name).mkdir(parents=True)
+        for i in range(20):
+            pixels = rng.integers(0, 90, (12, 12, 3), dtype=np.uint8)
+            pixels[..., channel] += 140
+            Image.fromarray(pixels).save(root / name / f"{i}.png")
+    return root
+
+
+def test_a_folder_from_training_to_prediction(htaf, folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = ("train", "dhn", "--data", folder, "--out", run, *SMALL, *FEW, "--epochs", "6")
+    code, out, err = htaf(*words)
+    assert code == 0, err
+    assert "colours: accuracy (htaf" in out
+    assert "20% of each class held out" in err
+    record = json.loads((run / "record.json").read_text())
+    assert record["source"] == {"name": str(folder), "data_dir": None, "size": None}
+
+    code, out, err = htaf("evaluate", run, "--json")
+    assert code == 0, err
+    assert json.loads(out)["exact"] == record["metrics"]["exact"]["test"]
+    code, out, err = htaf("evaluate", run, "--data", folder, "--json")
+    assert code == 0, err
+    assert json.loads(out)["rows"] == 40
+
+    code, out, err = htaf("predict", run, folder / "red")
+    assert code == 0, err
+    frame = pd.read_csv(io.StringIO(out))
+    assert list(frame.columns) == ["image", "prediction", "probability_blue", "probability_red"]
+    assert len(frame) == 20
+    assert (frame["prediction"] == "red").mean() > 0.5
+    code, out, _ = htaf("predict", run, folder / "red" / "0.png", folder / "blue" / "1.png", "--json")
+    assert code == 0
+    assert [row["image"] for row in json.loads(out)] == [str(folder / "red" / "0.png"), str(folder / "blue" / "1.png")]
+
+    code, _, err = htaf("predict", run, folder / "red" / "none.png")
+    assert code == 1
+    assert "expected an image file or a folder of images, got neither" in err
+    assert "was finished before" in htaf(*words)[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("train", "dhn", "--data", "cifar", "--out", "x"), 1, "expected one of"),
+        (("train", "dhn", "--data", "digits", "--out", "x", "--depth", "18"), 2, "depth of a dhn must be 6 n + 4"),
+        (("train", "dhn", "--data", "digits", "--out", "x", "--steps", "2"), 2, "family dhn does not read --steps"),
+        (("train", "snn", "--data", "digits", "--out", "x", "--dropout", "0.1"), 2, "snn does not read --dropout"),
+        (("train", "bnn", "--data", "digits", "--out", "x", "--method", "relu"), 2, "method of a bnn must be"),
+        (("train", "bnn", "--data", "digits", "--out", "x", "--method", "ste", "--beta", "3"), 2, "not read --beta"),
+        (("train", "dhn", "--data", "digits", "--out", "x", "--recipe", "reduced"), 1, "expected 500 training"),
+    ],
+)
+def test_bad_input(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words, code: int, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    found, _, err = htaf(*words)
+    assert found == code
+    assert "Traceback" not in err
+    (line,) = [line for line in err.splitlines() if line.startswith("htaf: error:")]
+    assert message in line
+    assert not (tmp_path / "x" / "record.json").exists()
+
+
+def test_a_run_on_images_and_a_table_do_not_mix(htaf, folder: Path, tmp_path: Path) -> None:
+    code, _, err = htaf("train", "dhn", "--data", folder, "--out", tmp_path / "run", *SMALL, *FEW)
+    assert code == 0, err
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+    code, _, err = htaf("predict", tmp_path / "run", tmp_path / "rows.csv")
+    assert code == 1
+    assert "rows.csv" in err
+
+
+def test_help_names_the_families(htaf) -> None:
+    code, out, _ = htaf("train", "--help")
+    assert code == 0
+    for family in ("tabular", "dhn", "bnn", "snn"):
+        assert family in out
+    assert "0/1" in htaf("train", "snn", "--help")[1] or "spiking" in htaf("train", "snn", "--help")[1]

@@ -1,0 +1,268 @@
+"""Trainings on images: the three families on the bundled digits, what a run folder holds, how it is read back."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
+from htaf.binary import BinaryConv2d
+from htaf.data.images import FilePart, Images, MemoryPart, load
+from htaf.data.reading import DataError
+from htaf.data.tabular import load as load_table
+from htaf.models.bireal import BiRealNet
+from htaf.models.sew_resnet import SEWResNet
+from htaf.models.wide_resnet import WideResNet
+from htaf.neurons import IF, LIF
+from htaf.runs import Run, RunError, open_run
+from htaf.training.evaluate import evaluate
+from htaf.training.fit import fit
+from htaf.training.module import TrainingError
+from htaf.training.plan import Plan, Source
+from htaf.training.problems import problem
+from htaf.training.recipe import Recipe
+from htaf.training.recipes import image_recipe
+from htaf.training.study import run_study
+
+TINY: dict[str, dict[str, Any]] = {
+    "dhn": {"depth": 10, "width": 1},
+    "bnn": {"width": 4},
+    "snn": {"width": 4, "steps": 2},
+}
+
+
+def recipe(family: Any, **changes: Any) -> Recipe:
+    small = {"epochs": 2, "batch_size": 50, "train_images": 200, "validation_images": 100, "precision": "float32"}
+    return dataclasses.replace(image_recipe(family, "reduced"), **{**small, **TINY[family], **changes})
+
+
+@pytest.fixture(scope="module")
+def digits() -> Images:
+    return load("digits")
+
+
+@pytest.fixture(scope="module")
+def runs(digits: Images, tmp_path_factory: pytest.TempPathFactory):
+    """One finished run a family and method."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    @functools.cache
+    def made(family: str, method: str = "htaf") -> Run:
+        return fit(recipe(family, method=method), digits, folder / f"{family}-{method}", source={"name": "digits"})
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "sites"), [("dhn", WideResNet, 7), ("bnn", BiRealNet, 16), ("snn", SEWResNet, 20)]
+)
+def test_every_family_trains_and_is_read_back(runs, family: str, kind: type[nn.Module], sites: int) -> None:
+    run = runs(family)
+    record = open_run(run.path).record
+    smooth, exact = run.model(exact=False), run.model()
+    assert isinstance(smooth, kind)
+    assert sum(isinstance(m, HTAF) for m in smooth.modules()) == sites
+    assert sum(isinstance(m, Heaviside) for m in exact.modules()) == sites
+    assert len(record["layers"]) == sites
+    assert record["rows"] == {"train": 200, "validation": 100, "test": len(load("digits").test)}
+    assert record["parameters"] == sum(p.numel() for p in smooth.parameters())
+    assert record["headline"] == "accuracy"
+    assert record["cpu_seconds"] > 0
+    assert {*record["metrics"]["exact"]["test"]} == {"loss", "accuracy", "auroc"}
+    x = torch.randn(3, 1, 8, 8)
+    assert not torch.equal(smooth(x), exact(x))
+
+
+@pytest.mark.parametrize("family", ["dhn", "bnn", "snn"])
+@pytest.mark.parametrize(("method", "kind"), [("ste", StraightThrough), ("ss", ScaledSigmoid)])
+def test_other_methods(digits: Images, family: Any, method: Any, kind: type[nn.Module]) -> None:
+    """Their networks are built and step; trainings of every pair would take minutes."""
+    posed = problem(recipe(family, method=method), digits, 0, "random")
+    from htaf.models.build import build
+
+    net = build(recipe(family, method=method).model(posed.inputs, posed.outputs))
+    assert any(isinstance(m, kind) for m in net.modules())
+    x, y = posed.train[torch.arange(8), 0]
+    nn.functional.cross_entropy(net(x), y).backward()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in net.parameters())
+
+
+def test_bits_of_a_bnn_are_signs_and_its_weights_binary(runs) -> None:
+    model = runs("bnn").model()
+    assert all(m.bipolar for m in model.modules() if isinstance(m, Heaviside))
+    assert sum(isinstance(m, BinaryConv2d) for m in model.modules()) == 16
+
+
+def test_neurons_follow_the_recipe(digits: Images) -> None:
+    from htaf.models.build import build
+
+    made = build(recipe("snn", neuron="lif", tau=3.0, reset="soft", exact_reset=True).model({"in_channels": 1}, 10))
+    found = [m for m in made.modules() if isinstance(m, LIF)]
+    assert {(m.tau, m.reset, m.exact_reset, m.detach_reset) for m in found} == {(3.0, "soft", True, True)}
+    real = build(recipe("snn", method="relu").model({"in_channels": 1}, 10))
+    assert not any(isinstance(m, IF) for m in real.modules())
+    assert sum(isinstance(m, nn.ReLU) for m in real.modules()) == 20
+
+
+def test_the_recorded_metrics_are_those_of_the_stored_networks(runs, digits: Images) -> None:
+    for family in ("dhn", "snn"):
+        run = runs(family)
+        for part in ("validation", "test"):
+            found = evaluate(open_run(run.path), digits, part=part)
+            assert found["exact"] == run.record["metrics"]["exact"][part]
+            assert found["smooth"] == run.record["metrics"]["smooth"][part]
+            assert found["gap"] == found["exact"]["accuracy"] - found["smooth"]["accuracy"]
+
+
+def test_parts_are_disjoint_balanced_and_the_same_for_every_seed(digits: Images) -> None:
+    posed = [problem(recipe("dhn"), digits, seed, "random") for seed in (0, 5)]
+    assert torch.equal(posed[0].train.rows, posed[1].train.rows)
+    assert torch.equal(posed[0].validation.rows, posed[1].validation.rows)
+    assert not set(posed[0].train.rows.tolist()) & set(posed[0].validation.rows.tolist())
+    counts = digits.train.labels[posed[0].train.rows].bincount()
+    assert counts.tolist() == [20] * 10
+
+
+def test_only_training_images_are_augmented(digits: Images) -> None:
+    posed = problem(recipe("dhn"), digits, 0, "random")
+    rows = torch.arange(40)
+    assert not torch.equal(posed.train[rows, 1][0], posed.train[rows, 2][0])
+    assert torch.equal(posed.train[rows, 1][0], posed.train[rows, 1][0])
+    assert torch.equal(posed.validation[rows, 1][0], posed.validation[rows, 2][0])
+
+
+def test_standardised_on_the_training_images_alone(digits: Images) -> None:
+    posed = problem(recipe("dhn", augment="none"), digits, 0, "random")
+    x, _ = posed.train[torch.arange(200), 0]
+    assert x.mean().abs() < 1e-5
+    assert x.std(unbiased=False) == pytest.approx(1, abs=1e-5)
+
+
+def test_stopped_and_resumed_it_is_the_same_run(runs, digits: Images, tmp_path: Path) -> None:
+    whole = runs("dhn")
+    with pytest.MonkeyPatch.context() as patch:
+        from htaf.training.module import Training
+
+        original = Training.training_step
+
+        def stopped(self: Training, batch: Any, i: int) -> Any:
+            if self.current_epoch == 1 and i == 2:
+                raise MemoryError
+            return original(self, batch, i)
+
+        patch.setattr(Training, "training_step", stopped)
+        with pytest.raises(MemoryError):
+            fit(recipe("dhn"), digits, tmp_path / "run", checkpoint_seconds=0)
+    resumed = fit(recipe("dhn"), digits, tmp_path / "run", source={"name": "digits"})
+    assert resumed.record["model_sha256"] == whole.record["model_sha256"]
+    assert (resumed.path / "metrics.csv").read_bytes() == (whole.path / "metrics.csv").read_bytes()
+
+
+def test_an_overflowing_loss_names_step_and_layer_and_keeps_the_checkpoint(digits: Images, tmp_path: Path) -> None:
+    def poisoned(self: Any, batch: Any, i: int) -> None:
+        original(self, batch, i)
+        if self.global_step == 6:  # of 4 steps an epoch
+            with torch.no_grad():
+                self.net.head.weight.fill_(3e38)
+
+    with pytest.MonkeyPatch.context() as patch:
+        from htaf.training.module import Training
+
+        original = Training.on_train_batch_start
+        patch.setattr(Training, "on_train_batch_start", poisoned)
+        with pytest.raises(
+            TrainingError, match=r"became (nan|inf) at step 6 \(epoch 1\): .* output of head \(Linear\)"
+        ):
+            fit(recipe("dhn"), digits, tmp_path / "run", checkpoint_seconds=0)
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000000.ckpt"]
+    assert fit(recipe("dhn"), digits, tmp_path / "run").record["epochs_run"] == 2
+
+
+def test_a_training_without_the_test_part(digits: Images, tmp_path: Path) -> None:
+    run = fit(recipe("dhn", epochs=1), digits, tmp_path / "run", test=False)
+    assert set(run.record["metrics"]["exact"]) == {"validation"}
+    assert "test" not in run.record["rows"]
+    with pytest.raises(RunError, match="test"):
+        fit(recipe("dhn", epochs=1), digits, tmp_path / "run")
+
+
+def test_the_wrong_kind_of_data(digits: Images, tmp_path: Path, runs) -> None:
+    with pytest.raises(DataError, match="expected a table for a recipe of family mlp, got digits"):
+        fit(Recipe(), digits, tmp_path / "run")
+    with pytest.raises(DataError, match="expected images for a recipe of family dhn, got digits"):
+        fit(recipe("dhn"), load_table("digits"), tmp_path / "run")
+    with pytest.raises(DataError, match="expected images for"):
+        evaluate(runs("dhn"), load_table("digits"), part="all")
+    with pytest.raises(DataError, match="was trained on images"):
+        runs("dhn").predict(load_table("digits").features)
+    with pytest.raises(DataError, match=r"expected 500 training"):
+        fit(recipe("dhn", train_images=5000), digits, tmp_path / "run")
+
+
+def test_predicting_files(runs, digits: Images, tmp_path: Path) -> None:
+    """A file of a digit's pixels is read as the network read the digit; a larger picture is scaled."""
+    run, rows = runs("dhn"), torch.arange(5)
+    pixels = digits.test.batch(rows)
+    for i in range(5):
+        Image.fromarray(pixels[i, 0].numpy()).save(tmp_path / f"{i}.png")
+    Image.fromarray(np.zeros((40, 30, 3), np.uint8)).save(tmp_path / "large.png")
+    frame = run.predict_images([*(tmp_path / f"{i}.png" for i in range(5)), tmp_path / "large.png"])
+    preprocessor = run.preprocessor()
+    with torch.no_grad():
+        expected = run.model()(preprocessor.normalise(pixels)).double().softmax(1).numpy()
+    columns = [f"probability_{name}" for name in digits.classes]
+    assert np.allclose(frame[columns].to_numpy()[:5], expected, atol=1e-6)
+    assert frame["prediction"].tolist()[:5] == [digits.classes[i] for i in expected.argmax(1)]
+    assert frame.index.name == "image"
+    assert np.allclose(frame[columns].sum(axis=1), 1)
+    assert run.predict_images([]).shape == (0, 11)
+    (tmp_path / "text.png").write_text("no image")
+    with pytest.raises(DataError, match=r"text\.png"):
+        run.predict_images([tmp_path / "text.png"])
+
+
+def test_a_study_of_images(tmp_path: Path) -> None:
+    """Candidates are shorter and never measured on the test part; the final trainings are."""
+    base = recipe("dhn", epochs=2)
+    methods: Any = {
+        "htaf": {"alpha0,alpha1,sharpen,start": ((2.0, 11.0, True, (1.0, 2.0)), (2.0, 11.0, False, None))},
+        "ste": {"slope": ("tanh",)},
+    }
+    reference = {("digits", "htaf"): (0.9, None)}
+    plan = Plan("small", (Source("digits"),), methods, base, 2, 1, search_epochs=1, reference=reference)
+    report = run_study(plan, tmp_path)
+    cells = [json.loads(path.read_text()) for path in (tmp_path / "cells").iterdir()]
+    assert sorted(("test" in c["rows"], c["recipe"]["epochs"]) for c in cells) == [(False, 1)] * 3 + [(True, 2)] * 2
+    assert [row["candidates"] for row in report["rows"]] == [2, 1]
+    text = (tmp_path / "report.md").read_text()
+    assert "WideResNet, depth 10, width 1; 200 training and 100 validation images" in text
+    assert "2 epochs (1 a candidate), float32" in text
+    assert "over 1 seeds" in text
+    assert run_study(plan, tmp_path) == report  # nothing is computed again
+
+
+def test_few_files_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(10):
+            Image.fromarray(rng.integers(0, 255, (80, 70, 3), dtype=np.uint8)).save(tmp_path / name / f"{i}.png")
+    images = load(tmp_path, size=72)
+    assert isinstance(images.train, FilePart)
+    settings = recipe("dhn", train_images=0, validation_images=0.2, augment="none")
+    posed = [problem(settings, images, 0, "random")]
+    monkeypatch.setattr("htaf.training.problems.IN_MEMORY", 1000)
+    posed.append(problem(settings, images, 0, "random"))
+    kinds = [type(p.train.data.part) for p in posed]  # pyright: ignore[reportAttributeAccessIssue]
+    assert kinds == [MemoryPart, FilePart]
+    rows = torch.arange(4)
+    assert torch.equal(posed[0].train[rows, 0][0], posed[1].train[rows, 0][0])
