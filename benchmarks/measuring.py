@@ -140,7 +140,7 @@ def write(file: Path | None, rows: list[dict[str, Any]]) -> None:
     script = Path(sys.argv[0])
     record = {
         "benchmark": script.stem,
-        "command": shlex.join(["python", f"benchmarks/{script.name}", *sys.argv[1:]]),
+        "command": shlex.join(["python", str(script.resolve().relative_to(ROOT)), *sys.argv[1:]]),
         "machine": machine(),
         "versions": versions(),
         "rows": rows,

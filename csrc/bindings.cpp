@@ -2,11 +2,13 @@
 // it passes.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels.hpp"
@@ -98,5 +100,24 @@ NB_MODULE(_native, m) {
                        float below, int threads) {
         nb::gil_scoped_release unlocked;
         chosen.load()->unpack(Type(type), at<const std::uint8_t>(bits), at(y), rows, columns, below, threads);
+    });
+    // neuron: (fire, p0, p1, scale, leak, gain, threshold, soft, exact_reset, attached)
+    using Description = std::tuple<int, double, double, float, float, float, float, bool, bool, bool>;
+    static const auto neuron = [](const Description& d) {
+        auto [fire, p0, p1, scale, leak, gain, threshold, soft, exact_reset, attached] = d;
+        return Neuron{Fire(fire), {p0, p1}, scale, leak, gain, threshold, soft, exact_reset, attached};
+    };
+    m.def("neuron_forward", [](const Description& k, int type, std::uintptr_t x, std::size_t stride, std::uintptr_t v0,
+                               std::uintptr_t s, std::uintptr_t v, std::size_t steps, std::size_t n, int threads) {
+        nb::gil_scoped_release unlocked;
+        chosen.load()->neuron_forward(neuron(k), Type(type), at(x), stride, at<const float>(v0), at(s), at<float>(v),
+                                      steps, n, threads);
+    });
+    m.def("neuron_backward", [](const Description& k, int type, std::uintptr_t gs, std::uintptr_t gv, std::uintptr_t x,
+                                std::size_t stride, std::uintptr_t v0, std::uintptr_t gx, std::uintptr_t gv0,
+                                std::size_t steps, std::size_t n, int threads) {
+        nb::gil_scoped_release unlocked;
+        chosen.load()->neuron_backward(neuron(k), Type(type), at(gs), at<const float>(gv), at(x), stride,
+                                       at<const float>(v0), at(gx), at<float>(gv0), steps, n, threads);
     });
 }

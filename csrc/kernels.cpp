@@ -411,7 +411,9 @@ void unpack(Type type, const std::uint8_t* bits, void* y, size_t rows, size_t co
 }  // namespace
 }  // namespace htaf::HTAF_NAMESPACE
 
+#include "neurons.hpp"
+
 namespace htaf {
 using namespace HTAF_NAMESPACE;
-const Kernels HTAF_KERNELS = {HTAF_NAME, forward, backward, slope, heaviside, pack, unpack};
+const Kernels HTAF_KERNELS = {HTAF_NAME, forward, backward, slope, heaviside, pack, unpack, neuron_forward, neuron_backward};
 }  // namespace htaf

@@ -10,6 +10,22 @@ enum class Type : int { float32 = 0, bfloat16 = 1, float16 = 2 };
 enum class Smooth : int { htaf = 0, scaled_sigmoid = 1 };
 enum class Slope : int { rectangular = 0, atan = 1, approx_sign = 2 };
 
+// A spike and its slope: a smooth one with its own, or the exact step, with the slope of a surrogate or with none.
+enum class Fire : int {
+    htaf = 0, scaled_sigmoid = 1, step = 2,
+    step_htaf = 3, step_sigmoid = 4, step_rectangular = 5, step_atan = 6, step_approx_sign = 7,
+};
+
+// h = leak v + gain x; spike = fire(h - threshold); v = h - r h, or h - r threshold (soft), r being the spike or its exact
+// step (exact_reset), through which gradients pass when attached.
+struct Neuron {
+    Fire fire;
+    double parameters[2];
+    float scale;  // of a surrogate's slope
+    float leak, gain, threshold;
+    bool soft, exact_reset, attached;
+};
+
 // A tensor in memory order as [outer, channels, inner]; parameter i of channel c is parameters[i][c].
 // One scalar parameter is channels = 1, outer = 1.
 struct Shape {
@@ -34,6 +50,12 @@ struct Kernels {
     bool (*pack)(Type, const void* x, std::uint8_t* bits, std::size_t rows, std::size_t columns, int threads);
     void (*unpack)(Type, const std::uint8_t* bits, void* y, std::size_t rows, std::size_t columns, float below,
                    int threads);
+    // n neurons over `steps` time steps; step t of x starts at x + t stride, of s, gs and gx at t n. v0 null: from rest;
+    // v, gv and gv0 null: not wanted, or zero. Potentials and their gradients are float32.
+    void (*neuron_forward)(const Neuron&, Type, const void* x, std::size_t stride, const float* v0, void* s, float* v,
+                           std::size_t steps, std::size_t n, int threads);
+    void (*neuron_backward)(const Neuron&, Type, const void* gs, const float* gv, const void* x, std::size_t stride,
+                            const float* v0, void* gx, float* gv0, std::size_t steps, std::size_t n, int threads);
 };
 
 extern const Kernels portable;

@@ -6,12 +6,18 @@ _compat.repair_torchvision()
 
 from htaf import functional, surrogates, theory  # noqa: E402
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough  # noqa: E402
+from htaf.binary import BinaryConv2d, BinaryLinear  # noqa: E402
 from htaf.convert import Conversion, Site, conversion, harden, replace, sites  # noqa: E402
+from htaf.neurons import IF, LIF  # noqa: E402
 
 __version__ = "0.1.0"
 
 __all__ = [
     "HTAF",
+    "IF",
+    "LIF",
+    "BinaryConv2d",
+    "BinaryLinear",
     "Conversion",
     "Heaviside",
     "ScaledSigmoid",

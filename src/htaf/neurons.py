@@ -11,15 +11,21 @@ least, whatever the input: it is a running sum, from which bfloat16 loses what i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, final, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
-from htaf.activations import HTAF
+from htaf import surrogates
+from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.functional import check_floating, check_positive, heaviside
+from htaf.kernels import native
 from htaf.kernels._plain import compute_dtype
+from htaf.kernels._registration import _forward_level, _plain
+from htaf.kernels.neuron import cpu, reference
 
 Reset = Literal["hard", "soft"]
 
@@ -70,23 +76,27 @@ class IF(nn.Module):
         _keep(self, spike, threshold, reset, detach_reset, exact_reset)
 
     def forward(self, x: Float[Tensor, " steps *shape"]) -> Float[Tensor, " steps *shape"]:
-        return self.run(x)[0]
+        return _run(self, x, None, last=False)[0]
 
     def run(
         self, x: Float[Tensor, " steps *shape"], v: Float[Tensor, "*shape"] | None = None
     ) -> tuple[Float[Tensor, " steps *shape"], Float[Tensor, "*shape"]]:
         """Spikes [T, N, ...] and the last membrane potential [N, ...]; v is the first one, None for rest."""
-        return _run(self, x, v)
+        spikes, last = _run(self, x, v)
+        assert last is not None
+        return spikes, last
 
     def step(
         self, x: Float[Tensor, "*shape"], v: Float[Tensor, "*shape"] | None = None
     ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
         """One time step: the spike and the membrane potential after the reset, both of the shape of x."""
-        return _step(self, x, v)
+        check_floating(x)
+        return _step(self, x, _checked(v, x))
 
-    def charge(self, x: Tensor, v: Tensor | None) -> Tensor:
-        """The membrane potential before the spike."""
-        return x if v is None else v + x
+    @property
+    def weights(self) -> tuple[float, float]:
+        """Of potential and input in the charge."""
+        return 1.0, 1.0
 
     def extra_repr(self) -> str:
         return _show(self)
@@ -128,25 +138,27 @@ class LIF(nn.Module):
             raise ValueError(f"tau must be > 1, got {tau} (without a leak: IF)")
 
     def forward(self, x: Float[Tensor, " steps *shape"]) -> Float[Tensor, " steps *shape"]:
-        return self.run(x)[0]
+        return _run(self, x, None, last=False)[0]
 
     def run(
         self, x: Float[Tensor, " steps *shape"], v: Float[Tensor, "*shape"] | None = None
     ) -> tuple[Float[Tensor, " steps *shape"], Float[Tensor, "*shape"]]:
         """As `IF.run`."""
-        return _run(self, x, v)
+        spikes, last = _run(self, x, v)
+        assert last is not None
+        return spikes, last
 
     def step(
         self, x: Float[Tensor, "*shape"], v: Float[Tensor, "*shape"] | None = None
     ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
         """As `IF.step`."""
-        return _step(self, x, v)
+        check_floating(x)
+        return _step(self, x, _checked(v, x))
 
-    def charge(self, x: Tensor, v: Tensor | None) -> Tensor:
-        """The membrane potential before the spike."""
-        if v is None:
-            return x / self.tau if self.decay_input else x
-        return torch.lerp(v, x, 1 / self.tau) if self.decay_input else torch.add(x, v, alpha=1 - 1 / self.tau)
+    @property
+    def weights(self) -> tuple[float, float]:
+        """Of potential and input in the charge."""
+        return 1 - 1 / self.tau, 1 / self.tau if self.decay_input else 1.0
 
     def extra_repr(self) -> str:
         return f"tau={self.tau:g}, {_show(self)}" + ("" if self.decay_input else ", decay_input=False")
@@ -172,13 +184,24 @@ def _keep(
     neuron.detach_reset, neuron.exact_reset = detach_reset, exact_reset
 
 
-def _run(neuron: Neuron, x: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor]:
+def _run(neuron: Neuron, x: Tensor, v: Tensor | None, last: bool = True) -> tuple[Tensor, Tensor | None]:
+    """Spikes and, if wanted, the last potential."""
     check_floating(x)
     if x.ndim == 0 or x.shape[0] == 0:
         raise ValueError(f"x must be [T, N, ...] with T >= 1 time steps, got shape {tuple(x.shape)}")
+    v = _checked(v, x[0])
+    told = _told(neuron) if _fusible(neuron, x, v) else None
+    if told is None or not cpu.supports(x, v, told):
+        return _loop(neuron, x, v)
+    if torch.is_grad_enabled() and (x.requires_grad or (v is not None and v.requires_grad)):
+        return _Fused.apply(x, v, neuron, told, last)  # pyright: ignore[reportReturnType]
+    return cpu.forward(x, v, told, last=last)
+
+
+def _loop(neuron: Neuron, x: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor]:
     spikes = []
     for now in x.unbind(0):
-        spike, v = neuron.step(now, v)
+        spike, v = _step(neuron, now, v)
         spikes.append(spike)
     assert v is not None
     # concatenated along the batch, not stacked: this keeps the channels_last of an image
@@ -186,19 +209,76 @@ def _run(neuron: Neuron, x: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def _step(neuron: Neuron, x: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor]:
-    check_floating(x)
-    dtype = compute_dtype(x)
-    if v is not None:
-        check_floating(v)
-        if v.shape != x.shape:
-            raise ValueError(f"v must have the shape of a time step, {tuple(x.shape)}, got {tuple(v.shape)}")
-        v = v.to(dtype)
-    v = neuron.charge(x.to(dtype), v)
-    above = v - neuron.threshold
+    h = reference.charge(x.to(compute_dtype(x)), v, *neuron.weights)
+    above = h - neuron.threshold
     spike = neuron.spike(above)
     by = heaviside(above.detach()) if neuron.exact_reset else spike.detach() if neuron.detach_reset else spike
-    v = torch.addcmul(v, by, v, value=-1) if neuron.reset == "hard" else torch.sub(v, by, alpha=neuron.threshold)
-    return spike.to(x.dtype), v
+    return spike.to(x.dtype), reference.reset(h, by, neuron.threshold, neuron.reset == "soft")
+
+
+def _checked(v: Tensor | None, x: Tensor) -> Tensor | None:
+    """The first potential in the dtype of the computation."""
+    if v is None:
+        return None
+    check_floating(v)
+    if v.shape != x.shape:
+        raise ValueError(f"v must have the shape of a time step, {tuple(x.shape)}, got {tuple(v.shape)}")
+    return v.to(compute_dtype(x))
+
+
+class _Fused(torch.autograd.Function):
+    """The compiled kernel; x and the first potential are saved."""
+
+    @staticmethod
+    def forward(ctx, x, v, neuron, told, last):  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, v)
+        ctx.neuron, ctx.told = neuron, told
+        return cpu.forward(x, v, told, last=last)
+
+    @staticmethod
+    def backward(ctx, gs, gv):  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, v = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return *cpu.backward(gs, gv, x, v, ctx.told, first=ctx.needs_input_grad[1]), None, None, None
+        with torch.enable_grad():  # to be differentiated again: through the loop
+            pairs = zip(_loop(ctx.neuron, x, v), (gs, gv), strict=True)
+            outputs, grads = zip(*((y, g) for y, g in pairs if g is not None), strict=True)
+            inputs = [t for t, needed in zip((x, v), ctx.needs_input_grad, strict=False) if needed]
+            found = iter(torch.autograd.grad(outputs, inputs, grads, create_graph=True))
+        return *(next(found) if needed else None for needed in ctx.needs_input_grad[:2]), None, None, None
+
+
+def _fusible(neuron: Neuron, x: Tensor, v: Tensor | None) -> bool:
+    """Whether nobody would miss the calls of the spike module and of the operators in it."""
+    if torch.compiler.is_compiling() or not _plain((x, v)) or _forward_level() >= 0 or not native.available():
+        return False
+    spike = neuron.spike
+    hooked = spike._forward_hooks or spike._forward_pre_hooks or spike._backward_hooks or spike._backward_pre_hooks
+    return not hooked and not _has_any_global_hook()
+
+
+def _told(neuron: Neuron) -> reference.Neuron | None:
+    """The neuron as the kernels take it, None where its spike is none of theirs."""
+    spike, name, slope = neuron.spike, "step", ""
+    parameters: Sequence[object] = ()
+    if type(spike) is HTAF:
+        name, parameters = "htaf", spike.alphas
+    elif type(spike) is ScaledSigmoid and not spike.learnable:
+        name, parameters = "scaled_sigmoid", [spike.beta]
+    elif type(spike) is StraightThrough:
+        known = surrogates._known(spike.slope)
+        if known is None:
+            return None
+        slope, parameters = known
+    elif type(spike) is not Heaviside:
+        return None
+    numbers = tuple(float(p) for p in parameters if isinstance(p, (float, int)))
+    if len(numbers) < len(parameters):  # the others are tensors
+        return None
+    attached = not neuron.detach_reset and not neuron.exact_reset
+    soft = neuron.reset == "soft"
+    return reference.Neuron(name, slope, numbers, *neuron.weights, neuron.threshold, soft, neuron.exact_reset, attached)
 
 
 def _show(neuron: Neuron) -> str:

@@ -182,6 +182,61 @@ def test_straight_through(kind: str, slope: str, parameters: list[float], dtype:
 NAN, INF = math.nan, math.inf
 
 
+NEURONS = [("htaf", "", (2.0, 11.0)), ("scaled_sigmoid", "", (7.0,)), ("step", "", ())]
+NEURONS += [("step", slope, tuple(parameters)) for slope, parameters in SLOPES]
+CHARGES = [(1.0, 1.0), (0.5, 0.5), (0.75, 1.0)]  # leak and gain
+
+
+@pytest.mark.parametrize("exact_reset", [False, True])
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("spike", "slope", "parameters"), NEURONS)
+def test_neurons(
+    kind: str, spike: str, slope: str, parameters: tuple[float, ...], dtype: torch.dtype, soft: bool, exact_reset: bool
+) -> None:
+    if kind == "triton":
+        pytest.skip("neurons have no Triton kernel")
+    module, exact = implementation("neuron", kind), implementation("neuron", "reference")
+    draw = torch.Generator().manual_seed(0)
+    for i, (steps, n) in enumerate(((4, 300), (1, 33), (7, 65), (3, 0))):
+        leak, gain = CHARGES[i % 3]
+        # sixteenths: every charged potential is exact, so no spike hangs on the rounding
+        x, v, gs, gv = (
+            torch.randint(-32, 48, shape, generator=draw).float() / 16 for shape in ((steps, n), (n,), (steps, n), (n,))
+        )
+        x, gs = x.to(dtype), gs.to(dtype)
+        for attached in (False, True):
+            neuron = exact.Neuron(spike, slope, rounded(parameters), leak, gain, 0.75, soft, exact_reset, attached)
+            for state, back in ((v, gv), (None, None)):
+                wide = [None if t is None else t.double() for t in (state, back)]
+                spikes, last = module.forward(x, state, neuron)
+                s, end = exact.forward(x.double(), wide[0], neuron)
+                gx, g0 = module.backward(gs, back, x, state, neuron)
+                gradients = exact.backward(gs.double(), wide[1], x.double(), wide[0], neuron)
+                assert spikes.dtype == gx.dtype == dtype
+                assert last.dtype == g0.dtype == torch.float32
+                check(spikes, s, 0.0, 5e-6)
+                check(last, end, 0.0, 5e-6)
+                check(gx, gradients[0], 1e-4, 2e-4)
+                check(g0, gradients[1], 1e-4, 2e-4)
+
+
+@pytest.mark.parametrize("spike", ["htaf", "step"])
+def test_a_nan_stays_in_its_neuron(kind: str, spike: str) -> None:
+    if kind == "triton":
+        pytest.skip("neurons have no Triton kernel")
+    module, exact = implementation("neuron", kind), implementation("neuron", "reference")
+    neuron = exact.Neuron(spike, "", (2.0, 11.0) if spike == "htaf" else (), 1.0, 1.0, 1.0, False, False, False)
+    x = torch.zeros(3, 100)
+    x[1, 40] = NAN
+    spikes, v = module.forward(x, None, neuron)
+    gx, _ = module.backward(torch.ones_like(x), None, x, None, neuron)
+    for found, first in ((spikes, 1), (gx[:2], 0), (v[None], 0)):
+        assert found[first:, 40].isnan().all()
+        assert not torch.cat([found[:, :40], found[:, 41:]], 1).isnan().any()
+    assert spikes[0, 40] < 1e-4
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_special_values(kind: str, dtype: torch.dtype) -> None:
     htaf, sigmoid = implementation("htaf", kind), implementation("scaled_sigmoid", kind)

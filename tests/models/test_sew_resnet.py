@@ -1,0 +1,194 @@
+"""SEW-ResNet against its published forward, written out over the state dict, and torchvision's names and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import htaf
+from htaf import HTAF, Heaviside, StraightThrough, surrogates
+from htaf.models.sew_resnet import SEWResNet
+from htaf.neurons import IF, LIF
+
+exact_if = partial(IF, StraightThrough(surrogates.atan))
+small = partial(SEWResNet, 18, 10, width=4, stem="cifar")
+
+
+@pytest.mark.parametrize(("depth", "parameters"), [(18, 11_689_512), (34, 21_797_672), (50, 25_557_032)])
+def test_sizes_and_names_are_those_of_torchvision(depth: int, parameters: int) -> None:
+    import torchvision
+
+    with torch.device("meta"):
+        net = SEWResNet(depth, 1000)
+        resnet = getattr(torchvision.models, f"resnet{depth}")()
+    assert sum(p.numel() for p in net.parameters()) == parameters
+    assert [(k, v.shape) for k, v in net.state_dict().items()] == [(k, v.shape) for k, v in resnet.state_dict().items()]
+
+
+@pytest.mark.parametrize(("depth", "sites"), [(18, 20), (34, 36), (50, 53)])
+def test_one_neuron_a_site(depth: int, sites: int) -> None:
+    made = []
+
+    def neuron() -> nn.Module:
+        made.append(IF())
+        return made[-1]
+
+    net = SEWResNet(depth, 10, neuron, width=2)
+    assert len(made) == sites
+    assert len({id(m) for m in net.modules() if isinstance(m, IF)}) == sites
+
+
+def published(
+    w: dict[str, Tensor], x: Tensor, depth: int, steps: int, connect: str, stem: str, fire: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """The forward of the official ImageNet code in training mode, from a state dict."""
+
+    def norm(name: str, y: Tensor) -> Tensor:  # batch statistics over time and images
+        mean, var = y.mean((0, 2, 3), keepdim=True), y.var((0, 2, 3), keepdim=True, unbiased=False)
+        scale, shift = w[f"{name}.weight"][:, None, None], w[f"{name}.bias"][:, None, None]
+        return (y - mean) / (var + 1e-5).sqrt() * scale + shift
+
+    def site(conv: str, bn: str, y: Tensor, stride: int) -> Tensor:
+        t, n = y.shape[:2]
+        weight = w[f"{conv}.weight"]
+        y = F.conv2d(y.flatten(0, 1), weight, stride=stride, padding=weight.shape[-1] // 2)
+        return fire(norm(bn, y).unflatten(0, (t, n)))
+
+    y = norm(
+        "bn1", F.conv2d(x, w["conv1.weight"], stride=1 if stem == "cifar" else 2, padding=1 if stem == "cifar" else 3)
+    )
+    y = fire(torch.stack([y] * steps))
+    if stem == "imagenet":
+        y = torch.stack([F.max_pool2d(now, 3, 2, 1) for now in y])
+    for stage, blocks in enumerate({18: [2, 2, 2, 2], 34: [3, 4, 6, 3], 50: [3, 4, 6, 3]}[depth]):
+        for block in range(blocks):
+            name, stride = f"layer{stage + 1}.{block}", 2 if stage and not block else 1
+            strides = [1, stride, 1] if depth == 50 else [stride, 1]
+            out = y
+            for i, s in enumerate(strides, 1):
+                out = site(f"{name}.conv{i}", f"{name}.bn{i}", out, s)
+            identity = y
+            if f"{name}.downsample.0.weight" in w:
+                identity = site(f"{name}.downsample.0", f"{name}.downsample.1", y, stride)
+            y = {"add": out + identity, "and": out * identity, "iand": identity * (1 - out)}[connect]
+    return y.mean((3, 4)).mean(0) @ w["fc.weight"].T + w["fc.bias"]
+
+
+def integrate_and_fire(x: Tensor) -> Tensor:
+    v, spikes = torch.zeros_like(x[0]), []
+    for now in x:
+        v = v + now
+        spikes.append((v >= 1).to(x.dtype))
+        v = v * (1 - spikes[-1])
+    return torch.stack(spikes)
+
+
+@pytest.mark.parametrize(
+    ("depth", "connect", "stem", "steps"),
+    [
+        (18, "add", "cifar", 4), (18, "and", "imagenet", 2), (18, "iand", "cifar", 3),
+        (34, "add", "imagenet", 4), (50, "add", "cifar", 2), (50, "iand", "imagenet", 3),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("spiking", [True, False])
+def test_the_published_architecture(depth: int, connect: Any, stem: Any, steps: int, spiking: bool) -> None:
+    torch.manual_seed(0)
+    neuron, fire = (exact_if, integrate_and_fire) if spiking else (nn.ReLU, torch.relu)
+    steps = steps if spiking else 1
+    net = SEWResNet(depth, 7, neuron, steps=steps, width=4, connect=connect, stem=stem, in_channels=2).double()
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):  # so that neurons fire
+            nn.init.uniform_(module.weight, 0.8, 2.0)
+            nn.init.uniform_(module.bias, 0.0, 0.6)
+    x = torch.randn(3, 2, 32, 40, dtype=torch.float64)
+    expected = published(net.state_dict(), x, depth, steps, connect, stem, fire)
+    torch.testing.assert_close(net(x), expected)
+    assert expected.std() > 1e-3
+
+
+def test_the_stem_runs_once_and_spikes_are_pooled() -> None:
+    net = SEWResNet(18, 10, width=4)
+    seen = {}
+    for name in ("conv1", "bn1", "neuron1", "pool", "layer1"):
+        net.get_submodule(name).register_forward_hook(
+            lambda module, args, output, name=name: seen.update({name: tuple(args[0].shape)})
+        )
+    net(torch.randn(3, 3, 64, 64))
+    assert seen == {
+        "conv1": (3, 3, 64, 64), "bn1": (3, 4, 32, 32), "neuron1": (4, 3, 4, 32, 32),
+        "pool": (12, 4, 32, 32), "layer1": (4, 3, 4, 16, 16),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [(32, 32), (17, 40), (1, 1)])
+def test_any_image_size(size: tuple[int, int]) -> None:
+    assert small()(torch.randn(2, 3, *size)).shape == (2, 10)
+
+
+def test_gradients_reach_every_parameter_and_nothing_is_kept() -> None:
+    torch.manual_seed(0)
+    net, x = small(partial(LIF, HTAF(1.0, 5.0), tau=1.5)), torch.randn(8, 3, 16, 16)
+    net(x).square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in net.parameters())
+    net.eval()
+    assert torch.equal(net(x), net(x))
+    torch.testing.assert_close(net(x[:3]), net(x)[:3])
+
+
+def test_hardened() -> None:
+    torch.manual_seed(0)
+    net, x = small(), torch.randn(8, 3, 16, 16)
+    net(x)
+    exact = htaf.harden(net.eval())
+    assert exact.state_dict().keys() == net.state_dict().keys()
+    assert len([m for m in exact.modules() if isinstance(m, Heaviside)]) == 20
+    spikes = []
+    exact.get_submodule("layer4.1.neuron2").register_forward_hook(lambda m, a, output: spikes.append(output))
+    assert exact(x).shape == (8, 10)
+    assert set(spikes[0].unique().tolist()) <= {0.0, 1.0}
+
+
+def test_channels_last_stays() -> None:
+    torch.manual_seed(0)
+    net, x = small(exact_if), torch.randn(4, 3, 16, 16)
+    net.train()
+    expected = net(x)
+    net, x = net.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    found = []
+    for name, module in net.named_modules():
+        if isinstance(module, IF):
+            module.register_forward_hook(lambda m, args, y, name=name: found.append((name, y.flatten(0, 1))))
+    torch.testing.assert_close(net(x), expected, atol=1e-4, rtol=1e-4)
+    assert len(found) == 20
+    for name, y in found:
+        assert y.is_contiguous(memory_format=torch.channels_last), name
+
+
+@pytest.fixture
+def unchecked():
+    """Without beartype, as users have it: the library's own messages show."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_bad_arguments() -> None:
+    make: Any = SEWResNet
+    for depth, options, message in (
+        (20, {}, r"depth must be one of \(18, 34, 50\), got 20"),
+        (18, {"connect": "ADD"}, "'iand'.*got 'ADD'"),
+        (18, {"stem": "mnist"}, "'cifar'.*got 'mnist'"),
+        (18, {"steps": 0}, "steps must be >= 1, got 0"),
+        (18, {"width": 0}, "width"),
+        (18, {"in_channels": 0}, "in_channels"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(depth, 10, **options)
