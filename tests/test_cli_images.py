@@ -75,6 +75,10 @@ def test_a_folder_from_training_to_prediction(htaf, folder: Path, tmp_path: Path
     assert code == 0
     assert [row["image"] for row in json.loads(out)] == [str(folder / "red" / "0.png"), str(folder / "blue" / "1.png")]
 
+    (folder / "red" / "._0.png").write_text("what macOS leaves beside a file")
+    code, out, err = htaf("predict", run, folder / "red")
+    assert code == 0, err
+    assert len(pd.read_csv(io.StringIO(out))) == 20
     code, _, err = htaf("predict", run, folder / "red" / "none.png")
     assert code == 1
     assert "expected an image file or a folder of images, got neither" in err

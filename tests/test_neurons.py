@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import htaf
-from htaf import HTAF, Heaviside, ScaledSigmoid, StraightThrough, surrogates
+from htaf import HTAF, Heaviside, ScaledSigmoid, StraightThrough, replace, surrogates
 from htaf.kernels import native
 from htaf.neurons import IF, LIF
+from htaf.sharpening import set_sharpness
 
 Array = np.ndarray
 Curve = Callable[[Array], Array]
@@ -388,6 +389,7 @@ COMPILED = """
 import torch
 from htaf import StraightThrough
 from htaf.neurons import IF, LIF
+from htaf.sharpening import set_sharpness
 
 x = torch.randn(4, 3, 8, requires_grad=True)
 for neuron in (IF(), LIF(reset="soft", detach_reset=False), IF(StraightThrough(), exact_reset=True)):
@@ -438,3 +440,41 @@ def test_bad_arguments(cls: Any) -> None:
         cls().run(torch.zeros(2, 3), torch.zeros(4))
     with pytest.raises(ValueError, match=r"got \(1,\)"):
         cls().step(torch.zeros(3), torch.zeros(1))
+
+
+# ---- what changes after a neuron was made ----
+
+
+def test_a_bipolar_spike_put_in_later() -> None:
+    net = replace(nn.Sequential(IF(Heaviside())), lambda: HTAF(2.0, 11.0, bipolar=True))
+    with pytest.raises(ValueError, match="spike must be 0 or 1"):
+        net(torch.randn(2, 3))
+    with pytest.raises(ValueError, match="spike must be 0 or 1"):
+        net[0].step(torch.randn(3))
+
+
+@pytest.mark.parametrize("spike", [HTAF(1.0, 6.0), ScaledSigmoid(4.0)])
+def test_sharpening_between_the_passes(spike: nn.Module) -> None:
+    """The gradient is that of the forward pass, whichever way it is taken."""
+    neuron, x = IF(spike), torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    expected = torch.autograd.grad(neuron(x).sum(), x)[0]
+    out = neuron(x)
+    set_sharpness(neuron, (2.0, 11.0) if isinstance(spike, HTAF) else (22.0,))
+    again = torch.autograd.grad(out.sum(), x, create_graph=True)[0]
+    assert torch.allclose(again, expected, rtol=1e-5, atol=1e-7)
+    assert again.requires_grad
+
+
+def test_a_forward_put_on_the_spike_is_called() -> None:
+    neuron = IF(HTAF())
+    neuron.spike.forward = lambda x: torch.zeros_like(x)  # pyright: ignore[reportAttributeAccessIssue]
+    assert neuron(torch.ones(3, 2)).sum() == 0
+
+
+def test_several_gradients_at_once() -> None:
+    x = torch.randn(3, 4, requires_grad=True)
+    out = IF(StraightThrough())(x)
+    grads = torch.randn(5, 3, 4)
+    batched = torch.autograd.grad(out, x, grads, is_grads_batched=True, retain_graph=True)[0]
+    single = torch.stack([torch.autograd.grad(out, x, g, retain_graph=True)[0] for g in grads])
+    assert torch.allclose(batched, single, rtol=1e-5, atol=1e-6)

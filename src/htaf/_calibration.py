@@ -12,7 +12,8 @@ from torch.overrides import TorchFunctionMode
 
 Mode = Literal["max", "percentile"] | float
 
-# neither affine nor an activation site: the mean over time of what they give is not what they give for the mean
+# what is known to be neither affine nor an activation site: the mean over time of what it gives is not what it gives for
+# the mean; _PRODUCTS are, of two tensors that depend on the input
 _NOT_AFFINE = {
     "max_pool",
     "softmax",
@@ -23,6 +24,25 @@ _NOT_AFFINE = {
     "rms_norm",
     "local_response",
 }
+
+
+_BENT = {
+    "abs",
+    "absolute",
+    "pow",
+    "square",
+    "sqrt",
+    "rsqrt",
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "reciprocal",
+    "norm",
+    "clamp",
+}
+_BENT |= {"clip", "maximum", "minimum", "sin", "cos", "where", "amax", "amin", "logsumexp", "cumprod", "prod"}
+_PRODUCTS = {"mul", "multiply", "matmul", "bmm", "div", "true_divide", "divide", "scaled_dot_product_attention"}
 
 
 class Recorder(nn.Module):
@@ -70,10 +90,16 @@ class Watch(TorchFunctionMode):
         self.seen: set[str] = set()
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        name = getattr(func, "__name__", "")
-        if any(part in name for part in _NOT_AFFINE):
-            self.seen.add(name.strip("_"))
+        name = getattr(func, "__name__", "").strip("_")
+        bent = name in _BENT or any(part in name for part in _NOT_AFFINE)
+        if bent or (name in _PRODUCTS and sum(map(_data, args)) > 1):
+            self.seen.add(name)
         return func(*args, **(kwargs or {}))
+
+
+def _data(value: object) -> bool:
+    """Whether a factor depends on the input, as far as can be seen: no parameter, no single number."""
+    return isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and value.numel() > 1
 
 
 def check(mode: Mode, percentile: float, momentum: float | None, v0: float) -> None:

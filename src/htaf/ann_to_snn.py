@@ -191,7 +191,7 @@ def to_spiking(
             stays, an affine map too.
         v0: membrane potential at rest in units of s; 0 as published, 0.5 halves the error bound (Bu et al. 2022,
             arXiv:2202.01440).
-        strict: raise where something else than affine maps and ReLU is found (max pooling, other activations,
+        strict: raise where something known not to be affine is found beside ReLU (max pooling, other activations,
             softmax, layer norm); False: keep it, applied at every step, with a warning.
 
     Returns:

@@ -11,6 +11,7 @@ least, whatever the input: it is a running sum, from which bfloat16 loses what i
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Literal, final, get_args
 
@@ -91,6 +92,7 @@ class IF(nn.Module):
     ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
         """One time step: the spike and the membrane potential after the reset, both of the shape of x."""
         check_floating(x)
+        _check_spike(self.spike)
         return _step(self, x, _checked(v, x))
 
     @property
@@ -153,6 +155,7 @@ class LIF(nn.Module):
     ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
         """As `IF.step`."""
         check_floating(x)
+        _check_spike(self.spike)
         return _step(self, x, _checked(v, x))
 
     @property
@@ -175,8 +178,7 @@ def _keep(
         spike = HTAF()
     if not isinstance(spike, nn.Module):
         raise TypeError(f"spike must be a module such as HTAF(), got {spike!r}")
-    if getattr(spike, "bipolar", False):
-        raise ValueError(f"spike must be 0 or 1, got {spike}, whose outputs are -1 or 1")
+    _check_spike(spike)
     if reset not in get_args(Reset):
         raise ValueError(f"reset must be one of {get_args(Reset)}, got {reset!r}")
     neuron.spike = spike
@@ -184,11 +186,17 @@ def _keep(
     neuron.detach_reset, neuron.exact_reset = detach_reset, exact_reset
 
 
+def _check_spike(spike: nn.Module) -> None:
+    if getattr(spike, "bipolar", False):
+        raise ValueError(f"spike must be 0 or 1, got {spike}, whose outputs are -1 or 1")
+
+
 def _run(neuron: Neuron, x: Tensor, v: Tensor | None, last: bool = True) -> tuple[Tensor, Tensor | None]:
     """Spikes and, if wanted, the last potential."""
     check_floating(x)
     if x.ndim == 0 or x.shape[0] == 0:
         raise ValueError(f"x must be [T, N, ...] with T >= 1 time steps, got shape {tuple(x.shape)}")
+    _check_spike(neuron.spike)  # it may have been replaced since the neuron was made
     v = _checked(v, x[0])
     told = _told(neuron) if _fusible(neuron, x, v) else None
     if told is None or not cpu.supports(x, v, told):
@@ -239,14 +247,25 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gs, gv):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, v = ctx.saved_tensors
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() and _plain((gs, gv)):
             return *cpu.backward(gs, gv, x, v, ctx.told, first=ctx.needs_input_grad[1]), None, None, None
-        with torch.enable_grad():  # to be differentiated again: through the loop
-            pairs = zip(_loop(ctx.neuron, x, v), (gs, gv), strict=True)
+        again = torch.is_grad_enabled()
+        with torch.enable_grad():  # to be differentiated again, or for several gradients at once: through the loop
+            pairs = zip(_loop(_as_it_was(ctx.neuron, ctx.told), x, v), (gs, gv), strict=True)
             outputs, grads = zip(*((y, g) for y, g in pairs if g is not None), strict=True)
             inputs = [t for t, needed in zip((x, v), ctx.needs_input_grad, strict=False) if needed]
-            found = iter(torch.autograd.grad(outputs, inputs, grads, create_graph=True))
+            found = iter(torch.autograd.grad(outputs, inputs, grads, create_graph=again))
         return *(next(found) if needed else None for needed in ctx.needs_input_grad[:2]), None, None, None
+
+
+def _as_it_was(neuron: Neuron, told: reference.Neuron) -> Neuron:
+    """The neuron with the parameters of the forward pass: sharpening may have moved them since."""
+    neuron = copy.copy(neuron)
+    neuron._modules = {"spike": copy.copy(neuron.spike)}
+    names = {"htaf": ("alpha0", "alpha1"), "scaled_sigmoid": ("beta",)}.get(told.spike, ())
+    for name, value in zip(names, told.parameters, strict=False):
+        setattr(neuron.spike, name, value)
+    return neuron
 
 
 def _fusible(neuron: Neuron, x: Tensor, v: Tensor | None) -> bool:
@@ -255,7 +274,7 @@ def _fusible(neuron: Neuron, x: Tensor, v: Tensor | None) -> bool:
         return False
     spike = neuron.spike
     hooked = spike._forward_hooks or spike._forward_pre_hooks or spike._backward_hooks or spike._backward_pre_hooks
-    return not hooked and not _has_any_global_hook()
+    return not hooked and not _has_any_global_hook() and "forward" not in vars(spike)
 
 
 def _told(neuron: Neuron) -> reference.Neuron | None:

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from htaf.activations import HTAF, Heaviside
+from htaf.binary import BinaryLinear
+from htaf.convert import harden
 from htaf.diagnostics import HOROWITZ_45NM, Energy, operations, totals
+from htaf.models.bireal import BiRealNet
 from htaf.neurons import IF
 
 
@@ -98,8 +101,8 @@ def test_steps_add_up_and_each_has_its_own_rate() -> None:
     layer = one(nn.Linear(4, 3), BITS, torch.zeros_like(BITS), torch.ones_like(BITS))
     assert (layer.calls, layer.dense, layer.accumulations) == (3, 36, 3 * (3 + 0 + 4))
     assert layer.rate == pytest.approx(7 / 12)
-    assert one(nn.Linear(4, 3), BITS, COUNTS).inputs == "counts"
-    assert one(nn.Linear(4, 3), BITS, REAL).inputs == "real"
+    for inputs, kind in (((BITS, COUNTS), "counts"), ((BITS, REAL), "real"), ((BITS, SIGNS), "counts")):
+        assert one(nn.Linear(4, 3), *inputs).inputs == one(nn.Linear(4, 3), *inputs[::-1]).inputs == kind
 
 
 def test_counts_are_of_one_sample() -> None:
@@ -192,6 +195,16 @@ def test_the_shape_of_bi_real_net_18() -> None:
     real = sum(layer.dense for layer in layers if not layer.binary_weights)
     assert real == pytest.approx(1.39e8, rel=1e-2)
     assert real + total.binary_operations / 64 == pytest.approx(1.63e8, rel=1e-2)
+
+
+def test_our_binary_layers_are_known() -> None:
+    """All 16 convolutions of a hardened Bi-Real Net count as binary, by themselves."""
+    model = harden(BiRealNet(18, 10, width=4, stem="cifar").eval())
+    layers = operations(model, torch.randn(1, 3, 32, 32))
+    assert sum(layer.binary_operations > 0 for layer in layers) == 16
+    assert all(layer.accumulations == 0 for layer in layers if layer.binary_operations)
+    (linear,) = operations(BinaryLinear(4, 3), SIGNS)
+    assert (linear.binary_operations, linear.accumulations) == (12, 0)
 
 
 def test_smooth_networks_have_real_inputs() -> None:

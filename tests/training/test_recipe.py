@@ -32,6 +32,7 @@ from htaf.training.recipes import TABULAR, image_recipe
         ({"sharpen_fraction": 0.0}, r"fraction must lie in \(0, 1\], got 0.0"),
         ({"start": (1.0,)}, "equally many"),
         ({"method": "ss", "start": (1.0, 2.0)}, "equally many"),
+        ({"nesterov": True, "momentum": 0.0}, "momentum must be > 0 with nesterov, got 0.0"),
         ({"clip": -1.0}, "clip must be >= 0 and finite, got -1.0"),
         ({"label_smoothing": 1.0}, r"label_smoothing must lie in \[0, 1\), got 1.0"),
         ({"lr": 0.1, "lr_end": 0.2}, r"lr_end must lie in \[0, lr = 0.1\], got 0.2"),

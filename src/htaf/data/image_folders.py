@@ -198,10 +198,12 @@ def _check_classes(folder: Path, classes: Sequence[str], labels: Tensor, where: 
 
 
 def _folders(folder: Path) -> list[str]:
-    """Names of the folders inside that may be classes, sorted; hidden ones are not."""
+    """Names of the folders inside that may be classes, sorted; hidden ones and those of macOS archives are not."""
     if not folder.is_dir():
         return []
-    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] not in "._")
+    return sorted(
+        entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != "." and entry.name != "__MACOSX"
+    )
 
 
 def _listing(folder: Path, root: str, numbers: dict[str, int], notes: list[str]) -> Listing:

@@ -199,7 +199,10 @@ def image_files(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise DataError(f"{path}: expected an image file or a folder of images, got neither")
-        inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES) if path.is_dir() else [path]
+        inside = [path]
+        if path.is_dir():
+            shown = (p for p in path.rglob("*") if not any(step[0] == "." for step in p.relative_to(path).parts))
+            inside = sorted(p for p in shown if p.suffix.lower() in SUFFIXES)
         if not inside:
             raise DataError(f"{path}: expected image files ({', '.join(SUFFIXES)}), got none")
         found += inside

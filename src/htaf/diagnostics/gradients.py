@@ -47,7 +47,8 @@ class GradientNorms:
     record nothing; without an open recorder a model has no hooks and costs nothing.
 
     Args:
-        model: holds the activations, in neurons too. Not a compiled one: its hooks would not run as written.
+        model: holds the activations, in neurons too. Open the recorder before `torch.compile`: what runs compiled
+            already does not see new hooks. (They break the compiled graph at every activation.)
         kinds: module classes to record.
         reduction: how the loss takes samples together, for `per_sample`: "mean" or "sum".
 

@@ -132,6 +132,8 @@ class _Transformable(torch.autograd.Function):
 _under_transforms: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 _dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 _ORDINARY = (Tensor, torch.nn.Parameter)
+# gradients with `is_grads_batched`: plain tensors by type, without memory of their own
+_several_at_once: Callable[[Tensor], bool] = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda _: False)
 
 
 def _forward_level() -> int:
@@ -143,7 +145,7 @@ def _is_ordinary(value: Tensor) -> bool:
     """Whether its values lie in memory as they are: no subclass, sparse tensor, lazy negation or lazy zeros."""
     if type(value) not in _ORDINARY or value.layout is not torch.strided:
         return False
-    return not value.is_neg() and not value._is_zerotensor() and not value.is_nested
+    return not (value.is_neg() or value._is_zerotensor() or value.is_nested or _several_at_once(value))
 
 
 def _plain(inputs: tuple[Any, ...]) -> bool:

@@ -156,6 +156,7 @@ class Recipe:
         expect(sizes, "hidden sizes must be integers >= 1", self.hidden)
         normalised = self.batch_norm or self.family != "mlp"
         expect(not normalised or self.batch_size >= 2, "batch_size must be >= 2 with batch_norm", self.batch_size)
+        expect(not self.nesterov or self.momentum > 0, "momentum must be > 0 with nesterov", self.momentum)
         expect(1 < self.tau < math.inf, "tau must be > 1 and finite", self.tau)
         if self.family == "dhn":
             expect(self.depth >= 10 and self.depth % 6 == 4, "depth of a dhn must be 6 n + 4 >= 10", self.depth)
@@ -217,8 +218,9 @@ class Recipe:
             unused |= {"start", "sharpen_fraction"}
         if self.optimizer != "sgd":
             unused |= {"momentum", "nesterov"}
-        if self.family == "snn" and self.neuron == "if":
-            unused |= {"tau"}
+        if self.family == "snn":
+            unused |= {"tau"} if self.neuron == "if" else set()
+            unused |= set(_NEURON) if self.method == "relu" else set()
         if self.family == "mlp":
             unused |= {f.name for f in fields_of(self) if f.name in _LATER and getattr(self, f.name) == f.default}
         return {k: v for k, v in asdict(self).items() if k not in unused}

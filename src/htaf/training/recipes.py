@@ -72,7 +72,7 @@ def reduced(recipe: Recipe) -> Recipe:
             return replace(small, depth=16, width=1, epochs=14, batch_size=128)
         case "bnn":
             return replace(small, width=16, epochs=12, batch_size=128, lr=5e-3, label_smoothing=0.0)
-    return replace(small, width=16, epochs=5, batch_size=64)
+    return replace(small, width=16, epochs=4, batch_size=64)
 
 
 def image_recipe(family: Family, name: ImageName) -> Recipe:
