@@ -75,6 +75,13 @@ def test_a_folder_from_training_to_prediction(htaf, folder: Path, tmp_path: Path
     assert code == 0
     assert [row["image"] for row in json.loads(out)] == [str(folder / "red" / "0.png"), str(folder / "blue" / "1.png")]
 
+    for name in ("red", "blue"):  # of another size
+        (tmp_path / "large" / name).mkdir(parents=True)
+        for i in range(5):
+            Image.open(folder / name / f"{i}.png").resize((30, 20)).save(tmp_path / "large" / name / f"{i}.png")
+    code, out, err = htaf("evaluate", run, "--data", tmp_path / "large", "--json")
+    assert code == 0, err
+    assert json.loads(out)["rows"] == 10
     (folder / "red" / "._0.png").write_text("what macOS leaves beside a file")
     code, out, err = htaf("predict", run, folder / "red")
     assert code == 0, err

@@ -12,8 +12,8 @@ from torch.overrides import TorchFunctionMode
 
 Mode = Literal["max", "percentile"] | float
 
-# what is known to be neither affine nor an activation site: the mean over time of what it gives is not what it gives for
-# the mean; _PRODUCTS are, of two tensors that depend on the input
+# known to be neither affine nor an activation site: the mean over time of what it gives is not what it gives for the
+# mean; _PRODUCTS only of two tensors that depend on the input
 _NOT_AFFINE = {
     "max_pool",
     "softmax",

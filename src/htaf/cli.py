@@ -50,7 +50,8 @@ def evaluate(
         part = "all"
         preprocessor = opened.preprocessor()
         if isinstance(preprocessor, images.ImagePreprocessor):
-            found: Any = images.load(data, data_dir=data_dir, size=source.get("size"))
+            size = None if data.lower() in ("cifar10", "cifar100", "digits") else preprocessor.size[0]
+            found: Any = images.load(data, data_dir=data_dir, size=size)
         else:
             found = tabular.load_like(data, target=preprocessor.target, data_dir=data_dir)
     elif not source.get("name"):
@@ -118,6 +119,7 @@ def study(
     out: Annotated[Path, arg(help="Study folder; the same command goes on where it was.", metavar="DIR")],
     workers: Annotated[int, arg(help="Processes.")] = 1,
     threads: Annotated[int, arg(help="Threads of each process.")] = 1,
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where they train.")] = "cpu",
     data_dir: DataDir = None,
     storage: Annotated[
         str | None, arg(help="Optuna storage, e.g. postgresql://...; default: search.db in the folder.")
@@ -147,7 +149,16 @@ def study(
     for one in plans:
         folder = out if len(plans) == 1 else out / one.name
         reports.append(
-            run_study(one, folder, data_dir=data_dir, workers=workers, threads=threads, storage=storage, progress=True)
+            run_study(
+                one,
+                folder,
+                data_dir=data_dir,
+                workers=workers,
+                threads=threads,
+                device=device,
+                storage=storage,
+                progress=True,
+            )
         )
         if not json:
             print(markdown(reports[-1]), end="")

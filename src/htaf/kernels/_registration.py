@@ -133,7 +133,9 @@ _under_transforms: Callable[[], bool] = getattr(torch._C, "_are_functorch_transf
 _dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 _ORDINARY = (Tensor, torch.nn.Parameter)
 # gradients with `is_grads_batched`: plain tensors by type, without memory of their own
-_several_at_once: Callable[[Tensor], bool] = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda _: False)
+_several_at_once: Callable[[Tensor], bool] = getattr(
+    getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", lambda _: False
+)
 
 
 def _forward_level() -> int:

@@ -55,6 +55,7 @@ class Cell:
     source: Source
     data_dir: str | None = None
     test: bool = True
+    device: str = "cpu"
 
     @property
     def data(self) -> Data:
@@ -153,7 +154,7 @@ def compute_cell(cell: Cell, out: Path, key: str) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         mode, test = cell.source.split, cell.test
-        run = fit(cell.recipe, cell.data, work, seed=cell.seed, mode=mode, device="cpu", test=test)
+        run = fit(cell.recipe, cell.data, work, seed=cell.seed, mode=mode, device=cell.device, test=test)
     write_atomic(cell_path(out, key), to_json(run.record))
     shutil.rmtree(work, ignore_errors=True)
     return run.record
@@ -208,6 +209,7 @@ def run_study(
     data_dir: str | None = None,
     workers: int = 1,
     threads: int = 1,
+    device: str = "cpu",
     storage: str | None = None,
     progress: bool = False,
 ) -> dict[str, Any]:
@@ -218,6 +220,7 @@ def run_study(
         out: study folder; started again, it goes on where it was.
         data_dir: where named data sets lie, before HTAF_DATA.
         workers, threads: processes, and threads of each.
+        device: where they train; see `fit`.
         storage: Optuna storage URL instead of search.db in the folder, such as a PostgreSQL server that
             optuna-dashboard reads. The trials of one plan belong to one folder: two at a time would both compute them.
         progress: show bars.
@@ -236,9 +239,9 @@ def run_study(
     run = functools.partial(run_cells, out=out, workers=workers, threads=threads, progress=progress)
     url = storage or f"sqlite:///{out / 'search.db'}"
     with _optuna(url):
-        choices, failures = _search(plan, pairs, url, data_dir, workers, run)
+        choices, failures = _search(plan, pairs, url, data_dir, device, workers, run)
     cells = {
-        (*pair, seed): Cell(choices[pair].recipe, seed, pair[0], data_dir)
+        (*pair, seed): Cell(choices[pair].recipe, seed, pair[0], data_dir, device=device)
         for pair in pairs
         for seed in range(plan.splits)
     }
@@ -280,7 +283,7 @@ def _provenance(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _search(
-    plan: Plan, pairs: list[tuple[Source, str]], storage: str, data_dir: str | None, workers: int, run: Any
+    plan: Plan, pairs: list[tuple[Source, str]], storage: str, data_dir: str | None, device: str, workers: int, run: Any
 ) -> tuple[dict[tuple[Source, str], Choice], dict[Cell, str]]:
     """All searches side by side: ask, compute, tell. A trial that was running when the study stopped is asked again."""
     studies, failures, failed_before = {}, {}, {}
@@ -304,7 +307,7 @@ def _search(
         if not asked:
             break
         test = plan.search_sees_test
-        cells = [Cell(plan.trial(pair[1], trial.params), 0, pair[0], data_dir, test) for pair, trial in asked]
+        cells = [Cell(plan.trial(pair[1], trial.params), 0, pair[0], data_dir, test, device) for pair, trial in asked]
         records, failed = run(cells, title="search")
         failures |= failed
         for (pair, trial), cell in zip(asked, cells, strict=True):
