@@ -17,6 +17,10 @@ from htaf.models.build import Method, SlopeName
 from htaf.training.recipe import ACTIVATION_FIELDS, FAMILY_FIELDS, Augment, Family, Optimizer, Recipe, Schedule
 from htaf.training.recipes import TABULAR, ImageName, TabularName, image_recipe
 
+# as in htaf.training, which needs lightning: seconds that `htaf --help` must not take
+Strategy = Literal["auto", "ddp", "fsdp"]
+LoggerName = Literal["tensorboard", "wandb"]
+
 train = tyro.extras.SubcommandApp()
 
 Json = Annotated[bool, arg(help="Print JSON for programs instead of a table.")]
@@ -111,6 +115,22 @@ class ImageOverrides(Overrides):
     validation_images: Annotated[float | None, own("So many, class-balanced; below 1: a share.")] = None
 
 
+@dataclasses.dataclass
+class Running:
+    """In how many processes, and what is written beside the record; see docs/scaling.md."""
+
+    devices: Annotated[int, arg(help="Processes on this machine, one a GPU; batch_size is that of all together.")] = 1
+    nodes: Annotated[int, arg(help="Machines.")] = 1
+    strategy: Annotated[Strategy, arg(help="ddp: each process holds the network; fsdp: a share of it; auto: ddp.")] = (
+        "auto"
+    )
+    sync_batch_norm: Annotated[bool, arg(help="Normalise over the whole batch; GPUs only.")] = False
+    logger: Annotated[
+        tuple[LoggerName, ...], arg(help="tensorboard, wandb: beside metrics.csv, in the run folder.")
+    ] = ()
+    gradients: Annotated[bool, arg(help="Write the gradient norms of every layer: gradients.csv and .png.")] = False
+
+
 @train.command(name="tabular")
 def train_tabular(
     *,
@@ -127,6 +147,7 @@ def train_tabular(
     drop_empty: Annotated[bool, arg(help="fico: leave out the 588 rows without any record.")] = False,
     data_dir: DataDir = None,
     device: Device = "auto",
+    running: OmitArgPrefixes[Running] = Running(),  # noqa: B008
     checkpoint_seconds: Seconds = 5.0,
     json: Json = False,
 ) -> None:
@@ -142,6 +163,7 @@ def train_tabular(
         return load(data, target=target, task=task, data_dir=data_dir, drop_empty=drop_empty)
 
     options = {"seed": seed, "mode": split, "device": device, "checkpoint_seconds": checkpoint_seconds}
+    options |= dataclasses.asdict(running)
     _train(chosen, read, out, source, options, json)
 
 
@@ -163,6 +185,7 @@ def _image_command(family: Family, text: str) -> None:
         workers: Annotated[int, arg(help="Processes that read images from files.")] = 0,
         data_dir: DataDir = None,
         device: Device = "auto",
+        running: OmitArgPrefixes[Running] = Running(),  # noqa: B008
         checkpoint_seconds: Seconds = 30.0,
         json: Json = False,
     ) -> None:  # fmt: skip
@@ -173,10 +196,11 @@ def _image_command(family: Family, text: str) -> None:
 
         source = _source(data, is_named(data), data_dir) | {"size": size}
         options = {"seed": seed, "device": device, "workers": workers, "checkpoint_seconds": checkpoint_seconds}
+        options |= dataclasses.asdict(running)
         _train(chosen, lambda: load(data, data_dir=data_dir, size=size), out, source, options, json)
 
     command.__doc__ = text
-    train.command(command, name=family)
+    train.command(name=family)(command)
 
 
 _image_command("dhn", "Train a WideResNet with 0/1 activations on images; smooth and exact results, and the gap.")
@@ -196,12 +220,22 @@ def _train(
 ) -> None:
     """Load, train, print."""
     from htaf.runs import read_record
+    from htaf.training.distributed import PeerError, first_process
     from htaf.training.fit import fit
 
+    several = options["devices"] * options["nodes"] > 1
     before = read_record(out)
     data = read()
-    say_notes(data.notes)
-    run = fit(recipe, data, out, source=source, progress=True, **options)
+    if not several or first_process():
+        say_notes(data.notes)
+    try:
+        run = fit(recipe, data, out, source=source, progress=True, **options)
+    except PeerError:
+        if first_process():
+            raise
+        raise SystemExit(1) from None  # the process that failed says why
+    if several and not first_process():
+        return None
     say_notes(run.record["notes"][len(data.notes) :])
     if before is not None and before["status"] == "finished":
         say_notes([f"{out} was finished before (commit {before['commit']}): delete it to train again"])

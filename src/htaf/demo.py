@@ -12,6 +12,7 @@ import torch
 from matplotlib.figure import Figure
 
 from htaf.activations import Heaviside
+from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table, load, split
 from htaf.runs import Run, forward, to_json, write_atomic
 from htaf.training.fit import fit
@@ -68,7 +69,9 @@ def _picture(rows: list[dict[str, Any]], run: Run, table: Table, seed: int) -> b
 
     test = split(table, seed).test
     chosen = np.array([test[table.target[test] == digit][0] for digit in range(10)])
-    x = torch.from_numpy(run.preprocessor().transform(table.features.iloc[chosen]))
+    preprocessor = run.preprocessor()
+    assert isinstance(preprocessor, Preprocessor)
+    x = torch.from_numpy(preprocessor.transform(table.features.iloc[chosen]))
     model = run.model()
     seen: list[Any] = []
     last = [m for m in model.modules() if isinstance(m, Heaviside)][-1]

@@ -21,6 +21,7 @@ from htaf.activations import HTAF, ScaledSigmoid
 from htaf.data.tabular import Table, load, split
 from htaf.runs import Run, RunError, forward, open_run
 from htaf.training.callbacks import AtomicCheckpoint, History
+from htaf.training.distributed import Processes
 from htaf.training.evaluate import evaluate
 from htaf.training.fit import fit
 from htaf.training.module import Training, TrainingError
@@ -455,6 +456,38 @@ def test_no_finite_validation_loss(table: Table, tmp_path: Path, monkeypatch: py
     validation_losses(monkeypatch, lambda epoch: float("nan"))
     with pytest.raises(TrainingError, match=r"no epoch of .* had a finite validation loss"):
         train(tmp_path / "run", table)
+
+
+def test_weights_that_are_not_finite_leave_no_checkpoint(
+    runs: Callable[[str], Run], table: Table, tmp_path: Path
+) -> None:
+    """The loss of the last step of an epoch was finite; what that step made of the weights is not."""
+
+    def poison(self: Training, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self.current_epoch == 1 and batch_idx + 1 == self.trainer.num_training_batches:
+            with torch.no_grad():
+                next(self.net.parameters()).fill_(float("nan"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Training, "on_train_batch_end", poison)
+        with pytest.raises(
+            TrainingError, match=r"became nan at step \d+ \(epoch 2\): .*weight is not finite since the step before"
+        ):
+            train(tmp_path / "run", table)
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000000.ckpt"]
+    assert outcome(train(tmp_path / "run", table)) == outcome(runs("htaf"))
+
+
+def test_resumed_in_another_number_of_processes_is_noted(table: Table, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Processes, "recorded", lambda self: {"devices": 2, "strategy": "ddp"})
+        stop_at(patch, Training, "training_step", 2)
+        with pytest.raises(Stopped):
+            train(tmp_path / "run", table)
+    with pytest.warns(UserWarning, match="began with devices 2, strategy ddp, goes on with devices 1"):
+        run = train(tmp_path / "run", table)
+    assert run.record["devices"] == 1
+    assert [note for note in run.record["notes"] if note.startswith("began with devices 2")]
 
 
 @pytest.mark.parametrize("call", [1, 2, 3, 7, 8, 10])

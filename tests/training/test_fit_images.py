@@ -167,6 +167,30 @@ def test_stopped_and_resumed_it_is_the_same_run(runs, digits: Images, tmp_path: 
     assert (resumed.path / "metrics.csv").read_bytes() == (whole.path / "metrics.csv").read_bytes()
 
 
+def test_dropout_follows_from_the_seed_and_survives_a_resume(digits: Images, tmp_path: Path) -> None:
+    settings = recipe("dhn", dropout=0.3)
+    first = fit(settings, digits, tmp_path / "first")
+    state = torch.get_rng_state()
+    second = fit(settings, digits, tmp_path / "second")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert first.record["model_sha256"] == second.record["model_sha256"]
+    with pytest.MonkeyPatch.context() as patch:
+        from htaf.training.callbacks import History
+
+        original = History.on_train_epoch_end
+
+        def stopped(self: History, trainer: Any, module: Any) -> None:
+            if trainer.current_epoch == 1:
+                raise MemoryError
+            original(self, trainer, module)
+
+        patch.setattr(History, "on_train_epoch_end", stopped)
+        with pytest.raises(MemoryError):
+            fit(settings, digits, tmp_path / "resumed", checkpoint_seconds=0)
+    torch.rand(3)
+    assert fit(settings, digits, tmp_path / "resumed").record["model_sha256"] == first.record["model_sha256"]
+
+
 def test_an_overflowing_loss_names_step_and_layer_and_keeps_the_checkpoint(digits: Images, tmp_path: Path) -> None:
     def poisoned(self: Any, batch: Any, i: int) -> None:
         original(self, batch, i)

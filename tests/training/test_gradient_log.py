@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import htaf  # before lightning, which imports torchvision: see htaf._compat
+
+# isort: split
 import csv
 import math
 from collections.abc import Iterator
@@ -15,8 +18,6 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from htaf.activations import HTAF
-from htaf.convert import harden
 from htaf.models.mlp import MLP
 from htaf.training.gradient_log import GradientLog, plot
 
@@ -32,7 +33,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def soft() -> nn.Module:
-    return HTAF(1.0, 5.0)
+    return htaf.HTAF(1.0, 5.0)
 
 
 class Module(L.LightningModule):
@@ -49,7 +50,7 @@ class Module(L.LightningModule):
         return nn.functional.mse_loss(self.net(batch[0]), batch[1])
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
-        harden(self.net, share=True)(batch[0])
+        htaf.harden(self.net, share=True)(batch[0])
         self.net(batch[0])
 
     def configure_optimizers(self) -> Any:
@@ -127,8 +128,8 @@ def test_a_resumed_training_has_all_rows(tmp_path: Path) -> None:
     whole = GradientLog(tmp_path / "whole")
     fit(Module(), whole, 4)
     checkpoints = ModelCheckpoint(tmp_path / "checkpoints", save_top_k=-1, filename="{epoch}")
+    module = Module(fail_at=2)
     with pytest.raises(RuntimeError, match="stopped"):
-        module = Module(fail_at=2)
         fit(module, GradientLog(tmp_path / "part"), 4, enable_checkpointing=True, callbacks=[checkpoints])
     assert not any(m._forward_pre_hooks for m in module.modules())
     assert not (tmp_path / "part").exists()

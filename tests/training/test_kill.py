@@ -37,7 +37,11 @@ def command(data: Path, out: Path) -> list[str]:
 
 
 def run(data: Path, out: Path) -> dict[str, Any]:
-    done = subprocess.run(command(data, out), env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    return finished(command(data, out))
+
+
+def finished(words: list[str]) -> dict[str, Any]:
+    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -94,6 +98,34 @@ def test_killed_and_resumed(whole: tuple[Path, Path, float], tmp_path: Path, mom
     run(data, out)
     assert outcome(out) == outcome(uninterrupted)
     assert sorted(p.name for p in out.iterdir()) == sorted(p.name for p in uninterrupted.iterdir())
+
+
+IMAGES = (
+    "train snn --data digits --recipe reduced --width 4 --steps 2 --epochs 3 --batch-size 50 --train-images 200 "
+    "--validation-images 100 --augment crop-flip --precision bfloat16 --checkpoint-seconds 0 --device cpu --json"
+)
+
+
+@pytest.mark.slow
+def test_an_image_training_killed_and_resumed(tmp_path: Path) -> None:
+    """Augmented, in mixed precision; the last checkpoint is cut short as well."""
+
+    def words(out: Path) -> list[str]:
+        return [sys.executable, "-m", "htaf.cli", *IMAGES.split(), "--out", str(out)]
+
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    finished(words(whole))
+    process = subprocess.Popen(words(out), env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    last = out / "checkpoints" / "epoch-000001.ckpt"
+    wait_until(process, last.exists)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
+    done = subprocess.run(words(out), env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "is damaged" in done.stderr
+    assert "going back to the one before" in done.stderr
+    assert outcome(out) == outcome(whole)
 
 
 PLAN = """

@@ -173,6 +173,14 @@ def test_the_first_value_that_is_not_finite() -> None:
     assert first_non_finite(net, x) == "2.bias is not finite since the step before"
 
 
+def test_what_overflows_ahead_of_a_batch_norm_is_named() -> None:
+    net, x = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)), torch.ones(5, 3)
+    with torch.no_grad():
+        net[0].weight.fill_(3e38)
+    assert not torch.isfinite(net(x)).all()  # the pass that fails, after which the running mean is infinite
+    assert "is in the output of 0 (Linear)" in first_non_finite(net, x)
+
+
 def test_label_smoothing_is_for_training_only() -> None:
     recipe = Recipe(method="relu", label_smoothing=0.3)
     module = Training(torch.nn.Linear(2, 3), recipe, "classification", 1)

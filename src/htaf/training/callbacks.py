@@ -8,29 +8,38 @@ import math
 import os
 import time
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback, Checkpoint
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from htaf.runs import METRICS, write_atomic
+from htaf.training.module import Training
 
 
 class History(Callback):
     """One row of metrics an epoch, the weights of the best epoch, and early stopping; all of it in the checkpoint.
 
     Best: the lowest validation loss of the exact network. Stopping: `patience` epochs without a better one, counted
-    from `count_from`, the epoch at which sharpening ends.
+    from `count_from`, the epoch at which sharpening ends. Of several processes the first one decides for all.
+    `processes` is how many train together, as it stands in the record.
     """
 
-    def __init__(self, folder: Path, patience: int, count_from: int) -> None:
+    def __init__(
+        self, folder: Path, patience: int, count_from: int, processes: Mapping[str, Any] | None = None
+    ) -> None:
         self.folder, self.patience, self.count_from = folder, patience, count_from
         self.began, self.spent, self.device = time.perf_counter(), 0.0, ""
+        self.now, self.processes = dict(processes or {}), dict[str, Any]()
+        self.notes: list[str] = []
         self.cpu_began, self.cpu_spent = time.process_time(), 0.0
         self.rows: list[dict[str, float]] = []
         self.best_loss, self.best_epoch, self.stopped = math.inf, -1, False
@@ -38,21 +47,28 @@ class History(Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         trainer.should_stop = self.stopped  # the checkpoint may lie behind the stop
-        device, before = str(trainer.strategy.root_device), self.device
+        root = trainer.strategy.root_device
+        device, before = root.type if trainer.world_size > 1 else str(root), self.device
         if before not in ("", device):
-            warnings.warn(
-                f"began on {before}, goes on on {device}: the result can differ in the last bits", stacklevel=2
-            )
-        self.device = device
+            self._note(f"began on {before}, goes on on {device}: the result can differ in the last bits")
+        if self.processes and self.processes != self.now:
+            there, here = (", ".join(f"{k} {v}" for k, v in p.items()) for p in (self.processes, self.now))
+            self._note(f"began with {there}, goes on with {here}: the result differs from that of either")
+        self.device, self.processes = device, self.now
+
+    def _note(self, text: str) -> None:
+        warnings.warn(text, stacklevel=3)
+        self.notes.append(text)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         epoch, seen = trainer.current_epoch, trainer.callback_metrics
         row = {name: float(seen[name]) for name in ("train_loss", "val_loss_smooth", "val_loss")}
+        row = trainer.strategy.broadcast(row)
         self.rows.append({"epoch": epoch, **row, "lr": trainer.optimizers[0].param_groups[0]["lr"]})
         if row["val_loss"] < self.best_loss:
             self.best_loss, self.best_epoch = row["val_loss"], epoch
-            assert isinstance(pl_module.net, nn.Module)
-            self.best = {k: v.detach().cpu().clone() for k, v in pl_module.net.state_dict().items()}
+            assert isinstance(pl_module, Training)
+            self.best = pl_module.weights()
         if self.patience and epoch - max(self.best_epoch, self.count_from) >= self.patience:
             self.stopped = trainer.should_stop = True
 
@@ -64,6 +80,24 @@ class History(Callback):
         writer.writerows(self.rows)
         write_atomic(self.folder / METRICS, text.getvalue())
 
+    def plot(self, path: Path, title: str) -> None:
+        """loss.png: training and validation losses by epoch, the best epoch marked."""
+        figure = Figure(figsize=(6.4, 4), layout="constrained")
+        axes = figure.subplots()
+        epochs = [row["epoch"] for row in self.rows]
+        for name, label in (
+            ("train_loss", "training"),
+            ("val_loss_smooth", "validation, smooth"),
+            ("val_loss", "validation, exact"),
+        ):
+            axes.plot(epochs, [row[name] for row in self.rows], label=label)
+        axes.axvline(self.best_epoch, color="0.6", linestyle=":", label=f"best: epoch {self.best_epoch}")
+        axes.set(xlabel="epoch", ylabel="loss", title=title)
+        axes.legend()
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=120)
+        write_atomic(path, picture.getvalue())
+
     def seconds(self) -> float:
         """Wall time of all sessions up to now; what was lost with a kill does not count."""
         return self.spent + time.perf_counter() - self.began
@@ -73,7 +107,7 @@ class History(Callback):
         return self.cpu_spent + time.process_time() - self.cpu_began
 
     def state_dict(self) -> dict[str, Any]:
-        names = ("rows", "best_loss", "best_epoch", "stopped", "best", "device")
+        names = ("rows", "best_loss", "best_epoch", "stopped", "best", "device", "processes", "notes")
         return {k: getattr(self, k) for k in names} | {"spent": self.seconds(), "cpu_spent": self.cpu_seconds()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -83,18 +117,23 @@ class History(Callback):
 
 class AtomicCheckpoint(Checkpoint):
     """After an epoch, when `seconds` have passed since the last time: a checkpoint, whole or not at all; the last
-    two stay."""
+    two stay. An epoch that ends with weights that are not finite leaves none."""
 
     def __init__(self, folder: Path, history: History, seconds: float) -> None:
         self.folder, self.history, self.seconds = folder, history, seconds
         self.last = time.monotonic()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if time.monotonic() - self.last < self.seconds:
+        # all processes take part in a checkpoint, so one clock decides
+        due = trainer.strategy.broadcast(time.monotonic() - self.last >= self.seconds)
+        if not due or not trainer.strategy.reduce_boolean_decision(_finite(pl_module), all=True):
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"epoch-{trainer.current_epoch:06d}.ckpt"
         temporary = path.with_suffix(".tmp")
+        if not trainer.is_global_zero:
+            trainer.save_checkpoint(temporary)  # writes nothing
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
         try:
             trainer.save_checkpoint(temporary)
             with temporary.open("r+b") as file:
@@ -106,6 +145,13 @@ class AtomicCheckpoint(Checkpoint):
         for old in sorted(self.folder.glob("epoch-*.ckpt"))[:-2]:
             old.unlink()
         self.last = time.monotonic()
+
+
+@torch.no_grad()
+def _finite(module: nn.Module) -> bool:
+    """Whether all weights and buffers are finite; of a sharded network, this process's share of them."""
+    tensors = (t.to_local() if isinstance(t, DTensor) else t for t in (*module.parameters(), *module.buffers()))
+    return all(bool(torch.isfinite(t).all()) for t in tensors if t.is_floating_point())
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -130,6 +176,8 @@ class EpochBar(Callback):
         self.task = self.bar.add_task(title, total=epochs, losses="")
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
         self.bar.start()
         self.bar.update(self.task, completed=trainer.current_epoch)
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import math
 import shutil
 import signal
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
-from matplotlib.figure import Figure
 from torch import nn
 
 from htaf import convert
@@ -24,13 +22,56 @@ from htaf.activations import SATURATION
 from htaf.data.images import Images
 from htaf.diagnostics import layer_statistics
 from htaf.models.build import build
-from htaf.runs import CHECKPOINTS, PLOT, Run, claim, finish_run, write_atomic
+from htaf.runs import CHECKPOINTS, PLOT, Run, claim, content_hash, finish_run, read_record
 from htaf.sharpening import set_sharpness
 from htaf.training.callbacks import AtomicCheckpoint, EpochBar, History, last_checkpoint
+from htaf.training.distributed import (
+    PeerError,
+    Processes,
+    Strategy,
+    Together,
+    TrainingError,
+    end_others,
+    finished_elsewhere,
+    lost,
+    telling,
+    threads,
+    wait,
+)
 from htaf.training.evaluate import measure
-from htaf.training.module import Training, TrainingError, loaders
+from htaf.training.gradient_log import GradientLog
+from htaf.training.loggers import EpochMetrics, LoggerName, close, loggers
+from htaf.training.module import Training, loaders
 from htaf.training.problems import Data, Problem, data_identity, problem
 from htaf.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What has no part in the identity of a run."""
+
+    processes: Processes
+    key: str
+    device: str
+    workers: int
+    progress: bool
+    checkpoint_seconds: float
+    logger: tuple[LoggerName, ...]
+    gradients: bool
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """One training before it begins."""
+
+    recipe: Recipe
+    posed: Problem
+    images: bool
+    out: Path
+    seed: int
+    options: _Options
+    trainer: L.Trainer
+    history: History
 
 
 def fit(
@@ -46,6 +87,12 @@ def fit(
     test: bool = True,
     progress: bool = False,
     checkpoint_seconds: float = 5.0,
+    devices: int = 1,
+    nodes: int = 1,
+    strategy: Strategy = "auto",
+    sync_batch_norm: bool = False,
+    logger: Sequence[LoggerName] = (),
+    gradients: bool = False,
 ) -> Run:
     """Train, harden, measure and write a run folder; resume it exactly when it was stopped before.
 
@@ -61,80 +108,105 @@ def fit(
         test: also measure on the test part at the end; a search over candidates must not.
         progress: show a bar.
         checkpoint_seconds: least time between two checkpoints; what a kill can cost.
+        devices, nodes: processes on each machine, and machines; see docs/scaling.md for how they are started. The
+            recipe's batch_size is that of all processes together.
+        strategy: "ddp" (each process holds the network), "fsdp" (each holds a share of the parameters), "auto": ddp.
+        sync_batch_norm: normalise over the whole batch instead of each process's share; GPUs only.
+        logger: "tensorboard", "wandb": beside metrics.csv, into folders of these names in `out`.
+        gradients: write gradients.csv and gradients.png, see `htaf.training.gradient_log`.
 
     Returns:
-        The finished run: `.record["metrics"]`, `.model()`, `.predict(rows)`.
+        The finished run: `.record["metrics"]`, `.model()`, `.predict(rows)`; in every process.
 
     Raises:
         RunError: `out` holds another run or other files, or another process trains there. DataError: the data are not
-            of the family's kind, or too little to split or to learn from. TrainingError: no such device, or the loss
-            became NaN or infinite; the message names step and layer. OSError: the disk is full; what was finished
-            before stays.
+            of the family's kind, or too little to split or to learn from. TrainingError: no such device, a logger that
+            is not installed, too few rows for so many processes, or the loss became NaN or infinite; the message names
+            step and layer. PeerError: another process of this training failed. OSError: the disk is full; what was
+            finished before stays.
     """
-    _check_device(device)
-    out = Path(out)
+    out, processes = Path(out), Processes(devices, nodes, strategy, sync_batch_norm)
+    processes.check(device, recipe.compile)
+    identity = run_identity(recipe, data, seed, mode, test=test, gradients=gradients)
+    key, before = content_hash(identity), read_record(out)
+    if before is not None and before["key"] == key and before["status"] == "finished":
+        return Run(out, before)  # images from files need not be decoded for it
     posed = problem(recipe, data, seed, mode, test=test)
-    with claim(out, run_identity(recipe, data, seed, mode, test=test)) as record:
-        if record["status"] == "finished":
+    options = _Options(processes, key, device, workers, progress, checkpoint_seconds, tuple(logger), gradients)
+    trainer, history = _trainer(recipe, posed, out, options)
+    train = _Prepared(recipe, posed, isinstance(data, Images), out, seed, options, trainer, history)
+    with threads(processes):
+        if not trainer.is_global_zero:
+            record = finished_elsewhere(out, options.key)
+            if record is None:
+                _train(train, _network(train), torch.get_num_threads())
+                record = wait()
             return Run(out, record)
-        images = isinstance(data, Images)
-        return _fit(recipe, posed, images, out, record, source, device, workers, progress, checkpoint_seconds)
+        with claim(out, identity) as record:
+            return Run(out, record) if record["status"] == "finished" else _lead(train, record, source)
 
 
-def run_identity(recipe: Recipe, data: Data, seed: int, mode: str, *, test: bool = True) -> dict[str, Any]:
+def run_identity(
+    recipe: Recipe, data: Data, seed: int, mode: str, *, test: bool = True, gradients: bool = False
+) -> dict[str, Any]:
     """What makes two trainings the same; its content hash is the key of a run and of a cell of a study."""
-    untested = {} if test else {"test": False}
-    return {"recipe": recipe.identity(), "seed": seed, "data": data_identity(data, mode), **untested}
+    more: dict[str, Any] = {} if test else {"test": False}
+    if gradients and recipe.family == "snn":  # watched neurons run step by step, which rounds otherwise
+        more["gradients"] = True
+    return {"recipe": recipe.identity(), "seed": seed, "data": data_identity(data, mode), **more}
 
 
-def _fit(
-    recipe: Recipe,
-    posed: Problem,
-    images: bool,
-    out: Path,
-    record: dict[str, Any],
-    source: Mapping[str, Any] | None,
-    device: str,
-    workers: int,
-    progress: bool,
-    checkpoint_seconds: float,
-) -> Run:
-    """Train in a claimed folder, measure, write."""
-    seed, description = record["seed"], recipe.model(posed.inputs, posed.outputs)
+def _network(train: _Prepared) -> nn.Module:
+    """The network with its first weights."""
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        net = build(description)
-    if images:
-        net = net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        torch.manual_seed(train.seed)
+        net = build(train.recipe.model(train.posed.inputs, train.posed.outputs))
+    return net.to(memory_format=torch.channels_last) if train.images else net  # pyright: ignore[reportCallIssue]
+
+
+def _lead(train: _Prepared, record: dict[str, Any], source: Mapping[str, Any] | None) -> Run:
+    """Train in a claimed folder, measure, write; of several processes this is the first."""
+    processes = train.options.processes
     with _threads(record["threads"]):  # float sums depend on their number, and a resumed run must not differ
-        history = _train(net, recipe, posed, out, seed, device, workers, progress, checkpoint_seconds)
-        net.load_state_dict(history.best)
-        final = recipe.sharpening()
-        if final is not None:
-            set_sharpness(net, final.at((history.best_epoch + 1) / recipe.epochs))
-        net = net.to(history.device).eval()
-        exact = None if recipe.method == "relu" else convert.harden(net)
-        results = measure(net, exact, posed.measured(), posed.task, posed.scale)
-        assert posed.statistics is not None
-        inputs = (x.to(history.device) for x in posed.statistics.inputs())
-        layers = [asdict(layer) for layer in layer_statistics(net, exact, inputs)]
+        net = _network(train)
+        _train(train, net, record["threads"])
+        with telling(processes) as told:
+            run = _written(train, _network(train) if processes.sharded else net, record, source)
+            told.append(run.record)
+    return run
+
+
+def _written(train: _Prepared, net: nn.Module, record: dict[str, Any], source: Mapping[str, Any] | None) -> Run:
+    """Measure the best weights and write the run."""
+    recipe, posed, history, out = train.recipe, train.posed, train.history, train.out
+    net.load_state_dict(history.best)
+    final = recipe.sharpening()
+    if final is not None:
+        set_sharpness(net, final.at((history.best_epoch + 1) / recipe.epochs))
+    net = net.to(history.device).eval()
+    exact = None if recipe.method == "relu" else convert.harden(net)
+    results = measure(net, exact, posed.measured(), posed.task, posed.scale)
+    assert posed.statistics is not None
+    inputs = (x.to(history.device) for x in posed.statistics.inputs())
+    layers = [asdict(layer) for layer in layer_statistics(net, exact, inputs)]
     record |= {
         "headline": posed.headline,
         "metrics": results,
         "layers": layers,
-        "model": description | {"activation": _activation_of(net, recipe)},
+        "model": recipe.model(posed.inputs, posed.outputs) | {"activation": _activation_of(net, recipe)},
         "rows": {n: len(part) for n, part in {"train": posed.train, **posed.measured()}.items()},
         "parameters": sum(p.numel() for p in net.parameters()),
         "source": dict(source or {}),
-        "notes": [*posed.notes, *_pair_notes(net, recipe)],
+        "notes": [*posed.notes, *_pair_notes(net, recipe), *history.notes],
         "best_epoch": history.best_epoch,
         "epochs_run": len(history.rows),
         "device": history.device,
+        **history.processes,
         "seconds": round(history.seconds(), 3),  # all sessions of a training that was stopped
         "cpu_seconds": round(history.cpu_seconds(), 3),
     }
     history.write()
-    _plot(history, out / PLOT, f"{posed.name}, {recipe.method}, seed {seed}")
+    history.plot(out / PLOT, f"{posed.name}, {recipe.method}, seed {train.seed}")
     run = finish_run(out, record, net, posed.preprocessor)
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     return run
@@ -150,62 +222,75 @@ def _threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _train(
-    net: nn.Module,
-    recipe: Recipe,
-    posed: Problem,
-    out: Path,
-    seed: int,
-    device: str,
-    workers: int,
-    progress: bool,
-    checkpoint_seconds: float,
-) -> History:
-    """Run the epochs, from the last checkpoint if there is one."""
+def _trainer(recipe: Recipe, posed: Problem, out: Path, options: _Options) -> tuple[L.Trainer, History]:
+    """Lightning's trainer with its callbacks; it knows which of several processes this is."""
     schedule = recipe.sharpening()
     count_from = math.ceil(schedule.fraction * recipe.epochs - 1e-9) - 1 if schedule is not None else -1
-    history = History(out, recipe.patience, count_from)
-    callbacks: list[L.Callback] = [history, AtomicCheckpoint(out / CHECKPOINTS, history, checkpoint_seconds)]
-    if progress:
+    history = History(out, recipe.patience, count_from, options.processes.recorded())
+    callbacks: list[L.Callback] = [history]
+    if options.gradients:
+        callbacks.append(GradientLog(out))
+    used = loggers(options.logger, out, options.key)
+    if used:
+        callbacks.append(EpochMetrics())
+    if options.progress:
         callbacks.append(EpochBar(f"{posed.name} {recipe.method}", recipe.epochs))
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # its banner and tips
+    callbacks.append(AtomicCheckpoint(out / CHECKPOINTS, history, options.checkpoint_seconds))
+    for name in ("lightning.pytorch", "lightning.fabric"):  # their banners and tips
+        logging.getLogger(name).setLevel(logging.WARNING)
     trainer = L.Trainer(
-        accelerator="gpu" if device == "cuda" else device,
-        devices=1,
+        **options.processes.options(options.device),
         max_epochs=recipe.epochs,
         precision="bf16-mixed" if recipe.precision == "bfloat16" else "32-true",
         gradient_clip_val=recipe.clip or None,
         callbacks=callbacks,
-        logger=False,
+        logger=used or False,
+        log_every_n_steps=1,
         enable_checkpointing=True,
         enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
     )
-    train_loader, validation_loader = loaders(posed.train, posed.validation, recipe.batch_size, seed, workers)
-    module = Training(net, recipe, posed.task, len(train_loader) * recipe.epochs)
-    start = last_checkpoint(out / CHECKPOINTS)
+    return trainer, history
+
+
+def _train(train: _Prepared, net: nn.Module, number: int) -> None:
+    """Run the epochs, on `number` threads, from the last checkpoint if there is one."""
+    recipe, posed, processes, trainer = train.recipe, train.posed, train.options.processes, train.trainer
+    processes.enough(net, recipe.batch_size, len(posed.train), len(posed.validation))
+    trainer.callbacks.insert(0, Together(processes, train.options.key, number))  # pyright: ignore[reportAttributeAccessIssue]
+    parts = loaders(
+        posed.train, posed.validation, recipe.batch_size, train.seed, train.options.workers,
+        rank=trainer.global_rank, world=processes.world, least=processes.least(net),
+    )  # fmt: skip
+    steps = len(parts[0]) * recipe.epochs
+    state = train.seed * processes.world + trainer.global_rank
+    module = Training(net, recipe, posed.task, steps, processes.world, processes.sharded, seed=state)
+    start = last_checkpoint(train.out / CHECKPOINTS)
     interrupt = signal.getsignal(signal.SIGINT)
     try:
         with warnings.catch_warnings():
-            for known in (".*does not have many workers.*", ".*LeafSpec.*"):  # loaders that index tensors need none
+            # loaders that index tensors need no workers, and what is logged is the mean over all processes already
+            for known in (".*does not have many workers.*", ".*LeafSpec.*", ".*It is recommended to use `self.log.*"):
                 warnings.filterwarnings("ignore", message=known)
-            trainer.fit(module, train_loader, validation_loader, ckpt_path=start, weights_only=True)
+            with torch.random.fork_rng(enabled=recipe.dropout > 0):
+                trainer.fit(module, *parts, ckpt_path=start, weights_only=True)
+        if train.history.best_epoch < 0:
+            raise TrainingError(f"no epoch of {train.out} had a finite validation loss: lower lr or check the data")
     except SystemExit:  # lightning's answer to Ctrl-C: it exits, and leaves the signal ignored
         signal.signal(signal.SIGINT, interrupt)
+        end_others(trainer)
         raise KeyboardInterrupt from None
-    if not history.best:
-        raise TrainingError(f"no epoch of {out} had a finite validation loss: lower lr or check the data")
-    return history
-
-
-def _check_device(device: str) -> None:
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if device not in ("auto", "cpu", *there):
-        raise TrainingError(f"expected device auto, cpu, cuda or mps, got {device!r}")
-    if not there.get(device, True):
-        raise TrainingError(f"expected a {device} device, this machine has none: use cpu or auto")
+    except Exception as error:
+        end_others(trainer)
+        if processes.world > 1 and lost(error):
+            raise PeerError(f"another process of this training ended or is out of reach ({error})") from error
+        if isinstance(error, TrainingError) and not trainer.is_global_zero:
+            raise PeerError(str(error)) from None  # every process has it, the first one says it
+        raise
+    finally:
+        close(trainer.loggers)
 
 
 def _pair_notes(net: nn.Module, recipe: Recipe) -> list[str]:
@@ -229,22 +314,3 @@ def _activation_of(net: nn.Module, recipe: Recipe) -> dict[str, Any]:
     names = ("alpha0", "alpha1") if recipe.method == "htaf" else ("beta",)
     module = next(m for m in net.modules() if hasattr(m, names[0]))
     return activation | {name: getattr(module, name) for name in names}
-
-
-def _plot(history: History, path: Path, title: str) -> None:
-    """loss.png: training and validation losses by epoch, the best epoch marked."""
-    figure = Figure(figsize=(6.4, 4), layout="constrained")
-    axes = figure.subplots()
-    epochs = [row["epoch"] for row in history.rows]
-    for name, label in (
-        ("train_loss", "training"),
-        ("val_loss_smooth", "validation, smooth"),
-        ("val_loss", "validation, exact"),
-    ):
-        axes.plot(epochs, [row[name] for row in history.rows], label=label)
-    axes.axvline(history.best_epoch, color="0.6", linestyle=":", label=f"best: epoch {history.best_epoch}")
-    axes.set(xlabel="epoch", ylabel="loss", title=title)
-    axes.legend()
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=120)
-    write_atomic(path, picture.getvalue())

@@ -27,7 +27,7 @@ class GradientLog(Callback):
 
     Norms are those of the loss itself: a gradient scaler's factor is divided out, and a step whose gradients overflow
     is left out. On several devices they are those of the first one's share of each batch. The rows are in the
-    checkpoint, so a resumed training has them all. Not for a compiled network.
+    checkpoint, so a resumed training has them all.
 
     Args:
         path: folder; gradients.csv (epoch, layer, norm, per_sample) and gradients.png are written when training ends.

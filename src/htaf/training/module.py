@@ -2,41 +2,74 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import lightning as L
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR
 from torch.utils.data import DataLoader, Sampler
 
-from htaf._errors import HtafError
 from htaf.convert import harden
 from htaf.sharpening import set_sharpness
+from htaf.training.distributed import TrainingError, first_cause, pooled, shard, share, share_buffers, whole_state
 from htaf.training.metrics import loss_function
 from htaf.training.problems import Part
 from htaf.training.recipe import Recipe
 
 
-class TrainingError(HtafError):
-    """A training that cannot start or go on."""
-
-
 @final
 class Training(L.LightningModule):
-    """Trains `net` by a recipe. Logs train_loss, val_loss (exact network where there is a step) and val_loss_smooth."""
+    """Trains `net` by a recipe. Logs train_loss, val_loss (exact network where there is a step) and val_loss_smooth;
+    of a classification also val_accuracy and val_accuracy_smooth.
 
-    def __init__(self, net: nn.Module, recipe: Recipe, task: str, steps: int) -> None:
+    Args:
+        task: regression or classification.
+        steps: of the whole training.
+        world: processes that train together, each with its share of every batch.
+        sharded: each of them holds a share of the parameters only. Validation runs on the whole network even so.
+        seed: of what dropout draws, with the step; another one in every process.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        recipe: Recipe,
+        task: str,
+        steps: int,
+        world: int = 1,
+        sharded: bool = False,
+        seed: int = 0,
+    ) -> None:
         super().__init__()
-        self.net, self.recipe, self.steps = net, recipe, steps
+        self.net, self.recipe, self.steps, self.world, self.sharded = net, recipe, steps, world, sharded
+        self.seed = seed
+        self.classes = task == "classification"
         self.train_loss, self.loss = loss_function(task, recipe.label_smoothing), loss_function(task)
         self.schedule = recipe.sharpening()
-        self._exact: list[nn.Module] = []  # in a list, so that it is not a second set of entries in the state dict
+        # in lists, so that they are no second sets of entries in the state dict
         self._step: list[Any] = [torch.compile(net) if recipe.compile else net]
+        self._measured: list[nn.Module] = []  # the smooth and the exact network
+        self._whole: list[nn.Module] = []  # of a sharded network: a copy without weights
+
+    def configure_model(self) -> None:
+        if self.sharded and not self._whole:
+            self._whole = [copy.deepcopy(self.net).to("meta")]
+            assert self.device_mesh is not None
+            shard(self.net, self.device_mesh["data_parallel"])
+
+    def weights(self) -> dict[str, Tensor]:
+        """The state dict of `net` on the CPU; of a sharded one whole, in the first process alone. All must call it."""
+        state = whole_state(self.net) if self.sharded else self.net.state_dict()
+        return {name: value.detach().cpu().clone() for name, value in state.items()}
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         self.sharpen(self.global_step / self.steps)
+        if self.recipe.dropout > 0:
+            torch.manual_seed((self.seed * 1_000_003 + self.global_step) % 2**63)
 
     def sharpen(self, progress: float) -> None:
         """Set the activations as they are when the share `progress` of the training is done."""
@@ -46,24 +79,53 @@ class Training(L.LightningModule):
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         x, y = batch
         loss = self.train_loss(self._step[0](x), y)
-        if not torch.isfinite(loss):
+        mean, rows = loss.detach(), len(x)
+        if self.world > 1:
+            (mean,), rows = pooled(loss[None], len(x))
+        if not torch.isfinite(mean):  # of all processes, so that they stop together
+            cause = first_non_finite(self.net, x)
+            if self.world > 1:
+                cause = first_cause(bool(torch.isfinite(loss)), cause)
             raise TrainingError(
-                f"the training loss became {loss.item()} at step {self.global_step} (epoch {self.current_epoch}): "
-                f"{first_non_finite(self.net, x)}. Lower lr, set clip, or check the data; "
-                "the last good checkpoint is kept"
+                f"the training loss became {mean.item()} at step {self.global_step} (epoch {self.current_epoch}): "
+                f"{cause}. Lower lr, set clip, or check the data; the last good checkpoint is kept"
             )
-        self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(x))
-        return loss
+        self.log("train_loss", mean, on_step=False, on_epoch=True, batch_size=rows, logger=False)
+        # the processes' gradients are averaged: this makes it the gradient of the mean over all rows
+        return loss if self.world == 1 else loss * (len(x) * self.world / rows)
 
     def on_validation_epoch_start(self) -> None:
         self.sharpen(self.global_step / self.steps)  # what is validated is the network of this moment
+        if self.world > 1:
+            share_buffers(self.net)
+        net = self.net
+        if self.sharded:
+            net = self._whole[0]
+            net.load_state_dict(whole_state(self.net, everywhere=True), assign=True)
+            if self.schedule is not None:
+                set_sharpness(net, self.schedule.at(self.global_step / self.steps))
+            net.eval()
         # made anew each time: it holds the very tensors of `net`, wherever those have moved
-        self._exact = [harden(self.net, share=True).eval()] if self.recipe.method != "relu" else [self.net]
+        self._measured = [net, harden(net, share=True).eval() if self.recipe.method != "relu" else net]
+
+    def on_validation_epoch_end(self) -> None:
+        self._measured = []
+        if self.sharded:
+            self._whole[0].to("meta")
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         x, y = batch
-        self.log("val_loss_smooth", self.loss(self.net(x), y), batch_size=len(x))
-        self.log("val_loss", self.loss(self._exact[0](x), y), batch_size=len(x))
+        found: dict[str, Tensor] = {}
+        for net, suffix in zip(self._measured, ("_smooth", ""), strict=True):
+            outputs = net(x)
+            found[f"val_loss{suffix}"] = self.loss(outputs, y)
+            if self.classes:
+                found[f"val_accuracy{suffix}"] = (outputs.argmax(1) == y).float().mean()
+        rows = len(x)
+        if self.world > 1:  # not by Lightning: it divides by a number of rows that it has rounded down
+            means, rows = pooled(torch.stack(list(found.values())), rows)
+            found = dict(zip(found, means, strict=True))
+        self.log_dict(found, batch_size=rows, logger=False)
 
     def configure_optimizers(self) -> Any:
         recipe, parameters = self.recipe, self.net.parameters()
@@ -93,12 +155,14 @@ class Training(L.LightningModule):
 @torch.no_grad()
 def first_non_finite(net: nn.Module, x: Tensor) -> str:
     """Where the first NaN or infinity of a forward pass comes from: the inputs, a parameter, or a module's output."""
-    if not torch.isfinite(x).all():
-        return "the inputs of this batch are not finite"
-    for name, tensor in (*net.named_parameters(), *net.named_buffers()):
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            return f"{name} is not finite since the step before"
     found: list[str] = []
+    if not torch.isfinite(x).all():
+        found.append("the inputs of this batch are not finite")
+    for name, tensor in net.named_parameters():  # no buffers: this very pass has spoiled those of batch norm
+        if isinstance(tensor, DTensor):
+            tensor = tensor.full_tensor()
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            found.append(f"{name} is not finite since the step before")
 
     def look(name: str, module: nn.Module):
         def hook(_: nn.Module, inputs: Any, output: Any) -> None:
@@ -109,7 +173,7 @@ def first_non_finite(net: nn.Module, x: Tensor) -> str:
 
     handles = [look(name, m) for name, m in net.named_modules() if not any(True for _ in m.children())]
     try:
-        net(x)
+        net(x)  # in any case: where several processes look, each must take part in what the others wait for
     finally:
         for handle in handles:
             handle.remove()
@@ -121,32 +185,49 @@ class EpochBatches(Sampler[Any]):
     """Batches of row numbers with a key each, shuffled as a function of (seed, epoch) alone, so that a resumed epoch
     sees the same.
 
-    The last batch may be smaller; a single left-over row joins the batch before it (batch norm needs two).
+    The last batch may be smaller, but not smaller than `least` (batch norm needs two): then its rows join the batch
+    before. Of several processes, `rank` of `world` takes its share of every batch, with a key of its own.
     """
 
-    def __init__(self, rows: int, batch_size: int, seed: int) -> None:
+    def __init__(self, rows: int, batch_size: int, seed: int, rank: int = 0, world: int = 1, least: int = 2) -> None:
         self.rows, self.batch_size, self.seed, self.epoch = rows, batch_size, seed, 0
+        self.rank, self.world, self.least = rank, world, least
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
     def __len__(self) -> int:
         full, rest = divmod(self.rows, self.batch_size)
-        return max(1, full + (rest > 1))
+        return max(1, full + (rest >= self.least))
 
     def __iter__(self) -> Iterator[Any]:
         state = (self.seed * 1_000_003 + self.epoch) % 2**63
         order = torch.randperm(self.rows, generator=torch.Generator().manual_seed(state))
         for i in range(len(self)):
             rows = order[i * self.batch_size : (i + 1) * self.batch_size if i + 1 < len(self) else None]
-            yield rows, (state * 1_000_003 + i) % 2**63  # what is random in the batch follows from this number
+            key = state * 1_000_003 + i  # what is random in the batch follows from this number
+            yield rows[self.rank :: self.world], (key * self.world + self.rank) % 2**63
 
 
 def loaders(
-    train: Part, validation: Part, batch_size: int, seed: int, workers: int = 0
+    train: Part,
+    validation: Part,
+    batch_size: int,
+    seed: int,
+    workers: int = 0,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    least: int = 2,
 ) -> tuple[DataLoader, DataLoader]:
-    """Loaders that take whole batches by row numbers: no per-row work. `workers`: processes, for images in files."""
-    batches = EpochBatches(len(train), batch_size, seed)
-    chunks = [(rows, 0) for rows in torch.arange(len(validation)).split(validation.chunk)]
+    """Loaders that take whole batches by row numbers: no per-row work.
+
+    Args:
+        batch_size: of all processes together.
+        workers: processes that read images from files.
+        rank, world, least: as `EpochBatches` takes them; validation rows are shared too.
+    """
+    batches = EpochBatches(len(train), batch_size, seed, rank, world, least)
+    chunks = [(rows, 0) for rows in share(torch.arange(len(validation)), rank, world, validation.chunk)]
     options: dict[str, Any] = {"batch_size": None, "num_workers": workers, "persistent_workers": workers > 0}
     return DataLoader(train, sampler=batches, **options), DataLoader(validation, sampler=chunks, **options)  # pyright: ignore[reportArgumentType]

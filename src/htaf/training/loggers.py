@@ -1,0 +1,74 @@
+"""TensorBoard and Weights & Biases, beside metrics.csv; both write under the run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, final, get_args
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
+from torch import nn
+
+from htaf.activations import HTAF, ScaledSigmoid
+from htaf.runs import content_hash
+from htaf.training.distributed import TrainingError
+
+LoggerName = Literal["tensorboard", "wandb"]
+
+
+def loggers(names: Sequence[LoggerName], out: Path, key: str) -> list[Logger]:
+    """Lightning's loggers of these names; tensorboard writes into out/tensorboard, wandb into out/wandb.
+
+    Args:
+        names: tensorboard, wandb; any order, no repeats needed.
+        key: of the run; with `out` it makes the id under which a resumed training goes on in wandb.
+
+    Raises:
+        TrainingError: another name, or a package that is not installed.
+    """
+    made: list[Logger] = []
+    for name in dict.fromkeys(names):
+        if name not in get_args(LoggerName):
+            raise TrainingError(f"expected logger tensorboard or wandb, got {name!r}")
+        try:
+            if name == "tensorboard":
+                import tensorboard  # noqa: F401  # Lightning would take an older package in its place
+
+                made.append(TensorBoardLogger(out, name="tensorboard", version=""))
+            else:
+                identity = content_hash({"key": key, "out": str(out.resolve())})
+                made.append(WandbLogger(name=out.name, save_dir=out, project="htaf", id=identity, resume="allow"))
+        except ModuleNotFoundError:
+            raise TrainingError(f"logger {name} needs a package: pip install 'htaf[{name}]'") from None
+    return made
+
+
+def close(made: Sequence[Logger]) -> None:
+    """End the sessions: the next training of this process has its own."""
+    for logger in made:
+        if isinstance(logger, WandbLogger) and logger._experiment is not None:
+            logger.experiment.finish()
+
+
+@final
+class EpochMetrics(Callback):
+    """Each epoch into the trainer's loggers: losses, accuracy of a classification, learning rate, and the
+    activation's alpha0 and alpha1, or beta."""
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        values |= {"lr": trainer.optimizers[0].param_groups[0]["lr"]} | sharpness(pl_module.net)  # pyright: ignore[reportArgumentType]
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step=trainer.current_epoch)
+
+
+def sharpness(net: nn.Module) -> dict[str, float]:
+    """alpha0 and alpha1 of the first HTAF, or beta of the first scaled sigmoid, where they are plain numbers."""
+    for module in net.modules():
+        if isinstance(module, HTAF | ScaledSigmoid):
+            names = ("alpha0", "alpha1") if isinstance(module, HTAF) else ("beta",)
+            found: dict[str, Any] = {name: getattr(module, name) for name in names}
+            return {name: value for name, value in found.items() if isinstance(value, float)}
+    return {}

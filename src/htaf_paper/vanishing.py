@@ -1,0 +1,223 @@
+"""The paper's appendix on vanishing gradients: `python -m htaf_paper.vanishing --out DIR`.
+
+MLPs without batch norm on Abalone (seed 0's split, standardised target, mean squared error), Adam 1e-3, batches of 256,
+200 epochs. Per epoch and layer the mean over the batches of the L2 norm of dL/d(pre-activation) over the batch matrix,
+and of the per-sample norm (`htaf.diagnostics.LayerGradient`). A gradient vanishes when the median of the first
+layer's norm over the last 10% of the epochs is below 1e-5.
+
+- table and figure over seven shapes: ReLU, HTAF (3, 7.3), scaled sigmoid 22;
+- figure of every layer of 256-256-128: HTAF (2, 11), (8, 2.75), (11, 2), scaled sigmoid 22, ReLU;
+- both once more for shapes of 256 units with larger learning rates: the paper does not print its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor, nn
+
+from htaf.convert import harden
+from htaf.data.tabular import load, split
+from htaf.diagnostics import GradientNorms, mean_by_layer
+from htaf.models.build import activation
+from htaf.models.mlp import MLP
+from htaf.runs import content_hash, environment, write_atomic
+from htaf_paper import vanishing_report
+
+SHAPES = (
+    (256, 256, 128),
+    (512, 512, 256),
+    (1024, 1024, 512),
+    (256, 256, 256, 128),
+    (512, 512, 512, 256),
+    (1024, 1024, 1024, 512),
+    (256, 256, 256, 256, 256),
+)
+RELU = {"method": "relu"}
+SS = {"method": "ss", "beta": 22.0}
+HTAF = {"method": "htaf", "alpha0": 3.0, "alpha1": 7.3}
+PAIRS = tuple({"method": "htaf", "alpha0": a, "alpha1": b} for a, b in ((2.0, 11.0), (8.0, 2.75), (11.0, 2.0)))
+TABLE = (RELU, HTAF, SS)
+FIGURE = (*PAIRS, SS, RELU)
+RATES = (1e-3, 3e-3, 1e-2)  # the protocol's, and two more: the paper does not print its own
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training. seed: of the initial weights and the order of the batches."""
+
+    hidden: tuple[int, ...]
+    activation: dict[str, Any]
+    seed: int
+    epochs: int = 200
+    batch_size: int = 256
+    lr: float = 1e-3
+
+    def identity(self, fingerprint: str) -> dict[str, Any]:
+        """What makes two cells the same."""
+        return asdict(self) | {"hidden": list(self.hidden), "data": fingerprint}
+
+
+def cells(*, epochs: int = 200, seeds: Sequence[int] = (0,), rates: Sequence[float] = RATES) -> list[Cell]:
+    """All trainings, each once; the shapes that take longest come last.
+
+    Args:
+        epochs, seeds: of each.
+        rates: learning rates; the first is for every shape, the others are for those of at most 256 units.
+    """
+    wanted = [(hidden, act) for hidden in SHAPES for act in TABLE] + [(SHAPES[0], act) for act in FIGURE]
+    wanted = [pair for i, pair in enumerate(wanted) if pair not in wanted[:i]]
+    found = [
+        Cell(hidden, act, seed, epochs, lr=rate)
+        for seed in seeds
+        for rate in rates
+        for hidden, act in wanted
+        if rate == rates[0] or max(hidden) <= 256
+    ]
+    return sorted(found, key=lambda cell: max(cell.hidden) > 512)
+
+
+def run(
+    out: str | Path,
+    data_dir: str | None = None,
+    progress: bool = True,
+    epochs: int = 200,
+    seeds: Sequence[int] = (0,),
+    rates: Sequence[float] = RATES,
+    figures: str | Path | None = None,
+) -> str:
+    """Train the cells that are not there yet, then write the report.
+
+    Args:
+        out: folder; each finished cell is `cells/<key>.json`, written whole and never computed again.
+        data_dir: where abalone lies, before HTAF_DATA.
+        progress: show a bar.
+        epochs, seeds, rates: as for `cells`.
+        figures: folder of the two figures; None for `out`.
+
+    Returns:
+        The report, as in report.md.
+
+    Raises:
+        DataError: Abalone cannot be loaded. ValueError: a stored cell is damaged.
+    """
+    table = load("abalone", data_dir=data_dir)
+    parts = split(table, 0)
+    preprocessor = table.fit_preprocessor(parts.train)
+    data = []
+    for rows in (parts.train, parts.validation):
+        target = torch.from_numpy(preprocessor.encode_target(table.target[rows])).float().unsqueeze(1)
+        data.append((torch.from_numpy(preprocessor.transform(table.features.iloc[rows])), target))
+    wanted = cells(epochs=epochs, seeds=seeds, rates=rates)
+    console = Console(stderr=True)
+    for cell in track(wanted, "vanishing gradients", console=console, disable=not progress):
+        identity = cell.identity(table.fingerprint)
+        path = Path(out) / "cells" / f"{content_hash(identity)}.json"
+        if path.exists():
+            continue
+        record = train(cell, *data, scale=preprocessor.target.std)
+        write_atomic(path, _compact({"cell": identity, **record, **environment()}))
+    return vanishing_report.report(out, figures)
+
+
+def train(
+    cell: Cell, train_part: tuple[Tensor, Tensor], validation: tuple[Tensor, Tensor], scale: float
+) -> dict[str, Any]:
+    """One training on the CPU, a function of the cell and the data alone (same machine, same threads).
+
+    Args:
+        cell: what to train.
+        train_part, validation: inputs float32 [rows, columns] and standardised targets float32 [rows, 1].
+        scale: standard deviation of the target, for the RMSE in its units.
+
+    Returns:
+        layers: paths; norm, per_sample: [layers][epochs] to four digits; train_loss: [epochs], mean over the rows;
+        validation_rmse: of the last epoch's smooth and exact network (None for ReLU); seconds.
+    """
+    began = time.perf_counter()
+    x, y = train_part
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pairs that never pass 0.99 are two of the candidates
+        torch.manual_seed(cell.seed)
+        net = MLP(x.shape[1], 1, cell.hidden, activation(cell.activation))
+    optimizer = torch.optim.Adam(net.parameters(), cell.lr)
+    loss_function = nn.MSELoss()
+    epochs, losses = [], []
+    with GradientNorms(net) as norms:
+        for epoch in range(cell.epochs):
+            generator = torch.Generator().manual_seed(cell.seed * 1_000_003 + epoch)
+            batches, total = [], 0.0
+            for rows in torch.randperm(len(x), generator=generator).split(cell.batch_size):
+                optimizer.zero_grad()
+                loss = loss_function(net(x[rows]), y[rows])
+                loss.backward()
+                batches.append(norms.read())
+                optimizer.step()
+                total += loss.item() * len(rows)
+            epochs.append(mean_by_layer(batches))
+            losses.append(_rounded(total / len(x)))
+    layers = list(epochs[0])
+    exact = None if cell.activation["method"] == "relu" else _rmse(harden(net), validation, scale)
+    return {
+        "layers": layers,
+        "norm": [[_rounded(epoch[layer].norm) for epoch in epochs] for layer in layers],
+        "per_sample": [[_rounded(epoch[layer].per_sample) for epoch in epochs] for layer in layers],
+        "train_loss": losses,
+        "validation_rmse": {"smooth": _rmse(net, validation, scale), "exact": exact},
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+@torch.no_grad()
+def _rmse(net: nn.Module, part: tuple[Tensor, Tensor], scale: float) -> float:
+    x, y = part
+    return _rounded(scale * nn.functional.mse_loss(net(x), y).sqrt().item())
+
+
+def _compact(record: dict[str, Any]) -> str:
+    return json.dumps(record, sort_keys=True, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def _rounded(value: float) -> float:
+    """Four significant digits: what a figure shows, in files of a few kilobytes."""
+    return float(f"{value:.3e}")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m htaf_paper.vanishing", description="Vanishing gradients.")
+    parser.add_argument("--out", required=True, help="folder of the cells and the report; goes on where it stopped")
+    parser.add_argument("--data-dir", help="folder of abalone.data (else HTAF_DATA or OpenML)")
+    parser.add_argument("--figures", help="folder of the figures (default: --out)")
+    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument(
+        "--rates", type=float, nargs="+", default=RATES, help="learning rates; the first for all shapes"
+    )
+    parser.add_argument("--threads", type=int, default=1)
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    print(
+        run(
+            chosen.out,
+            chosen.data_dir,
+            epochs=chosen.epochs,
+            seeds=chosen.seeds,
+            rates=chosen.rates,
+            figures=chosen.figures,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

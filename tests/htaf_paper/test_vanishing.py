@@ -1,0 +1,218 @@
+"""The paper's vanishing-gradient experiments: what is trained, exact resume, and verdicts from curves made by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from htaf.activations import HTAF
+from htaf.data import tabular
+from htaf.models.mlp import MLP
+from htaf_paper import vanishing, vanishing_report
+from htaf_paper.vanishing import Cell, cells, run, train
+from htaf_paper.vanishing_report import report
+
+# As printed: X no vanishing gradient, O vanishing; ReLU, HTAF, Scaled Sigmoid
+PRINTED = """
+[256, 256, 128] X X O
+[512, 512, 256] X X O
+[1024, 1024, 512] X X O
+[256, 256, 256, 128] X X O
+[512, 512, 512, 256] X X O
+[1024, 1024, 1024, 512] X X O
+[256, 256, 256, 256, 256] X O O
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small table in place of Abalone, and narrow shapes of the same depths."""
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame(generator.normal(size=(80, 3)), columns=["a", "b", "c"])
+    frame.assign(y=frame.a + generator.normal(size=80)).to_csv(tmp_path / "small.csv", index=False)
+    table = tabular.load(tmp_path / "small.csv", target="y")
+    monkeypatch.setattr(vanishing, "load", lambda name, data_dir: {"abalone": table}[name])
+    return tmp_path / "out"
+
+
+def test_the_papers_table() -> None:
+    lines = [line.rsplit("] ", 1) for line in PRINTED.strip().splitlines()]
+    expected = {tuple(json.loads(h + "]")): tuple(mark == "O" for mark in marks.split()) for h, marks in lines}
+    assert expected == vanishing_report.PAPER
+    assert tuple(expected) == vanishing.SHAPES
+
+
+def test_cells_of_table_and_figure() -> None:
+    first = cells(rates=(1e-3,))
+    assert len(first) == 7 * 3 + 5 - 2  # the figure shares SS and ReLU with the table
+    assert {(c.epochs, c.batch_size, c.lr, c.seed) for c in first} == {(200, 256, 1e-3, 0)}
+    pairs = {(c.activation["alpha0"], c.activation["alpha1"]) for c in first if c.activation["method"] == "htaf"}
+    assert pairs == {(3.0, 7.3), (2.0, 11.0), (8.0, 2.75), (11.0, 2.0)}
+    everything = cells(seeds=(0, 4))
+    assert len(everything) == 2 * (24 + 2 * (3 * 3 + 3))
+    for width, rates in ((1024, {1e-3}), (512, {1e-3}), (256, {1e-3, 3e-3, 1e-2})):
+        assert {c.lr for c in everything if max(c.hidden) == width} == rates
+    assert len({json.dumps(c.identity("x")) for c in everything}) == len(everything)
+    assert [max(c.hidden) == 1024 for c in everything] == [False] * (2 * 42) + [True] * 12
+    assert {c.seed for c in everything} == {0, 4}
+
+
+def test_one_training_spelled_out() -> None:
+    """Two epochs of Adam on one batch each: norms, losses and the RMSE of the last network."""
+    torch.manual_seed(5)
+    x, y = torch.randn(30, 4), torch.randn(30, 1)
+    cell = Cell((6, 5), {"method": "htaf", "alpha0": 1.0, "alpha1": 6.0}, seed=3, epochs=2, lr=0.1)
+    found = train(cell, (x, y), (x, y), scale=2.0)
+    torch.manual_seed(3)
+    net = MLP(4, 1, (6, 5), lambda: HTAF(1.0, 6.0))
+    optimizer = torch.optim.Adam(net.parameters(), 0.1)
+    for epoch in range(2):
+        first = net.hidden[0].linear(x)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+        loss = nn.functional.mse_loss(net.head(net.hidden[1](HTAF(1.0, 6.0)(first))), y)
+        (gradient,) = torch.autograd.grad(loss, first, retain_graph=True)
+        assert found["train_loss"][epoch] == pytest.approx(loss.item(), rel=1e-3)
+        assert found["norm"][0][epoch] == pytest.approx(gradient.norm().item(), rel=1e-3)
+        assert found["per_sample"][0][epoch] == pytest.approx(gradient.norm(dim=1).sum().item(), rel=1e-3)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert found["layers"] == ["hidden.0.act", "hidden.1.act"]
+    last = 2 * nn.functional.mse_loss(net(x), y).sqrt().item()
+    assert found["validation_rmse"]["smooth"] == pytest.approx(last, rel=1e-3)
+    assert found["validation_rmse"]["exact"] != found["validation_rmse"]["smooth"]
+    relu = Cell((6,), {"method": "relu"}, seed=0, epochs=1)
+    assert train(relu, (x, y), (x, y), 1.0)["validation_rmse"]["exact"] is None
+
+
+def test_every_batch_of_an_epoch_counts() -> None:
+    """With a learning rate of 0 the epoch's norm is the mean over its batches of 4, 4 and 2 rows."""
+    torch.manual_seed(5)
+    x, y = torch.randn(10, 4), torch.randn(10, 1)
+    found = train(Cell((6,), {"method": "relu"}, 1, epochs=1, batch_size=4, lr=0.0), (x, y), (x, y), 1.0)
+    torch.manual_seed(1)
+    net, norms, losses = MLP(4, 1, (6,), nn.ReLU), [], []
+    for rows in torch.randperm(10, generator=torch.Generator().manual_seed(1_000_003)).split(4):
+        pre = net.hidden[0].linear(x[rows])  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+        loss = nn.functional.mse_loss(net.head(pre.relu()), y[rows])
+        norms.append(torch.autograd.grad(loss, pre)[0].norm().item())
+        losses.append(loss.item() * len(rows))
+    assert len(norms) == 3
+    assert found["norm"][0][0] == pytest.approx(sum(norms) / 3, rel=1e-3)
+    assert found["train_loss"][0] == pytest.approx(sum(losses) / 10, rel=1e-3)
+
+
+def test_a_run_goes_on_where_it_stopped(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Cell] = []
+
+    def counted(cell: Cell, *data: Any, **options: Any) -> dict[str, Any]:
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        calls.append(cell)
+        return train(cell, *data, **options)
+
+    options: dict[str, Any] = {"progress": False, "epochs": 1, "rates": (1e-3,)}
+    monkeypatch.setattr(vanishing, "train", counted)
+    with pytest.raises(KeyboardInterrupt):
+        run(small, **options)
+    stored = {p.name: p.read_bytes() for p in small.glob("cells/*")}
+    assert len(stored) == 3
+    monkeypatch.setattr(vanishing, "train", train)
+    text = run(small, figures=small / "figures", **options)
+    after = {p.name: p.read_bytes() for p in small.glob("cells/*")}
+    assert len(after) == 24
+    assert stored.items() <= after.items()
+    assert (small / "report.md").read_text() == text
+    for name in ("vanishing_layers.png", "vanishing_shapes.png"):
+        assert (small / "figures" / name).read_bytes().startswith(b"\x89PNG")
+    record = json.loads(next(iter(after.values())))
+    assert {"cell", "layers", "norm", "per_sample", "train_loss", "commit", "versions", "threads"} <= record.keys()
+
+
+def made(
+    folder: Path, hidden: tuple[int, ...], activation: dict[str, Any], seed: int, last: float, lr: float = 1e-3
+) -> None:
+    """A cell of 20 epochs whose first layer's norm is 1, and `last` in the last two epochs."""
+    cell = Cell(hidden, activation, seed, epochs=20, lr=lr)
+    curve = [1.0] * 18 + [last, last]
+    record = {
+        "cell": cell.identity("abalone"),
+        "layers": ["a", "b"],
+        "norm": [curve, [0.5] * 20],
+        "per_sample": [[10 * v for v in curve], [5.0] * 20],
+        "train_loss": [0.25] * 20,
+        "validation_rmse": {"smooth": 2.5, "exact": None if activation == vanishing.RELU else 3.0},
+        "seconds": 60.0,
+        "commit": "abc",
+        "versions": {"torch": "2"},
+        "threads": 1,
+    }
+    path = folder / "cells" / f"{'-'.join(map(str, hidden))} {activation} {seed} {lr:g}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record))
+
+
+def test_verdicts_of_the_report(tmp_path: Path) -> None:
+    small = (256, 256, 128)
+    made(tmp_path, small, vanishing.RELU, 0, 1.0)
+    made(tmp_path, small, vanishing.HTAF, 0, 2e-5)
+    made(tmp_path, small, vanishing.HTAF, 1, 5e-6)
+    made(tmp_path, small, vanishing.SS, 0, 0.0)
+    made(tmp_path, small, vanishing.PAIRS[1], 0, 3e-2)
+    made(tmp_path, vanishing.SHAPES[-1], vanishing.HTAF, 0, 1e-3)
+    made(tmp_path, vanishing.SHAPES[-1], vanishing.HTAF, 0, 1e-7, lr=1e-2)
+    text, other = report(tmp_path).split("## Learning rate 0.01")
+    assert "## Learning rate 0.001" in text
+    assert "| 256-256-256-256-256 | - | 1.0e-07 (1.0e-06): **vanishes** [vanishes] | - |" in other
+    assert "The first seed's verdict is the paper's in 1 of 1 networks." in other
+    row = next(line for line in text.splitlines() if line.startswith("| 256-256-128 |"))
+    assert row.split(" | ")[1:] == [
+        "1.0e+00 (1.0e+01): no [no]",
+        "5.0e-06 to 2.0e-05 (5.0e-05 to 2.0e-04): **1 of 2 vanish** [no]",
+        "0.0e+00 (0.0e+00): **vanishes** [vanishes] |",
+    ]
+    assert "| 256-256-256-256-256 | - | 1.0e-03 (1.0e-02): no [vanishes] | - |" in text
+    assert "The first seed's verdict is the paper's in 3 of 4 networks." in text
+    assert "| HTAF (8, 2.75) | 3.0e-02, 5.0e-01 | 3.0e-02 (3.0e-01): no [vanishes] | 0.250 | 2.50 / 3.00 |" in text
+    assert "| ReLU | 1.0e+00, 5.0e-01 | 1.0e+00 (1.0e+01): no [no] | 0.250 | 2.50 / - |" in text
+    assert "7 trainings, 7 minutes" in other
+
+
+def test_folders_that_cannot_be_reported(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"expected cells of one data set and number of epochs, got \[\]"):
+        report(tmp_path)
+    made(tmp_path, (256, 256, 128), vanishing.SS, 0, 0.0)
+    bad = tmp_path / "cells" / "bad.json"
+    bad.write_text('{"cell": {"hidd')
+    with pytest.raises(ValueError, match=r"bad\.json is damaged"):
+        report(tmp_path)
+    made(tmp_path, (256, 256, 128), vanishing.SS, 1, 0.0)
+    other = json.loads((tmp_path / "cells" / f"256-256-128 {vanishing.SS} 1 0.001.json").read_text())
+    other["cell"]["epochs"] = 5
+    bad.write_text(json.dumps(other))
+    with pytest.raises(ValueError, match="one data set and number of epochs"):
+        report(tmp_path)
+
+
+@pytest.mark.data
+def test_the_stored_results_belong_to_abalone(data_dir: Path) -> None:
+    """The stored cells are those that this code would look for today, so the same command computes none again."""
+    folder = Path(__file__).parents[2] / "results" / "vanishing" / "cells"
+    fingerprint = tabular.load("abalone", data_dir=data_dir).fingerprint
+    wanted = {vanishing.content_hash(cell.identity(fingerprint)) for cell in cells()}
+    assert {path.stem for path in folder.glob("*.json")} == wanted

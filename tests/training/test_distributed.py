@@ -1,0 +1,366 @@
+"""Several processes: shares of a batch, the same losses as one process, and that none is left behind."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from htaf.data.tabular import Table, load
+from htaf.models.build import build
+from htaf.training.distributed import PeerError, Processes, TrainingError, finished_elsewhere, lost, share
+from htaf.training.fit import fit
+from htaf.training.module import EpochBatches, Training
+from htaf.training.problems import problem
+from htaf.training.recipe import Recipe
+
+QUICK = {"hidden": (8,), "epochs": 3, "batch_size": 50, "lr": 0.01, "patience": 0}
+ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")}
+ENVIRONMENT |= {"OMP_NUM_THREADS": "1"}
+SECONDS = 400  # of one command, on a loaded machine
+
+
+# ---- shares ----
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.integers(8, 90), size=st.integers(8, 30), world=st.integers(1, 4), each=st.integers(1, 2))
+def test_the_shares_of_a_batch_are_the_batch(rows: int, size: int, world: int, each: int) -> None:
+    least = max(2, world * each)
+    whole = [found.tolist() for found, _ in EpochBatches(rows, size, 3, least=least)]
+    parts = [[found.tolist() for found, _ in EpochBatches(rows, size, 3, r, world, least)] for r in range(world)]
+    assert sorted(row for batch in whole for row in batch) == list(range(rows))
+    for i, batch in enumerate(whole):
+        shares = [part[i] for part in parts]
+        assert sorted(row for one in shares for row in one) == sorted(batch)
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+        assert min(map(len, shares)) >= each
+    assert {len(part) for part in parts} == {len(whole)}
+
+
+def test_keys_differ_between_processes() -> None:
+    def keys(rank: int, world: int, epoch: int) -> list[int]:
+        sampler = EpochBatches(64, 8, 5, rank, world)
+        sampler.set_epoch(epoch)
+        return [key for _, key in sampler]
+
+    seen = [key for rank in range(3) for epoch in range(10) for key in keys(rank, 3, epoch)]
+    assert len(set(seen)) == len(seen)
+    assert keys(1, 3, 4) == keys(1, 3, 4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.integers(1, 60), world=st.integers(1, 5), chunk=st.integers(2, 20))
+def test_validation_shares(rows: int, world: int, chunk: int) -> None:
+    if rows < world:
+        return
+    parts = [share(torch.arange(rows), rank, world, chunk) for rank in range(world)]
+    assert sorted(row for part in parts for piece in part for row in piece.tolist()) == list(range(rows))
+    assert len({len(part) for part in parts}) == 1  # as many calls of what processes do together
+    assert all(0 < len(piece) <= chunk for part in parts for piece in part)
+
+
+# ---- what cannot be done is said ----
+
+
+@pytest.mark.parametrize(
+    ("processes", "device", "text"),
+    [
+        (Processes(devices=0), "cpu", "devices and nodes must be >= 1, got 0 and 1"),
+        (Processes(nodes=-1), "cpu", "must be >= 1, got 1 and -1"),
+        (Processes(devices=2, sync_batch_norm=True), "cpu", "SyncBatchNorm needs GPUs"),
+        (Processes(devices=2), "mps", "mps"),
+        (Processes(), "tpu", "expected device auto, cpu, cuda or mps"),
+    ],
+)
+def test_impossible_settings(processes: Processes, device: str, text: str) -> None:
+    with pytest.raises(TrainingError, match=text):
+        processes.check(device, False)
+
+
+def test_sharding_and_compiling() -> None:
+    with pytest.raises(TrainingError, match="use ddp"):
+        Processes(devices=2, strategy="fsdp").check("cpu", True)
+    Processes(devices=2, strategy="ddp").check("cpu", True)
+
+
+def test_a_process_without_rows() -> None:
+    plain, normed = nn.Linear(2, 2), nn.Sequential(nn.BatchNorm1d(2))
+    four = Processes(devices=2, nodes=2)
+    assert (four.least(plain), four.least(normed), Processes().least(normed)) == (4, 8, 2)
+    assert Processes(devices=4, sync_batch_norm=True).least(normed) == 4
+    four.enough(plain, 4, 100, 4)
+    with pytest.raises(TrainingError, match=r"batch_size must be >= 4 for 4 processes \(1 each\), got 3"):
+        four.enough(plain, 3, 100, 100)
+    with pytest.raises(TrainingError, match=r"batch_size must be >= 8 for 4 processes \(2 each\), got 7"):
+        four.enough(normed, 7, 100, 100)
+    with pytest.raises(TrainingError, match=r"training part must be >= 8 .* got 6"):
+        four.enough(normed, 32, 6, 100)
+    with pytest.raises(TrainingError, match="validation part must be >= 4"):
+        four.enough(plain, 32, 100, 3)
+    Processes().enough(normed, 2, 1, 1)  # one process takes what there is
+
+
+def test_what_is_recorded() -> None:
+    assert Processes().recorded() == Processes(strategy="ddp").recorded() == {"devices": 1}
+    found = Processes(devices=2, nodes=3, strategy="fsdp").recorded()
+    assert found == {"devices": 6, "strategy": "fsdp", "sync_batch_norm": False}
+
+
+def test_a_run_that_others_must_not_write(table: Table, tmp_path: Path) -> None:
+    run = fit(Recipe(**{**QUICK, "epochs": 1}), table, tmp_path / "run", device="cpu")
+    assert finished_elsewhere(tmp_path / "none", run.record["key"]) is None
+    assert finished_elsewhere(run.path, run.record["key"]) == run.record
+    with pytest.raises(PeerError, match="another run"):
+        finished_elsewhere(run.path, "0" * 16)
+
+
+def test_what_the_end_of_another_process_looks_like() -> None:
+    assert lost(RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"))
+    assert lost(torch.distributed.DistNetworkError("timeout"))
+    assert not lost(RuntimeError("shape mismatch"))
+    assert not lost(ValueError("gloo"))
+
+
+# ---- two processes ----
+
+SCRIPT = """
+import os, sys
+from pathlib import Path
+from htaf.data.tabular import load
+from htaf.data import images
+from htaf.training import module
+from htaf.training.fit import fit
+from htaf.training.recipe import Recipe
+
+FIT = sys.modules["htaf.training.fit"]
+rank, what, out = int(os.environ.get("LOCAL_RANK", 0)), sys.argv[1], Path(sys.argv[2])
+QUICK = {quick}
+original, measure = module.Training.training_step, FIT.measure
+
+def step(self, batch, i):
+    if rank == 1 and self.current_epoch == 1:
+        if what == "raise":
+            raise KeyError("broken in process 1")
+        if what == "nan":
+            batch[0][0] = float("nan")
+    return original(self, batch, i)
+
+def measured(*args):
+    if what == "measure":
+        raise KeyError("broken while measuring")
+    return measure(*args)
+
+module.Training.training_step, FIT.measure = step, measured
+table = load("digits")
+
+def train(name, data=table, strategy="ddp", **changes):
+    run = fit(Recipe(**{{**QUICK, **changes}}), data, out / name, device="cpu", devices=2, strategy=strategy,
+              checkpoint_seconds=0.0, gradients=name == "bn")
+    assert run.record["status"] == "finished"
+    (out / f"{{name}}.{{rank}}").write_text(run.record["model_sha256"])
+
+if what == "all":
+    train("plain", batch_norm=False, clip=0.5)
+    train("bn")
+    train("bn-fsdp", strategy="fsdp", clip=0.5)
+    train("bn-clip", clip=0.5)
+    small = dict(family="dhn", depth=10, width=1, train_images=103, validation_images=61, batch_size=34, epochs=2)
+    for strategy in ("ddp", "fsdp"):
+        train("dhn-" + strategy, images.load("digits"), strategy, **small)
+else:
+    train("run")
+"""
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return load("digits")
+
+
+def start(folder: Path, what: str, out: Path) -> subprocess.Popen[str]:
+    (folder / "script.py").write_text(SCRIPT.format(quick=QUICK))
+    words = [sys.executable, str(folder / "script.py"), what, str(out)]
+    return subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def left(marker: str) -> list[str]:
+    """Processes whose command names a folder of this test."""
+    found = subprocess.run(["ps", "-eo", "pid=,stat=,args="], capture_output=True, text=True, check=True).stdout
+    lines = [line for line in found.splitlines() if marker in line and "ps -eo" not in line]
+    return [line for line in lines if not line.split()[1].startswith("Z")]
+
+
+def all_end(marker: str) -> None:
+    deadline = time.monotonic() + 60
+    while left(marker) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not left(marker), "no process stays behind"
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of two processes; several trainings in one script."""
+    folder = tmp_path_factory.mktemp("two")
+    process = start(folder, "all", folder / "runs")
+    _, err = process.communicate(timeout=900)
+    assert process.returncode == 0, err
+    all_end(str(folder))
+    for name in ("plain", "bn", "bn-fsdp", "dhn-ddp", "dhn-fsdp"):
+        first, second = ((folder / "runs" / f"{name}.{rank}").read_text() for rank in (0, 1))
+        assert first == second, "every process has the same run"
+    return folder / "runs"
+
+
+def losses(run: Path) -> list[list[float]]:
+    with (run / "metrics.csv").open() as file:
+        return [[float(r[n]) for n in ("train_loss", "val_loss_smooth", "val_loss")] for r in csv.DictReader(file)]
+
+
+def close(found: list[list[float]], expected: list[list[float]], tolerance: float = 1e-5) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, abs=tolerance)
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(two: Path, table: Table, tmp_path: Path) -> None:
+    """1,257 rows in batches of 50: the last share of one process has one row less."""
+    one = fit(Recipe(**QUICK, batch_norm=False, clip=0.5), table, tmp_path / "one", device="cpu")
+    close(losses(two / "plain"), losses(one.path))
+    record = json.loads((two / "plain" / "record.json").read_text())
+    assert (record["devices"], record["strategy"], record["device"]) == (2, "ddp", "cpu")
+    assert one.record["devices"] == 1
+    assert record["metrics"]["exact"]["test"]["loss"] == pytest.approx(
+        one.record["metrics"]["exact"]["test"]["loss"], abs=1e-5
+    )
+    assert sorted(p.name for p in (two / "plain").iterdir()) == sorted(p.name for p in one.path.iterdir())
+    assert (two / "bn" / "gradients.csv").is_file()
+
+
+@pytest.mark.slow
+def test_batch_norm_normalises_each_share(two: Path, table: Table) -> None:
+    """One process that normalises the same two half-batches; running means are those of the first half."""
+    recipe = Recipe(**QUICK)
+    posed = problem(recipe, table, 0, "random")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = build(recipe.model(posed.inputs, posed.outputs))
+    batches = EpochBatches(len(posed.train), 50, 0, least=4)
+    module = Training(net, recipe, posed.task, len(batches) * recipe.epochs)
+    made = module.configure_optimizers()
+    optimizer, schedule, number, expected = made["optimizer"], made["lr_scheduler"]["scheduler"], 0, []
+    for epoch in range(recipe.epochs):
+        batches.set_epoch(epoch)
+        total = 0.0
+        net.train()
+        for rows, key in batches:
+            module.sharpen(number / module.steps)
+            x, y = posed.train[rows, key]
+            optimizer.zero_grad()
+            twin = copy.deepcopy(net)  # whose running means are forgotten
+            halves = [(net, x[::2], y[::2]), (twin, x[1::2], y[1::2])]
+            for part, inputs, targets in halves:
+                loss = nn.functional.cross_entropy(part(inputs), targets, reduction="sum")
+                (loss / len(rows)).backward()
+                total += loss.item()
+            for mine, other in zip(net.parameters(), twin.parameters(), strict=True):
+                assert mine.grad is not None
+                assert other.grad is not None
+                mine.grad += other.grad
+            optimizer.step()
+            schedule.step()
+            number += 1
+        module.sharpen(number / module.steps)
+        net.eval()
+        with torch.no_grad():
+            x, y = next(iter(posed.validation))
+            smooth = nn.functional.cross_entropy(net(x), y).item()
+        expected.append([total / len(posed.train), smooth])
+    close([row[:2] for row in losses(two / "bn")], expected)
+
+
+@pytest.mark.slow
+def test_sharded_is_replicated(two: Path) -> None:
+    close(losses(two / "bn-fsdp"), losses(two / "bn-clip"))
+    sharded, replicated = losses(two / "dhn-fsdp"), losses(two / "dhn-ddp")
+    close(sharded[:1], replicated[:1], 1e-5)
+    close(sharded[1:], replicated[1:], 0.02)  # another memory layout rounds otherwise, and steps amplify it
+    record = json.loads((two / "bn-fsdp" / "record.json").read_text())
+    assert (record["devices"], record["strategy"]) == (2, "fsdp")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("raise", "broken in process 1"),
+        ("measure", "broken while measuring"),
+        ("nan", r"in process 1, the inputs of this batch are not finite"),
+    ],
+)
+def test_one_fails_all_end(tmp_path: Path, what: str, text: str) -> None:
+    process = start(tmp_path, what, tmp_path / "runs")
+    _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode != 0
+    assert text in err
+    all_end(str(tmp_path))
+    assert not (tmp_path / "runs" / "run" / "model.safetensors").exists()
+    record = json.loads((tmp_path / "runs" / "run" / "record.json").read_text())
+    assert record["status"] == "running"
+
+
+FLAGS = "train tabular --data digits --hidden 8 --epochs 8 --batch-size 64 --checkpoint-seconds 0 --device cpu --json"
+
+
+def command(out: Path, *, torchrun: bool = False, strategy: str = "ddp") -> list[str]:
+    words = [*FLAGS.split(), "--devices", "2", "--strategy", strategy, "--out", str(out)]
+    if torchrun:
+        launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+        return [sys.executable, "-m", *launcher, "htaf.cli", *words]
+    return [sys.executable, "-m", "htaf.cli", *words]
+
+
+def run(words: list[str]) -> dict[str, Any]:
+    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)  # once: only the first process prints
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_killed_worker_ends_all_and_resuming_gives_the_same_bits(tmp_path: Path, strategy: str) -> None:
+    whole = run(command(tmp_path / "whole", strategy=strategy))
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        command(out, strategy=strategy), env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + SECONDS
+    while not (out / "checkpoints" / "epoch-000001.ckpt").exists() and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.005)
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True).stdout
+    (worker,) = map(int, found.split())
+    os.kill(worker, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    all_end(str(out))
+    again = run(command(out, strategy=strategy, torchrun=strategy == "ddp"))
+    for name in ("model_sha256", "metrics", "layers", "best_epoch", "epochs_run", "notes"):
+        assert again[name] == whole[name], name
+    assert (out / "metrics.csv").read_bytes() == (tmp_path / "whole" / "metrics.csv").read_bytes()
+    assert run(command(out, strategy=strategy)) == again, "a finished run is read"
+    all_end(str(tmp_path))

@@ -1,0 +1,125 @@
+"""Recipes' precision, clip and compile, and the memory layout of images."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from htaf.data.images import Images, load
+from htaf.training.fit import fit
+from htaf.training.module import Training
+from htaf.training.recipe import Recipe
+from htaf.training.recipes import image_recipe
+
+SMALL = {"depth": 10, "width": 1, "train_images": 60, "validation_images": 40, "batch_size": 30, "epochs": 1}
+TINY = replace(image_recipe("dhn", "reduced"), **SMALL, precision="float32")
+
+# Dynamo cannot trace the functions that jaxtyping's test hook checks, so that compiling runs in a process without it
+COMPILED = """
+import dataclasses, json, sys
+from pathlib import Path
+import torch
+from htaf.data.images import load
+from htaf.training.fit import fit
+from htaf.training.module import Training
+from htaf.training.recipes import image_recipe
+
+small = json.loads(sys.argv[2])
+recipe = dataclasses.replace(image_recipe("dhn", "reduced"), precision="float32", **small)
+eager_backend, calls = torch.compile, []
+
+def compiled(net):  # aot_eager traces forward and backward as the default does, without minutes of a C++ compiler
+    def counting(graph, inputs):
+        calls.append(1)
+        return graph
+    from torch._dynamo.backends.common import aot_autograd
+    return eager_backend(net, backend=aot_autograd(fw_compiler=counting))
+
+torch.compile = compiled
+out, runs = Path(sys.argv[1]), []
+for flag in (False, True):
+    runs.append(fit(dataclasses.replace(recipe, compile=flag), load("digits"), out / str(flag), device="cpu"))
+assert calls, "nothing was compiled"
+eager, other = runs
+assert list(eager.model(exact=False).state_dict()) == list(other.model(exact=False).state_dict())
+for network in ("smooth", "exact"):
+    for part in ("validation", "test"):
+        a, b = (run.record["metrics"][network][part]["loss"] for run in runs)
+        assert abs(a - b) < 1e-3 * abs(a), (network, part, a, b)
+assert eager.record["model"] == other.record["model"]
+"""
+
+
+@pytest.fixture(scope="module")
+def digits() -> Images:
+    return load("digits")
+
+
+@pytest.mark.slow
+def test_a_compiled_training_is_the_eager_one(tmp_path: Path) -> None:
+    import json
+
+    words = [sys.executable, "-c", COMPILED, str(tmp_path), json.dumps(SMALL)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def spied(patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the first training step saw."""
+    seen: dict[str, Any] = {}
+    original, after = Training.training_step, Training.on_train_batch_end
+
+    def step(self: Training, batch: Any, i: int) -> Any:
+        loss = original(self, batch, i)
+        seen["autocast"] = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+        seen["layouts"] = {
+            p.is_contiguous(memory_format=torch.channels_last) for p in self.net.parameters() if p.dim() == 4
+        }
+        seen["dtypes"] = {p.dtype for p in self.net.parameters()}
+        return loss
+
+    def end(self: Training, *args: Any) -> None:
+        gradients = [p.grad.flatten() for p in self.net.parameters() if p.grad is not None]
+        seen["norm"] = torch.cat(gradients).norm().item() if gradients else seen.get("norm")
+        after(self, *args)
+
+    patch.setattr(Training, "training_step", step)
+    patch.setattr(Training, "on_train_batch_end", end)
+    return seen
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_precision_and_layout(digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Any) -> None:
+    seen = spied(monkeypatch)
+    run = fit(replace(TINY, precision=precision), digits, tmp_path / "run", device="cpu")
+    assert seen["autocast"] == (torch.bfloat16 if precision == "bfloat16" else False)
+    assert seen["layouts"] == {True}
+    assert seen["dtypes"] == {torch.float32}  # the weights
+    assert {value.dtype for value in run.model().state_dict().values()} <= {torch.float32, torch.int64}
+
+
+def test_clip_bounds_the_gradient(digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = spied(monkeypatch)
+    fit(TINY, digits, tmp_path / "free", device="cpu")
+    free = seen["norm"]
+    fit(replace(TINY, clip=1e-3), digits, tmp_path / "clipped", device="cpu")
+    assert seen["norm"] == pytest.approx(1e-3, rel=1e-3)
+    assert free > 2e-3
+
+
+def test_gradients_change_no_bit(digits: Images, tmp_path: Path) -> None:
+    recipe: Recipe = replace(TINY, epochs=2)
+    plain = fit(recipe, digits, tmp_path / "plain", device="cpu")
+    logged = fit(recipe, digits, tmp_path / "logged", device="cpu", gradients=True)
+    assert logged.record["model_sha256"] == plain.record["model_sha256"]
+    extra = {p.name for p in logged.path.iterdir()} - {p.name for p in plain.path.iterdir()}
+    assert extra == {"gradients.csv", "gradients.png"}
+    rows = (logged.path / "gradients.csv").read_text().splitlines()
+    assert rows[0] == "epoch,layer,norm,per_sample"
+    assert len(rows) == 1 + 2 * 7  # WRN-10 has 7 activations
