@@ -96,10 +96,8 @@ def test_a_folder_from_training_to_prediction(htaf, folder: Path, tmp_path: Path
     ("words", "code", "message"),
     [
         (("train", "dhn", "--data", "cifar", "--out", "x"), 1, "expected one of"),
-        (("train", "dhn", "--data", "digits", "--out", "x", "--depth", "18"), 2, "depth of a dhn must be 6 n + 4"),
-        (("train", "dhn", "--data", "digits", "--out", "x", "--steps", "2"), 2, "family dhn does not read --steps"),
-        (("train", "snn", "--data", "digits", "--out", "x", "--dropout", "0.1"), 2, "snn does not read --dropout"),
-        (("train", "bnn", "--data", "digits", "--out", "x", "--method", "relu"), 2, "method of a bnn must be"),
+        (("train", "dhn", "--data", "digits", "--out", "x", "--depth", "18"), 2, "depth for dhn must be 6 n + 4"),
+        (("train", "bnn", "--data", "digits", "--out", "x", "--method", "relu"), 2, "method for bnn must be"),
         (("train", "bnn", "--data", "digits", "--out", "x", "--method", "ste", "--beta", "3"), 2, "not read --beta"),
         (("train", "dhn", "--data", "digits", "--out", "x", "--recipe", "reduced"), 1, "expected 500 training"),
     ],
@@ -112,6 +110,15 @@ def test_bad_input(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words,
     (line,) = [line for line in err.splitlines() if line.startswith("htaf: error:")]
     assert message in line
     assert not (tmp_path / "x" / "record.json").exists()
+
+
+@pytest.mark.parametrize(("family", "flag"), [("dhn", "--steps"), ("bnn", "--tau"), ("snn", "--dropout")])
+def test_flags_of_other_families_are_unknown(htaf, tmp_path: Path, family: str, flag: str) -> None:
+    code, _, err = htaf("train", family, "--data", "digits", "--out", tmp_path / "x", flag, "1")
+    assert code == 2
+    assert flag in err
+    assert not (tmp_path / "x").exists()
+    assert flag not in htaf("train", family, "--help")[1]
 
 
 def test_a_run_on_images_and_a_table_do_not_mix(htaf, folder: Path, tmp_path: Path) -> None:

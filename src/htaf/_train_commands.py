@@ -97,22 +97,43 @@ class TabularOverrides(Overrides):
 
 @dataclasses.dataclass
 class ImageOverrides(Overrides):
-    """Those of the image families too."""
+    """Those of all image families too."""
 
+    momentum: Annotated[float | None, own("Of sgd.")] = None
+    nesterov: Annotated[bool | None, own("Nesterov's momentum.")] = None
+    lr_end: Annotated[float | None, own("Where cosine and linear schedules end.")] = None
     depth: Annotated[int | None, own("dhn: 6 n + 4; bnn: 18 or 34; snn: 18, 34 or 50.")] = None
     width: Annotated[int | None, own("dhn: widening factor; bnn, snn: channels of the first stage.")] = None
-    dropout: Annotated[float | None, own("dhn: between the convolutions of a block.")] = None
-    stem: Annotated[Literal["cifar", "imagenet"] | None, own("bnn, snn: first layers.")] = None
-    steps: Annotated[int | None, own("snn: time steps T.")] = None
-    connect: Annotated[Literal["add", "and", "iand"] | None, own("snn: how a block meets its shortcut.")] = None
-    neuron: Annotated[Literal["if", "lif"] | None, own("snn: integrate-and-fire, leaky or not.")] = None
-    tau: Annotated[float | None, own("snn: membrane time constant of lif, in steps.")] = None
-    reset: Annotated[Literal["hard", "soft"] | None, own("snn: to zero, or by subtraction.")] = None
-    detach_reset: Annotated[bool | None, own("snn: no gradient through the reset.")] = None
-    exact_reset: Annotated[bool | None, own("snn: reset by the exact step.")] = None
     augment: Annotated[Augment | None, own("Of the training images.")] = None
     train_images: Annotated[int | None, own("So many, class-balanced; 0: all.")] = None
     validation_images: Annotated[float | None, own("So many, class-balanced; below 1: a share.")] = None
+
+
+@dataclasses.dataclass
+class DHNOverrides(ImageOverrides):
+    """Those of a deep Heaviside network."""
+
+    dropout: Annotated[float | None, own("Between the convolutions of a block.")] = None
+
+
+@dataclasses.dataclass
+class BNNOverrides(ImageOverrides):
+    """Those of a binary network."""
+
+    stem: Annotated[Literal["cifar", "imagenet"] | None, own("First layers: 3x3; 7x7 and pooling.")] = None
+
+
+@dataclasses.dataclass
+class SNNOverrides(BNNOverrides):
+    """Those of a spiking network."""
+
+    steps: Annotated[int | None, own("Time steps T.")] = None
+    connect: Annotated[Literal["add", "and", "iand"] | None, own("How a block meets its shortcut.")] = None
+    neuron: Annotated[Literal["if", "lif"] | None, own("Integrate-and-fire, or leaky.")] = None
+    tau: Annotated[float | None, own("Membrane time constant of lif, in steps.")] = None
+    reset: Annotated[Literal["hard", "soft"] | None, own("To zero, or by subtraction.")] = None
+    detach_reset: Annotated[bool | None, own("No gradient through the reset.")] = None
+    exact_reset: Annotated[bool | None, own("Reset by the exact step.")] = None
 
 
 @dataclasses.dataclass
@@ -167,7 +188,7 @@ def train_tabular(
     _train(chosen, read, out, source, options, json)
 
 
-def _image_command(family: Family, text: str) -> None:
+def _image_command(family: Family, kind: type[ImageOverrides], text: str) -> None:
     """Register `htaf train FAMILY`."""
 
     def command(
@@ -177,11 +198,14 @@ def _image_command(family: Family, text: str) -> None:
         seed: Annotated[int, arg(help="Of the weights and the order of the batches.")] = 0,
         recipe: Annotated[
             ImageName | None,
-            arg(help="What the other flags start from; reduced: 5,000 images, small enough for two cores.",
-                help_behavior_hint="(default: cifar100 for cifar100, else cifar10)"),
+            arg(help="What the other flags start from. cifar10, cifar100: the published code's, for a GPU; reduced: a "
+                "small network and 5,000 images, for two cores; small: the same network on all images, 20 epochs.",
+                help_behavior_hint="(default: cifar10 and cifar100 for these sets, else small)"),
         ] = None,
-        overrides: OmitArgPrefixes[ImageOverrides] = ImageOverrides(),  # noqa: B008
-        size: Annotated[int | None, arg(help="Height and width to which images from files are scaled.")] = None,
+        overrides: Any = kind(),  # noqa: B008
+        size: Annotated[int | None, arg(
+            help="Height and width to which images from files are scaled.",
+            help_behavior_hint="(default: 224, or their own where all are alike and at most 64)")] = None,
         workers: Annotated[int, arg(help="Processes that read images from files.")] = 0,
         data_dir: DataDir = None,
         device: Device = "auto",
@@ -189,7 +213,8 @@ def _image_command(family: Family, text: str) -> None:
         checkpoint_seconds: Seconds = 30.0,
         json: Json = False,
     ) -> None:  # fmt: skip
-        name: ImageName = recipe or ("cifar100" if data.lower() == "cifar100" else "cifar10")
+        known: dict[str, ImageName] = {"cifar10": "cifar10", "cifar100": "cifar100"}
+        name = recipe or known.get(data.lower(), "small")
         chosen = overrides.apply(image_recipe(family, name))
         check_seed(seed)
         from htaf.data.images import is_named, load
@@ -200,14 +225,21 @@ def _image_command(family: Family, text: str) -> None:
         _train(chosen, lambda: load(data, data_dir=data_dir, size=size), out, source, options, json)
 
     command.__doc__ = text
+    command.__annotations__["overrides"] = OmitArgPrefixes[kind]  # a string could not name it
     train.command(name=family)(command)
 
 
-_image_command("dhn", "Train a WideResNet with 0/1 activations on images; smooth and exact results, and the gap.")
 _image_command(
-    "bnn", "Train a Bi-Real Net, binary activations and weights, on images; smooth and exact results, and the gap."
+    "dhn", DHNOverrides, "Train a WideResNet with 0/1 activations on images; smooth and exact results, and the gap."
 )
-_image_command("snn", "Train a SEW-ResNet of spiking neurons on images; smooth and exact results, and the gap.")
+_image_command(
+    "bnn",
+    BNNOverrides,
+    "Train a Bi-Real Net, binary activations and weights, on images; smooth and exact results, and the gap.",
+)
+_image_command(
+    "snn", SNNOverrides, "Train a SEW-ResNet of spiking neurons on images; smooth and exact results, and the gap."
+)
 
 
 def _train(

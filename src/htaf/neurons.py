@@ -228,7 +228,8 @@ def _checked(v: Tensor | None, x: Tensor) -> Tensor | None:
     """The first potential in the dtype of the computation."""
     if v is None:
         return None
-    check_floating(v)
+    if not isinstance(v, Tensor) or not v.is_floating_point():
+        raise TypeError(f"v must be a floating-point tensor or None, got {v!r}")
     if v.shape != x.shape:
         raise ValueError(f"v must have the shape of a time step, {tuple(x.shape)}, got {tuple(v.shape)}")
     return v.to(compute_dtype(x))

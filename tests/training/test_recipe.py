@@ -36,10 +36,10 @@ from htaf.training.recipes import TABULAR, image_recipe
         ({"clip": -1.0}, "clip must be >= 0 and finite, got -1.0"),
         ({"label_smoothing": 1.0}, r"label_smoothing must lie in \[0, 1\), got 1.0"),
         ({"lr": 0.1, "lr_end": 0.2}, r"lr_end must lie in \[0, lr = 0.1\], got 0.2"),
-        ({"family": "dhn", "depth": 18}, "depth of a dhn must be 6 n . 4 >= 10, got 18"),
-        ({"family": "bnn", "depth": 50}, r"depth of a bnn must be one of \(18, 34\), got 50"),
-        ({"family": "snn", "depth": 20}, r"depth of a snn must be one of \(18, 34, 50\), got 20"),
-        ({"family": "bnn", "method": "relu"}, "method of a bnn must be htaf, ste or ss, got 'relu'"),
+        ({"family": "dhn", "depth": 18}, "depth for dhn must be 6 n . 4 >= 10, got 18"),
+        ({"family": "bnn", "depth": 50}, r"depth for bnn must be one of \(18, 34\), got 50"),
+        ({"family": "snn", "depth": 20}, r"depth for snn must be one of \(18, 34, 50\), got 20"),
+        ({"family": "bnn", "method": "relu"}, "method for bnn must be htaf, ste or ss, got 'relu'"),
         ({"family": "snn", "steps": 0}, "steps must be >= 1, got 0"),
         ({"family": "snn", "tau": 1.0}, "tau must be > 1 and finite, got 1.0"),
         ({"family": "bnn", "validation_images": 1.5}, "validation_images must be a number of images or a share"),
@@ -186,6 +186,13 @@ def test_full_scale_recipes() -> None:
     assert (snn.steps, snn.schedule, snn.connect, snn.reset, snn.detach_reset) == (4, "cosine", "add", "hard", True)
     with pytest.raises(ValueError, match="expected a family of"):
         image_recipe("mlp", "cifar10")
+
+
+@pytest.mark.parametrize("family", ["dhn", "bnn", "snn"])
+def test_small_recipes_take_any_set(family: Any) -> None:
+    recipe = image_recipe(family, "small")
+    assert (recipe.train_images, recipe.validation_images, recipe.epochs) == (0, 0.1, 20)
+    assert (recipe.depth, recipe.width) == ((16, 1) if family == "dhn" else (18, 16))
 
 
 @pytest.mark.parametrize("family", ["dhn", "bnn", "snn"])

@@ -178,6 +178,8 @@ class EpochBar(Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero:
             return
+        if trainer.current_epoch:
+            self.bar.console.print(f"resumed after {trainer.current_epoch} epochs")
         self.bar.start()
         self.bar.update(self.task, completed=trainer.current_epoch)
 

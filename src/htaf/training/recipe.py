@@ -160,11 +160,11 @@ class Recipe:
         expect(not self.nesterov or self.momentum > 0, "momentum must be > 0 with nesterov", self.momentum)
         expect(1 < self.tau < math.inf, "tau must be > 1 and finite", self.tau)
         if self.family == "dhn":
-            expect(self.depth >= 10 and self.depth % 6 == 4, "depth of a dhn must be 6 n + 4 >= 10", self.depth)
+            expect(self.depth >= 10 and self.depth % 6 == 4, "depth for dhn must be 6 n + 4 >= 10", self.depth)
         elif self.family != "mlp":
             known = (18, 34) if self.family == "bnn" else (18, 34, 50)
-            expect(self.depth in known, f"depth of a {self.family} must be one of {known}", self.depth)
-        expect((self.family, self.method) != ("bnn", "relu"), "method of a bnn must be htaf, ste or ss", "'relu'")
+            expect(self.depth in known, f"depth for {self.family} must be one of {known}", self.depth)
+        expect((self.family, self.method) != ("bnn", "relu"), "method for bnn must be htaf, ste or ss", "'relu'")
         self.sharpening()  # raises for a bad start or fraction
 
     def sharpening(self) -> Geometric | None:
