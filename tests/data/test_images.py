@@ -150,9 +150,18 @@ def test_a_split_is_the_same_in_every_version() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"train": 95, "validation": 10}, "made: expected 48 training and 5 validation images of 'class 0', got 50"),
-        ({"train": 0.95}, "made: expected 48 training and 5 validation images of 'class 0', got 50"),
-        ({"validation": 100}, "made: expected 1 training and 50 validation images of 'class 0', got 50"),
+        (
+            {"train": 95, "validation": 10},
+            "made: expected 48 training and 5 validation images of 'class 0', got 50: ask for fewer",
+        ),
+        (
+            {"train": 0.95},
+            "made: expected 48 training and 5 validation images of 'class 0', got 50: ask for fewer",
+        ),
+        (
+            {"validation": 100},
+            "made: expected 1 training and 50 validation images of 'class 0', got 50: ask for fewer",
+        ),
         ({"validation": 1.0}, "validation: expected a whole number of images or a fraction below 1, got 1.0"),
         ({"validation": 1.5}, "validation: expected a whole number of images or a fraction below 1, got 1.5"),
         ({"train": -0.5}, "train: expected a whole number of images or a fraction below 1, got -0.5"),
