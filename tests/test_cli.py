@@ -21,23 +21,6 @@ from htaf.training.plan import PlanError, read_plan
 QUICK = ("--epochs", "2", "--hidden", "8")
 
 
-@pytest.fixture
-def htaf(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Call the command in this process: (exit code, output, error output)."""
-
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["htaf", *map(str, words)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as exit:
-            code = int(exit.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
-
-
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """120 rows: two numbers, one category, a class and a number to predict."""

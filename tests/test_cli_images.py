@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,27 +11,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from htaf import cli
-
 SMALL = ("--recipe", "reduced", "--depth", "10", "--epochs", "1", "--batch-size", "8")
 FEW = ("--train-images", "0", "--validation-images", "0.2")
-
-
-@pytest.fixture
-def htaf(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Call the command in this process: (exit code, output, error output)."""
-
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["htaf", *map(str, words)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as exit:
-            code = int(exit.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture(scope="module")

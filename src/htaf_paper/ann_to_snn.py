@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from htaf.data.image_folders import shuffled_by_class
 from htaf.data.image_preprocess import ImagePreprocessor
 from htaf.data.images import Images, load
 from htaf.runs import Run, content_hash, environment, open_run, to_json, write_atomic
+from htaf.training.distributed import thread_count
 from htaf.training.problems import image_rows
 from htaf_paper.ann_to_snn_measure import ComparisonError, Pair, compare
 from htaf_paper.ann_to_snn_report import markdown
@@ -146,7 +146,7 @@ def table(
         "steps": list(steps),
     }
     cells = {}
-    with _threads(threads):
+    with thread_count(threads):
         for mode, options in MODES.items():
             file = out / f"{mode.replace(' ', '-')}.json"
             cell = read_cell(file, about)
@@ -204,16 +204,6 @@ def _test_accuracy(run: Run) -> float | None:
     """On all test images, as the record has it."""
     metrics = run.record["metrics"]["exact" if run.has_step else "smooth"]
     return metrics.get("test", {}).get("accuracy")
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def main() -> None:

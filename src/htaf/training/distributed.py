@@ -127,6 +127,17 @@ def first_process() -> bool:
 
 
 @contextmanager
+def thread_count(number: int) -> Iterator[None]:
+    """PyTorch on so many threads, for the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def threads(processes: Processes) -> Iterator[None]:
     """The machine's cores shared among its processes, unless OMP_NUM_THREADS says how many threads."""
     before = torch.get_num_threads()

@@ -7,8 +7,7 @@ import math
 import shutil
 import signal
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from htaf.training.distributed import (
     finished_elsewhere,
     lost,
     telling,
+    thread_count,
     threads,
     wait,
 )
@@ -167,7 +167,7 @@ def _network(train: _Prepared) -> nn.Module:
 def _lead(train: _Prepared, record: dict[str, Any], source: Mapping[str, Any] | None) -> Run:
     """Train in a claimed folder, measure, write; of several processes this is the first."""
     processes = train.options.processes
-    with _threads(record["threads"]):  # float sums depend on their number, and a resumed run must not differ
+    with thread_count(record["threads"]):  # float sums depend on their number, and a resumed run must not differ
         net = _network(train)
         _train(train, net, record["threads"])
         with telling(processes) as told:
@@ -210,16 +210,6 @@ def _written(train: _Prepared, net: nn.Module, record: dict[str, Any], source: M
     run = finish_run(out, record, net, posed.preprocessor)
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     return run
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _trainer(recipe: Recipe, posed: Problem, out: Path, options: _Options) -> tuple[L.Trainer, History]:

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from dataclasses import fields as fields_of
 from typing import Any, Literal, get_args
 
+from htaf.data.augment import Augment
 from htaf.models.build import SLOPES, Method, SlopeName
 from htaf.sharpening import Geometric, soft_start
 
 Family = Literal["mlp", "dhn", "bnn", "snn"]
 Optimizer = Literal["adamw", "adam", "sgd"]
 Schedule = Literal["one_cycle", "cosine", "linear", "constant"]
-Augment = Literal["none", "flip", "crop-flip", "resized-crop-flip", "augmix"]
 
 # Which activation fields a method reads: the others do not belong to its identity.
 ACTIVATION_FIELDS: dict[str, tuple[str, ...]] = {
