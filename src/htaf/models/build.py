@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, get_args
 
+import torch
 from torch import nn
 
 from htaf import surrogates
 from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
 from htaf.models.bireal import BiRealNet
+from htaf.models.icbm import ICBM, timm_backbone, transformers_backbone
 from htaf.models.mlp import MLP
+from htaf.models.resnet import ResNet
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
 from htaf.neurons import IF, LIF
@@ -75,19 +79,104 @@ def neuron(description: dict[str, Any], act: Callable[[], nn.Module]) -> Callabl
     raise ValueError(f"expected a neuron of kind if or lif, got {description['kind']!r}")
 
 
+# the backbones of our own, and which fields of a recipe describe them
+_OWN: dict[str, tuple[str, ...]] = {"wide_resnet": ("depth", "width", "dropout"), "resnet": ("depth", "width", "stem")}
+_TRANSFORMERS = "transformers:"
+
+
+def is_own_backbone(name: str) -> bool:
+    """Whether a backbone is one of htaf's networks, not of timm or transformers."""
+    return name in _OWN
+
+
+def backbone_fields(name: str) -> tuple[str, ...]:
+    """Which of depth, width, stem and dropout a backbone reads."""
+    return _OWN.get(name, ())
+
+
+def backbone_description(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """A backbone as `build` takes it.
+
+    Args:
+        name: wide_resnet, resnet, a timm model's name, or transformers:NAME with a name on the hub or a local folder.
+        fields: depth, width, stem, dropout.
+
+    Raises:
+        ValueError: transformers knows no such model.
+    """
+    if name in _OWN:
+        return {"kind": name, **{field: fields[field] for field in _OWN[name]}}
+    if not name.startswith(_TRANSFORMERS):
+        return {"kind": "timm", "name": name}
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(name.removeprefix(_TRANSFORMERS))
+    except (OSError, ValueError) as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"backbone {name}: {line}") from None
+    return {"kind": "transformers", "config": json.loads(config.to_json_string(use_diff=False))}
+
+
+def backbone(description: dict[str, Any], in_channels: int, size: tuple[int, int]) -> nn.Module:
+    """A network without its classifier, with fresh weights: images -> [batch, features].
+
+    Args:
+        description: from `backbone_description`. in_channels, size: of the images.
+
+    Raises:
+        ValueError: an unknown kind or model.
+    """
+    match description:
+        case {"kind": "wide_resnet", "depth": depth, "width": width, "dropout": dropout}:
+            net = WideResNet(depth, width, 1, nn.ReLU, in_channels=in_channels, dropout=dropout)
+        case {"kind": "resnet", "depth": depth, "width": width, "stem": stem}:
+            net = ResNet(depth, 1, nn.ReLU, width=width, stem=stem, in_channels=in_channels)
+        case {"kind": "timm", "name": name}:
+            return timm_backbone(name, in_channels, size, description.get("options", {}))
+        case {"kind": "transformers", "config": config}:
+            return transformers_backbone(config, size, pretrained=False)
+        case _:
+            raise ValueError(f"expected a backbone of kind {', '.join(_OWN)}, timm or transformers, got {description}")
+    net.head = nn.Identity()  # pyright: ignore[reportAttributeAccessIssue]
+    return net
+
+
+def _icbm(d: dict[str, Any]) -> ICBM:
+    """A concept bottleneck from its description."""
+    channels, size = d["in_channels"], tuple(d["image_size"])
+    real = d["activation"] == {"method": "relu"}
+    act = None if real else activation(d["activation"])
+    if real and d["bottleneck"] == "independent":  # its head has learned on 0 and 1
+        act = nn.Sigmoid
+    return ICBM(
+        backbone(d["backbone"], channels, size),
+        d["out_features"],
+        act,
+        example=torch.zeros(2, channels, *size),
+        concepts=d["concepts"],
+        norm=False if real else d["norm"],
+        freeze=d["freeze"],
+    )
+
+
 def build(description: dict[str, Any]) -> nn.Module:
     """The network that a run folder describes, with fresh weights.
 
     Args:
         description: {"kind", "out_features", "activation": {...}} and
             mlp: "in_features", "hidden", "batch_norm"; wide_resnet: "in_channels", "depth", "width", "dropout";
-            bireal: "in_channels", "depth", "width", "stem"; sew_resnet: these, "steps", "connect", "neuron": {...}.
+            bireal: "in_channels", "depth", "width", "stem"; sew_resnet: these, "steps", "connect", "neuron": {...};
+            resnet: as bireal; icbm: "in_channels", "image_size", "backbone": {...}, "concepts", "norm", "bottleneck",
+            "freeze".
 
     Raises:
         ValueError: an unknown kind, or a description that lacks a field.
     """
     d = description
     try:
+        if d["kind"] == "icbm":
+            return _icbm(d)
         act, outputs = activation(d["activation"]), d["out_features"]
         match d["kind"]:
             case "mlp":
@@ -100,6 +189,8 @@ def build(description: dict[str, Any]) -> nn.Module:
                 return BiRealNet(
                     d["depth"], outputs, act, width=d["width"], stem=d["stem"], in_channels=d["in_channels"]
                 )
+            case "resnet":
+                return ResNet(d["depth"], outputs, act, width=d["width"], stem=d["stem"], in_channels=d["in_channels"])
             case "sew_resnet":
                 return SEWResNet(
                     d["depth"],
@@ -112,6 +203,8 @@ def build(description: dict[str, Any]) -> nn.Module:
                     in_channels=d["in_channels"],
                 )
             case kind:
-                raise ValueError(f"expected a model of kind mlp, wide_resnet, bireal or sew_resnet, got {kind!r}")
+                raise ValueError(
+                    f"expected a model of kind mlp, wide_resnet, resnet, bireal, sew_resnet or icbm, got {kind!r}"
+                )
     except KeyError as missing:
         raise ValueError(f"the model's description lacks {missing}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import shutil
@@ -18,9 +19,13 @@ from torch import nn
 
 from htaf import convert
 from htaf.activations import SATURATION
+from htaf.data.attributes import Attributes
 from htaf.data.images import Images
 from htaf.diagnostics import layer_statistics
+from htaf.diagnostics.layers import BINARY
+from htaf.models._pretrained import weights_file
 from htaf.models.build import build
+from htaf.models.icbm import ICBM
 from htaf.runs import CHECKPOINTS, PLOT, Run, claim, content_hash, finish_run, read_record
 from htaf.sharpening import set_sharpness
 from htaf.training.callbacks import AtomicCheckpoint, EpochBar, History, last_checkpoint
@@ -42,7 +47,8 @@ from htaf.training.evaluate import measure
 from htaf.training.gradient_log import GradientLog
 from htaf.training.loggers import EpochMetrics, LoggerName, close, loggers
 from htaf.training.module import Training, loaders
-from htaf.training.problems import Data, Problem, data_identity, problem
+from htaf.training.pretrained import start_from
+from htaf.training.problems import Data, Problem, data_identity, problem, supervision
 from htaf.training.recipe import Recipe
 
 
@@ -93,12 +99,13 @@ def fit(
     sync_batch_norm: bool = False,
     logger: Sequence[LoggerName] = (),
     gradients: bool = False,
+    attributes: Attributes | None = None,
 ) -> Run:
     """Train, harden, measure and write a run folder; resume it exactly when it was stopped before.
 
     Args:
         recipe: how to train.
-        data: from `htaf.data.tabular.load` (family mlp) or `htaf.data.images.load` (dhn, bnn, snn).
+        data: from `htaf.data.tabular.load` (family mlp) or `htaf.data.images.load` (the others).
         out: folder of the run: new or empty, or the same run's, unfinished (resumed) or finished (read).
         seed: of the split of a table, the initial weights and the order of the batches.
         mode: of a table's split, "random" or "grouped", see `htaf.data.tabular.split`.
@@ -114,6 +121,7 @@ def fit(
         sync_batch_norm: normalise over the whole batch instead of each process's share; GPUs only.
         logger: "tensorboard", "wandb": beside metrics.csv, into folders of these names in `out`.
         gradients: write gradients.csv and gradients.png, see `htaf.training.gradient_log`.
+        attributes: of the classes, for a supervised bottleneck; None: those of the recipe, from the public sets.
 
     Returns:
         The finished run: `.record["metrics"]`, `.model()`, `.predict(rows)`; in every process.
@@ -122,16 +130,17 @@ def fit(
         RunError: `out` holds another run or other files, or another process trains there. DataError: the data are not
             of the family's kind, or too little to split or to learn from. TrainingError: no such device, a logger that
             is not installed, too few rows for so many processes, or the loss became NaN or infinite; the message names
-            step and layer. PeerError: another process of this training failed. OSError: the disk is full; what was
-            finished before stays.
+            step and layer. ValueError: pretrained weights that are missing or of another architecture. PeerError:
+            another process of this training failed. OSError: the disk is full; what was finished before stays.
     """
     out, processes = Path(out), Processes(devices, nodes, strategy, sync_batch_norm)
     processes.check(device, recipe.compile)
-    identity = run_identity(recipe, data, seed, mode, test=test, gradients=gradients)
+    attributes = supervision(recipe) if attributes is None else attributes
+    identity = run_identity(recipe, data, seed, mode, test=test, gradients=gradients, attributes=attributes)
     key, before = content_hash(identity), read_record(out)
     if before is not None and before["key"] == key and before["status"] == "finished":
         return Run(out, before)  # images from files need not be decoded for it
-    posed = problem(recipe, data, seed, mode, test=test)
+    posed = problem(recipe, data, seed, mode, test=test, attributes=attributes)
     options = _Options(processes, key, device, workers, progress, checkpoint_seconds, tuple(logger), gradients)
     trainer, history = _trainer(recipe, posed, out, options)
     train = _Prepared(recipe, posed, isinstance(data, Images), out, seed, options, trainer, history)
@@ -147,10 +156,21 @@ def fit(
 
 
 def run_identity(
-    recipe: Recipe, data: Data, seed: int, mode: str, *, test: bool = True, gradients: bool = False
+    recipe: Recipe,
+    data: Data,
+    seed: int,
+    mode: str,
+    *,
+    test: bool = True,
+    gradients: bool = False,
+    attributes: Attributes | None = None,
 ) -> dict[str, Any]:
     """What makes two trainings the same; its content hash is the key of a run and of a cell of a study."""
     more: dict[str, Any] = {} if test else {"test": False}
+    if recipe.pretrained not in ("", "hub"):  # what the file holds counts, not where it lies
+        more["pretrained_sha256"] = hashlib.sha256(weights_file(recipe.pretrained).read_bytes()).hexdigest()
+    if attributes is not None:
+        more["attributes"] = content_hash([attributes.names, attributes.of(data.classes).values.tolist()])
     if gradients and recipe.family == "snn":  # watched neurons run step by step, which rounds otherwise
         more["gradients"] = True
     return {"recipe": recipe.identity(), "seed": seed, "data": data_identity(data, mode), **more}
@@ -161,6 +181,8 @@ def _network(train: _Prepared) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(train.seed)
         net = build(train.recipe.model(train.posed.inputs, train.posed.outputs))
+        if isinstance(net, ICBM) and train.recipe.pretrained:
+            start_from(net, train.recipe)
     return net.to(memory_format=torch.channels_last) if train.images else net  # pyright: ignore[reportCallIssue]
 
 
@@ -188,7 +210,8 @@ def _written(train: _Prepared, net: nn.Module, record: dict[str, Any], source: M
     results = measure(net, exact, posed.measured(), posed.task, posed.scale)
     assert posed.statistics is not None
     inputs = (x.to(history.device) for x in posed.statistics.inputs())
-    layers = [asdict(layer) for layer in layer_statistics(net, exact, inputs)]
+    has_layers = any(isinstance(m, (*BINARY, nn.ReLU)) for m in net.modules())  # a plain ViT has none
+    layers = [asdict(layer) for layer in layer_statistics(net, exact, inputs)] if has_layers else []
     record |= {
         "headline": posed.headline,
         "metrics": results,
@@ -256,7 +279,9 @@ def _train(train: _Prepared, net: nn.Module, number: int) -> None:
     )  # fmt: skip
     steps = len(parts[0]) * recipe.epochs
     state = train.seed * processes.world + trainer.global_rank
-    module = Training(net, recipe, posed.task, steps, processes.world, processes.sharded, seed=state)
+    module = Training(
+        net, recipe, posed.task, steps, processes.world, processes.sharded, seed=state, attributes=posed.attributes
+    )
     start = last_checkpoint(train.out / CHECKPOINTS)
     interrupt = signal.getsignal(signal.SIGINT)
     try:
@@ -264,7 +289,7 @@ def _train(train: _Prepared, net: nn.Module, number: int) -> None:
             # loaders that index tensors need no workers, and what is logged is the mean over all processes already
             for known in (".*does not have many workers.*", ".*LeafSpec.*", ".*It is recommended to use `self.log.*"):
                 warnings.filterwarnings("ignore", message=known)
-            with torch.random.fork_rng(enabled=recipe.dropout > 0):
+            with torch.random.fork_rng(enabled=module.draws):
                 trainer.fit(module, *parts, ckpt_path=start, weights_only=True)
         if train.history.best_epoch < 0:
             raise TrainingError(f"no epoch of {train.out} had a finite validation loss: lower lr or check the data")

@@ -10,10 +10,12 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR
 from torch.utils.data import DataLoader, Sampler
 
 from htaf.convert import harden
+from htaf.models.icbm import ICBM
 from htaf.sharpening import set_sharpness
 from htaf.training.distributed import TrainingError, first_cause, pooled, shard, share, share_buffers, whole_state
 from htaf.training.metrics import loss_function
@@ -32,6 +34,7 @@ class Training(L.LightningModule):
         world: processes that train together, each with its share of every batch.
         sharded: each of them holds a share of the parameters only. Validation runs on the whole network even so.
         seed: of what dropout draws, with the step; another one in every process.
+        attributes: float32 [classes, concepts], what the concepts of a supervised bottleneck learn of each class.
     """
 
     def __init__(
@@ -43,10 +46,14 @@ class Training(L.LightningModule):
         world: int = 1,
         sharded: bool = False,
         seed: int = 0,
+        attributes: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.net, self.recipe, self.steps, self.world, self.sharded = net, recipe, steps, world, sharded
         self.seed = seed
+        self.attributes = attributes
+        # backbones of timm may have dropout and stochastic depth of their own
+        self.draws = recipe.dropout > 0 or (recipe.family == "icbm" and _is_random(net))
         self.classes = task == "classification"
         self.train_loss, self.loss = loss_function(task, recipe.label_smoothing), loss_function(task)
         self.schedule = recipe.sharpening()
@@ -68,7 +75,7 @@ class Training(L.LightningModule):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         self.sharpen(self.global_step / self.steps)
-        if self.recipe.dropout > 0:
+        if self.draws:
             torch.manual_seed((self.seed * 1_000_003 + self.global_step) % 2**63)
 
     def sharpen(self, progress: float) -> None:
@@ -78,7 +85,7 @@ class Training(L.LightningModule):
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         x, y = batch
-        loss = self.train_loss(self._step[0](x), y)
+        loss = self.objective(x, y)
         mean, rows = loss.detach(), len(x)
         if self.world > 1:
             (mean,), rows = pooled(loss[None], len(x))
@@ -93,6 +100,23 @@ class Training(L.LightningModule):
         self.log("train_loss", mean, on_step=False, on_epoch=True, batch_size=rows, logger=False)
         # the processes' gradients are averaged: this makes it the gradient of the mean over all rows
         return loss if self.world == 1 else loss * (len(x) * self.world / rows)
+
+    def objective(self, x: Tensor, y: Tensor) -> Tensor:
+        """The training loss: of the outputs, and of the concepts where the recipe supervises them."""
+        if self.attributes is None:
+            return self.train_loss(self._step[0](x), y)
+        net = self.net
+        assert isinstance(net, ICBM)
+        z, truth = net.pre_activations(x), self.attributes.to(y.device)[y]
+        loss = binary_cross_entropy_with_logits(z.float(), truth, reduction="none").sum(1).mean()
+        match self.recipe.bottleneck:
+            case "joint":
+                seen = net.act(z)
+            case "sequential":
+                seen = net.act(z).detach()
+            case _:
+                seen = truth.to(z.dtype)
+        return self.train_loss(net.head(seen), y) + self.recipe.concept_weight * loss
 
     def on_validation_epoch_start(self) -> None:
         self.sharpen(self.global_step / self.steps)  # what is validated is the network of this moment
@@ -127,8 +151,19 @@ class Training(L.LightningModule):
             found = dict(zip(found, means, strict=True))
         self.log_dict(found, batch_size=rows, logger=False)
 
+    def groups(self) -> list[Any]:
+        """What is trained; the backbone as a group of its own where its learning rate is another."""
+        net, recipe = self.net, self.recipe
+        trained = [p for p in net.parameters() if p.requires_grad]
+        if not isinstance(net, ICBM) or recipe.backbone_lr == 1.0:
+            return trained
+        backbone = [p for p in net.backbone.parameters() if p.requires_grad]
+        own = {id(p) for p in backbone}
+        groups = [{"params": [p for p in trained if id(p) not in own]}]
+        return [*groups, {"params": backbone, "lr": recipe.lr * recipe.backbone_lr}] if backbone else groups
+
     def configure_optimizers(self) -> Any:
-        recipe, parameters = self.recipe, self.net.parameters()
+        recipe, parameters = self.recipe, self.groups()
         match recipe.optimizer:
             case "sgd":
                 optimizer: torch.optim.Optimizer = torch.optim.SGD(
@@ -141,7 +176,8 @@ class Training(L.LightningModule):
         match recipe.schedule:
             case "one_cycle":  # SGD keeps the recipe's momentum
                 adaptive = recipe.optimizer != "sgd"
-                schedule: Any = OneCycleLR(optimizer, recipe.lr, total_steps=self.steps + 1, cycle_momentum=adaptive)
+                highest = [group["lr"] for group in optimizer.param_groups]
+                schedule: Any = OneCycleLR(optimizer, highest, total_steps=self.steps + 1, cycle_momentum=adaptive)
             case "cosine":
                 schedule = CosineAnnealingLR(optimizer, self.steps, eta_min=recipe.lr_end)
             case "linear":
@@ -150,6 +186,11 @@ class Training(L.LightningModule):
             case _:
                 return optimizer
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def _is_random(net: nn.Module) -> bool:
+    """Whether training draws random numbers inside the network."""
+    return any("Drop" in type(module).__name__ for module in net.modules())
 
 
 @torch.no_grad()

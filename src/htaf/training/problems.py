@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from htaf.data import attributes
+from htaf.data.attributes import Attributes
 from htaf.data.images import FilePart, ImageDataset, ImagePreprocessor, Images, fit_preprocessor
 from htaf.data.images import Part as ImagePart
 from htaf.data.images import Split as ImageSplit
@@ -65,12 +67,13 @@ class Problem:
     train, validation: parts. test: None where it must not be looked at.
     scale: standard deviation of the target.
     statistics: the part on which layer statistics are taken.
+    attributes: float32 [classes, concepts], what a supervised bottleneck learns of each class.
     """
 
     name: str
     task: str
     headline: str
-    inputs: dict[str, int]
+    inputs: dict[str, Any]
     outputs: int
     preprocessor: Preprocessor | ImagePreprocessor
     train: Part
@@ -79,6 +82,7 @@ class Problem:
     scale: float = 1.0
     notes: tuple[str, ...] = ()
     statistics: Part | None = None
+    attributes: Tensor | None = None
 
     def measured(self) -> Mapping[str, Part]:
         """The parts on which a finished training is measured."""
@@ -109,14 +113,17 @@ def headline_of(data: Data) -> str:
     return "accuracy" if isinstance(data, Images) else headline(data.task, len(data.classes))
 
 
-def problem(recipe: Recipe, data: Data, seed: int, mode: str, *, test: bool = True) -> Problem:
+def problem(
+    recipe: Recipe, data: Data, seed: int, mode: str, *, test: bool = True, attributes: Attributes | None = None
+) -> Problem:
     """The problem that a recipe poses on data.
 
     Args:
-        recipe, data: a family for tables (mlp) with a table, one for images (dhn, bnn, snn) with images.
+        recipe, data: a family for tables (mlp) with a table, one for images (dhn, bnn, snn, icbm) with images.
         seed, mode: of the split of a table. Images have their official test part, and the same training and validation
             images for every seed.
         test: also take the test part.
+        attributes: of the classes, for a supervised bottleneck.
 
     Raises:
         DataError: the family does not take such data, or there are too few rows.
@@ -124,7 +131,31 @@ def problem(recipe: Recipe, data: Data, seed: int, mode: str, *, test: bool = Tr
     if (recipe.family == "mlp") != isinstance(data, Table):
         kind = "a table" if recipe.family == "mlp" else "images"
         raise DataError(f"expected {kind} for a recipe of family {recipe.family}, got {data.name}")
-    return _images(recipe, data, test) if isinstance(data, Images) else _table(data, seed, mode, test)
+    if not isinstance(data, Images):
+        return _table(data, seed, mode, test)
+    posed = _images(recipe, data, test)
+    if recipe.family != "icbm":
+        return posed
+    inputs = posed.inputs | {"image_size": list(data.train.size)}
+    if attributes is None:
+        return replace(posed, inputs=inputs)
+    chosen = torch.from_numpy(attributes.of(data.classes).binary().astype(np.float32))
+    return replace(posed, inputs=inputs | {"concepts": chosen.shape[1]}, attributes=chosen)
+
+
+def supervision(recipe: Recipe, data_dir: str | None = None) -> Attributes | None:
+    """The attributes that a supervised bottleneck learns: of cub the 112 of Koh et al. (2020), of a file all.
+
+    Args:
+        recipe: says which table, if any. data_dir: a folder with the public sets.
+
+    Raises:
+        DataError: the table cannot be had.
+    """
+    if recipe.family != "icbm" or recipe.bottleneck == "implicit":
+        return None
+    table = attributes.load(recipe.attributes, data_dir=data_dir)
+    return table.only(attributes.CBM_112) if recipe.attributes.lower() == "cub" else table
 
 
 def _table(table: Table, seed: int, mode: str, test: bool) -> Problem:

@@ -8,10 +8,11 @@ from dataclasses import fields as fields_of
 from typing import Any, Literal, get_args
 
 from htaf.data.augment import Augment
-from htaf.models.build import SLOPES, Method, SlopeName
+from htaf.models.build import SLOPES, Method, SlopeName, backbone_description, backbone_fields, is_own_backbone
+from htaf.models.icbm import Bottleneck
 from htaf.sharpening import Geometric, soft_start
 
-Family = Literal["mlp", "dhn", "bnn", "snn"]
+Family = Literal["mlp", "dhn", "bnn", "snn", "icbm"]
 Optimizer = Literal["adamw", "adam", "sgd"]
 Schedule = Literal["one_cycle", "cosine", "linear", "constant"]
 
@@ -25,11 +26,16 @@ ACTIVATION_FIELDS: dict[str, tuple[str, ...]] = {
 # Which fields of the network and its data a family reads.
 _IMAGES = ("augment", "train_images", "validation_images")
 _NEURON = ("steps", "neuron", "tau", "reset", "detach_reset", "exact_reset")
+_SUPERVISED = ("attributes", "concept_weight")
+_CONCEPTS = (
+    "backbone", "concepts", "concept_norm", "pretrained", "freeze", "backbone_lr", "bottleneck", *_SUPERVISED
+)  # fmt: skip
 FAMILY_FIELDS: dict[str, tuple[str, ...]] = {
     "mlp": ("hidden", "batch_norm"),
     "dhn": ("depth", "width", "dropout", *_IMAGES),
     "bnn": ("depth", "width", "stem", *_IMAGES),
     "snn": ("depth", "width", "stem", "connect", *_NEURON, *_IMAGES),
+    "icbm": ("depth", "width", "stem", "dropout", *_CONCEPTS, *_IMAGES),
 }
 # Fields that came after the first records: at their default they do not change the key of a training of an MLP.
 _LATER = ("family", "optimizer", "momentum", "nesterov", "lr_end", "label_smoothing", "clip", "precision", "compile")
@@ -45,6 +51,8 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "neuron": ("if", "lif"),
     "reset": ("hard", "soft"),
     "augment": get_args(Augment),
+    "concept_norm": ("auto", "batch", "none"),
+    "bottleneck": get_args(Bottleneck),
 }
 
 
@@ -52,9 +60,10 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 class Recipe:
     """How to train a network with 0/1 activations.
 
-    family: mlp (tables); dhn (WideResNet with the step for its activation), bnn (Bi-Real Net), snn (SEW-ResNet).
+    family: mlp (tables); dhn (WideResNet with the step for its activation), bnn (Bi-Real Net), snn (SEW-ResNet), icbm
+        (implicit concept bottleneck: the last features of a backbone are bits).
     method: htaf; ste (straight-through); ss (scaled sigmoid); relu (real-valued, no exact step; for snn the network of
-        the same shape with ReLU and one time step; not for bnn).
+        the same shape with ReLU and one time step; not for bnn; for icbm the plain backbone with its own activation).
     alpha0, alpha1: HTAF's pair at the end of training.
     beta: the scaled sigmoid's at the end of training.
     slope: the straight-through's.
@@ -62,10 +71,21 @@ class Recipe:
     start: where sharpening starts, a pair or one beta; None: half of alpha0 with alpha0 alpha1 = 2, or beta = 2.
     sharpen_fraction: share of the epochs over which it moves.
     hidden, batch_norm: mlp.
-    depth: dhn 6 n + 4; bnn 18 or 34; snn 18, 34 or 50.
-    width: dhn the widening factor k; bnn and snn the channels of the first stage.
-    dropout: dhn. stem: bnn and snn, cifar (3x3, stride 1, no pooling) or imagenet.
+    depth: dhn 6 n + 4; bnn 18 or 34; snn 18, 34 or 50; icbm as its backbone.
+    width: dhn the widening factor k; bnn and snn the channels of the first stage; icbm as its backbone.
+    dropout: dhn, icbm over wide_resnet.
+    stem: bnn, snn, icbm over resnet: cifar (3x3, stride 1, no pooling) or imagenet.
     steps, connect, neuron, tau, reset, detach_reset, exact_reset: snn, see `htaf.neurons` and `SEWResNet`.
+    backbone: icbm: wide_resnet or resnet (depth, width, stem as above), a timm model's name, or transformers:NAME.
+    concepts: icbm: C; 0: as many as the backbone has features.
+    concept_norm: icbm: batch normalisation of the pre-activations; auto: see `ICBM`.
+    pretrained: icbm: where the backbone's first weights come from: "" nowhere, "hub" (timm's or transformers'), or a
+        local file of weights or run folder.
+    freeze: icbm: leave the backbone as it is. backbone_lr: its learning rate, as a share of lr.
+    bottleneck: icbm: implicit; or with the classes' attributes as concepts (Koh et al. 2020): joint (the head learns
+        on the predicted concepts, its gradient reaches them), sequential (it does not), independent (it learns on the
+        true ones). The concept loss is the sum over attributes of the binary cross-entropy of the pre-activations.
+    attributes: the table for that: cub, or a file, see `htaf.data.attributes`. concept_weight: of the concept loss.
     augment: of the training images, see `htaf.data.augment`.
     train_images, validation_images: so many, balanced over the classes, out of the training part; train_images = 0
         takes all that validation leaves, and validation_images below 1 is a share.
@@ -119,6 +139,15 @@ class Recipe:
     clip: float = 0.0
     precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
+    backbone: str = "wide_resnet"
+    concepts: int = 0
+    concept_norm: Literal["auto", "batch", "none"] = "auto"
+    pretrained: str = ""
+    freeze: bool = False
+    backbone_lr: float = 1.0
+    bottleneck: Bottleneck = "implicit"
+    attributes: str = "cub"
+    concept_weight: float = 0.01
 
     def __post_init__(self) -> None:
         for field in fields_of(self):  # 2 and 2.0 are one recipe
@@ -140,16 +169,16 @@ class Recipe:
                 expect(isinstance(value, int) and not isinstance(value, bool), f"{name} must be an integer", value)
         for name, known in _CHOICES.items():
             expect(getattr(self, name) in known, f"{name} must be one of {known}", repr(getattr(self, name)))
-        for name in ("alpha0", "alpha1", "beta", "lr"):
+        for name in ("alpha0", "alpha1", "beta", "lr", "backbone_lr"):
             expect(0 < getattr(self, name) < math.inf, f"{name} must be > 0 and finite", getattr(self, name))
-        for name in ("weight_decay", "clip"):
+        for name in ("weight_decay", "clip", "concept_weight"):
             expect(0 <= getattr(self, name) < math.inf, f"{name} must be >= 0 and finite", getattr(self, name))
         for name in ("dropout", "momentum", "label_smoothing"):
             expect(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)", getattr(self, name))
         expect(0 <= self.lr_end <= self.lr, f"lr_end must lie in [0, lr = {self.lr}]", self.lr_end)
         for name in ("epochs", "batch_size", "width", "steps"):
             expect(getattr(self, name) >= 1, f"{name} must be >= 1", getattr(self, name))
-        for name in ("patience", "train_images"):
+        for name in ("patience", "train_images", "concepts"):
             expect(getattr(self, name) >= 0, f"{name} must be >= 0", getattr(self, name))
         share = 0 < self.validation_images < 1 or self.validation_images % 1 == 0 < self.validation_images
         expect(share, "validation_images must be a number of images or a share below 1", self.validation_images)
@@ -159,9 +188,19 @@ class Recipe:
         expect(not normalised or self.batch_size >= 2, "batch_size must be >= 2 with batch_norm", self.batch_size)
         expect(not self.nesterov or self.momentum > 0, "momentum must be > 0 with nesterov", self.momentum)
         expect(1 < self.tau < math.inf, "tau must be > 1 and finite", self.tau)
-        if self.family == "dhn":
-            expect(self.depth >= 10 and self.depth % 6 == 4, "depth for dhn must be 6 n + 4 >= 10", self.depth)
-        elif self.family != "mlp":
+        own = self.family == "icbm" and is_own_backbone(self.backbone)
+        if self.family == "icbm":
+            expect(bool(self.backbone), "backbone must be the name of a model", repr(self.backbone))
+            both = self.pretrained == "hub" and own
+            expect(not both, "pretrained must be a path for backbones of htaf, which have no weights on a hub", "hub")
+            given = self.bottleneck != "implicit" and self.concepts
+            expect(not given, f"concepts must be 0 for bottleneck {self.bottleneck}: the attributes", self.concepts)
+        if self.family == "dhn" or (own and self.backbone == "wide_resnet"):
+            name = "dhn" if self.family == "dhn" else self.backbone
+            expect(self.depth >= 10 and self.depth % 6 == 4, f"depth for {name} must be 6 n + 4 >= 10", self.depth)
+        elif own:
+            expect(self.depth in (18, 34), "depth for resnet must be one of (18, 34)", self.depth)
+        elif self.family in ("bnn", "snn"):
             known = (18, 34) if self.family == "bnn" else (18, 34, 50)
             expect(self.depth in known, f"depth for {self.family} must be one of {known}", self.depth)
         expect((self.family, self.method) != ("bnn", "relu"), "method for bnn must be htaf, ste or ss", "'relu'")
@@ -180,11 +219,12 @@ class Recipe:
         bipolar = {"bipolar": True} if self.family == "bnn" else {}
         return {"method": self.method, **{name: getattr(self, name) for name in names}, **bipolar}
 
-    def model(self, inputs: dict[str, int], outputs: int) -> dict[str, Any]:
+    def model(self, inputs: dict[str, Any], outputs: int) -> dict[str, Any]:
         """The network as `models.build.build` takes it.
 
         Args:
-            inputs: {"in_features": n} of a table, {"in_channels": n} of images.
+            inputs: {"in_features": n} of a table, {"in_channels": n} of images; for icbm also "image_size": [H, W],
+                and "concepts" where attributes say how many.
             outputs: classes, or 1 for a regression.
         """
         shared = {**inputs, "out_features": outputs, "activation": self.activation()}
@@ -200,6 +240,13 @@ class Recipe:
                     **shared,
                     **{name: getattr(self, name) for name in ("depth", "width", "stem")},
                 }
+            case "icbm":
+                concepts = inputs.get("concepts") or self.concepts or None
+                norm = {"auto": None, "batch": True, "none": False}[self.concept_norm]
+                own = {name: getattr(self, name) for name in ("depth", "width", "stem", "dropout")}
+                backbone = backbone_description(self.backbone, own)
+                rest = {"concepts": concepts, "norm": norm, "bottleneck": self.bottleneck, "freeze": self.freeze}
+                return {"kind": "icbm", **shared, "backbone": backbone, **rest}
         names = ("depth", "width", "stem", "connect")
         steps = 1 if self.method == "relu" else self.steps
         neuron = {n: getattr(self, n) for n in ("reset", "detach_reset", "exact_reset")} | {"kind": self.neuron}
@@ -222,6 +269,10 @@ class Recipe:
         if self.family == "snn":
             unused |= {"tau"} if self.neuron == "if" else set()
             unused |= set(_NEURON) if self.method == "relu" else set()
+        if self.family == "icbm":
+            unused |= {"depth", "width", "stem", "dropout"} - set(backbone_fields(self.backbone))
+            unused |= set(_SUPERVISED) if self.bottleneck == "implicit" else set()
+            unused |= {"concept_norm"} if self.method == "relu" else set()
         if self.family == "mlp":
             unused |= {f.name for f in fields_of(self) if f.name in _LATER and getattr(self, f.name) == f.default}
         return {k: v for k, v in asdict(self).items() if k not in unused}

@@ -14,6 +14,7 @@ from htaf.training.recipe import Family, Recipe
 
 TabularName = Literal["tabular-mlp", "tabular-paper", "tabular-quick"]
 ImageName = Literal["cifar10", "cifar100", "reduced", "small"]
+ConceptName = Literal["cifar10", "cifar100", "reduced", "small", "finetune"]
 
 
 def tabular_mlp() -> Recipe:
@@ -62,13 +63,26 @@ def snn() -> Recipe:
     )  # fmt: skip
 
 
+def icbm(depth: int) -> Recipe:
+    """An ICBM over WRN-depth-6, trained from scratch as AugMix trains that network."""
+    return replace(dhn(depth), family="icbm", backbone="wide_resnet")
+
+
+def finetune() -> Recipe:
+    """An ICBM over a pretrained timm ResNet-18: AdamW, the backbone at a tenth of the head's learning rate."""
+    return Recipe(
+        family="icbm", backbone="resnet18", pretrained="hub", epochs=20, batch_size=32, lr=1e-3, backbone_lr=0.1,
+        weight_decay=0.01, schedule="one_cycle", augment="crop-flip", patience=0, precision="bfloat16",
+    )  # fmt: skip
+
+
 def reduced(recipe: Recipe) -> Recipe:
     """The same training for two cores: 5,000 + 1,000 images, WRN-16-1 or a first stage of 16 channels, one cycle."""
     small = replace(
         recipe, train_images=5000, validation_images=1000, schedule="one_cycle", lr_end=0.0, precision="bfloat16"
     )
     match recipe.family:
-        case "dhn":
+        case "dhn" | "icbm":
             return replace(small, depth=16, width=1, epochs=14, batch_size=128)
         case "bnn":
             return replace(small, width=16, epochs=12, batch_size=128, lr=5e-3, label_smoothing=0.0)
@@ -80,8 +94,8 @@ def small(recipe: Recipe) -> Recipe:
     return replace(reduced(recipe), train_images=0, validation_images=0.1, epochs=20, batch_size=64)
 
 
-def image_recipe(family: Family, name: ImageName) -> Recipe:
-    """The recipe of a family: cifar10 and cifar100 at full scale, reduced, or small.
+def image_recipe(family: Family, name: ConceptName) -> Recipe:
+    """The recipe of a family: cifar10 and cifar100 at full scale, reduced, or small; of icbm also finetune.
 
     Raises:
         ValueError: no such family or name.
@@ -90,10 +104,10 @@ def image_recipe(family: Family, name: ImageName) -> Recipe:
         "dhn": lambda: dhn(28 if name == "cifar100" else 40),
         "bnn": bnn,
         "snn": snn,
+        "icbm": finetune if name == "finetune" else lambda: icbm(28 if name == "cifar100" else 40),
     }
-    if family not in full or name not in get_args(ImageName):
-        raise ValueError(
-            f"expected a family of {tuple(full)} and one of {get_args(ImageName)}, got {family!r}, {name!r}"
-        )
+    known = get_args(ConceptName if family == "icbm" else ImageName)
+    if family not in full or name not in known:
+        raise ValueError(f"expected a family of {tuple(full)} and one of {known}, got {family!r}, {name!r}")
     recipe = full[family]()
     return reduced(recipe) if name == "reduced" else small(recipe) if name == "small" else recipe

@@ -1,9 +1,8 @@
 """Many trainings as one study: cells keyed by content, candidates searched through Optuna, chosen on validation.
 
-A study folder holds `cells/<key>.json`, one record a finished cell, written whole; `work/<key>/`, run folders of
-cells that
-are not finished; `search.db`, Optuna's trials; `report.json` and `report.md`. A finished cell is never computed again,
-by this plan or another one in the same folder.
+A study folder holds `cells/<key>.json`, one record a finished cell, written whole; `work/<key>/`, run folders of cells
+that are not finished; `runs/<key>/`, those that are kept; `search.db`, Optuna's trials; `report.json` and `report.md`.
+A finished cell is never computed again, by this plan or another one in the same folder.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from htaf._errors import HtafError
 from htaf.data import images, tabular
-from htaf.runs import content_hash, to_json, write_atomic
+from htaf.runs import content_hash, open_run, to_json, write_atomic
 from htaf.training.fit import fit, run_identity
 from htaf.training.metrics import LOWER_IS_BETTER
 from htaf.training.plan import Plan, Source
@@ -88,6 +87,7 @@ def run_cells(
     threads: int = 1,
     progress: bool = False,
     title: str = "cells",
+    keep: bool = False,
 ) -> tuple[dict[Cell, dict[str, Any]], dict[Cell, str]]:
     """Compute the cells that are not there yet.
 
@@ -96,6 +96,7 @@ def run_cells(
         out: study folder.
         workers: processes; threads: of each.
         progress: show a bar. title: its text.
+        keep: leave the run folder of each cell in runs/<key>, the network included.
 
     Returns:
         Records by cell, and error messages of cells that failed; those are not stored, so the next call tries them
@@ -106,7 +107,8 @@ def run_cells(
             resumes from its last checkpoint.
     """
     keys = {cell: cell.key() for cell in cells}
-    records = {cell: record for cell, key in keys.items() if (record := read_cell(out, key)) is not None}
+    there = {key: read_cell(out, key) for key in keys.values() if not keep or run_path(out, key).is_dir()}
+    records = {cell: record for cell, key in keys.items() if (record := there.get(key)) is not None}
     first_of = {key: cell for cell, key in reversed(keys.items()) if cell not in records}
     failures: dict[Cell, str] = {}
     others = set(multiprocessing.active_children())  # the caller's own, not to be touched
@@ -122,7 +124,9 @@ def run_cells(
         _pool(min(workers, len(first_of)), threads) as pool,
     ):
         task = bar.add_task(title, total=len(set(keys.values())), completed=len(set(keys.values())) - len(first_of))
-        futures = {pool.submit(compute_cell, cell, out, key): key for key, cell in first_of.items()} if pool else {}
+        futures = (
+            {pool.submit(compute_cell, cell, out, key, keep): key for key, cell in first_of.items()} if pool else {}
+        )
         try:
             for future in as_completed(futures):
                 key = futures[future]
@@ -148,16 +152,29 @@ def run_cells(
     return records, failures
 
 
-def compute_cell(cell: Cell, out: Path, key: str) -> dict[str, Any]:
-    """Train one cell in its work folder, store its record, drop the folder. Runs in a worker."""
-    work = out / "work" / key
+def compute_cell(cell: Cell, out: Path, key: str, keep: bool = False) -> dict[str, Any]:
+    """Train one cell in its work folder, store its record, drop or keep the folder. Runs in a worker."""
+    work, kept = out / "work" / key, run_path(out, key)
+    if keep and kept.is_dir():  # a kill between the two writes below
+        record = open_run(kept).record
+        write_atomic(cell_path(out, key), to_json(record))
+        return record
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         mode, test = cell.source.split, cell.test
-        run = fit(cell.recipe, cell.data, work, seed=cell.seed, mode=mode, device=cell.device, test=test)
+        source = {"name": cell.source.name, "size": cell.source.size} if cell.recipe.family != "mlp" else None
+        run = fit(cell.recipe, cell.data, work, seed=cell.seed, mode=mode, source=source, device=cell.device, test=test)
+    if keep:
+        kept.parent.mkdir(exist_ok=True)
+        work.rename(kept)
     write_atomic(cell_path(out, key), to_json(run.record))
     shutil.rmtree(work, ignore_errors=True)
     return run.record
+
+
+def run_path(out: Path, key: str) -> Path:
+    """Where the run folder of a cell is kept, if it is."""
+    return out / "runs" / key
 
 
 def cell_path(out: Path, key: str) -> Path:
@@ -212,6 +229,7 @@ def run_study(
     device: str = "cpu",
     storage: str | None = None,
     progress: bool = False,
+    keep_runs: bool = False,
 ) -> dict[str, Any]:
     """Search candidates on the validation part of split 0, then train the chosen recipe on every split.
 
@@ -224,6 +242,7 @@ def run_study(
         storage: Optuna storage URL instead of search.db in the folder, such as a PostgreSQL server that
             optuna-dashboard reads. The trials of one plan belong to one folder: two at a time would both compute them.
         progress: show bars.
+        keep_runs: leave the run folders of the final trainings in runs/<key>.
 
     Returns:
         The report, also written to report.json and report.md: per data set and method mean, standard error and single
@@ -245,7 +264,7 @@ def run_study(
         for pair in pairs
         for seed in range(plan.splits)
     }
-    records, failed = run(list(cells.values()), title="splits")
+    records, failed = run(list(cells.values()), title="splits", keep=keep_runs)
     rows = []
     for pair in pairs:
         found = [records[c] for seed in range(plan.splits) if (c := cells[(*pair, seed)]) in records]

@@ -1,0 +1,230 @@
+"""Attributes of classes, such as "has a hooked bill": the candidates for the names of concepts."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float32, Float64
+
+from htaf.data.downloads import obtain
+from htaf.data.image_sets import CUB
+from htaf.data.reading import DataError, counted, listed, read_frame, suggestion, to_number, to_text
+
+# The 112 attributes of CUB in Koh et al. (2020), Concept Bottleneck Models, as places in attributes.txt counted from 0.
+# They come from votes over a random 80% of the training images; `common(10)` finds 104 of them and four others.
+CBM_112 = (
+    *(1, 4, 6, 7, 10, 14, 15, 20, 21, 23, 25, 29, 30, 35, 36, 38, 40, 44, 45, 50, 51, 53, 54, 56, 57, 59, 63, 64, 69),
+    *(70, 72, 75, 80, 84, 90, 91, 93, 99, 101, 106, 110, 111, 116, 117, 119, 125, 126, 131, 132, 134, 145, 149, 151),
+    *(152, 153, 157, 158, 163, 164, 168, 172, 178, 179, 181, 183, 187, 188, 193, 194, 196, 198, 202, 203, 208, 209),
+    *(211, 212, 213, 218, 220, 221, 225, 235, 236, 238, 239, 240, 242, 243, 244, 249, 253, 254, 259, 260, 262, 268),
+    *(274, 277, 283, 289, 292, 293, 294, 298, 299, 304, 305, 308, 309, 310, 311),
+)
+NAMES = ("cub",)
+_TRUTH = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
+
+
+@dataclass(frozen=True, eq=False)
+class Attributes:
+    """What K classes have of A attributes.
+
+    Attributes:
+        names: of the A attributes.
+        classes: of the K classes.
+        values: float32 [K, A] in [0, 1]: the share of the class's images that have the attribute, or 0 and 1.
+        notes: what was handled when they were read.
+    """
+
+    names: tuple[str, ...]
+    classes: tuple[str, ...]
+    values: Float32[np.ndarray, "classes attributes"]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.values.shape != (len(self.classes), len(self.names)):
+            raise DataError(
+                f"expected values [{len(self.classes)} classes, {len(self.names)} attributes], got {self.values.shape}"
+            )
+        if not ((self.values >= 0) & (self.values <= 1)).all():
+            bad = self.values[~((self.values >= 0) & (self.values <= 1))][0]
+            raise DataError(f"expected values of attributes in [0, 1], got {bad}")
+        for what, names in (("classes", self.classes), ("attributes", self.names)):
+            if repeated := [name for name, count in Counter(names).items() if count > 1]:
+                raise DataError(f"expected distinct {what}, got {listed(repeated, 5)} more than once")
+
+    def of(self, classes: Sequence[str]) -> Attributes:
+        """The rows of these classes, in their order.
+
+        A name that is not there as it stands is looked for without its number, in any case, underscores as blanks:
+        "001.Black_footed_Albatross" finds "black footed albatross".
+
+        Raises:
+            DataError: classes that are not there; the message lists them.
+        """
+        exact = {name: row for row, name in enumerate(self.classes)}
+        count = Counter(map(_plain, self.classes))
+        plain = {_plain(name): row for row, name in enumerate(self.classes) if count[_plain(name)] == 1}
+        rows = [exact.get(name, plain.get(_plain(name))) for name in classes]
+        missing = [name for name, row in zip(classes, rows, strict=True) if row is None]
+        if missing:
+            near = suggestion(missing[0], self.classes)
+            raise DataError(
+                f"expected attributes of all {len(classes)} classes, got none of {listed(missing, 10)}; "
+                f"there are {len(self.classes)}, such as {listed(self.classes, 3)}{near}"
+            )
+        return replace(self, classes=tuple(classes), values=self.values[np.array(rows, dtype=np.intp)])
+
+    def only(self, columns: Sequence[int] | np.ndarray) -> Attributes:
+        """These attributes, by place counted from 0.
+
+        Raises:
+            DataError: a place that is not there.
+        """
+        places = [int(column) for column in columns]
+        if wrong := [place for place in places if not 0 <= place < len(self.names)]:
+            raise DataError(f"expected places of attributes in 0 to {len(self.names) - 1}, got {wrong[0]}")
+        return replace(self, names=tuple(self.names[place] for place in places), values=self.values[:, places])
+
+    def common(self, least: int = 10) -> Attributes:
+        """The attributes that the majority (value >= 0.5) of each of `least` classes or more has; of all classes here.
+
+        Source: Koh et al. (2020), appendix; they vote over images, so theirs differ a little (`CBM_112`).
+        """
+        return self.only(np.flatnonzero(self.binary().sum(0) >= least))
+
+    def binary(self, threshold: float = 0.5) -> Bool[np.ndarray, "classes attributes"]:
+        """Which classes have which attributes: values >= threshold, bool [K, A]."""
+        if not 0 < threshold <= 1:
+            raise DataError(f"threshold must be > 0 and <= 1, got {threshold}")
+        return self.values >= np.float32(threshold)
+
+
+def load(
+    name: str | os.PathLike[str], *, data_dir: str | os.PathLike[str] | None = None, download: bool = True
+) -> Attributes:
+    """The attributes of a public set, or of any table with a row for each class.
+
+    "cub": 312 attributes of 200 classes, the share of annotators' votes. It is found, or downloaded, as
+    `htaf.data.images.load` does; classes that classes.txt does not name get their number, such as "051".
+
+    Args:
+        name: "cub", in any case, or a CSV, TSV or Parquet file: first column `class`, then one column an attribute
+            with 0 and 1, true and false, or shares in [0, 1].
+        data_dir: a folder with the public sets.
+        download: whether to download what is found nowhere.
+    Returns:
+        the attributes.
+    Raises:
+        DataError: nothing by that name, or a file that cannot be used.
+    """
+    given = os.fspath(name)
+    if given.lower() in NAMES:
+        return read_cub_attributes(obtain("cub", CUB, data_dir, download))
+    if not Path(given).exists():
+        raise DataError(
+            f"{given!r}: expected {listed(NAMES)} or a CSV or Parquet file with a row for each class, got neither"
+            f"{suggestion(given, NAMES)}"
+        )
+    return read_table(given)
+
+
+def read_cub_attributes(folder: Path) -> Attributes:
+    """The shares of CUB-200-2011: attributes/class_attribute_labels_continuous.txt, in percent.
+
+    Args:
+        folder: `CUB_200_2011`; attributes.txt lies in it or, as in the official archive, beside it.
+    Raises:
+        DataError: missing files, or files that contradict each other.
+    """
+    listing = next((p for p in (folder / "attributes.txt", folder.parent / "attributes.txt") if p.is_file()), None)
+    if listing is None:
+        raise DataError(f"{folder}: expected attributes.txt in it or beside it, got none")
+    names, classes = _numbered(listing), _numbered(folder / "classes.txt")
+    file = folder / "attributes" / "class_attribute_labels_continuous.txt"
+    if not file.is_file():
+        raise DataError(f"{file}: expected this file of the set, got none")
+    rows = [line.split() for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(names):
+            raise DataError(f"{file}, line {number}: expected {len(names)} values as {listing} has, got {len(row)}")
+    try:
+        values = np.array(rows, dtype=np.float64)
+    except ValueError as error:
+        raise DataError(f"{file}: expected numbers, {error}") from None
+    if not rows or not ((values >= 0) & (values <= 100)).all():
+        came = f"{values.min()} to {values.max()}" if rows else "an empty file"
+        raise DataError(f"{file}: expected percent, 0 to 100, got {came}")
+    if sorted(names) != list(range(1, len(names) + 1)):
+        raise DataError(f"{listing}: expected the numbers 1 to {len(names)}, got others")
+    if wrong := [number for number in classes if not 1 <= number <= len(rows)]:
+        raise DataError(f"{file}: expected a line for each class, got {len(rows)} and a class numbered {wrong[0]}")
+    unnamed = len(rows) - len(classes)
+    return Attributes(
+        tuple(names[number] for number in sorted(names)),
+        tuple(classes.get(number, f"{number:03d}") for number in range(1, len(rows) + 1)),
+        (values / 100).astype(np.float32),
+        (f"{unnamed} of {len(rows)} classes are not in classes.txt: they go by number",) if unnamed else (),
+    )
+
+
+def read_table(path: str | os.PathLike[str]) -> Attributes:
+    """Attributes from a CSV, TSV or Parquet file, as `load` describes it.
+
+    Raises:
+        DataError: no column `class` in front, no attribute, repeated or nameless classes, values that are no shares.
+    """
+    frame, notes = read_frame(path)
+    first = str(frame.columns[0])
+    if first.lower() != "class" or len(frame.columns) < 2:
+        came = f"{counted(len(frame.columns), 'column')}, the first {first!r}"
+        raise DataError(f"{path}: expected the first column 'class' and one column or more of attributes, got {came}")
+    classes = to_text(frame[first], frozenset({""}))
+    if any(name is None for name in classes):
+        raise DataError(f"{path}: expected a class in each row, got none in row {list(classes).index(None) + 1}")
+    columns = [_shares(path, frame[column], classes) for column in frame.columns[1:]]
+    try:
+        return Attributes(
+            tuple(map(str, frame.columns[1:])), tuple(classes), np.stack(columns, axis=1).astype(np.float32), notes
+        )
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def _shares(path: str | os.PathLike[str], column: pd.Series, classes: np.ndarray) -> Float64[np.ndarray, " classes"]:
+    """One column of a table as numbers in [0, 1]."""
+    if pd.api.types.is_bool_dtype(column):
+        column = column.map({True: 1.0, False: 0.0})
+    elif not pd.api.types.is_numeric_dtype(column):
+        column = column.map(lambda value: _TRUTH.get(str(value).strip().lower(), value))
+    values, wrong = to_number(column)
+    bad = wrong | ~((values >= 0) & (values <= 1))  # a missing value is neither
+    if bad.any():
+        row = int(np.argmax(bad))
+        hint = "; divide percent by 100" if np.nanmax(values, initial=0) > 1 and not wrong.any() else ""
+        raise DataError(
+            f"{path}, column {column.name!r}, class {classes[row]!r}: expected 0 or 1, true or false, or a share "
+            f"in [0, 1], got {str(column.iloc[row])!r}{hint}"
+        )
+    return values
+
+
+def _numbered(path: Path) -> dict[int, str]:
+    """A list of `number name` lines."""
+    if not path.is_file():
+        raise DataError(f"{path}: expected this file of the set, got none")
+    lines = [line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    wrong = next((line for line in lines if len(line) < 2 or not line[0].isdecimal()), None)
+    if wrong is not None or not lines:
+        raise DataError(f"{path}: expected a number and a name in each line, got {' '.join(wrong or ['nothing'])!r}")
+    return {int(line[0]): " ".join(line[1:]) for line in lines}
+
+
+def _plain(name: str) -> str:
+    """Without a leading "001.", in lower case, runs of blanks, underscores and hyphens as one blank."""
+    return re.sub(r"[\s_-]+", " ", re.sub(r"^\d+\.", "", name)).strip().lower()

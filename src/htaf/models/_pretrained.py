@@ -1,0 +1,84 @@
+"""Weights of a backbone from a local file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+_PREFIXES = ("backbone.", "module.", "model.", "net.", "_orig_mod.")
+_CLASSIFIERS = ("head", "fc", "classifier", "act", "norm", "projection", "last_linear", "head_dist")
+
+
+def weights_file(path: str | Path) -> Path:
+    """The file of weights that a path means: itself, or model.safetensors of a run folder.
+
+    Raises:
+        ValueError: neither.
+    """
+    path = Path(path)
+    file = path / "model.safetensors" if path.is_dir() else path
+    if not file.is_file():
+        raise ValueError(f"pretrained: expected a file of weights or a run folder, got {path}")
+    return file
+
+
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """A state dict from .safetensors, or from .pt and .pth as plain tensors (no code is run).
+
+    Raises:
+        ValueError: the file cannot be read or holds something else.
+    """
+    file = weights_file(path)
+    try:
+        if file.suffix == ".safetensors":
+            return safetensors.torch.load(file.read_bytes())
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, SafetensorError, RuntimeError, ValueError, EOFError, json.JSONDecodeError, Exception) as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"pretrained: {file} cannot be read as weights: {line}") from None
+    for key in ("state_dict", "model", "net"):
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()) or not content:
+        raise ValueError(f"pretrained: expected a state dict of tensors in {file}, got {type(content).__name__}")
+    return content
+
+
+def load_backbone(backbone: nn.Module, path: str | Path) -> None:
+    """Put weights from a file into a backbone. Keys may have a prefix ("backbone.", as in an ICBM's run); a classifier
+    in the file is left out.
+
+    Args:
+        backbone: changed in place.
+        path: a .safetensors, .pt or .pth file, or a run folder.
+
+    Raises:
+        ValueError: the weights are another architecture's: the message names what is missing, left over or of another
+            shape; the backbone is as it was.
+    """
+    state, wanted = read_weights(path), backbone.state_dict()
+    for _ in range(3):
+        for prefix in _PREFIXES:
+            inside = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+            if len(inside.keys() & wanted.keys()) > len(state.keys() & wanted.keys()):
+                state = inside
+    missing = sorted(wanted.keys() - state.keys())
+    left = sorted(k for k in state.keys() - wanted.keys() if k.split(".")[0] not in _CLASSIFIERS)
+    shapes = [
+        f"{k} {tuple(state[k].shape)} instead of {tuple(wanted[k].shape)}"
+        for k in sorted(wanted.keys() & state.keys())
+        if state[k].shape != wanted[k].shape
+    ]
+    if missing or left or shapes:
+        parts = [
+            f"{len(found)} {what} ({', '.join(found[:3])}{', ...' if len(found) > 3 else ''})"
+            for what, found in (("missing", missing), ("left over", left), ("of another shape", shapes))
+            if found
+        ]
+        raise ValueError(f"pretrained: {path} holds the weights of another architecture: {'; '.join(parts)}")
+    backbone.load_state_dict({key: state[key] for key in wanted})

@@ -1,0 +1,263 @@
+"""Implicit concept bottleneck models: any image backbone, whose last features become bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from htaf.activations import HTAF
+from htaf.models._final_activation import origin, without_final_activation
+from htaf.models._pretrained import load_backbone
+
+Bottleneck = Literal["implicit", "joint", "sequential", "independent"]
+Pretrained = bool | str | Path
+
+
+@final
+class ICBM(nn.Module):
+    """logits = head(act(norm(projection(backbone(x))))), a linear classifier on C concepts, each near 0 or 1.
+
+    Where there is no projection, the activation that ends the backbone is taken away, since what stands before a step
+    must be able to be negative. After `htaf.harden` the concepts are bits. With act = None it is the plain network that
+    such a model is compared with: the backbone keeps its activation, and there is neither norm nor step.
+
+    Args:
+        backbone: images -> features [batch, F], without a classifier.
+        classes: K, columns of the output.
+        act: makes the activation module, such as `partial(HTAF, 2.0, 11.0)`; None for the plain network.
+        example: a batch of images, to see what the backbone gives.
+        concepts: C; None: F. Where they differ, a linear layer lies between features and concepts.
+        norm: batch normalisation of the pre-activations; None: unless they are a layer norm's output, as in ViT.
+        freeze: the backbone is not trained, and its batch norms keep their statistics.
+
+    Shape: [batch, channels, height, width] -> [batch, classes].
+
+    Raises:
+        ValueError: sizes that are not positive, a backbone whose output is not [batch, F], or whose last activation
+            cannot be taken away.
+
+    Source: Park et al. 2026, section 3.3.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        classes: int,
+        act: Callable[[], nn.Module] | None = HTAF,
+        *,
+        example: Tensor,
+        concepts: int | None = None,
+        norm: bool | None = None,
+        freeze: bool = False,
+    ) -> None:
+        super().__init__()
+        if classes < 1 or (concepts is not None and concepts < 1):
+            raise ValueError(f"sizes must be positive, got {classes=}, {concepts=}")
+        features = _features(backbone, example)
+        size = concepts or features
+        if act is not None and size == features:
+            backbone = without_final_activation(backbone, example)
+        self.backbone = backbone
+        if norm is None:
+            norm = size != features or not origin(backbone, example).normalised
+        norm = norm and act is not None
+        self.projection = nn.Linear(features, size, bias=not norm) if size != features else nn.Identity()
+        self.norm = nn.BatchNorm1d(size) if norm else nn.Identity()
+        self.act = act() if act is not None else nn.Identity()
+        self.head = nn.Linear(size, classes)
+        channels, height, width = example.shape[1:]
+        self.channels, self.image_size = channels, (height, width)
+        self.frozen = freeze
+        if freeze:
+            self.backbone.requires_grad_(False)
+            self.backbone.eval()
+
+    @property
+    def size(self) -> int:
+        """C, the number of concepts."""
+        return self.head.in_features
+
+    def train(self, mode: bool = True) -> ICBM:
+        super().train(mode)
+        if self.frozen:
+            self.backbone.eval()
+        return self
+
+    def pre_activations(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch concepts"]:
+        """What the step is taken of: concept j is 1 where value j is >= 0."""
+        return self.norm(self.projection(self.backbone(x)))
+
+    def concepts(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch concepts"]:
+        """The concepts: in (0, 1) while smooth, 0 or 1 once hardened, real in the plain network."""
+        return self.act(self.pre_activations(x))
+
+    def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
+        return self.head(self.concepts(x))
+
+    @classmethod
+    def from_timm(
+        cls,
+        name: str,
+        num_classes: int,
+        concepts: int | None = None,
+        pretrained: Pretrained = False,
+        *,
+        act: Callable[[], nn.Module] | None = HTAF,
+        norm: bool | None = None,
+        freeze: bool = False,
+        in_channels: int = 3,
+        image_size: int | tuple[int, int] = 224,
+        options: Mapping[str, Any] | None = None,
+    ) -> ICBM:
+        """An ICBM over a timm model.
+
+        Args:
+            name: of the model, such as "resnet18", "vit_base_patch32_224" or "convnext_tiny".
+            num_classes: K.
+            concepts, act, norm, freeze: as `ICBM`.
+            pretrained: True: timm's weights, downloaded; a path: a file of weights or a run folder of the same
+                architecture, see `htaf.models._pretrained.load_backbone`.
+            in_channels, image_size: of the images, (height, width) in pixels; a ViT is built for this size.
+            options: further arguments of `timm.create_model`.
+
+        Raises:
+            ValueError: no such model, or weights of another architecture.
+
+        Example:
+            >>> ICBM.from_timm("resnet18", 50, concepts=128)(torch.zeros(2, 3, 64, 64)).shape
+            torch.Size([2, 50])
+        """
+        height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+        backbone = timm_backbone(name, in_channels, (height, width), options or {}, pretrained=pretrained is True)
+        if not isinstance(pretrained, bool):
+            load_backbone(backbone, pretrained)
+        example = torch.zeros(2, in_channels, height, width)
+        return cls(backbone, num_classes, act, example=example, concepts=concepts, norm=norm, freeze=freeze)
+
+    @classmethod
+    def from_transformers(
+        cls,
+        model: str | Path | Any,
+        num_classes: int,
+        concepts: int | None = None,
+        pretrained: bool = True,
+        *,
+        act: Callable[[], nn.Module] | None = HTAF,
+        norm: bool | None = None,
+        freeze: bool = False,
+        image_size: int | tuple[int, int] | None = None,
+    ) -> ICBM:
+        """An ICBM over an image model of Hugging Face transformers; of a ViT the final, normalised CLS token.
+
+        Args:
+            model: a name on the hub, a local folder, or a configuration object.
+            num_classes: K.
+            concepts, act, norm, freeze: as `ICBM`.
+            pretrained: take the weights too; a configuration has none.
+            image_size: of the images, (height, width) in pixels; None: the configuration's.
+
+        Raises:
+            ValueError: no such model, or a model that takes no images.
+        """
+        backbone = transformers_backbone(model, image_size, pretrained=pretrained)
+        example = torch.zeros(2, backbone.channels, *backbone.size)
+        return cls(backbone, num_classes, act, example=example, concepts=concepts, norm=norm, freeze=freeze)
+
+
+def _features(backbone: nn.Module, example: Tensor) -> int:
+    training = {module: module.training for module in backbone.modules()}
+    try:
+        with torch.no_grad():
+            return backbone.eval()(example).shape[1]
+    finally:
+        for module, mode in training.items():
+            module.training = mode
+
+
+def timm_backbone(
+    name: str, in_channels: int, size: tuple[int, int], options: Mapping[str, Any], *, pretrained: bool = False
+) -> nn.Module:
+    """A timm model without its classifier, with fresh weights or timm's.
+
+    Raises:
+        ValueError: no such model, or options that it does not take.
+    """
+    import timm
+
+    if not timm.is_model(name):
+        near = ", ".join(timm.list_models(f"*{name}*")[:5])
+        raise ValueError(f"expected the name of a timm model, got {name!r}" + (f"; near it: {near}" if near else ""))
+    fixed = {"num_classes": 0, "in_chans": in_channels, "pretrained": pretrained, **options}
+    try:
+        return timm.create_model(name, **fixed, img_size=size)
+    except TypeError as error:  # convolutional models take images of any size, and no such argument
+        if "img_size" not in str(error):
+            raise ValueError(f"timm model {name}: {error}") from None
+    try:
+        return timm.create_model(name, **fixed)
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(f"timm model {name}: {error}") from None
+
+
+@final
+class TransformersFeatures(nn.Module):
+    """Features of an image model of transformers: the CLS token of [batch, tokens, F], else the pooled output."""
+
+    def __init__(self, model: nn.Module, size: tuple[int, int], channels: int) -> None:
+        super().__init__()
+        self.model, self.size, self.channels = model, size, channels
+
+    def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
+        output = self.model(pixel_values=x)
+        if output.last_hidden_state.ndim == 3:
+            return output.last_hidden_state[:, 0]
+        return output.pooler_output.flatten(1)
+
+
+def transformers_backbone(
+    model: str | Path | Any, size: int | tuple[int, int] | None, *, pretrained: bool
+) -> TransformersFeatures:
+    """An image model of transformers as a backbone.
+
+    Args:
+        model: a name on the hub, a local folder, a configuration object, or its content as a dict.
+        size: of the images; None: the configuration's. Other sizes than a pretrained ViT's are an error.
+        pretrained: take the weights, from the hub or the folder.
+    """
+    from transformers import AutoConfig, AutoModel, PretrainedConfig
+
+    try:
+        if isinstance(model, Mapping):
+            content = dict(model)
+            config: Any = AutoConfig.for_model(content.pop("model_type"), **content)
+        else:
+            config = model if isinstance(model, PretrainedConfig) else AutoConfig.from_pretrained(str(model))
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"expected an image model of transformers, got {model!r:.80}: {error}") from None
+    stored = getattr(config, "image_size", None) or 224
+    own = (stored, stored) if isinstance(stored, int) else (int(stored[0]), int(stored[1]))
+    wanted = own if size is None else (size, size) if isinstance(size, int) else (size[0], size[1])
+    weights = pretrained and not isinstance(model, (Mapping, PretrainedConfig))
+    if wanted != own and hasattr(config, "image_size"):
+        if weights:
+            raise ValueError(
+                f"{model} was trained on images of {own[0]} x {own[1]} pixels, got {wanted[0]} x {wanted[1]}"
+            )
+        config.image_size = wanted if wanted[0] != wanted[1] else wanted[0]
+    try:
+        network: Any = AutoModel.from_pretrained(str(model)) if weights else AutoModel.from_config(config)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"expected an image model of transformers, got {model!r:.80}: {error}") from None
+    pooler = getattr(network, "pooler", None)
+    if (
+        isinstance(pooler, nn.Module)
+        and any(True for _ in pooler.parameters())
+        and hasattr(network, "add_pooling_layer")
+    ):
+        network.pooler = None
+    return TransformersFeatures(network.float(), wanted, getattr(config, "num_channels", 3))

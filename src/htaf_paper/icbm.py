@@ -1,0 +1,84 @@
+"""Tables "HTAF, SS, STE and BM" and "accuracy before and after binarisation" for implicit concept bottleneck models.
+
+Reduced to two cores: WRN-16-1 and ResNet-18 at width 16 on 5,000 training and 1,000 validation images of CIFAR-10 (its
+10,000 test images once at the end), ResNet-18 at width 16 on CUB's classes that are at hand, at 112 pixels. Each method
+gets four candidates at a quarter of the length, chosen on validation, then three seeds; the plain network has nothing
+to choose. BM is the plain network with its features cut at their medians. The paper's figures beside are full scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from htaf.training.plan import Grid, Plan, Source
+from htaf.training.recipe import Recipe
+from htaf.training.recipes import image_recipe
+
+# at most four candidates a method: fields that go together share a key
+METHODS: dict[str, Grid] = {
+    "htaf": {
+        "alpha0,alpha1,sharpen,start": (
+            (2.0, 11.0, True, (1.0, 2.0)),
+            (1.0, 22.0, True, (0.5, 4.0)),
+            (2.0, 11.0, False, None),
+            (1.0, 22.0, False, None),
+        )
+    },
+    "ste": {"slope": ("sigmoid", "tanh", "rectangular", "approx_sign")},
+    "ss": {
+        "beta,sharpen,start": ((22.0, True, (2.0,)), (50.0, True, (4.0,)), (22.0, False, None), (10.0, False, None)),
+    },
+    "relu": {"sharpen": (True,)},
+}
+# (model, data) -> method -> accuracy in %, full scale, mean of five runs; ss at its best beta, relu the plain network
+PAPER = {
+    ("wide_resnet", "cifar10"): {"htaf": 96.1, "ste": 94.3, "ss": 95.7, "relu": 95.7, "bm": 90.0},
+    ("resnet", "cifar10"): {"htaf": 94.6, "relu": 94.6},
+    ("resnet", "cub"): {"htaf": 74.8, "relu": 74.5},
+}
+CUB_SIZE = 112
+
+
+def recipe(backbone: str, data: str) -> Recipe:
+    """The reduced training of one backbone on one set."""
+    base = image_recipe("icbm", "reduced")
+    if backbone == "resnet":
+        base = replace(base, backbone="resnet", depth=18, width=16, stem="cifar")
+    if data == "cub":
+        base = replace(base, stem="imagenet", train_images=0, validation_images=0.1, epochs=40, batch_size=32, lr=0.05)
+    return base
+
+
+def plan(backbone: str, data: str) -> Plan:
+    """The four trained methods of one backbone on one set."""
+    base = recipe(backbone, data)
+    return Plan(
+        name=f"icbm-{data}-{backbone}",
+        sources=(Source(data, size=CUB_SIZE if data == "cub" else None),),
+        methods=METHODS,
+        base=base,
+        candidates=4,
+        splits=3,
+        search_epochs=max(1, round(base.epochs / 4)),
+        reference={(data, m): (figure / 100, None) for m, figure in PAPER[backbone, data].items() if m != "bm"},
+    )
+
+
+def cifar10_wide_resnet() -> Plan:
+    """WRN-16-1 on CIFAR-10."""
+    return plan("wide_resnet", "cifar10")
+
+
+def cifar10_resnet() -> Plan:
+    """ResNet-18 at width 16 on CIFAR-10."""
+    return plan("resnet", "cifar10")
+
+
+def cub_resnet() -> Plan:
+    """ResNet-18 at width 16 on CUB."""
+    return plan("resnet", "cub")
+
+
+def plans() -> tuple[Plan, ...]:
+    """All three."""
+    return cifar10_wide_resnet(), cifar10_resnet(), cub_resnet()
