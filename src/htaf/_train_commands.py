@@ -1,4 +1,4 @@
-"""`htaf train tabular|dhn|bnn|snn`."""
+"""`htaf train tabular|dhn|bnn|snn|icbm`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._console import UsageError, check_seed, figures, print_json, say_notes
 from htaf.models.build import Method, SlopeName
+from htaf.models.icbm import Bottleneck
 from htaf.training.recipe import ACTIVATION_FIELDS, FAMILY_FIELDS, Augment, Family, Optimizer, Recipe, Schedule
-from htaf.training.recipes import TABULAR, ImageName, TabularName, image_recipe
+from htaf.training.recipes import TABULAR, ConceptName, ImageName, TabularName, image_recipe
 
 # as in htaf.training, which needs lightning: seconds that `htaf --help` must not take
 Strategy = Literal["auto", "ddp", "fsdp"]
@@ -137,6 +138,31 @@ class SNNOverrides(BNNOverrides):
 
 
 @dataclasses.dataclass
+class ICBMOverrides(ImageOverrides):
+    """Those of an implicit concept bottleneck model."""
+
+    depth: Annotated[int | None, own("wide_resnet: 6 n + 4; resnet: 18 or 34.")] = None
+    width: Annotated[int | None, own("wide_resnet: widening factor; resnet: channels of the first stage.")] = None
+    backbone: Annotated[
+        str | None, own("wide_resnet, resnet, a timm model's name (resnet18, convnext_tiny), or transformers:NAME.")
+    ] = None
+    stem: Annotated[Literal["cifar", "imagenet"] | None, own("Of resnet: 3x3; 7x7 and pooling.")] = None
+    dropout: Annotated[float | None, own("Of wide_resnet.")] = None
+    concepts: Annotated[int | None, own("How many; 0: as many as the backbone has features.")] = None
+    concept_norm: Annotated[
+        Literal["auto", "batch", "none"] | None, own("Before the step; auto: not behind a layer norm.")
+    ] = None
+    pretrained: Annotated[str | None, own("hub (timm's, transformers'), a file of weights, or a run folder.")] = None
+    freeze: Annotated[bool | None, own("Leave the backbone as it is.")] = None
+    backbone_lr: Annotated[float | None, own("Learning rate of the backbone, as a share of lr.")] = None
+    bottleneck: Annotated[
+        Bottleneck | None, own("implicit, or given attributes as concepts: joint, sequential, independent.")
+    ] = None
+    attributes: Annotated[str | None, own("Those attributes: cub, or a CSV with a row for each class.")] = None
+    concept_weight: Annotated[float | None, own("Of their loss.")] = None
+
+
+@dataclasses.dataclass
 class Running:
     """In how many processes, and what is written beside the record; see docs/scaling.md."""
 
@@ -188,7 +214,15 @@ def train_tabular(
     _train(chosen, read, out, source, options, json)
 
 
-def _image_command(family: Family, kind: type[ImageOverrides], text: str) -> None:
+RECIPES = (
+    "What the other flags start from. cifar10, cifar100: the published code's, for a GPU; reduced: a small network and "
+    "5,000 images, for two cores; small: the same network on all images, 20 epochs."
+)
+
+
+def _image_command(
+    family: Family, kind: type[ImageOverrides], text: str, names: Any = ImageName, recipes: str = RECIPES
+) -> None:
     """Register `htaf train FAMILY`."""
 
     def command(
@@ -196,12 +230,7 @@ def _image_command(family: Family, kind: type[ImageOverrides], text: str) -> Non
         data: ImageSource,
         out: Out,
         seed: Annotated[int, arg(help="Of the weights and the order of the batches.")] = 0,
-        recipe: Annotated[
-            ImageName | None,
-            arg(help="What the other flags start from. cifar10, cifar100: the published code's, for a GPU; reduced: a "
-                "small network and 5,000 images, for two cores; small: the same network on all images, 20 epochs.",
-                help_behavior_hint="(default: cifar10 and cifar100 for these sets, else small)"),
-        ] = None,
+        recipe: Any = None,
         overrides: Any = kind(),  # noqa: B008
         size: Annotated[int | None, arg(
             help="Height and width to which images from files are scaled.",
@@ -213,7 +242,7 @@ def _image_command(family: Family, kind: type[ImageOverrides], text: str) -> Non
         checkpoint_seconds: Seconds = 30.0,
         json: Json = False,
     ) -> None:  # fmt: skip
-        known: dict[str, ImageName] = {"cifar10": "cifar10", "cifar100": "cifar100"}
+        known: dict[str, ConceptName] = {"cifar10": "cifar10", "cifar100": "cifar100"}
         name = recipe or known.get(data.lower(), "small")
         chosen = overrides.apply(image_recipe(family, name))
         check_seed(seed)
@@ -222,10 +251,17 @@ def _image_command(family: Family, kind: type[ImageOverrides], text: str) -> Non
         source = _source(data, is_named(data), data_dir) | {"size": size}
         options = {"seed": seed, "device": device, "workers": workers, "checkpoint_seconds": checkpoint_seconds}
         options |= dataclasses.asdict(running)
+        if isinstance(overrides, ICBMOverrides):
+            from htaf.training.problems import supervision
+
+            options["attributes"] = supervision(chosen, data_dir)
         _train(chosen, lambda: load(data, data_dir=data_dir, size=size), out, source, options, json)
 
     command.__doc__ = text
-    command.__annotations__["overrides"] = OmitArgPrefixes[kind]  # a string could not name it
+    # strings could not name these
+    hint = "(default: cifar10 and cifar100 for these sets, else small)"
+    command.__annotations__["recipe"] = Annotated[names | None, arg(help=recipes, help_behavior_hint=hint)]
+    command.__annotations__["overrides"] = OmitArgPrefixes[kind]
     train.command(name=family)(command)
 
 
@@ -239,6 +275,13 @@ _image_command(
 )
 _image_command(
     "snn", SNNOverrides, "Train a SEW-ResNet of spiking neurons on images; smooth and exact results, and the gap."
+)
+_image_command(
+    "icbm",
+    ICBMOverrides,
+    "Train an implicit concept bottleneck model: any image backbone, its last features as bits. Then: htaf concepts.",
+    ConceptName,
+    f"{RECIPES} finetune: a pretrained timm ResNet-18, the backbone at a tenth of the learning rate.",
 )
 
 

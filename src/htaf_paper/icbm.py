@@ -2,7 +2,7 @@
 
 Reduced to two cores: WRN-16-1 and ResNet-18 at width 16 on 5,000 training and 1,000 validation images of CIFAR-10 (its
 10,000 test images once at the end), ResNet-18 at width 16 on CUB's classes that are at hand, at 112 pixels. Each method
-gets four candidates at a quarter of the length, chosen on validation, then three seeds; the plain network has nothing
+gets four candidates at a third of the length, chosen on validation, then three seeds; the plain network has nothing
 to choose. BM is the plain network with its features cut at their medians. The paper's figures beside are full scale.
 """
 
@@ -41,11 +41,11 @@ CUB_SIZE = 112
 
 def recipe(backbone: str, data: str) -> Recipe:
     """The reduced training of one backbone on one set."""
-    base = image_recipe("icbm", "reduced")
+    base = replace(image_recipe("icbm", "reduced"), epochs=10)
     if backbone == "resnet":
         base = replace(base, backbone="resnet", depth=18, width=16, stem="cifar")
     if data == "cub":
-        base = replace(base, stem="imagenet", train_images=0, validation_images=0.1, epochs=40, batch_size=32, lr=0.05)
+        base = replace(base, stem="imagenet", train_images=0, validation_images=0.1, epochs=30, batch_size=32, lr=0.05)
     return base
 
 
@@ -59,7 +59,7 @@ def plan(backbone: str, data: str) -> Plan:
         base=base,
         candidates=4,
         splits=3,
-        search_epochs=max(1, round(base.epochs / 4)),
+        search_epochs=base.epochs // 3,
         reference={(data, m): (figure / 100, None) for m, figure in PAPER[backbone, data].items() if m != "bm"},
     )
 

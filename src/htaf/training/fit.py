@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import shutil
@@ -23,7 +22,6 @@ from htaf.data.attributes import Attributes
 from htaf.data.images import Images
 from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
-from htaf.models._pretrained import weights_file
 from htaf.models.build import build
 from htaf.models.icbm import ICBM
 from htaf.runs import CHECKPOINTS, PLOT, Run, claim, content_hash, finish_run, read_record
@@ -47,7 +45,7 @@ from htaf.training.evaluate import measure
 from htaf.training.gradient_log import GradientLog
 from htaf.training.loggers import EpochMetrics, LoggerName, close, loggers
 from htaf.training.module import Training, loaders
-from htaf.training.pretrained import start_from
+from htaf.training.pretrained import fingerprint, start_from
 from htaf.training.problems import Data, Problem, data_identity, problem, supervision
 from htaf.training.recipe import Recipe
 
@@ -129,8 +127,8 @@ def fit(
     Raises:
         RunError: `out` holds another run or other files, or another process trains there. DataError: the data are not
             of the family's kind, or too little to split or to learn from. TrainingError: no such device, a logger that
-            is not installed, too few rows for so many processes, or the loss became NaN or infinite; the message names
-            step and layer. ValueError: pretrained weights that are missing or of another architecture. PeerError:
+            is not installed, too few rows for so many processes, no such backbone, pretrained weights that are missing
+            or of another architecture, or the loss became NaN or infinite; the message names step and layer. PeerError:
             another process of this training failed. OSError: the disk is full; what was finished before stays.
     """
     out, processes = Path(out), Processes(devices, nodes, strategy, sync_batch_norm)
@@ -167,8 +165,7 @@ def run_identity(
 ) -> dict[str, Any]:
     """What makes two trainings the same; its content hash is the key of a run and of a cell of a study."""
     more: dict[str, Any] = {} if test else {"test": False}
-    if recipe.pretrained not in ("", "hub"):  # what the file holds counts, not where it lies
-        more["pretrained_sha256"] = hashlib.sha256(weights_file(recipe.pretrained).read_bytes()).hexdigest()
+    more |= fingerprint(recipe)
     if attributes is not None:
         more["attributes"] = content_hash([attributes.names, attributes.of(data.classes).values.tolist()])
     if gradients and recipe.family == "snn":  # watched neurons run step by step, which rounds otherwise
@@ -180,9 +177,12 @@ def _network(train: _Prepared) -> nn.Module:
     """The network with its first weights."""
     with torch.random.fork_rng():
         torch.manual_seed(train.seed)
-        net = build(train.recipe.model(train.posed.inputs, train.posed.outputs))
-        if isinstance(net, ICBM) and train.recipe.pretrained:
-            start_from(net, train.recipe)
+        try:
+            net = build(train.recipe.model(train.posed.inputs, train.posed.outputs))
+            if isinstance(net, ICBM) and train.recipe.pretrained:
+                start_from(net, train.recipe)
+        except (ValueError, OSError) as error:  # no such backbone, other weights, or a hub that is out of reach
+            raise TrainingError(str(error)) from None
     return net.to(memory_format=torch.channels_last) if train.images else net  # pyright: ignore[reportCallIssue]
 
 

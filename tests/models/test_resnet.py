@@ -1,0 +1,48 @@
+"""ResNet against torchvision's, weight by weight."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torchvision
+
+from htaf.models.resnet import ResNet
+
+
+@pytest.mark.parametrize("depth", [18, 34])
+def test_equals_torchvision(depth: int) -> None:
+    torch.manual_seed(0)
+    theirs = getattr(torchvision.models, f"resnet{depth}")(num_classes=7)
+    ours = ResNet(depth, 7)
+    names = [name for name, _ in theirs.named_parameters()]
+    mine = [name for name, _ in ours.named_parameters()]
+    assert len(names) == len(mine)
+    order = {"conv1": "stem.conv", "bn1": "stem.norm", "fc": "head"}
+
+    def renamed(name: str) -> str:
+        first, _, rest = name.partition(".")
+        if first in order:
+            return f"{order[first]}.{rest}"
+        rest = rest.replace("downsample.0", "shortcut.conv").replace("downsample.1", "shortcut.norm")
+        return f"stages.{int(first[-1]) - 1}.{rest.replace('bn1', 'norm1').replace('bn2', 'norm2')}"
+
+    ours.load_state_dict({renamed(key): value for key, value in theirs.state_dict().items()})
+    x = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
+    torch.testing.assert_close(ours.train()(x), theirs.train()(x))
+
+
+def test_width_and_stem() -> None:
+    net = ResNet(18, 3, width=4, stem="cifar", in_channels=1)
+    assert net(torch.randn(2, 1, 9, 12)).shape == (2, 3)
+    assert net.stem.conv.out_channels == 4
+    assert net.head.in_features == 32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [((50, 3), r"depth must be one of \(18, 34\), got 50"), ((18, 0), "sizes must be positive, got classes=0")],
+)
+def test_bad_arguments(arguments: tuple[int, int], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ResNet(*arguments)
