@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from htaf.activations import SATURATION
+from htaf.models.build import is_own_backbone
 from htaf.training.plan import Plan, Source
 from htaf.training.recipe import Recipe
 
@@ -94,14 +95,17 @@ def markdown(report: dict[str, Any]) -> str:
 def _scale(plan: dict[str, Any]) -> str:
     """How large the networks and their data were: no figure of images may be read without it."""
     base = plan["base"]
-    network = {"dhn": "WideResNet", "bnn": "Bi-Real Net", "snn": "SEW-ResNet"}[base["family"]]
+    names = {"dhn": "WideResNet", "bnn": "Bi-Real Net", "snn": "SEW-ResNet"}
+    network = f"ICBM over {base['backbone']}" if base["family"] == "icbm" else names[base["family"]]
     train = f"{base['train_images']:,}" if base["train_images"] else "all other"
     share = base["validation_images"]
     held = f"{share:,.0f}" if share >= 1 else f"{share:.0%} of the"
     steps = f", T = {base['steps']}" if base["family"] == "snn" else ""
     short = f" ({plan['search_epochs']} a candidate)" if "search_epochs" in plan else ""
+    own = base["family"] != "icbm" or is_own_backbone(base["backbone"])
+    shape = f", depth {base['depth']}, width {base['width']}" if own else ""
     return (
-        f"{network}, depth {base['depth']}, width {base['width']}{steps}; {train} training and {held} validation "
+        f"{network}{shape}{steps}; {train} training and {held} validation "
         f"images, the whole test part; {base['epochs']} epochs{short}, {base['precision']}. "
         "References are at the paper's scale."
     )
