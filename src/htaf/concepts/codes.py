@@ -1,0 +1,139 @@
+"""The concepts of many images as packed bits, with what is known of each image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Float32, Int32, UInt8
+
+from htaf._errors import HtafError
+
+PartName = Literal["train", "validation", "test", "other"]
+PARTS: tuple[PartName, ...] = get_args(PartName)
+
+
+class ConceptError(HtafError):
+    """Concepts that cannot be used as asked."""
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """The bits of N images: C concepts and K classes.
+
+    Attributes:
+        bits: uint8 [N, ceil(C / 8)], perhaps memory-mapped. Concept 8 i + j is bit j, counted from the least
+            significant, of byte i, as `htaf.functional.pack_bits` has it; unused bits are 0.
+        concepts: C.
+        classes: names of the K classes.
+        labels: int32 [N]; -1 where the class is not known.
+        parts: uint8 [N], index into `PARTS`: what the image was to the training; "other" is anything else.
+        ids: N names, such as paths relative to the data set's folder.
+        weight: float32 [K, C] and
+        bias: float32 [K] of the linear head: logits = weight @ bits + bias.
+        smooth: int32 [N], classes that the smooth network predicts; -1 where there is none.
+        exact: int32 [N], classes that the exact network predicts.
+        saturated: int32 [N], how many of the C smooth outputs are > 0.99 or < 0.01; -1 where there are none.
+        info: what concepts.json says of run and data.
+    """
+
+    bits: UInt8[np.ndarray, "images bytes"]
+    concepts: int
+    classes: tuple[str, ...]
+    labels: Int32[np.ndarray, " images"]
+    parts: UInt8[np.ndarray, " images"]
+    ids: Sequence[str]
+    weight: Float32[np.ndarray, "classes concepts"]
+    bias: Float32[np.ndarray, " classes"]
+    smooth: Int32[np.ndarray, " images"]
+    exact: Int32[np.ndarray, " images"]
+    saturated: Int32[np.ndarray, " images"]
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """N."""
+        return len(self.bits)
+
+    def rows(self, part: PartName) -> np.ndarray:
+        """int64 row numbers of a part, ascending."""
+        if part not in PARTS:
+            raise ConceptError(f"part must be one of {PARTS}, got {part!r}")
+        return np.flatnonzero(self.parts == PARTS.index(part))
+
+    def part(self, part: PartName) -> Codes:
+        """The images of a part, copied into memory.
+
+        Raises:
+            ConceptError: there are none.
+        """
+        rows = self.rows(part)
+        if not len(rows):
+            present = [name for i, name in enumerate(PARTS) if (self.parts == i).any()]
+            raise ConceptError(f"expected images of the part {part!r}, got only {', '.join(present) or 'none'}")
+        return self.take(rows)
+
+    def take(self, rows: np.ndarray) -> Codes:
+        """The images of these row numbers, copied into memory."""
+        names = ("bits", "labels", "parts", "smooth", "exact", "saturated")
+        arrays = {name: np.ascontiguousarray(getattr(self, name)[rows]) for name in names}
+        return replace(self, **arrays, ids=[self.ids[row] for row in rows.tolist()])
+
+    def unpack(self, rows: np.ndarray | slice = slice(None)) -> UInt8[np.ndarray, "rows concepts"]:
+        """0 and 1, uint8 [rows, C]."""
+        return np.unpackbits(self.bits[rows], axis=1, count=self.concepts, bitorder="little")
+
+    def logits(self, rows: np.ndarray | slice = slice(None)) -> Float32[np.ndarray, "rows classes"]:
+        """float32 [rows, K] of the exact network: weight @ bits + bias."""
+        return self.unpack(rows).astype(np.float32) @ self.weight.T + self.bias
+
+
+def codes_of(
+    values: np.ndarray,
+    labels: Sequence[int] | np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    *,
+    classes: Sequence[str] = (),
+    parts: np.ndarray | PartName = "train",
+    ids: Sequence[str] = (),
+) -> Codes:
+    """Codes from bits at hand, for programs that have their own.
+
+    Args:
+        values: bool or 0/1 [N, C].
+        labels: N class numbers.
+        weight: [K, C]. bias: [K].
+        classes: K names; default: the numbers.
+        parts: a part for all, or uint8 [N], index into `PARTS`.
+        ids: N names; default: the row numbers.
+
+    Raises:
+        ConceptError: shapes that do not fit together.
+    """
+    values = np.asarray(values)
+    labels = np.asarray(labels, dtype=np.int32)
+    weight, bias = np.asarray(weight, dtype=np.float32), np.asarray(bias, dtype=np.float32)
+    if values.ndim != 2 or weight.shape != (len(bias), values.shape[1]) or labels.shape != values.shape[:1]:
+        raise ConceptError(
+            "expected values [N, C], labels [N], weight [K, C] and bias [K], "
+            f"got {values.shape}, {labels.shape}, {weight.shape} and {bias.shape}"
+        )
+    n = len(values)
+    none = np.full(n, -1, dtype=np.int32)
+    number = np.full(n, PARTS.index(parts), dtype=np.uint8) if isinstance(parts, str) else parts
+    codes = Codes(
+        bits=np.packbits(values.astype(bool), axis=1, bitorder="little"),
+        concepts=values.shape[1],
+        classes=tuple(classes) or tuple(map(str, range(len(bias)))),
+        labels=labels,
+        parts=np.asarray(number, dtype=np.uint8),
+        ids=list(ids) or list(map(str, range(n))),
+        weight=weight,
+        bias=bias,
+        smooth=none,
+        exact=none,
+        saturated=none,
+    )
+    return replace(codes, exact=codes.logits().argmax(1).astype(np.int32) if n else none)

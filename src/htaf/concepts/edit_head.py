@@ -1,0 +1,122 @@
+"""Editing the linear head: what a class may no longer draw on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from htaf.concepts.codes import Codes, ConceptError, PartName
+from htaf.data.images import ImagePreprocessor
+from htaf.models.icbm import ICBM
+from htaf.runs import Run, claim, finish_run
+
+CHUNK = 16_384  # images at once
+Edit = tuple[int | str, int]  # class (number or name), concept
+
+
+def edited(codes: Codes, off: Sequence[Edit]) -> Codes:
+    """The codes with head weights w[class, concept] = 0, and the exact network's predictions after that.
+
+    Args:
+        off: (class, concept) pairs; a class is its number or its name.
+    Raises:
+        ConceptError: a class or concept that is not there.
+    """
+    weight = codes.weight.copy()
+    pairs = _pairs(off, codes.classes, codes.concepts)
+    for label, concept in pairs:
+        weight[label, concept] = 0
+    changed = replace(codes, weight=weight, smooth=np.full(len(codes), -1, dtype=np.int32))
+    return replace(changed, exact=predictions(changed), info={**codes.info, "off": [list(pair) for pair in pairs]})
+
+
+def predictions(codes: Codes) -> np.ndarray:
+    """int32 [N], argmax of the logits of bits and head as they are now; ties go to the lower class."""
+    parts = [codes.logits(slice(i, i + CHUNK)).argmax(1) for i in range(0, len(codes), CHUNK)]
+    return np.concatenate(parts or [np.zeros(0)]).astype(np.int32)
+
+
+def edit_effect(codes: Codes, off: Sequence[Edit], part: PartName = "test") -> dict[str, Any]:
+    """What an edit does to the labelled images of a part.
+
+    Returns:
+        "part", "images", "before" and "after" (accuracies), "changed" (images whose prediction changed), and
+        "classes": {name: {"images", "before", "after"}} of the edited classes.
+    Raises:
+        ConceptError: no labelled image in the part, or an edit that is not there.
+    """
+    chosen = codes.part(part)
+    chosen = chosen.take(np.flatnonzero(chosen.labels >= 0))
+    if not len(chosen):
+        raise ConceptError(f"expected images with labels in the part {part!r}, got none")
+    before, after = predictions(chosen), edited(chosen, off).exact
+    hit_before, hit_after = before == chosen.labels, after == chosen.labels
+    classes = {}
+    for label in sorted({label for label, _ in _pairs(off, codes.classes, codes.concepts)}):
+        own = chosen.labels == label
+        shown = {"before": float(hit_before[own].mean()), "after": float(hit_after[own].mean())} if own.any() else {}
+        classes[codes.classes[label]] = {"images": int(own.sum()), **shown}
+    return {
+        "part": part,
+        "images": len(chosen),
+        "before": float(hit_before.mean()),
+        "after": float(hit_after.mean()),
+        "changed": int((before != after).sum()),
+        "classes": classes,
+    }
+
+
+def write_edited(run: Run, out: str | Path, off: Sequence[Edit], metrics: Mapping[str, Any]) -> Run:
+    """A new run folder: the same network with head weights w[class, concept] = 0.
+
+    Args:
+        run: of an implicit concept bottleneck model.
+        out: a new or empty folder, or one that holds the same edit of the same run (returned as it is).
+        off: as for `edited`.
+        metrics: of the edited network, in the form of a record's `metrics`; {} where nothing was measured again.
+    Returns:
+        the new run; its record says "edited": {"from", "key", "off"}.
+    Raises:
+        ConceptError: another network, or an edit that is not there. RunError: the folder holds another run.
+    """
+    model = run.model(exact=False)
+    if not isinstance(model, ICBM):
+        raise ConceptError(f"{run.path}: expected an implicit concept bottleneck model, got {type(model).__name__}")
+    head = model.head
+    preprocessor = run.preprocessor()
+    if not isinstance(preprocessor, ImagePreprocessor):
+        raise ConceptError(f"{run.path}: expected a run on images, got one on a table")
+    pairs = _pairs(off, preprocessor.classes, head.in_features)
+    with torch.no_grad():
+        for label, concept in pairs:
+            head.weight[label, concept] = 0
+    edit = {"key": run.record["key"], "sha256": run.record["model_sha256"], "off": [list(pair) for pair in pairs]}
+    identity = {name: run.record[name] for name in ("recipe", "seed", "data")} | {"edited": edit}
+    with claim(Path(out), identity) as record:
+        if record["status"] == "finished":
+            return Run(Path(out), record)
+        kept = {name: value for name, value in run.record.items() if name not in record and not name.endswith("sha256")}
+        shown = ", ".join(f"concept {concept} of class {label}" for label, concept in pairs)
+        notes = [*run.record["notes"], f"head of the run at {run.path} edited: no weight for {shown}"]
+        record |= kept | {"metrics": dict(metrics), "notes": notes, "edited": edit | {"from": str(run.path)}}
+        return finish_run(Path(out), record, model, preprocessor)
+
+
+def _pairs(off: Sequence[Edit], classes: Sequence[str], concepts: int) -> list[tuple[int, int]]:
+    """Edits as distinct (class number, concept), ascending."""
+    found = set()
+    for label, concept in off:
+        number = list(classes).index(label) if isinstance(label, str) and label in classes else label
+        if isinstance(number, str) or not 0 <= number < len(classes):
+            raise ConceptError(f"expected a class in 0 to {len(classes) - 1} or its name, got {label!r}")
+        if not 0 <= concept < concepts:
+            raise ConceptError(f"expected a concept in 0 to {concepts - 1}, got {concept}")
+        found.add((int(number), int(concept)))
+    if not found:
+        raise ConceptError("expected one (class, concept) or more, got none")
+    return sorted(found)

@@ -1,0 +1,101 @@
+"""Which classes have a concept, which have not, and which are mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int8
+
+from htaf.concepts.codes import ConceptError
+
+IN_A, IN_B, MIXED, EMPTY = 1, 0, -1, -2
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """For each concept, the group of each class.
+
+    Attributes:
+        member: int8 [C, K]: 1 in group A (most images of the class have the bit), 0 in B (few have it), -1 mixed,
+            -2 a class without images.
+        proportions: float64 [C, K]: the share of the class's images that have the bit.
+        classes: K names.
+        low, high: the bounds; A is >= high, B is <= low.
+    """
+
+    member: Int8[np.ndarray, "concepts classes"]
+    proportions: Float64[np.ndarray, "concepts classes"]
+    classes: tuple[str, ...]
+    low: float
+    high: float
+
+    @property
+    def one_sided(self) -> Bool[np.ndarray, " concepts"]:
+        """Concepts with an empty group A or B, bool [C]: dead ones and others that separate no classes; no name can
+        say what sets A apart."""
+        return ~((self.member == IN_A).any(1) & (self.member == IN_B).any(1))
+
+    def describe(self, concept: int) -> dict[str, Any]:
+        """Plain values of one concept: "A", "B" and "mixed", each [[class, share], ...], and "note".
+
+        A is sorted by falling share, B by rising, mixed by falling; the note says when a group is empty.
+        """
+        member, share = self.member[concept], self.proportions[concept]
+
+        def listed(code: int, rising: bool = False) -> list[list[Any]]:
+            rows = np.flatnonzero(member == code)
+            rows = rows[np.argsort(share[rows] if rising else -share[rows], kind="stable")]
+            return [[self.classes[row], float(share[row])] for row in rows]
+
+        found = {"A": listed(IN_A), "B": listed(IN_B, rising=True), "mixed": listed(MIXED)}
+        return {"concept": concept, **found, "note": self.note(concept)}
+
+    def note(self, concept: int) -> str:
+        """Why there is nothing to name; empty where both groups have classes."""
+        has_a, has_b = (self.member[concept] == IN_A).any(), (self.member[concept] == IN_B).any()
+        if has_a and has_b:
+            return ""
+        if not has_a and not has_b:
+            return "both groups are empty: every class is mixed"
+        used = self.member[concept] != EMPTY
+        shares = self.proportions[concept][used]
+        if (shares == shares[0]).all() and shares[0] in (0, 1):
+            return f"dead: always {shares[0]:.0f}"
+        bound = f"of {self.low:.0%} or less" if has_a else f"of {self.high:.0%} or more"
+        return f"group {'B' if has_a else 'A'} is empty: no class with a share {bound}"
+
+
+def groups(
+    proportions: Float64[np.ndarray, "concepts classes"],
+    low: float = 0.2,
+    high: float = 0.8,
+    *,
+    classes: Sequence[str] = (),
+) -> Groups:
+    """Each class in group A when a share >= high of its images has the bit, in B when <= low, else mixed.
+
+    Args:
+        proportions: float64 [C, K] in [0, 1], of the training images (`htaf.concepts.counts.proportions`); nan for a
+            class without images, which is left out.
+        low, high: 0 <= low < high <= 1.
+        classes: K names; default: the numbers.
+
+    Raises:
+        ConceptError: bounds or proportions that are none.
+    """
+    values = np.asarray(proportions, dtype=np.float64)
+    if not 0 <= low < high <= 1:
+        raise ConceptError(f"expected 0 <= low < high <= 1, got low {low} and high {high}")
+    names = tuple(classes) or tuple(map(str, range(values.shape[-1] if values.ndim else 0)))
+    if values.ndim != 2 or values.shape[1] != len(names) or not values.shape[1]:
+        raise ConceptError(f"expected proportions [concepts, {len(names) or 'classes'}], got {values.shape}")
+    empty = np.isnan(values)
+    if not (empty | ((values >= 0) & (values <= 1))).all():
+        raise ConceptError(f"expected proportions in [0, 1], got {values.min()} to {values.max()}")
+    if empty.all(1).any():
+        raise ConceptError("expected images of one class or more, got none")
+    member = np.select([empty, values >= high, values <= low], [EMPTY, IN_A, IN_B], MIXED).astype(np.int8)
+    return Groups(member, values, names, low, high)

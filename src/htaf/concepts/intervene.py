@@ -1,0 +1,197 @@
+"""Interventions: bits flipped or set by hand, and what the head then says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Float32, Float64, Int64
+
+from htaf.concepts.codes import Codes, ConceptError, PartName
+from htaf.concepts.counts import proportions
+from htaf.concepts.edit_head import edit_effect, edited, write_edited
+from htaf.concepts.fewest_flips import Flips, fewest_flips
+
+__all__ = [
+    "Curve",
+    "Flipped",
+    "Flips",
+    "Order",
+    "edit_effect",
+    "edited",
+    "fewest_flips",
+    "flip",
+    "intervention_curve",
+    "of_class",
+    "write_edited",
+]
+
+Order = Literal["random", "importance"]
+CELLS = 2**22  # bits of images at once: about 100 MB
+
+
+@dataclass(frozen=True, eq=False)
+class Flipped:
+    """The head before and after; R images.
+
+    Attributes:
+        before, after: float32 [R, K], logits.
+    """
+
+    before: Float32[np.ndarray, "rows classes"]
+    after: Float32[np.ndarray, "rows classes"]
+
+    @property
+    def predicted_before(self) -> Int64[np.ndarray, " rows"]:
+        """int64 [R], classes."""
+        return self.before.argmax(1)
+
+    @property
+    def predicted_after(self) -> Int64[np.ndarray, " rows"]:
+        """int64 [R], classes."""
+        return self.after.argmax(1)
+
+
+def of_class(codes: Codes, label: int | str, part: PartName | None = None) -> Int64[np.ndarray, " rows"]:
+    """Row numbers of the images of a class (number or name), of one part or of all.
+
+    Raises:
+        ConceptError: no such class.
+    """
+    number = codes.classes.index(label) if isinstance(label, str) and label in codes.classes else label
+    if isinstance(number, str) or not 0 <= number < len(codes.classes):
+        raise ConceptError(f"expected a class in 0 to {len(codes.classes) - 1} or its name, got {label!r}")
+    rows = np.flatnonzero(codes.labels == number)
+    return rows if part is None else np.intersect1d(rows, codes.rows(part))
+
+
+def flip(
+    codes: Codes,
+    rows: int | Sequence[int] | np.ndarray,
+    concepts: Sequence[int] | np.ndarray,
+    *,
+    to: bool | None = None,
+) -> Flipped:
+    """Flip the same bits of one image or of many, or set them.
+
+    Args:
+        rows: one row or many, such as `of_class(codes, "duck")`.
+        concepts: the bits, each once.
+        to: None flips them; False and True set them.
+    Raises:
+        ConceptError: rows or concepts that are not there, or a concept given twice.
+    """
+    chosen, wanted = np.atleast_1d(np.asarray(rows, dtype=np.int64)), np.asarray(concepts, dtype=np.int64)
+    for what, values, count in (("rows", chosen, len(codes)), ("concepts", wanted, codes.concepts)):
+        if values.ndim != 1 or not ((values >= 0) & (values < count)).all():
+            raise ConceptError(f"expected {what} in 0 to {count - 1}, got {values.tolist()}")
+    if len(np.unique(wanted)) != len(wanted):
+        raise ConceptError(f"expected each concept once, got {wanted.tolist()}")
+    bits = codes.unpack(chosen)
+    changed = bits.copy()
+    changed[:, wanted] = 1 - bits[:, wanted] if to is None else int(to)
+    return Flipped(_logits(codes, bits), _logits(codes, changed))
+
+
+def _logits(codes: Codes, bits: np.ndarray) -> Float32[np.ndarray, "rows classes"]:
+    return bits.astype(np.float32) @ codes.weight.T + codes.bias
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Accuracy as more and more bits are corrected.
+
+    Attributes:
+        order: "random" or "importance".
+        points: int64 [P], n: how many bits were set, whether or not that changed them.
+        accuracy: float64 [S, P], one row a seed; one row for a fixed order.
+        changed: float64 [S, P], mean number of bits that were really changed.
+        images: how many were scored.
+    """
+
+    order: Order
+    points: Int64[np.ndarray, " points"]
+    accuracy: Float64[np.ndarray, "seeds points"]
+    changed: Float64[np.ndarray, "seeds points"]
+    images: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values: points, mean and standard deviation of the accuracy over seeds, mean changed bits."""
+        spread = self.accuracy.std(0, ddof=1) if len(self.accuracy) > 1 else np.zeros(len(self.points))
+        return {
+            "order": self.order,
+            "images": self.images,
+            "seeds": len(self.accuracy),
+            "points": self.points.tolist(),
+            "accuracy": self.accuracy.mean(0).tolist(),
+            "accuracy_sd": spread.tolist(),
+            "changed": self.changed.mean(0).tolist(),
+        }
+
+
+def intervention_curve(
+    codes: Codes,
+    *,
+    order: Order = "random",
+    fitted: PartName = "train",
+    scored: PartName = "test",
+    seeds: int = 5,
+    points: Sequence[int] | None = None,
+) -> Curve:
+    """Accuracy when n bits of each image are set to what most images of its true class have.
+
+    It knows the true class, as interventions in concept bottleneck models do: it says what correct concepts are worth,
+    not how good a classifier is. At n = 0 it is the exact network's accuracy; at n = C every image of a class has the
+    same bits, so it is the share of images whose class is told from its majority bits.
+
+    Args:
+        order: "random": each image in its own order, by seed; "importance": for all images alike by falling
+            max_k |w_kj|, which knows neither labels nor predictions (a fixed order, as in Koh et al. 2020; orders by
+            image are compared in Shin et al. 2023).
+        fitted: the part that the majorities come from; half counts as 1.
+        scored: the part that is scored; its images without a label are left out.
+        seeds: of the random order.
+        points: values of n, 0 to C; None: all up to 64, otherwise 65 even steps.
+    Raises:
+        ConceptError: settings out of range, empty parts, classes that `fitted` has no image of.
+    """
+    if order not in get_args(Order):
+        raise ConceptError(f"order must be one of {get_args(Order)}, got {order!r}")
+    if seeds < 1:
+        raise ConceptError(f"seeds must be >= 1, got {seeds}")
+    count = codes.concepts
+    given = np.round(np.linspace(0, count, min(count, 64) + 1)) if points is None else points
+    steps = np.unique(np.asarray(given, dtype=np.int64))
+    if not len(steps) or steps[0] < 0 or steps[-1] > count:
+        raise ConceptError(f"expected points in 0 to {count}, got {list(given)}")
+    majority = proportions(codes.part(fitted)) >= 0.5
+    rows = codes.rows(scored)
+    rows = rows[codes.labels[rows] >= 0]
+    if not len(rows):
+        raise ConceptError(f"expected images with labels in the part {scored!r}, got none")
+    _check_classes(codes, rows, fitted)
+    fixed = np.argsort(np.argsort(-np.abs(codes.weight).max(0), kind="stable")) if order == "importance" else None
+    repeats = 1 if fixed is not None else seeds
+    hits, changed = np.zeros((repeats, len(steps))), np.zeros((repeats, len(steps)))
+    size = max(1, CELLS // max(1, count))
+    for seed in range(repeats):
+        rng = np.random.default_rng(seed)  # one stream an image after the other: the size of a chunk does not matter
+        for start in range(0, len(rows), size):
+            chunk = rows[start : start + size]
+            bits, label = codes.unpack(chunk).astype(bool), codes.labels[chunk]
+            right = majority.T[label]
+            rank = fixed if fixed is not None else np.argsort(rng.random(bits.shape), axis=1)
+            for place, n in enumerate(steps.tolist()):
+                now = np.where(rank < n, right, bits)
+                hits[seed, place] += (_logits(codes, now).argmax(1) == label).sum()
+                changed[seed, place] += (now != bits).sum()
+    return Curve(order, steps, hits / len(rows), changed / len(rows), len(rows))
+
+
+def _check_classes(codes: Codes, rows: np.ndarray, fitted: PartName) -> None:
+    missing = np.setdiff1d(codes.labels[rows], codes.labels[codes.rows(fitted)])
+    if len(missing):
+        names = ", ".join(repr(codes.classes[label]) for label in missing[:5].tolist())
+        raise ConceptError(f"expected images of each scored class in the part {fitted!r}, got none of {names}")

@@ -1,0 +1,72 @@
+"""Groups of classes: bounds belong to the groups, mixed and empty classes are kept apart, one-sided concepts say so."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from htaf.concepts.codes import ConceptError
+from htaf.concepts.groups import EMPTY, IN_A, IN_B, MIXED, groups
+
+NAN = float("nan")
+
+
+def test_the_bounds_belong_to_the_groups() -> None:
+    found = groups(np.array([[0.8, 0.79, 0.2, 0.21, NAN, 1.0, 0.0]]), classes=list("abcdefg"))
+    assert found.member[0].tolist() == [IN_A, MIXED, IN_B, MIXED, EMPTY, IN_A, IN_B]
+    assert found.describe(0) == {
+        "concept": 0,
+        "A": [["f", 1.0], ["a", 0.8]],
+        "B": [["g", 0.0], ["c", 0.2]],
+        "mixed": [["b", 0.79], ["d", 0.21]],
+        "note": "",
+    }
+    assert not found.one_sided[0]
+
+
+def test_bounds_of_ones_own() -> None:
+    assert groups(np.array([[0.5, 0.4, 0.6]]), 0.4, 0.6).member[0].tolist() == [MIXED, IN_B, IN_A]
+
+
+@pytest.mark.parametrize(
+    ("shares", "note"),
+    [
+        ([0.0, 0.0, NAN], "dead: always 0"),
+        ([1.0, NAN, 1.0], "dead: always 1"),
+        ([0.0, 0.1, 0.5], "group A is empty: no class with a share of 80% or more"),
+        ([0.9, 1.0, 0.5], "group B is empty: no class with a share of 20% or less"),
+        ([0.5, 0.4, 0.6], "both groups are empty: every class is mixed"),
+        ([0.5, 0.5, 0.5], "both groups are empty: every class is mixed"),
+    ],
+)
+def test_one_sided_concepts_say_so(shares: list[float], note: str) -> None:
+    found = groups(np.array([shares, [0.0, 1.0, 0.5]]))
+    assert (found.note(0), found.note(1)) == (note, "")
+    assert found.one_sided.tolist() == [True, False]
+
+
+@given(st.lists(st.one_of(st.just(NAN), st.floats(0, 1)), min_size=1, max_size=20))
+def test_each_class_is_in_one_place(shares: list[float]) -> None:
+    if np.isnan(shares).all():
+        return
+    found = groups(np.array([shares]))
+    for share, member in zip(shares, found.member[0].tolist(), strict=True):
+        wanted = EMPTY if share != share else IN_A if share >= 0.8 else IN_B if share <= 0.2 else MIXED
+        assert member == wanted
+    described = found.describe(0)
+    assert sum(len(described[key]) for key in ("A", "B", "mixed")) == np.count_nonzero(~np.isnan(shares))
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.5, 0.5), (0.8, 0.2), (-0.1, 0.5), (0.2, 1.1), (NAN, 0.8)])
+def test_bounds_out_of_order(low: float, high: float) -> None:
+    with pytest.raises(ConceptError, match="expected 0 <= low < high <= 1"):
+        groups(np.array([[0.5]]), low, high)
+
+
+def test_proportions_that_are_none() -> None:
+    with pytest.raises(ConceptError, match=r"expected proportions in \[0, 1\], got 0.0 to 1.5"):
+        groups(np.array([[0.0, 1.5]]))
+    with pytest.raises(ConceptError, match=r"expected proportions \[concepts, 3\], got \(1, 2\)"):
+        groups(np.array([[0.0, 1.0]]), classes=["a", "b", "c"])
+    with pytest.raises(ConceptError, match="images of one class or more"):
+        groups(np.array([[NAN, NAN]]))

@@ -1,0 +1,357 @@
+"""Flips, fewest flips against brute force, correction curves against loops, edited heads that open as runs."""
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_runs import digits, made_run
+
+from htaf.concepts import fewest_flips as module
+from htaf.concepts import intervene
+from htaf.concepts.codes import Codes, ConceptError, codes_of
+from htaf.concepts.edit_head import edit_effect, edited, predictions, write_edited
+from htaf.concepts.intervene import fewest_flips, flip, intervention_curve, of_class
+from htaf.data.images import ImagePreprocessor
+from htaf.models.icbm import ICBM
+from htaf.runs import Run, RunError, forward, open_run
+
+
+def made(images: int = 60, concepts: int = 13, classes: int = 4, seed: int = 0) -> Codes:
+    """Two thirds to train on, one third to test on; classes differ in their bits."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(images) % classes
+    typical = rng.random((classes, concepts)) < 0.5
+    values = typical[labels] ^ (rng.random((images, concepts)) < 0.25)
+    weight = rng.normal(size=(classes, concepts)) + 0.5 * typical
+    parts = np.where(np.arange(images) % 3 == 2, 2, 0).astype(np.uint8)
+    names = [f"k{i}" for i in range(classes)]
+    return codes_of(values, labels, weight, rng.normal(size=classes), classes=names, parts=parts)
+
+
+# ---- flip ----
+
+
+def test_flip_one_image() -> None:
+    codes = made()
+    found = flip(codes, 5, [0, 12])
+    bits = codes.unpack()[5].astype(float)
+    np.testing.assert_allclose(found.before[0], codes.weight @ bits + codes.bias, rtol=1e-5)
+    bits[[0, 12]] = 1 - bits[[0, 12]]
+    np.testing.assert_allclose(found.after[0], codes.weight @ bits + codes.bias, rtol=1e-5, atol=1e-6)
+    assert found.predicted_before[0] == codes.exact[5]
+    assert found.predicted_after[0] == np.argmax(codes.weight @ bits + codes.bias)
+
+
+def test_flip_or_set_the_images_of_a_class() -> None:
+    codes = made()
+    rows = of_class(codes, "k2", "test")
+    assert rows.tolist() == [i for i in range(60) if i % 4 == 2 and i % 3 == 2]
+    assert of_class(codes, 2).tolist() == list(range(2, 60, 4))
+    twice = flip(codes, rows, [3])
+    np.testing.assert_allclose(
+        np.abs(twice.after - twice.before), np.tile(np.abs(codes.weight[:, 3]), (len(rows), 1)), rtol=1e-4
+    )
+    on, off = flip(codes, rows, [3], to=True), flip(codes, rows, [3], to=False)
+    np.testing.assert_allclose(on.after - off.after, np.tile(codes.weight[:, 3], (len(rows), 1)), rtol=1e-4, atol=1e-6)
+    assert flip(codes, [], [3]).before.shape == (0, 4)
+    np.testing.assert_array_equal(flip(codes, 0, []).before, flip(codes, 0, []).after)
+
+
+def test_flips_that_are_none() -> None:
+    codes = made()
+    for rows, concepts, message in (
+        (60, [0], "expected rows in 0 to 59, got [60]"),
+        (-1, [0], "expected rows in 0 to 59, got [-1]"),
+        (0, [13], "expected concepts in 0 to 12, got [13]"),
+        (0, [1, 1], "expected each concept once, got [1, 1]"),
+    ):
+        with pytest.raises(ConceptError, match=re.escape(message)):
+            flip(codes, rows, concepts)
+    for label in ("k4", 4, -1):
+        with pytest.raises(ConceptError, match="expected a class in 0 to 3 or its name"):
+            of_class(codes, label)
+
+
+# ---- fewest flips ----
+
+
+def brute_force(codes: Codes, row: int, target: int, margin: float) -> int | None:
+    """The smallest number of flips over all 2^C sets."""
+    bits = codes.unpack()[row].astype(np.float64)
+    sets = np.array(list(itertools.product((0.0, 1.0), repeat=codes.concepts)))
+    logits = np.abs(sets - bits) @ codes.weight.T.astype(np.float64) + codes.bias.astype(np.float64)
+    wins = (logits[:, [target]] >= np.delete(logits, target, axis=1) + margin).all(1)
+    return int(sets[wins].sum(1).min()) if wins.any() else None
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 9), st.integers(2, 6), st.sampled_from([0.0, 0.5, 2.0]), st.booleans())
+def test_fewest_flips_against_all_sets(seed: int, concepts: int, classes: int, bias: float, whole: bool) -> None:
+    """Whole weights make ties, a large bias makes classes that cannot win."""
+    rng = np.random.default_rng(seed)
+    weight = rng.integers(-2, 3, (classes, concepts)) if whole else rng.normal(size=(classes, concepts))
+    codes = codes_of(rng.random((3, concepts)) < 0.5, [0, 1, 1], weight, bias * rng.normal(size=classes))
+    for row, target in ((0, None), (1, classes - 1), (2, 0)):
+        goal = int(codes.labels[row]) if target is None else target
+        wanted = brute_force(codes, row, goal, 1e-4)
+        found = fewest_flips(codes, row, target)
+        assert found.proven
+        assert found.upper == wanted
+        assert found.feasible is (wanted is not None)
+        if found.concepts is not None:
+            after = flip(codes, row, found.concepts)
+            assert after.predicted_after[0] == goal == found.target
+            others = np.delete(after.after[0].astype(float), goal)
+            assert found.margin == pytest.approx(after.after[0, goal] - others.max(), abs=1e-4)
+            assert found.margin >= 1e-4
+        bounds = fewest_flips(codes, row, target, time_limit=0)
+        if wanted is not None:
+            assert bounds.lower <= wanted <= (bounds.upper if bounds.upper is not None else concepts)
+
+
+def test_an_image_that_wins_already_needs_no_flips() -> None:
+    codes = made()
+    found = fewest_flips(codes, 0, int(codes.exact[0]))
+    assert (found.concepts, found.proven, found.lower, found.upper) == ((), True, 0, 0)
+
+
+def test_a_tie_is_broken_even_for_the_lower_class() -> None:
+    codes = codes_of(np.array([[1, 0]]), [0], np.array([[1.0, 0.5], [1.0, 0.0]]), np.zeros(2))
+    assert codes.exact[0] == 0
+    assert fewest_flips(codes, 0).concepts == (1,)
+
+
+def hard() -> Codes:
+    """Four flips found greedily, three are enough, and each competitor alone needs one."""
+    weight = [[0] * 6, [1, -2, 0, -2, -2, 0], [1, -1, 2, -2, 0, -3], [-3, 0, -3, 1, -1, 0]]
+    return codes_of(np.zeros((1, 6)), [0], np.array(weight), np.array([0, 1, 1, 1]))
+
+
+def test_bounds_that_differ_are_closed_by_the_integer_program() -> None:
+    bounds, exact = fewest_flips(hard(), 0, time_limit=0), fewest_flips(hard(), 0)
+    assert (bounds.lower, bounds.upper, bounds.proven, bounds.feasible) == (1, 4, False, True)
+    assert (exact.lower, exact.upper, exact.proven) == (3, brute_force(hard(), 0, 0, 1e-4), True)
+
+
+def test_without_time_two_bounds_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    codes = codes_of(rng.random((40, 40)) < 0.5, np.arange(40) % 8, rng.normal(size=(8, 40)), np.zeros(8))
+    bounds = [fewest_flips(codes, row, time_limit=0) for row in range(40)]
+    exact = [fewest_flips(codes, row) for row in range(40)]
+    assert any(not each.proven for each in bounds)
+    assert all(each.proven for each in exact)
+    for loose, tight in zip(bounds, exact, strict=True):
+        assert loose.upper is not None
+        assert loose.lower <= (tight.upper or 0) <= loose.upper
+        assert not loose.proven or loose.upper == tight.upper
+    monkeypatch.setattr(module, "_greedy", lambda *_: None)
+    unknown = fewest_flips(codes, int(np.argmax([each.upper or 0 for each in exact])), time_limit=0)
+    assert (unknown.concepts, unknown.feasible, unknown.proven) == (None, None, False)
+    assert [fewest_flips(codes, row).upper for row in range(5)] == [each.upper for each in exact[:5]]
+
+
+def test_a_class_that_one_competitor_always_beats() -> None:
+    codes = codes_of(np.array([[0, 1]]), [0], np.array([[1.0, 1.0], [1.0, 1.0]]), np.array([0.0, 0.1]))
+    found = fewest_flips(codes, 0)
+    assert (found.concepts, found.feasible, found.proven) == (None, False, True)
+    assert found.margin == pytest.approx(-0.1, abs=1e-6)
+
+
+def test_a_class_that_only_several_competitors_together_beat() -> None:
+    """Each competitor alone can be passed, by opposite values of the one bit."""
+    codes = codes_of(np.array([[0]]), [0], np.array([[0.0], [1.0], [-1.0]]), np.array([0.0, -0.5, 0.5]))
+    assert brute_force(codes, 0, 0, 1e-4) is None
+    found = fewest_flips(codes, 0)
+    assert (found.concepts, found.feasible, found.proven) == (None, False, True)
+
+
+def test_fewest_flips_that_cannot_be_asked_for() -> None:
+    codes = codes_of(np.zeros((2, 3)), [0, -1], np.zeros((2, 3)), np.zeros(2))
+    for arguments, message in (
+        ((2,), "expected a row in 0 to 1, got 2"),
+        ((1,), "row 1 has no label: expected a target"),
+        ((0, 2), "expected a class in 0 to 1, got 2"),
+    ):
+        with pytest.raises(ConceptError, match=message):
+            fewest_flips(codes, *arguments)
+    with pytest.raises(ConceptError, match="expected margin > 0"):
+        fewest_flips(codes, 0, margin=0)
+
+
+# ---- curves ----
+
+
+def majorities(codes: Codes) -> np.ndarray:
+    """[K, C] by a loop over the training images."""
+    found = np.zeros((len(codes.classes), codes.concepts))
+    for k in range(len(codes.classes)):
+        own = [codes.unpack()[i] for i in range(len(codes)) if codes.labels[i] == k and codes.parts[i] == 0]
+        found[k] = np.mean(own, axis=0) >= 0.5
+    return found
+
+
+def test_importance_curve_against_a_loop() -> None:
+    codes = made()
+    curve = intervention_curve(codes, order="importance")
+    order = sorted(range(13), key=lambda j: (-np.abs(codes.weight[:, j]).max(), j))
+    rows = [i for i in range(60) if codes.parts[i] == 2]
+    right = majorities(codes)
+    assert curve.points.tolist() == list(range(14))
+    for place, n in enumerate(curve.points.tolist()):
+        hits = changed = 0
+        for row in rows:
+            bits = codes.unpack()[row].copy()
+            for j in order[:n]:
+                changed += int(bits[j] != right[codes.labels[row], j])
+                bits[j] = right[codes.labels[row], j]
+            hits += int(np.argmax(codes.weight @ bits + codes.bias) == codes.labels[row])
+        assert curve.accuracy[0, place] == pytest.approx(hits / len(rows))
+        assert curve.changed[0, place] == pytest.approx(changed / len(rows))
+    assert curve.images == len(rows)
+
+
+def test_random_curve_ends_and_spread() -> None:
+    codes = made(images=240)
+    curve = intervention_curve(codes, seeds=4)
+    test = codes.part("test")
+    assert curve.accuracy.shape == (4, 14)
+    np.testing.assert_allclose(curve.accuracy[:, 0], np.mean(test.exact == test.labels))
+    typical = majorities(codes) @ codes.weight.T + codes.bias
+    np.testing.assert_allclose(curve.accuracy[:, -1], np.mean(typical.argmax(1)[test.labels] == test.labels))
+    wrong = (majorities(codes)[test.labels] != test.unpack()).sum(1).mean()
+    np.testing.assert_allclose(curve.changed[:, -1], wrong)
+    # a random bit of 13 is set at each step, so the changes grow evenly; four seeds of 80 images
+    np.testing.assert_allclose(curve.changed.mean(0), wrong * curve.points / 13, atol=0.15)
+    assert (np.diff(curve.changed, axis=1) >= 0).all()
+    assert len({tuple(row) for row in curve.changed.tolist()}) == 4
+    described = curve.to_json()
+    json.dumps(described, allow_nan=False)
+    assert described["accuracy"] == pytest.approx(curve.accuracy.mean(0).tolist())
+    assert described["accuracy_sd"][0] == 0 < max(described["accuracy_sd"])
+
+
+def test_the_size_of_a_chunk_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = made()
+    whole = intervention_curve(codes, seeds=2)
+    monkeypatch.setattr(intervene, "CELLS", 3 * 13)
+    chunked = intervention_curve(codes, seeds=2)
+    np.testing.assert_array_equal(whole.accuracy, chunked.accuracy)
+    np.testing.assert_array_equal(whole.changed, chunked.changed)
+
+
+def test_points_and_settings() -> None:
+    codes = made()
+    assert intervention_curve(codes, points=[13, 0, 4], seeds=1).points.tolist() == [0, 4, 13]
+    wide = codes_of(
+        np.zeros((4, 200)), [0, 1, 0, 1], np.zeros((2, 200)), np.zeros(2), parts=np.array([0, 0, 2, 2], "u1")
+    )
+    points = intervention_curve(wide, seeds=1).points
+    assert (points[0], points[-1], len(points)) == (0, 200, 65)
+    for wrong, message in (
+        ({"seeds": 0}, "seeds must be >= 1"),
+        ({"points": [14]}, "expected points in 0 to 13"),
+        ({"points": [-1]}, "expected points in 0 to 13"),
+        ({"scored": "validation"}, "got none"),
+        ({"fitted": "validation"}, "expected images of the part 'validation'"),
+    ):
+        with pytest.raises(ConceptError, match=message):
+            intervention_curve(codes, **wrong)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_class_without_training_images_is_named() -> None:
+    codes = made()
+    some = np.flatnonzero((codes.labels != 1) | (codes.parts == 2))
+    with pytest.raises(ConceptError, match="images of each scored class in the part 'train', got none of 'k1'"):
+        intervention_curve(codes.take(some))
+
+
+# ---- edited heads ----
+
+
+def test_edited_codes() -> None:
+    codes = made()
+    changed = edited(codes, [("k1", 3), (2, 5), (1, 3)])
+    assert np.argwhere(changed.weight != codes.weight).tolist() == [[1, 3], [2, 5]]
+    assert changed.weight[1, 3] == changed.weight[2, 5] == 0
+    np.testing.assert_array_equal(changed.exact, (codes.unpack() @ changed.weight.T + codes.bias).argmax(1))
+    assert (changed.exact != codes.exact).any()
+    assert (changed.smooth == -1).all()
+    assert changed.info["off"] == [[1, 3], [2, 5]]
+    for off, message in (
+        ([], "expected one"),
+        ([("k9", 0)], "expected a class in 0 to 3 or its name, got 'k9'"),
+        ([(4, 0)], "expected a class in 0 to 3"),
+        ([(0, 13)], "expected a concept in 0 to 12, got 13"),
+    ):
+        with pytest.raises(ConceptError, match=message):
+            edited(codes, off)
+
+
+def test_edit_effect() -> None:
+    codes = made()
+    effect = edit_effect(codes, [("k1", 3), ("k1", 4)])
+    test = codes.part("test")
+    after = predictions(edited(test, [("k1", 3), ("k1", 4)]))
+    assert effect["images"] == len(test)
+    assert effect["before"] == pytest.approx(np.mean(test.exact == test.labels))
+    assert effect["after"] == pytest.approx(np.mean(after == test.labels))
+    assert effect["changed"] == (after != test.exact).sum()
+    own = test.labels == 1
+    assert effect["classes"] == {
+        "k1": {
+            "images": int(own.sum()),
+            "before": pytest.approx(np.mean(test.exact[own] == 1)),
+            "after": pytest.approx(np.mean(after[own] == 1)),
+        }
+    }
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return made_run(tmp_path_factory.mktemp("runs") / "run", digits(), concepts=11)
+
+
+def test_an_edited_run_opens_and_predicts(run: Run, tmp_path: Path) -> None:
+    metrics = {"smooth": {}, "exact": {"test": {"accuracy": 0.5}}}
+    write_edited(run, tmp_path / "edited", [("3", 2), (7, 10)], metrics)
+    new = open_run(tmp_path / "edited")
+    assert new.record["edited"]["off"] == [[3, 2], [7, 10]]
+    assert new.record["edited"]["from"] == str(run.path)
+    assert new.record["edited"]["key"] == run.record["key"] != new.record["key"]
+    assert new.record["metrics"] == metrics
+    assert "concept 2 of class 3, concept 10 of class 7" in new.record["notes"][-1]
+    assert new.record["model"] == run.record["model"]
+    for exact in (True, False):
+        before, after = run.model(exact=exact), new.model(exact=exact)
+        assert isinstance(before, ICBM)
+        assert isinstance(after, ICBM)
+        expected = before.head.weight.detach().clone()
+        expected[3, 2] = expected[7, 10] = 0
+        assert torch.equal(after.head.weight, expected)
+        preprocessor = new.preprocessor()
+        assert isinstance(preprocessor, ImagePreprocessor)
+        x = preprocessor.normalise(digits().test.batch(torch.arange(50)))
+        old, now = forward(before, x), forward(after, x)
+        assert torch.equal(old[:, [0, 1, 2, 4, 5, 6, 8, 9]], now[:, [0, 1, 2, 4, 5, 6, 8, 9]])
+        assert not torch.equal(old, now)
+    again = write_edited(run, tmp_path / "edited", [(7, 10), (3, 2)], {})  # the same edit: nothing is written
+    assert again.record["metrics"] == metrics
+    with pytest.raises(RunError, match="holds another run"):
+        write_edited(run, tmp_path / "edited", [(3, 2)], {})
+    with pytest.raises(RunError, match="holds another run"):
+        write_edited(run, run.path, [(3, 2)], {})
+
+
+def test_only_a_bottleneck_can_be_edited(run: Run, tmp_path: Path) -> None:
+    plain = made_run(tmp_path / "plain", digits(), kind="wide_resnet")
+    with pytest.raises(ConceptError, match="expected an implicit concept bottleneck model, got WideResNet"):
+        write_edited(plain, tmp_path / "out", [(0, 0)], {})
+    with pytest.raises(ConceptError, match="expected a concept in 0 to 10, got 11"):
+        write_edited(run, tmp_path / "out", [(0, 11)], {})
+    assert not (tmp_path / "out").exists()
