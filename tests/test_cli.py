@@ -336,11 +336,17 @@ def test_doctor(htaf) -> None:
 def test_demo(htaf, tmp_path: Path) -> None:
     code, out, err = htaf("demo", "--out", tmp_path / "demo", "--json")
     assert code == 0, err
-    rows = json.loads(out)
+    rows, found = json.loads(out)["methods"], json.loads(out)["concepts"]
     assert [row["method"] for row in rows] == ["HTAF", "straight-through", "scaled sigmoid"]
     assert len({row["epochs"] for row in rows}) == 1, "equal budgets"
     assert all(row["exact"] > 0.9 for row in rows)
     assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert found["exact"] > 0.9
+    assert found["bytes"] == {"packed": 4 * 1797, "float32": 4 * 32 * 1797}
+    assert len(found["strongest"]) == 3
+    for one in found["strongest"]:
+        assert Path(one["picture"]).read_bytes().startswith(b"\x89PNG")
+        assert not set(one["most"]) & set(one["few"])
 
 
 def test_interrupt_says_how_to_go_on(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,8 @@ ORDER = [
     ["demo", "doctor"],
     ["_console"],
     ["_train_commands"],
+    ["_concept_commands"],
+    ["_intervention_commands"],
     ["cli"],
     ["htaf_paper"],
 ]

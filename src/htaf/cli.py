@@ -15,6 +15,7 @@ from rich.table import Table as TextTable
 from tyro.conf import Positional, arg
 
 from htaf._console import UsageError, check_seed, fail, figures, plain_errors, print_json, say_notes
+from htaf._intervention_commands import concepts
 from htaf._train_commands import DataDir, Json, train
 
 app = tyro.extras.SubcommandApp()
@@ -124,6 +125,7 @@ def study(
     storage: Annotated[
         str | None, arg(help="Optuna storage, e.g. postgresql://...; default: search.db in the folder.")
     ] = None,
+    keep_runs: Annotated[bool, arg(help="Leave the final run folders, networks included, in runs/.")] = False,
     json: Json = False,
 ) -> None:
     """Search candidates with equal budgets, then train the chosen ones over several splits or seeds.
@@ -158,6 +160,7 @@ def study(
                 device=device,
                 storage=storage,
                 progress=True,
+                keep_runs=keep_runs,
             )
         )
         if not json:
@@ -244,15 +247,19 @@ def demo(
     seed: Annotated[int, arg(help="Of the split, the weights and the order of the batches.")] = 0,
     json: Json = False,
 ) -> None:
-    """Train three methods on handwritten digits, harden them, compare. No download, under a minute."""
-    from htaf.demo import run_demo
+    """Train three methods on handwritten digits, harden them, compare; then read the bits of a concept bottleneck.
+
+    No download, under two minutes.
+    """
+    from htaf.demo import run_concepts, run_demo
 
     check_seed(seed)
     if (out / "demo.json").exists():
         say_notes([f"{out} was finished before: delete it to train again"])
     rows = run_demo(out, seed=seed)
+    found = run_concepts(out, seed=seed)
     if json:
-        return print_json(rows)
+        return print_json({"methods": rows, "concepts": found})
     text = TextTable(
         title="Handwritten digits, test accuracy in %: equal budgets, same weights smooth and exact",
         title_justify="left",
@@ -262,8 +269,28 @@ def demo(
     for row in rows:
         values = (f"{100 * row[k]:.2f}" for k in ("smooth", "exact"))
         text.add_row(row["method"], *values, f"{100 * row['gap']:+.2f}", str(row["epochs"]), f"{row['seconds']:.1f}")
-    Console().print(text)
-    return print(f"picture: {out / 'demo.png'}")
+    console = Console(highlight=False)
+    console.print(text)
+    print(f"picture: {out / 'demo.png'}\n")
+    text = TextTable(title=f"An image model whose last {found['concepts']} features are bits", title_justify="left")
+    text.add_column("score, test images")
+    text.add_column("value", justify="right")
+    for name, field in (
+        ("accuracy, smooth", "smooth"),
+        ("accuracy, exact bits", "exact"),
+        ("outputs within 0.01 of 0 or 1 before the step", "binarity"),
+        ("a bit told from the class alone", "concept_accuracy"),
+        ("the same, balanced over bits 1 and 0", "balanced"),
+        ("the same, always the more frequent value", "trivial"),
+    ):
+        text.add_row(name, f"{100 * found[field]:.1f}%")
+    size = found["bytes"]
+    text.add_row("bytes of all images' concepts, packed", f"{size['packed']:,} of {size['float32']:,} in float32")
+    console.print(text)
+    for one in found["strongest"]:
+        shown = f"most of {', '.join(one['most']) or 'none'} have it, few of {', '.join(one['few']) or 'none'}"
+        console.print(f"concept {one['concept']}: {shown}; {one['picture']}", markup=False, soft_wrap=True)
+    return print(f"scores: {out / 'concepts' / 'scores.md'}; go on with htaf concepts --help on {found['codes']}")
 
 
 @app.command
@@ -284,6 +311,7 @@ def doctor(*, json: Json = False) -> None:
 
 
 app.command(train, name="train", help="Train a network with 0/1 activations.")
+app.command(concepts, name="concepts", help="Extract, score, name and edit the concepts of an ICBM.")
 
 
 def main() -> None:

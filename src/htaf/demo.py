@@ -1,4 +1,4 @@
-"""The demonstration: three ways to train 0/1 activations on handwritten digits, with equal budgets."""
+"""The demonstration on handwritten digits: three ways to train 0/1 activations, and what the bits of an ICBM mean."""
 
 from __future__ import annotations
 
@@ -12,12 +12,21 @@ import torch
 from matplotlib.figure import Figure
 
 from htaf.activations import Heaviside
+from htaf.concepts.completeness import by_importance
+from htaf.concepts.counts import proportions
+from htaf.concepts.extract import extract
+from htaf.concepts.groups import groups
+from htaf.concepts.pixels import pixels_of
+from htaf.concepts.report import pictures, write_report
+from htaf.concepts.scores import score
+from htaf.data.images import load as load_images
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table, load, split
 from htaf.runs import Run, forward, to_json, write_atomic
 from htaf.training.fit import fit
-from htaf.training.recipes import tabular_quick
+from htaf.training.recipes import image_recipe, tabular_quick
 
+CONCEPTS, SHOWN = 32, 3
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid"}
 
 
@@ -47,6 +56,50 @@ def run_demo(out: Path, *, seed: int = 0, progress: bool = True) -> list[dict[st
     write_atomic(out / "demo.json", to_json(rows))
     write_atomic(out / "demo.png", _picture(rows, runs[0], table, seed))
     return rows
+
+
+def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str, Any]:
+    """Train an implicit concept bottleneck model, write the bits of all images, score them, draw the strongest.
+
+    Writes under `out`: icbm, the run folder; codes, the packed bits; concepts, scores and pictures.
+
+    Returns:
+        Accuracy smooth and exact, the scores that a table shows, and of the strongest concepts the number, the classes
+        of which most and few images have it, and the picture.
+    """
+    images = load_images("digits")
+    recipe = dataclasses.replace(image_recipe("icbm", "small"), depth=10, concepts=CONCEPTS, epochs=15)
+    run = fit(recipe, images, out / "icbm", seed=seed, source={"name": "digits"}, progress=progress)
+    codes = extract(run, images, out / "codes")
+    scores = score(codes)
+    write_report(scores, out / "concepts", title="Concepts of handwritten digits")
+    test = codes.part("test")
+    order = by_importance(codes.weight, np.array(scores["rates"]["fitted"]))
+    members = groups(proportions(codes.part("train")), classes=codes.classes)
+    strongest = []
+    for concept in order[:SHOWN].tolist():
+        file = out / "concepts" / f"concept-{concept}.png"
+        write_atomic(file, pictures(codes, lambda rows: pixels_of(images, [codes.ids[row] for row in rows]), concept))
+        sides = members.describe(concept)
+        most, few = ([name for name, _ in sides[group]] for group in "AB")
+        strongest.append({"concept": concept, "most": most, "few": few, "picture": str(file)})
+    accuracy, concept = scores["accuracy"]["test"], scores["concept_accuracy"]
+    return {
+        "run": str(run.path),
+        "codes": str(out / "codes"),
+        "images": len(codes),
+        "concepts": codes.concepts,
+        "bytes": {"packed": codes.bits.nbytes, "float32": 4 * len(codes) * codes.concepts},
+        "test_images": len(test),
+        "smooth": accuracy["smooth"],
+        "exact": accuracy["exact"],
+        "binarity": scores["binarity"],
+        "concept_accuracy": concept["mean"],
+        "balanced": concept["balanced"],
+        "trivial": concept["trivial"],
+        "dead": scores["dead"]["count"],
+        "strongest": strongest,
+    }
 
 
 def _picture(rows: list[dict[str, Any]], run: Run, table: Table, seed: int) -> bytes:

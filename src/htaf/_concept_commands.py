@@ -1,0 +1,309 @@
+"""`htaf concepts extract|binarise|score|needed|name|pictures`: what the bits of a run of `htaf train icbm` mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table as TextTable
+from tyro.conf import Positional, arg
+
+from htaf._console import UsageError, check_seed, err, print_json, say_notes
+from htaf._train_commands import DataDir, Json
+from htaf.concepts.codes import PartName
+
+if TYPE_CHECKING:
+    from htaf.runs import Run
+
+concepts = tyro.extras.SubcommandApp()
+
+RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
+CodesDir = Annotated[Positional[Path], arg(help="Folder that extract or binarise wrote.", metavar="CODES")]
+Out = Annotated[Path, arg(help="Folder: new, or the same one, which goes on where it was.", metavar="DIR")]
+Part = Annotated[PartName, arg(help="Which images are scored.")]
+Rows = Sequence[Sequence[object]]
+
+
+def show(title: str, columns: Sequence[str], rows: Rows) -> None:
+    """A table on the output."""
+    text = TextTable()
+    for i, column in enumerate(columns):
+        text.add_column(column, justify="right" if i else "left", overflow="fold")
+    for row in rows:
+        text.add_row(*("-" if v is None else f"{v:.4f}" if isinstance(v, float) else str(v) for v in row))
+    print(title)  # a table's own title would be folded to its width
+    Console().print(text, markup=False)
+
+
+def own_images(run: Run, data_dir: str | None) -> Any:
+    """The images that a run was trained on."""
+    from htaf.data import images
+
+    source = dict(run.record.get("source") or {})
+    folder = source.pop("data_dir", None)
+    if not source.get("name"):
+        raise UsageError(f"{run.path} does not say where its images came from: give --data")
+    return images.load(source.pop("name"), data_dir=data_dir or folder, **source)
+
+
+@concepts.command
+def extract(
+    run: RunDir,
+    *,
+    out: Out,
+    data: Annotated[
+        str | None,
+        arg(help="Other labelled images of the same classes, instead of the run's own.", metavar="NAME_OR_PATH"),
+    ] = None,
+    files: Annotated[
+        tuple[Path, ...], arg(help="Images without labels instead: files, or folders of them.", metavar="FILE")
+    ] = (),
+    parts: Annotated[
+        tuple[PartName, ...],
+        arg(help="Of the run's own images; other: training images that its recipe left out.",
+            help_behavior_hint="(default: train validation test)"),
+    ] = (),
+    features: Annotated[bool, arg(help="Keep the pre-activations too: 4 bytes a concept and image.")] = False,
+    batch: Annotated[int, arg(help="Images at once.")] = 250,
+    workers: Annotated[int, arg(help="Processes.")] = 1,
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where the network runs.")] = "auto",
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Write the bits of images, and both networks' predictions, to a folder. Of a plain network (relu) its features."""
+    if min(batch, workers) < 1:
+        raise UsageError(f"--batch and --workers must be >= 1, got {batch} and {workers}")
+    if bool(data) + bool(files) + bool(parts) > 1:
+        raise UsageError("expected one of --data, --files and --parts: parts are of the run's own images")
+    from htaf.concepts import extract as room
+    from htaf.data import images
+    from htaf.data.image_reading import image_files
+    from htaf.runs import open_run
+
+    opened = open_run(run)
+    options: dict[str, Any] = {"batch": batch, "workers": workers, "device": device, "progress": not json}
+    if files:
+        found: Any = room.extract_files(opened, image_files(files), out, features=features, **options)
+        say_notes(found.info["notes"])
+    else:
+        if data is None:
+            chosen = own_images(opened, data_dir) if opened.takes_images else None
+        else:
+            preprocessor: Any = opened.preprocessor()
+            size = None if data.lower() in ("cifar10", "cifar100", "digits") else preprocessor.size[0]
+            chosen = images.load(data, data_dir=data_dir, size=size)
+        if chosen is None:
+            raise UsageError(f"expected a run of `htaf train icbm`, {run} was trained on a table")
+        say_notes(chosen.notes)
+        if opened.has_step:
+            found = room.extract(opened, chosen, out, parts=parts or None, features=features, **options)
+        else:
+            found = room.extract_features(opened, chosen, out, parts=parts or None, **options)
+    _summary(found, out, json)
+
+
+@concepts.command
+def binarise(
+    source: Annotated[Positional[Path], arg(help="Folder with the features of a plain network.", metavar="FEATURES")],
+    *,
+    out: Out,
+    how: Annotated[
+        Literal["median", "rates"], arg(help="median: of each node; rates: fire as often as the concepts of --like.")
+    ] = "median",
+    like: Annotated[Path | None, arg(help="Codes whose rates are copied.", metavar="CODES")] = None,
+    sorted: Annotated[bool, arg(help="rates: pair nodes and concepts in the order of their rates.")] = False,
+    json: Json = False,
+) -> None:
+    """Make codes of a plain network by one threshold for each node, from its training images."""
+    if (how == "rates") != (like is not None) or (sorted and how != "rates"):
+        raise UsageError("expected --like with --how rates, and --sorted only there")
+    from htaf.concepts.binarise import binarise as make
+    from htaf.concepts.store import open_codes
+
+    codes = make(source, out, how, like=None if like is None else open_codes(like), sorted=sorted)
+    _summary(codes, out, json)
+
+
+def _summary(found: Any, out: Path, json: bool) -> None:
+    """Accuracy of each part of codes or features."""
+    from htaf.concepts.codes import PARTS
+
+    rows = []
+    for number, part in enumerate(PARTS):
+        here = found.parts == number
+        known = here & (found.labels >= 0)
+        right = {name: getattr(found, name, None) for name in ("smooth", "exact")}
+        shares = {
+            name: None if guess is None or not known.any() else float((guess[known] == found.labels[known]).mean())
+            for name, guess in right.items()
+        }
+        if here.any():
+            rows.append({"part": part, "images": int(here.sum()), **shares})
+    result = {"out": str(out), "images": len(found), "concepts": found.weight.shape[1], "parts": rows}
+    if json:
+        return print_json(result | {"notes": found.info.get("notes", [])})
+    title = f"{result['images']:,} images, {result['concepts']} concepts: accuracy"
+    show(title, ("part", "images", "smooth", "exact"), [tuple(row.values()) for row in rows])
+    return print(f"folder: {out}")
+
+
+@concepts.command
+def score(
+    codes: CodesDir,
+    *,
+    baseline: Annotated[
+        tuple[Path, ...], arg(help="Codes of other networks, whose class specificity is shown beside.", metavar="CODES")
+    ] = (),
+    part: Part = "test",
+    out: Annotated[Path | None, arg(help="Also write tables and plots to this folder.", metavar="DIR")] = None,
+    json: Json = False,
+) -> None:
+    """Score concepts: gap, binarity, dead concepts, concept accuracy, class specificity, redundancy."""
+    from htaf.concepts.report import write_report
+    from htaf.concepts.scores import score as measure
+    from htaf.concepts.store import open_codes
+
+    others = {folder.name: open_codes(folder) for folder in baseline}
+    if len(others) < len(baseline):
+        raise UsageError(f"expected folders of different names for --baseline, got {', '.join(map(str, baseline))}")
+    scores = measure(open_codes(codes), baseline=others, scored=part)
+    files = write_report(scores, out, title=codes.name) if out is not None else []
+    if json:
+        return print_json(scores)
+    accuracy, found, same = scores["accuracy"][part], scores["concept_accuracy"], scores["redundancy"]
+    rows = [
+        ("accuracy, smooth", accuracy["smooth"]),
+        ("accuracy, exact", accuracy["exact"]),
+        ("predictions that differ", accuracy["flips"]),
+        ("binarity", scores["binarity"]),
+        ("dead concepts", scores["dead"]["count"]),
+        ("concept accuracy", found["mean"]),
+        ("the same, balanced", found["balanced"]),
+        ("the same, trivial", found["trivial"]),
+        ("proportions <= 0.1 or >= 0.9", scores["class_specificity"]["extreme"]),
+        *((f"the same, {name}", row["extreme"]) for name, row in scores["class_specificity"]["baselines"].items()),
+        ("duplicate pairs", same["duplicates"]["count"]),
+        ("complementary pairs", same["complementary"]["count"]),
+        ("effective number of concepts", float(same["effective"])),
+    ]
+    show(f"{scores['concepts']} concepts, part {part}", ("score", "value"), rows)
+    for file in files:
+        print(file)
+    return None
+
+
+@concepts.command
+def needed(
+    codes: CodesDir,
+    *,
+    tolerance: Annotated[float, arg(help="Accuracy that may be lost on validation, in points.")] = 0.5,
+    seed: Annotated[int, arg(help="Of the random orders that it is compared with.")] = 0,
+    out: Annotated[Path | None, arg(help="Also write the result, with the new head, as JSON.", metavar="FILE")] = None,
+    json: Json = False,
+) -> None:
+    """Look for the fewest concepts that keep the exact network's accuracy."""
+    check_seed(seed)
+    from htaf.concepts.needed import needed as search
+    from htaf.concepts.store import open_codes
+    from htaf.runs import to_json, write_atomic
+
+    def say(kept: int, accuracy: float) -> None:
+        err.print(f"{kept} concepts: validation accuracy {accuracy:.4f}", markup=False)
+
+    opened = open_codes(codes)
+    result = search(opened, tolerance=tolerance, seed=seed, progress=None if json else say)
+    if out is not None:
+        write_atomic(out, to_json(result))
+    if json:
+        return print_json(result)
+    accuracy = result["accuracy"]
+    names = {"full": "all concepts", "kept": "those needed, old head", "chosen": "those needed, chosen head"}
+    rows = [(text, accuracy[name]["validation"], accuracy[name]["test"]) for name, text in names.items()]
+    title = f"{result['needed']} of {opened.concepts} concepts are needed ({result['head']} head)"
+    show(title, ("accuracy", "validation", "test"), rows)
+    return print("concepts:", *result["kept"])
+
+
+@concepts.command
+def name(
+    codes: CodesDir,
+    *,
+    attributes: Annotated[str, arg(help="cub, or a CSV or Parquet file with a row a class.", metavar="NAME_OR_FILE")],
+    out: Annotated[Path | None, arg(help="Also write the names: .json or .csv.", metavar="FILE")] = None,
+    threshold: Annotated[float, arg(help="Least held-out balanced accuracy of a verified name.")] = 0.75,
+    seed: Annotated[int, arg(help="Of the splits of the classes.")] = 0,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Name concepts by attributes of the classes, each name checked on classes that did not choose it."""
+    check_seed(seed)
+    if out is not None and out.suffix.lower() not in (".json", ".csv"):
+        raise UsageError(f"--out must end in .json or .csv, got {out.name}")
+    from htaf.concepts.offline_names import name_concepts, write_names
+    from htaf.concepts.store import open_codes
+    from htaf.data.attributes import load
+
+    names = name_concepts(open_codes(codes), load(attributes, data_dir=data_dir), threshold=threshold, seed=seed)
+    if out is not None:
+        write_names(names, out)
+    if json:
+        return print_json(names)
+    verified = sum(entry["verified"] for entry in names)
+    rows = [
+        (
+            entry["concept"],
+            entry["name"],
+            "yes" if entry["verified"] else "no",
+            entry["held_out"],
+            entry["p_value"],
+            f"{entry['group_a']}/{entry['group_b']}/{entry['mixed']}",
+            entry["reason"] or "",
+        )
+        for entry in names
+    ]
+    title = f"{verified} of {len(names)} names verified"
+    return show(title, ("concept", "name", "verified", "held out", "p", "classes A/B/mixed", "why not"), rows)
+
+
+@concepts.command
+def pictures(
+    codes: CodesDir,
+    run: RunDir,
+    *,
+    out: Annotated[Path, arg(help="Folder for concept-NUMBER.png.", metavar="DIR")],
+    concept: Annotated[
+        tuple[int, ...], arg(help="Which.", help_behavior_hint="(default: the five most important)")
+    ] = (),
+    count: Annotated[int, arg(help="Images with the concept, and as many without it.")] = 8,
+    part: Part = "test",
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Draw images that have a concept above images that lack it, picked at random."""
+    from htaf.concepts.completeness import by_importance
+    from htaf.concepts.counts import class_counts
+    from htaf.concepts.pixels import pixels_of
+    from htaf.concepts.report import pictures as draw
+    from htaf.concepts.store import open_codes
+    from htaf.runs import open_run, write_atomic
+
+    opened = open_codes(codes)
+    images = own_images(open_run(run), data_dir)
+    train = opened.part("train")
+    rates = class_counts(train).sum(1) / max(1, (train.labels >= 0).sum())
+    chosen = concept or tuple(by_importance(opened.weight, rates)[:5].tolist())
+    files = []
+    for number in chosen:
+        picture = draw(
+            opened, lambda rows: pixels_of(images, [opened.ids[row] for row in rows]), number, part=part, count=count
+        )
+        files.append(out / f"concept-{number}.png")
+        write_atomic(files[-1], picture)
+    if json:
+        return print_json([str(file) for file in files])
+    for file in files:
+        print(file)
+    return None

@@ -1,0 +1,307 @@
+"""The concepts of images under a run, on disk: one pass over the backbone, of any number of images."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
+from htaf.concepts.passes import Device, Network, Source, in_order, in_processes
+from htaf.concepts.store import CHUNK, Features, open_codes, open_features
+from htaf.concepts.writing import Contents, Writer, writing
+from htaf.data.image_reading import look_all
+from htaf.data.images import FilePart, ImagePreprocessor, Images, Part, split
+from htaf.data.reading import DataError
+from htaf.runs import Run
+
+__all__ = ["extract", "extract_features", "extract_files", "open_codes", "open_features"]
+
+OWN: tuple[PartName, ...] = ("train", "validation", "test")
+NAMED = 100  # unreadable files that concepts.json names
+
+
+def extract(
+    run: Run,
+    images: Images,
+    out: str | Path,
+    *,
+    parts: Sequence[PartName] | None = None,
+    features: bool = False,
+    batch: int = 250,
+    workers: int = 1,
+    device: Device = "auto",
+    progress: bool = False,
+) -> Codes:
+    """The bits of images, with what the smooth and the exact network predict, in a folder.
+
+    A run that was stopped, or killed, goes on where it was when it is called again with the same run, images, parts
+    and features, and ends with the same bytes; batch, workers, device and threads may differ, which can turn the last
+    bit of a pre-activation. Memory: the network, and a few batches.
+
+    Args:
+        run: of `htaf train icbm`, smooth or straight-through.
+        images: those of the run, or others of the same classes and size.
+        out: a new folder, the same one to resume, or a finished one, which is only opened.
+        parts: of the run's own images, default train, validation and test; "other" are those training images that the
+            recipe left out. Images that are not the run's own are all "other".
+        features: also keep the pre-activations, 4 C bytes an image.
+        batch: images at once.
+        workers: processes; they share the threads of this one.
+        device: where the network runs; auto: a GPU where there is one.
+        progress: show a bar on the error stream.
+
+    Returns:
+        the codes, memory-mapped.
+
+    Raises:
+        ConceptError: a run without concepts or without a step (see `extract_features`); a folder that holds something
+            else; no images; or a network that gives NaN.
+        DataError: other classes, or images of another size.
+    """
+    network = _network(run, device, plain=False)
+    contents, source = _images(run, network, images, parts, features)
+    _write(run, network, contents, source, out, batch, workers, device, progress)
+    return open_codes(out)
+
+
+def extract_features(
+    run: Run,
+    images: Images,
+    out: str | Path,
+    *,
+    parts: Sequence[PartName] | None = None,
+    batch: int = 250,
+    workers: int = 1,
+    device: Device = "auto",
+    progress: bool = False,
+) -> Features:
+    """The features of a plain network, method relu: what `htaf.concepts.binarise` makes codes of.
+
+    Arguments, resuming and errors as `extract`.
+    """
+    network = _network(run, device, plain=True)
+    contents, source = _images(run, network, images, parts, True)
+    _write(run, network, contents, source, out, batch, workers, device, progress)
+    return open_features(out)
+
+
+def extract_files(
+    run: Run,
+    paths: Sequence[str | Path],
+    out: str | Path,
+    *,
+    features: bool = False,
+    batch: int = 250,
+    workers: int = 1,
+    device: Device = "auto",
+    progress: bool = False,
+) -> Codes:
+    """As `extract`, of image files without labels: label -1, part "other", the path as id.
+
+    Files that cannot be read are left out; concepts.json counts them as "unreadable" and names the first hundred.
+
+    Args:
+        paths: files of any kind that Pillow reads; they are scaled as the training images were.
+
+    Raises:
+        DataError: no file can be read.
+    """
+    network = _network(run, device, plain=False)
+    part, info = _files([Path(path) for path in paths], network.preprocessor)
+    ids = [str(part.folder / name) for name in part.names]
+    contents = _contents(
+        run,
+        network,
+        {"data": "files", "fingerprint": part.fingerprint(), "parts": ["other"]},
+        features,
+        labels=part.labels,
+        numbers=np.full(len(part), PARTS.index("other"), np.uint8),
+        ids=ids,
+        info=info,
+    )
+    source = Source(((part, torch.arange(len(part))),), ids)
+    _write(run, network, contents, source, out, batch, workers, device, progress)
+    return open_codes(out)
+
+
+def _network(run: Run, device: Device, *, plain: bool) -> Network:
+    network = Network(run, device)
+    if network.plain and not plain:
+        raise ConceptError(
+            f"{run.path} is a plain network (method relu), which has no bits: extract its features, then binarise them"
+        )
+    if plain and not network.plain:
+        raise ConceptError(f"expected a plain network (method relu), {run.path} has bits: extract(..., features=True)")
+    return network
+
+
+def _images(
+    run: Run, network: Network, images: Images, parts: Sequence[PartName] | None, features: bool
+) -> tuple[Contents, Source]:
+    """The chosen images of a set, in the order of PARTS."""
+    known = network.preprocessor
+    if images.classes != known.classes:
+        unknown = sorted(set(images.classes) - set(known.classes))
+        raise DataError(f"expected the {len(known.classes)} classes of the run, got {unknown[:5] or 'fewer'}")
+    for part in (images.train, images.test):
+        if (came := (part.channels, *part.size)) != (expected := (known.channels, *known.size)):
+            raise DataError(f"expected images of [channels, height, width] {expected}, got {came}")
+    own = images.fingerprint == run.record["data"]["fingerprint"]
+    chosen = _chosen(parts, own, images.name, run)
+    of_part = (
+        _own_rows(run, images)
+        if own
+        else [("other", "train", _all(images.train)), ("other", "test", _all(images.test))]
+    )
+    of_part = [entry for entry in of_part if entry[0] in chosen and len(entry[2])]
+    if not of_part:
+        raise ConceptError(f"{images.name}: expected images of the parts {', '.join(chosen)}, got none")
+    segments = tuple((getattr(images, side), rows) for _, side, rows in of_part)
+    ids = [name for _, side, rows in of_part for name in _ids(getattr(images, side), side, rows)]
+    numbers = [np.full(len(rows), PARTS.index(part), np.uint8) for part, _, rows in of_part]
+    contents = _contents(
+        run,
+        network,
+        {"data": images.name, "fingerprint": images.fingerprint, "parts": list(chosen)},
+        features,
+        labels=torch.cat([part.labels[rows] for part, rows in segments]),
+        numbers=np.concatenate(numbers),
+        ids=ids,
+        info={"notes": list(images.notes)},
+    )
+    return contents, Source(segments, ids)
+
+
+def _chosen(parts: Sequence[PartName] | None, own: bool, name: str, run: Run) -> tuple[PartName, ...]:
+    if unknown := sorted(set(parts or ()) - set(PARTS)):
+        raise ConceptError(f"parts must be of {PARTS}, got {unknown[0]!r}")
+    if not own:
+        if set(parts or ()) - {"other"}:
+            raise ConceptError(f"{run.path} was trained on other images than {name}: they are all of the part 'other'")
+        return ("other",)
+    return tuple(part for part in PARTS if part in (OWN if parts is None else parts))
+
+
+def _own_rows(run: Run, images: Images) -> list[tuple[PartName, str, Tensor]]:
+    """(part, side of the set, row numbers): the training's own split, and what it left out."""
+    recipe = run.record["recipe"]
+    held = recipe["validation_images"]
+    rows = split(images, train=recipe["train_images"], validation=held if held < 1 else int(held))
+    left = torch.ones(len(images.train), dtype=torch.bool)
+    left[torch.cat([rows.train, rows.validation])] = False
+    return [
+        ("train", "train", rows.train),
+        ("validation", "train", rows.validation),
+        ("test", "test", _all(images.test)),
+        ("other", "train", left.nonzero()[:, 0]),
+    ]
+
+
+def _all(part: Part) -> Tensor:
+    return torch.arange(len(part))
+
+
+def _ids(part: Part, side: str, rows: Tensor) -> list[str]:
+    """Paths within the set's folder; of images in memory the side and row number."""
+    return [part.names[row] if isinstance(part, FilePart) else f"{side}/{row}" for row in rows.tolist()]
+
+
+def _files(paths: list[Path], preprocessor: ImagePreprocessor) -> tuple[FilePart, dict[str, Any]]:
+    """Those files that can be read, and what is to be said of the others."""
+    looks = look_all(paths)
+    bad = [f"{path} ({seen.problem})" for path, seen in zip(paths, looks, strict=True) if seen.problem]
+    names = tuple(str(path) for path, seen in zip(paths, looks, strict=True) if not seen.problem)
+    if not names:
+        raise DataError(f"expected image files, got {bad[0] if bad else 'none'}")
+    labels = torch.full((len(names),), -1, dtype=torch.int64)
+    info: dict[str, Any] = {"unreadable": len(bad), "unreadable_files": bad[:NAMED]}
+    info["notes"] = [f"{len(bad):,} of {len(paths):,} files cannot be read and are left out"] if bad else []
+    return FilePart(Path(), names, labels, preprocessor.size, preprocessor.channels), info
+
+
+def _contents(
+    run: Run,
+    network: Network,
+    settings: dict[str, Any],
+    features: bool,
+    *,
+    labels: Tensor,
+    numbers: np.ndarray,
+    ids: Sequence[str],
+    info: dict[str, Any],
+) -> Contents:
+    record = run.record
+    listing = hashlib.sha256(json.dumps(list(ids)).encode()).hexdigest()
+    settings = {
+        "what": "extraction",
+        "run": record["key"],
+        "model_sha256": record["model_sha256"],
+        **settings,
+        "features": features,
+        "images": listing[:16],
+    }
+    return Contents(
+        settings,
+        network.preprocessor.classes,
+        labels.numpy().astype(np.int32),
+        numbers,
+        ids,
+        network.weight,
+        network.bias,
+        codes=not network.plain,
+        features=features,
+        info={"run": str(run.path.resolve()), "method": record["recipe"]["method"], "model": record["model"], **info},
+    )
+
+
+def _write(
+    run: Run,
+    network: Network,
+    contents: Contents,
+    source: Source,
+    out: str | Path,
+    batch: int,
+    workers: int,
+    device: Device,
+    progress: bool,
+) -> None:
+    if batch < 1 or workers < 1:
+        raise ConceptError(f"batch and workers must be >= 1, got {batch} and {workers}")
+    n = len(contents.labels)
+    with writing(Path(out), contents) as writer, _bar(n, writer, progress) as advance:
+        jobs = [(k, lambda k=k: source.piece(k * CHUNK, min(n, (k + 1) * CHUNK))) for k in writer.pending]
+        several = workers > 1 and len(jobs) > 1
+        results = (
+            in_processes(run, jobs, batch, contents.features, device, workers)
+            if several
+            else in_order(network, jobs, batch, contents.features)
+        )
+        for chunk, arrays in results:
+            writer.write(chunk, arrays)
+            advance(len(arrays["smooth"]))
+        writer.finish()
+
+
+@contextmanager
+def _bar(images: int, writer: Writer, shown: bool) -> Iterator[Any]:
+    """What tells a bar that so many images are done."""
+    if not shown:
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), "images", TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        before = min(images, max(0, images - len(writer.pending) * CHUNK))
+        task = bar.add_task("", total=images, completed=before)
+        yield lambda done: bar.advance(task, done)

@@ -1,0 +1,158 @@
+"""Thresholds of a plain network: medians, and quantiles that copy the firing rates of other codes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from htaf.concepts import binarise as module
+from htaf.concepts.binarise import binarise, rate_thresholds
+from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_of
+from htaf.concepts.store import Features, open_features
+from htaf.concepts.writing import Contents, writing
+
+N, C, K = 200, 13, 4
+
+
+def values(seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=(N, C)) * rng.uniform(0.5, 3, C) + rng.normal(size=C)).astype(np.float32)
+
+
+def folder(path: Path, features: np.ndarray, parts: np.ndarray | None = None) -> Path:
+    """Features of a plain network on disk: 120 training, 30 validation and 50 test images, in no order."""
+    rng = np.random.default_rng(1)
+    n, c = features.shape
+    if parts is None:
+        parts = rng.permutation(np.repeat([0, 1, 2], [120, 30, 50])).astype(np.uint8)
+    contents = Contents(
+        {"features": str(path)},
+        tuple("abcd"),
+        rng.integers(0, K, n).astype(np.int32),
+        parts,
+        list(map(str, range(n))),
+        rng.normal(size=(K, c)).astype(np.float32),
+        rng.normal(size=K).astype(np.float32),
+        codes=False,
+        features=True,
+        info={"run": "/runs/plain", "method": "relu"},
+    )
+    smooth = (features @ contents.weight.T + contents.bias).argmax(1).astype(np.int32)
+    with writing(path, contents) as writer:
+        writer.write(0, {"features": features, "smooth": smooth})
+        writer.finish()
+    return path
+
+
+def like(rates: np.ndarray, n: int = 300) -> Codes:
+    """Codes whose bits are one for these shares of the training images, and for no others."""
+    bits = np.zeros((2 * n, len(rates)), bool)
+    for j, rate in enumerate(rates):
+        bits[np.random.default_rng(j).permutation(n)[: round(rate * n)], j] = True
+    parts = np.repeat([PARTS.index("train"), PARTS.index("test")], n).astype(np.uint8)
+    return codes_of(bits, np.zeros(2 * n), np.zeros((K, len(rates))), np.zeros(K), parts=parts)
+
+
+def train(path: Path) -> np.ndarray:
+    return np.asarray(open_features(path).parts) == PARTS.index("train")
+
+
+@pytest.mark.parametrize("memory", [1, module.MEMORY])
+def test_the_median_of_each_node_on_the_training_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int
+) -> None:
+    monkeypatch.setattr(module, "MEMORY", memory)
+    monkeypatch.setattr(module, "ROWS", 7 if memory == 1 else module.ROWS)
+    source, x = folder(tmp_path / "f", values()), values()
+    codes = binarise(source, tmp_path / "bm")
+    ordered = np.sort(x[train(source)].astype(np.float64), axis=0)
+    bits = x >= (ordered[59] + ordered[60]) / 2
+    np.testing.assert_array_equal(codes.unpack(), bits)
+    np.testing.assert_array_equal(codes.part("train").unpack().sum(0), 60)
+    features = open_features(source)
+    logits = np.stack([features.weight @ row + features.bias for row in bits.astype(np.float32)])
+    np.testing.assert_array_equal(codes.exact, logits.argmax(1))
+    np.testing.assert_array_equal(codes.smooth, features.smooth)
+    assert set(codes.saturated) == {-1}
+    for name in ("labels", "parts", "weight", "bias"):
+        np.testing.assert_array_equal(getattr(codes, name), getattr(features, name))
+    assert list(codes.ids) == list(features.ids)
+    thresholds = safetensors.numpy.load_file(tmp_path / "bm" / "head.safetensors")["thresholds"]
+    np.testing.assert_array_equal(codes.unpack(), x >= thresholds)
+    assert (codes.info["how"], codes.info["run"], codes.info["method"]) == ("median", "/runs/plain", "relu")
+
+
+def test_a_feature_at_the_median_fires(tmp_path: Path) -> None:
+    x = np.zeros((201, 1), np.float32)
+    x[:100], x[101:] = -1, 1
+    codes = binarise(folder(tmp_path / "f", x, np.zeros(201, np.uint8)), tmp_path / "bm")
+    assert codes.unpack()[:, 0].tolist() == [0] * 100 + [1] * 101
+
+
+def test_rates_are_copied_by_number(tmp_path: Path) -> None:
+    rates = np.linspace(0, 1, C)
+    source = folder(tmp_path / "f", values())
+    codes = binarise(source, tmp_path / "r", "rates", like=like(rates))
+    np.testing.assert_allclose(codes.part("train").unpack().mean(0), rates, atol=0.5 / 120 + 1e-9)
+    assert codes.info["rate_error"] == 0
+    # higher features fire before lower ones
+    x, bits = values()[train(source)], codes.part("train").unpack().astype(bool)
+    for j in range(1, C - 1):
+        assert x[bits[:, j], j].min() > x[~bits[:, j], j].max()
+
+
+def test_rates_are_copied_by_order(tmp_path: Path) -> None:
+    rates = np.random.default_rng(5).permutation(np.linspace(0.1, 0.9, C))
+    source, x = folder(tmp_path / "f", values()), values()
+    codes = binarise(source, tmp_path / "r", "rates", like=like(rates), sorted=True)
+    activity = (x[train(source)] > 0).mean(0)
+    assert len(set(activity)) == C
+    got = codes.part("train").unpack().mean(0)
+    np.testing.assert_allclose(got[np.argsort(activity)], np.sort(rates), atol=0.5 / 120 + 1e-9)
+    other = binarise(source, tmp_path / "n", "rates", like=like(rates))
+    assert not np.array_equal(other.unpack(), codes.unpack())
+
+
+@settings(deadline=None, max_examples=200)
+@given(column=st.lists(st.integers(-3, 3), min_size=1, max_size=12), count=st.integers(0, 12), extra=st.integers(0, 12))
+def test_with_ties_the_nearest_rate_there_is(column: list[int], count: int, extra: int) -> None:
+    n = len(column)
+    x = np.array([column, column[::-1]], np.float32).T
+    wanted = np.array([min(count, n), min(extra, n)])
+    none = np.zeros(n, np.int32)
+    head = np.zeros((1, 2), np.float32), np.zeros(1, np.float32)
+    features = Features(x, ("a",), none, none.astype(np.uint8), [""] * n, *head, none, {})
+    thresholds, achieved = rate_thresholds(features, np.arange(n), wanted)
+    possible = {sum(v >= t for v in column) for t in [*column, np.inf]}
+    for j in range(2):
+        fired = int((x[:, j] >= thresholds[j]).sum())
+        assert fired == achieved[j]
+        assert abs(fired - wanted[j]) == min(abs(p - wanted[j]) for p in possible)
+
+
+def test_what_cannot_be_done(tmp_path: Path) -> None:
+    source = folder(tmp_path / "f", values())
+    some = like(np.full(C, 0.5))
+    with pytest.raises(ConceptError, match="for how='rates'"):
+        binarise(source, tmp_path / "a", "median", like=some)
+    with pytest.raises(ConceptError, match="needs like"):
+        binarise(source, tmp_path / "a", "rates")
+    with pytest.raises(ConceptError, match="expected 13 concepts, as many as features, got 5"):
+        binarise(source, tmp_path / "a", "rates", like=like(np.full(5, 0.5)))
+    with pytest.raises(ConceptError, match="codes to be like, got none"):
+        binarise(source, tmp_path / "a", "rates", like=replace(some, parts=np.full(600, 2, np.uint8)))
+    with pytest.raises(ConceptError, match="expected training images, whose features"):
+        binarise(folder(tmp_path / "g", values(), np.full(N, 2, np.uint8)), tmp_path / "a")
+    codes = binarise(source, tmp_path / "bm")
+    with pytest.raises(ConceptError, match=r"has no features\.npy"):
+        binarise(tmp_path / "bm", tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    np.testing.assert_array_equal(binarise(source, tmp_path / "bm").bits, codes.bits)
+    with pytest.raises(ConceptError, match=r"holds other codes \(how: 'median' there, 'rates' here"):
+        binarise(source, tmp_path / "bm", "rates", like=some)

@@ -1,0 +1,258 @@
+"""`htaf concepts`: from a run to codes, scores, names and edits; bad input as one clear line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from htaf.concepts.fewest_flips import fewest_flips
+from htaf.concepts.intervene import flip
+from htaf.concepts.store import open_codes
+from htaf.data.images import load
+from htaf.runs import open_run
+from made_runs import PLAIN, digits, made_run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, a plain one and one without concepts, on digits."""
+    root, images = tmp_path_factory.mktemp("concepts"), digits()
+    made_run(root / "run", images)
+    made_run(root / "plain", images, PLAIN)
+    made_run(root / "dhn", images, kind="wide_resnet")
+    return root
+
+
+@pytest.fixture
+def codes(htaf, folder: Path) -> Path:
+    """Codes of the run: validation and test images, and the training images."""
+    out = folder / "codes"
+    code, _, err = htaf("concepts", "extract", folder / "run", "--out", out, "--features")
+    assert code == 0, err
+    return out
+
+
+def one_line(err: str) -> str:
+    """The only error line; there must be no traceback."""
+    assert "Traceback" not in err, err
+    lines = [line for line in err.splitlines() if line.startswith("htaf: error:")]
+    assert len(lines) == 1, err
+    return lines[0]
+
+
+def test_help_names_the_verbs_quickly(htaf) -> None:
+    code, out, _ = htaf("concepts", "--help")
+    assert code == 0
+    for verb in ("extract", "binarise", "score", "needed", "name", "flips", "intervene", "edit", "neighbours"):
+        assert verb in out
+    code, out, _ = htaf("--help")
+    assert "concepts" in out
+
+
+def test_extract_says_parts_and_accuracies(htaf, folder: Path, tmp_path: Path) -> None:
+    words = ("concepts", "extract", folder / "run", "--out", tmp_path / "a", "--parts", "test", "other")
+    code, out, err = htaf(*words, "--json", "--batch", 100)
+    assert code == 0, err
+    found, opened = json.loads(out), open_codes(tmp_path / "a")
+    assert [(row["part"], row["images"]) for row in found["parts"]] == [("test", 359), ("other", 538)]
+    test = opened.part("test")
+    assert found["parts"][0]["exact"] == float((test.logits().argmax(1) == test.labels).mean())
+    assert (found["concepts"], found["images"]) == (21, 897)
+    code, out, err = htaf(*words)
+    assert code == 0, err
+    assert "897 images, 21 concepts" in out
+    code, _, err = htaf("concepts", "extract", folder / "run", "--out", tmp_path / "a")
+    assert code == 1
+    assert "holds other codes (" in one_line(err)
+    assert "parts: ['test', 'other'] there" in one_line(err)
+
+
+def test_files_without_labels(htaf, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for i in range(3):
+        Image.fromarray(np.full((9, 9), 50 * i, np.uint8)).save(tmp_path / "in" / f"{i}.png")
+    (tmp_path / "in" / "3.png").touch()
+    words = ("concepts", "extract", folder / "run", "--out", tmp_path / "a", "--files", tmp_path / "in")
+    code, out, err = htaf(*words)
+    assert code == 0, err
+    assert "1 of 4 files cannot be read and are left out" in err
+    assert "3 images, 21 concepts" in out
+    code, out, err = htaf(
+        "concepts", "neighbours", tmp_path / "a", "--image", tmp_path / "in" / "1.png", "-k", 1, "--json"
+    )
+    if code == 0:  # faiss is an extra
+        assert json.loads(out)[0]["class"] is None
+
+
+def test_labelled_images_of_another_folder(htaf, folder: Path, tmp_path: Path) -> None:
+    digit = load("digits")
+    for i in range(100):
+        label = digit.classes[int(digit.test.labels[i])]
+        (tmp_path / "in" / label).mkdir(parents=True, exist_ok=True)
+        pixels = digit.test.batch(torch.tensor([i]))[0, 0].numpy()
+        Image.fromarray(pixels).save(tmp_path / "in" / label / f"{i}.png")
+    words = ("concepts", "extract", folder / "run", "--out", tmp_path / "a", "--data", tmp_path / "in", "--json")
+    code, _, err = htaf(*words)
+    assert code == 1  # folders are read in colour, the digits are grey
+    assert "expected images of [channels, height, width] (1, 8, 8), got (3, 8, 8)" in one_line(err)
+
+
+def test_the_plain_network_binarised(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
+    code, out, err = htaf("concepts", "extract", folder / "plain", "--out", tmp_path / "f", "--json")
+    assert code == 0, err
+    assert all(row["exact"] is None for row in json.loads(out)["parts"])
+    code, out, err = htaf("concepts", "binarise", tmp_path / "f", "--out", tmp_path / "bm")
+    assert code == 0, err
+    np.testing.assert_allclose(open_codes(tmp_path / "bm").part("train").unpack().mean(0), 0.5)
+    words = ("concepts", "binarise", tmp_path / "f", "--out", tmp_path / "rates", "--how", "rates", "--like", codes)
+    code, out, err = htaf(*words, "--sorted", "--json")
+    assert code == 0, err
+    rates = [np.sort(open_codes(path).part("train").unpack().mean(0)) for path in (tmp_path / "rates", codes)]
+    np.testing.assert_allclose(rates[0], rates[1], atol=0.01)
+    code, _, err = htaf("concepts", "score", tmp_path / "f")
+    assert code == 1
+    assert "htaf concepts binarise" in one_line(err)
+    code, out, err = htaf(
+        "concepts", "score", codes, "--baseline", tmp_path / "rates", "--out", tmp_path / "r", "--json"
+    )
+    assert code == 0, err
+    assert set(json.loads(out)["class_specificity"]["baselines"]) == {"rates"}
+    assert json.loads((tmp_path / "r" / "scores.json").read_text()) == json.loads(out)
+
+
+def test_scores_and_needed_concepts(htaf, codes: Path, tmp_path: Path) -> None:
+    code, out, err = htaf("concepts", "score", codes)
+    assert code == 0, err
+    test = open_codes(codes).part("test")
+    assert f"{(test.exact == test.labels).mean():.4f}" in out
+    code, out, err = htaf("concepts", "needed", codes, "--out", tmp_path / "n.json", "--json")
+    assert code == 0, err
+    assert json.loads(out) == json.loads((tmp_path / "n.json").read_text())
+    code, out, err = htaf("concepts", "needed", codes)
+    assert code == 0, err
+    assert "of 21 concepts are needed" in out
+
+
+def test_names_from_a_table(htaf, codes: Path, tmp_path: Path) -> None:
+    opened = open_codes(codes)
+    loops = [1, 0, 0, 0, 0, 0, 1, 0, 1, 1]
+    lines = ["class,loop,straight", *(f"{c},{loops[i]},{i % 2}" for i, c in enumerate(opened.classes))]
+    (tmp_path / "digits.csv").write_text("\n".join(lines) + "\n")
+    words = ("concepts", "name", codes, "--attributes", tmp_path / "digits.csv")
+    code, out, err = htaf(*words, "--out", tmp_path / "names.csv", "--json")
+    assert code == 0, err
+    assert [entry["concept"] for entry in json.loads(out)] == list(range(21))
+    assert (tmp_path / "names.csv").read_text().count("\n") == 22
+    code, out, err = htaf(*words)
+    assert code == 0, err
+    assert "of 21 names verified" in out
+    code, _, err = htaf(*words, "--out", tmp_path / "names.txt")
+    assert code == 2
+    assert ".json or .csv" in one_line(err)
+
+
+def test_flips_reach_the_class(htaf, codes: Path) -> None:
+    opened = open_codes(codes)
+    row = opened.ids.index("test/3")
+    target = opened.classes[(opened.exact[row] + 1) % 10]
+    code, out, err = htaf("concepts", "flips", codes, "--image", "test/3", "--target", target, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["row"], found["target"], found["predicted"]) == (row, target, opened.classes[opened.exact[row]])
+    turned = [entry["concept"] for entry in found["flips"]]
+    assert opened.classes[flip(opened, row, turned).after[0].argmax()] == target
+    assert tuple(turned) == fewest_flips(opened, row, opened.classes.index(target)).concepts
+    assert all(entry["from"] == opened.unpack(slice(row, row + 1))[0, entry["concept"]] for entry in found["flips"])
+    code, out, err = htaf("concepts", "flips", codes, "--image", row, "--target", target)
+    assert code == 0, err
+    assert f"{len(turned)} flips, proven the fewest" in out
+
+
+def test_an_intervention_curve(htaf, codes: Path) -> None:
+    code, out, err = htaf("concepts", "intervene", codes, "--points", 0, 21, "--order", "importance", "--json")
+    assert code == 0, err
+    test = open_codes(codes).part("test")
+    assert json.loads(out)["accuracy"][0] == pytest.approx((test.exact == test.labels).mean())
+    code, out, err = htaf("concepts", "intervene", codes, "--seeds", 2)
+    assert code == 0, err
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("│")] == [
+        "0",
+        "1",
+        "2",
+        "4",
+        "8",
+        "16",
+        "21",
+    ]
+
+
+def test_an_edited_run(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
+    opened = open_codes(codes)
+    off = [f"{k}:{c}" for k in (3, 4) for c in range(10)]
+    code, out, err = htaf("concepts", "edit", folder / "run", "--off", *off, "--out", tmp_path / "e", "--json")
+    assert code == 0, err
+    weight = opened.weight.copy()
+    weight[3:5, :10] = 0
+    test = opened.part("test")
+    accuracy = float(((test.unpack() @ weight.T + opened.bias).argmax(1) == test.labels).mean())
+    assert json.loads(out)["metrics"]["exact"]["test"]["accuracy"] == pytest.approx(accuracy)
+    assert (opened.exact != (opened.unpack() @ weight.T + opened.bias).argmax(1)).any()
+    head = open_run(tmp_path / "e").model().state_dict()["head.weight"].numpy()
+    np.testing.assert_array_equal(head, weight)
+    code, out, err = htaf("concepts", "edit", folder / "run", "--off", *off, "--out", tmp_path / "e")
+    assert code == 0, err
+    assert f"{accuracy:.4f}" in out
+
+
+def test_neighbours(htaf, codes: Path) -> None:
+    pytest.importorskip("faiss")
+    opened = open_codes(codes)
+    row = opened.ids.index("test/3")
+    code, out, err = htaf("concepts", "neighbours", codes, "--image", "test/3", "-k", "4", "--json")
+    assert code == 0, err
+    bits = opened.unpack()
+    expected = np.sort(np.delete((bits != bits[row]).sum(1), row))[:4]
+    assert [entry["distance"] for entry in json.loads(out)] == expected.tolist()
+    code, out, _ = htaf("concepts", "neighbours", codes, "--image", row)
+    assert code == 0
+    assert len([line for line in out.splitlines() if line.startswith("│")]) == 10
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("extract", "{}/dhn", "--out", "{}/x"), 1, "expected a run with concepts, as `htaf train icbm` makes it"),
+        (("extract", "{}/run", "--out", "{}/x", "--batch", "0"), 2, "--batch and --workers must be >= 1"),
+        (("extract", "{}/run", "--out", "{}/x", "--parts", "test", "--data", "digits"), 2, "expected one of --data"),
+        (("extract", "{}/run", "--out", "{}/run"), 1, "expected a new or empty folder"),
+        (("extract", "{}/nothing", "--out", "{}/x"), 1, "expected a run folder"),
+        (("extract", "{}/run", "--out", "{}/x", "--files", "{}/nothing"), 1, "expected an image file or a folder"),
+        (("binarise", "{}/codes", "--out", "{}/x", "--how", "rates"), 2, "expected --like with --how rates"),
+        (("binarise", "{}/codes", "--out", "{}/x", "--sorted"), 2, "--sorted only there"),
+        (("score", "{}/run"), 1, "expected a folder of codes with concepts.json, found none"),
+        (("score", "{}/codes", "--part", "other"), 1, "part 'other'"),
+        (("score", "{}/codes", "--baseline", "{}/codes", "{}/codes"), 2, "folders of different names"),
+        (("needed", "{}/codes", "--seed", "-1"), 2, "--seed must be >= 0"),
+        (("flips", "{}/codes", "--image", "nope"), 2, "expected the id of an image or a row below 1,259, got 'nope'"),
+        (("flips", "{}/codes", "--image", "9999"), 2, "got '9999'"),
+        (("flips", "{}/codes", "--image", "0", "--target", "cat"), 2, "expected a class or a number below 10"),
+        (("edit", "{}/run", "--off", "3", "--out", "{}/x"), 2, "expected CLASS:CONCEPT"),
+        (("edit", "{}/run", "--off", "cat:3", "--out", "{}/x"), 1, "cat"),
+        (("edit", "{}/run", "--off", "3:99", "--out", "{}/x"), 1, "99"),
+        (("intervene", "{}/codes", "--points", "99"), 1, "expected points in 0 to 21"),
+        (("name", "{}/codes", "--attributes", "birds"), 1, "'birds': expected"),
+        (("neighbours", "{}/codes", "--image", "0", "-k", "0"), 1, "expected k from 1"),
+    ],
+)
+def test_bad_use_is_one_line(htaf, folder: Path, codes: Path, words: tuple[str, ...], code: int, message: str) -> None:
+    if words[0] == "neighbours":
+        pytest.importorskip("faiss")
+    got, _, err = htaf("concepts", *(word.format(folder) for word in words))
+    assert message in one_line(err)
+    assert got == code
+    assert not (folder / "x").exists()
