@@ -8,11 +8,20 @@ to choose. BM is the plain network with its features cut at their medians. The p
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+from htaf._console import plain_errors
+from htaf.data.images import Images
+from htaf.runs import Run, open_run, to_json
 from htaf.training.plan import Grid, Plan, Source
 from htaf.training.recipe import Recipe
 from htaf.training.recipes import image_recipe
+from htaf.training.study import data_of, run_study
+from htaf_paper.icbm_report import write
+from htaf_paper.icbm_scores import measure, measure_median
 
 # at most four candidates a method: fields that go together share a key
 METHODS: dict[str, Grid] = {
@@ -82,3 +91,57 @@ def cub_resnet() -> Plan:
 def plans() -> tuple[Plan, ...]:
     """All three."""
     return cifar10_wide_resnet(), cifar10_resnet(), cub_resnet()
+
+
+def networks(report: dict[str, Any], folder: Path) -> dict[str, list[Run]]:
+    """The kept run folders of a study, by method, in the order of the seeds."""
+    there = [open_run(path) for path in sorted((folder / "runs").iterdir())]
+    found: dict[str, list[Run]] = {}
+    for row in report["rows"]:
+        own = [run for run in there if to_json(run.record["recipe"]) == to_json(row["recipe"])]
+        found[row["method"]] = sorted(own, key=lambda run: run.record["seed"])
+    return found
+
+
+def table(out: Path, chosen: tuple[Plan, ...], *, data_dir: str | None, workers: int, threads: int) -> Path:
+    """Train what is not there yet, measure it, write the report; goes on where it was."""
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    studies: dict[str, dict[str, Any]] = {}
+    for one in chosen:
+        folder = out / one.name
+        studies[one.name] = run_study(
+            one, folder, data_dir=data_dir, workers=workers, threads=threads, progress=True, keep_runs=True
+        )
+        runs, images = networks(studies[one.name], folder), data_of(one.sources[0], False, data_dir)
+        assert isinstance(images, Images)
+        found[one.name] = {method: [] for method in ("htaf", "ste", "ss", "bm")}
+        for seed, plain in enumerate(runs.pop("relu")):
+            for method, own in runs.items():
+                found[one.name][method].append(measure(own[seed], images, plain, folder))
+            found[one.name]["bm"].append(measure_median(plain, images, folder))
+            print(f"{one.name}: seed {seed} measured", flush=True)
+    return write(found, studies, {one.name: _paper(one) for one in chosen}, out)
+
+
+def _paper(one: Plan) -> dict[str, float]:
+    return PAPER[one.base.backbone, one.sources[0].label]
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m htaf_paper.icbm", description="ICBMs, reduced to two cores.")
+    names = [one.name for one in plans()]
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results; goes on where it stopped")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="which of the studies")
+    parser.add_argument("--data-dir", help="folder of the data sets (else HTAF_DATA or a download)")
+    parser.add_argument("--workers", type=int, default=1, help="processes that train")
+    parser.add_argument("--threads", type=int, default=1, help="of each")
+    given = parser.parse_args()
+    chosen = tuple(one for one in plans() if one.name in given.only)
+    with plain_errors():
+        path = table(given.out, chosen, data_dir=given.data_dir, workers=given.workers, threads=given.threads)
+    print(path.read_text(), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, get_args
@@ -13,7 +12,7 @@ from torch import nn
 from htaf import surrogates
 from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
 from htaf.models.bireal import BiRealNet
-from htaf.models.icbm import ICBM, timm_backbone, transformers_backbone
+from htaf.models.icbm import ICBM, timm_backbone, transformers_backbone, transformers_config
 from htaf.models.mlp import MLP
 from htaf.models.resnet import ResNet
 from htaf.models.sew_resnet import SEWResNet
@@ -108,14 +107,7 @@ def backbone_description(name: str, fields: dict[str, Any]) -> dict[str, Any]:
         return {"kind": name, **{field: fields[field] for field in _OWN[name]}}
     if not name.startswith(_TRANSFORMERS):
         return {"kind": "timm", "name": name}
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(name.removeprefix(_TRANSFORMERS))
-    except (OSError, ValueError) as error:
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"backbone {name}: {line}") from None
-    return {"kind": "transformers", "config": json.loads(config.to_json_string(use_diff=False))}
+    return {"kind": "transformers", "config": transformers_config(name.removeprefix(_TRANSFORMERS))}
 
 
 def backbone(description: dict[str, Any], in_channels: int, size: tuple[int, int]) -> nn.Module:

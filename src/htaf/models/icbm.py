@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, final
@@ -179,6 +181,14 @@ def _features(backbone: nn.Module, example: Tensor) -> int:
             module.training = mode
 
 
+def _import(name: str) -> Any:
+    """A library that only some backbones need."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ValueError(f"this backbone needs {name}: pip install 'htaf[backbones]' ({error})") from None
+
+
 def timm_backbone(
     name: str, in_channels: int, size: tuple[int, int], options: Mapping[str, Any], *, pretrained: bool = False
 ) -> nn.Module:
@@ -187,8 +197,7 @@ def timm_backbone(
     Raises:
         ValueError: no such model, or options that it does not take.
     """
-    import timm
-
+    timm = _import("timm")
     if not timm.is_model(name):
         near = ", ".join(timm.list_models(f"*{name}*")[:5])
         raise ValueError(f"expected the name of a timm model, got {name!r}" + (f"; near it: {near}" if near else ""))
@@ -219,6 +228,19 @@ class TransformersFeatures(nn.Module):
         return output.pooler_output.flatten(1)
 
 
+def transformers_config(name: str) -> dict[str, Any]:
+    """The configuration of a model of transformers as plain JSON values, by its name on the hub or its folder.
+
+    Raises:
+        ValueError: no such model.
+    """
+    try:
+        config = _import("transformers").AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"expected an image model of transformers, got {name!r:.80}: {error}") from None
+    return json.loads(config.to_json_string(use_diff=False))
+
+
 def transformers_backbone(
     model: str | Path | Any, size: int | tuple[int, int] | None, *, pretrained: bool
 ) -> TransformersFeatures:
@@ -229,35 +251,26 @@ def transformers_backbone(
         size: of the images; None: the configuration's. Other sizes than a pretrained ViT's are an error.
         pretrained: take the weights, from the hub or the folder.
     """
-    from transformers import AutoConfig, AutoModel, PretrainedConfig
-
+    library = _import("transformers")
+    given = isinstance(model, (Mapping, library.PretrainedConfig))
     try:
         if isinstance(model, Mapping):
             content = dict(model)
-            config: Any = AutoConfig.for_model(content.pop("model_type"), **content)
+            config: Any = library.AutoConfig.for_model(content.pop("model_type"), **content)
         else:
-            config = model if isinstance(model, PretrainedConfig) else AutoConfig.from_pretrained(str(model))
+            config = model if given else library.AutoConfig.from_pretrained(str(model))
+        stored = getattr(config, "image_size", None) or 224
+        own = (stored, stored) if isinstance(stored, int) else (int(stored[0]), int(stored[1]))
+        wanted = own if size is None else (size, size) if isinstance(size, int) else (size[0], size[1])
+        if wanted != own and hasattr(config, "image_size"):
+            if pretrained and not given:
+                shown = f"{own[0]} x {own[1]} pixels, got {wanted[0]} x {wanted[1]}"
+                raise ValueError(f"its weights are for images of {shown}")
+            config.image_size = wanted if wanted[0] != wanted[1] else wanted[0]
+        weights = library.AutoModel.from_pretrained(str(model)) if pretrained and not given else None
+        network: Any = library.AutoModel.from_config(config) if weights is None else weights
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(f"expected an image model of transformers, got {model!r:.80}: {error}") from None
-    stored = getattr(config, "image_size", None) or 224
-    own = (stored, stored) if isinstance(stored, int) else (int(stored[0]), int(stored[1]))
-    wanted = own if size is None else (size, size) if isinstance(size, int) else (size[0], size[1])
-    weights = pretrained and not isinstance(model, (Mapping, PretrainedConfig))
-    if wanted != own and hasattr(config, "image_size"):
-        if weights:
-            raise ValueError(
-                f"{model} was trained on images of {own[0]} x {own[1]} pixels, got {wanted[0]} x {wanted[1]}"
-            )
-        config.image_size = wanted if wanted[0] != wanted[1] else wanted[0]
-    try:
-        network: Any = AutoModel.from_pretrained(str(model)) if weights else AutoModel.from_config(config)
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"expected an image model of transformers, got {model!r:.80}: {error}") from None
-    pooler = getattr(network, "pooler", None)
-    if (
-        isinstance(pooler, nn.Module)
-        and any(True for _ in pooler.parameters())
-        and hasattr(network, "add_pooling_layer")
-    ):
-        network.pooler = None
+    if isinstance(getattr(getattr(network, "pooler", None), "dense", None), nn.Linear):
+        network.pooler = None  # a ViT's: a layer for the CLS token that nothing here reads
     return TransformersFeatures(network.float(), wanted, getattr(config, "num_channels", 3))

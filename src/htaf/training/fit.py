@@ -49,6 +49,14 @@ from htaf.training.pretrained import fingerprint, start_from
 from htaf.training.problems import Data, Problem, data_identity, problem, supervision
 from htaf.training.recipe import Recipe
 
+# loaders that index tensors need no workers; what is logged is the mean over all processes; a backbone may be frozen
+_EXPECTED = (
+    ".*does not have many workers.*",
+    ".*LeafSpec.*",
+    ".*It is recommended to use `self.log.*",
+    ".*in eval mode at the start of training.*",
+)
+
 
 @dataclass(frozen=True)
 class _Options:
@@ -220,7 +228,7 @@ def _written(train: _Prepared, net: nn.Module, record: dict[str, Any], source: M
         "rows": {n: len(part) for n, part in {"train": posed.train, **posed.measured()}.items()},
         "parameters": sum(p.numel() for p in net.parameters()),
         "source": dict(source or {}),
-        "notes": [*posed.notes, *_pair_notes(net, recipe), *history.notes],
+        "notes": [*posed.notes, *_start_notes(recipe), *_pair_notes(net, recipe), *history.notes],
         "best_epoch": history.best_epoch,
         "epochs_run": len(history.rows),
         "device": history.device,
@@ -286,8 +294,7 @@ def _train(train: _Prepared, net: nn.Module, number: int) -> None:
     interrupt = signal.getsignal(signal.SIGINT)
     try:
         with warnings.catch_warnings():
-            # loaders that index tensors need no workers, and what is logged is the mean over all processes already
-            for known in (".*does not have many workers.*", ".*LeafSpec.*", ".*It is recommended to use `self.log.*"):
+            for known in _EXPECTED:
                 warnings.filterwarnings("ignore", message=known)
             with torch.random.fork_rng(enabled=module.draws):
                 trainer.fit(module, *parts, ckpt_path=start, weights_only=True)
@@ -306,6 +313,11 @@ def _train(train: _Prepared, net: nn.Module, number: int) -> None:
         raise
     finally:
         close(trainer.loggers)
+
+
+def _start_notes(recipe: Recipe) -> list[str]:
+    """Where the first weights came from."""
+    return [f"the backbone started from {recipe.pretrained}"] if recipe.pretrained else []
 
 
 def _pair_notes(net: nn.Module, recipe: Recipe) -> list[str]:

@@ -275,7 +275,10 @@ class Recipe:
             unused |= {"concept_norm"} if self.method == "relu" else set()
         if self.family == "mlp":
             unused |= {f.name for f in fields_of(self) if f.name in _LATER and getattr(self, f.name) == f.default}
-        return {k: v for k, v in asdict(self).items() if k not in unused}
+        kept = {k: v for k, v in asdict(self).items() if k not in unused}
+        if kept.get("pretrained", "") not in ("", "hub"):  # what the file holds counts, not where it lies
+            kept["pretrained"] = "file"
+        return kept
 
 
 def _others(fields: dict[str, tuple[str, ...]], chosen: str) -> set[str]:

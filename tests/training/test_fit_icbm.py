@@ -1,0 +1,230 @@
+"""Trainings of implicit concept bottleneck models on the bundled digits: backbones, baselines, first weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from htaf.activations import Heaviside
+from htaf.data.attributes import Attributes
+from htaf.data.images import Images, load
+from htaf.models.build import build
+from htaf.models.icbm import ICBM
+from htaf.runs import Run, RunError, open_run
+from htaf.training.fit import fit, run_identity
+from htaf.training.module import Training, TrainingError
+from htaf.training.plan import Plan, Source
+from htaf.training.problems import problem, supervision
+from htaf.training.recipe import Recipe
+from htaf.training.recipes import image_recipe
+from htaf.training.study import run_path, run_study
+
+
+def recipe(**changes: Any) -> Recipe:
+    small = {"epochs": 2, "batch_size": 50, "train_images": 200, "validation_images": 100, "precision": "float32"}
+    return dataclasses.replace(image_recipe("icbm", "reduced"), **{**small, "depth": 10, **changes})
+
+
+@pytest.fixture(scope="module")
+def digits() -> Images:
+    return load("digits")
+
+
+@pytest.fixture(scope="module")
+def table(digits: Images) -> Attributes:
+    """Ten classes, the four binary digits of each."""
+    bits = [[float(number >> place & 1) for place in range(4)] for number in range(10)]
+    return Attributes(tuple("abcd"), digits.classes, np.array(bits, dtype=np.float32))
+
+
+@pytest.fixture(scope="module")
+def runs(digits: Images, tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("runs")
+
+    @functools.cache
+    def made(method: str = "htaf") -> Run:
+        return fit(recipe(method=method), digits, folder / method, source={"name": "digits"})
+
+    return made
+
+
+@pytest.mark.parametrize("method", ["htaf", "ste", "ss", "relu"])
+def test_every_method_trains_and_is_read_back(runs, method: str) -> None:
+    run = open_run(runs(method).path)
+    smooth, exact = run.model(exact=False), run.model()
+    assert isinstance(smooth, ICBM)
+    assert isinstance(exact, ICBM)
+    assert smooth.size == 64
+    assert isinstance(exact.act, Heaviside if method != "relu" else nn.Identity)
+    assert (run.record["metrics"]["exact"] is None) is (method == "relu")
+    shown = [layer["path"] for layer in run.record["layers"]]
+    assert ("act" in shown) is (method != "relu")
+    assert len(run.predict_images([])) == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"backbone": "resnet", "depth": 18, "width": 4, "concepts": 24},
+        {"backbone": "vit_tiny_patch16_224", "augment": "none", "train_images": 50, "epochs": 1},
+        {"freeze": True, "concept_norm": "batch"},
+    ],
+)
+def test_backbones(digits: Images, changes: dict[str, Any], tmp_path: Path) -> None:
+    if "vit" in changes.get("backbone", ""):
+        digits = dataclasses.replace(digits, train=enlarged(digits.train), test=enlarged(digits.test))
+    chosen = recipe(**changes)
+    run = fit(chosen, digits, tmp_path / "run")
+    model = open_run(run.path).model()
+    assert isinstance(model, ICBM)
+    assert model.size == (changes.get("concepts") or {"vit_tiny_patch16_224": 192}.get(chosen.backbone, 64))
+    if chosen.freeze:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            first = build(run.record["model"])
+        assert isinstance(first, ICBM)
+        for key, value in first.backbone.state_dict().items():
+            assert torch.equal(value, model.backbone.state_dict()[key]), key
+        assert not torch.equal(first.head.weight, model.head.weight)
+
+
+def enlarged(part: Any) -> Any:
+    """Digits of 32 x 32, a multiple of the patches."""
+    return dataclasses.replace(part, pixels=part.pixels.repeat_interleave(4, 2).repeat_interleave(4, 3))
+
+
+def test_backbones_of_a_run_or_file_are_the_start(runs, digits: Images, tmp_path: Path) -> None:
+    before = runs("relu")
+    run = fit(recipe(pretrained=str(before.path), freeze=True), digits, tmp_path / "a")
+    frozen = run.model(exact=False)
+    assert isinstance(frozen, ICBM)
+    theirs = before.model().backbone.state_dict()
+    for key, value in frozen.backbone.state_dict().items():
+        assert torch.equal(value, theirs[key])
+    file = tmp_path / "moved.safetensors"
+    file.write_bytes((before.path / "model.safetensors").read_bytes())
+    assert run.record["key"] == fit(recipe(pretrained=str(file), freeze=True), digits, tmp_path / "a").record["key"]
+    # what it holds counts, not where it lies: the name is kept as a note only
+    other = tmp_path / "other.safetensors"
+    other.write_bytes((runs("ste").path / "model.safetensors").read_bytes())
+    with pytest.raises(RunError, match="pretrained_sha256"):
+        fit(recipe(pretrained=str(other), freeze=True), digits, tmp_path / "a")
+
+
+def test_first_weights_that_cannot_be_used(runs, digits: Images, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"weights of another architecture: .* of another shape"):
+        fit(recipe(pretrained=str(runs("relu").path), width=2), digits, tmp_path / "a")
+    with pytest.raises(TrainingError, match="expected a file of weights or a run folder"):
+        fit(recipe(pretrained=str(tmp_path / "none")), digits, tmp_path / "b")
+    with pytest.raises(TrainingError, match="expected the name of a timm model, got 'resnet_18'"):
+        fit(recipe(backbone="resnet_18"), digits, tmp_path / "c")
+
+
+def test_learning_rate_of_the_backbone(digits: Images) -> None:
+    chosen = recipe(backbone_lr=0.25)
+    posed = problem(chosen, digits, 0, "random")
+    module = Training(build(chosen.model(posed.inputs, posed.outputs)), chosen, "classification", steps=10)
+    optimizer = module.configure_optimizers()["optimizer"]
+    highest = [group["max_lr"] for group in optimizer.param_groups]
+    assert highest == pytest.approx([0.1, 0.025])
+    assert len(optimizer.param_groups[1]["params"]) == len(list(module.net.backbone.parameters()))  # pyright: ignore
+    assert sum(len(g["params"]) for g in optimizer.param_groups) == len(list(module.net.parameters()))
+
+
+@pytest.mark.parametrize("bottleneck", ["joint", "sequential", "independent"])
+@pytest.mark.parametrize("method", ["relu", "htaf"])
+def test_supervised_bottlenecks(
+    digits: Images, table: Attributes, bottleneck: Any, method: Any, tmp_path: Path
+) -> None:
+    """By hand: the loss, and which gradients it has."""
+    chosen = recipe(bottleneck=bottleneck, method=method, concept_weight=0.5)
+    posed = problem(chosen, digits, 0, "random", attributes=table)
+    net = build(chosen.model(posed.inputs, posed.outputs))
+    assert isinstance(net, ICBM)
+    assert net.size == 4
+    module = Training(net, chosen, "classification", steps=10, attributes=posed.attributes)
+    x, y = posed.train[torch.arange(20), 0]
+    net.eval()
+    truth = torch.from_numpy(table.values)[y]
+    z = net.pre_activations(x)
+    concept = torch.stack([F.softplus(z) - truth * z]).sum(2).mean()
+    seen = truth if bottleneck == "independent" else net.act(z)
+    expected = F.cross_entropy(net.head(seen), y) + 0.5 * concept
+    got = module.objective(x, y)
+    torch.testing.assert_close(got, expected)
+    concept_only = torch.autograd.grad(0.5 * concept, net.projection.weight)[0]
+    whole = torch.autograd.grad(got, net.projection.weight)[0]
+    assert torch.allclose(whole, concept_only, atol=1e-6) is (bottleneck != "joint")
+
+
+def test_supervised_run(digits: Images, table: Attributes, tmp_path: Path) -> None:
+    chosen = recipe(bottleneck="independent", method="relu", epochs=6, concept_weight=1.0)
+    run = fit(chosen, digits, tmp_path / "a", attributes=table)
+    model = open_run(run.path).model()
+    assert isinstance(model.act, nn.Sigmoid)
+    x, y = problem(recipe(), digits, 0, "random").validation[torch.arange(100), 0]
+    with torch.no_grad():
+        right = ((model.pre_activations(x) >= 0) == (torch.from_numpy(table.values)[y] == 1)).float().mean()
+    assert right > 0.8  # 0.57 of these bits are 0
+    changed = dataclasses.replace(table, values=1 - table.values)
+    with pytest.raises(RunError, match="attributes"):
+        fit(chosen, digits, tmp_path / "a", attributes=changed)
+
+
+@pytest.mark.data
+def test_cub_has_112_attributes(data_dir: Path) -> None:
+    chosen = supervision(recipe(bottleneck="joint"), str(data_dir))
+    assert chosen is not None
+    assert len(chosen.names) == 112
+    assert supervision(recipe()) is None
+
+
+def test_identity_holds_what_is_read(digits: Images) -> None:
+    def key(**changes: Any) -> str:
+        return str(run_identity(recipe(**changes), digits, 0, "random"))
+
+    assert key() == key(stem="imagenet")  # of resnet only
+    assert key() == key(concept_weight=3.0)  # of supervised bottlenecks only
+    assert key(backbone="resnet18") == key(backbone="resnet18", width=5)
+    assert len({key(), key(concepts=5), key(freeze=True), key(backbone_lr=0.5), key(bottleneck="joint")}) == 5
+    assert "backbone" not in image_recipe("dhn", "reduced").identity()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"depth": 18}, "depth for wide_resnet must be 6 n"),
+        ({"backbone": "resnet", "depth": 50}, r"depth for resnet must be one of \(18, 34\), got 50"),
+        ({"pretrained": "hub"}, "pretrained must be a path"),
+        ({"bottleneck": "joint", "concepts": 3}, "concepts must be 0 for bottleneck joint"),
+        ({"concepts": -1}, "concepts must be >= 0"),
+        ({"backbone_lr": 0.0}, "backbone_lr must be > 0"),
+        ({"backbone": ""}, "backbone must be the name"),
+    ],
+)
+def test_bad_recipes(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        recipe(**changes)
+
+
+def test_a_study_keeps_its_networks(digits: Images, tmp_path: Path) -> None:
+    base = recipe(epochs=1)
+    plan = Plan(
+        "keep", (Source("digits"),), {"htaf": {"lr": (0.1,)}}, base=base, candidates=1, splits=2, search_epochs=1
+    )
+    report = run_study(plan, tmp_path, keep_runs=True)
+    folders = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    cells = sorted(path.stem for path in (tmp_path / "cells").iterdir())
+    assert len(folders) == 2
+    assert set(folders) < set(cells)
+    assert isinstance(open_run(run_path(tmp_path, folders[0])).model(), ICBM)
+    (tmp_path / "cells" / f"{folders[0]}.json").unlink()  # killed between the two writes
+    assert run_study(plan, tmp_path, keep_runs=True)["rows"] == report["rows"]
