@@ -1,0 +1,103 @@
+"""How often bits are set: by class, in pairs, over any number of images.
+
+Everything here streams: a part of the rows is read, turned on its side (one row of bits a concept) and counted by
+`htaf.functional.count_common_bits`, so that memory does not grow with the number of images. Counts are exact integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int32, Int64, UInt8
+
+from htaf.concepts.codes import Codes, ConceptError
+from htaf.functional import count_common_bits, transpose_bits
+
+CHUNK = 65_536  # images at once, a multiple of 8: 4 MiB of 512 concepts
+
+
+def class_counts(codes: Codes) -> Int64[np.ndarray, "concepts classes"]:
+    """How many images of class k have bit c: int64 [C, K]. Images without a label are not counted.
+
+    Raises:
+        ConceptError: a label that is no class.
+    """
+    _check(codes)
+    counts = np.zeros((codes.concepts, len(codes.classes)), dtype=np.int64)
+    for start, columns in _columns(codes):
+        members = _members(codes.labels[start : start + CHUNK], len(codes.classes))
+        counts += count_common_bits(columns, members).numpy()
+    return counts
+
+
+def class_sizes(codes: Codes) -> Int64[np.ndarray, " classes"]:
+    """How many images each class has: int64 [K]. Images without a label are not counted.
+
+    Raises:
+        ConceptError: a label that is no class.
+    """
+    _check(codes)
+    return np.bincount(codes.labels[codes.labels >= 0], minlength=len(codes.classes)).astype(np.int64)
+
+
+def pair_counts(codes: Codes) -> Int64[np.ndarray, "concepts concepts"]:
+    """How many images, labelled or not, have both bits: int64 [C, C]. The diagonal counts single bits.
+
+    Raises:
+        ConceptError: a label that is no class.
+    """
+    _check(codes)
+    counts = np.zeros((codes.concepts, codes.concepts), dtype=np.int64)
+    for _, columns in _columns(codes):
+        counts += count_common_bits(columns, columns).numpy()
+    return counts
+
+
+def proportions(codes: Codes) -> Float64[np.ndarray, "concepts classes"]:
+    """Share of the images of class k that have bit c: float64 [C, K], nan for a class without images.
+
+    Raises:
+        ConceptError: a label that is no class.
+    """
+    return shares(class_counts(codes), class_sizes(codes))
+
+
+def shares(
+    counts: Int64[np.ndarray, "concepts classes"], sizes: Int64[np.ndarray, " classes"]
+) -> Float64[np.ndarray, "concepts classes"]:
+    """counts / sizes, nan for a class without images: `proportions` for those who have the counts."""
+    return counts / np.where(sizes > 0, sizes, np.nan)
+
+
+def _check(codes: Codes) -> None:
+    expected = (len(codes.labels), (codes.concepts + 7) // 8)
+    if codes.bits.shape != expected:
+        raise ConceptError(
+            f"expected bits of shape {expected} for {len(codes.labels)} labels and {codes.concepts} concepts, "
+            f"got {codes.bits.shape}"
+        )
+    wrong = codes.labels[(codes.labels < -1) | (codes.labels >= len(codes.classes))]
+    if len(wrong):
+        raise ConceptError(
+            f"expected labels from 0 to {len(codes.classes) - 1}, or -1 for none, "
+            f"got {sorted(set(wrong[:1000].tolist()))[:5]}"
+        )
+
+
+def _columns(codes: Codes) -> Iterator[tuple[int, torch.Tensor]]:
+    """The first row of each part, and its bits on their side: uint8 [C, ceil(rows / 8)]."""
+    for start in range(0, len(codes.bits), CHUNK):
+        rows = np.array(codes.bits[start : start + CHUNK])  # a copy: a memory map may be read-only, a tensor never is
+        yield start, transpose_bits(torch.from_numpy(rows), codes.concepts)
+
+
+def _members(labels: Int32[np.ndarray, " images"], classes: int) -> torch.Tensor:
+    """uint8 [K, ceil(images / 8)]: bit n of row k is set where image n has label k."""
+    members: UInt8[np.ndarray, "classes bytes"] = np.zeros((classes, (len(labels) + 7) // 8), dtype=np.uint8)
+    for place in range(8):
+        ours = labels[place::8]
+        labelled = np.flatnonzero(ours >= 0)
+        members[ours[labelled], labelled] |= np.uint8(1 << place)  # each byte at most once, as n // 8 differs
+    return torch.from_numpy(members)

@@ -1,0 +1,187 @@
+"""Linear heads on a few of the concepts, fitted by multinomial logistic regression."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Float64, Int32, Int64
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+
+from htaf.concepts.codes import Codes, ConceptError
+from htaf.concepts.completeness import CHUNK, by_importance
+from htaf.concepts.counts import pair_counts
+from htaf.concepts.scores import labelled
+
+CAP = 50_000  # images that a head is fitted to
+STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4)
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """A linear head: weight float64 [K, kept], bias float64 [K]."""
+
+    weight: Float64[np.ndarray, "classes kept"]
+    bias: Float64[np.ndarray, " classes"]
+
+
+class Fit:
+    """Fits heads to a training part. Bits are centred, which halves the steps of the solver; the bias takes it back."""
+
+    def __init__(self, train: Codes, means: Float64[np.ndarray, " concepts"], cap: int, seed: int) -> None:
+        if cap < 1:
+            raise ConceptError(f"cap must be >= 1, got {cap}")
+        self.classes, self.means = len(train.classes), means
+        rows = _balanced(train.labels, cap, seed)
+        self.labels: Int32[np.ndarray, " images"] = np.asarray(train.labels)[rows]
+        self.values: Float32[np.ndarray, "images concepts"] = train.unpack(rows).astype(np.float32)
+        self.values -= means.astype(np.float32)
+        self.present = np.unique(self.labels)
+
+    def head(self, kept: Int64[np.ndarray, " kept"], strength: float, start: Head | None = None) -> Head:
+        """Multinomial logistic regression; a class without training images is never predicted."""
+        if len(self.present) == 1 or not len(kept):
+            return self._constant(len(kept))
+        two = len(self.present) == 2
+        solver: Any = LogisticRegression(
+            C=1 / (strength * len(self.labels)), max_iter=300, warm_start=start is not None
+        )
+        if start is not None:
+            weight, bias = start.weight[self.present], (start.bias + start.weight @ self.means[kept])[self.present]
+            solver.coef_ = (weight[1:] - weight[:1] if two else weight).astype(np.float32)
+            solver.intercept_ = (bias[1:] - bias[:1] if two else bias).astype(np.float32)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # what counts is the accuracy measured afterwards
+            solver.fit(self.values[:, kept], self.labels)
+        weight, bias = solver.coef_.astype(np.float64), solver.intercept_.astype(np.float64)
+        if two:
+            weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+        result = self._constant(len(kept))
+        result.weight[self.present] = weight
+        result.bias[self.present] = bias - weight @ self.means[kept]
+        return self._absent_last(result)
+
+    def _constant(self, concepts: int) -> Head:
+        share = np.bincount(self.labels, minlength=self.classes) / len(self.labels)
+        head = Head(np.zeros((self.classes, concepts)), np.log(np.maximum(share, 1 / len(self.labels))))
+        return self._absent_last(head)
+
+    def _absent_last(self, head: Head) -> Head:
+        absent = np.setdiff1d(np.arange(self.classes), self.present)
+        lowest = (head.bias - np.abs(head.weight).sum(1))[self.present].min()
+        head.bias[absent] = lowest - 1
+        return head
+
+    def among(
+        self, kept: Int64[np.ndarray, " kept"], head: Head, places: Int64[np.ndarray, " fewer"], strength: float
+    ) -> tuple[Int64[np.ndarray, " fewer"], Head]:
+        """Some of the concepts of a head, and a head fitted to them from where it stands: places in `kept`."""
+        places = np.sort(places)
+        out = np.setdiff1d(np.arange(len(kept)), places)
+        shifted = head.bias + head.weight[:, out] @ self.means[kept[out]]
+        return kept[places], self.head(kept[places], strength, Head(head.weight[:, places], shifted))
+
+    def without(
+        self, kept: Int64[np.ndarray, " kept"], head: Head, drop: int, strength: float
+    ) -> tuple[Int64[np.ndarray, " fewer"], Head]:
+        """The concepts but for the least important under a head, and the head fitted to them."""
+        return self.among(kept, head, by_importance(head.weight, self.means[kept])[: len(kept) - drop], strength)
+
+    def choose(self, kept: Int64[np.ndarray, " kept"], validation: Codes) -> tuple[float, Head]:
+        """The L2 strength of best validation accuracy, the strongest of equals, and its head."""
+        tried, head = [], None
+        for strength in STRENGTHS:
+            head = self.head(kept, strength, head)
+            tried.append((accuracy_of(validation, kept, head), strength, head))
+        _, strength, head = max(tried, key=lambda row: row[0])  # the first of equals
+        return strength, head
+
+
+def refitted(
+    codes: Codes, kept: Sequence[int] | np.ndarray, *, strength: float = 1e-3, cap: int = CAP, seed: int = 0
+) -> Codes:
+    """The codes of a few concepts with a logistic head fitted to the training part.
+
+    Args:
+        codes: with a labelled training part.
+        kept: concept numbers; they keep their order.
+        strength: of the L2 penalty, strength / 2 times the sum of squared weights beside the mean cross-entropy.
+        cap, seed: as `needed` has them.
+
+    Returns:
+        Codes of len(kept) concepts, in memory; nothing is known of a smooth network. info["kept"] says which.
+
+    Raises:
+        ConceptError: no training part, concept numbers that are not there or there twice, or strength <= 0.
+    """
+    if strength <= 0:
+        raise ConceptError(f"strength must be > 0, got {strength}")
+    chosen = _checked(kept, codes.concepts)
+    train = labelled(codes, "train")
+    means = np.diagonal(pair_counts(train)) / len(train)
+    return selected(codes, chosen, Fit(train, means, cap, seed).head(chosen, strength))
+
+
+def selected(codes: Codes, kept: Sequence[int] | np.ndarray, head: Head) -> Codes:
+    """The codes of a few concepts, as their numbers stand in `kept`, under a head of their own."""
+    chosen = _checked(kept, codes.concepts)
+    if head.weight.shape != (len(codes.bias), len(chosen)) or head.bias.shape != codes.bias.shape:
+        raise ConceptError(
+            f"expected a head of weight {(len(codes.bias), len(chosen))} and bias {codes.bias.shape}, "
+            f"got {head.weight.shape} and {head.bias.shape}"
+        )
+    bits = np.zeros((len(codes), (len(chosen) + 7) // 8), dtype=np.uint8)
+    for start in range(0, len(codes), CHUNK):
+        rows = slice(start, start + CHUNK)
+        bits[rows] = np.packbits(codes.unpack(rows)[:, chosen], axis=1, bitorder="little")
+    unknown = np.full(len(codes), -1, dtype=np.int32)
+    small = replace(
+        codes,
+        bits=bits,
+        concepts=len(chosen),
+        weight=head.weight.astype(np.float32),
+        bias=head.bias.astype(np.float32),
+        smooth=unknown,
+        saturated=unknown,
+        exact=unknown.copy(),
+        info={**codes.info, "kept": chosen.tolist()},
+    )
+    for start in range(0, len(codes), CHUNK):
+        rows = slice(start, start + CHUNK)
+        small.exact[rows] = small.logits(rows).argmax(1)
+    return small
+
+
+def accuracy_of(codes: Codes, kept: Int64[np.ndarray, " kept"], head: Head) -> float:
+    """Share of labelled images that a head on some concepts gets right."""
+    weight, bias = head.weight.T.astype(np.float32), head.bias.astype(np.float32)
+    correct = 0
+    for start in range(0, len(codes), CHUNK):
+        rows = slice(start, start + CHUNK)
+        logits = codes.unpack(rows)[:, kept].astype(np.float32) @ weight + bias
+        correct += int(np.count_nonzero(logits.argmax(1) == codes.labels[rows]))
+    return correct / len(codes)
+
+
+def _balanced(labels: Int32[np.ndarray, " images"], cap: int, seed: int) -> Int64[np.ndarray, " rows"]:
+    """At most `cap` rows, classes as even as they can be, ascending."""
+    if len(labels) <= cap:
+        return np.arange(len(labels))
+    shuffled = np.random.default_rng(seed).permutation(len(labels))
+    ours = np.asarray(labels)[shuffled]
+    by_class = np.argsort(ours, kind="stable")
+    first = np.concatenate([[0], np.cumsum(np.bincount(ours))])[:-1]
+    turn = np.empty(len(labels), dtype=np.int64)  # the n-th image of its class
+    turn[by_class] = np.arange(len(labels)) - first[ours[by_class]]
+    return np.sort(shuffled[np.argsort(turn, kind="stable")[:cap]])
+
+
+def _checked(kept: Sequence[int] | np.ndarray, concepts: int) -> Int64[np.ndarray, " kept"]:
+    chosen = np.asarray(kept, dtype=np.int64)
+    if chosen.ndim != 1 or len(set(chosen.tolist())) != chosen.size or ((chosen < 0) | (chosen >= concepts)).any():
+        raise ConceptError(f"kept: expected different concept numbers from 0 to {concepts - 1}, got {chosen.tolist()}")
+    return chosen

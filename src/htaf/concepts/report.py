@@ -1,0 +1,290 @@
+"""Scores as files: JSON, short tables in Markdown, histograms and curves, and grids of images."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+from matplotlib.figure import Figure
+
+from htaf.concepts.codes import Codes, ConceptError, PartName
+from htaf.concepts.counts import proportions
+from htaf.concepts.scores import BINS, labelled
+from htaf.runs import to_json, write_atomic
+
+SCORES, TABLES, HISTOGRAMS, COMPLETENESS, NEEDED = (
+    "scores.json",
+    "scores.md",
+    "histograms.png",
+    "completeness.png",
+    "needed.json",
+)
+MOST_CLASSES = 20  # with a histogram of their own
+COLOURS = ("#08519c", "#fdae6b", "#74c476", "#9e9ac8")
+
+
+def write_report(
+    scores: Mapping[str, Any],
+    out: str | Path,
+    *,
+    needed: Mapping[str, Any] | None = None,
+    title: str = "Concepts",
+) -> list[Path]:
+    """Write scores.json, scores.md, histograms.png and completeness.png, and needed.json where it is given.
+
+    Args:
+        scores: what `htaf.concepts.scores.score` returns.
+        out: a folder, made when it does not exist; files of these names are replaced.
+        needed: what `htaf.concepts.needed.needed` returns.
+        title: of the page.
+
+    Returns:
+        the files.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    out = Path(out)
+    files: dict[str, bytes | str] = {
+        SCORES: to_json(scores),
+        TABLES: tables(scores, needed, title=title),
+        HISTOGRAMS: histograms(scores),
+        COMPLETENESS: curves(scores, needed),
+    }
+    if needed is not None:
+        files[NEEDED] = to_json(needed)
+    for name, content in files.items():
+        write_atomic(out / name, content)
+    return [out / name for name in files]
+
+
+def tables(scores: Mapping[str, Any], needed: Mapping[str, Any] | None = None, *, title: str = "Concepts") -> str:
+    """The scores as Markdown."""
+    accuracy, concept = scores["accuracy"], scores["concept_accuracy"]
+    specific, same, complete = scores["class_specificity"], scores["redundancy"], scores["completeness"]
+    fitted, scored = scores["fitted"], scores["scored"]
+    lines = [
+        f"# {title}",
+        "",
+        f"{scores['concepts']} concepts, {len(scores['classes'])} classes; fitted on the part {fitted!r}, scored on "
+        f"{scored!r}. All scores: {SCORES}.",
+        "",
+        "| Part | images | smooth | exact | gap, points | predictions that differ |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {part} | {row['images']:,} | {_percent(row['smooth'])} | {_percent(row['exact'])} | "
+            f"{'-' if row['gap'] is None else format(100 * row['gap'], '+.2f')} | {_percent(row['flips'], 2)} |"
+            for part, row in accuracy.items()
+        ),
+        "",
+        "| Concepts | |",
+        "|---|---|",
+        f"| binarity (outputs > 0.99 or < 0.01) | {_percent(scores['binarity'])} |",
+        f"| dead (the same in every image of {fitted!r}) | {scores['dead']['count']} "
+        f"({_percent(scores['dead']['share'])}) |",
+        f"| concept accuracy: all; live | {_percent(concept['mean'])}; {_percent(concept['live'])} |",
+        f"| the same, balanced | {_percent(concept['balanced'])} |",
+        f"| the same, trivial: max(rate, 1 - rate) | {_percent(concept['trivial'])} |",
+        f"| duplicate, complementary pairs | {same['duplicates']['count']}, {same['complementary']['count']} |",
+        f"| distinct; effective number | {same['distinct']}; {same['effective']:.1f} |",
+        f"| enough of this head within {complete['within']} points, by spread; by weight | "
+        f"{complete['spread']['enough']}; {complete['weight']['enough']} |",
+        "",
+        "| Class specificity | proportion <= 0.1 or >= 0.9 | live concepts alone | variance between classes | "
+        "by ascending rate |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {name} | {_percent(row['extreme'])} | {_percent(row['extreme_live'])} | "
+            f"{_percent(row['explained'])} | {', '.join(_percent(group['extreme']) for group in row['by_rate'])} |"
+            for name, row in {"these concepts": specific, **specific["baselines"]}.items()
+        ),
+    ]
+    if needed is not None:
+        lines += ["", *_needed_lines(needed)]
+    lines += ["", "| Class | concepts of largest weight: number (weight, contribution in its images) |", "|---|---|"]
+    for entry in scores["importance"]:
+        found = ", ".join(
+            f"{t['concept']} ({t['weight']:+.2f}, "
+            f"{'-' if t['contribution'] is None else format(t['contribution'], '+.2f')})"
+            for t in entry["top"][:5]
+        )
+        lines.append(f"| {_cell(entry['class'])} | {found} |")
+    return "\n".join(lines) + "\n"
+
+
+def _needed_lines(needed: Mapping[str, Any]) -> list[str]:
+    accuracy, random = needed["accuracy"], [str(k) if k is not None else "-" for k in needed["random"]]
+    rows = {
+        "exact network, all concepts": accuracy["full"],
+        "the needed concepts, old head": accuracy["kept"],
+        "the needed concepts, chosen head": accuracy["chosen"],
+    }
+    return [
+        f"**{needed['needed']} concepts are needed** to stay within {needed['tolerance']} points on validation "
+        f"({needed['head']} head); {needed['same_head']['needed']} with the same head; with random concepts "
+        f"{', '.join(random) or '-'}.",
+        "",
+        "| Accuracy | validation | test |",
+        "|---|---|---|",
+        *(f"| {name} | {_percent(row['validation'])} | {_percent(row['test'])} |" for name, row in rows.items()),
+        "",
+        needed["algorithm"],
+    ]
+
+
+def histograms(scores: Mapping[str, Any]) -> bytes:
+    """PNG: for each class (the first 20), how many concepts have which proportion of its images; baselines beside."""
+    specific = scores["class_specificity"]
+    sets = {"these concepts": specific, **specific["baselines"]}
+    names = [name for name, row in zip(scores["classes"], specific["per_class"], strict=True) if row is not None]
+    rows = [i for i, row in enumerate(specific["per_class"]) if row is not None][:MOST_CLASSES]
+    panels = [("all classes", None), *zip(names[:MOST_CLASSES], rows, strict=True)]
+    columns = min(4, len(panels))
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(2.9 * columns + 0.4, 1.9 * lines + 0.6), layout="constrained")
+    grid: Any = figure.subplots(lines, columns, squeeze=False)
+    left, width = np.arange(BINS) / BINS, 1 / BINS / len(sets)
+    for axes, (name, number) in zip(grid.flat, panels, strict=False):
+        for place, (label, row) in enumerate(sets.items()):
+            counts = row["histogram"] if number is None else row["per_class"][number]
+            total = sum(counts) if counts else 0
+            if counts and total:
+                share = np.array(counts) / total
+                axes.bar(left + place * width, share, width, align="edge", label=label, color=COLOURS[place % 4])
+        axes.set_title(name, fontsize=8)
+        axes.tick_params(labelsize=7)
+        axes.set_xlim(0, 1)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    figure.supxlabel("share of the class's images that have the concept", fontsize=8)
+    figure.supylabel("share of concepts", fontsize=8)
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=len(sets), fontsize=8)
+    return _png(figure)
+
+
+def curves(scores: Mapping[str, Any], needed: Mapping[str, Any] | None = None) -> bytes:
+    """PNG: accuracy from the k most important concepts; where given, validation accuracy of refitted heads."""
+    figure = Figure(figsize=(5.2, 3.2), layout="constrained")
+    axes: Any = figure.subplots()
+    complete = scores["completeness"]
+    for name, label, colour in (("spread", "by spread", COLOURS[0]), ("weight", "by largest weight", COLOURS[1])):
+        values = 100 * np.array(complete[name]["accuracy"])
+        axes.plot(complete["k"], values, label=f"{label}, same head ({scores['scored']})", color=colour)
+    if needed is not None:
+        ks = sorted(map(int, needed["curve"]))
+        values = [100 * needed["curve"][str(k)] for k in ks]
+        axes.plot(ks, values, ".-", markersize=3, label="refitted head (validation)", color=COLOURS[2])
+        axes.axvline(needed["needed"], color=COLOURS[2], linestyle=":", linewidth=1)
+    axes.set_xscale("symlog", linthresh=4, base=2)
+    axes.xaxis.set_major_formatter("{x:.0f}")
+    axes.set(xlabel="concepts, others replaced by their mean", ylabel="accuracy, %", xlim=(0, max(complete["k"]) or 1))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+    return _png(figure)
+
+
+def examples(
+    codes: Codes, concept: int, *, part: PartName = "test", count: int = 8, seed: int = 0
+) -> tuple[Int64[np.ndarray, " on"], Int64[np.ndarray, " off"]]:
+    """Rows of labelled images of a part that have a concept, and that lack it: drawn at random, never picked.
+
+    Returns:
+        at most `count` row numbers of `codes` each, ascending; a function of seed and concept.
+
+    Raises:
+        ConceptError: no such concept, or count < 1.
+    """
+    if not 0 <= concept < codes.concepts or count < 1:
+        raise ConceptError(
+            f"expected a concept from 0 to {codes.concepts - 1} and count >= 1, got {concept} and {count}"
+        )
+    rows = codes.rows(part)
+    rows = rows[np.asarray(codes.labels)[rows] >= 0]
+    on = (np.asarray(codes.bits[rows, concept // 8]) >> concept % 8 & 1).astype(bool)
+    random = np.random.default_rng([seed, concept])
+    of_on, of_off = (np.sort(random.permutation(side)[:count]) for side in (rows[on], rows[~on]))
+    return of_on, of_off
+
+
+def pictures(
+    codes: Codes,
+    images: Callable[[list[int]], Any],
+    concept: int,
+    *,
+    part: PartName = "test",
+    fitted: PartName = "train",
+    count: int = 8,
+    seed: int = 0,
+    name: str = "",
+) -> bytes:
+    """PNG: images that have a concept above images that lack it, as `examples` draws them.
+
+    Args:
+        codes: of the images.
+        images: gives uint8 [n, 3 or 1, height, width], as `Part.batch` does, for n row numbers of `codes`.
+        concept: its number.
+        part: of which labelled images are drawn.
+        fitted: of which the groups A and B of classes are taken.
+        count: images in a row, fewer where there are not so many.
+        seed: of the draw.
+        name: of the concept, for the title.
+
+    Returns:
+        the picture. Its title names the classes of which >= 80% (A) and <= 20% (B) of the images have the concept.
+
+    Raises:
+        ConceptError: no such concept, count < 1, no such images, or images of another shape.
+    """
+    sides = examples(codes, concept, part=part, count=count, seed=seed)
+    rate = np.mean(labelled(codes, part).bits[:, concept // 8] >> concept % 8 & 1)
+    share = proportions(labelled(codes, fitted))[concept]
+    members = [np.flatnonzero(share >= 0.8), np.flatnonzero(share <= 0.2)]
+
+    figure = Figure(figsize=(1.25 * count + 0.3, 4.3), layout="constrained")
+    grid: Any = figure.subplots(2, count, squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    for line, (side, which) in enumerate(zip(sides, ("activated", "unactivated"), strict=True)):
+        for axes, row, image in zip(grid[line], side.tolist(), _checked(images, side), strict=False):
+            axes.imshow(image, cmap="gray", vmin=0, vmax=255)  # the map is for one channel alone
+            axes.set_title(_short(codes.classes[int(codes.labels[row])], 18), fontsize=6)
+        if not len(side):
+            grid[line, 0].text(0, 0.5, f"no {which} image", fontsize=8)
+    title = f"concept {concept}{': ' + name if name else ''}, {rate:.0%} of {part} images have it"
+    a, b = (_short(", ".join(codes.classes[k] for k in group) or "none", 20 * count) for group in members)
+    figure.suptitle(f"{title}\nabove: activated (A: {a})\nbelow: unactivated (B: {b})", fontsize=8)
+    return _png(figure)
+
+
+def _checked(images: Callable[[list[int]], Any], rows: Int64[np.ndarray, " n"]) -> UInt8[np.ndarray, "n h w c"]:
+    """Channels last."""
+    if not len(rows):
+        return np.zeros((0, 1, 1, 3), dtype=np.uint8)
+    found = np.asarray(images(rows.tolist()))
+    if found.dtype != np.uint8 or found.ndim != 4 or found.shape[0] != len(rows) or found.shape[1] not in (1, 3):
+        raise ConceptError(
+            f"expected images uint8 [{len(rows)}, 3 or 1, height, width], got {found.dtype} {list(found.shape)}"
+        )
+    return found.transpose(0, 2, 3, 1)
+
+
+def _png(figure: Figure) -> bytes:
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=120)
+    return data.getvalue()
+
+
+def _percent(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{100 * value:.{digits}f}%"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
