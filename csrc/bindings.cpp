@@ -101,6 +101,16 @@ NB_MODULE(_native, m) {
         nb::gil_scoped_release unlocked;
         chosen.load()->unpack(Type(type), at<const std::uint8_t>(bits), at(y), rows, columns, below, threads);
     });
+    m.def("transpose", [](std::uintptr_t bits, std::uintptr_t turned, std::size_t rows, std::size_t columns, int threads) {
+        nb::gil_scoped_release unlocked;
+        chosen.load()->transpose(at<const std::uint8_t>(bits), at<std::uint8_t>(turned), rows, columns, threads);
+    });
+    m.def("count_common", [](std::uintptr_t a, std::uintptr_t b, std::uintptr_t counts, std::size_t m, std::size_t n,
+                             std::size_t bytes, int threads) {
+        nb::gil_scoped_release unlocked;
+        chosen.load()->count_common(at<const std::uint8_t>(a), at<const std::uint8_t>(b), at<std::int64_t>(counts), m, n,
+                                    bytes, threads);
+    });
     // neuron: (fire, p0, p1, scale, leak, gain, threshold, soft, exact_reset, attached)
     using Description = std::tuple<int, double, double, float, float, float, float, bool, bool, bool>;
     static const auto neuron = [](const Description& d) {

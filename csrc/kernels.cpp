@@ -411,9 +411,11 @@ void unpack(Type type, const std::uint8_t* bits, void* y, size_t rows, size_t co
 }  // namespace
 }  // namespace htaf::HTAF_NAMESPACE
 
+#include "bit_counts.hpp"
 #include "neurons.hpp"
 
 namespace htaf {
 using namespace HTAF_NAMESPACE;
-const Kernels HTAF_KERNELS = {HTAF_NAME, forward, backward, slope, heaviside, pack, unpack, neuron_forward, neuron_backward};
+const Kernels HTAF_KERNELS = {HTAF_NAME, forward,   backward,     slope,          heaviside,      pack,
+                              unpack,    transpose, count_common, neuron_forward, neuron_backward};
 }  // namespace htaf

@@ -50,6 +50,12 @@ struct Kernels {
     bool (*pack)(Type, const void* x, std::uint8_t* bits, std::size_t rows, std::size_t columns, int threads);
     void (*unpack)(Type, const std::uint8_t* bits, void* y, std::size_t rows, std::size_t columns, float below,
                    int threads);
+    // turned [columns, ceil(rows / 8)] from bits [rows, ceil(columns / 8)]: bit c of row n becomes bit n of row c
+    void (*transpose)(const std::uint8_t* bits, std::uint8_t* turned, std::size_t rows, std::size_t columns,
+                      int threads);
+    // counts [m, n] of a [m, bytes] and b [n, bytes]: how many bits are set in both of two rows
+    void (*count_common)(const std::uint8_t* a, const std::uint8_t* b, std::int64_t* counts, std::size_t m,
+                         std::size_t n, std::size_t bytes, int threads);
     // n neurons over `steps` time steps; step t of x starts at x + t stride, of s, gs and gx at t n. v0 null: from rest;
     // v, gv and gv0 null: not wanted, or zero. Potentials and their gradients are float32.
     void (*neuron_forward)(const Neuron&, Type, const void* x, std::size_t stride, const float* v0, void* s, float* v,

@@ -141,6 +141,8 @@ struct Checks {
     void rounding(const Format&);
     void steps(const Format&);
     void bits(const Format&, std::size_t rows, std::size_t columns);
+    void counts(std::size_t m, std::size_t n, std::size_t bytes);
+    void turned(std::size_t rows, std::size_t columns);
 };
 
 struct Worst {
@@ -373,7 +375,53 @@ void Checks::bits(const Format& f, std::size_t rows, std::size_t columns) {
     }
 }
 
+void Checks::counts(std::size_t m, std::size_t n, std::size_t bytes) {
+    std::mt19937 random(3);
+    std::vector<std::uint8_t> a(m * bytes), b(n * bytes);
+    for (auto* x : {&a, &b})
+        for (auto& v : *x) v = static_cast<std::uint8_t>(random());
+    char what[99];
+    std::snprintf(what, sizeof what, "common bits [%zu, %zu, %zu]", m, n, bytes);
+    std::vector<std::int64_t> found(m * n + 1, -7);
+    for (bool same : {false, true}) {
+        const auto& other = same ? a : b;
+        std::size_t others = same ? m : n;
+        found.assign(m * others + 1, -7);
+        k.count_common(a.data(), other.data(), found.data(), m, others, bytes, 2);
+        bool good = found.back() == -7;
+        for (std::size_t i = 0; i < m; ++i)
+            for (std::size_t j = 0; j < others; ++j) {
+                std::int64_t want = 0;
+                for (std::size_t l = 0; l < bytes; ++l)
+                    for (int bits = a[i * bytes + l] & other[j * bytes + l]; bits; bits &= bits - 1) ++want;
+                good = good && found[i * others + j] == want;
+            }
+        must(good, what + std::string(same ? " with itself" : ""));
+    }
+}
+
+void Checks::turned(std::size_t rows, std::size_t columns) {
+    std::mt19937 random(4);
+    std::size_t bytes = (columns + 7) / 8, turned_bytes = (rows + 7) / 8;
+    std::vector<std::uint8_t> bits(rows * bytes), want(columns * turned_bytes), found(columns * turned_bytes + 8, 0xA5);
+    for (auto& v : bits) v = static_cast<std::uint8_t>(random());  // unused bits too
+    for (std::size_t i = 0; i < rows; ++i)
+        for (std::size_t j = 0; j < columns; ++j)
+            want[j * turned_bytes + i / 8] |= (bits[i * bytes + j / 8] >> j % 8 & 1) << i % 8;
+    k.transpose(bits.data(), found.data(), rows, columns, 2);
+    char what[99];
+    std::snprintf(what, sizeof what, "bits turned [%zu, %zu]", rows, columns);
+    must(std::equal(want.begin(), want.end(), found.begin()), what);
+    must(std::count(found.end() - 8, found.end(), 0xA5) == 8, what + std::string(" writes past the end"));
+}
+
 void Checks::everything() {
+    for (std::size_t bytes : {0, 1, 15, 16, 63, 64, 65, 200, 5000})
+        for (auto [m, n] : {std::pair<std::size_t, std::size_t>{1, 1}, {4, 3}, {5, 2}, {33, 10}, {70, 65}, {0, 3}})
+            counts(m, n, bytes);
+    for (std::size_t rows : {0, 1, 7, 8, 63, 65, 511, 513, 1100})
+        for (std::size_t columns : {0, 1, 7, 8, 9, 64, 100}) turned(rows, columns);
+
     const std::pair<double, double> pairs[] = {{0.1, 220}, {0.5, 44}, {1, 22}, {2, 11}, {3, 7.3}, {5, 4.4}};
     for (const Format& f : formats) {
         for (auto [p0, p1] : pairs) accuracy(Smooth::htaf, f, p0, p1, 1, 0);

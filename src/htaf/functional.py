@@ -13,7 +13,7 @@ import numbers
 import warnings
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from htaf.kernels import operators
@@ -156,6 +156,72 @@ def unpack_bits(
     if bits.ndim == 0 or bits.shape[-1] != (n + 7) // 8:
         raise ValueError(f"bits must have a last dimension of {(n + 7) // 8} for n = {n}, got {tuple(bits.shape)}")
     return operators.unpack_bits(bits, n, dtype, bipolar)
+
+
+def transpose_bits(bits: UInt8[Tensor, "rows bytes"], n: int) -> UInt8[Tensor, "n columns"]:
+    """A matrix of packed bits turned on its side: bit j of row i becomes bit i of row j.
+
+    From n properties of each of many images to the images that have each property, as `count_common_bits` wants them.
+
+    Args:
+        bits: uint8 tensor [rows, ceil(n / 8)] as of `pack_bits`; what its unused bits hold does not matter.
+        n: values a row.
+
+    Returns:
+        uint8 tensor [n, ceil(rows / 8)], unused bits 0.
+
+    Raises:
+        TypeError: bits is not a uint8 tensor.
+        ValueError: bits is not a matrix whose last dimension is ceil(n / 8).
+
+    Example:
+        >>> transpose_bits(torch.tensor([[1], [3], [0]], dtype=torch.uint8), 2)
+        tensor([[3],
+                [2]], dtype=torch.uint8)
+    """
+    _check_bits("bits", bits)
+    if not isinstance(n, (int, torch.SymInt)) or n < 0:
+        raise ValueError(f"n must be an integer >= 0, got {n!r}")
+    if bits.shape[1] != (n + 7) // 8:
+        raise ValueError(f"bits must have a last dimension of {(n + 7) // 8} for n = {n}, got {tuple(bits.shape)}")
+    return operators.transpose_bits(bits, n)
+
+
+def count_common_bits(a: UInt8[Tensor, "m bytes"], b: UInt8[Tensor, "n bytes"]) -> Int64[Tensor, "m n"]:
+    """How many bits are set in both rows, for every row of a and every row of b: popcount(a_i & b_j).
+
+    The product of two matrices of 0 and 1 over packed bits, a times b transposed, exact.
+
+    Args:
+        a: uint8 tensor [m, bytes] as of `pack_bits`, unused bits 0 (in one of the two is enough).
+        b: uint8 tensor [n, bytes]. Where it is a itself, half of the work is saved.
+
+    Returns:
+        int64 tensor [m, n].
+
+    Raises:
+        TypeError: a or b is not a uint8 tensor.
+        ValueError: they are not matrices of equally long rows on one device.
+
+    Example:
+        >>> count_common_bits(torch.tensor([[7]], dtype=torch.uint8), torch.tensor([[5], [8]], dtype=torch.uint8))
+        tensor([[2, 0]])
+    """
+    _check_bits("a", a)
+    _check_bits("b", b)
+    if a.shape[1] != b.shape[1] or a.device != b.device:
+        raise ValueError(
+            "a and b must have rows of equally many bytes on one device, "
+            f"got {tuple(a.shape)} on {a.device} and {tuple(b.shape)} on {b.device}"
+        )
+    return operators.count_common_bits(a, b)
+
+
+def _check_bits(name: str, bits: object) -> None:
+    if not isinstance(bits, Tensor) or bits.dtype != torch.uint8:
+        raise TypeError(f"{name} must be a uint8 tensor, got {getattr(bits, 'dtype', type(bits).__name__)}")
+    if bits.ndim != 2:
+        raise ValueError(f"{name} must have two dimensions, got a tensor of shape {tuple(bits.shape)}")
 
 
 def check_floating(x: object) -> None:

@@ -124,7 +124,7 @@ def table(out: Path, chosen: tuple[Plan, ...], *, data_dir: str | None, workers:
 
 
 def _paper(one: Plan) -> dict[str, float]:
-    return PAPER[one.base.backbone, one.sources[0].label]
+    return PAPER.get((one.base.backbone, one.sources[0].label), {})
 
 
 def main() -> None:

@@ -70,6 +70,11 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "unpack": (
         ops.unpack_bits.default, (torch.randint(0, 255, (5, 2), dtype=torch.uint8), 13, torch.bfloat16, True),
     ),
+    "transpose bits": (ops.transpose_bits.default, (torch.randint(0, 255, (5, 2), dtype=torch.uint8), 13)),
+    "count common bits": (
+        ops.count_common_bits.default,
+        (torch.randint(0, 255, (5, 3), dtype=torch.uint8), torch.randint(0, 255, (4, 3), dtype=torch.uint8)),
+    ),
 }  # fmt: skip
 
 

@@ -202,3 +202,16 @@ def with_parameters(data: int) -> Callable[..., Any]:
         return rule
 
     return of
+
+
+def one_by_one(op: Callable[..., Any]) -> Callable[..., Any]:
+    """The vmap rule of an operator of matrices: one after the other."""
+
+    def rule(info: Any, in_dims: Any, *inputs: Any) -> Any:
+        found = [
+            op(*(v if dim is None else v.select(dim, i) for v, dim in zip(inputs, in_dims, strict=True)))
+            for i in range(info.batch_size)
+        ]
+        return torch.stack(found), 0
+
+    return rule

@@ -202,3 +202,19 @@ def unpack(bits: Tensor, size: int, dtype: torch.dtype, bipolar: bool) -> Tensor
     rows, below = math.prod(bits.shape[:-1]), -1.0 if bipolar else 0.0
     extension().unpack(TYPES[dtype], bits.data_ptr(), values.data_ptr(), rows, size, below, torch.get_num_threads())
     return values
+
+
+def transpose(bits: Tensor, size: int) -> Tensor:
+    bits, rows = bits.contiguous(), len(bits)
+    turned = torch.empty((size, (rows + 7) // 8), dtype=torch.uint8, device=bits.device)
+    extension().transpose(bits.data_ptr(), turned.data_ptr(), rows, size, torch.get_num_threads())
+    return turned
+
+
+def count_common(a: Tensor, b: Tensor) -> Tensor:
+    a, b = a.contiguous(), a.contiguous() if a is b else b.contiguous()
+    m, n, bytes = len(a), len(b), a.shape[1]
+    counts = torch.empty((m, n), dtype=torch.int64, device=a.device)
+    pointers = (a.data_ptr(), b.data_ptr(), counts.data_ptr())
+    extension().count_common(*pointers, m, n, bytes, torch.get_num_threads())
+    return counts

@@ -7,6 +7,7 @@
     heaviside(x, bipolar)
     straight_through(x, slope, parameters, bipolar), straight_through_backward(grad, x, ...)
     pack_bits(x), unpack_bits(bits, size, dtype, bipolar)
+    transpose_bits(bits, size), count_common_bits(a, b)
 
 Autocast needs nothing: an operator keeps the dtype of x whatever that of its parameters.
 """
@@ -19,8 +20,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from htaf.kernels import native
 from htaf.kernels._plain import compute_dtype
-from htaf.kernels._registration import Operator, choose, elementwise, implementation, like, with_parameters
+from htaf.kernels._registration import (
+    Operator,
+    choose,
+    elementwise,
+    implementation,
+    like,
+    one_by_one,
+    with_parameters,
+)
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -171,6 +181,39 @@ def _unpack_like(bits: Tensor, size: int, dtype: torch.dtype, bipolar: bool) -> 
     return bits.new_empty((*bits.shape[:-1], size), dtype=dtype)
 
 
+def _bit_counts(bits: Tensor) -> Any:
+    """The compiled kernels, or the reference, whose matrix products are fast on CUDA too."""
+    return implementation("bit_counts", "cpu" if bits.device.type == "cpu" and native.available() else "reference")
+
+
+def _transpose(bits: Tensor, size: int) -> Tensor:
+    if bits.dtype != torch.uint8 or bits.ndim != 2 or bits.shape[1] != (size + 7) // 8:
+        raise ValueError(
+            f"bits must be uint8 of shape [rows, {(size + 7) // 8}] for {size} columns, "
+            f"got {bits.dtype} of shape {tuple(bits.shape)}"
+        )
+    return _bit_counts(bits).transpose(bits, size)
+
+
+def _transpose_like(bits: Tensor, size: int) -> Tensor:
+    return bits.new_empty((size, (bits.shape[0] + 7) // 8), dtype=torch.uint8)
+
+
+def _common(a: Tensor, b: Tensor) -> Tensor:
+    if a.dtype != torch.uint8 or b.dtype != torch.uint8 or a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
+        raise ValueError(
+            "a and b must be uint8 of shapes [m, bytes] and [n, bytes], "
+            f"got {a.dtype} {tuple(a.shape)} and {b.dtype} {tuple(b.shape)}"
+        )
+    if a.device != b.device:
+        raise ValueError(f"a and b must be on one device, got {a.device} and {b.device}")
+    return _bit_counts(a).common(a, b)
+
+
+def _common_like(a: Tensor, b: Tensor) -> Tensor:
+    return a.new_empty((a.shape[0], b.shape[0]), dtype=torch.int64)
+
+
 heaviside = Operator("heaviside(Tensor x, bool bipolar) -> Tensor", _step, like(0), elementwise, _step_backward)
 straight_through = Operator(
     "straight_through(Tensor x, str slope, float[] parameters, bool bipolar) -> Tensor",
@@ -184,3 +227,5 @@ pack_bits = Operator("pack_bits(Tensor x) -> Tensor", _pack, _pack_like, element
 unpack_bits = Operator(
     "unpack_bits(Tensor bits, int size, ScalarType dtype, bool bipolar) -> Tensor", _unpack, _unpack_like, elementwise
 )
+transpose_bits = Operator("transpose_bits(Tensor bits, int size) -> Tensor", _transpose, _transpose_like, one_by_one)
+count_common_bits = Operator("count_common_bits(Tensor a, Tensor b) -> Tensor", _common, _common_like, one_by_one)
