@@ -26,7 +26,7 @@ def test_plans() -> None:
     for one in icbm.plans():
         assert {*one.methods} == {"htaf", "ste", "ss", "relu"}
         assert one.splits == 3
-        assert {one.number(method) for method in ("htaf", "ste", "ss")} == {4}, "equal budgets"
+        assert len({one.number(method) for method in ("htaf", "ste", "ss")}) == 1, "equal budgets"
     assert icbm.cub_resnet().sources[0].size == icbm.CUB_SIZE
 
 
