@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help install demo test test-all check bench docs wheel clean
 
 help:
-	@echo "make demo      train three methods on handwritten digits, harden, print one table (no download)"
+	@echo "make demo      handwritten digits: three methods side by side, then a concept bottleneck (no download)"
 	@echo "make test      checks and tests, under 15 minutes on two cores"
 	@echo "make test-all  the slow tests too (kills, long runs)"
 	@echo "make check     ruff, pyright and the import order"
@@ -46,6 +46,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/activations.py --json runs/bench/activations.json
 	$(BIN)/python benchmarks/steps.py --json runs/bench/steps.json
 	$(BIN)/python benchmarks/cuda_bandwidth.py --json runs/bench/cuda_bandwidth.json
+	$(BIN)/python benchmarks/concepts.py --json runs/bench/concepts.json
 
 docs: $(STAMP)
 	$(BIN)/python -m pdoc --output-directory site htaf

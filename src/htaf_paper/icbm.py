@@ -3,7 +3,8 @@
 Reduced to two cores: WRN-16-1 and ResNet-18 at width 16 on 5,000 training and 1,000 validation images of CIFAR-10 (its
 10,000 test images once at the end), ResNet-18 at width 16 on CUB's classes that are at hand, at 112 pixels. Each method
 gets six candidates (four for ResNet-18 on CIFAR-10) at a third of the length, chosen on validation, then three seeds;
-the plain network has nothing to choose. BM is the plain network with its features cut at their medians. The paper's figures beside are full scale.
+the plain network has nothing to choose. BM is the plain network with its features cut at their medians. The paper's
+figures beside are full scale.
 """
 
 from __future__ import annotations
