@@ -141,7 +141,7 @@ class SNNOverrides(BNNOverrides):
 class ICBMOverrides(ImageOverrides):
     """Those of an implicit concept bottleneck model."""
 
-    depth: Annotated[int | None, own("wide_resnet: 6 n + 4; resnet: 18 or 34.")] = None
+    depth: Annotated[int | None, own("wide_resnet: 6 n + 4; resnet: 18, or 34.")] = None
     width: Annotated[int | None, own("wide_resnet: widening factor; resnet: channels of the first stage.")] = None
     backbone: Annotated[
         str | None, own("wide_resnet, resnet, a timm model's name (resnet18, convnext_tiny), or transformers:NAME.")
@@ -160,6 +160,17 @@ class ICBMOverrides(ImageOverrides):
     ] = None
     attributes: Annotated[str | None, own("Those attributes: cub, or a CSV with a row for each class.")] = None
     concept_weight: Annotated[float | None, own("Of their loss.")] = None
+
+    def apply(self, base: Recipe) -> Recipe:
+        """As `Overrides.apply`; another backbone of htaf's comes with a depth and width that it knows."""
+        if self.backbone in _SHAPES and self.backbone != base.backbone:
+            depth, width = _SHAPES[self.backbone]
+            base = dataclasses.replace(base, backbone=self.backbone, pretrained="", depth=depth, width=width)
+        return super().apply(base)
+
+
+# depth and width of a backbone that is not the recipe's own
+_SHAPES = {"resnet": (18, 16), "wide_resnet": (16, 1)}
 
 
 @dataclasses.dataclass

@@ -14,7 +14,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import ConvNextConfig, ResNetConfig, ViTConfig
+from transformers import ConvNextConfig, ResNetConfig, SwinConfig, ViTConfig
 
 from htaf.activations import HTAF, Heaviside, StraightThrough
 from htaf.convert import harden
@@ -216,6 +216,42 @@ def test_an_activation_that_cannot_be_told_apart_is_an_error(how: str) -> None:
     )  # behind a linear layer it may stay
 
 
+class Drops(nn.Module):
+    """One ReLU in two places, and dropout that a traced graph would keep on for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.act = nn.Conv2d(3, 6, 3), nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.dropout(self.act(self.conv(x)), 0.5, training=self.training) - 0.5
+        return self.act(x).mean((2, 3))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_graph_that_would_keep_its_mode_is_an_error(training: bool) -> None:
+    net = Drops().train(training)
+    with pytest.raises(ValueError, match="cannot be taken away by itself"):
+        ICBM(net, 2, example=torch.randn(4, 3, 8, 8))
+    assert all(module.training is training for module in net.modules())
+
+
+def test_models_without_a_class_token_give_their_pooled_output() -> None:
+    shape = {"embed_dim": 8, "depths": [1], "num_heads": [2], "window_size": 2, "patch_size": 4}
+    model = ICBM.from_transformers(SwinConfig(**shape, image_size=32), 3).eval()
+    x = torch.randn(2, 3, 32, 32)
+    output = model.backbone.model(pixel_values=x)
+    assert torch.equal(model.backbone(x), output.pooler_output)
+    torch.testing.assert_close(output.pooler_output, output.last_hidden_state.mean(1))
+
+
+def test_images_that_a_backbone_cannot_take() -> None:
+    with pytest.raises(ValueError, match=r"vit_tiny_patch16_224 for images of 8 x 8|cannot take images of .*8, 8"):
+        ICBM.from_timm("vit_tiny_patch16_224", 2, image_size=8)
+    with pytest.raises(ValueError, match=r"cannot take images of \[channels, height, width\] \[3, 8, 8\]"):
+        ICBM.from_timm("vgg11", 2, image_size=8)
+
+
 def test_bad_arguments() -> None:
     x = torch.randn(2, 3, 8, 8)
     with pytest.raises(ValueError, match="sizes must be positive, got classes=0"):
@@ -226,7 +262,7 @@ def test_bad_arguments() -> None:
         ICBM.from_timm("resnet_18", 2)
     with pytest.raises(ValueError, match="expected an image model of transformers"):
         ICBM.from_transformers("/nowhere/at-all", 2)
-    with pytest.raises(ValueError, match=r"timm model resnet18: .*colour"):
+    with pytest.raises(ValueError, match=r"timm model resnet18 .*colour"):
         ICBM.from_timm("resnet18", 2, options={"colour": "red"})
 
 

@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from torch import nn
 from torch.nn import functional as F
+from transformers import AutoModel, ViTConfig
 
 from htaf.activations import Heaviside
 from htaf.data.attributes import Attributes
 from htaf.data.images import Images, load
+from htaf.data.reading import DataError
 from htaf.models.build import build
 from htaf.models.icbm import ICBM
 from htaf.runs import Run, RunError, open_run
@@ -25,7 +28,7 @@ from htaf.training.plan import Plan, Source
 from htaf.training.problems import problem, supervision
 from htaf.training.recipe import Recipe
 from htaf.training.recipes import image_recipe
-from htaf.training.study import run_path, run_study
+from htaf.training.study import Cell, compute_cell, run_path, run_study
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -177,6 +180,85 @@ def test_supervised_run(digits: Images, table: Attributes, tmp_path: Path) -> No
     changed = dataclasses.replace(table, values=1 - table.values)
     with pytest.raises(RunError, match="attributes"):
         fit(chosen, digits, tmp_path / "a", attributes=changed)
+
+
+def test_attributes_that_nothing_reads(digits: Images, table: Attributes, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="expected no attributes for family icbm, bottleneck implicit"):
+        fit(recipe(), digits, tmp_path / "a", attributes=table)
+    with pytest.raises(TrainingError, match="bottleneck joint is trained in parts"):
+        fit(recipe(bottleneck="joint", compile=True), digits, tmp_path / "b", attributes=table)
+
+
+def test_a_study_of_supervised_bottlenecks(digits: Images, table: Attributes, tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+
+    def write(values: np.ndarray) -> None:
+        lines = [",".join([name, *map(str, row)]) for name, row in zip(table.classes, values, strict=True)]
+        file.write_text("\n".join([",".join(["class", *table.names]), *lines]) + "\n")
+
+    write(table.values)
+    base = recipe(bottleneck="joint", method="relu", attributes=str(file), epochs=1)
+    cell = Cell(base, 0, Source("digits"))
+    before = cell.key()
+    record = compute_cell(cell, tmp_path, before)
+    assert record["key"] == before
+    assert record["model"]["concepts"] == 4
+    write(1 - table.values)
+    assert cell.key() != before
+
+
+@pytest.mark.parametrize("home", ["timm", "transformers"])
+def test_first_weights_from_a_hub(digits: Images, home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub is out of reach in tests: timm's maker is watched, transformers reads a local folder."""
+    digits = dataclasses.replace(digits, train=enlarged(digits.train), test=enlarged(digits.test))
+    asked: list[bool] = []
+    config = None
+    if home == "timm":
+        made = timm.create_model
+
+        def create(name: str, pretrained: bool = False, **options: Any) -> nn.Module:
+            asked.append(pretrained)
+            with torch.random.fork_rng():
+                torch.manual_seed(99 if pretrained else 1)
+                return made(name, **options)
+
+        monkeypatch.setattr(timm, "create_model", create)
+        chosen = recipe(backbone="test_vit", pretrained="hub", freeze=True, epochs=1, augment="none")
+        with torch.random.fork_rng():
+            torch.manual_seed(99)
+            theirs = made("test_vit", num_classes=0, in_chans=1, img_size=(32, 32)).state_dict()
+    else:
+        shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+        config = ViTConfig(**shape, image_size=32, patch_size=8, num_channels=1)
+        vit = AutoModel.from_config(config)
+        vit.save_pretrained(tmp_path / "vit")
+        name = f"transformers:{tmp_path / 'vit'}"
+        chosen = recipe(backbone=name, pretrained="hub", freeze=True, epochs=1, augment="none")
+        theirs = {f"model.{key}": value for key, value in vit.state_dict().items() if not key.startswith("pooler")}
+    run = fit(chosen, digits, tmp_path / "run")
+    backbone = open_run(run.path).model().backbone.state_dict()
+    assert backbone.keys() == theirs.keys()
+    for key, value in backbone.items():
+        assert torch.equal(value, theirs[key]), key
+    assert home != "timm" or True in asked
+    if config is not None:  # other weights in the folder are another training
+        AutoModel.from_config(config).save_pretrained(tmp_path / "vit")
+        with pytest.raises(RunError, match="backbone_sha256"):
+            fit(chosen, digits, tmp_path / "run")
+
+
+def test_every_rate_falls_to_its_own_share(digits: Images) -> None:
+    chosen = recipe(backbone_lr=0.1, schedule="cosine", lr_end=0.05)
+    posed = problem(chosen, digits, 0, "random")
+    module = Training(build(chosen.model(posed.inputs, posed.outputs)), chosen, "classification", steps=10)
+    made = module.configure_optimizers()
+    rates = []
+    for _ in range(10):
+        made["optimizer"].step()
+        made["lr_scheduler"]["scheduler"].step()
+        rates.append([group["lr"] for group in made["optimizer"].param_groups])
+    assert rates[4] == pytest.approx([0.075, 0.0075])
+    assert rates[-1] == pytest.approx([0.05, 0.005])
 
 
 @pytest.mark.data

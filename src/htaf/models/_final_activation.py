@@ -114,10 +114,19 @@ def without_final_activation(model: nn.Module, example: Tensor) -> nn.Module:
 
 def _without_last_call(model: nn.Module, paths: tuple[str, ...]) -> nn.Module:
     """The model as a traced graph, without the last call of a module that runs several times."""
+    modes = {module: module.training for module in model.modules()}
     try:
+        other = torch.fx.symbolic_trace(model.train(not model.training))
+        for module, mode in modes.items():
+            module.training = mode
         graph = torch.fx.symbolic_trace(model)
     except Exception as error:  # tracing raises nearly everything
         raise ValueError(f"{_unclear(model)} ({error})") from None
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    if graph.code != other.code:  # a graph keeps the mode that it was traced in: eval() would not reach its dropout
+        raise ValueError(_unclear(model))
     calls = [node for node in graph.graph.nodes if node.op == "call_module" and node.target in paths]
     if not calls:
         raise ValueError(_unclear(model))

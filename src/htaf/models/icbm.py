@@ -176,9 +176,19 @@ def _features(backbone: nn.Module, example: Tensor) -> int:
     try:
         with torch.no_grad():
             return backbone.eval()(example).shape[1]
+    except Exception as error:  # too small for its strides, no multiple of its patches, ...
+        raise ValueError(f"{type(backbone).__name__} cannot take images of {_shape(example)}: {_line(error)}") from None
     finally:
         for module, mode in training.items():
             module.training = mode
+
+
+def _shape(example: Tensor) -> str:
+    return f"[channels, height, width] {list(example.shape[1:])}"
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _import(name: str) -> Any:
@@ -203,19 +213,19 @@ def timm_backbone(
         raise ValueError(f"expected the name of a timm model, got {name!r}" + (f"; near it: {near}" if near else ""))
     fixed = {"num_classes": 0, "in_chans": in_channels, "pretrained": pretrained, **options}
     try:
-        return timm.create_model(name, **fixed, img_size=size)
-    except TypeError as error:  # convolutional models take images of any size, and no such argument
-        if "img_size" not in str(error):
-            raise ValueError(f"timm model {name}: {error}") from None
-    try:
+        try:
+            return timm.create_model(name, **fixed, img_size=size)
+        except TypeError as error:  # convolutional models take images of any size, and no such argument
+            if "img_size" not in str(error):
+                raise
         return timm.create_model(name, **fixed)
-    except (TypeError, RuntimeError) as error:
-        raise ValueError(f"timm model {name}: {error}") from None
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+        raise ValueError(f"timm model {name} for images of {size[0]} x {size[1]} pixels: {_line(error)}") from None
 
 
 @final
 class TransformersFeatures(nn.Module):
-    """Features of an image model of transformers: the CLS token of [batch, tokens, F], else the pooled output."""
+    """Features of an image model of transformers: its pooled output where it has one, else the CLS token."""
 
     def __init__(self, model: nn.Module, size: tuple[int, int], channels: int) -> None:
         super().__init__()
@@ -223,9 +233,8 @@ class TransformersFeatures(nn.Module):
 
     def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
         output = self.model(pixel_values=x)
-        if output.last_hidden_state.ndim == 3:
-            return output.last_hidden_state[:, 0]
-        return output.pooler_output.flatten(1)
+        pooled = getattr(output, "pooler_output", None)
+        return output.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
 
 
 def transformers_config(name: str) -> dict[str, Any]:

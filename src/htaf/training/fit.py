@@ -84,6 +84,7 @@ class _Prepared:
     options: _Options
     trainer: L.Trainer
     history: History
+    network: dict[str, Any]  # as `models.build.build` takes it
 
 
 def fit(
@@ -148,8 +149,14 @@ def fit(
         return Run(out, before)  # images from files need not be decoded for it
     posed = problem(recipe, data, seed, mode, test=test, attributes=attributes)
     options = _Options(processes, key, device, workers, progress, checkpoint_seconds, tuple(logger), gradients)
+    if attributes is not None and (recipe.compile or strategy == "fsdp"):
+        raise TrainingError(f"bottleneck {recipe.bottleneck} is trained in parts: expected no compile and no fsdp")
+    try:
+        network = recipe.model(posed.inputs, posed.outputs)
+    except (ValueError, OSError) as error:  # no such backbone, or a hub that is out of reach
+        raise TrainingError(str(error)) from None
     trainer, history = _trainer(recipe, posed, out, options)
-    train = _Prepared(recipe, posed, isinstance(data, Images), out, seed, options, trainer, history)
+    train = _Prepared(recipe, posed, isinstance(data, Images), out, seed, options, trainer, history, network)
     with threads(processes):
         if not trainer.is_global_zero:
             record = finished_elsewhere(out, options.key)
@@ -186,7 +193,7 @@ def _network(train: _Prepared) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(train.seed)
         try:
-            net = build(train.recipe.model(train.posed.inputs, train.posed.outputs))
+            net = build(train.network)
             if isinstance(net, ICBM) and train.recipe.pretrained:
                 start_from(net, train.recipe)
         except (ValueError, OSError) as error:  # no such backbone, other weights, or a hub that is out of reach
@@ -224,7 +231,7 @@ def _written(train: _Prepared, net: nn.Module, record: dict[str, Any], source: M
         "headline": posed.headline,
         "metrics": results,
         "layers": layers,
-        "model": recipe.model(posed.inputs, posed.outputs) | {"activation": _activation_of(net, recipe)},
+        "model": train.network | {"activation": _activation_of(net, recipe)},
         "rows": {n: len(part) for n, part in {"train": posed.train, **posed.measured()}.items()},
         "parameters": sum(p.numel() for p in net.parameters()),
         "source": dict(source or {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from math import cos, pi
 from typing import Any, final
 
 import lightning as L
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import binary_cross_entropy_with_logits
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneCycleLR
 from torch.utils.data import DataLoader, Sampler
 
 from htaf.convert import harden
@@ -114,8 +115,10 @@ class Training(L.LightningModule):
                 seen = net.act(z)
             case "sequential":
                 seen = net.act(z).detach()
-            case _:
+            case "independent":
                 seen = truth.to(z.dtype)
+            case other:
+                raise ValueError(f"expected a supervised bottleneck, got {other!r}")
         return self.train_loss(net.head(seen), y) + self.recipe.concept_weight * loss
 
     def on_validation_epoch_start(self) -> None:
@@ -180,6 +183,9 @@ class Training(L.LightningModule):
                 schedule: Any = OneCycleLR(optimizer, highest, total_steps=self.steps + 1, cycle_momentum=adaptive)
             case "cosine":
                 schedule = CosineAnnealingLR(optimizer, self.steps, eta_min=recipe.lr_end)
+                if len(optimizer.param_groups) > 1:  # each down to its own share
+                    end = recipe.lr_end / recipe.lr
+                    schedule = LambdaLR(optimizer, lambda t: end + (1 - end) * (1 + cos(pi * t / self.steps)) / 2)
             case "linear":
                 end = recipe.lr_end / recipe.lr
                 schedule = LinearLR(optimizer, start_factor=1.0, end_factor=end, total_iters=self.steps)

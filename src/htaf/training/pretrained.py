@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+from pathlib import Path
 
 from htaf.models._pretrained import load_backbone, weights_file
 from htaf.models.build import backbone_description
@@ -12,18 +14,37 @@ from htaf.training.recipe import Recipe
 
 
 def fingerprint(recipe: Recipe) -> dict[str, str]:
-    """SHA-256 of the file that a recipe starts from, as part of a training's identity: what it holds counts, not where
-    it lies. Empty where there is none.
+    """SHA-256 of the files that a recipe starts from, as part of a training's identity: what they hold counts, not
+    where they lie. Empty where there are none.
 
     Raises:
         TrainingError: no such file.
     """
+    found: dict[str, str] = {}
+    if recipe.family != "icbm":
+        return found
+    folder = Path(recipe.backbone.partition(":")[2])
+    if recipe.backbone.startswith("transformers:") and folder.is_dir():
+        files = [folder / "config.json"]
+        files += sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]) if recipe.pretrained == "hub" else []
+        found["backbone_sha256"] = " ".join(_digest(file) for file in files if file.is_file())
     if recipe.pretrained in ("", "hub"):
-        return {}
+        return found
     try:
-        return {"pretrained_sha256": hashlib.sha256(weights_file(recipe.pretrained).read_bytes()).hexdigest()}
+        return found | {"pretrained_sha256": _digest(weights_file(recipe.pretrained))}
     except ValueError as error:
         raise TrainingError(str(error)) from None
+
+
+def _digest(file: Path) -> str:
+    stat = file.stat()
+    return _digest_of(file, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=16)
+def _digest_of(file: Path, changed: int, size: int) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def start_from(net: ICBM, recipe: Recipe) -> None:

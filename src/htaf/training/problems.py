@@ -126,13 +126,16 @@ def problem(
         attributes: of the classes, for a supervised bottleneck.
 
     Raises:
-        DataError: the family does not take such data, or there are too few rows.
+        DataError: the family does not take such data, or there are too few rows; attributes that nothing reads, or not
+            of these classes.
     """
     if (recipe.family == "mlp") != isinstance(data, Table):
         kind = "a table" if recipe.family == "mlp" else "images"
         raise DataError(f"expected {kind} for a recipe of family {recipe.family}, got {data.name}")
     if not isinstance(data, Images):
         return _table(data, seed, mode, test)
+    if attributes is not None and (recipe.family != "icbm" or recipe.bottleneck == "implicit"):
+        raise DataError(f"expected no attributes for family {recipe.family}, bottleneck {recipe.bottleneck}, got some")
     posed = _images(recipe, data, test)
     if recipe.family != "icbm":
         return posed

@@ -32,11 +32,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from htaf._errors import HtafError
 from htaf.data import images, tabular
+from htaf.data.attributes import Attributes
 from htaf.runs import content_hash, open_run, to_json, write_atomic
 from htaf.training.fit import fit, run_identity
 from htaf.training.metrics import LOWER_IS_BETTER
 from htaf.training.plan import Plan, Source
-from htaf.training.problems import Data, headline_of
+from htaf.training.problems import Data, headline_of, supervision
 from htaf.training.recipe import Recipe
 from htaf.training.report import Choice, markdown, score, summary_row
 
@@ -61,9 +62,15 @@ class Cell:
         """What it trains on, loaded once a process."""
         return data_of(self.source, self.recipe.family == "mlp", self.data_dir)
 
+    @property
+    def attributes(self) -> Attributes | None:
+        """Of the classes, where the recipe learns them."""
+        return supervision(self.recipe, self.data_dir)
+
     def key(self) -> str:
         """The key of its run: the data count by their fingerprint, not by where they lie."""
-        return content_hash(run_identity(self.recipe, self.data, self.seed, self.source.split, test=self.test))
+        split, known = self.source.split, self.attributes
+        return content_hash(run_identity(self.recipe, self.data, self.seed, split, test=self.test, attributes=known))
 
     def __str__(self) -> str:
         return f"{self.source.label}, {self.recipe.method}, seed {self.seed}"
@@ -163,7 +170,10 @@ def compute_cell(cell: Cell, out: Path, key: str, keep: bool = False) -> dict[st
         warnings.simplefilter("ignore")
         mode, test = cell.source.split, cell.test
         source = {"name": cell.source.name, "size": cell.source.size} if cell.recipe.family != "mlp" else None
-        run = fit(cell.recipe, cell.data, work, seed=cell.seed, mode=mode, source=source, device=cell.device, test=test)
+        run = fit(
+            cell.recipe, cell.data, work, seed=cell.seed, mode=mode, source=source, device=cell.device, test=test,
+            attributes=cell.attributes,
+        )  # fmt: skip
     if keep:
         kept.parent.mkdir(exist_ok=True)
         work.rename(kept)
