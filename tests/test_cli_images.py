@@ -116,3 +116,24 @@ def test_help_names_the_families(htaf) -> None:
     for family in ("tabular", "dhn", "bnn", "snn"):
         assert family in out
     assert "0/1" in htaf("train", "snn", "--help")[1] or "spiking" in htaf("train", "snn", "--help")[1]
+
+
+def test_concept_bottlenecks(htaf, folder: Path, tmp_path: Path) -> None:
+    words = ("train", "icbm", "--data", folder, "--recipe", "reduced", *FEW, "--epochs", "1", "--batch-size", "8")
+    code, out, err = htaf(*words, "--backbone", "resnet", "--concepts", "9", "--out", tmp_path / "a")
+    assert code == 0, err
+    model = json.loads((tmp_path / "a" / "record.json").read_text())["model"]
+    assert model["backbone"] == {"kind": "resnet", "depth": 18, "width": 16, "stem": "cifar"}
+    assert model["concepts"] == 9
+    code, _, err = htaf(*words, "--backbone", "resnet_18", "--out", tmp_path / "b")
+    assert code == 1
+    assert "expected the name of a timm model, got 'resnet_18'" in err
+    code, _, err = htaf(*words, "--depth", "10", "--pretrained", tmp_path / "a", "--out", tmp_path / "c")
+    assert code == 1
+    assert "another architecture" in err
+    table = tmp_path / "table.csv"
+    table.write_text("class,warm\nred,1\nblue,0\n")
+    given = ("--method", "relu", "--bottleneck", "joint", "--attributes", table)
+    code, _, err = htaf(*words, "--depth", "10", *given, "--out", tmp_path / "d")
+    assert code == 0, err
+    assert json.loads((tmp_path / "d" / "record.json").read_text())["model"]["concepts"] == 1

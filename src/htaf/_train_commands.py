@@ -265,6 +265,8 @@ def _image_command(
         if isinstance(overrides, ICBMOverrides):
             from htaf.training.problems import supervision
 
+            if chosen.bottleneck != "implicit" and overrides.attributes is None and data.lower() != "cub":
+                raise UsageError(f"--bottleneck {chosen.bottleneck} on {data} needs --attributes, a row for each class")
             options["attributes"] = supervision(chosen, data_dir)
         _train(chosen, lambda: load(data, data_dir=data_dir, size=size), out, source, options, json)
 

@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from htaf import convert
-from htaf.activations import SATURATION
 from htaf.data.attributes import Attributes
 from htaf.data.images import Images
 from htaf.diagnostics import layer_statistics
@@ -45,6 +44,7 @@ from htaf.training.evaluate import measure
 from htaf.training.gradient_log import GradientLog
 from htaf.training.loggers import EpochMetrics, LoggerName, close, loggers
 from htaf.training.module import Training, loaders
+from htaf.training.notes import activation_of, pair_notes, start_notes
 from htaf.training.pretrained import fingerprint, start_from
 from htaf.training.problems import Data, Problem, data_identity, problem, supervision
 from htaf.training.recipe import Recipe
@@ -157,15 +157,16 @@ def fit(
         raise TrainingError(str(error)) from None
     trainer, history = _trainer(recipe, posed, out, options)
     train = _Prepared(recipe, posed, isinstance(data, Images), out, seed, options, trainer, history, network)
+    first = _network(train) if trainer.is_global_zero else None  # what cannot be built leaves no folder behind
     with threads(processes):
-        if not trainer.is_global_zero:
+        if first is None:
             record = finished_elsewhere(out, options.key)
             if record is None:
                 _train(train, _network(train), torch.get_num_threads())
                 record = wait()
             return Run(out, record)
         with claim(out, identity) as record:
-            return Run(out, record) if record["status"] == "finished" else _lead(train, record, source)
+            return Run(out, record) if record["status"] == "finished" else _lead(train, first, record, source)
 
 
 def run_identity(
@@ -201,11 +202,10 @@ def _network(train: _Prepared) -> nn.Module:
     return net.to(memory_format=torch.channels_last) if train.images else net  # pyright: ignore[reportCallIssue]
 
 
-def _lead(train: _Prepared, record: dict[str, Any], source: Mapping[str, Any] | None) -> Run:
+def _lead(train: _Prepared, net: nn.Module, record: dict[str, Any], source: Mapping[str, Any] | None) -> Run:
     """Train in a claimed folder, measure, write; of several processes this is the first."""
     processes = train.options.processes
     with thread_count(record["threads"]):  # float sums depend on their number, and a resumed run must not differ
-        net = _network(train)
         _train(train, net, record["threads"])
         with telling(processes) as told:
             run = _written(train, _network(train) if processes.sharded else net, record, source)
@@ -231,11 +231,11 @@ def _written(train: _Prepared, net: nn.Module, record: dict[str, Any], source: M
         "headline": posed.headline,
         "metrics": results,
         "layers": layers,
-        "model": train.network | {"activation": _activation_of(net, recipe)},
+        "model": train.network | {"activation": activation_of(net, recipe)},
         "rows": {n: len(part) for n, part in {"train": posed.train, **posed.measured()}.items()},
         "parameters": sum(p.numel() for p in net.parameters()),
         "source": dict(source or {}),
-        "notes": [*posed.notes, *_start_notes(recipe), *_pair_notes(net, recipe), *history.notes],
+        "notes": [*posed.notes, *start_notes(recipe), *pair_notes(net, recipe), *history.notes],
         "best_epoch": history.best_epoch,
         "epochs_run": len(history.rows),
         "device": history.device,
@@ -320,31 +320,3 @@ def _train(train: _Prepared, net: nn.Module, number: int) -> None:
         raise
     finally:
         close(trainer.loggers)
-
-
-def _start_notes(recipe: Recipe) -> list[str]:
-    """Where the first weights came from."""
-    return [f"the backbone started from {recipe.pretrained}"] if recipe.pretrained else []
-
-
-def _pair_notes(net: nn.Module, recipe: Recipe) -> list[str]:
-    """What a reader must know of the activation's parameters: not the recipe's, or too small to ever be binary."""
-    notes, final = [], recipe.activation()
-    used = _activation_of(net, recipe)
-    if used != final:
-        shown = ", ".join(f"{k} = {used[k]:.4g} of {final[k]:g}" for k in final if k != "method")
-        notes.append(f"the best epoch lies within the sharpening, so the smooth network has {shown}")
-    alpha1 = used.get("alpha1", float("inf"))
-    if alpha1 <= SATURATION:
-        notes.append(f"alpha1 = {alpha1:.4g} <= ln 99 = {SATURATION:.3f}: no output passes 0.99, so binarity is 0")
-    return notes
-
-
-def _activation_of(net: nn.Module, recipe: Recipe) -> dict[str, Any]:
-    """The activation as it is at the best epoch: sharpening may not have been over."""
-    schedule, activation = recipe.sharpening(), recipe.activation()
-    if schedule is None:
-        return activation
-    names = ("alpha0", "alpha1") if recipe.method == "htaf" else ("beta",)
-    module = next(m for m in net.modules() if hasattr(m, names[0]))
-    return activation | {name: getattr(module, name) for name in names}
