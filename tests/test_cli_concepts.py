@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,12 @@ from PIL import Image
 from htaf.concepts.fewest_flips import fewest_flips
 from htaf.concepts.intervene import flip
 from htaf.concepts.store import open_codes
-from htaf.data.images import load
+from htaf.data.images import ImagePreprocessor, load
+from htaf.models.icbm import ICBM
 from htaf.runs import open_run
 from made_runs import PLAIN, digits, made_run
+
+FEWER: dict[str, float] = {"train_images": 150, "validation_images": 50}
 
 
 @pytest.fixture(scope="module")
@@ -82,24 +86,68 @@ def test_files_without_labels(htaf, folder: Path, tmp_path: Path) -> None:
     assert code == 0, err
     assert "1 of 4 files cannot be read and are left out" in err
     assert "3 images, 21 concepts" in out
+    pytest.importorskip("faiss")  # an extra
     code, out, err = htaf(
         "concepts", "neighbours", tmp_path / "a", "--image", tmp_path / "in" / "1.png", "-k", 1, "--json"
     )
-    if code == 0:  # faiss is an extra
-        assert json.loads(out)[0]["class"] is None
+    assert code == 0, err
+    assert json.loads(out)[0]["class"] is None
 
 
-def test_labelled_images_of_another_folder(htaf, folder: Path, tmp_path: Path) -> None:
+def written(out: Path, rows: range) -> Path:
+    """Some of the digits as a folder of files for each class."""
     digit = load("digits")
-    for i in range(100):
-        label = digit.classes[int(digit.test.labels[i])]
-        (tmp_path / "in" / label).mkdir(parents=True, exist_ok=True)
-        pixels = digit.test.batch(torch.tensor([i]))[0, 0].numpy()
-        Image.fromarray(pixels).save(tmp_path / "in" / label / f"{i}.png")
-    words = ("concepts", "extract", folder / "run", "--out", tmp_path / "a", "--data", tmp_path / "in", "--json")
-    code, _, err = htaf(*words)
+    for i in rows:
+        label = digit.classes[int(digit.train.labels[i])]
+        (out / label).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(digit.train.batch(torch.tensor([i]))[0, 0].numpy()).save(out / label / f"{i}.png")
+    return out
+
+
+def test_labelled_images_of_another_folder(htaf, tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", load(written(tmp_path / "own", range(300))), shares=FEWER)
+    other = written(tmp_path / "other", range(300, 420))
+    code, out, err = htaf("concepts", "extract", run.path, "--out", tmp_path / "a", "--data", other, "--json")
+    assert code == 0, err
+    opened, images = open_codes(tmp_path / "a"), load(other)
+    assert json.loads(out)["images"] == len(opened) == 120
+    places = [(getattr(images, part), int(row)) for part, row in (name.split("/") for name in opened.ids)]
+    assert opened.labels.tolist() == [int(part.labels[row]) for part, row in places]
+    preprocessor, model = run.preprocessor(), run.model()
+    assert isinstance(preprocessor, ImagePreprocessor)
+    assert isinstance(model, ICBM)
+    pixels = torch.cat([part.batch(torch.tensor([row])) for part, row in places])
+    with torch.no_grad():
+        bits = model.concepts(preprocessor.normalise(pixels))
+    assert np.mean(opened.unpack() == bits.numpy()) > 0.999  # sums in another order may turn a bit
+
+
+def test_images_of_another_kind(htaf, folder: Path, tmp_path: Path) -> None:
+    other = written(tmp_path / "in", range(100))
+    code, _, err = htaf("concepts", "extract", folder / "run", "--out", tmp_path / "a", "--data", other)
     assert code == 1  # folders are read in colour, the digits are grey
     assert "expected images of [channels, height, width] (1, 8, 8), got (3, 8, 8)" in one_line(err)
+
+
+def test_runs_without_images(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "run", tmp_path / "table")
+    record = json.loads((tmp_path / "table" / "record.json").read_text())
+    table = record | {"model": {"kind": "mlp", "in_features": 5, "out_features": 3, "hidden": [6]}}
+    (tmp_path / "table" / "record.json").write_text(json.dumps(table))
+    extract = ("extract", tmp_path / "table", "--out", tmp_path / "a")
+    draw = ("pictures", codes, tmp_path / "table", "--out", tmp_path / "p")
+    for words in (extract, (*extract, "--data", tmp_path), (*extract, "--files", tmp_path), draw):
+        code, _, err = htaf("concepts", *words)
+        assert code == 2
+        assert one_line(err).endswith("table was trained on a table")
+    del record["source"]
+    (tmp_path / "table" / "record.json").write_text(json.dumps(record))
+    edit = ("edit", tmp_path / "table", "--off", "0:0", "--out", tmp_path / "e")
+    for words, instead in ((extract, "give --data"), (draw, "report.pictures"), (edit, "edit_head.write_edited")):
+        code, _, err = htaf("concepts", *words)
+        assert code == 2
+        assert "does not say where its images came from: " in one_line(err)
+        assert one_line(err).endswith(instead)
 
 
 def test_the_plain_network_binarised(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
@@ -238,9 +286,14 @@ def test_neighbours(htaf, codes: Path) -> None:
         (("score", "{}/codes", "--part", "other"), 1, "part 'other'"),
         (("score", "{}/codes", "--baseline", "{}/codes", "{}/codes"), 2, "folders of different names"),
         (("needed", "{}/codes", "--seed", "-1"), 2, "--seed must be >= 0"),
+        (("needed", "{}/codes", "--tolerance", "nan"), 1, "expected a finite tolerance"),
         (("flips", "{}/codes", "--image", "nope"), 2, "expected the id of an image or a row below 1,259, got 'nope'"),
         (("flips", "{}/codes", "--image", "9999"), 2, "got '9999'"),
-        (("flips", "{}/codes", "--image", "0", "--target", "cat"), 2, "expected a class or a number below 10"),
+        (
+            ("flips", "{}/codes", "--image", "0", "--target", "cat"),
+            1,
+            "expected a class in 0 to 9 or its name, got 'cat'",
+        ),
         (("edit", "{}/run", "--off", "3", "--out", "{}/x"), 2, "expected CLASS:CONCEPT"),
         (("edit", "{}/run", "--off", "cat:3", "--out", "{}/x"), 1, "cat"),
         (("edit", "{}/run", "--off", "3:99", "--out", "{}/x"), 1, "99"),

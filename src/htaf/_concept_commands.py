@@ -24,6 +24,7 @@ RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
 CodesDir = Annotated[Positional[Path], arg(help="Folder that extract or binarise wrote.", metavar="CODES")]
 Out = Annotated[Path, arg(help="Folder: new, or the same one, which goes on where it was.", metavar="DIR")]
 Part = Annotated[PartName, arg(help="Which images are scored.")]
+FEW_CLASSES = 8  # below it permuted classes agree with some attribute too often
 Rows = Sequence[Sequence[object]]
 
 
@@ -38,14 +39,21 @@ def show(title: str, columns: Sequence[str], rows: Rows) -> None:
     Console().print(text, markup=False)
 
 
-def own_images(run: Run, data_dir: str | None) -> Any:
-    """The images that a run was trained on."""
+def of_images(run: Run) -> Run:
+    """The run, if it was trained on images."""
+    if not run.takes_images:
+        raise UsageError(f"expected a run of `htaf train icbm`, {run.path} was trained on a table")
+    return run
+
+
+def own_images(run: Run, data_dir: str | None, instead: str) -> Any:
+    """The images that a run was trained on; where it does not say which, the error says what to do instead."""
     from htaf.data import images
 
-    source = dict(run.record.get("source") or {})
+    source = dict(of_images(run).record.get("source") or {})
     folder = source.pop("data_dir", None)
     if not source.get("name"):
-        raise UsageError(f"{run.path} does not say where its images came from: give --data")
+        raise UsageError(f"{run.path} does not say where its images came from: {instead}")
     return images.load(source.pop("name"), data_dir=data_dir or folder, **source)
 
 
@@ -83,20 +91,18 @@ def extract(
     from htaf.data.image_reading import image_files
     from htaf.runs import open_run
 
-    opened = open_run(run)
+    opened = of_images(open_run(run))
     options: dict[str, Any] = {"batch": batch, "workers": workers, "device": device, "progress": not json}
     if files:
         found: Any = room.extract_files(opened, image_files(files), out, features=features, **options)
         say_notes(found.info["notes"])
     else:
         if data is None:
-            chosen = own_images(opened, data_dir) if opened.takes_images else None
+            chosen = own_images(opened, data_dir, "give --data")
         else:
             preprocessor: Any = opened.preprocessor()
             size = None if data.lower() in ("cifar10", "cifar100", "digits") else preprocessor.size[0]
             chosen = images.load(data, data_dir=data_dir, size=size)
-        if chosen is None:
-            raise UsageError(f"expected a run of `htaf train icbm`, {run} was trained on a table")
         say_notes(chosen.notes)
         if opened.has_step:
             found = room.extract(opened, chosen, out, parts=parts or None, features=features, **options)
@@ -221,7 +227,14 @@ def needed(
         return print_json(result)
     accuracy = result["accuracy"]
     names = {"full": "all concepts", "kept": "those needed, old head", "chosen": "those needed, chosen head"}
-    rows = [(text, accuracy[name]["validation"], accuracy[name]["test"]) for name, text in names.items()]
+    rows: list[Sequence[object]] = [
+        (text, accuracy[name]["validation"], accuracy[name]["test"]) for name, text in names.items()
+    ]
+    most = max(result["curve"], key=int, default=None)
+    if most is not None:
+        rows.insert(1, (f"{most} concepts, refitted head", result["curve"][most], None))
+        if result["curve"][most] > accuracy["full"]["validation"] + tolerance / 100:
+            say_notes(["a refitted head is better than the trained one: train longer before you read this number"])
     title = f"{result['needed']} of {opened.concepts} concepts are needed ({result['head']} head)"
     show(title, ("accuracy", "validation", "test"), rows)
     return print("concepts:", *result["kept"])
@@ -265,6 +278,9 @@ def name(
         for entry in names
     ]
     title = f"{verified} of {len(names)} names verified"
+    largest = max((entry["group_a"] + entry["group_b"] for entry in names), default=0)
+    if not verified and largest < FEW_CLASSES:
+        say_notes([f"with {largest} classes in the groups chance does as well: names want {FEW_CLASSES} or more"])
     return show(title, ("concept", "name", "verified", "held out", "p", "classes A/B/mixed", "why not"), rows)
 
 
@@ -291,7 +307,7 @@ def pictures(
     from htaf.runs import open_run, write_atomic
 
     opened = open_codes(codes)
-    images = own_images(open_run(run), data_dir)
+    images = own_images(open_run(run), data_dir, "draw them in Python, with htaf.concepts.report.pictures")
     train = opened.part("train")
     rates = class_counts(train).sum(1) / max(1, (train.labels >= 0).sum())
     chosen = concept or tuple(by_importance(opened.weight, rates)[:5].tolist())

@@ -29,31 +29,26 @@ def _row(codes: Codes, image: str) -> int:
     )
 
 
-def _class(codes: Codes, name: str) -> int:
-    """The number of a class."""
-    if name in codes.classes:
-        return codes.classes.index(name)
-    if name.isdecimal() and int(name) < len(codes.classes):
-        return int(name)
-    raise UsageError(f"expected a class or a number below {len(codes.classes)}, got {name!r}")
-
-
 @concepts.command
 def flips(
     codes: CodesDir,
     *,
-    image: ImageId,
+    image: ImageId | None = None,
     target: Annotated[str | None, arg(help="Class to reach; default: the image's label.", metavar="CLASS")] = None,
     seconds: Annotated[float, arg(help="Time for the proof.")] = 10.0,
     json: Json = False,
 ) -> None:
-    """Find the fewest bits of an image to flip so that a class has the highest logit."""
+    """Find the fewest bits of an image to flip so that a class has the highest logit. Without --image: list images
+    whose class the exact network gets wrong."""
+    from htaf.concepts.codes import class_number
     from htaf.concepts.fewest_flips import fewest_flips
     from htaf.concepts.store import open_codes
 
     opened = open_codes(codes)
+    if image is None:
+        return _wrong(opened, json)
     row = _row(opened, image)
-    wanted = None if target is None else _class(opened, target)
+    wanted = None if target is None else class_number(opened.classes, target)
     found = fewest_flips(opened, row, wanted, time_limit=seconds)
     bits = opened.unpack(slice(row, row + 1))[0]
     result = {
@@ -75,8 +70,31 @@ def flips(
         known = "no flips reach it" if found.feasible is False else f"none found; at least {found.lower} are needed"
         return print(f"{result['image']}: {result['predicted']} -> {result['target']}: {known}")
     how = "proven the fewest" if found.proven else f"at least {found.lower} are needed"
-    title = f"{result['image']}: {result['predicted']} -> {result['target']}: {len(result['flips'])} flips, {how}"
+    count = len(result["flips"])
+    said = "is already reached" if not count else f"takes {count} {'flip' if count == 1 else 'flips'}, {how}"
+    title = f"{result['image']}: predicted {result['predicted']}; {result['target']} {said}"
     return show(title, ("concept", "from", "to"), [tuple(flip.values()) for flip in result["flips"]])
+
+
+MOST_WRONG = 20
+
+
+def _wrong(codes: Codes, json: bool) -> None:
+    """The misclassified test images."""
+    rows = codes.rows("test")
+    rows = rows[(codes.labels[rows] >= 0) & (codes.labels[rows] != codes.exact[rows])]
+    found = [
+        {
+            "image": codes.ids[row],
+            "true": codes.classes[codes.labels[row]],
+            "predicted": codes.classes[codes.exact[row]],
+        }
+        for row in rows.tolist()
+    ]
+    if json:
+        return print_json(found)
+    title = f"{len(found)} misclassified test images" + (f", the first {MOST_WRONG}" if len(found) > MOST_WRONG else "")
+    return show(title, ("image", "true", "predicted"), [tuple(entry.values()) for entry in found[:MOST_WRONG]])
 
 
 @concepts.command
@@ -135,11 +153,9 @@ def edit(
     from htaf.training.evaluate import evaluate
 
     opened = open_run(run)
-    known = getattr(opened.preprocessor(), "classes", ())
-    edits = [(int(c) if isinstance(c, str) and c not in known and c.isdecimal() else c, n) for c, n in edits]
     with tempfile.TemporaryDirectory() as folder:
         trial = write_edited(opened, Path(folder) / "run", edits, {})
-        images = own_images(opened, data_dir)
+        images = own_images(opened, data_dir, "edit it in Python, with htaf.concepts.edit_head.write_edited")
         results = {part: evaluate(trial, images, part=part) for part in ("validation", "test")}
     metrics: dict[str, Any] = {kind: {part: r[kind] for part, r in results.items()} for kind in ("smooth", "exact")}
     if not opened.has_step:

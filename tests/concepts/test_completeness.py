@@ -96,5 +96,6 @@ def test_bad_arguments() -> None:
     codes, means = some(), np.full(11, 0.5)
     with pytest.raises(ConceptError, match="points >= 1"):
         completeness(codes, means, points=0)
-    with pytest.raises(ConceptError, match="within >= 0"):
-        completeness(codes, means, within=-1)
+    for within in (-1, float("nan"), float("inf")):
+        with pytest.raises(ConceptError, match="a finite within >= 0"):
+            completeness(codes, means, within=within)

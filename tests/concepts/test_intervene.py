@@ -1,5 +1,6 @@
 """Flips, fewest flips against brute force, correction curves against loops, edited heads that open as runs."""
 
+import hashlib
 import itertools
 import json
 import re
@@ -10,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_runs import digits, made_run
 
 from htaf.concepts import fewest_flips as module
 from htaf.concepts import intervene
@@ -20,6 +20,7 @@ from htaf.concepts.intervene import fewest_flips, flip, intervention_curve, of_c
 from htaf.data.images import ImagePreprocessor
 from htaf.models.icbm import ICBM
 from htaf.runs import Run, RunError, forward, open_run
+from made_runs import digits, made_run
 
 
 def made(images: int = 60, concepts: int = 13, classes: int = 4, seed: int = 0) -> Codes:
@@ -73,7 +74,8 @@ def test_flips_that_are_none() -> None:
     ):
         with pytest.raises(ConceptError, match=re.escape(message)):
             flip(codes, rows, concepts)
-    for label in ("k4", 4, -1):
+    assert of_class(codes, "2").tolist() == of_class(codes, 2).tolist()
+    for label in ("k4", "4", "-1", 4, -1):
         with pytest.raises(ConceptError, match="expected a class in 0 to 3 or its name"):
             of_class(codes, label)
 
@@ -245,6 +247,19 @@ def test_the_size_of_a_chunk_does_not_matter(monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_array_equal(whole.changed, chunked.changed)
 
 
+def test_many_classes_bound_the_size_of_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes, shapes, logits = made(images=90, concepts=3, classes=10), [], intervene._logits
+
+    def seen(codes: Codes, bits: np.ndarray) -> np.ndarray:
+        shapes.append(logits(codes, bits).shape)
+        return logits(codes, bits)
+
+    monkeypatch.setattr(intervene, "_logits", seen)
+    monkeypatch.setattr(intervene, "CELLS", 80)
+    intervention_curve(codes, order="importance", points=[0])
+    assert shapes == [(8, 10), (8, 10), (8, 10), (6, 10)]
+
+
 def test_points_and_settings() -> None:
     codes = made()
     assert intervention_curve(codes, points=[13, 0, 4], seeds=1).points.tolist() == [0, 4, 13]
@@ -355,3 +370,14 @@ def test_only_a_bottleneck_can_be_edited(run: Run, tmp_path: Path) -> None:
     with pytest.raises(ConceptError, match="expected a concept in 0 to 10, got 11"):
         write_edited(run, tmp_path / "out", [(0, 11)], {})
     assert not (tmp_path / "out").exists()
+
+
+def test_what_the_edited_training_began_with_is_kept(run: Run, tmp_path: Path) -> None:
+    started = Run(run.path, run.record | {"attributes": "aa", "pretrained_sha256": "bb"})
+    new = write_edited(started, tmp_path / "edited", [(3, 2)], {}).record
+    assert (new["attributes"], new["pretrained_sha256"]) == ("aa", "bb")
+    assert new["model_sha256"] == hashlib.sha256((tmp_path / "edited" / "model.safetensors").read_bytes()).hexdigest()
+    for name in ("attributes", "pretrained_sha256"):
+        other = Run(run.path, started.record | {name: "other"})
+        with pytest.raises(RunError, match=f"holds another run .*{name}: '..' there, 'other' here"):
+            write_edited(other, tmp_path / "edited", [(3, 2)], {})

@@ -238,7 +238,13 @@ def test_all_dead() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "match"),
-    [({"tolerance": -1}, "tolerance"), ({"seeds": -1}, "seeds"), ({"cap": 0}, "cap must be >= 1")],
+    [
+        ({"tolerance": -1}, "tolerance"),
+        ({"tolerance": float("nan")}, "a finite tolerance"),
+        ({"tolerance": float("inf")}, "a finite tolerance"),
+        ({"seeds": -1}, "seeds"),
+        ({"cap": 0}, "cap must be >= 1"),
+    ],
 )
 def test_bad_arguments(arguments: dict[str, Any], match: str) -> None:
     with pytest.raises(ConceptError, match=match):
@@ -258,8 +264,9 @@ def test_bad_sets() -> None:
     for kept in ([0, 0], [31], [-1]):
         with pytest.raises(ConceptError, match="different concept numbers"):
             refitted(codes, kept)
-    with pytest.raises(ConceptError, match="strength must be > 0"):
-        refitted(codes, [0], strength=0)
+    for strength in (0, float("nan"), float("inf")):
+        with pytest.raises(ConceptError, match="strength must be > 0 and finite"):
+            refitted(codes, [0], strength=strength)
     with pytest.raises(ConceptError, match="expected a head of weight"):
         selected(codes, [0, 1], Head(np.zeros((8, 3)), np.zeros(8)))
 

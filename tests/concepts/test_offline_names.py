@@ -154,6 +154,21 @@ def test_a_name_that_the_rounds_do_not_agree_on_is_not_verified() -> None:
     assert found["reason"] == f"only {found['agreement']:.0%} of the rounds chose this name"
 
 
+def test_twins_of_a_name_are_no_disagreement() -> None:
+    """Four attributes that are the same in every class, and one that is their opposite: rounds may name any."""
+    rng = np.random.default_rng(7)
+    has = np.arange(30) < 14
+    columns = [np.where(has, *rng.uniform((0.5, 0), (1, 0.5), (30, 2)).T) for _ in range(5)]
+    columns[4] = 1 - columns[4]
+    attributes = Attributes(tuple("abcde"), tuple(map(str, range(30))), np.stack(columns, axis=1).astype(np.float32))
+    assert (attributes.binary()[:, :4] == has[:, None]).all()
+    assert (attributes.binary()[:, 4] != has).all()
+    found = name_concepts(np.stack([has, ~has]).astype(float), attributes, held_out=0.6, rounds=50)
+    for each in found:
+        assert (each["held_out"], each["agreement"], each["verified"]) == (1, 1, True)
+        assert len(each["same_column"]) == 4
+
+
 @pytest.mark.parametrize(
     ("shares", "reason", "name"),
     [

@@ -19,6 +19,20 @@ class ConceptError(HtafError):
     """Concepts that cannot be used as asked."""
 
 
+def class_number(classes: Sequence[str], label: int | str) -> int:
+    """The number of a class, given by its name or its number; a name that looks like a number is a name.
+
+    Raises:
+        ConceptError: no such class.
+    """
+    if isinstance(label, str) and label in classes:
+        return list(classes).index(label)
+    number = int(label) if not isinstance(label, str) or label.isdecimal() else -1
+    if not 0 <= number < len(classes):
+        raise ConceptError(f"expected a class in 0 to {len(classes) - 1} or its name, got {label!r}")
+    return number
+
+
 @dataclass(frozen=True, eq=False)
 class Codes:
     """The bits of N images: C concepts and K classes.

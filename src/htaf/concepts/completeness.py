@@ -21,7 +21,7 @@ def by_importance(
 
     "spread" is the standard deviation of what a concept adds to the logits: sqrt(r_j (1 - r_j)) times the root mean
     square over classes of w_kj - mean_k w_kj. A number added to w_kj for all k changes no prediction, nor this order.
-    "weight" is max_k |w_kj|, which knows neither.
+    "weight" is max_k |w_kj|, which knows neither; it is the "importance" of `htaf.concepts.intervene`.
 
     Args:
         weight: [K, C] of the head. rates: [C] share of images that have the concept.
@@ -92,10 +92,10 @@ def completeness(
         {"k": [...], "within": points, "spread": {"accuracy": [...], "enough": k}, "weight": {...}}; of the k measured.
 
     Raises:
-        ConceptError: points < 1 or within < 0.
+        ConceptError: points < 1, or within < 0 or not finite.
     """
-    if (points is not None and points < 1) or within < 0:
-        raise ConceptError(f"expected points >= 1 and within >= 0, got {points} and {within}")
+    if (points is not None and points < 1) or not 0 <= within < np.inf:
+        raise ConceptError(f"expected points >= 1 and a finite within >= 0, got {points} and {within}")
     count = codes.concepts
     most = max(1, READ // len(codes)) if points is None else points
     grid = np.arange(1, count + 1) if most >= count else np.round(np.geomspace(1, count, most)).astype(np.int64)

@@ -10,20 +10,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from htaf.concepts.codes import Codes, ConceptError, PartName
+from htaf.concepts.codes import Codes, ConceptError, PartName, class_number
 from htaf.data.images import ImagePreprocessor
 from htaf.models.icbm import ICBM
 from htaf.runs import Run, claim, finish_run
 
 CHUNK = 16_384  # images at once
-Edit = tuple[int | str, int]  # class (number or name), concept
+FILES = ("model_sha256", "preprocessing_sha256")  # of the run's own files
+GIVEN = ("attributes", "pretrained_sha256", "backbone_sha256")  # of the identity of a training, where they are
+Edit = tuple[int | str, int]  # class (name or number), concept
 
 
 def edited(codes: Codes, off: Sequence[Edit]) -> Codes:
     """The codes with head weights w[class, concept] = 0, and the exact network's predictions after that.
 
     Args:
-        off: (class, concept) pairs; a class is its number or its name.
+        off: (class, concept) pairs; a class is its name or its number.
     Raises:
         ConceptError: a class or concept that is not there.
     """
@@ -96,11 +98,12 @@ def write_edited(run: Run, out: str | Path, off: Sequence[Edit], metrics: Mappin
         for label, concept in pairs:
             head.weight[label, concept] = 0
     edit = {"key": run.record["key"], "sha256": run.record["model_sha256"], "off": [list(pair) for pair in pairs]}
-    identity = {name: run.record[name] for name in ("recipe", "seed", "data")} | {"edited": edit}
+    identity = {name: run.record[name] for name in ("recipe", "seed", "data")}
+    identity |= {name: run.record[name] for name in GIVEN if name in run.record} | {"edited": edit}
     with claim(Path(out), identity) as record:
         if record["status"] == "finished":
             return Run(Path(out), record)
-        kept = {name: value for name, value in run.record.items() if name not in record and not name.endswith("sha256")}
+        kept = {name: value for name, value in run.record.items() if name not in record and name not in FILES}
         shown = ", ".join(f"concept {concept} of class {label}" for label, concept in pairs)
         notes = [*run.record["notes"], f"head of the run at {run.path} edited: no weight for {shown}"]
         record |= kept | {"metrics": dict(metrics), "notes": notes, "edited": edit | {"from": str(run.path)}}
@@ -111,12 +114,10 @@ def _pairs(off: Sequence[Edit], classes: Sequence[str], concepts: int) -> list[t
     """Edits as distinct (class number, concept), ascending."""
     found = set()
     for label, concept in off:
-        number = list(classes).index(label) if isinstance(label, str) and label in classes else label
-        if isinstance(number, str) or not 0 <= number < len(classes):
-            raise ConceptError(f"expected a class in 0 to {len(classes) - 1} or its name, got {label!r}")
+        number = class_number(classes, label)
         if not 0 <= concept < concepts:
             raise ConceptError(f"expected a concept in 0 to {concepts - 1}, got {concept}")
-        found.add((int(number), int(concept)))
+        found.add((number, int(concept)))
     if not found:
         raise ConceptError("expected one (class, concept) or more, got none")
     return sorted(found)

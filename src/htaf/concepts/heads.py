@@ -116,10 +116,11 @@ def refitted(
         Codes of len(kept) concepts, in memory; nothing is known of a smooth network. info["kept"] says which.
 
     Raises:
-        ConceptError: no training part, concept numbers that are not there or there twice, or strength <= 0.
+        ConceptError: no training part, concept numbers that are not there or there twice, or a strength that is
+            not > 0 and finite.
     """
-    if strength <= 0:
-        raise ConceptError(f"strength must be > 0, got {strength}")
+    if not 0 < strength < np.inf:
+        raise ConceptError(f"strength must be > 0 and finite, got {strength}")
     chosen = _checked(kept, codes.concepts)
     train = labelled(codes, "train")
     means = np.diagonal(pair_counts(train)) / len(train)

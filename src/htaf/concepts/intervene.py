@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Float32, Float64, Int64
 
-from htaf.concepts.codes import Codes, ConceptError, PartName
+from htaf.concepts.codes import Codes, ConceptError, PartName, class_number
+from htaf.concepts.completeness import by_importance
 from htaf.concepts.counts import proportions
 from htaf.concepts.edit_head import edit_effect, edited, write_edited
 from htaf.concepts.fewest_flips import Flips, fewest_flips
@@ -18,7 +19,7 @@ __all__ = [
     "Curve",
     "Flipped",
     "Flips",
-    "Order",
+    "InterventionOrder",
     "edit_effect",
     "edited",
     "fewest_flips",
@@ -28,8 +29,8 @@ __all__ = [
     "write_edited",
 ]
 
-Order = Literal["random", "importance"]
-CELLS = 2**22  # bits of images at once: about 100 MB
+InterventionOrder = Literal["random", "importance"]
+CELLS = 2**22  # bits, or logits where there are more of them, at once: about 100 MB
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,15 +56,12 @@ class Flipped:
 
 
 def of_class(codes: Codes, label: int | str, part: PartName | None = None) -> Int64[np.ndarray, " rows"]:
-    """Row numbers of the images of a class (number or name), of one part or of all.
+    """Row numbers of the images of a class (name or number), of one part or of all.
 
     Raises:
         ConceptError: no such class.
     """
-    number = codes.classes.index(label) if isinstance(label, str) and label in codes.classes else label
-    if isinstance(number, str) or not 0 <= number < len(codes.classes):
-        raise ConceptError(f"expected a class in 0 to {len(codes.classes) - 1} or its name, got {label!r}")
-    rows = np.flatnonzero(codes.labels == number)
+    rows = np.flatnonzero(codes.labels == class_number(codes.classes, label))
     return rows if part is None else np.intersect1d(rows, codes.rows(part))
 
 
@@ -111,7 +109,7 @@ class Curve:
         images: how many were scored.
     """
 
-    order: Order
+    order: InterventionOrder
     points: Int64[np.ndarray, " points"]
     accuracy: Float64[np.ndarray, "seeds points"]
     changed: Float64[np.ndarray, "seeds points"]
@@ -134,7 +132,7 @@ class Curve:
 def intervention_curve(
     codes: Codes,
     *,
-    order: Order = "random",
+    order: InterventionOrder = "random",
     fitted: PartName = "train",
     scored: PartName = "test",
     seeds: int = 5,
@@ -148,8 +146,9 @@ def intervention_curve(
 
     Args:
         order: "random": each image in its own order, by seed; "importance": for all images alike by falling
-            max_k |w_kj|, which knows neither labels nor predictions (a fixed order, as in Koh et al. 2020; orders by
-            image are compared in Shin et al. 2023).
+            max_k |w_kj|, the order "weight" and not "spread" of `htaf.concepts.completeness.by_importance`; it knows
+            neither labels nor predictions (a fixed order, as in Koh et al. 2020; orders by image are compared in
+            Shin et al. 2023).
         fitted: the part that the majorities come from; half counts as 1.
         scored: the part that is scored; its images without a label are left out.
         seeds: of the random order.
@@ -157,8 +156,8 @@ def intervention_curve(
     Raises:
         ConceptError: settings out of range, empty parts, classes that `fitted` has no image of.
     """
-    if order not in get_args(Order):
-        raise ConceptError(f"order must be one of {get_args(Order)}, got {order!r}")
+    if order not in get_args(InterventionOrder):
+        raise ConceptError(f"order must be one of {get_args(InterventionOrder)}, got {order!r}")
     if seeds < 1:
         raise ConceptError(f"seeds must be >= 1, got {seeds}")
     count = codes.concepts
@@ -172,10 +171,11 @@ def intervention_curve(
     if not len(rows):
         raise ConceptError(f"expected images with labels in the part {scored!r}, got none")
     _check_classes(codes, rows, fitted)
-    fixed = np.argsort(np.argsort(-np.abs(codes.weight).max(0), kind="stable")) if order == "importance" else None
+    by_weight = by_importance(codes.weight, np.zeros(count), "weight")  # to which rates do not matter
+    fixed = np.argsort(by_weight) if order == "importance" else None  # the place of each concept
     repeats = 1 if fixed is not None else seeds
     hits, changed = np.zeros((repeats, len(steps))), np.zeros((repeats, len(steps)))
-    size = max(1, CELLS // max(1, count))
+    size = max(1, CELLS // max(1, count, len(codes.bias)))
     for seed in range(repeats):
         rng = np.random.default_rng(seed)  # one stream an image after the other: the size of a chunk does not matter
         for start in range(0, len(rows), size):

@@ -45,7 +45,7 @@ def needed(
 
     Args:
         codes: with labelled train, validation and test parts.
-        tolerance: in points of accuracy on the validation part.
+        tolerance: finite, in points of accuracy on the validation part.
         seeds: random orders to compare with.
         cap: most training images to fit to; beyond it an even share of each class, drawn with the seed.
         seed: of those draws.
@@ -61,8 +61,8 @@ def needed(
     Raises:
         ConceptError: a part is missing, or an argument out of range.
     """
-    if tolerance < 0 or seeds < 0 or seed < 0:
-        raise ConceptError(f"expected tolerance, seeds and seed >= 0, got {tolerance}, {seeds} and {seed}")
+    if not 0 <= tolerance < np.inf or seeds < 0 or seed < 0:
+        raise ConceptError(f"expected a finite tolerance, seeds and seed >= 0, got {tolerance}, {seeds} and {seed}")
     train, validation, test = (labelled(codes, part) for part in ("train", "validation", "test"))
     counts = pair_counts(train)
     means = np.diagonal(counts) / len(train)

@@ -97,10 +97,10 @@ def name_concepts(
     Returns:
         for each concept a dict of plain values: "concept", "name" (None without one), "attribute", "negated",
         "verified", "reason" (why not), "held_out" (the score), "naming" (balanced accuracy on the classes that chose,
-        too high as a score), "agreement" (share of rounds that chose the same name), "rounds", "p_value" and
-        "baseline" (mean and 95th percentile of the score when classes are shuffled), "group_a", "group_b", "mixed",
-        "empty" (numbers of classes), "same_column" (other candidates that no used class tells apart from the name),
-        "candidates" (the five best, name first; only the name is checked).
+        too high as a score), "agreement" (share of rounds that chose the name or one of "same_column"), "rounds",
+        "p_value" and "baseline" (mean and 95th percentile of the score when classes are shuffled), "group_a",
+        "group_b", "mixed", "empty" (numbers of classes), "same_column" (other candidates that no used class tells
+        apart from the name), "candidates" (the five best, name first; only the name is checked).
     Raises:
         ConceptError: settings out of range. DataError: attributes lack a class.
     """
@@ -210,7 +210,9 @@ def _named(
         return result | {"reason": f"group {few} has one class: none can be held out"}
     held = splits(inside, rounds, share, rng)
     played = play(inside, held, local)
-    agrees = (played.attribute == top["attribute"]) & (played.negated == top["negated"])
+    named = local.have[:, top["attribute"]].astype(bool) ^ top["negated"]
+    chose = local.have[:, played.attribute].T.astype(bool) ^ played.negated[:, None]  # [rounds, classes]
+    agrees = (chose == named).all(1)  # by column: which of two twins a round names is a matter of chance
     score, agreement = float(played.held_out.mean()), float(agrees.mean())
     result |= {"held_out": score, "agreement": agreement}
     if shuffles:

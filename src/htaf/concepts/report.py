@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.counts import proportions
+from htaf.concepts.groups import IN_A, IN_B, groups
 from htaf.concepts.scores import BINS, labelled
 from htaf.runs import to_json, write_atomic
 
@@ -86,12 +87,12 @@ def tables(scores: Mapping[str, Any], needed: Mapping[str, Any] | None = None, *
         f"| binarity (outputs > 0.99 or < 0.01) | {_percent(scores['binarity'])} |",
         f"| dead (the same in every image of {fitted!r}) | {scores['dead']['count']} "
         f"({_percent(scores['dead']['share'])}) |",
+        f"| a bit told from the class alone: balanced concept accuracy | {_percent(concept['balanced'])} |",
         f"| concept accuracy: all; live | {_percent(concept['mean'])}; {_percent(concept['live'])} |",
-        f"| the same, balanced | {_percent(concept['balanced'])} |",
-        f"| the same, trivial: max(rate, 1 - rate) | {_percent(concept['trivial'])} |",
+        f"| the same, always the more frequent value | {_percent(concept['trivial'])} |",
         f"| duplicate, complementary pairs | {same['duplicates']['count']}, {same['complementary']['count']} |",
         f"| distinct; effective number | {same['distinct']}; {same['effective']:.1f} |",
-        f"| enough of this head within {complete['within']} points, by spread; by weight | "
+        f"| enough of this head, not refitted, within {complete['within']} points, by spread; by weight | "
         f"{complete['spread']['enough']}; {complete['weight']['enough']} |",
         "",
         "| Class specificity | proportion <= 0.1 or >= 0.9 | live concepts alone | variance between classes | "
@@ -106,14 +107,27 @@ def tables(scores: Mapping[str, Any], needed: Mapping[str, Any] | None = None, *
     if needed is not None:
         lines += ["", *_needed_lines(needed)]
     lines += ["", "| Class | concepts of largest weight: number (weight, contribution in its images) |", "|---|---|"]
+    dead = {*scores["dead"]["always_0"], *scores["dead"]["always_1"]}
     for entry in scores["importance"]:
         found = ", ".join(
             f"{t['concept']} ({t['weight']:+.2f}, "
-            f"{'-' if t['contribution'] is None else format(t['contribution'], '+.2f')})"
-            for t in entry["top"][:5]
+            f"{'-' if t['contribution'] is None else format(t['contribution'], '+z.2f')})"
+            for t in [t for t in entry["top"] if t["concept"] not in dead][:5]
         )
         lines.append(f"| {_cell(entry['class'])} | {found} |")
+    lines += ["", *READING]
     return "\n".join(lines) + "\n"
+
+
+READING = (
+    "How to read it. *Gap* and *predictions that differ*: what the step costs. *Balanced concept accuracy*: 50% where "
+    "the class says nothing of a bit, 100% where all images of a class agree; the plain one is high for rare bits too. "
+    "*Proportion*: the share of a class's images that have a concept. *Variance between classes*: 100% where the class "
+    "decides every bit. *By ascending rate*: the first column for four groups of concepts, the rarest first. *By "
+    "spread*: concepts in the order of how far they move the logits between classes; *by weight*: of max |w|. "
+    "*Contribution*: weight times how much more often the class's images have the concept than all images; with its "
+    "sign it says whether the concept speaks for the class.",
+)
 
 
 def _needed_lines(needed: Mapping[str, Any]) -> list[str]:
@@ -234,15 +248,15 @@ def pictures(
         name: of the concept, for the title.
 
     Returns:
-        the picture. Its title names the classes of which >= 80% (A) and <= 20% (B) of the images have the concept.
+        the picture. Its title names the classes of groups A and B (`htaf.concepts.groups`).
 
     Raises:
         ConceptError: no such concept, count < 1, no such images, or images of another shape.
     """
     sides = examples(codes, concept, part=part, count=count, seed=seed)
     rate = np.mean(labelled(codes, part).bits[:, concept // 8] >> concept % 8 & 1)
-    share = proportions(labelled(codes, fitted))[concept]
-    members = [np.flatnonzero(share >= 0.8), np.flatnonzero(share <= 0.2)]
+    member = groups(proportions(labelled(codes, fitted))[[concept]], classes=codes.classes).member[0]
+    members = [np.flatnonzero(member == group) for group in (IN_A, IN_B)]
 
     figure = Figure(figsize=(1.25 * count + 0.3, 4.3), layout="constrained")
     grid: Any = figure.subplots(2, count, squeeze=False)

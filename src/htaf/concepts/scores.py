@@ -1,4 +1,7 @@
-"""How good the concepts of a network are: every score from packed bits, in memory bounded by a chunk of images."""
+"""How good the concepts of a network are: every score from packed bits.
+
+Bits are unpacked a chunk of images at a time. A part whose labelled images do not lie in one piece is copied, packed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ RATE_GROUPS = 4
 
 
 def labelled(codes: Codes, part: PartName) -> Codes:
-    """The images of a part whose class is known, without their ids; a view where they lie in one piece.
+    """The images of a part whose class is known, without their ids; a view where they lie in one piece,
+    else a copy.
 
     Raises:
         ConceptError: there are none.
