@@ -120,7 +120,7 @@ def test_help_names_the_families(htaf) -> None:
 
 def test_concept_bottlenecks(htaf, folder: Path, tmp_path: Path) -> None:
     words = ("train", "icbm", "--data", folder, "--recipe", "reduced", *FEW, "--epochs", "1", "--batch-size", "8")
-    code, out, err = htaf(*words, "--backbone", "resnet", "--concepts", "9", "--out", tmp_path / "a")
+    code, _, err = htaf(*words, "--backbone", "resnet", "--concepts", "9", "--out", tmp_path / "a")
     assert code == 0, err
     model = json.loads((tmp_path / "a" / "record.json").read_text())["model"]
     assert model["backbone"] == {"kind": "resnet", "depth": 18, "width": 16, "stem": "cifar"}
