@@ -107,7 +107,7 @@ class Computed:
         self.record, self.cells = record, list[Cell]()
         patch.setattr(STUDY, "compute_cell", self)
 
-    def __call__(self, cell: Cell, out: Path, key: str) -> Any:
+    def __call__(self, cell: Cell, out: Path, key: str, keep: bool = False) -> Any:
         self.cells.append(cell)
         record = self.record(cell)
         write_atomic(cell_path(out, key), to_json(record))
