@@ -282,6 +282,21 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 @contextmanager
+def locked(path: Path, busy: HtafError) -> Iterator[None]:
+    """Hold a folder while the block runs; raises `busy` at once where another process holds it."""
+    lock = FileLock(path / LOCK, timeout=0)  # the system lets go of it when the process ends, however it ends
+    try:
+        lock.acquire()
+    except Timeout:
+        raise busy from None
+    try:
+        yield
+    finally:
+        lock.release()
+        (path / LOCK).unlink(missing_ok=True)
+
+
+@contextmanager
 def claim(path: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Hold a folder for a run while the block runs, so that two processes never write one run.
 
@@ -294,16 +309,8 @@ def claim(path: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise RunError(f"expected a folder for the run, {path} is a file: choose another --out") from None
-    lock = FileLock(path / LOCK, timeout=0)  # the system lets go of it when the process ends, however it ends
-    try:
-        lock.acquire()
-    except Timeout:
-        raise RunError(f"another process trains in {path}: wait for it, or choose another --out") from None
-    try:
+    with locked(path, RunError(f"another process trains in {path}: wait for it, or choose another --out")):
         yield start_run(path, identity)
-    finally:
-        lock.release()
-        (path / LOCK).unlink(missing_ok=True)
 
 
 def start_run(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import safetensors.numpy
-from filelock import FileLock, Timeout
 from jaxtyping import Float32, Int32, UInt8
 
 from htaf.concepts.codes import PARTS, ConceptError
@@ -30,9 +29,8 @@ from htaf.concepts.store import (
     read_record,
     sha256,
 )
-from htaf.runs import content_hash, environment, to_json, write_atomic
+from htaf.runs import LOCK, content_hash, environment, locked, to_json, write_atomic
 
-LOCK = ".lock"
 UNHASHED = "features"  # gigabytes
 
 
@@ -107,16 +105,8 @@ def writing(path: Path, contents: Contents) -> Iterator[Writer]:
         raise ConceptError(
             f"expected a folder for the codes, {path} is or lies in a file: choose another --out"
         ) from None
-    lock = FileLock(path / LOCK, timeout=0)  # the system lets go of it when the process ends, however it ends
-    try:
-        lock.acquire()
-    except Timeout:
-        raise ConceptError(f"another process writes {path}: wait for it, or choose another --out") from None
-    try:
+    with locked(path, ConceptError(f"another process writes {path}: wait for it, or choose another --out")):
         yield _open(path, contents)
-    finally:
-        lock.release()
-        (path / LOCK).unlink(missing_ok=True)
 
 
 def _open(path: Path, contents: Contents) -> Writer:

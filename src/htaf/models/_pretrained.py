@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-_CLASSIFIERS = ("head", "fc", "classifier", "act", "norm", "projection", "last_linear", "head_dist")
+_CLASSIFIERS = ("head", "fc", "classifier", "last_linear", "head_dist")
 
 
 def weights_file(path: str | Path) -> Path:
@@ -61,7 +61,7 @@ def load_backbone(backbone: nn.Module, path: str | Path) -> None:
     state, wanted = read_weights(path), backbone.state_dict()
     first = next(iter(wanted))
     prefixes = {key.removesuffix(first) for key in state if key.endswith(first)}
-    inside = [{k.removeprefix(p): v for k, v in state.items() if k.startswith(p)} for p in prefixes]
+    inside = [{k.removeprefix(p): v for k, v in state.items() if k.startswith(p)} for p in sorted(prefixes)]
     state = max(inside, key=lambda found: len(found.keys() & wanted.keys()), default=state)
     missing = sorted(wanted.keys() - state.keys())
     left = sorted(k for k in state.keys() - wanted.keys() if k.split(".")[0] not in _CLASSIFIERS)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, final, get_args
+from typing import final
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from htaf.activations import HTAF
 from htaf.binary import BinaryConv2d
-
-Stem = Literal["imagenet", "cifar"]
+from htaf.models._stem import Stem, stem_layers
 
 _BLOCKS = {18: (4, 4, 4, 4), 34: (6, 8, 12, 6)}
 _BIPOLAR_HTAF = partial(HTAF, bipolar=True)
@@ -59,7 +58,7 @@ class BiRealNet(nn.Module):
             raise ValueError(f"depth must be one of {tuple(_BLOCKS)}, got {depth}")
         if min(classes, width, in_channels) < 1:
             raise ValueError(f"sizes must be positive, got {classes=}, {width=}, {in_channels=}")
-        self.stem = _stem(stem, in_channels, width)
+        self.stem = stem_layers(stem, in_channels, width)
         self.stages = nn.Sequential()
         channels = width
         for i, blocks in enumerate(_BLOCKS[depth]):
@@ -92,18 +91,3 @@ class _Block(nn.Module):
     def forward(self, x: Float[Tensor, "batch _ _ _"]) -> Float[Tensor, "batch _ _ _"]:
         out = self.norm(self.conv(self.act(x)))
         return out + (x if self.shortcut is None else self.shortcut(x))  # not in place, which backward hooks forbid
-
-
-def _stem(stem: Stem, in_channels: int, width: int) -> nn.Sequential:
-    layers = nn.Sequential()
-    match stem:
-        case "imagenet":
-            layers.add_module("conv", nn.Conv2d(in_channels, width, 7, 2, padding=3, bias=False))
-            layers.add_module("norm", nn.BatchNorm2d(width))
-            layers.add_module("pool", nn.MaxPool2d(3, 2, padding=1))
-        case "cifar":
-            layers.add_module("conv", nn.Conv2d(in_channels, width, 3, padding=1, bias=False))
-            layers.add_module("norm", nn.BatchNorm2d(width))
-        case _:
-            raise ValueError(f"stem must be one of {get_args(Stem)}, got {stem!r}")
-    return layers

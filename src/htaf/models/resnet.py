@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, final, get_args
+from typing import final
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-Stem = Literal["imagenet", "cifar"]
+from htaf.models._stem import Stem, stem_layers
 
 _BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
@@ -53,16 +53,7 @@ class ResNet(nn.Module):
             raise ValueError(f"depth must be one of {tuple(_BLOCKS)}, got {depth}")
         if min(classes, width, in_channels) < 1:
             raise ValueError(f"sizes must be positive, got {classes=}, {width=}, {in_channels=}")
-        if stem not in get_args(Stem):
-            raise ValueError(f"stem must be one of {get_args(Stem)}, got {stem!r}")
-        wide = stem == "imagenet"
-        self.stem = nn.Sequential()
-        size, stride = (7, 2) if wide else (3, 1)
-        self.stem.add_module("conv", nn.Conv2d(in_channels, width, size, stride, padding=size // 2, bias=False))
-        self.stem.add_module("norm", nn.BatchNorm2d(width))
-        self.stem.add_module("act", act())
-        if wide:
-            self.stem.add_module("pool", nn.MaxPool2d(3, 2, padding=1))
+        self.stem = stem_layers(stem, in_channels, width, act)
         self.stages = nn.Sequential()
         channels = width
         for i, blocks in enumerate(_BLOCKS[depth]):

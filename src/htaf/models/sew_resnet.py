@@ -8,10 +8,10 @@ from typing import Literal, final, get_args
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from htaf.models._stem import Stem
 from htaf.neurons import IF
 
 Connect = Literal["add", "and", "iand"]
-Stem = Literal["imagenet", "cifar"]
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
 
