@@ -138,8 +138,9 @@ def test_what_the_end_of_another_process_looks_like() -> None:
 # ---- two processes ----
 
 SCRIPT = """
-import os, sys
+import atexit, os, sys
 from pathlib import Path
+import torch.distributed as dist
 from htaf.data.tabular import load
 from htaf.data import images
 from htaf.training import module
@@ -149,6 +150,7 @@ from htaf.training.recipe import Recipe
 FIT = sys.modules["htaf.training.fit"]
 rank, what, out = int(os.environ.get("LOCAL_RANK", 0)), sys.argv[1], Path(sys.argv[2])
 QUICK = {quick}
+atexit.register(lambda: (out / f"left.{{rank}}").write_text(str(not dist.is_initialized())))  # runs last
 original, measure = module.Training.training_step, FIT.measure
 
 def step(self, batch, i):
@@ -222,6 +224,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("plain", "bn", "bn-fsdp", "dhn-ddp", "dhn-fsdp"):
         first, second = ((folder / "runs" / f"{name}.{rank}").read_text() for rank in (0, 1))
         assert first == second, "every process has the same run"
+    for rank in (0, 1):  # gloo's threads, still there as Python ends, abort a process now and then
+        assert (folder / "runs" / f"left.{rank}").read_text() == "True"
     return folder / "runs"
 
 

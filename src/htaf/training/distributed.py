@@ -5,6 +5,7 @@ The first process holds the run folder and writes in it; the others take part in
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -257,6 +258,7 @@ def telling(processes: Processes) -> Iterator[list[dict[str, Any]]]:
         if processes.world > 1:
             try:
                 dist.broadcast_object_list([told[0] if told else None], 0)
+                _leave_at_exit()
             except RuntimeError as error:  # what ended before it was told cannot undo what is written
                 if not lost(error):
                     raise
@@ -276,7 +278,22 @@ def wait() -> dict[str, Any]:
             raise
     if told[0] is None:
         raise PeerError("the first process of this training failed; its own message says why")
+    _leave_at_exit()
     return told[0]
+
+
+def _leave_at_exit() -> None:
+    """End gloo's threads before Python ends: one that still frees a tensor then would abort the process.
+
+    Lightning does so for NCCL only. Not after a failure, where a collective may be under way that never ends.
+    """
+    atexit.unregister(_leave)
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def share(rows: Tensor, rank: int, world: int, chunk: int) -> Sequence[Tensor]:
