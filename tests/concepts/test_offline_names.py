@@ -1,16 +1,13 @@
 """Names from attributes: found where planted, checked on classes that did not choose, refused where nothing is."""
 
-import csv
 import itertools
-import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score
 
 from htaf.concepts.codes import ConceptError, codes_of
-from htaf.concepts.offline_names import candidates, name_concepts, play, splits, write_names
+from htaf.concepts.offline_names import candidates, name_concepts, play, splits
 from htaf.data.attributes import Attributes
 from htaf.data.reading import DataError
 
@@ -227,19 +224,6 @@ def test_shapes_that_do_not_fit() -> None:
         name_concepts(np.zeros((2, 30)), made().only([]))
 
 
-def test_written_names_can_be_read_back(tmp_path: Path) -> None:
-    attributes = made()
-    names = name_concepts(np.concatenate([attributes.binary().T[:2], np.zeros((1, 30))]).astype(float), attributes)
-    write_names(names, tmp_path / "names.json")
-    assert json.loads((tmp_path / "names.json").read_text()) == names
-    write_names(names, tmp_path / "names.csv")
-    with (tmp_path / "names.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["concept"], row["name"], row["verified"]) for row in rows] == [
-        ("0", "a0", "True"),
-        ("1", "a1", "True"),
-        ("2", "", "False"),
-    ]
-    assert float(rows[0]["held_out"]) == names[0]["held_out"]
-    with pytest.raises(ConceptError, match=r"expected a path ending in .json or .csv"):
-        write_names(names, tmp_path / "names.txt")
+def test_names_say_where_they_come_from() -> None:
+    found = name_concepts(np.concatenate([made().binary().T[:1], np.zeros((1, 30))]).astype(float), made(), shuffles=0)
+    assert [(each["name"], each["source"]) for each in found] == [("a0", "attributes"), (None, "attributes")]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,22 +12,9 @@ from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.counts import proportions
 from htaf.concepts.groups import EMPTY, IN_A, IN_B, MIXED, Groups, groups
 from htaf.data.attributes import Attributes
-from htaf.runs import to_json, write_atomic
 
 LEVEL = 0.05  # of the p-value
 AGREEMENT = 0.5  # of the rounds, so that the score is mostly that of the name itself
-COLUMNS: list[str] = [
-    "concept",
-    "name",
-    "verified",
-    "held_out",
-    "p_value",
-    "agreement",
-    "naming",
-    "group_a",
-    "group_b",
-    "mixed",
-]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +83,8 @@ def name_concepts(
         too high as a score), "agreement" (share of rounds that chose the name or one of "same_column"), "rounds",
         "p_value" and "baseline" (mean and 95th percentile of the score when classes are shuffled), "group_a",
         "group_b", "mixed", "empty" (numbers of classes), "same_column" (other candidates that no used class tells
-        apart from the name), "candidates" (the five best, name first; only the name is checked).
+        apart from the name), "candidates" (the five best, name first; only the name is checked), "source"
+        ("attributes"). `htaf.concepts.names.write_names` writes them.
     Raises:
         ConceptError: settings out of range. DataError: attributes lack a class.
     """
@@ -194,7 +178,7 @@ def _named(
         "reason": grouped.note(concept), "held_out": None, "naming": None, "agreement": None, "rounds": rounds,
         "p_value": None, "baseline": None, **{key: int(value.sum()) for key, value in counts.items()},
         "mixed": int((member == MIXED).sum()), "empty": int((member == EMPTY).sum()),
-        "same_column": [], "candidates": [],
+        "same_column": [], "candidates": [], "source": "attributes",
     }  # fmt: skip
     if result["reason"]:
         return result
@@ -259,22 +243,3 @@ def _same_column(known: Candidates, attribute: int, negated: bool) -> list[str]:
     same, opposite = (known.have == column).all(0), (known.have == 1 - column).all(0)
     same[attribute] = False
     return [known.label(i, bool(negated) != bool(opposite[i])) for i in np.flatnonzero(same | opposite).tolist()]
-
-
-def write_names(names: Sequence[dict[str, Any]], path: str | Path) -> None:
-    """What `name_concepts` gives, as JSON or, for a path ending in .csv, as a table of its main columns.
-
-    Raises:
-        ConceptError: another ending. OSError: the file cannot be written.
-    """
-    path = Path(path)
-    if path.suffix.lower() == ".json":
-        write_atomic(path, to_json(list(names)))
-    elif path.suffix.lower() == ".csv":
-        text = io.StringIO(newline="")
-        table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
-        table.writeheader()
-        table.writerows(names)
-        write_atomic(path, text.getvalue())
-    else:
-        raise ConceptError(f"{path}: expected a path ending in .json or .csv")

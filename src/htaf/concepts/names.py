@@ -1,0 +1,219 @@
+"""A file of names, one for each concept: written, edited in a spreadsheet or on the page, read back."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from htaf.concepts.codes import ConceptError
+from htaf.runs import to_json, write_atomic
+
+SOURCES = ("attributes", "model", "hand", "supervised")
+NUMBERS = ("held_out", "p_value", "agreement", "naming")
+COUNTS = ("group_a", "group_b", "mixed")
+COLUMNS: list[str] = [
+    "concept",
+    "name",
+    "label_1",
+    "label_0",
+    "verified",
+    "held_out",
+    "p_value",
+    "agreement",
+    "naming",
+    "group_a",
+    "group_b",
+    "mixed",
+    "source",
+    "reason",
+    "justification",
+]
+TEXTS = ("name", "label_1", "label_0", "source", "reason", "justification")
+BY_HAND = "named by hand, not checked"
+_COMMON: dict[str, Any] = {
+    "name": None, "label_1": None, "label_0": None, "verified": False, "reason": "", "held_out": None, "p_value": None,
+    "agreement": None, "naming": None, "baseline": None, "group_a": None, "group_b": None, "mixed": None,
+    "empty": None, "rounds": 0, "source": "hand", "justification": None,
+}  # fmt: skip
+_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False, "": False}
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")  # what a spreadsheet would run, however often it was guarded
+_GUARDED = re.compile(r"'+[=+\-@\t\r]")
+
+
+def valid_text(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair that stands alone: UTF-8 cannot hold one."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def write_names(names: Sequence[Mapping[str, Any]], path: str | Path) -> None:
+    """Names as JSON or, for a path ending in .csv, as a table of their main columns.
+
+    In the table, texts that a spreadsheet would run as a formula get a ' in front, which `read_names` takes away.
+
+    Args:
+        names: dicts of plain values, as `htaf.concepts.offline_names.name_concepts` gives them.
+        path: ending in .json or .csv.
+
+    Raises:
+        ConceptError: another ending. OSError: the file cannot be written.
+    """
+    path = Path(path)
+    if path.suffix.lower() == ".json":
+        write_atomic(path, valid_text(to_json(list(names))))
+    elif path.suffix.lower() == ".csv":
+        text = io.StringIO(newline="")
+        table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\r\n")
+        table.writeheader()
+        for entry in names:
+            guarded = {key: _guard(entry[key]) for key in TEXTS if entry.get(key) is not None}
+            table.writerow({**entry, **guarded})
+        write_atomic(path, valid_text(text.getvalue()))
+    else:
+        raise ConceptError(f"{path}: expected a path ending in .json or .csv")
+
+
+def _guard(text: str) -> str:
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def read_names(path: str | Path, concepts: int | None = None) -> list[dict[str, Any]]:
+    """The names of a file that `write_names`, the page or a hand wrote.
+
+    Args:
+        path: a JSON list of objects, or a CSV (separated by commas, semicolons or tabs) with the columns `concept` and
+            `name` and any others of `COLUMNS`; UTF-8, with or without a byte-order mark.
+        concepts: how many there are; None: any.
+
+    Returns:
+        a dict for each concept of the file, ascending. Keys that the file lacks are None, verified False; a name
+        without a source is "hand" and not verified. Concepts may be missing.
+
+    Raises:
+        ConceptError: no such file, not UTF-8, another ending, missing columns, a cell of another kind, a concept that
+            there is not, or one twice.
+    """
+    path = Path(path)
+    kind = path.suffix.lower()
+    if kind not in (".json", ".csv"):
+        raise ConceptError(f"{path}: expected a path ending in .json or .csv")
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConceptError(
+            f"{path}: expected UTF-8, got byte {error.object[error.start]:#x} at {error.start}"
+        ) from None
+    except OSError as error:
+        raise ConceptError(f"{path}: {error.strerror or error}") from None
+    found: dict[int, dict[str, Any]] = {}
+    for place, entry in _from_json(text, path) if kind == ".json" else _from_csv(text, path):
+        read = _entry(entry, place)
+        number = read["concept"]
+        if concepts is not None and number >= concepts:
+            raise ConceptError(f"{place}: expected a concept in 0 to {concepts - 1}, got {number}: of another network?")
+        if number in found:
+            raise ConceptError(f"{place}: expected one entry for each concept, got concept {number} again")
+        found[number] = read
+    return [found[number] for number in sorted(found)]
+
+
+def _from_json(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no number")
+
+    try:
+        entries = json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise ConceptError(f"{path}: expected JSON, got something else: {str(error).splitlines()[0]}") from None
+    if not isinstance(entries, list):
+        raise ConceptError(f"{path}: expected a list of objects, got {type(entries).__name__}")
+    rows = []
+    for number, entry in enumerate(entries):
+        place = f"{path}, entry {number + 1}"
+        if not isinstance(entry, dict) or not {"concept", "name"} <= entry.keys():
+            raise ConceptError(f"{place}: expected an object with concept and name, got {_short(entry)}")
+        rows.append((place, entry))
+    return rows
+
+
+def _from_csv(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
+    first = text.split("\n", 1)[0]
+    table = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count))
+    try:
+        header = [cell.strip().lower() for cell in next(table, [])]
+        if missing := [name for name in ("concept", "name") if name not in header]:
+            raise ConceptError(f"{path}: expected the columns concept and name, {' and '.join(missing)} missing")
+        if twice := sorted({name for name in header if name in COLUMNS and header.count(name) > 1}):
+            raise ConceptError(f"{path}: expected each column once, got {', '.join(twice)} again")
+        rows = []
+        for cells in table:
+            if not any(cells):
+                continue
+            place = f"{path}, line {table.line_num}"
+            if len(cells) > len(header):
+                raise ConceptError(f"{place}: expected {len(header)} cells, got {len(cells)}")
+            given = zip(header, cells, strict=False)
+            rows.append((place, {name: _cell(name, cell, place) for name, cell in given if name in COLUMNS}))
+    except csv.Error as error:
+        raise ConceptError(f"{path}, line {table.line_num}: expected CSV: {error}") from None
+    return rows
+
+
+def _cell(name: str, cell: str, place: str) -> Any:
+    """A cell as JSON would have it."""
+    if name in TEXTS:
+        return (cell[1:] if _GUARDED.match(cell) else cell) or None
+    plain = cell.strip()
+    if name == "verified":
+        if plain.lower() not in _TRUTH:
+            raise ConceptError(f"{place}: expected true or false for verified, got {_short(plain)}")
+        return _TRUTH[plain.lower()]
+    if not plain:
+        return None
+    try:
+        return float(plain) if name in NUMBERS else int(plain)
+    except ValueError:
+        return plain  # _entry says what was expected
+
+
+def _entry(entry: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """All keys, of the right kinds."""
+    read = _COMMON | {key: value for key, value in entry.items() if value is not None or key not in _COMMON}
+    for key in ("concept", *COUNTS):
+        value = read[key]
+        if (value is not None or key == "concept") and (type(value) is not int or value < 0):
+            raise ConceptError(f"{place}: expected a whole number for {key}, got {_short(value)}")
+    for key in NUMBERS:
+        value = read[key]
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value)):
+            raise ConceptError(f"{place}: expected a number for {key}, got {_short(value)}")
+    for key in TEXTS:
+        text = read[key]
+        if text is not None and not isinstance(text, str):
+            raise ConceptError(f"{place}: expected text for {key}, got {_short(text)}")
+        read[key] = valid_text(text) if text else _COMMON[key]
+    if not isinstance(read["verified"], bool):
+        raise ConceptError(f"{place}: expected true or false for verified, got {_short(read['verified'])}")
+    if read["source"] not in SOURCES:
+        raise ConceptError(f"{place}: expected a source of {', '.join(SOURCES)}, got {_short(read['source'])}")
+    if not entry.get("source"):
+        read |= {"verified": False, "reason": BY_HAND if read["name"] else ""}
+    read["verified"] = read["verified"] and read["name"] is not None
+    return read
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond the largest float
+        return False
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -1,0 +1,233 @@
+"""Names for concepts from a language model, each checked on classes that the naming has not seen.
+
+The classes of both groups (`htaf.concepts.groups`) are dealt out to a few rounds. In each round the model sees only the
+classes that the round does not hold out, and names the concept; then, in a new request, it sees that name alone and the
+classes in random order, and sorts them. Each class is judged by the round that held it out, so that a name which only
+repeats the lists it was made of scores as chance does. The score is the balanced accuracy over all classes; the same
+sortings with the groups permuted say what chance gives; and the rounds' names must sort alike.
+
+`htaf.concepts.prompts` says what is asked, `name_plan` which requests there are, `name_checks` who is held out and
+whether a name holds, `language_model` who is asked.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from htaf.concepts._threads import Stopped, in_threads
+from htaf.concepts.codes import Codes, ConceptError
+from htaf.concepts.language_model import Asker, MalformedReply, Unanswered
+from htaf.concepts.name_checks import Case, Settings, agreements, balanced, counts, verdict
+from htaf.concepts.name_plan import Name, Plan, ask_name, ask_sorting, chosen, plan_of
+from htaf.concepts.quoting import shortened
+
+Entry = dict[str, Any]
+Save = Callable[[list[Entry]], None]
+Progress = Callable[[int, int], None]
+WAITING = "waiting for replies"
+
+
+def name_by_model(
+    concepts: Codes | np.ndarray,
+    asker: Asker,
+    *,
+    classes: Sequence[str] = (),
+    candidates: Sequence[str] = (),
+    settings: Settings | None = None,
+    only: Sequence[int] | None = None,
+    known: Iterable[Mapping[str, Any]] = (),
+    parallel: int = 4,
+    save: Save | None = None,
+    progress: Progress | None = None,
+) -> list[Entry]:
+    """Let a language model name concepts, and check each name.
+
+    Args:
+        concepts: codes, of whose training part the groups are made, or proportions [C, K], nan for an empty class.
+        asker: `htaf.concepts.language_model.LanguageModel`, `Replies`, or anything that answers as they do.
+        classes: K names, where `concepts` are proportions.
+        candidates: what a name, or its negation, is chosen from; none: the model's own words.
+        settings: of groups, rounds and check.
+        only: which concepts, in the order in which they are asked for; default: all, the most important first.
+        known: entries of an earlier call. One with the same settings is not asked for again; those of concepts that
+            are not in `only` are kept as they are.
+        parallel: threads, each with a concept of its own; they change nothing but the time.
+        save: called with all entries so far whenever a concept is finished.
+        progress: called with the numbers of concepts finished and to be finished.
+    Returns:
+        a dict of plain values for each concept, ascending: "concept", "name" (None without one), "label_1" and
+        "label_0" (what images with the bit have, and without), "justification", "negated", "verified", "reason" (why
+        not), "held_out" (the score), "p_value" and "baseline" (mean and 95th percentile with the groups permuted),
+        "agreement" (mean kappa of the rounds' sortings), "naming" (mean balanced accuracy on the sorted classes that
+        the rounds did not hold out), "own" (that of the shown name alone on the classes held out of it), "rounds",
+        "rounds_detail", "scored" (classes that were sorted), "group_a", "group_b", "mixed", "empty" (numbers of
+        classes), "source" ("model"), "model", "candidate" (whether chosen from a list), "settings" (a hash of what it
+        rests on; None where no usable reply came, so that it is asked for again). The name shown is that of the round
+        whose sorting agrees most with the others', which knows nothing of the groups.
+    Raises:
+        ConceptError: settings out of range, no such concept. ModelError: the server or the budget gave out; whatever
+            was finished has been saved.
+    """
+    plan = plan_of(concepts, classes, candidates, settings)
+    return _entries(
+        chosen(plan, concepts, only),
+        lambda concept, stop: _named(plan, concept, asker, stop),
+        lambda concept: plan.fingerprint(plan.case(concept), asker.model),
+        known,
+        parallel,
+        save,
+        progress,
+    )
+
+
+def check_names(
+    concepts: Codes | np.ndarray,
+    asker: Asker,
+    names: Iterable[Mapping[str, Any]],
+    *,
+    classes: Sequence[str] = (),
+    settings: Settings | None = None,
+    only: Sequence[int] | None = None,
+    known: Iterable[Mapping[str, Any]] = (),
+    parallel: int = 4,
+    save: Save | None = None,
+    progress: Progress | None = None,
+) -> list[Entry]:
+    """Check names that somebody gave: a language model sorts all classes of both groups by each name alone.
+
+    There is one sorting and no class is held out, as nothing is known of how the name was found: the score of a name
+    that was made by looking at these very classes is too high.
+
+    Args:
+        names: entries with "concept" and "name", perhaps "label_1" and "label_0", as `read_names` gives them.
+        others: as in `name_by_model`.
+    Returns:
+        the entries, ascending, with the check's "held_out", "p_value", "baseline", "verified", "reason", the sizes of
+        the groups, "scored", "rounds" (1), "agreement" (None), "checked_by" (the model) and "settings". Name, source
+        and all else are kept; entries without a name stay as they are.
+    Raises:
+        ConceptError, ModelError: as `name_by_model`.
+    """
+    plan = plan_of(concepts, classes, (), settings)
+    given = {int(entry["concept"]): dict(entry) for entry in names}
+    wanted = chosen(plan, concepts, list(given) if only is None else only)
+    wanted = [concept for concept in wanted if given.get(concept, {}).get("name")]
+    return _entries(
+        wanted,
+        lambda concept, stop: _rechecked(plan, given[concept], asker, stop),
+        lambda concept: plan.fingerprint(plan.case(concept), asker.model, Name.given(given[concept])),
+        [*(given[concept] for concept in given if concept not in wanted), *known],
+        parallel,
+        save,
+        progress,
+    )
+
+
+def _named(plan: Plan, concept: int, asker: Asker, stop: threading.Event) -> Entry:
+    """One concept: all its rounds and the check."""
+    case = plan.case(concept)
+    entry: Entry = {
+        "concept": concept, **asdict(Name("", "", "")), "name": None, "label_1": None, "label_0": None,
+        "justification": None, "verified": False, "reason": case.note, "held_out": None, "p_value": None,
+        "baseline": None, "agreement": None, "naming": None, "own": None, "rounds": case.rounds, "rounds_detail": [],
+        **counts(plan.grouped, concept), "scored": 0, "source": "model", "model": asker.model,
+        "candidate": bool(plan.candidates), "settings": plan.fingerprint(case, asker.model),
+    }  # fmt: skip
+    if case.nameless:
+        return entry
+    names, sortings, waiting = [], [], False
+    try:
+        for held in range(case.rounds) if case.rounds else (None,):
+            if stop.is_set():
+                raise Stopped
+            try:
+                names.append(ask_name(plan, case, held, asker))
+                if held is not None:
+                    sortings.append(ask_sorting(plan, case, names[-1], held, asker))
+            except Unanswered:  # the requests of the other rounds are noted too
+                waiting = True
+    except MalformedReply as error:
+        return entry | {"reason": shortened(f"no usable reply: {error}"), "settings": None}
+    if waiting:
+        return entry | {"reason": WAITING, "settings": None}
+    if not case.rounds:
+        return entry | _shown(names[0])
+    return entry | _judged(plan, case, names, sortings)
+
+
+def _shown(name: Name) -> Entry:
+    return asdict(name) | {"justification": name.justification or None}  # as a file of names has it
+
+
+def _judged(plan: Plan, case: Case, names: Sequence[Name], sortings: Sequence[np.ndarray]) -> Entry:
+    """The name that is shown, and the check of all rounds."""
+    inside, fold = case.inside[case.scored], case.fold[case.scored]
+    details = []
+    for number, (name, said) in enumerate(zip(names, sortings, strict=True)):
+        held = fold == number
+        scores = {"held_out": balanced(inside[held], said[held]), "naming": balanced(inside[~held], said[~held])}
+        details.append(asdict(name) | scores)
+    alike = agreements(sortings)
+    best = int(np.argmax(alike.sum(1).round(12)))  # the first of those that agree most
+    agreement = float(alike[np.triu_indices(len(sortings), 1)].mean())
+    said = np.stack(sortings)[fold, np.arange(len(fold))]  # each class by the round that held it out
+    return _shown(names[best]) | verdict(inside, said, fold, plan.settings, case.concept, agreement) | {
+        "naming": float(np.mean([each["naming"] for each in details])), "own": details[best]["held_out"],
+        "rounds_detail": details, "scored": len(inside),
+    }  # fmt: skip
+
+
+def _rechecked(plan: Plan, given: Entry, asker: Asker, stop: threading.Event) -> Entry:
+    """One given name."""
+    if stop.is_set():
+        raise Stopped
+    concept = int(given["concept"])
+    case, name = plan.case(concept), Name.given(given)
+    note = case.note if case.nameless else ""
+    entry = given | counts(plan.grouped, concept) | {
+        "verified": False, "reason": note, "held_out": None, "p_value": None, "baseline": None, "agreement": None,
+        "rounds": 1, "scored": 0, "checked_by": asker.model, "settings": plan.fingerprint(case, asker.model, name),
+    }  # fmt: skip
+    if note:
+        return entry
+    try:
+        said = ask_sorting(plan, case, name, 0, asker)
+    except Unanswered:
+        return entry | {"reason": WAITING, "settings": None}
+    except MalformedReply as error:
+        return entry | {"reason": shortened(f"no usable reply: {error}"), "settings": None}
+    inside = case.inside[case.scored]
+    one_fold = np.zeros(len(inside), dtype=np.int64)
+    return entry | verdict(inside, said, one_fold, plan.settings, concept, None) | {"scored": len(inside)}
+
+
+def _entries(
+    wanted: Sequence[int],
+    work: Callable[[int, threading.Event], Entry],
+    fingerprint: Callable[[int], str],
+    known: Iterable[Mapping[str, Any]],
+    parallel: int,
+    save: Save | None,
+    progress: Progress | None,
+) -> list[Entry]:
+    """The entries of the wanted concepts, those that are known among them, and the known ones of others."""
+    if parallel < 1:
+        raise ConceptError(f"expected parallel >= 1, got {parallel}")
+    found = {int(entry["concept"]): dict(entry) for entry in known}
+    todo = [c for c in wanted if c not in found or found[c].get("settings") != fingerprint(c)]
+    for concept in todo:
+        found.pop(concept, None)
+    if progress is not None:
+        progress(len(wanted) - len(todo), len(wanted))
+    for done, entry in enumerate(in_threads(todo, work, parallel), len(wanted) - len(todo) + 1):
+        found[entry["concept"]] = entry
+        if save is not None:
+            save([found[concept] for concept in sorted(found)])
+        if progress is not None:
+            progress(done, len(wanted))
+    return [found[concept] for concept in sorted(found)]

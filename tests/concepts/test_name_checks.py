@@ -1,0 +1,179 @@
+"""Who is held out, what a sorting scores, and whether chance does as well."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score
+
+from htaf.concepts.codes import ConceptError
+from htaf.concepts.groups import groups
+from htaf.concepts.name_checks import (
+    AGREEMENT,
+    Settings,
+    agreements,
+    balanced,
+    case_of,
+    counts,
+    kappa,
+    shuffled,
+    verdict,
+)
+
+sizes = st.integers(0, 30)
+
+
+def grouped(a: int, b: int, mixed: int = 0):
+    """Groups of one concept with so many classes, in mixed order."""
+    shares = np.array([[1.0] * a + [0.0] * b + [0.5] * mixed])
+    return groups(np.random.default_rng(0).permuted(shares, axis=1))
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(2, 6), st.integers(2, 12), st.integers(0, 5))
+def test_every_class_is_held_out_once(a: int, b: int, rounds: int, most: int, seed: int) -> None:
+    case = case_of(grouped(a, b, 1), 0, Settings(rounds=rounds, most=most, seed=seed))
+    assert (case.inside.sum(), (~case.inside).sum()) == (a, b)
+    assert case.nameless == (a == 0 or b == 0)
+    if min(a, b) < 2:
+        assert case.rounds == 0
+        assert case.note
+        return
+    scored = {side: case.fold[(case.inside == side) & (case.fold >= 0)] for side in (True, False)}
+    assert len(scored[True]) + len(scored[False]) == min(a + b, 2 * most)
+    assert len(scored[True]) >= min(a, most)
+    assert len(scored[False]) >= min(b, most)
+    assert case.rounds == min(rounds, len(scored[True]), len(scored[False])) >= 2
+    for fold in scored.values():
+        count = np.bincount(fold, minlength=case.rounds)
+        assert count.min() >= 1
+        assert count.max() - count.min() <= 1
+    assert case.note == ""
+
+
+def test_the_draw_depends_on_seed_and_concept_alone() -> None:
+    both = groups(np.tile([1.0] * 20 + [0.0] * 20, (2, 1)))
+    one = case_of(both, 0, Settings())
+    assert np.array_equal(one.fold, case_of(groups(both.proportions[:1]), 0, Settings()).fold)
+    assert not np.array_equal(one.fold, case_of(both, 1, Settings()).fold)
+    assert not np.array_equal(one.fold, case_of(both, 0, Settings(seed=1)).fold)
+
+
+def test_counts_of_the_groups() -> None:
+    shares = np.array([[1.0, 0.9, 0.5, 0.1, np.nan]])
+    assert counts(groups(shares), 0) == {"group_a": 2, "group_b": 1, "mixed": 1, "empty": 1}
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=40))
+def test_balanced_accuracy_is_that_of_scikit_learn(pairs: list[tuple[bool, bool]]) -> None:
+    inside, said = (np.array(column) for column in zip(*pairs, strict=True))
+    if inside.all() or not inside.any():
+        return
+    assert balanced(inside, said.astype(float)) == pytest.approx(balanced_accuracy_score(inside, said))
+
+
+def test_classes_left_out_count_as_half_right() -> None:
+    inside = np.array([True, True, False, False])
+    assert balanced(inside, np.full(4, 0.5)) == 0.5
+    assert balanced(inside, np.array([1, 0.5, 0, 0])) == 0.875
+    assert balanced(inside, inside.astype(float)) == 1.0
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=40))
+def test_kappa_is_cohens(pairs: list[tuple[bool, bool]]) -> None:
+    one, other = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
+    if len(set(one) | set(other)) == 1:
+        assert kappa(one, other) == 0
+    else:
+        assert kappa(one, other) == pytest.approx(cohen_kappa_score(one.astype(int), other.astype(int)))
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 1, 2]), st.sampled_from([0, 1, 2])), min_size=2, max_size=30))
+def test_kappa_with_classes_left_out_is_linearly_weighted(pairs: list[tuple[int, int]]) -> None:
+    one, other = (np.array(column) for column in zip(*pairs, strict=True))
+    if len(set(one.tolist()) | set(other.tolist())) == 1:
+        return
+    expected = cohen_kappa_score(one, other, labels=[0, 1, 2], weights="linear")
+    assert kappa(one / 2, other / 2) == pytest.approx(expected)
+
+
+def test_agreements_of_rounds() -> None:
+    same, rng = (np.arange(40) < 15).astype(float), np.random.default_rng(0)
+    found = agreements([same, same, 1 - same])
+    assert found[0, 1] == 1
+    assert found[0, 2] < -0.5
+    assert np.array_equal(found, found.T)
+    assert abs(kappa(rng.integers(0, 2, 4000).astype(float), rng.integers(0, 2, 4000).astype(float))) < 0.05
+
+
+def test_permutations_stay_within_the_folds() -> None:
+    """One class of A and one of B in each fold: a round's pair is turned or not, so scores are k right of n."""
+    inside, fold = np.array([True, False] * 4), np.repeat(np.arange(4), 2)
+    chance = shuffled(inside, inside.astype(float), fold, 2000, np.random.default_rng(0))
+    assert set(chance.round(9)) == {0, 0.25, 0.5, 0.75, 1}
+    assert np.mean(chance == 1) == pytest.approx(1 / 16, abs=0.02)
+    whole = shuffled(inside, inside.astype(float), np.zeros(8, dtype=np.int64), 2000, np.random.default_rng(0))
+    assert np.mean(whole == 1) == pytest.approx(1 / 70, abs=0.01)
+
+
+def p_values(sorter, count: int, classes: int = 24) -> np.ndarray:
+    found = []
+    for number in range(count):
+        rng = np.random.default_rng(number)
+        inside = rng.permutation(np.arange(classes) < classes // 3)
+        found.append(
+            verdict(inside, sorter(rng, inside), np.arange(classes) % 3, Settings(permutations=99), number, 1.0)
+        )
+    return np.array([each["p_value"] for each in found])
+
+
+def test_p_is_uniform_for_a_sorter_who_knows_nothing() -> None:
+    found = p_values(lambda rng, inside: rng.random(len(inside)), 600)  # no ties, so exactly uniform
+    assert found.min() == 0.01
+    for level in (0.05, 0.1, 0.25, 0.5, 0.75, 0.9):
+        assert np.mean(found <= level) == pytest.approx(level, abs=3.5 * np.sqrt(level * (1 - level) / 600))
+    ties = p_values(lambda rng, inside: rng.integers(0, 2, len(inside)).astype(float), 600)
+    assert np.mean(ties <= 0.05) <= 0.05 + 3.5 * np.sqrt(0.05 * 0.95 / 600)
+
+
+def test_p_is_small_for_a_perfect_sorter_and_one_for_a_constant() -> None:
+    assert (p_values(lambda _, inside: inside.astype(float), 5) == 0.01).all()
+    assert (p_values(lambda _, inside: np.ones(len(inside)), 5) == 1).all()
+
+
+def test_verdicts() -> None:
+    inside = np.arange(20) < 8
+    fold = np.arange(20) % 3
+    right, bad = inside.astype(float), np.ones(20)
+    found = verdict(inside, right, fold, Settings(), 0, 1.0)
+    assert (found["held_out"], found["verified"], found["reason"], found["p_value"]) == (1.0, True, "", 0.001)
+    assert found["baseline"]["mean"] == pytest.approx(0.5, abs=0.1)
+    assert found["baseline"]["p95"] < 0.85
+    assert verdict(inside, bad, fold, Settings(), 0, 1.0)["reason"] == "held-out balanced accuracy 0.50 < 0.75"
+    apart = verdict(inside, right, fold, Settings(), 0, 0.1)
+    assert (apart["verified"], apart["reason"]) == (
+        False,
+        f"the names of the rounds sort differently: kappa 0.10 < {AGREEMENT}",
+    )
+    few = verdict(np.array([True, False] * 3), np.array([1.0, 0] * 3), np.repeat(np.arange(3), 2), Settings(), 0, 1.0)
+    assert few["p_value"] == pytest.approx(1 / 8, abs=0.04)
+    assert few["reason"] == f"shuffled classes do as well: p = {few['p_value']:.2f} > 0.05"
+    none = verdict(inside, right, fold, Settings(permutations=0), 0, None)
+    assert (none["verified"], none["p_value"], none["baseline"], none["agreement"]) == (True, None, None, None)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 100))
+def test_a_sorter_who_guesses_scores_a_half(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    inside = rng.permutation(np.arange(2000) < 700)
+    assert balanced(inside, rng.integers(0, 2, 2000).astype(float)) == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rounds": 1}, {"threshold": 1.5}, {"permutations": 5}, {"most": 1}, {"seed": -1}, {"threshold": np.nan}]
+)
+def test_settings_out_of_range(wrong: dict) -> None:
+    with pytest.raises(ConceptError, match="expected rounds >= 2"):
+        Settings(**wrong)

@@ -1,0 +1,112 @@
+"""A file of names that grows: what a call goes on from, and what must not be lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from htaf.concepts import name_files
+from htaf.concepts.codes import ConceptError
+from htaf.concepts.name_checks import Settings
+from htaf.concepts.name_files import earlier_names, kept_names
+from htaf.concepts.name_plan import plan_of
+from htaf.concepts.names import read_names, write_names
+from htaf.concepts.naming import check_names, name_by_model
+from htaf.data.attributes import Attributes
+from htaf_paper.table_model import TableModel
+
+VALUES = np.stack([np.arange(12) < 6, np.arange(12) % 2 == 0], axis=1)
+TABLE = Attributes(("low", "even"), tuple(f"c{i}" for i in range(12)), VALUES.astype(np.float32))
+SHARES = VALUES.T.astype(float)
+QUICK = Settings(permutations=99)
+MODEL = TableModel(TABLE)
+
+
+def plan(settings: Settings = QUICK):
+    return plan_of(SHARES, TABLE.classes, (), settings)
+
+
+def named() -> list[dict]:
+    return name_by_model(SHARES, MODEL, classes=TABLE.classes, settings=QUICK)
+
+
+def test_names_of_the_same_settings_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "names.json"
+    assert earlier_names(path, plan(), MODEL.model) == []
+    write_names(named(), path)
+    assert earlier_names(path, plan(), MODEL.model) == named()
+    waiting = [named()[0] | {"name": None, "verified": False, "settings": None}, named()[1]]
+    write_names(waiting, path)
+    assert earlier_names(path, plan(), MODEL.model) == waiting
+
+
+@pytest.mark.parametrize("how", ["settings", "model", "hand", "attributes", "checked", "classes"])
+def test_other_names_are_not_lost(tmp_path: Path, how: str) -> None:
+    path, model, of = tmp_path / "names.json", MODEL.model, plan()
+    entries = named()
+    if how == "settings":
+        of = plan(Settings(permutations=99, threshold=0.8))
+    elif how == "model":
+        model = "another"
+    elif how == "classes":
+        of = plan_of(SHARES, [f"k{i}" for i in range(12)], (), QUICK)
+    elif how == "checked":
+        entries = check_names(SHARES, MODEL, entries, classes=TABLE.classes, settings=QUICK)
+    else:
+        entries[1] |= {"source": how}
+    write_names(entries, path)
+    with pytest.raises(ConceptError, match=r"names.json: expected a new file or names of the same settings"):
+        earlier_names(path, of, model)
+
+
+def test_a_table_says_not_what_it_rests_on(tmp_path: Path) -> None:
+    path = tmp_path / "names.csv"
+    write_names(named(), path)
+    assert earlier_names(path, plan(), MODEL.model) == []
+    path.write_text("concept,name\n0,mine\n")
+    with pytest.raises(ConceptError, match="it would be lost"):
+        earlier_names(path, plan(), MODEL.model)
+
+
+def test_checked_names(tmp_path: Path) -> None:
+    path, own = tmp_path / "checked.json", tmp_path / "own.csv"
+    own.write_text("concept,name\n0,low\n1,even\n")
+    checked = check_names(SHARES, MODEL, read_names(own), classes=TABLE.classes, settings=QUICK)
+    write_names(checked[:1], path)
+    assert earlier_names(path, plan(), MODEL.model, checked=own) == checked[:1]
+    write_names(named(), path)
+    with pytest.raises(ConceptError, match="expected a new file or checked names"):
+        earlier_names(path, plan(), MODEL.model, checked=own)
+    assert earlier_names(path, plan(), MODEL.model, checked=path) == []  # its own names, to be checked
+
+
+def test_names_are_written_now_and_then_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, now = tmp_path / "names.json", [100.0]
+    monkeypatch.setattr(name_files.time, "monotonic", lambda: now[0])
+
+    def numbers() -> list[int]:
+        return [entry["concept"] for entry in json.loads(path.read_text())]
+
+    def entries(count: int) -> list[dict]:
+        return [{"concept": i, "name": None} for i in range(count)]
+
+    with pytest.raises(KeyboardInterrupt), kept_names(path) as keep:  # noqa: PT012
+        keep(entries(1))
+        assert numbers() == [0]
+        now[0] += 0.5
+        keep(entries(2))
+        assert numbers() == [0]
+        now[0] += 0.6
+        keep(entries(3))
+        assert numbers() == [0, 1, 2]
+        keep(entries(4))
+        raise KeyboardInterrupt
+    assert numbers() == [0, 1, 2, 3]
+    with kept_names(tmp_path / "none.json"):
+        pass
+    assert not (tmp_path / "none.json").exists()
+    with kept_names(None) as keep:
+        keep(entries(1))

@@ -1,0 +1,163 @@
+"""The file of names: what is written can be read, as JSON and as CSV, and what is no such file is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from htaf.concepts.codes import ConceptError
+from htaf.concepts.names import COLUMNS, TEXTS, read_names, write_names
+
+HOSTILE = ("=1+1", "'=1+1", "''=x", "+x", "-x", "@x", "\tx", "\rx", "'tis", "'", 'a"b,c;d', "a\r\nb\nc\rd", "\u202eabc")
+texts = st.none() | st.text(min_size=1, max_size=20) | st.sampled_from(HOSTILE)
+shares = st.none() | st.floats(0, 1)
+counts = st.none() | st.integers(0, 10**6)
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """What every kind of naming fills."""
+    numbers = draw(st.lists(st.integers(0, 50), unique=True, max_size=4))
+    found = []
+    for number in sorted(numbers):
+        entry: dict[str, Any] = {"concept": number, "name": draw(texts), "label_1": draw(texts), "label_0": draw(texts)}
+        entry |= {"verified": entry["name"] is not None and draw(st.booleans()), "reason": draw(texts) or ""}
+        entry |= {key: draw(shares) for key in ("held_out", "p_value", "agreement", "naming")}
+        entry |= {key: draw(counts) for key in ("group_a", "group_b", "mixed")}
+        entry |= {"justification": draw(texts), "source": draw(st.sampled_from(["attributes", "model", "hand"]))}
+        found.append(entry)
+    return found
+
+
+def seen(names: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: entry[key] for key in COLUMNS} for entry in names]
+
+
+@settings(deadline=None, max_examples=60)  # each writes files
+@given(entries())
+def test_json_and_csv_say_the_same(tmp_path_factory: pytest.TempPathFactory, names: list[dict[str, Any]]) -> None:
+    folder = tmp_path_factory.mktemp("names")
+    for name in ("names.json", "names.csv"):
+        write_names(names, folder / name)
+        assert seen(read_names(folder / name, 51)) == names
+    write_names(read_names(folder / "names.csv"), folder / "again.json")
+    assert seen(read_names(folder / "again.json")) == names
+
+
+@pytest.mark.parametrize("cell", HOSTILE)
+def test_no_cell_is_a_formula(tmp_path: Path, cell: str) -> None:
+    write_names([{"concept": 0, "name": cell, "reason": cell, "justification": cell}], tmp_path / "n.csv")
+    import csv
+
+    with (tmp_path / "n.csv").open(newline="", encoding="utf-8") as file:
+        row = next(csv.DictReader(file))
+    assert all(row[key][:1] not in ("=", "+", "-", "@", "\t", "\r") for key in TEXTS if row[key])
+    assert read_names(tmp_path / "n.csv")[0]["name"] == cell
+
+
+def test_halves_of_surrogate_pairs_are_replaced(tmp_path: Path) -> None:
+    for name in ("n.json", "n.csv"):
+        write_names([{"concept": 0, "name": "a\ud800b😀"}], tmp_path / name)
+        assert read_names(tmp_path / name)[0]["name"] == "a\ufffdb😀"
+    (tmp_path / "e.json").write_text('[{"concept": 0, "name": "\\udcff"}]')
+    assert read_names(tmp_path / "e.json")[0]["name"] == "\ufffd"
+
+
+def test_further_keys_of_json_are_kept(tmp_path: Path) -> None:
+    write_names(
+        [{"concept": 3, "name": "x", "source": "model", "model": "m", "rounds_detail": [1]}], tmp_path / "n.json"
+    )
+    found = read_names(tmp_path / "n.json")[0]
+    assert (found["model"], found["rounds_detail"], found["verified"]) == ("m", [1], False)
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_table_by_hand(tmp_path: Path, separator: str, mark: str) -> None:
+    """Any order, unknown columns, blank lines, concepts left out; never verified without a source."""
+    lines = ["Name,concept,note,verified", "b,2,?,true", "", "a, 1 ,?,TRUE", ",0,?,"]
+    (tmp_path / "n.csv").write_bytes((mark + "\n".join(lines).replace(",", separator) + "\n").encode())
+    found = read_names(tmp_path / "n.csv", 4)
+    assert [(e["concept"], e["name"], e["verified"], e["source"], e["reason"]) for e in found] == [
+        (0, None, False, "hand", ""),
+        (1, "a", False, "hand", "named by hand, not checked"),
+        (2, "b", False, "hand", "named by hand, not checked"),
+    ]
+
+
+def test_true_in_the_words_of_spreadsheets(tmp_path: Path) -> None:
+    words = ("TRUE", "yes", "1", "False", "NO", "0", "")
+    rows = [f"{i},n,{word},attributes" for i, word in enumerate(words)]
+    (tmp_path / "n.csv").write_text("\n".join(["concept,name,verified,source", *rows]))
+    assert [e["verified"] for e in read_names(tmp_path / "n.csv")] == [True] * 3 + [False] * 4
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"concept,name\n0,\xff\n", r"n.csv: expected UTF-8, got byte 0xff at 15"),
+        (b"concept,title\n0,a\n", "expected the columns concept and name, name missing"),
+        (b"", "concept and name missing"),
+        (b"concept,name,name\n0,a,b\n", "expected each column once, got name again"),
+        (b"concept,name\n0,a\n0,b\n", "line 3: expected one entry for each concept, got concept 0 again"),
+        (b"concept,name\n7,a\n", "line 2: expected a concept in 0 to 3, got 7: of another network"),
+        (b"concept,name\n-1,a\n", "expected a whole number for concept, got -1"),
+        (b"concept,name\none,a\n", "expected a whole number for concept, got 'one'"),
+        (b"concept,name\n1.0,a\n", "expected a whole number for concept, got '1.0'"),
+        (b"concept,name\n,a\n", "expected a whole number for concept, got None"),
+        (b"concept,name\n0,a,b\n", "line 2: expected 2 cells, got 3"),
+        (b"concept,name,held_out\n0,a,much\n", "expected a number for held_out, got 'much'"),
+        (b"concept,name,held_out\n0,a,nan\n", "expected a number for held_out, got nan"),
+        (b"concept,name,verified\n0,a,maybe\n", "expected true or false for verified, got 'maybe'"),
+        (
+            b"concept,name,source\n0,a,oracle\n",
+            "expected a source of .*, got .oracle.",
+        ),
+        (b"concept,name\n0," + b"a" * 200_000, "expected CSV: field larger"),
+    ],
+)
+def test_tables_that_are_none(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "n.csv").write_bytes(content)
+    with pytest.raises(ConceptError, match=message):
+        read_names(tmp_path / "n.csv", 4)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "expected JSON"),
+        ("[" * 100_000, "expected JSON"),
+        ('{"concept": 0, "name": "a"}', "expected a list of objects, got dict"),
+        ("[3]", "entry 1: expected an object with concept and name, got 3"),
+        ('[{"concept": 0}]', "expected an object with concept and name"),
+        ('[{"concept": true, "name": "a"}]', "expected a whole number for concept, got True"),
+        ('[{"concept": "0", "name": "a"}]', "expected a whole number for concept, got '0'"),
+        ('[{"concept": 0, "name": 5}]', "expected text for name, got 5"),
+        ('[{"concept": 0, "name": "a", "verified": "yes"}]', "expected true or false for verified, got 'yes'"),
+        ('[{"concept": 0, "name": "a", "held_out": NaN}]', "NaN is no number"),
+        ('[{"concept": 0, "name": "a", "held_out": 1e999}]', "expected a number for held_out, got inf"),
+        ('[{"concept": 0, "name": "a", "p_value": true}]', "expected a number for p_value, got True"),
+    ],
+)
+def test_json_that_is_none(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "n.json").write_text(content)
+    with pytest.raises(ConceptError, match=message):
+        read_names(tmp_path / "n.json", 4)
+
+
+def test_paths_that_are_none(tmp_path: Path) -> None:
+    for name in ("n.txt", "n"):
+        with pytest.raises(ConceptError, match=r"expected a path ending in .json or .csv"):
+            read_names(tmp_path / name)
+        with pytest.raises(ConceptError, match=r"expected a path ending in .json or .csv"):
+            write_names([], tmp_path / name)
+    with pytest.raises(ConceptError, match=r"n\.csv: No such file"):
+        read_names(tmp_path / "n.csv")
+
+
+def test_a_name_is_needed_to_be_verified(tmp_path: Path) -> None:
+    (tmp_path / "n.json").write_text(json.dumps([{"concept": 0, "name": "", "verified": True, "source": "model"}]))
+    assert [(e["name"], e["verified"]) for e in read_names(tmp_path / "n.json")] == [(None, False)]

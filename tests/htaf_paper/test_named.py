@@ -1,0 +1,80 @@
+"""The experiment on checked names: the stand-in for a language model, and the report on a small made set."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from htaf.concepts.prompts import naming_prompt, sorting_prompt
+from htaf.data.attributes import Attributes
+from htaf_paper import named
+from htaf_paper.named import area, cell, run
+from htaf_paper.planted import Planting, common_columns
+from htaf_paper.table_model import TableModel, read_lists
+
+
+def made() -> Planting:
+    rng = np.random.default_rng(0)
+    attributes = Attributes(
+        tuple(f"a{i}" for i in range(12)), tuple(f"c{i}" for i in range(24)), rng.random((24, 12)).astype(np.float32)
+    )
+    labels = np.repeat(np.arange(24), 30)
+    return Planting(attributes, common_columns(attributes), labels, np.tile([0, 2], 360).astype(np.uint8))
+
+
+def test_prompts_are_read_back() -> None:
+    text = naming_prompt(["x", 'y "z"'], ["w"], sizes=(2, 900), candidates=["red", "blue"])[1]["content"]
+    assert read_lists(text) == {
+        "Group A": ["x", 'y "z"'],
+        "Group B": ["w"],
+        "The concept must be one of these candidates": ["red", "blue"],
+    }
+    assert read_lists(sorting_prompt("a", "b", "c", ["x", "w"])[1]["content"])["Classes"] == ["x", "w"]
+
+
+def test_the_table_answers() -> None:
+    plan = made()
+    have, names, classes = plan.attributes.binary(), plan.attributes.names, plan.attributes.classes
+    inside = [name for name, has in zip(classes, have[:, 3], strict=True) if has]
+    others = [name for name in classes if name not in inside]
+    model = TableModel(plan.attributes)
+    assert json.loads(model.answer(naming_prompt(inside, others)))["label_1"] == "a3"
+    assert json.loads(model.answer(naming_prompt(others, inside)))["label_1"] == "not a3"
+    chosen = json.loads(model.answer(naming_prompt(others, inside, candidates=names[2:5])))
+    assert (chosen["number"], chosen["negated"]) == (2, True)
+    said = json.loads(model.answer(sorting_prompt("a3", "not a3", "a3", classes)))
+    assert [classes[n - 1] for n in said["label_0"]] == inside
+    flawed = TableModel(plan.attributes, "errs on 20%").answer(sorting_prompt("a3", "a3", "not a3", classes * 4))
+    wrong = [n for n in json.loads(flawed)["label_1"] if (classes * 4)[n - 1] not in inside]
+    assert 0 < len(wrong) < 40
+
+
+def test_area_leaves_out_names_without_a_score() -> None:
+    assert area(np.array([0.9, np.nan, 0.8]), np.array([0.1, 0.8])) == 0.875
+    assert area(np.array([np.nan]), np.array([0.5])) is None
+
+
+def test_a_cell_accepts_true_names_and_refuses_others() -> None:
+    found, scores = cell(made(), 0.05, 0)
+    assert found["bits"] == len(made().columns)
+    assert found["accepted"]["true"] == found["accepted"]["made"] == found["found"] == 1
+    assert found["accepted"]["shuffled"] <= 0.1
+    for key in ("null", *named.BAD):
+        assert found["accepted"][key] <= 0.1
+        assert found["held_out"][key] == pytest.approx(0.5, abs=0.1)
+        assert found["auc"][key] > 0.95
+    assert len(scores["found"]) == found["bits"]
+
+
+def test_the_run_writes_record_report_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named, "planting", lambda _: made())
+    text = run(tmp_path, noise=(0.0, 0.1), seeds=(0, 1))
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert [(each["noise"], each["seed"]) for each in record["cells"]] == [(0, 0), (0, 1), (0.1, 0), (0.1, 1)]
+    assert (tmp_path / "report.md").read_text() == text
+    assert "| true, given | 100.0 ± 0.0 | 100.0 ± 0.0 |" in text
+    assert "720 images of 24 CUB classes" in text
+    assert (tmp_path / "roc.png").read_bytes().startswith(b"\x89PNG")
