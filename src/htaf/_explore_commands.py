@@ -1,0 +1,204 @@
+"""`htaf explore`: the concepts of a run as a page."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import arg
+
+from htaf._concept_commands import RunDir, of_images, own_images
+from htaf._console import UsageError, err, print_json, say_notes
+from htaf._errors import HtafError
+from htaf._train_commands import DataDir, Json
+from htaf.concepts.codes import ConceptError, PartName
+
+if TYPE_CHECKING:
+    from htaf.concepts.codes import Codes
+    from htaf.explorer.sprites import Pixels
+    from htaf.runs import Run
+
+
+def explore(
+    run: RunDir,
+    *,
+    out: Annotated[Path, arg(help="Folder of the page: new, or a former one.", metavar="DIR")],
+    codes: Annotated[
+        Path | None,
+        arg(
+            help="Codes of this run.",
+            metavar="CODES",
+            help_behavior_hint="(default: DIR-codes, which is written, or goes on, where it is not whole)",
+        ),
+    ] = None,
+    names: Annotated[
+        Path | None,
+        arg(help="Names, .json or .csv: of htaf concepts name, the page's export, your own.", metavar="FILE"),
+    ] = None,
+    part: Annotated[PartName, arg(help="Which images are shown.")] = "test",
+    images: Annotated[int, arg(help="How many at most, spread over classes; up to half misclassified.")] = 10_000,
+    thumbnail: Annotated[int, arg(help="Longest side in pixels.")] = 96,
+    serve: Annotated[bool, arg(help="Then serve the page to this machine's browser, until Ctrl-C.")] = False,
+    port: Annotated[int, arg(help="Of --serve; where it is taken, the next free one.")] = 8000,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Write a page to look at concepts, doubt and rename them, and flip bits. It opens from disk, with no server."""
+    if not 0 <= port <= 65535:
+        raise UsageError(f"--port must be in 0 to 65535, got {port}")
+    if images < 1 or not 16 <= thumbnail <= 1024:
+        raise UsageError(f"expected --images >= 1 and --thumbnail in 16 to 1024, got {images} and {thumbnail}")
+    from htaf.concepts.names import read_names
+    from htaf.explorer.build import build_page
+    from htaf.explorer.contents import about_run
+    from htaf.explorer.folder import check_folder
+    from htaf.runs import open_run
+
+    check_folder(out)  # before the work
+    given = None if names is None else read_names(names)
+    opened = of_images(open_run(run))
+    found, own, notes = _codes(opened, out, codes, part, data_dir, progress=not json)
+    if names is not None:
+        given = read_names(names, found.concepts)
+    elif (supervised := _supervised(opened, found, data_dir, notes)) is not None:
+        given = supervised
+    made = build_page(
+        found,
+        out,
+        pixels=_pixels(opened, found, own, notes),
+        names=given,
+        part=part,
+        images=images,
+        thumbnail=thumbnail,
+        title=f"{opened.record['data']['name']}: concepts of {opened.path.resolve().name}",
+        about=about_run(opened.record, opened.path.resolve().name),
+        notes=notes,
+        progress=not json,
+    )
+    if json:
+        print_json(made)
+    else:
+        say_notes(made["notes"])
+        size = f"{made['bytes'] / 1e6:.1f} MB"
+        named = f"{made['concepts']} concepts ({made['named']} named, {made['verified']} of them verified)"
+        print(f"{made['images']:,} {part} images, {named}, {made['classes']} classes, {size}")
+        print(f"page: {made['page']} (open it in a browser)")
+    if serve:
+        serve_page(out, port)
+
+
+def serve_page(folder: Path, port: int) -> None:
+    """Serve a page until Ctrl-C, which is how it ends."""
+    from htaf.explorer.serve import PageServer
+
+    with PageServer(folder, port) as server:
+        if port not in (0, server.server_port):
+            err.print(f"note: port {port} is taken", markup=False)
+        err.print(f"serving {server.url} on this machine alone; Ctrl-C ends it", markup=False)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            err.print("stopped", markup=False)
+
+
+def _codes(
+    run: Run, out: Path, given: Path | None, part: PartName, data_dir: str | None, *, progress: bool
+) -> tuple[Codes, Any, list[str]]:
+    """The codes, the run's images where they can be had, and what is to be said of that."""
+    from htaf.concepts.extract import extract
+    from htaf.concepts.store import open_codes, read_record
+
+    named = out if out.name not in ("", "..") else out.resolve()
+    folder = named.with_name(f"{named.name}-codes") if given is None else given
+    if given is None and not run.has_step:
+        raise UsageError(
+            f"{run.path} is a plain network (method relu), which has no bits: make them with htaf concepts extract and "
+            "htaf concepts binarise, then give that folder with --codes"
+        )
+    there = read_record(folder)
+    whole = given is not None or (there is not None and there["status"] == "finished")
+    codes = open_codes(folder) if whole else None
+    if codes is not None:
+        _check_run(run, codes, folder)
+    notes: list[str] = []
+    images = None
+    try:
+        images = own_images(run, data_dir, "give --codes")
+    except HtafError as error:
+        if codes is None:
+            raise
+        notes.append(f"no thumbnails: {error}")
+    except UsageError:
+        if codes is None:
+            raise
+        notes.append(f"no thumbnails: {run.path} does not say where its images came from")
+    if codes is None:
+        assert images is not None
+        if images.fingerprint != run.record["data"]["fingerprint"]:
+            raise UsageError(f"{images.name} is not what {run.path} was trained on: it has changed; give --codes")
+        if progress:
+            err.print(f"codes: {folder}", markup=False)
+        parts: Sequence[PartName] = ("train", "validation", "test", *(("other",) if part == "other" else ()))
+        codes = extract(run, images, folder, parts=parts, progress=progress)
+    return codes, images, notes
+
+
+def _check_run(run: Run, codes: Codes, folder: Path) -> None:
+    """Raises ConceptError for codes of another run."""
+    import numpy as np
+
+    settings = codes.info["settings"]
+    if settings.get("what") == "extraction":
+        if settings.get("run") != run.record["key"]:
+            raise ConceptError(f"expected codes of {run.path}, {folder} holds those of {codes.info.get('run')}")
+        if settings.get("model_sha256") != run.record["model_sha256"]:
+            raise ConceptError(f"expected codes of {run.path}, {folder} holds those of its weights before they changed")
+        return
+    head: Any = getattr(run.model(exact=False), "head", None)  # binarised features say nothing of their run but this
+    weight = None if head is None else head.weight.detach().float().cpu().numpy()
+    if weight is None or not np.array_equal(weight, codes.weight):
+        raise ConceptError(f"expected codes of {run.path}, {folder} holds those of a network with another head")
+
+
+def _pixels(run: Run, codes: Codes, images: Any, notes: list[str]) -> Pixels | None:
+    """What gives the images of ids; None, with a note, where there are other images than the codes'."""
+    from htaf.concepts.pixels import pixels_of
+
+    settings = codes.info["settings"]
+    if settings.get("data") == "files":
+        preprocessor: Any = run.preprocessor()
+        return lambda ids: preprocessor.read(ids).numpy()
+    if images is None:
+        return None
+    if images.fingerprint != settings.get("fingerprint", run.record["data"]["fingerprint"]):
+        notes.append(f"no thumbnails: the images at hand, {images.name}, are not those of the codes")
+        return None
+    return lambda ids: pixels_of(images, ids).numpy()
+
+
+def _supervised(run: Run, codes: Codes, data_dir: str | None, notes: list[str]) -> list[dict[str, Any]] | None:
+    """The attributes that the concepts of a supervised bottleneck were trained to be; None for an implicit one."""
+    recipe = run.record["recipe"]
+    if recipe.get("bottleneck", "implicit") == "implicit":
+        return None
+    from htaf.runs import content_hash
+    from htaf.training.problems import supervision
+    from htaf.training.recipes import image_recipe
+
+    chosen = {name: recipe[name] for name in ("bottleneck", "attributes")}
+    try:
+        table = supervision(dataclasses.replace(image_recipe("icbm", "small"), concepts=0, **chosen), data_dir)
+        if table is None:
+            return None
+        table = table.of(codes.classes)
+    except HtafError as error:
+        notes.append(f"no names: the attributes that the concepts were trained on cannot be read: {error}")
+        return None
+    if content_hash([table.names, table.values.tolist()]) != run.record.get("attributes"):
+        notes.append(f"no names: {recipe['attributes']} is not the table of attributes that the concepts learned")
+        return None
+    reason = "trained to be this attribute; how well it learned is not checked"
+    same = {"verified": False, "reason": reason, "source": "supervised"}
+    return [{"concept": number, "name": name, **same} for number, name in enumerate(table.names)]

@@ -1,0 +1,275 @@
+"""`htaf concepts name`: names for concepts, from attributes of the classes or from a language model, each checked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import OmitArgPrefixes, arg
+
+from htaf._concept_commands import CodesDir, show
+from htaf._console import UsageError, check_seed, err, print_json, say_notes
+from htaf._train_commands import DataDir, Json
+
+if TYPE_CHECKING:
+    from htaf.concepts.name_plan import Estimate
+
+Entry = dict[str, Any]
+FEW_CLASSES = 8  # below it permuted classes do as well too often
+
+
+def _flag(text: str, metavar: str = "", default: str = "") -> Any:
+    hint = f"(default: {default})" if default else None
+    return arg(help=text, metavar=metavar or None, help_behavior_hint=hint)
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What is asked of a language model."""
+
+    candidates: Annotated[
+        str | None, _flag("Choose names from a list: cub, or a .txt, .json or .csv file.", "NAME_OR_FILE", "own words")
+    ] = None
+    rounds: Annotated[int, _flag("Namings of each concept, each with other classes held out.")] = 3
+    most: Annotated[int, _flag("Classes of a group that a prompt lists; more are drawn from at random.")] = 100
+    top: Annotated[int | None, _flag("Only so many concepts, the most important.", "N", "all")] = None
+    concept: Annotated[tuple[int, ...], _flag("Only these concepts.", "C", "all")] = ()
+    check: Annotated[Path | None, _flag("Check the names of this file instead of asking for new ones.", "FILE")] = None
+    estimate: Annotated[bool, _flag("Only say how many requests and tokens it will take.")] = False
+    prompts_only: Annotated[
+        Path | None, _flag("Ask no server: write the prompts that wait to this file (JSON lines).", "FILE")
+    ] = None
+    replies: Annotated[
+        tuple[Path, ...], _flag("Ask no server: read replies from these files (JSON lines).", "FILE", "none")
+    ] = ()
+
+
+@dataclass(frozen=True)
+class Server:
+    """Who is asked."""
+
+    base_url: Annotated[
+        str | None, _flag("Of an OpenAI-compatible server.", "URL", "OPENAI_BASE_URL, else OpenAI's")
+    ] = None
+    key_file: Annotated[
+        Path | None, _flag("File with the key; it is printed and stored nowhere.", "FILE", "OPENAI_API_KEY, else none")
+    ] = None
+    max_calls: Annotated[int | None, _flag("Most requests, retries among them.", "N", "no limit")] = None
+    max_tokens: Annotated[int | None, _flag("No request is sent once so many are used.", "N", "no limit")] = None
+    parallel: Annotated[int, _flag("Requests at once.")] = 4
+    timeout: Annotated[float, _flag("Seconds for one request.")] = 60.0
+    cache: Annotated[
+        Path | None, _flag("Where replies are kept, so that nothing is paid for twice.", "DIR", "~/.cache/htaf/replies")
+    ] = None
+    refresh: Annotated[bool, _flag("Ask anew, and pay anew, for what is kept there.")] = False
+
+
+def name_command(
+    codes: CodesDir,
+    *,
+    attributes: Annotated[
+        str | None,
+        _flag("Names from cub, or a CSV or Parquet file with a row a class.", "NAME_OR_FILE"),
+    ] = None,
+    model: Annotated[
+        str | None, _flag("Names from this language model, which sees the classes' names.", "NAME", "OPENAI_MODEL")
+    ] = None,
+    out: Annotated[
+        Path | None, _flag("Also write the names: .json, which a stopped command goes on from, or .csv.", "FILE")
+    ] = None,
+    threshold: Annotated[float, _flag("Least held-out balanced accuracy of a verified name.")] = 0.75,
+    seed: Annotated[int, _flag("Of the splits of the classes.")] = 0,
+    asking: OmitArgPrefixes[Asking] = Asking(),
+    server: OmitArgPrefixes[Server] = Server(),
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Name concepts by attributes of the classes or by a language model, each name checked on classes that did not
+    choose it."""
+    check_seed(seed)
+    if out is not None and out.suffix.lower() not in (".json", ".csv"):
+        raise UsageError(f"--out must end in .json or .csv, got {out.name}")
+    if attributes is not None and model is not None:
+        raise UsageError("expected one of --attributes and --model, got both")
+    if attributes is not None:
+        for given in (asking, server):
+            for field in fields(given):
+                if getattr(given, field.name) != field.default:
+                    raise UsageError(f"--{field.name.replace('_', '-')} is for --model, not for --attributes")
+        from htaf.concepts.names import write_names
+        from htaf.concepts.offline_names import name_concepts
+        from htaf.concepts.store import open_codes
+        from htaf.data.attributes import load
+
+        names = name_concepts(open_codes(codes), load(attributes, data_dir=data_dir), threshold=threshold, seed=seed)
+        if out is not None:
+            write_names(names, out)
+        return _table(names, json)
+    model = model or os.environ.get("OPENAI_MODEL", "")
+    if not model:
+        raise UsageError("expected --attributes NAME_OR_FILE, or --model NAME (or OPENAI_MODEL), got neither")
+    return _by_model(codes, model, out, threshold, seed, asking, server, data_dir, json)
+
+
+def _by_model(
+    codes: Path,
+    model: str,
+    out: Path | None,
+    threshold: float,
+    seed: int,
+    asking: Asking,
+    server: Server,
+    data_dir: str | None,
+    json: bool,
+) -> None:
+    if asking.top is not None and (asking.top < 1 or asking.concept):
+        raise UsageError(f"expected --top >= 1, without --concept, got {asking.top}")
+    if asking.check is not None and asking.candidates is not None:
+        raise UsageError("--candidates is for new names, not for --check")
+    if server.parallel < 1:
+        raise UsageError(f"--parallel must be >= 1, got {server.parallel}")
+    try:
+        from htaf.concepts.name_checks import Settings
+        from htaf.concepts.name_files import earlier_names, kept_names
+        from htaf.concepts.name_plan import estimate, importance_order, plan_of
+        from htaf.concepts.naming import check_names, name_by_model
+    except ModuleNotFoundError as error:
+        raise UsageError(f"--model needs {error.name}: pip install 'htaf[names]'") from None
+    from htaf.concepts.candidate_lists import read_candidates
+    from htaf.concepts.names import read_names
+    from htaf.concepts.store import open_codes
+
+    opened = open_codes(codes)
+    settings = Settings(rounds=asking.rounds, threshold=threshold, most=asking.most, seed=seed)
+    options: dict[str, Any] = {"settings": settings}
+    if asking.check is not None:
+        options["names"] = read_names(asking.check, opened.concepts)
+    elif asking.candidates is not None:
+        listed = read_candidates(asking.candidates, data_dir=data_dir)
+        say_notes(listed.notes)
+        options["candidates"] = listed.names
+    if asking.concept or asking.top is not None:
+        options["only"] = asking.concept or importance_order(opened)[: asking.top]
+    plan = plan_of(opened, candidates=options.get("candidates", ()), settings=settings)
+    options["known"] = [] if out is None else earlier_names(out, plan, model, checked=asking.check)
+    with _asker(model, asking, server) as asker:
+        needed = estimate(opened, asker, **options)
+        if asking.estimate:
+            return print_json(asdict(needed)) if json else print(_said(needed))
+        err.print(_said(needed), markup=False)
+        work = name_by_model if asking.check is None else check_names
+        done = [0, 0]
+        try:
+            with kept_names(out) as save, _bar(done, not json) as progress:
+                names = work(opened, asker, parallel=server.parallel, save=save, progress=progress, **options)
+                save(names)
+        except BaseException:  # Ctrl-C too
+            where = f" and written to {out}" if out is not None and done[0] else ""
+            say_notes([f"{done[0]} of {done[1]} names are finished{where}; the same command goes on from there"])
+            raise
+        finally:
+            say_notes(_closing(asker, asking))
+    return _table(names, json)
+
+
+@contextlib.contextmanager
+def _asker(model: str, asking: Asking, server: Server) -> Iterator[Any]:
+    """Who answers: a server, or files."""
+    from htaf.concepts.language_model import LanguageModel, Replies, default_cache
+
+    if asking.prompts_only is not None or asking.replies:
+        for field in fields(server):
+            if field.name != "parallel" and getattr(server, field.name) != field.default:
+                flag = field.name.replace("_", "-")
+                raise UsageError(f"--{flag} is for a server, which --prompts-only and --replies do not ask")
+        yield Replies(model, asking.replies)
+        return
+    key = None
+    if server.key_file is not None:
+        try:
+            key = server.key_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            what = error.strerror if isinstance(error, OSError) else "something else"  # never what stands in it
+            raise UsageError(f"--key-file {server.key_file}: expected a text file with the key, got: {what}") from None
+        if not key:
+            raise UsageError(f"--key-file {server.key_file}: expected the key, got an empty file")
+    with LanguageModel(
+        model, base_url=server.base_url, api_key=key, cache=server.cache or default_cache(), calls=server.max_calls,
+        tokens=server.max_tokens, timeout=server.timeout, refresh=server.refresh,
+    ) as asked:  # fmt: skip
+        yield asked
+
+
+@contextlib.contextmanager
+def _bar(done: list[int], shown: bool) -> Iterator[Callable[[int, int], None]]:
+    """What draws how many names are finished, and keeps the two numbers in `done`."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), "names", TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not (shown and err.is_terminal)) as bar:
+        task = bar.add_task("", total=None)
+
+        def advance(finished: int, total: int) -> None:
+            done[:] = finished, total
+            bar.update(task, completed=finished, total=total)
+
+        yield advance
+
+
+def _said(needed: Estimate) -> str:
+    """An estimate in words."""
+    idle = f" ({needed.idle} with nothing to ask)" if needed.idle else ""
+    text = f"{needed.concepts} names to find or check{idle}: {needed.calls:,} requests"
+    if needed.cached:
+        text += f", {needed.cached:,} of them answered before"
+    if needed.calls > needed.cached:
+        text += f", about {needed.prompt_tokens:,} tokens to send and {needed.reply_tokens:,} to receive"
+    return text
+
+
+def _closing(asker: Any, asking: Asking) -> list[str]:
+    """What was used, or what still waits."""
+    if not hasattr(asker, "usage"):  # files of replies
+        waiting, notes = asker.waiting, list(asker.problems)
+        if asking.prompts_only is not None:
+            asker.write(asking.prompts_only)
+            notes.append(f"{waiting:,} prompts wait, written to {asking.prompts_only}" + (
+                ": give the replies, and all earlier ones, with --replies" if waiting else ""))  # fmt: skip
+        elif waiting:
+            notes.append(f"{waiting:,} prompts have no reply: --prompts-only FILE writes them")
+        return notes
+    used = asker.usage
+    about = "about " if used.estimated else ""
+    text = f"{used.calls:,} requests sent, {about}{used.tokens:,} tokens; {used.cached:,} replies were kept from before"
+    more = [f"{count:,} {what}" for count, what in ((used.retried, "retried"), (used.malformed, "unusable")) if count]
+    return [*asker.notes, "; ".join([text, *more])]
+
+
+def _table(names: Sequence[Entry], json: bool) -> None:
+    """The names and their checks on the output."""
+    if json:
+        return print_json(names)
+    from htaf.concepts.quoting import visible
+
+    verified = sum(entry["verified"] for entry in names)
+    rows = [
+        (
+            entry["concept"],
+            None if entry["name"] is None else visible(entry["name"]),
+            "yes" if entry["verified"] else "no",
+            entry["held_out"],
+            entry["p_value"],
+            "/".join("-" if entry[key] is None else str(entry[key]) for key in ("group_a", "group_b", "mixed")),
+            visible(entry["reason"] or ""),
+        )
+        for entry in names
+    ]
+    title = f"{verified} of {len(names)} names verified"
+    largest = max(((entry["group_a"] or 0) + (entry["group_b"] or 0) for entry in names), default=0)
+    if not verified and largest < FEW_CLASSES:
+        say_notes([f"with {largest} classes in the groups chance does as well: names want {FEW_CLASSES} or more"])
+    return show(title, ("concept", "name", "verified", "held out", "p", "classes A/B/mixed", "why not"), rows)

@@ -1,0 +1,204 @@
+"""The page of a network's concepts: a folder with the page itself, its data and thumbnails, complete or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
+from htaf.data.reading import DataError
+from htaf.explorer import contents
+from htaf.explorer.choice import chosen_rows, flips_of
+from htaf.explorer.folder import DATA, FORMAT, INDEX, claimed, head_of, page_files, remove_stale
+from htaf.explorer.scripts import packed, script, value_of
+from htaf.explorer.sprites import SIDE, Pixels, sheets
+from htaf.runs import write_atomic
+
+Flips = tuple[dict[str, dict[str, Any]], int]  # by row, and how many images are misclassified
+
+
+def build_page(
+    codes: Codes,
+    out: str | Path,
+    *,
+    pixels: Pixels | None = None,
+    names: Sequence[Mapping[str, Any]] | None = None,
+    part: PartName = "test",
+    images: int = 10_000,
+    thumbnail: int = 96,
+    title: str = "Concepts",
+    about: Sequence[tuple[str, str]] = (),
+    notes: Sequence[str] = (),
+    seconds: float = 20.0,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Write the page of a network's concepts to a folder: open its index.html, from disk or from any web server.
+
+    The same arguments give the same bytes. Only the proofs of fewest flips depend on the time that they may take, and a
+    folder that is written again keeps those that it has. A build that was killed leaves a page that says so; the same
+    call makes it whole.
+
+    Args:
+        codes: bits of the training images, from which rates and groups come, and of the part that is shown.
+        out: a new or empty folder, or one that this function wrote: its files are replaced, others stay.
+        pixels: gives the images of some ids as uint8 [n, C, H, W], C 1 or 3, for a sheet of 256 or fewer at once; None:
+            no thumbnails. Where it raises ConceptError, DataError or OSError there are none either, and a note why.
+        names: as `htaf.concepts.names.read_names` gives them; None: there are none.
+        part: which images are shown and scored.
+        images: how many of them at most, >= 1: see `htaf.explorer.choice.chosen_rows`. Scores are of all.
+        thumbnail: longest side of a thumbnail in pixels, 16 to 1024; images up to 48 pixels are kept as they are.
+        title: of the page. about: labels and values under it. notes: more to say beside those found here.
+        seconds: for proofs of fewest flips, of all misclassified images shown, >= 0.
+        progress: show bars on the error stream.
+
+    Returns:
+        {"out", "page": path of index.html, "part", "images", "concepts", "classes", "named", "verified", "sprites":
+        number of files, "bytes", "notes"}.
+
+    Raises:
+        ConceptError: a folder with other files; no images of the part; arguments out of range; a head that is not
+            finite; a name of a concept that there is not, or two; a label that is no class; an installation without the
+            page. OSError: it cannot be written.
+    """
+    out = Path(out)
+    if images < 1 or not 16 <= thumbnail <= SIDE // 2 or not 0 <= seconds < float("inf"):
+        raise ConceptError(
+            f"expected images >= 1, thumbnail in 16 to {SIDE // 2} and finite seconds >= 0, got {images}, {thumbnail} "
+            f"and {seconds}"
+        )
+    for array in (codes.weight, codes.bias):
+        if not np.isfinite(array).all():
+            raise ConceptError(f"expected finite weights and biases of the head, got {array[~np.isfinite(array)][0]}")
+    by_number = None if names is None else _by_number(names, codes.concepts)
+    page = page_files()
+    rows = chosen_rows(codes, part, images)
+    shown = codes.take(rows) if len(rows) else codes.part(part)  # the latter says which parts there are
+    found = contents.measure(codes, part)
+    head: dict[str, Any] = {
+        "format": FORMAT,
+        "key": contents.content_key(codes),
+        "settings": {"part": part, "images": images, "seconds": seconds},
+        "version": metadata.version("htaf"),
+        "title": title,
+        "part": part,
+        "about": [[label, value] for label, value in about],
+        "classes": list(codes.classes),
+        "concepts": codes.concepts,
+        "images": len(shown),
+        "parts": {name: int((codes.parts == number).sum()) for number, name in enumerate(PARTS)},
+        "groups": {"low": contents.LOW, "high": contents.HIGH},
+        "scores": contents.score_objects(found),
+        "histogram": contents.histogram(found),
+        "per_class": contents.class_objects(codes, found),
+        "notes": [*notes, *contents.notes_of(codes, shown, found, by_number)],
+    }
+    with claimed(out):
+        flips, wrong = _former(out, head, shown) or _flips(shown, seconds, progress)
+        if len(flips) < wrong:
+            head["notes"].append(f"fewest flips were looked for in {len(flips):,} of {wrong:,} misclassified images")
+        (out / DATA / "page.js").unlink(missing_ok=True)  # from here on the folder holds no whole page
+        head["sprites"] = _sprites(out, shown.ids, pixels, thumbnail, progress, head["notes"])
+        values: dict[str, Any] = {
+            "concepts": contents.concept_objects(codes, found, by_number or {}),
+            "arrays": packed(contents.arrays_of(shown, found)),
+            "images": {"ids": list(shown.ids), "flips": flips},
+            "page": head,
+        }
+        files: dict[str, bytes | str] = {**page}
+        files |= {f"{DATA}/{name}.js": script(name, value) for name, value in values.items()}
+        sprites = [] if head["sprites"] is None else head["sprites"]["files"]
+        remove_stale(out, {*files, *sprites})
+        for name, data in files.items():  # page.js comes last
+            write_atomic(out / name, data)
+    named = [entry for entry in names or () if entry.get("name")]
+    return {
+        "out": str(out),
+        "page": str(out / INDEX),
+        "part": part,
+        "images": len(shown),
+        "concepts": codes.concepts,
+        "classes": len(codes.classes),
+        "named": len(named),
+        "verified": sum(bool(entry.get("verified")) for entry in named),
+        "sprites": len(sprites),
+        "bytes": sum((out / name).stat().st_size for name in (*files, *sprites)),
+        "notes": head["notes"],
+    }
+
+
+def _by_number(names: Sequence[Mapping[str, Any]], concepts: int) -> dict[int, Mapping[str, Any]]:
+    found: dict[int, Mapping[str, Any]] = {}
+    for entry in names:
+        number = entry["concept"]
+        if not 0 <= number < concepts or number in found:
+            again = " again" if number in found else ""
+            raise ConceptError(f"expected one name for a concept in 0 to {concepts - 1}, got concept {number}{again}")
+        found[number] = entry
+    return found
+
+
+def _former(out: Path, head: Mapping[str, Any], shown: Codes) -> Flips | None:
+    """The flips of the page that this folder holds, if it is of the same images."""
+    before = head_of(out)
+    if before is None or any(before.get(name) != json.loads(json.dumps(head[name])) for name in ("key", "settings")):
+        return None
+    wrong = set(map(str, np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact)).tolist()))
+    try:
+        images = value_of((out / DATA / "images.js").read_text("ascii"), "images")
+        same = images["ids"] == value_of(script("ids", list(shown.ids)), "ids") and images["flips"].keys() <= wrong
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return (images["flips"], len(wrong)) if same else None
+
+
+def _flips(shown: Codes, seconds: float, progress: bool) -> Flips:
+    wrong = int(((shown.labels >= 0) & (shown.labels != shown.exact)).sum())
+    with _bar("fewest flips", wrong, progress) as advance:
+        return flips_of(shown, seconds, advance=advance)
+
+
+def _sprites(
+    out: Path, ids: Sequence[str], pixels: Pixels | None, thumbnail: int, progress: bool, notes: list[str]
+) -> dict[str, Any] | None:
+    """The sheets, written one by one; None, and a note, where the images cannot be had."""
+    if pixels is None:
+        return None
+    shape: dict[str, Any] = {}
+    files: list[str] = []
+    made = sheets(ids, pixels, thumbnail)
+    with _bar("thumbnails", len(ids), progress) as advance:
+        while True:
+            try:
+                sheet = next(made, None)
+            except (ConceptError, DataError, OSError) as error:
+                notes.append(f"no thumbnails: {error}")
+                return None
+            if sheet is None:
+                return shape | {"files": files}
+            form, data = sheet
+            shape = {name: getattr(form, name) for name in ("width", "height", "columns", "rows")}
+            files.append(f"{DATA}/sprite-{len(files):04d}.webp")
+            write_atomic(out / files[-1], data)
+            advance(form.cells)
+
+
+@contextmanager
+def _bar(what: str, total: int, shown: bool) -> Iterator[Any]:
+    """What tells a bar that so many are done."""
+    if not shown:
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (what, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done: bar.advance(task, done)

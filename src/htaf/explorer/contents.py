@@ -1,0 +1,236 @@
+"""What the page says of a network: figures of all its images, and the arrays of those that it shows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+
+from htaf.concepts.codes import PARTS, Codes, PartName
+from htaf.concepts.completeness import by_importance
+from htaf.concepts.counts import class_counts, class_sizes, shares
+from htaf.concepts.scores import labelled, score, specificity
+
+LOW, HIGH = 0.2, 0.8  # bounds of the groups
+NAMED = ("name", "label_1", "label_0", "justification", "verified", "reason", "held_out", "p_value", "agreement")
+NAMED += ("source", "model")
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Of all images of the codes.
+
+    part: the part that is scored. scores: of `htaf.concepts.scores.score`, None without labelled images of both parts.
+    rates: float64 [C], share of the training images with the concept (of all images where there are no training ones).
+    shares: float64 [C, K], of the training images of a class; nan without any.
+    counts, sizes: int64 [C, K] and [K], images of the part that have a label.
+    """
+
+    part: PartName
+    scores: dict[str, Any] | None
+    rates: Float64[np.ndarray, " concepts"]
+    shares: Float64[np.ndarray, "concepts classes"]
+    counts: Int64[np.ndarray, "concepts classes"]
+    sizes: Int64[np.ndarray, " classes"]
+
+    @property
+    def dead(self) -> Bool[np.ndarray, " concepts"]:
+        """Always 0 or always 1 in training images."""
+        return (self.rates == 0) | (self.rates == 1)
+
+
+def measure(codes: Codes, part: PartName) -> Measured:
+    """Counts and scores; raises ConceptError for a label that is no class."""
+    has = {name: bool(((codes.parts == PARTS.index(name)) & (codes.labels >= 0)).any()) for name in ("train", part)}
+    whole = np.zeros((codes.concepts, len(codes.classes)), np.int64), np.zeros(len(codes.classes), np.int64)
+    counts = {}
+    for name in ("train", part):
+        some = labelled(codes, name) if has[name] else None
+        counts[name] = whole if some is None else (class_counts(some), class_sizes(some))
+    scores = score(codes, scored=part, top=1) if has["train"] and has[part] else None
+    train, size = counts["train"]
+    if scores is None:
+        rows = codes.rows("train")
+        rows = rows if len(rows) else np.arange(len(codes))
+        rates = np.zeros(codes.concepts)
+        for start in range(0, len(rows), 65_536):
+            rates += codes.unpack(rows[start : start + 65_536]).sum(0, dtype=np.int64)
+        rates /= len(rows)
+    else:
+        rates = np.array(scores["rates"]["fitted"])
+    return Measured(part, scores, rates, shares(train, size), *counts[part])
+
+
+def content_key(codes: Codes) -> str:
+    """16 hexadecimal digits that other bits, labels, classes or another head change."""
+    digest = hashlib.sha256(repr((codes.concepts, codes.classes)).encode("utf-8", "backslashreplace"))
+    for array in (codes.weight, codes.bias, codes.bits, codes.labels, codes.parts):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:16]
+
+
+def concept_objects(codes: Codes, found: Measured, names: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """data/concepts.js: an object for each concept."""
+    weight = codes.weight.astype(np.float64)
+    order = by_importance(codes.weight, found.rates)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(1, len(order) + 1)
+    spread = np.sqrt(found.rates * (1 - found.rates)) * weight.std(0)
+    of_each = None if found.scores is None else found.scores["concept_accuracy"]["per_concept"]
+    objects = []
+    for number in range(codes.concepts):
+        name = {"verified": False, **names[number]} if number in names else {}
+        objects.append(
+            {
+                "rate": float(found.rates[number]),
+                "importance": float(np.abs(weight[:, number]).max()),
+                "spread": float(spread[number]),
+                "rank": int(rank[number]),
+                "dead": bool(found.dead[number]),
+                "accuracy": None if of_each is None else of_each["accuracy"][number],
+                "balanced": None if of_each is None else of_each["balanced"][number],
+                **{key: name.get(key) for key in NAMED},
+            }
+        )
+    return objects
+
+
+def arrays_of(shown: Codes, found: Measured) -> dict[str, np.ndarray]:
+    """data/arrays.js, before packing."""
+    arrays = {name: getattr(shown, name) for name in ("bits", "labels", "exact", "smooth", "weight", "bias")}
+    return arrays | {"shares": found.shares.astype(np.float32)}
+
+
+def class_objects(codes: Codes, found: Measured) -> list[dict[str, Any]]:
+    """For each class images, accuracy of the exact and of the smooth network and a histogram, of the whole part."""
+    rows = codes.rows(found.part)
+    labels, exact, smooth = (np.asarray(values)[rows] for values in (codes.labels, codes.exact, codes.smooth))
+    classes = len(codes.classes)
+    right = np.bincount(labels[(labels >= 0) & (labels == exact)], minlength=classes)
+    before = np.bincount(labels[(labels >= 0) & (labels == smooth)], minlength=classes)
+    known = bool((smooth >= 0).all())
+    bins: list[Any] = specificity(found.counts, found.sizes)["per_class"] if found.sizes.any() else [None] * classes
+    return [
+        {
+            "images": int(size),
+            "accuracy": float(right[number] / size) if size else None,
+            "smooth": float(before[number] / size) if size and known else None,
+            "histogram": None if bins[number] is None else _tenths(bins[number]),
+        }
+        for number, size in enumerate(found.sizes.tolist())
+    ]
+
+
+def histogram(found: Measured) -> dict[str, Any]:
+    """Over (concept, class) pairs of the part."""
+    if not found.sizes.any():
+        return {"series": []}
+    counts = _tenths(specificity(found.counts, found.sizes)["histogram"])
+    return {"series": [{"name": f"{found.part} images", "counts": counts}]}
+
+
+def _tenths(twentieths: Sequence[int]) -> list[int]:
+    return [int(a + b) for a, b in zip(twentieths[::2], twentieths[1::2], strict=True)]
+
+
+def score_objects(found: Measured) -> list[dict[str, Any]]:
+    """What the overview lists; shares lie in [0, 1], a difference in points is one of shares."""
+    dead = int(found.dead.sum())
+    rows: list[tuple[str, str, float | None, str, str]] = []
+    if found.scores is not None:
+        scores, part = found.scores, found.part
+        accuracy, concept = scores["accuracy"][part], scores["concept_accuracy"]
+        rows = [
+            ("exact", "Accuracy, exact bits", accuracy["exact"], "percent",
+             "Share of images whose class the network with bits of 0 and 1 finds."),
+            ("smooth", "Accuracy, smooth", accuracy["smooth"], "percent",
+             "The same of the network as it was trained, before its outputs are cut to 0 and 1."),
+            ("gap", "Gap", accuracy["gap"], "points", "Exact minus smooth accuracy."),
+            ("flips", "Predictions that differ", accuracy["flips"], "percent",
+             "Share of images whose predicted class the cut changes."),
+            ("binarity", "Binarity", scores["binarity"], "percent",
+             "Share of smooth outputs above 0.99 or below 0.01."),
+            ("concept_accuracy", "Concept accuracy", concept["mean"], "percent",
+             "How well the class alone tells a bit; rare and dead concepts raise it."),
+            ("balanced", "The same, balanced", concept["balanced"], "percent",
+             "Mean of the shares found among images with and without the bit; chance gives 50%."),
+            ("extreme", "Clear (concept, class) pairs", scores["class_specificity"]["extreme"], "percent",
+             "Share of pairs in which 10% of a class's images or fewer, or 90% or more, have the concept."),
+            ("enough", "Concepts for full accuracy", scores["completeness"]["spread"]["enough"], "count",
+             "With so many of the most important ones, the others at their mean, accuracy stays within 0.5 points."),
+            ("effective", "Effective number of concepts", float(scores["redundancy"]["effective"]), "number",
+             "Concepts that say the same count once: from the spectrum of their correlations."),
+        ]  # fmt: skip
+    rows.append(
+        ("dead", "Dead concepts", dead, "count", "Always 0 or always 1 in training images: they tell nothing apart.")
+    )
+    keys = ("key", "label", "value", "kind", "help")
+    return [dict(zip(keys, row, strict=True)) for row in rows]
+
+
+def notes_of(codes: Codes, shown: Codes, found: Measured, names: Mapping[int, Mapping[str, Any]] | None) -> list[str]:
+    """What a reader should know before believing the page."""
+    notes = [str(note) for note in codes.info.get("notes", ())]
+    part, classes = found.part, len(codes.classes)
+    whole = len(codes.rows(part))
+    if len(shown) < whole:
+        notes.append(
+            f"{len(shown):,} of the {whole:,} {part} images are shown, misclassified ones first (up to half), "
+            "evenly over the classes; accuracies are of all"
+        )
+    unknown = whole - int(found.sizes.sum())
+    if unknown:
+        notes.append(f"{unknown:,} of the {whole:,} {part} images have no label: no score counts them")
+    empty = int(np.isnan(found.shares[:1]).sum()) if codes.concepts else 0
+    if empty == classes:
+        notes.append("there are no labelled training images: classes are in no group")
+    elif empty:
+        notes.append(f"{empty:,} of {classes:,} classes have no training images: they are in no group")
+    if found.scores is not None and classes > 1:
+        accuracy = found.scores["accuracy"][part]["exact"]
+        chance = float(found.sizes.max() / found.sizes.sum())
+        if accuracy is not None and accuracy < chance + 2 * np.sqrt(chance * (1 - chance) / found.sizes.sum()):
+            notes.append(
+                f"accuracy {accuracy:.1%} is no better than always saying the most frequent class ({chance:.1%}): "
+                "these concepts explain a network that knows little"
+            )
+    elif classes == 1:
+        notes.append("there is one class: nothing to tell apart")
+    if (dead := int(found.dead.sum())) > 0:
+        notes.append(f"{dead:,} of {codes.concepts:,} concepts are dead: always 0 or always 1 in training images")
+    named = [entry for entry in (names or {}).values() if entry.get("name")]
+    if names is None:
+        notes.append("concepts have numbers, not names: htaf concepts name finds names, --names reads them")
+    elif len(named) < codes.concepts:
+        notes.append(f"{codes.concepts - len(named):,} of {codes.concepts:,} concepts have no name")
+    unverified = sum(not entry.get("verified") for entry in named)
+    if unverified:
+        notes.append(f"{unverified:,} of {len(named):,} names are not verified: nothing has shown that they fit")
+    return notes
+
+
+def about_run(record: Mapping[str, Any], name: str) -> list[tuple[str, str]]:
+    """Labels and values for a page: what the record of a run says of its making.
+
+    Args:
+        record: of the run. name: of its folder; the path would say where it lies.
+    """
+    model = record["model"]
+    backbone = model.get("backbone") or {}
+    shape = ", ".join(f"{key} {backbone[key]}" for key in ("depth", "width") if key in backbone)
+    network = str(backbone.get("name") or backbone.get("kind") or model["kind"])
+    activation = model["activation"]
+    curve = ", ".join(f"{key} {value:g}" for key, value in activation.items() if isinstance(value, float))
+    bottleneck = str(model.get("bottleneck", "implicit"))
+    return [
+        ("Run", name),
+        ("Data", str(record["data"]["name"])),
+        ("Method", f"{activation['method']} ({curve})" if curve else str(activation["method"])),
+        ("Network", f"{network} ({shape})" if shape else network),
+        ("Bottleneck", bottleneck),
+        ("Seed", str(record["seed"])),
+    ]

@@ -1,0 +1,75 @@
+"""Thumbnails of many images in few files: sheets of equal cells, one image a cell."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+
+Pixels = Callable[[Sequence[str]], UInt8[np.ndarray, "n channels height width"]]
+
+CELLS = 16  # a side of a sheet, where cells are small
+SIDE = 2048  # of a sheet at most, in pixels: what phones still draw
+LOSSLESS = 48  # pixels of the longer side up to which images are kept as they are
+QUALITY = 80
+
+
+@dataclass(frozen=True)
+class Layout:
+    """width, height: of a cell in pixels. columns, rows: cells of a sheet. lossless: nothing is scaled."""
+
+    width: int
+    height: int
+    columns: int
+    rows: int
+    lossless: bool
+
+    @property
+    def cells(self) -> int:
+        return self.columns * self.rows
+
+
+def layout(height: int, width: int, thumbnail: int) -> Layout:
+    """Cells for images of that size: as they are up to 48 pixels, else their longer side `thumbnail` at most.
+
+    Args:
+        height, width: of the images, in pixels.
+        thumbnail: in pixels, 1 to 2048.
+    """
+    longer = max(height, width)
+    scale = 1.0 if longer <= LOSSLESS else min(1.0, thumbnail / longer)
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    columns, rows = (max(1, min(CELLS, SIDE // side)) for side in size)
+    return Layout(*size, columns, rows, longer <= LOSSLESS)
+
+
+def sheets(ids: Sequence[str], pixels: Pixels, thumbnail: int) -> Iterator[tuple[Layout, bytes]]:
+    """WebP files one after the other; image i is in cell i % cells, row by row, of sheet i // cells.
+
+    Args:
+        ids: of the images. pixels: gives uint8 [n, C, H, W] for some of them, C 1 or 3; asked for a sheet at a time.
+        thumbnail: as in `layout`.
+    """
+    if not len(ids):
+        return
+    height, width = pixels(ids[:1]).shape[2:]
+    form = layout(height, width, thumbnail)
+    for start in range(0, len(ids), form.cells):
+        yield form, _sheet(pixels(ids[start : start + form.cells]), form)
+
+
+def _sheet(pixels: UInt8[np.ndarray, "n channels height width"], form: Layout) -> bytes:
+    grey = pixels.shape[1] == 1
+    sheet = Image.new("L" if grey else "RGB", (form.columns * form.width, form.rows * form.height))
+    for number, image in enumerate(pixels):
+        cell = Image.fromarray(image[0] if grey else np.ascontiguousarray(image.transpose(1, 2, 0)))
+        if cell.size != (form.width, form.height):
+            cell = cell.resize((form.width, form.height), Image.Resampling.LANCZOS)
+        sheet.paste(cell, (number % form.columns * form.width, number // form.columns * form.height))
+    data = io.BytesIO()
+    sheet.convert("RGB").save(data, format="WEBP", lossless=form.lossless, quality=QUALITY, method=4)
+    return data.getvalue()

@@ -1,0 +1,275 @@
+"""`htaf explore`: from a run to a page; bad input as one clear line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from htaf import runs
+from htaf.concepts.store import open_codes
+from htaf.data.attributes import load as load_attributes
+from htaf.data.images import load
+from htaf.explorer import folder as room
+from htaf.explorer.build import build_page
+from htaf.explorer.serve import PageServer
+from htaf.training.fit import run_identity
+from htaf.training.recipes import image_recipe
+from made_pages import made_codes, read_page
+from made_runs import PLAIN, digits, made_run
+
+PAGE = ("index.html", "app.js", "app.css")
+
+
+@pytest.fixture(scope="module")
+def runs_of(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, another one, a plain one and one without concepts, on digits; and what stands in for the page."""
+    root, images = tmp_path_factory.mktemp("explore"), digits()
+    made_run(root / "run", images)
+    made_run(root / "second", images, seed=1)
+    made_run(root / "plain", images, PLAIN)
+    made_run(root / "dhn", images, kind="wide_resnet")
+    (root / "page").mkdir()
+    for name in PAGE:
+        (root / "page" / name).write_text(name)
+    return root
+
+
+@pytest.fixture
+def folder(runs_of: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(room, "PAGE", runs_of / "page")
+    return runs_of
+
+
+@pytest.fixture
+def codes(htaf, folder: Path) -> Path:
+    out = folder / "codes"
+    code, _, err = htaf("concepts", "extract", folder / "run", "--out", out)
+    assert code == 0, err
+    return out
+
+
+def one_line(err: str) -> str:
+    assert "Traceback" not in err, err
+    (line,) = [line for line in err.splitlines() if line.startswith("htaf: error:")]
+    return line
+
+
+def test_a_run_becomes_a_page(htaf, folder: Path, tmp_path: Path) -> None:
+    words = ("explore", folder / "run", "--out", tmp_path / "page")
+    code, out, err = htaf(*words)
+    assert code == 0, err
+    assert "359 test images, 21 concepts (0 named, 0 of them verified), 10 classes" in out
+    assert f"page: {tmp_path / 'page' / 'index.html'} (open it in a browser)" in out
+    assert f"codes: {tmp_path / 'page-codes'}" in err
+    assert "note: concepts have numbers, not names" in err
+    found, test = read_page(tmp_path / "page"), open_codes(tmp_path / "page-codes").part("test")
+    head, arrays = found["page"], found["arrays"]
+    bits = np.unpackbits(arrays["bits"], axis=1, count=21, bitorder="little")
+    np.testing.assert_allclose(bits @ arrays["weight"].astype(float).T + arrays["bias"], test.logits(), atol=1e-5)
+    exact = runs.open_run(folder / "run")
+    images = load("digits").test
+    torch_logits = runs.forward(exact.model(), exact.preprocessor().normalise(images.pixels))
+    np.testing.assert_allclose(bits @ arrays["weight"].astype(float).T + arrays["bias"], torch_logits, atol=1e-4)
+    assert head["title"] == "digits: concepts of run"
+    about = dict(head["about"])
+    assert (about["Run"], about["Data"], about["Seed"]) == ("run", "digits", "0")
+    assert about["Method"] == "htaf (alpha0 2, alpha1 11)"
+    assert about["Network"] == "wide_resnet (depth 10, width 1)"
+    assert not any("/" in value for value in about.values())
+    assert head["sprites"]["files"] == ["data/sprite-0000.webp", "data/sprite-0001.webp"]
+    sheet = np.asarray(Image.open(tmp_path / "page" / head["sprites"]["files"][0]).convert("L"))
+    np.testing.assert_array_equal(sheet[8:16, 16:24], images.pixels[18, 0])  # row 1, column 2
+    before = {file: file.read_bytes() for file in (tmp_path / "page" / "data").iterdir()}
+    code, out, err = htaf(*words, "--json")
+    assert code == 0, err
+    assert json.loads(out)["images"] == 359
+    assert {file: file.read_bytes() for file in (tmp_path / "page" / "data").iterdir()} == before
+
+
+def test_codes_names_part_and_number(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text("concept,name\n3,[red]stroke\n")
+    words = ("explore", folder / "run", "--out", tmp_path / "p", "--codes", codes, "--names", tmp_path / "n.csv")
+    code, out, err = htaf(*words, "--part", "validation", "--images", "50")
+    assert code == 0, err
+    assert "50 validation images, 21 concepts (1 named, 0 of them verified)" in out
+    found = read_page(tmp_path / "p")
+    assert (found["page"]["part"], found["page"]["images"]) == ("validation", 50)
+    assert (found["concepts"][3]["name"], found["concepts"][3]["source"]) == ("[red]stroke", "hand")
+    assert not (tmp_path / "p-codes").exists()
+
+
+def test_a_plain_network_by_its_binarised_codes(htaf, folder: Path, tmp_path: Path) -> None:
+    code, _, err = htaf("explore", folder / "plain", "--out", tmp_path / "p")
+    assert code == 2
+    assert "plain network (method relu), which has no bits: make them with htaf concepts extract" in one_line(err)
+    assert htaf("concepts", "extract", folder / "plain", "--out", tmp_path / "f")[0] == 0
+    assert htaf("concepts", "binarise", tmp_path / "f", "--out", tmp_path / "b")[0] == 0
+    code, out, err = htaf("explore", folder / "plain", "--out", tmp_path / "p", "--codes", tmp_path / "b")
+    assert code == 0, err
+    assert "359 test images" in out
+    assert read_page(tmp_path / "p")["page"]["sprites"] is not None
+    code, _, err = htaf("explore", folder / "second", "--out", tmp_path / "q", "--codes", tmp_path / "b")
+    assert code == 1
+    assert "of a network with another head" in one_line(err)
+
+
+def test_other_weights_of_a_run(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
+    edit = ("concepts", "edit", folder / "run", "--off", "3:1", "--out", tmp_path / "edited")
+    assert htaf(*edit)[0] == 0
+    for run in (folder / "second", tmp_path / "edited"):
+        code, _, err = htaf("explore", run, "--out", tmp_path / "p", "--codes", codes)
+        assert code == 1
+        assert f"expected codes of {run}, {codes} holds those of {folder / 'run'}" in one_line(err)
+    again = shutil.copytree(folder / "run", tmp_path / "again")
+    record = json.loads((again / "record.json").read_text()) | {"model_sha256": "0"}
+    (again / "record.json").write_text(runs.to_json(record))
+    code, _, err = htaf("explore", again, "--out", tmp_path / "p", "--codes", codes)
+    assert code == 1
+    assert "holds those of its weights before they changed" in one_line(err)
+    assert not (tmp_path / "p").exists()
+
+
+def test_images_that_moved_leave_a_page_without_thumbnails(htaf, folder: Path, tmp_path: Path) -> None:
+    pixels = digits()
+    for side in ("train", "test"):
+        part = getattr(pixels, side)
+        for row in range(0, len(part), 4):
+            file = tmp_path / "photos" / side / pixels.classes[part.labels[row]] / f"{row}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(part.pixels[row, 0].numpy()).save(file)
+    photos = load(tmp_path / "photos")
+    run = made_run(tmp_path / "run", photos, shares={"train_images": 150, "validation_images": 50})
+    record = run.record | {"source": {"name": str(tmp_path / "photos"), "data_dir": None, "size": None}}
+    runs.write_atomic(run.path / "record.json", runs.to_json(record))
+    words = ("explore", tmp_path / "run", "--out", tmp_path / "p")
+    code, _, err = htaf(*words)
+    assert code == 0, err
+    assert read_page(tmp_path / "p")["page"]["sprites"] is not None
+    (tmp_path / "photos").rename(tmp_path / "moved")
+    code, _, err = htaf(*words)
+    assert code == 0, err
+    assert "note: no thumbnails: " in err
+    assert read_page(tmp_path / "p")["page"]["sprites"] is None
+    assert not list(tmp_path.glob("p/data/sprite*"))
+    shutil.rmtree(tmp_path / "p-codes")
+    code, _, err = htaf(*words)
+    assert code == 1
+    assert "photos" in one_line(err)
+    (tmp_path / "moved").rename(tmp_path / "photos")
+    next((tmp_path / "photos" / "test" / "3").iterdir()).unlink()
+    code, _, err = htaf(*words)
+    assert code == 2
+    assert "has changed; give --codes" in one_line(err)
+
+
+def test_a_supervised_bottleneck_has_names(htaf, folder: Path, tmp_path: Path) -> None:
+    lines = ["class,round,straight,<b>tall</b>", *(f"{i},{i % 2},{i // 5},{i % 3 // 2}" for i in range(10))]
+    (tmp_path / "digits.csv").write_text("\n".join(lines))
+    recipe = dataclasses.replace(
+        image_recipe("icbm", "small"), bottleneck="joint", attributes=str(tmp_path / "digits.csv"), concepts=0
+    )
+    run = made_run(tmp_path / "run", digits(), concepts=3)
+    identity = run_identity(recipe, digits(), 0, "official", attributes=load_attributes(recipe.attributes))
+    more = {name: identity["recipe"][name] for name in ("bottleneck", "attributes")}
+    record = run.record | {"attributes": identity["attributes"], "recipe": run.record["recipe"] | more}
+    runs.write_atomic(run.path / "record.json", runs.to_json(record))
+    code, _, err = htaf("explore", tmp_path / "run", "--out", tmp_path / "p")
+    assert code == 0, err
+    concepts = read_page(tmp_path / "p")["concepts"]
+    assert [one["name"] for one in concepts] == ["round", "straight", "<b>tall</b>"]
+    assert {one["source"] for one in concepts} == {"supervised"}
+    (tmp_path / "digits.csv").write_text("\n".join([*lines[:-1], "9,0,0,0"]))
+    code, _, err = htaf("explore", tmp_path / "run", "--out", tmp_path / "p")
+    assert code == 0, err
+    assert "is not the table of attributes that the concepts learned" in err
+    (tmp_path / "digits.csv").unlink()
+    code, _, err = htaf("explore", tmp_path / "run", "--out", tmp_path / "p")
+    assert code == 0, err
+    assert "note: no names: " in err
+    assert read_page(tmp_path / "p")["concepts"][0]["name"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("{}/dhn", "--out", "{}/x"), 1, "expected a run with concepts, as `htaf train icbm` makes it"),
+        (("{}/nothing", "--out", "{}/x"), 1, "expected a run folder"),
+        (("{}/run", "--out", "{}/run"), 1, "expected a new or empty folder"),
+        (("{}/run", "--out", "{}/run/record.json"), 1, "is or lies in a file"),
+        (("{}/run", "--out", "{}/x", "--codes", "{}/nothing"), 1, "expected a folder of codes"),
+        (("{}/run", "--out", "{}/x", "--codes", "{}/codes", "--part", "other"), 1, "images of the part 'other'"),
+        (("{}/run", "--out", "{}/x", "--names", "{}/nothing.csv"), 1, "nothing.csv: No such file"),
+        (("{}/run", "--out", "{}/x", "--codes", "{}/codes", "--names", "{}/n.csv"), 1, "concept in 0 to 20, got 99"),
+        (("{}/run", "--out", "{}/x", "--images", "0"), 2, "expected --images >= 1"),
+        (("{}/run", "--out", "{}/x", "--thumbnail", "8"), 2, "--thumbnail in 16 to 1024"),
+        (("{}/run", "--out", "{}/x", "--port", "70000"), 2, "--port must be in 0 to 65535, got 70000"),
+    ],
+)
+def test_bad_use_is_one_line(htaf, folder: Path, codes: Path, words: tuple[str, ...], code: int, message: str) -> None:
+    (folder / "n.csv").write_text("concept,name\n99,a\n")
+    got, _, err = htaf("explore", *(word.format(folder) for word in words))
+    assert message in one_line(err)
+    assert got == code
+    assert not (folder / "x").exists()
+    assert not list(folder.glob("*-codes")), "before the work"
+
+
+def test_ctrl_c_is_a_clean_end(
+    htaf, folder: Path, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = []
+
+    def interrupted(server: PageServer) -> None:
+        served.append((server.folder, server.url))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PageServer, "serve_forever", interrupted)
+    with PageServer(_page(tmp_path / "other"), 0) as taken:
+        port = taken.server_port
+        words = ("explore", folder / "run", "--out", tmp_path / "p", "--codes", codes, "--serve", "--port", port)
+        code, _, err = htaf(*words)
+    assert code == 0, err
+    ((root, url),) = served
+    assert root == tmp_path / "p"
+    assert url != f"http://127.0.0.1:{port}/"
+    assert f"note: port {port} is taken" in err
+    assert f"serving {url} on this machine alone; Ctrl-C ends it" in err
+
+
+def _page(out: Path) -> Path:
+    """A folder that can be served."""
+    build_page(made_codes(), out)
+    return out
+
+
+@pytest.mark.slow
+def test_serving_until_it_is_interrupted(folder: Path, codes: Path, tmp_path: Path) -> None:
+    """The real page, in a process of its own; Ctrl-C is a clean end."""
+    words = ["explore", folder / "run", "--out", tmp_path / "p", "--codes", codes, "--serve", "--port", "0"]
+    command = [sys.executable, "-m", "htaf.cli", *map(str, words)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = ""
+        for line in process.stderr:
+            said += line
+            if found := re.search(r"serving (\S+) on this machine alone", line):
+                break
+        assert found, said
+        with urllib.request.urlopen(found[1], timeout=10) as answer:
+            assert answer.read() == (tmp_path / "p" / "index.html").read_bytes()
+        process.send_signal(signal.SIGINT)
+        out, rest = process.communicate(timeout=20)
+    assert process.returncode == 0, rest
+    assert "page: " in out
+    assert "Traceback" not in said + rest

@@ -1,0 +1,376 @@
+"""The folder of a page: every file as the page reads it, whole or not at all, and nobody else's files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from htaf.concepts.codes import Codes, ConceptError, codes_of
+from htaf.concepts.counts import proportions
+from htaf.concepts.fewest_flips import fewest_flips
+from htaf.concepts.scores import score
+from htaf.explorer import build, choice, folder
+from htaf.explorer.build import build_page
+from made_pages import made_codes, read_page, read_script
+
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    "<!--<script>",
+    "a\"b'c\\`${x}`\n\r\u2028\u2029\x00",
+    "\u202eright to left\u2066",
+    "x" * 10_000,
+)
+
+
+@pytest.fixture(autouse=True)
+def page(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A page of three small files in place of the real one."""
+    made = tmp_path_factory.mktemp("page")
+    for name in ("index.html", "app.js", "app.css"):
+        (made / name).write_text(name)
+    monkeypatch.setattr(folder, "PAGE", made)
+    return made
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    return {file.relative_to(out).as_posix(): file.read_bytes() for file in sorted(out.rglob("*")) if file.is_file()}
+
+
+def test_every_file_is_as_the_page_reads_it(tmp_path: Path) -> None:
+    codes = made_codes()
+    made = build_page(codes, tmp_path / "p", title="T", about=[("Run", "r")], notes=["first"])
+    found, test = read_page(tmp_path / "p"), codes.part("test")
+    assert set(contents(tmp_path / "p")) == {
+        *(".htaf-explorer", "index.html", "app.js", "app.css"),
+        *(f"data/{name}.js" for name in ("page", "concepts", "arrays", "images")),
+    }
+    head, arrays = found["page"], found["arrays"]
+    assert (head["format"], head["title"], head["part"], head["about"]) == (1, "T", "test", [["Run", "r"]])
+    assert (head["concepts"], head["images"], head["classes"]) == (21, 40, list("01234"))
+    assert head["parts"] == {"train": 40, "validation": 40, "test": 40, "other": 0}
+    assert head["groups"] == {"low": 0.2, "high": 0.8}
+    assert head["sprites"] is None
+    assert head["notes"][0] == "first"
+    assert head["notes"] == made["notes"]
+
+    bits = np.array([[arrays["bits"][n, c // 8] >> (c % 8) & 1 for c in range(21)] for n in range(40)])
+    np.testing.assert_array_equal(bits, test.unpack())
+    logits = bits @ arrays["weight"].astype(np.float64).T + arrays["bias"]
+    np.testing.assert_allclose(logits, test.logits(), atol=1e-5)
+    for name in ("labels", "exact", "smooth", "weight", "bias"):
+        np.testing.assert_array_equal(arrays[name], getattr(test, name))
+    assert {name: array.dtype.str for name, array in arrays.items()} == {
+        "bits": "|u1", "labels": "<i4", "exact": "<i4", "smooth": "<i4", "weight": "<f4", "bias": "<f4", "shares": "<f4"
+    }  # fmt: skip
+    np.testing.assert_allclose(arrays["shares"], proportions(codes.part("train")), rtol=1e-6)
+    assert found["images"]["ids"] == test.ids
+
+
+def test_concepts_are_those_of_the_scores(tmp_path: Path) -> None:
+    codes = made_codes()
+    build_page(codes, tmp_path / "p")
+    found, scores = read_page(tmp_path / "p"), score(codes)
+    concepts, weight = found["concepts"], codes.weight.astype(np.float64)
+    train = codes.part("train")
+    known = train.unpack()[train.labels >= 0]
+    assert [one["rate"] for one in concepts] == pytest.approx(known.mean(0))
+    assert [one["importance"] for one in concepts] == pytest.approx(np.abs(weight).max(0))
+    spread = known.std(0) * weight.std(0)
+    assert [one["spread"] for one in concepts] == pytest.approx(spread)
+    assert [one["rank"] for one in concepts] == (np.argsort(np.argsort(-spread)) + 1).tolist()
+    assert [one["accuracy"] for one in concepts] == scores["concept_accuracy"]["per_concept"]["accuracy"]
+    assert [one["balanced"] for one in concepts] == scores["concept_accuracy"]["per_concept"]["balanced"]
+    assert all(one["name"] is None and one["verified"] is None for one in concepts)
+    values = {one["key"]: one["value"] for one in found["page"]["scores"]}
+    assert values["exact"] == scores["accuracy"]["test"]["exact"]
+    assert values["gap"] == scores["accuracy"]["test"]["gap"]
+    assert values["binarity"] == pytest.approx(20 / 21)
+    assert values["dead"] == scores["dead"]["count"]
+    assert {one["kind"] for one in found["page"]["scores"]} <= {"percent", "points", "count", "number"}
+    assert all(one["label"] and one["help"] for one in found["page"]["scores"])
+
+
+def test_classes_and_histograms_count_all_images_of_the_part(tmp_path: Path) -> None:
+    codes = made_codes(600)
+    build_page(codes, tmp_path / "p", images=30)
+    head, test = read_page(tmp_path / "p")["page"], codes.part("test")
+    assert head["images"] == 30
+    total = np.zeros(10, dtype=int)
+    for number, one in enumerate(head["per_class"]):
+        of_class = test.labels == number
+        shares = test.unpack()[of_class].sum(0, dtype=int) * 10 // of_class.sum()
+        histogram = np.bincount(np.minimum(shares, 9), minlength=10)
+        assert one["images"] == of_class.sum()
+        assert one["accuracy"] == pytest.approx((test.exact == number)[of_class].mean())
+        assert one["smooth"] == pytest.approx((test.smooth == number)[of_class].mean())
+        assert one["histogram"] == histogram.tolist()
+        total += histogram
+    assert head["histogram"]["series"] == [{"name": "test images", "counts": total.tolist()}]
+    assert any("30 of the 200 test images are shown" in note for note in head["notes"])
+    assert any("34 of the 200 test images have no label" in note for note in head["notes"])
+
+
+def test_flips_of_misclassified_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = made_codes()
+    build_page(codes, tmp_path / "p")
+    test = codes.part("test")
+    flips = read_page(tmp_path / "p")["images"]["flips"]
+    wrong = np.flatnonzero((test.labels >= 0) & (test.labels != test.exact))
+    assert sorted(map(int, flips)) == wrong.tolist()
+    assert len(wrong) > 3
+    for row in wrong.tolist():
+        known = fewest_flips(test, row)
+        assert flips[str(row)] == {
+            "target": int(test.labels[row]),
+            "concepts": list(known.concepts or ()),
+            "proven": True,
+            "lower": known.lower,
+            "feasible": True,
+        }
+    before = contents(tmp_path / "p")
+    monkeypatch.setattr(choice, "fewest_flips", None)  # a folder that is written again keeps what it has
+    build_page(codes, tmp_path / "p")
+    assert contents(tmp_path / "p") == before
+    with pytest.raises(TypeError):
+        build_page(codes, tmp_path / "p", part="validation")
+
+
+def test_no_time_leaves_flips_to_the_page(tmp_path: Path) -> None:
+    made = build_page(made_codes(), tmp_path / "p", seconds=0)
+    assert read_page(tmp_path / "p")["images"]["flips"] == {}
+    assert any("fewest flips were looked for in 0 of " in note for note in made["notes"])
+    made = build_page(made_codes(), tmp_path / "p")  # other settings: what is there is not kept
+    assert read_page(tmp_path / "p")["images"]["flips"]
+    assert not any("fewest flips" in note for note in made["notes"])
+
+
+def test_the_same_bytes_again_and_elsewhere(tmp_path: Path) -> None:
+    for name in ("a", "b", "a"):
+        build_page(made_codes(), tmp_path / name, pixels=coloured)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+def test_the_key_is_that_of_the_codes(tmp_path: Path) -> None:
+    def key(codes: Codes, **options: Any) -> str:
+        build_page(codes, tmp_path / "p", **options)
+        return read_script(tmp_path / "p" / "data" / "page.js")["key"]
+
+    codes = made_codes()
+    first = key(codes)
+    assert first == key(codes, images=10, names=[{"concept": 0, "name": "x"}], title="other")
+    assert first != key(made_codes(seed=1))
+    assert first != key(replace(codes, classes=tuple("abcde")))
+    weight = codes.weight.copy()
+    weight[0, 0] += 1
+    assert first != key(replace(codes, weight=weight))
+
+
+def coloured(ids: Any) -> np.ndarray:
+    """Each image of one colour, its id."""
+    numbers = np.array([int(one) % 256 for one in ids], dtype=np.uint8)
+    return np.broadcast_to(numbers[:, None, None, None], (len(ids), 3, 4, 6))
+
+
+def test_hostile_texts_stay_texts(tmp_path: Path) -> None:
+    codes = replace(made_codes(classes=5, names=HOSTILE), ids=[f"{i}{HOSTILE[i % 4]}" for i in range(120)])
+    names = [{"concept": i, "name": text, "reason": text, "source": "hand"} for i, text in enumerate(HOSTILE)]
+    build_page(codes, tmp_path / "p", names=names, title=HOSTILE[0], about=[(HOSTILE[1], HOSTILE[2])], notes=HOSTILE)
+    for file in (tmp_path / "p" / "data").iterdir():
+        data = file.read_bytes()
+        assert data.isascii()
+        assert b"<" not in data
+        assert data.count(b"\n") == 1
+    found = read_page(tmp_path / "p")
+    assert found["page"]["classes"] == list(HOSTILE)
+    assert found["page"]["about"] == [[HOSTILE[1], HOSTILE[2]]]
+    assert found["images"]["ids"] == codes.part("test").ids
+    assert [one["name"] for one in found["concepts"][:5]] == list(HOSTILE)
+
+
+def test_names_of_files_that_are_no_text(tmp_path: Path) -> None:
+    """Halves of surrogate pairs, as Python has them for other encodings: JavaScript cannot put them into an address."""
+    codes = replace(made_codes(), ids=[f"{i}-\udcff.jpg" for i in range(120)], classes=("\ud800", *"bcde"))
+    for _ in range(2):
+        build_page(codes, tmp_path / "p")
+        found = read_page(tmp_path / "p")
+        assert found["images"]["ids"][0] == "2-\ufffd.jpg"
+        assert found["page"]["classes"][0] == "\ufffd"
+
+
+def test_names_stand_with_their_checks(tmp_path: Path) -> None:
+    names = [
+        {"concept": 3, "name": "wing", "verified": True, "held_out": 0.9, "p_value": 0.01, "source": "attributes"},
+        {"concept": 5, "name": "beak", "reason": "why", "label_1": "l", "source": "model", "model": "m"},
+        {"concept": 6, "name": None, "verified": False, "reason": "dead: always 0", "source": "model"},
+    ]
+    made = build_page(made_codes(), tmp_path / "p", names=names)
+    concepts = read_page(tmp_path / "p")["concepts"]
+    keys = ("name", "verified", "reason", "held_out", "label_1", "source", "model")
+    assert [concepts[3][key] for key in keys] == ["wing", True, None, 0.9, None, "attributes", None]
+    assert [concepts[5][key] for key in keys] == ["beak", False, "why", None, "l", "model", "m"]
+    assert [concepts[6][key] for key in keys[:3]] == [None, False, "dead: always 0"]
+    assert (made["named"], made["verified"]) == (2, 1)
+    assert "19 of 21 concepts have no name" in made["notes"]
+    assert any(note.startswith("1 of 2 names are not verified") for note in made["notes"])
+    for wrong in ([{"concept": 21, "name": "x"}], [{"concept": 0, "name": "x"}] * 2):
+        with pytest.raises(ConceptError, match=r"expected one name for a concept in 0 to 20, got concept (21|0 again)"):
+            build_page(made_codes(), tmp_path / "p", names=wrong)
+
+
+def small(bits: np.ndarray, labels: list[int], classes: int, **options: Any) -> Codes:
+    rng = np.random.default_rng(0)
+    return codes_of(bits, labels, rng.normal(size=(classes, bits.shape[1])), np.zeros(classes), **options)
+
+
+def test_images_without_labels(tmp_path: Path) -> None:
+    codes = small(np.eye(8)[:, :3], [-1] * 8, 2, parts=np.array([0, 0, 0, 0, 2, 2, 2, 2], np.uint8))
+    made = build_page(codes, tmp_path / "p")
+    found = read_page(tmp_path / "p")
+    assert np.isnan(found["arrays"]["shares"]).all()
+    assert [one["key"] for one in found["page"]["scores"]] == ["dead"]
+    assert [one["rate"] for one in found["concepts"]] == [0.25] * 3
+    assert found["page"]["per_class"] == [{"images": 0, "accuracy": None, "smooth": None, "histogram": None}] * 2
+    assert found["page"]["histogram"] == {"series": []}
+    assert any("no labelled training images" in note for note in made["notes"])
+    assert any("4 of the 4 test images have no label" in note for note in made["notes"])
+
+
+def test_images_of_no_training(tmp_path: Path) -> None:
+    codes = small(np.eye(4), [0, 1, 0, 1], 2, parts="other")
+    build_page(codes, tmp_path / "p", part="other")
+    found = read_page(tmp_path / "p")
+    assert [one["rate"] for one in found["concepts"]] == [0.25] * 4
+    assert found["page"]["per_class"][0]["images"] == 2
+    with pytest.raises(ConceptError, match="expected images of the part 'test', got only other"):
+        build_page(codes, tmp_path / "q")
+    assert not (tmp_path / "q").exists()
+
+
+def test_one_concept_one_class_and_dead_ones(tmp_path: Path) -> None:
+    parts = np.array([0, 0, 2, 2], np.uint8)
+    one = small(np.array([[1], [0], [1], [0]]), [0, 0, 0, 0], 1, parts=parts)
+    made = build_page(one, tmp_path / "one")
+    assert "there is one class: nothing to tell apart" in made["notes"]
+    assert not any("no better than" in note for note in made["notes"])
+    dead = small(np.array([[0, 1], [0, 1], [1, 1], [0, 0]]), [0, 1, 0, 1], 2, parts=parts)
+    made = build_page(dead, tmp_path / "dead")
+    found = read_page(tmp_path / "dead")
+    assert [c["dead"] for c in found["concepts"]] == [True, True]
+    assert [c["spread"] for c in found["concepts"]] == [0, 0]
+    assert any(note.startswith("2 of 2 concepts are dead") for note in made["notes"])
+
+
+def test_a_network_that_knows_nothing_is_said_to(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    parts = (np.arange(400) % 2 * 2).astype(np.uint8)
+    codes = small(rng.integers(0, 2, (400, 8)), rng.integers(0, 4, 400).tolist(), 4, parts=parts)
+    made = build_page(codes, tmp_path / "p", seconds=0)
+    assert any("is no better than always saying the most frequent class" in note for note in made["notes"])
+    constant = codes_of(np.ones((40, 3)), [0, 0, 0, 1] * 10, np.zeros((2, 3)), np.array([1, 0]), parts=parts[:40])
+    made = build_page(constant, tmp_path / "c", seconds=0)
+    assert any(note.startswith("accuracy 50.0% is no better than") for note in made["notes"])
+    assert not any("no better than" in note for note in build_page(made_codes(600), tmp_path / "q")["notes"])
+
+
+def test_5000_classes_most_without_images(tmp_path: Path) -> None:
+    codes = small(np.eye(16)[:, :4], list(range(0, 4800, 300)), 5000, parts=(np.arange(16) % 2 * 2).astype(np.uint8))
+    made = build_page(codes, tmp_path / "p", seconds=1)
+    found = read_page(tmp_path / "p")
+    assert found["arrays"]["shares"].shape == (4, 5000)
+    assert len(found["page"]["per_class"]) == 5000
+    assert "4,992 of 5,000 classes have no training images: they are in no group" in made["notes"]
+
+
+def test_what_a_former_page_had_is_removed(tmp_path: Path) -> None:
+    out = tmp_path / "p"
+    build_page(made_codes(2000), out, pixels=coloured)
+    assert len(list(out.glob("data/sprite-*"))) == 3
+    (out / "data" / ".images.js.abc123").write_text("left")
+    (out / "data" / ".sprite-0000.webp.abc123").write_text("left")
+    (out / ".index.html.abc123").write_text("left")
+    (out / "names.csv").write_text("mine")
+    build_page(made_codes(), out, pixels=coloured)
+    assert sorted(contents(out)) == sorted(
+        [
+            *(".htaf-explorer", "app.css", "app.js", "index.html", "names.csv", "data/sprite-0000.webp"),
+            *(f"data/{name}.js" for name in ("arrays", "concepts", "images", "page")),
+        ]
+    )
+    build_page(made_codes(), out)
+    assert not list(out.glob("data/sprite-*"))
+
+
+@pytest.mark.parametrize("content", ["", 'htafData("page", {"format": 2});\n', "htafData(", "[" * 10_000, "\xff"])
+def test_a_folder_of_others_is_left_alone(tmp_path: Path, content: str) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "page.js").write_text(content)
+    with pytest.raises(ConceptError, match=r"expected a new or empty folder, .* holds 'data'"):
+        build_page(made_codes(), tmp_path)
+    assert set(contents(tmp_path)) == {"data/page.js"}
+    with pytest.raises(ConceptError, match="is or lies in a file"):
+        build_page(made_codes(), tmp_path / "data" / "page.js")
+    with pytest.raises(ConceptError, match="is or lies in a file"):
+        build_page(made_codes(), tmp_path / "data" / "page.js" / "below")
+
+
+def test_a_copied_folder_without_its_mark_is_ours(tmp_path: Path) -> None:
+    build_page(made_codes(), tmp_path / "p")
+    (tmp_path / "p" / ".htaf-explorer").unlink()
+    build_page(made_codes(seed=1), tmp_path / "p")
+
+
+def test_two_processes_do_not_write_one_folder(tmp_path: Path) -> None:
+    with folder.claimed(tmp_path / "p"), pytest.raises(ConceptError, match="another process writes"):
+        build_page(made_codes(), tmp_path / "p")
+
+
+@pytest.mark.parametrize("at", ["sprite-0000.webp", "concepts.js", "images.js", "app.js", "page.js"])
+@pytest.mark.parametrize("former", [False, True])
+def test_a_build_that_was_killed_is_no_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, former: bool
+) -> None:
+    out = tmp_path / "p"
+    if former:
+        build_page(made_codes(seed=1), out, pixels=coloured)
+    write = build.write_atomic
+
+    def killed(path: Path, data: bytes | str) -> None:
+        if path.name == at:
+            raise KeyboardInterrupt
+        write(path, data)
+
+    monkeypatch.setattr(build, "write_atomic", killed)
+    with pytest.raises(KeyboardInterrupt):
+        build_page(made_codes(), out, pixels=coloured)
+    monkeypatch.setattr(build, "write_atomic", write)
+    assert not (out / "data" / "page.js").exists()
+    build_page(made_codes(), out, pixels=coloured)
+    build_page(made_codes(), tmp_path / "q", pixels=coloured)
+    assert contents(out) == contents(tmp_path / "q")
+
+
+def test_an_installation_without_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "PAGE", tmp_path / "none")
+    with pytest.raises(ConceptError, match=r"none/index\.html: the page is missing in this installation"):
+        build_page(made_codes(), tmp_path / "p")
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize("options", [{"images": 0}, {"thumbnail": 15}, {"thumbnail": 1025}, {"seconds": float("nan")}])
+def test_settings_out_of_range(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ConceptError, match="expected images >= 1, thumbnail in 16 to 1024"):
+        build_page(made_codes(), tmp_path / "p", **options)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_head_that_is_not_finite(tmp_path: Path, value: float) -> None:
+    codes = made_codes()
+    weight = codes.weight.copy()
+    weight[0, 0] = value
+    with pytest.raises(ConceptError, match=f"expected finite weights and biases of the head, got {value}"):
+        build_page(replace(codes, weight=weight), tmp_path / "p")
+    assert not (tmp_path / "p").exists()

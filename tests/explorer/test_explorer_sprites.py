@@ -1,0 +1,120 @@
+"""Thumbnails: each image in its cell, and pages without them where the images are gone."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from htaf.concepts.codes import ConceptError
+from htaf.data.reading import DataError
+from htaf.explorer import folder
+from htaf.explorer.build import build_page
+from htaf.explorer.sprites import layout, sheets
+from made_pages import made_codes, read_script
+
+
+@pytest.fixture(autouse=True)
+def page(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tmp_path_factory.mktemp("page")
+    (made / "index.html").touch()
+    monkeypatch.setattr(folder, "PAGE", made)
+
+
+def of_shape(channels: int, height: int, width: int):
+    """Images by number, every one different; and how many were asked for at once."""
+    asked: list[int] = []
+
+    def pixels(ids: Sequence[str]) -> np.ndarray:
+        asked.append(len(ids))
+        drawn = [np.random.default_rng(int(one)).integers(0, 256, (channels, height, width)) for one in ids]
+        return np.array(drawn, dtype=np.uint8)
+
+    return pixels, asked
+
+
+def cell(data: bytes, form, number: int) -> np.ndarray:
+    sheet = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    assert sheet.shape == (form.rows * form.height, form.columns * form.width, 3)
+    down, right = divmod(number, form.columns)
+    return sheet[down * form.height :, right * form.width :][: form.height, : form.width]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_small_images_are_kept_to_the_bit(channels: int) -> None:
+    pixels, asked = of_shape(channels, 8, 11)
+    made = list(sheets([str(i) for i in range(300)], pixels, 96))
+    assert len(made) == 2
+    assert max(asked) == 256
+    for number in (0, 1, 16, 255, 256, 299):
+        form, data = made[number // 256]
+        image = pixels([str(number)])[0].transpose(1, 2, 0)
+        np.testing.assert_array_equal(cell(data, form, number % 256), np.broadcast_to(image, (8, 11, 3)))
+    assert not cell(*made[1][::-1], 300 % 256).any()  # unused cells are black
+
+
+def test_large_images_are_scaled() -> None:
+    def pixels(ids: Sequence[str]) -> np.ndarray:
+        colours = np.array([[int(one) * 20, 255 - int(one) * 20, 90] for one in ids], dtype=np.uint8)
+        return np.broadcast_to(colours[:, :, None, None], (len(ids), 3, 300, 200))
+
+    ((form, data),) = sheets([str(i) for i in range(10)], pixels, 96)
+    assert (form.width, form.height, form.columns, form.rows) == (64, 96, 16, 16)
+    for number in range(10):
+        colour = cell(data, form, number)[2:-2, 2:-2].reshape(-1, 3).astype(int)  # at the edges colours run
+        assert np.abs(colour - pixels([str(number)])[0, :, 0, 0]).max() < 16
+
+
+@given(st.integers(1, 4000), st.integers(1, 4000), st.integers(16, 1024))
+def test_cells_fit(height: int, width: int, thumbnail: int) -> None:
+    form = layout(height, width, thumbnail)
+    assert max(form.width, form.height) <= max(48, thumbnail)
+    assert form.width <= width or form.width == 1
+    assert form.columns * form.width <= 2048
+    assert form.rows * form.height <= 2048
+    assert 1 <= form.cells <= 256
+    if form.lossless:
+        assert (form.width, form.height) == (width, height)
+
+
+def test_no_images_are_no_sheets() -> None:
+    assert list(sheets([], of_shape(1, 8, 8)[0], 96)) == []
+
+
+def test_the_page_knows_its_sheets(tmp_path: Path) -> None:
+    codes = made_codes(1000)
+    pixels, _ = of_shape(1, 8, 8)
+    made = build_page(codes, tmp_path / "p", pixels=pixels)
+    sprites = read_script(tmp_path / "p" / "data" / "page.js")["sprites"]
+    shape = {"width": 8, "height": 8, "columns": 16, "rows": 16}
+    assert sprites == shape | {"files": ["data/sprite-0000.webp", "data/sprite-0001.webp"]}
+    assert made["sprites"] == 2
+    ids = read_script(tmp_path / "p" / "data" / "images.js")["ids"]
+    form = layout(8, 8, 96)
+    data = (tmp_path / "p" / sprites["files"][1]).read_bytes()
+    expected = np.broadcast_to(pixels([ids[300]])[0].transpose(1, 2, 0), (8, 8, 3))
+    np.testing.assert_array_equal(cell(data, form, 300 - 256), expected)
+
+
+@pytest.mark.parametrize("error", [ConceptError("an id"), DataError("gone"), FileNotFoundError("gone")])
+@pytest.mark.parametrize("after", [0, 2])
+def test_images_that_are_gone_leave_a_page_without(tmp_path: Path, error: Exception, after: int) -> None:
+    pixels, asked = of_shape(1, 8, 8)
+    build_page(made_codes(1000), tmp_path / "p", pixels=pixels)
+    asked.clear()
+
+    def gone(ids: Sequence[str]) -> np.ndarray:
+        if len(asked) >= after:
+            raise error
+        return pixels(ids)
+
+    made = build_page(made_codes(1000), tmp_path / "p", pixels=gone)
+    assert f"no thumbnails: {error}" in made["notes"]
+    assert read_script(tmp_path / "p" / "data" / "page.js")["sprites"] is None
+    assert not list(tmp_path.glob("p/data/sprite-*"))

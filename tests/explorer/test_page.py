@@ -1,0 +1,270 @@
+"""The explorer's page in a real browser: views, search, flips, logits, addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+import torch
+from visits import Site, Visit, until
+
+from htaf.concepts.fewest_flips import fewest_flips
+
+pytestmark = pytest.mark.slow
+Open = Callable[..., Visit]
+
+
+def image(site: Site, row: int, more: str = "") -> str:
+    return f"#/image/{quote(site.shown.ids[row], safe='')}{more}"
+
+
+def logits_on(page: Any, classes: int) -> np.ndarray:
+    """Of each class, as the table holds them."""
+    found = page.eval_on_selector_all("[data-logit]", "all => all.map(row => [+row.dataset.class, +row.dataset.logit])")
+    values = np.full(classes, np.nan)
+    for k, value in found:
+        values[k] = value
+    return values
+
+
+def concepts_on(page: Any) -> list[int]:
+    return page.eval_on_selector_all("tbody tr[data-concept]", "all => all.map(row => +row.dataset.concept)")
+
+
+@pytest.mark.parametrize("how", ["file", "http"])
+def test_opens_from_disk_and_from_a_server(how: str, site: Site, visit: Open, served: Callable[[Path], str]) -> None:
+    tab = visit(site if how == "file" else served(site.folder))
+    page = tab.go()
+    assert page.title() == "Overview · Trees"
+    assert page.inner_text("h1") == "Trees"
+    for room, head in [("Concepts", "Concepts"), ("Classes", "Classes"), ("Images", "Images"), ("Overview", "Trees")]:
+        page.click(f"header nav >> text={room}")
+        until(page, "head => document.querySelector('h1').textContent === head", head)
+        assert page.evaluate("document.activeElement.tagName") == "H1"
+    page.click("header nav >> text=Images")
+    until(page, "() => [...document.querySelectorAll('.thumb img')].some(img => img.complete && img.naturalWidth)")
+
+
+def test_logits_are_those_of_pytorch_after_random_flips(site: Site, visit: Open) -> None:
+    tab = visit(site)
+    shown, rng = site.shown, np.random.default_rng(0)
+    weight, bias = torch.from_numpy(np.array(shown.weight)), torch.from_numpy(np.array(shown.bias))
+    for row in range(8):
+        flips = np.flatnonzero(rng.random(shown.concepts) < 0.3)
+        bits = shown.unpack(np.array([row]))[0].astype(np.float32)
+        bits[flips] = 1 - bits[flips]
+        page = tab.go(image(site, row, f"?flip={','.join(map(str, flips))}"))
+        seen = logits_on(page, 5)
+        single = torch.nn.functional.linear(torch.from_numpy(bits), weight, bias).numpy()
+        double = torch.nn.functional.linear(torch.from_numpy(bits).double(), weight.double(), bias.double()).numpy()
+        np.testing.assert_allclose(seen, single, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(seen, double, rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(
+            page.evaluate("([r, f]) => htafExplorer.logits(r, f)", [row, flips.tolist()]), seen
+        )
+        shares = page.eval_on_selector_all(
+            "[data-logit] .share .value", "all => all.map(cell => parseFloat(cell.textContent))"
+        )
+        order = np.argsort(-seen, kind="stable")
+        np.testing.assert_allclose(shares, 100 * torch.softmax(torch.from_numpy(seen), 0).numpy()[order], atol=0.051)
+
+
+def test_a_bit_is_flipped_by_mouse_and_by_keyboard(site: Site, visit: Open) -> None:
+    page = visit(site).go(image(site, 2))
+    before = logits_on(page, 5)
+    first, second = concepts_on(page)[:2]
+    bits = site.shown.unpack(np.array([2]))[0]
+    change = {
+        concept: (1 - 2.0 * bits[concept]) * np.float64(site.shown.weight[:, concept]) for concept in (first, second)
+    }
+
+    page.click(f"tr[data-concept='{first}'] [role=switch]")
+    page.wait_for_selector("tr.changed")
+    np.testing.assert_allclose(logits_on(page, 5), before + change[first], atol=1e-9)
+    assert "1 bit changed" in page.inner_text("#announcement")
+    page.focus(f"tr[data-concept='{second}'] [role=switch]")
+    page.keyboard.press("Space")
+    until(page, "() => document.querySelectorAll('tr.changed').length === 2")
+    np.testing.assert_allclose(logits_on(page, 5), before + change[first] + change[second], atol=1e-9)
+    assert (
+        page.get_attribute(f"tr[data-concept='{second}'] [role=switch]", "aria-checked")
+        == str(not bits[second]).lower()
+    )
+    page.keyboard.press("Enter")
+    until(page, "() => document.querySelectorAll('tr.changed').length === 1")
+    until(page, "flip => location.hash.includes(`flip=${flip}`)", str(first))
+    page.reload()  # the address keeps the flips
+    page.wait_for_selector("tr.changed")
+    np.testing.assert_allclose(logits_on(page, 5), before + change[first], atol=1e-9)
+    page.click(".prediction >> text=Reset")
+    until(page, "() => !document.querySelector('tr.changed')")
+    np.testing.assert_array_equal(logits_on(page, 5), before)
+
+
+def test_contributions_are_weight_times_bit(site: Site, visit: Open) -> None:
+    page = visit(site).go(image(site, 4, "?class=3"))
+    seen = page.eval_on_selector_all(
+        "tr[data-concept]",
+        "all => all.map(row => [+row.dataset.concept, row.querySelector('.signed .value').textContent])",
+    )
+    expected = site.shown.weight[3] * site.shown.unpack(np.array([4]))[0]
+    assert len(seen) == 21
+    np.testing.assert_allclose(
+        [float(value.replace("\u2212", "-")) for _, value in seen], expected[[c for c, _ in seen]], atol=0.0051
+    )
+    assert np.all(np.diff(expected[[c for c, _ in seen]]) <= 0)
+
+
+def test_nearest_images_follow_the_flips(site: Site, visit: Open) -> None:
+    page = visit(site).go(image(site, 1, "?flip=0,5"))
+    bits = site.shown.unpack()
+    query = bits[1].copy()
+    query[[0, 5]] = 1 - query[[0, 5]]
+    far = (bits != query).sum(1)
+    order = [row for row in np.argsort(far, kind="stable") if row != 1][:10]
+    links = page.eval_on_selector_all(
+        "section[aria-labelledby=nearest] .thumb > a", "all => all.map(a => a.getAttribute('href'))"
+    )
+    assert links == [image(site, row) for row in order]
+    said = page.eval_on_selector_all(
+        "section[aria-labelledby=nearest] .far", "all => all.map(span => span.textContent)"
+    )
+    assert [0 if text == "same bits" else int(text.split()[0]) for text in said] == far[order].tolist()
+
+
+def test_fewest_flips_are_those_of_python(site: Site, visit: Open) -> None:
+    page, shown = visit(site).go(), site.shown
+    for row in range(10):
+        for target in range(5):
+            seen = page.evaluate("([row, target]) => htafExplorer.fewestFlips(row, target)", [row, target])
+            expected = fewest_flips(shown, row, target, time_limit=0.0)
+            concepts = None if expected.concepts is None else list(expected.concepts)
+            assert (seen["concepts"], seen["lower"], seen["proven"]) == (concepts, expected.lower, expected.proven)
+            assert seen["feasible"] == expected.feasible
+
+
+def test_the_proven_flips_of_the_data_are_shown_and_applied(site: Site, visit: Open) -> None:
+    shown = site.shown
+    row = int(np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact))[0])
+    best = fewest_flips(shown, row)
+    page = visit(site).go(image(site, row))
+    assert "proven" in page.inner_text(".fewest .found")
+    page.click("text=Apply these flips")
+    page.wait_for_selector("text=Applied")
+    assert int(np.argmax(logits_on(page, 5))) == shown.labels[row]
+    assert page.locator(".chips li").count() == best.upper
+    assert page.locator("tr.changed").count() == best.upper
+
+
+def test_concepts_are_searched_sorted_and_filtered(site: Site, visit: Open) -> None:
+    page = visit(site).go("#/concepts")
+    rates = site.codes.part("train").unpack().mean(0)
+    assert len(concepts_on(page)) == 21
+    page.click("th >> text=Images with it")
+    page.wait_for_selector("th[aria-sort=descending] >> text=Images with it")
+    assert np.all(np.diff(rates[concepts_on(page)]) <= 0)
+    page.click("th >> text=Images with it")
+    page.wait_for_selector("th[aria-sort=ascending] >> text=Images with it")
+    assert np.all(np.diff(rates[concepts_on(page)]) >= 0)
+    page.click("th >> text=Name")
+    page.wait_for_selector("th[aria-sort=ascending] >> text=Name")
+    assert concepts_on(page)[:2] == [4, 3]  # those without a name come last
+    for words, expected in [("BARK", [3]), ("rough", [3]), ("17", [17]), ("no such", [])]:
+        page.fill("input[type=search]", words)
+        until(page, "count => document.querySelectorAll('tr[data-concept]').length === count", len(expected))
+        assert concepts_on(page) == expected
+    page.fill("input[type=search]", "cedar")
+    until(page, "() => !document.querySelector('.empty')")
+    train = site.codes.part("train")
+    share = train.unpack()[train.labels == 2].mean(0)
+    assert sorted(concepts_on(page)) == np.flatnonzero(share >= 0.8).tolist()
+    page.fill("input[type=search]", "")
+    for state, expected in [("verified", [3]), ("unverified", [4]), ("dead", [20])]:
+        page.select_option("label:has-text('Show') select", state)
+        until(page, "count => document.querySelectorAll('tr[data-concept]').length === count", len(expected))
+        assert concepts_on(page) == expected
+    until(page, "() => location.hash.includes('show=dead')")
+    page.reload()
+    page.wait_for_selector("tr[data-concept]")
+    assert concepts_on(page) == [20]
+
+
+def test_a_concept_shows_random_images_of_both_kinds(site: Site, visit: Open) -> None:
+    tab, bits = visit(site), site.shown.unpack()
+    page = tab.go("#/concept/3")
+    for title, value in [("With the concept", 1), ("Without it", 0)]:
+        half = page.locator("section[aria-labelledby=images] .columns > div", has_text=title)
+        links = half.locator(".thumb > a")
+        rows = [
+            site.shown.ids.index(links.nth(i).get_attribute("href")[len("#/image/") :]) for i in range(links.count())
+        ]
+        assert len(rows) == 12
+        assert rows != sorted(rows)
+        assert (bits[rows, 3] == value).all()
+        assert half.locator("h3").inner_text().endswith(str(int((bits[:, 3] == value).sum())))
+        half.locator("button").click()
+        assert links.count() > 12
+    assert page.inner_text(".badge") == "verified"
+    assert "93.0%" in page.inner_text("section[aria-labelledby=check]")
+    page = tab.go("#/concept/4")
+    assert page.inner_text(".badge") == "unverified"
+    assert "0.61 < 0.75" in page.inner_text("section[aria-labelledby=check]")
+    page.click("text=Concept 5 →")
+    until(page, "() => document.title.startsWith('Concept 5')")
+
+
+def test_images_are_filtered_by_class_and_verdict(site: Site, visit: Open) -> None:
+    page, shown = visit(site).go("#/images"), site.shown
+    assert page.locator(".thumb").count() == len(shown)
+    page.select_option("label:has-text('Class') select", "2")
+    until(page, "count => document.querySelectorAll('.thumb').length === count", int((shown.labels == 2).sum()))
+    page.select_option("label:has-text('Show') select", "wrong")
+    wrong = (shown.labels == 2) & (shown.exact != 2)
+    until(page, "count => document.querySelectorAll('.thumb').length === count", int(wrong.sum()))
+    page.goto("about:blank")
+    page.go_back()
+    page.wait_for_selector(".thumb")
+    assert page.locator(".thumb").count() == wrong.sum()
+
+
+def test_addresses_lead_to_their_views_and_back(site: Site, visit: Open) -> None:
+    tab = visit(site)
+    page = tab.go("#/concepts?q=bark")
+    page.click("tr[data-concept='3'] a")
+    page.wait_for_selector("#check")
+    assert page.title() == "Concept 3: smooth bark · Trees"
+    page.reload()
+    page.wait_for_selector("#check")
+    page.go_back()
+    page.wait_for_selector("tr[data-concept]")
+    assert concepts_on(page) == [3]
+    assert page.input_value("input[type=search]") == "bark"
+    page.go_forward()
+    page.wait_for_selector("#check")
+    page = tab.go("#/images")
+    page.evaluate("scrollTo(0, 300)")
+    page.click(".thumb >> nth=15 >> a >> nth=0")
+    page.wait_for_selector("#prediction")
+    assert page.evaluate("scrollY") == 0
+    page.go_back()
+    page.wait_for_selector("h1:text-is('Images')")
+    assert page.evaluate("scrollY") > 100
+    assert tab.go("#/class/2").inner_text("h1") == "cedar"
+    for nowhere in ["#/concept/21", "#/concept/x", "#/class/-1", "#/image/no%20such", "#/image/%zz", "#/other"]:
+        assert tab.go(nowhere).inner_text("h1") == "There is nothing here"
+
+
+def test_colours_follow_the_system_or_the_switch(site: Site, visit: Open) -> None:
+    page = visit(site, color_scheme="dark").go()
+    paper = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(paper)
+    page.select_option(".theme select", "light")
+    light = page.evaluate(paper)
+    assert dark != light
+    page.reload()
+    page.wait_for_selector("main h1")
+    assert page.evaluate(paper) == light

@@ -1,0 +1,78 @@
+"""Names that are edited on the explorer's page, kept, exported and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from visits import Site, Visit, until
+
+from htaf.concepts.names import read_names
+
+pytestmark = pytest.mark.slow
+Open = Callable[..., Visit]
+
+
+def test_names_are_edited_kept_exported_and_read_back(site: Site, visit: Open, tmp_path: Path) -> None:
+    tab = visit(site)
+    page = tab.go("#/concept/7")
+    page.click("text=Edit name")
+    page.fill("input[name=name]", '=HYPERLINK("x"), it\'s\u202e')
+    page.fill("input[name=label_1]", "with")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".badge.edited")
+    page.reload()
+    page.wait_for_selector(".names-bar.edited")
+    assert page.inner_text("h1") == '=HYPERLINK("x"), it\'s\u202e'
+    with page.expect_download() as download:
+        page.click("text=Export CSV")
+    download.value.save_as(tmp_path / "names.csv")
+    assert "'=HYPERLINK" in (tmp_path / "names.csv").read_text("utf-8-sig")
+    names = read_names(tmp_path / "names.csv", 21)
+    assert [entry["concept"] for entry in names] == list(range(21))
+    edited, given = names[7], names[3]
+    assert (edited["name"], edited["label_1"], edited["label_0"]) == ('=HYPERLINK("x"), it\'s\u202e', "with", None)
+    assert (edited["source"], edited["verified"], edited["held_out"]) == ("hand", False, None)
+    assert edited["reason"] == "named by hand, not checked"
+    assert (given["name"], given["verified"], given["held_out"], given["source"]) == (
+        "smooth bark",
+        True,
+        0.93,
+        "model",
+    )
+    assert given["justification"] == "as birches"
+    assert names[4]["reason"] == "held-out balanced accuracy 0.61 < 0.75"
+
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.click("text=Discard")
+    until(page, "() => document.querySelector('h1').textContent === 'Unnamed'")
+    page.click("header nav >> text=Concepts")
+    page.set_input_files("input[type=file]", tmp_path / "names.csv")
+    page.wait_for_selector("text=21 names read, 1 other than the data's")
+    page.click("tr[data-concept='7'] a")
+    page.wait_for_selector(".badge.edited")
+    page.click("text=Reset to the data's name")
+    page.wait_for_selector("text=Nobody has named this concept.")
+    assert page.evaluate("Object.keys(localStorage).filter(key => key.startsWith('htaf-names'))") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("number,name\n1,a\n", "concept is missing"),
+        ("concept,name\n21,a\n", "row 2: expected a concept in 0 to 20, got 21"),
+        ("concept,name\n1,a\n1,b\n", "again"),
+        ('concept,name\n1,"a\n', "closing quotation mark"),
+        (b"concept,name\n1,\xff\n", "expected UTF-8"),
+    ],
+)
+def test_a_file_of_other_names_changes_nothing(
+    text: str | bytes, why: str, site: Site, visit: Open, tmp_path: Path
+) -> None:
+    page = visit(site).go("#/concepts")
+    (tmp_path / "n.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    page.set_input_files("input[type=file]", tmp_path / "n.csv")
+    page.wait_for_selector(".told.warn")
+    assert why in page.inner_text(".told")
+    assert page.locator(".names-bar.edited").count() == 0

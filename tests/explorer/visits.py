@@ -1,0 +1,80 @@
+"""A tab of a browser at a page, and what goes wrong in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from htaf.concepts.codes import Codes, codes_of
+
+
+@dataclass
+class Visit:
+    """A tab, its address, and what went wrong in it."""
+
+    page: Any
+    home: str
+    errors: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def go(self, address: str = "#/") -> Any:
+        """Open a view as a visitor does who follows a link from elsewhere."""
+        self.page.goto("about:blank")
+        self.page.goto(f"{self.home}{address}")
+        self.page.wait_for_selector("main h1")
+        return self.page
+
+    def check(self) -> None:
+        """Nothing was said on the console, nothing was asked for elsewhere."""
+        assert self.errors == []
+        base = self.home.rpartition("/")[0] + "/"
+        assert [address for address in self.asked if not address.startswith((base, "data:", "about:", "blob:"))] == []
+
+
+def until(page: Any, script: str, value: Any = None) -> None:
+    """Wait for a function of the page to be true; Playwright's own wait needs the eval that the page forbids."""
+    for _ in range(300):
+        if page.evaluate(script, value):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"waited 15 s for {script}, with {value}")
+
+
+def pictures(ids: Any) -> np.ndarray:
+    """Grey images of 8 x 8, each of another shade."""
+    shades = np.arange(len(ids), dtype=np.uint8)
+    return np.broadcast_to(shades[:, None, None, None], (len(ids), 1, 8, 8)).copy()
+
+
+@dataclass(frozen=True)
+class Site:
+    """A folder with a page, and the codes that it shows: its images are those of the part test."""
+
+    folder: Path
+    codes: Codes
+
+    @property
+    def shown(self) -> Codes:
+        return self.codes.part("test")
+
+    @property
+    def index(self) -> str:
+        return (self.folder / "index.html").as_uri()
+
+
+def with_dead(codes: Codes, concept: int) -> Codes:
+    """The same codes; nobody has the concept."""
+    values = codes.unpack().astype(bool)
+    values[:, concept] = False
+    return codes_of(
+        values,
+        codes.labels,
+        codes.weight,
+        codes.bias,
+        classes=codes.classes,
+        parts=np.asarray(codes.parts),
+        ids=codes.ids,
+    )

@@ -1,0 +1,52 @@
+"""Codes that nobody trained, and the files of a page read back without the code that wrote them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from htaf.concepts.codes import Codes, codes_of
+
+PREFIX, SUFFIX = 'htafData("', ");\n"
+
+
+def made_codes(
+    images: int = 120, concepts: int = 21, classes: int = 5, *, seed: int = 0, names: tuple[str, ...] = ()
+) -> Codes:
+    """A third of them training images; one in five has the wrong label, one in six test images none."""
+    rng = np.random.default_rng(seed)
+    centres = rng.random((classes, concepts)) < 0.5
+    labels = rng.integers(0, classes, images)
+    bits = centres[labels] ^ (rng.random((images, concepts)) < 0.15)
+    weight, bias = rng.normal(0, 0.2, (classes, concepts)) + centres - 0.5, rng.normal(0, 0.1, classes)
+    parts = (np.arange(images) % 3).astype(np.uint8)
+    labels = np.where(rng.random(images) < 0.2, rng.integers(0, classes, images), labels)
+    labels[np.arange(images) % 18 == 5] = -1
+    codes = codes_of(bits, labels, weight, bias, parts=parts, classes=names)
+    smooth = np.where(rng.random(images) < 0.1, 0, codes.exact).astype(np.int32)
+    return replace(codes, smooth=smooth, saturated=np.full(images, concepts - 1, np.int32))
+
+
+def read_script(file: Path) -> Any:
+    """The value of a data file."""
+    text = file.read_bytes().decode("ascii")
+    start = f"{PREFIX}{file.stem}"
+    assert text.startswith(start)
+    assert text.endswith(SUFFIX)
+    return json.loads(text[len(start) + 3 : -len(SUFFIX)])
+
+
+def read_page(out: Path) -> dict[str, Any]:
+    """All four files; arrays as NumPy reads them."""
+    found = {name: read_script(out / "data" / f"{name}.js") for name in ("page", "concepts", "arrays", "images")}
+    kinds = {"u1": np.uint8, "i4": np.dtype("<i4"), "f4": np.dtype("<f4")}
+    found["arrays"] = {
+        name: np.frombuffer(base64.b64decode(one["data"]), kinds[one["dtype"]]).reshape(one["shape"])
+        for name, one in found["arrays"].items()
+    }
+    return found

@@ -1,0 +1,108 @@
+import { bytesFor } from "./bits.ts";
+import { DataError, decode } from "./codec.ts";
+import type { Head } from "./head.ts";
+import type { ArrayData, ConceptData, ImagesData, PageData } from "./types.ts";
+
+export const FORMAT = 1;
+
+/** All that the page shows, decoded once. */
+export interface Explorer {
+  page: PageData;
+  concepts: ConceptData[];
+  head: Head;
+  bits: Uint8Array; // [images, width]
+  width: number; // bytes an image
+  labels: Int32Array; // -1: unknown
+  exact: Int32Array;
+  smooth: Int32Array;
+  shares: Float32Array; // [concepts, classes]; NaN: a class without images
+  ids: string[];
+  parts: number[] | null;
+  flips: ImagesData["flips"];
+  rowOf: Map<string, number>;
+}
+
+export const PARTS = ["train", "validation", "test", "other"] as const;
+
+export function open(found: Record<string, unknown>): Explorer {
+  const page = object(found.page, "data/page.js") as unknown as PageData;
+  if (page.format !== FORMAT) {
+    throw new DataError(`expected data of format ${FORMAT}, got ${page.format}: written by another version of htaf`);
+  }
+  for (const key of ["about", "classes", "scores", "per_class", "notes"] as const) list(page[key], `${key} in data/page.js`);
+  for (const key of ["groups", "parts", "histogram"] as const) object(page[key], `${key} in data/page.js`);
+  const concepts = list(found.concepts, "data/concepts.js", page.concepts) as ConceptData[];
+  const arrays = object(found.arrays, "data/arrays.js") as Record<string, ArrayData>;
+  const images = object(found.images, "data/images.js") as unknown as ImagesData;
+  const ids = list(images.ids, "ids in data/images.js", page.images) as string[];
+  const parts = images.parts ? (list(images.parts, "parts in data/images.js", page.images) as number[]) : null;
+  const [count, classes, width] = [page.images, page.classes.length, bytesFor(page.concepts)];
+  list(page.per_class, "per_class in data/page.js", classes);
+  const rowOf = new Map<string, number>();
+  ids.forEach((id, row) => rowOf.has(id) || rowOf.set(id, row));
+  return {
+    page,
+    concepts,
+    head: {
+      classes,
+      concepts: page.concepts,
+      weight: decode(arrays, "weight", "f4", [classes, page.concepts]),
+      bias: decode(arrays, "bias", "f4", [classes]),
+    },
+    bits: decode(arrays, "bits", "u1", [count, width]),
+    width,
+    labels: decode(arrays, "labels", "i4", [count]),
+    exact: decode(arrays, "exact", "i4", [count]),
+    smooth: decode(arrays, "smooth", "i4", [count]),
+    shares: decode(arrays, "shares", "f4", [page.concepts, classes]),
+    ids,
+    parts,
+    flips: images.flips ?? {},
+    rowOf,
+  };
+}
+
+function object(value: unknown, where: string): Record<string, unknown> {
+  if (typeof value !== "object" || value === null || Array.isArray(value)) throw new DataError(`expected an object in ${where}`);
+  return value as Record<string, unknown>;
+}
+
+function list(value: unknown, where: string, length?: number): unknown[] {
+  if (!Array.isArray(value)) throw new DataError(`expected a list: ${where}`);
+  if (length !== undefined && value.length !== length) {
+    throw new DataError(`expected ${length} entries, got ${value.length}: ${where}`);
+  }
+  return value;
+}
+
+export const bitsOf = (explorer: Explorer, row: number): Uint8Array =>
+  explorer.bits.subarray(row * explorer.width, (row + 1) * explorer.width);
+
+export const weightOf = ({ head }: Explorer, k: number, concept: number): number => head.weight[k * head.concepts + concept]!;
+
+export const shareOf = ({ shares, head }: Explorer, k: number, concept: number): number => shares[concept * head.classes + k]!;
+
+export type Group = "A" | "B" | "mixed" | "empty";
+
+export function groupOf(explorer: Explorer, k: number, concept: number): Group {
+  const share = shareOf(explorer, k, concept);
+  if (Number.isNaN(share)) return "empty";
+  if (atLeast(share, explorer.page.groups.high)) return "A";
+  return atLeast(-share, -explorer.page.groups.low) ? "B" : "mixed";
+}
+
+/** A share was rounded to float32: 0.8 is >= 0.8 there too. */
+const atLeast = (share: number, bound: number): boolean => share >= Math.fround(bound);
+
+/** The classes of one group: A and mixed by falling share, B by rising. */
+export function classesOf(explorer: Explorer, concept: number, group: Group): [number, number][] {
+  const found: [number, number][] = [];
+  for (let k = 0; k < explorer.head.classes; k++) {
+    if (groupOf(explorer, k, concept) === group) found.push([k, shareOf(explorer, k, concept)]);
+  }
+  const sign = group === "B" ? 1 : -1;
+  return found.sort((a, b) => sign * (a[1] - b[1]) || a[0] - b[0]);
+}
+
+export const wrong = (explorer: Explorer, row: number): boolean =>
+  explorer.labels[row]! >= 0 && explorer.exact[row] !== explorer.labels[row];

@@ -1,0 +1,143 @@
+// Names as shown: those of the data, or what was written on this page and is kept in this browser.
+import { readCsv, unguard, guard, writeCsv } from "./csv.ts";
+import { classesOf, type Explorer } from "./explorer.ts";
+import { keep, recall, Store, useStore } from "./store.ts";
+import type { ConceptData } from "./types.ts";
+
+export interface Words {
+  name: string | null;
+  label_1: string | null;
+  label_0: string | null;
+}
+
+export type Edits = ReadonlyMap<number, Words>;
+
+export interface Naming extends Words {
+  edited: boolean;
+  verified: boolean;
+  reason: string;
+  held_out: number | null;
+  p_value: number | null;
+  agreement: number | null;
+  justification: string | null;
+  source: string | null;
+  model: string | null;
+}
+
+export const BY_HAND = "named by hand, not checked";
+export const COLUMNS =
+  "concept,name,label_1,label_0,verified,held_out,p_value,agreement,naming,group_a,group_b,mixed,source,reason,justification".split(",");
+const FIELDS = ["name", "label_1", "label_0"] as const;
+
+export const edits = new Store<Edits>(new Map());
+export const useEdits = (): Edits => useStore(edits);
+
+export const kept = new Store(true); // false: this browser keeps nothing
+
+const place = (explorer: Explorer): string => `htaf-names:${explorer.page.key}`;
+
+export function restore(explorer: Explorer): void {
+  const read = (text: string | null): void => edits.set(parseEdits(text, explorer));
+  read(recall(place(explorer)));
+  addEventListener("storage", (event) => event.key === place(explorer) && read(event.newValue)); // another tab
+}
+
+function parseEdits(text: string | null, explorer: Explorer): Edits {
+  const found = new Map<number, Words>();
+  let stored: unknown;
+  try {
+    stored = JSON.parse(text ?? "{}");
+  } catch {
+    return found;
+  }
+  for (const [key, value] of Object.entries(stored ?? {})) {
+    const concept = Number(key);
+    if (!(concept in explorer.concepts) || typeof value !== "object" || value === null) continue;
+    const words = value as Record<string, unknown>;
+    const text = (field: string): string | null => (typeof words[field] === "string" && words[field] ? words[field] : null);
+    found.set(concept, { name: text("name"), label_1: text("label_1"), label_0: text("label_0") });
+  }
+  return found;
+}
+
+function change(explorer: Explorer, changes: Iterable<[number, Words | null]>): void {
+  const next = new Map(edits.get());
+  for (const [concept, words] of changes) {
+    const given = explorer.concepts[concept]!;
+    if (words && FIELDS.some((field) => (words[field] || null) !== (given[field] || null))) next.set(concept, words);
+    else next.delete(concept);
+  }
+  edits.set(next);
+  kept.set(keep(place(explorer), next.size ? JSON.stringify(Object.fromEntries(next)) : null));
+}
+
+export const rename = (explorer: Explorer, concept: number, words: Words | null): void => change(explorer, [[concept, words]]);
+
+export const discard = (explorer: Explorer): void => change(explorer, [...edits.get().keys()].map((concept) => [concept, null]));
+
+export function namingOf(explorer: Explorer, concept: number, now: Edits = edits.get()): Naming {
+  const given: ConceptData = explorer.concepts[concept]!;
+  const words = now.get(concept);
+  if (words) {
+    const reason = words.name ? BY_HAND : "";
+    const none = { held_out: null, p_value: null, agreement: null, justification: null, model: null };
+    return { ...words, ...none, edited: true, verified: false, reason, source: "hand" };
+  }
+  return { ...given, edited: false, verified: given.verified === true && given.name !== null, reason: given.reason ?? "" };
+}
+
+export type State = "verified" | "unverified" | "unnamed" | "dead";
+
+export function stateOf(explorer: Explorer, concept: number, naming: Naming): State {
+  if (naming.name) return naming.verified ? "verified" : "unverified";
+  return explorer.concepts[concept]!.dead ? "dead" : "unnamed";
+}
+
+/** All names as the CSV that `htaf explore --names` reads; a BOM tells spreadsheets that it is UTF-8. */
+export function exportCsv(explorer: Explorer): string {
+  const text = (value: string | null): string => guard((value ?? "").toWellFormed());
+  const number = (value: number | null): string => (value === null ? "" : String(value));
+  const rows = explorer.concepts.map((_, concept) => {
+    const naming = namingOf(explorer, concept);
+    const sizes = (["A", "B", "mixed"] as const).map((group) => String(classesOf(explorer, concept, group).length));
+    return [
+      String(concept),
+      ...FIELDS.map((field) => text(naming[field])),
+      naming.verified ? "True" : "False",
+      ...[naming.held_out, naming.p_value, naming.agreement].map(number),
+      "",
+      ...sizes,
+      naming.source ?? "",
+      text(naming.reason),
+      text(naming.justification),
+    ];
+  });
+  return `\uFEFF${writeCsv([COLUMNS, ...rows])}`;
+}
+
+/** Names of a CSV with the columns concept and name; what differs from the data becomes an edit. Returns what it did. */
+export function importCsv(explorer: Explorer, text: string): string {
+  const [header = [], ...rows] = readCsv(text);
+  const columns = header.map((cell) => cell.trim().toLowerCase());
+  for (const column of ["concept", "name"]) {
+    if (!columns.includes(column)) throw new Error(`expected the columns concept and name, ${column} is missing`);
+  }
+  const changes = new Map<number, Words>();
+  for (const [number, cells] of rows.entries()) {
+    const cell = (column: string): string => cells[columns.indexOf(column)] ?? "";
+    const plain = cell("concept").trim();
+    const concept = Number(plain);
+    const where = `row ${number + 2}`;
+    if (!/^\d+$/.test(plain) || !(concept in explorer.concepts)) {
+      throw new Error(`${where}: expected a concept in 0 to ${explorer.page.concepts - 1}, got ${plain.slice(0, 40) || "nothing"}`);
+    }
+    if (changes.has(concept)) throw new Error(`${where}: expected one row for each concept, got concept ${concept} again`);
+    const given = explorer.concepts[concept]!;
+    const field = (column: (typeof FIELDS)[number]): string | null =>
+      columns.includes(column) ? unguard(cell(column)) || null : given[column];
+    changes.set(concept, { name: field("name"), label_1: field("label_1"), label_0: field("label_0") });
+  }
+  change(explorer, changes);
+  const different = [...changes.keys()].filter((concept) => edits.get().has(concept)).length;
+  return `${changes.size} ${changes.size === 1 ? "name" : "names"} read, ${different} other than the data's`;
+}

@@ -1,0 +1,142 @@
+// Small parts that several views use.
+import type { ComponentChildren, JSX } from "preact";
+import type { Explorer } from "./explorer.ts";
+import { format, setQuery } from "./route.ts";
+import { namingOf, stateOf, useEdits, type State } from "./names.ts";
+import { Text } from "./text.tsx";
+import { count, percent, plain, signed } from "./words.ts";
+
+export const classLink = (k: number): string => format("class", k);
+export const conceptLink = (concept: number): string => format("concept", concept);
+
+export function ClassName({ explorer, k, limit = 60 }: { explorer: Explorer; k: number; limit?: number }): JSX.Element {
+  const name = explorer.page.classes[k];
+  if (name === undefined) return <span class="muted">unknown</span>;
+  return (
+    <a href={classLink(k)}>
+      <Text value={name} limit={limit} />
+    </a>
+  );
+}
+
+export const classText = (explorer: Explorer, k: number, limit = 60): string => {
+  const name = explorer.page.classes[k];
+  return name === undefined ? "unknown" : plain(name, limit);
+};
+
+/** Number and name, a link to the concept. */
+export function ConceptName({ explorer, concept, limit = 60 }: { explorer: Explorer; concept: number; limit?: number }): JSX.Element {
+  const { name } = namingOf(explorer, concept, useEdits());
+  return (
+    <a class="concept-name" href={conceptLink(concept)}>
+      <span class="number">{concept}</span> {name ? <Text value={name} limit={limit} /> : <span class="muted">unnamed</span>}
+    </a>
+  );
+}
+
+export const conceptText = (explorer: Explorer, concept: number): string => {
+  const { name } = namingOf(explorer, concept);
+  return name ? `Concept ${concept}, ${plain(name, 60)}` : `Concept ${concept}`;
+};
+
+const SAYS: Record<State, string> = { verified: "verified", unverified: "unverified", unnamed: "unnamed", dead: "dead" };
+
+export function Badge({ explorer, concept }: { explorer: Explorer; concept: number }): JSX.Element {
+  const naming = namingOf(explorer, concept, useEdits());
+  const state = stateOf(explorer, concept, naming);
+  return <span class={`badge ${naming.edited ? "edited" : state}`}>{naming.edited ? "edited" : SAYS[state]}</span>;
+}
+
+/** A share of 0 to 1 as a bar and a number. */
+export function Share({ value, digits = 0 }: { value: number | null; digits?: number }): JSX.Element {
+  if (value === null || Number.isNaN(value)) return <span class="muted">–</span>;
+  return (
+    <span class="share">
+      <span class="track" aria-hidden="true">
+        <span class="fill" style={{ width: `${100 * Math.min(1, Math.max(0, value))}%` }} />
+      </span>
+      <span class="value">{percent(value, digits)}</span>
+    </span>
+  );
+}
+
+/** A signed number as a bar from the middle. */
+export function Signed({ value, most, digits = 2 }: { value: number; most: number; digits?: number }): JSX.Element {
+  const width = most > 0 ? (50 * Math.min(1, Math.abs(value) / most)).toFixed(2) : "0";
+  return (
+    <span class="signed">
+      <span class="track" aria-hidden="true">
+        <span class={`fill ${value < 0 ? "down" : "up"}`} style={{ width: `${width}%` }} />
+      </span>
+      <span class="value">{signed(value, digits)}</span>
+    </span>
+  );
+}
+
+interface SortHeaderProps {
+  by: string;
+  sort: string;
+  down?: boolean; // the first press sorts downwards
+  class?: string;
+  children: ComponentChildren;
+}
+
+/** A column's header that sorts; ?sort=KEY or ?sort=-KEY. */
+export function SortHeader({ by, sort, down = false, children, ...rest }: SortHeaderProps): JSX.Element {
+  const now = sort === by ? "ascending" : sort === `-${by}` ? "descending" : "none";
+  const next = now === "none" ? (down ? `-${by}` : by) : now === "ascending" ? `-${by}` : by;
+  return (
+    <th scope="col" aria-sort={now} class={rest.class}>
+      <button type="button" class="sort" onClick={() => setQuery({ sort: next, page: null })}>
+        {children}
+        <span class="arrow" aria-hidden="true" />
+      </button>
+    </th>
+  );
+}
+
+export function Choice(props: { label: string; value: string; options: [string, string][]; onChange: (value: string) => void; class?: string }): JSX.Element {
+  return (
+    <label class={`field ${props.class ?? ""}`}>
+      <span>{props.label}</span>
+      <select value={props.value} onChange={(event) => props.onChange(event.currentTarget.value)}>
+        {props.options.map(([value, text]) => (
+          <option key={value} value={value} selected={value === props.value}>
+            {text}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+export function SearchField(props: { label: string; value: string; hint?: string; onInput: (value: string) => void }): JSX.Element {
+  return (
+    <label class="field search">
+      <span>{props.label}</span>
+      <input type="search" value={props.value} placeholder={props.hint} onInput={(event) => props.onInput(event.currentTarget.value)} />
+    </label>
+  );
+}
+
+export const pageOf = (query: Record<string, string>, total: number, size: number): number =>
+  Math.min(Math.max(1, Math.floor(Number(query.page)) || 1), Math.max(1, Math.ceil(total / size)));
+
+export function Pages({ page, size, total, what }: { page: number; size: number; total: number; what: string }): JSX.Element | null {
+  const last = Math.ceil(total / size);
+  if (last <= 1) return null;
+  const go = (to: number) => (): void => setQuery({ page: to === 1 ? null : to });
+  return (
+    <nav class="pages" aria-label={`Pages of ${what}`}>
+      <button type="button" disabled={page <= 1} onClick={go(page - 1)}>
+        Previous
+      </button>
+      <span>
+        {count((page - 1) * size + 1)}–{count(Math.min(page * size, total))} of {count(total)}
+      </span>
+      <button type="button" disabled={page >= last} onClick={go(page + 1)}>
+        Next
+      </button>
+    </nav>
+  );
+}

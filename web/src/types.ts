@@ -1,0 +1,89 @@
+// What `htaf explore` writes into data/*.js, as it is read.
+
+export interface Score {
+  key: string;
+  label: string;
+  value: number | null;
+  kind: "percent" | "points" | "count" | "number";
+  help: string;
+}
+
+export interface Series {
+  name: string;
+  counts: number[];
+}
+
+export interface ClassNumbers {
+  images: number;
+  accuracy: number | null;
+  smooth: number | null;
+  histogram: number[] | null;
+}
+
+export interface Sprites {
+  width: number;
+  height: number;
+  columns: number;
+  rows: number;
+  files: string[];
+}
+
+export interface PageData {
+  format: number;
+  key: string;
+  version: string;
+  title: string;
+  part: string;
+  about: [string, string][];
+  classes: string[];
+  concepts: number;
+  images: number;
+  parts: Record<string, number>;
+  groups: { low: number; high: number };
+  scores: Score[];
+  histogram: { series: Series[] };
+  per_class: ClassNumbers[];
+  notes: string[];
+  sprites: Sprites | null;
+}
+
+export interface ConceptData {
+  rate: number;
+  importance: number;
+  spread: number;
+  rank: number;
+  dead: boolean;
+  accuracy: number | null;
+  balanced: number | null;
+  name: string | null;
+  label_1: string | null;
+  label_0: string | null;
+  justification: string | null;
+  verified: boolean | null;
+  reason: string | null;
+  held_out: number | null;
+  p_value: number | null;
+  agreement: number | null;
+  source: string | null;
+  model: string | null;
+}
+
+export interface FlipsData {
+  target: number;
+  concepts: number[] | null;
+  proven: boolean;
+  lower: number;
+  feasible: boolean | null;
+}
+
+export interface ImagesData {
+  ids: string[];
+  parts?: number[] | null;
+  flips: Record<string, FlipsData>;
+}
+
+export interface ArrayData {
+  dtype: string;
+  shape: number[];
+  data: string;
+}

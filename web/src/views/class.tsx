@@ -1,0 +1,190 @@
+import type { JSX } from "preact";
+import { useMemo, useState } from "preact/hooks";
+import { Spark } from "../charts.tsx";
+import { groupOf, shareOf, weightOf, wrong, type Explorer } from "../explorer.ts";
+import { namingOf, useEdits } from "../names.ts";
+import { Choice, ClassName, ConceptName, classLink, pageOf, Pages, Share, Signed, SortHeader } from "../parts.tsx";
+import { Grid, Thumb } from "../pictures.tsx";
+import { format, setQuery, useQuery } from "../route.ts";
+import { Rest, Text } from "../text.tsx";
+import { count, percent, plural } from "../words.ts";
+import { Fact } from "./concept.tsx";
+import { sparkText } from "./classes.tsx";
+
+const SIZE = 20;
+const SHOWN = 18;
+
+export function ClassView({ explorer, k }: { explorer: Explorer; k: number }): JSX.Element {
+  const { classes, per_class, part } = explorer.page;
+  const numbers = per_class[k]!;
+  return (
+    <>
+      <nav class="beside" aria-label="Neighbouring classes">
+        {k > 0 ? <a href={classLink(k - 1)}>← Class {k - 1}</a> : <span />}
+        <a href="#/classes">All classes</a>
+        {k < classes.length - 1 ? <a href={classLink(k + 1)}>Class {k + 1} →</a> : <span />}
+      </nav>
+      <header class="view-head">
+        <p class="kicker">Class {k}</p>
+        <h1 tabIndex={-1}>
+          <Text value={classes[k]!} limit={120} />
+        </h1>
+        <Rest value={classes[k]!} limit={120} />
+      </header>
+      <div class="columns">
+        <section aria-labelledby="numbers" class="card">
+          <h2 id="numbers">Numbers</h2>
+          <dl class="facts">
+            <Fact label={`Images, ${part}`} value={count(numbers.images)} />
+            <Fact label="Accuracy, exact bits" value={percent(numbers.accuracy, 1)} />
+            <Fact label="Accuracy, smooth" value={percent(numbers.smooth, 1)} />
+          </dl>
+        </section>
+        <section aria-labelledby="clear" class="card">
+          <h2 id="clear">Concepts by share of images</h2>
+          {numbers.histogram ? (
+            <>
+              <Spark counts={numbers.histogram} label={sparkText(numbers.histogram)} />
+              <p class="muted">{sparkText(numbers.histogram)}.</p>
+            </>
+          ) : (
+            <p class="empty">No {part} image of this class.</p>
+          )}
+        </section>
+      </div>
+      <ClassConcepts explorer={explorer} k={k} />
+      <Misclassified key={k} explorer={explorer} k={k} />
+    </>
+  );
+}
+
+const GROUPS: [string, string][] = [
+  ["", "all"],
+  ["A", "A: most images have it"],
+  ["B", "B: few have it"],
+  ["mixed", "mixed"],
+];
+
+function ClassConcepts({ explorer, k }: { explorer: Explorer; k: number }): JSX.Element {
+  const now = useEdits();
+  const { sort = "-weight", group = "", page: asked = "1" } = useQuery();
+  const { found, most } = useMemo(() => {
+    const down = sort.startsWith("-");
+    const by = down ? sort.slice(1) : sort;
+    const compared = new Intl.Collator("en", { numeric: true });
+    const value = (concept: number): number =>
+      by === "share" ? shareOf(explorer, k, concept) || 0 : by === "balanced" ? (explorer.concepts[concept]!.balanced ?? -1) : weightOf(explorer, k, concept);
+    const name = (concept: number): string => namingOf(explorer, concept, now).name ?? `\uFFFF${concept}`;
+    const rising = (a: number, b: number): number => (by === "name" ? compared.compare(name(a), name(b)) : value(a) - value(b));
+    const all = explorer.concepts.map((_, concept) => concept);
+    return {
+      most: all.reduce((top, concept) => Math.max(top, Math.abs(weightOf(explorer, k, concept))), 0),
+      found: all.filter((concept) => !group || groupOf(explorer, k, concept) === group).sort((a, b) => (down ? -1 : 1) * rising(a, b) || a - b),
+    };
+  }, [explorer, k, sort, group, now]);
+  const page = pageOf({ page: asked }, found.length, SIZE);
+  return (
+    <section aria-labelledby="concepts">
+      <h2 id="concepts">Concepts</h2>
+      <p class="muted">The weight is what a concept adds to this class's logit. The share is that of the class's training images.</p>
+      <div class="tools">
+        <Choice label="Group" value={group} options={GROUPS} onChange={(value) => setQuery({ group: value, page: null })} />
+        <p class="found" role="status">
+          {plural(found.length, "concept")}
+        </p>
+      </div>
+      {found.length === 0 ? (
+        <p class="empty">No concept in this group.</p>
+      ) : (
+        <table class="list weights">
+          <caption class="hidden">Concepts and their weights for this class, {SIZE} at a time</caption>
+          <thead>
+            <tr>
+              <SortHeader by="name" sort={sort}>
+                Concept
+              </SortHeader>
+              <SortHeader by="weight" sort={sort} down class="num">
+                Weight
+              </SortHeader>
+              <SortHeader by="share" sort={sort} down class="rate">
+                Images with it
+              </SortHeader>
+              <th scope="col" class="wide-only">
+                Group
+              </th>
+              <SortHeader by="balanced" sort={sort} down class="num wide-only">
+                Balanced accuracy
+              </SortHeader>
+            </tr>
+          </thead>
+          <tbody>
+            {found.slice((page - 1) * SIZE, page * SIZE).map((concept) => (
+              <tr key={concept}>
+                <th scope="row">
+                  <ConceptName explorer={explorer} concept={concept} />
+                </th>
+                <td>
+                  <Signed value={weightOf(explorer, k, concept)} most={most} />
+                </td>
+                <td class="rate">
+                  <Share value={shareOf(explorer, k, concept)} />
+                </td>
+                <td class="wide-only">{groupOf(explorer, k, concept)}</td>
+                <td class="num wide-only">{percent(explorer.concepts[concept]!.balanced)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+      <Pages page={page} size={SIZE} total={found.length} what="concepts" />
+    </section>
+  );
+}
+
+function Misclassified({ explorer, k }: { explorer: Explorer; k: number }): JSX.Element {
+  const [shown, setShown] = useState(SHOWN);
+  const { rows, taken } = useMemo(() => {
+    const rows = explorer.ids.flatMap((_, row) => (explorer.labels[row] === k && wrong(explorer, row) ? [row] : []));
+    const tally = new Map<number, number>();
+    for (const row of rows) tally.set(explorer.exact[row]!, (tally.get(explorer.exact[row]!) ?? 0) + 1);
+    return { rows, taken: [...tally].sort((a, b) => b[1] - a[1] || a[0] - b[0]) };
+  }, [explorer, k]);
+  return (
+    <section aria-labelledby="wrong">
+      <h2 id="wrong">
+        Misclassified images <span class="muted">{count(rows.length)}</span>
+      </h2>
+      {rows.length === 0 ? (
+        <p class="empty">None of this class's images on this page.</p>
+      ) : (
+        <p class="taken">
+          Taken for{" "}
+          {taken.slice(0, 12).map(([other, number], index) => (
+            <span key={other}>
+              {index > 0 && ", "}
+              <ClassName explorer={explorer} k={other} limit={32} /> <span class="muted">×{count(number)}</span>
+            </span>
+          ))}
+          {taken.length > 12 && `, and ${count(taken.length - 12)} others`}.
+        </p>
+      )}
+      <Grid explorer={explorer}>
+        {rows.slice(0, shown).map((row) => (
+          <Thumb key={row} explorer={explorer} row={row}>
+            <span class="wrong">
+              taken for <ClassName explorer={explorer} k={explorer.exact[row]!} limit={24} />
+            </span>
+          </Thumb>
+        ))}
+      </Grid>
+      <p class="actions">
+        {rows.length > shown && (
+          <button type="button" onClick={() => setShown(shown + 2 * SHOWN)}>
+            More misclassified images
+          </button>
+        )}
+        <a href={format("images", null, { class: k })}>All images of this class</a>
+      </p>
+    </section>
+  );
+}

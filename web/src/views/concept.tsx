@@ -1,0 +1,233 @@
+import type { JSX } from "preact";
+import { useMemo, useState } from "preact/hooks";
+import { bitOf } from "../bits.ts";
+import { classesOf, weightOf, type Explorer, type Group } from "../explorer.ts";
+import { namingOf, stateOf, useEdits, type Naming } from "../names.ts";
+import { Badge, ClassName, conceptLink, Share, Signed } from "../parts.tsx";
+import { Grid, Thumb, Verdict } from "../pictures.tsx";
+import { permutation } from "../random.ts";
+import { LongText, Rest, Text } from "../text.tsx";
+import { count, decimal, percent, plural } from "../words.ts";
+import { NameForm } from "./name_form.tsx";
+
+const DRAWN = 12;
+
+export function Concept({ explorer, concept }: { explorer: Explorer; concept: number }): JSX.Element {
+  const data = explorer.concepts[concept]!;
+  const naming = namingOf(explorer, concept, useEdits());
+  const rows = useMemo(() => {
+    const order = permutation(explorer.page.images, concept);
+    const on: number[] = [];
+    const off: number[] = [];
+    for (const row of order) (bitOf(explorer.bits, concept, row * explorer.width) ? on : off).push(row);
+    return { on, off };
+  }, [explorer, concept]);
+  return (
+    <>
+      <nav class="beside" aria-label="Neighbouring concepts">
+        {concept > 0 ? <a href={conceptLink(concept - 1)}>← Concept {concept - 1}</a> : <span />}
+        <a href="#/concepts">All concepts</a>
+        {concept < explorer.page.concepts - 1 ? <a href={conceptLink(concept + 1)}>Concept {concept + 1} →</a> : <span />}
+      </nav>
+      <header class="view-head">
+        <p class="kicker">Concept {concept}</p>
+        <h1 tabIndex={-1}>{naming.name ? <Text value={naming.name} limit={120} /> : <span class="muted">Unnamed</span>}</h1>
+        {naming.name && <Rest value={naming.name} limit={120} />}
+      </header>
+      <div class="columns wide-left">
+        <section aria-labelledby="check" class="card">
+          <h2 id="check">Name and check</h2>
+          <Check explorer={explorer} concept={concept} naming={naming} />
+          <NameForm key={concept} explorer={explorer} concept={concept} naming={naming} />
+        </section>
+        <section aria-labelledby="numbers" class="card">
+          <h2 id="numbers">Numbers</h2>
+          <dl class="facts">
+            <Fact label="Training images with it" value={percent(data.rate, 1)} />
+            <Fact label="Importance rank" value={`${count(data.rank)} of ${count(explorer.page.concepts)}`} />
+            <Fact label="Largest weight" value={decimal(data.importance, 3)} />
+            <Fact label="Effect on the logits" value={decimal(data.spread, 3)} />
+            <Fact label="Accuracy from the class" value={percent(data.accuracy, 1)} />
+            <Fact label="The same, balanced" value={percent(data.balanced, 1)} />
+          </dl>
+          {data.dead && <p class="warn">Dead: always the same in training images. It tells nothing apart.</p>}
+        </section>
+      </div>
+      <section aria-labelledby="images">
+        <h2 id="images">Images</h2>
+        <p class="muted">
+          Drawn at random from the {plural(explorer.page.images, "image")} of this page, in an order that depends on the concept's number alone. None were picked.
+        </p>
+        <div class="columns">
+          <Drawn key={`on${concept}`} explorer={explorer} rows={rows.on} title="With the concept" label={naming.label_1} />
+          <Drawn key={`off${concept}`} explorer={explorer} rows={rows.off} title="Without it" label={naming.label_0} />
+        </div>
+      </section>
+      <section aria-labelledby="classes">
+        <h2 id="classes">Classes</h2>
+        <div class="columns three">
+          {(["A", "B", "mixed"] as const).map((group) => (
+            <ClassGroup key={`${group}${concept}`} explorer={explorer} concept={concept} group={group} />
+          ))}
+        </div>
+      </section>
+      <Weights key={concept} explorer={explorer} concept={concept} />
+    </>
+  );
+}
+
+export function Fact({ label, value }: { label: string; value: JSX.Element | string }): JSX.Element {
+  return (
+    <div>
+      <dt>{label}</dt>
+      <dd>{value}</dd>
+    </div>
+  );
+}
+
+const SOURCES: Record<string, string> = {
+  attributes: "chosen from attributes",
+  model: "a language model",
+  hand: "written by hand",
+  supervised: "learned with labels",
+};
+
+function Check({ explorer, concept, naming }: { explorer: Explorer; concept: number; naming: Naming }): JSX.Element {
+  const state = stateOf(explorer, concept, naming);
+  return (
+    <>
+      <p>
+        <Badge explorer={explorer} concept={concept} />{" "}
+        {naming.reason ? (
+          <LongText value={naming.reason} />
+        ) : state === "verified" ? (
+          "The name sorts classes that had no part in choosing it."
+        ) : state === "unnamed" ? (
+          "Nobody has named this concept."
+        ) : null}
+      </p>
+      {naming.name && (
+        <dl class="facts">
+          {naming.label_1 && <Fact label="Images with it" value={<LongText value={naming.label_1} limit={200} />} />}
+          {naming.label_0 && <Fact label="Images without it" value={<LongText value={naming.label_0} limit={200} />} />}
+          {naming.held_out !== null && <Fact label="Held-out balanced accuracy" value={percent(naming.held_out, 1)} />}
+          {naming.p_value !== null && <Fact label="p, against shuffled classes" value={decimal(naming.p_value, 3)} />}
+          {naming.agreement !== null && <Fact label="Repeated namings that agree" value={percent(naming.agreement)} />}
+          {naming.source && (
+            <Fact
+              label="Source"
+              value={
+                <>
+                  {SOURCES[naming.source] ?? <Text value={naming.source} />}
+                  {naming.model && (
+                    <>
+                      {" "}
+                      (<Text value={naming.model} />)
+                    </>
+                  )}
+                </>
+              }
+            />
+          )}
+        </dl>
+      )}
+      {naming.justification && (
+        <blockquote>
+          <LongText value={naming.justification} />
+        </blockquote>
+      )}
+    </>
+  );
+}
+
+function Drawn({ explorer, rows, title, label }: { explorer: Explorer; rows: number[]; title: string; label: string | null }): JSX.Element {
+  const [shown, setShown] = useState(DRAWN);
+  return (
+    <div>
+      <h3>
+        {title} <span class="muted">{count(rows.length)}</span>
+      </h3>
+      {label && (
+        <p class="labels">
+          <Text value={label} limit={120} />
+        </p>
+      )}
+      {rows.length === 0 && <p class="empty">No image on this page.</p>}
+      <Grid explorer={explorer}>
+        {rows.slice(0, shown).map((row) => (
+          <Thumb key={row} explorer={explorer} row={row}>
+            <Verdict explorer={explorer} row={row} />
+          </Thumb>
+        ))}
+      </Grid>
+      {rows.length > shown && (
+        <button type="button" onClick={() => setShown(shown + 2 * DRAWN)}>
+          More images {title.toLowerCase()}
+        </button>
+      )}
+    </div>
+  );
+}
+
+function ClassGroup({ explorer, concept, group }: { explorer: Explorer; concept: number; group: Group }): JSX.Element {
+  const [shown, setShown] = useState(DRAWN);
+  const found = useMemo(() => classesOf(explorer, concept, group), [explorer, concept, group]);
+  const { low, high } = explorer.page.groups;
+  const title = { A: `A: ${percent(high)} or more have it`, B: `B: ${percent(low)} or fewer`, mixed: "Mixed", empty: "" }[group];
+  return (
+    <div>
+      <h3>
+        {title} <span class="muted">{count(found.length)}</span>
+      </h3>
+      {found.length === 0 && <p class="empty">No class.</p>}
+      <ul class="rows">
+        {found.slice(0, shown).map(([k, share]) => (
+          <li key={k}>
+            <ClassName explorer={explorer} k={k} limit={48} />
+            <Share value={share} />
+          </li>
+        ))}
+      </ul>
+      {found.length > shown && (
+        <button type="button" onClick={() => setShown(shown + 100)}>
+          {count(Math.min(100, found.length - shown))} more classes
+        </button>
+      )}
+    </div>
+  );
+}
+
+function Weights({ explorer, concept }: { explorer: Explorer; concept: number }): JSX.Element {
+  const sorted = useMemo(() => {
+    const all = explorer.page.classes.map((_, k): [number, number] => [k, weightOf(explorer, k, concept)]);
+    return all.sort((a, b) => b[1] - a[1] || a[0] - b[0]);
+  }, [explorer, concept]);
+  const most = Math.max(Math.abs(sorted[0]![1]), Math.abs(sorted.at(-1)![1]));
+  const sides: [string, [number, number][]][] = [
+    ["Speaks for", sorted.filter(([, weight]) => weight > 0).slice(0, 10)],
+    ["Speaks against", sorted.filter(([, weight]) => weight < 0).reverse().slice(0, 10)],
+  ];
+  return (
+    <section aria-labelledby="weights">
+      <h2 id="weights">Importance for the classes</h2>
+      <p class="muted">The weight is what the concept adds to the logit of a class when an image has it; the strongest ten each way.</p>
+      <div class="columns">
+        {sides.map(([title, rows]) => (
+          <div key={title}>
+            <h3>{title}</h3>
+            {rows.length === 0 && <p class="empty">No class.</p>}
+            <ul class="rows">
+              {rows.map(([k, weight]) => (
+                <li key={k}>
+                  <ClassName explorer={explorer} k={k} limit={40} />
+                  <Signed value={weight} most={most} digits={3} />
+                </li>
+              ))}
+            </ul>
+          </div>
+        ))}
+      </div>
+    </section>
+  );
+}
+

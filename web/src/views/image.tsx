@@ -1,0 +1,152 @@
+import type { JSX } from "preact";
+import { useCallback, useMemo } from "preact/hooks";
+import { announce } from "../announce.ts";
+import { bitOf, flipped, nearest } from "../bits.ts";
+import { bitsOf, PARTS, type Explorer } from "../explorer.ts";
+import { argmax, logits, softmax } from "../head.ts";
+import { ClassName, classText, conceptText } from "../parts.tsx";
+import { Grid, imageLink, Picture, Thumb, Verdict } from "../pictures.tsx";
+import { setQuery, useQuery } from "../route.ts";
+import { Rest, Text } from "../text.tsx";
+import { percent, plural } from "../words.ts";
+import { Fact } from "./concept.tsx";
+import { FewestFlips } from "./fewest_flips.tsx";
+import { ImageConcepts } from "./image_concepts.tsx";
+import { Predictions } from "./predictions.tsx";
+
+const NEAREST = 10;
+
+/** What an image's view is about, with the flips of the visitor. */
+export interface WhatIf {
+  row: number;
+  given: Uint8Array; // the image's bits
+  flips: ReadonlySet<number>;
+  bits: Uint8Array; // after the flips
+  logits: Float64Array;
+  softmax: Float64Array;
+  before: Float64Array; // softmax of the given bits
+  now: number; // the predicted class
+  chosen: number; // the class whose contributions are shown
+}
+
+const numbers = (text: string, below: number): number[] =>
+  [...new Set(text.split(",").filter((word) => /^\d+$/.test(word)).map(Number))].filter((n) => n < below).sort((a, b) => a - b);
+
+function useWhatIf(explorer: Explorer, row: number): WhatIf {
+  const { flip = "", class: of = "" } = useQuery();
+  const first = useMemo(() => {
+    const given = bitsOf(explorer, row);
+    const values = logits(explorer.head, given);
+    return { given, before: softmax(values), was: argmax(values) };
+  }, [explorer, row]);
+  const after = useMemo(() => {
+    const flips = new Set(numbers(flip, explorer.page.concepts));
+    const bits = flipped(first.given, flips);
+    const values = logits(explorer.head, bits);
+    return { flips, bits, logits: values, softmax: softmax(values), now: argmax(values) };
+  }, [explorer, first, flip]);
+  const chosen = numbers(of, explorer.head.classes)[0] ?? first.was;
+  return { row, given: first.given, before: first.before, chosen, ...after };
+}
+
+export function ImageView({ explorer, row }: { explorer: Explorer; row: number }): JSX.Element {
+  const view = useWhatIf(explorer, row);
+  const id = explorer.ids[row]!;
+  const change = useCallback(
+    (flips: Iterable<number>, said: string) => {
+      const wanted = [...flips].sort((a, b) => a - b);
+      setQuery({ flip: wanted.join(",") });
+      const bits = flipped(bitsOf(explorer, row), wanted);
+      const values = logits(explorer.head, bits);
+      const now = argmax(values);
+      announce(`${said} Predicted ${classText(explorer, now)}, ${percent(softmax(values)[now]!)}. ${plural(wanted.length, "bit")} changed.`);
+    },
+    [explorer, row],
+  );
+  const toggle = useCallback(
+    (concept: number) => {
+      const next = new Set(view.flips);
+      if (!next.delete(concept)) next.add(concept);
+      change(next, `${conceptText(explorer, concept)} ${bitOf(view.bits, concept) ? "off" : "on"}.`);
+    },
+    [explorer, view, change],
+  );
+  const reset = (): void => change([], "All bits as they were.");
+  return (
+    <>
+      <nav class="beside" aria-label="Neighbouring images">
+        {row > 0 ? <a href={imageLink(explorer, row - 1)}>← Previous image</a> : <span />}
+        <a href="#/images">All images</a>
+        {row < explorer.page.images - 1 ? <a href={imageLink(explorer, row + 1)}>Next image →</a> : <span />}
+      </nav>
+      <header class="view-head">
+        <p class="kicker">Image</p>
+        <h1 tabIndex={-1} class="id">
+          <Text value={id} limit={100} />
+        </h1>
+        <Rest value={id} limit={100} />
+      </header>
+      <div class="columns image-view">
+        <div class="aside">
+          <div class="portrait">
+            <Picture key={row} explorer={explorer} row={row} size={240} />
+            <Facts explorer={explorer} row={row} />
+          </div>
+          <Predictions explorer={explorer} view={view} reset={reset} />
+        </div>
+        <div>
+          <FewestFlips key={`flips${row}`} explorer={explorer} view={view} apply={change} />
+          <ImageConcepts key={`bits${row}`} explorer={explorer} view={view} toggle={toggle} />
+        </div>
+      </div>
+      <Nearest explorer={explorer} view={view} />
+      {view.flips.size > 0 && (
+        <div class="now-bar narrow-only">
+          <p>
+            <strong>{classText(explorer, view.now, 24)}</strong> {percent(view.softmax[view.now]!, 1)}
+            <span class="muted"> {plural(view.flips.size, "bit")} changed</span>
+          </p>
+          <button type="button" onClick={reset}>
+            Reset
+          </button>
+        </div>
+      )}
+    </>
+  );
+}
+
+function Facts({ explorer, row }: { explorer: Explorer; row: number }): JSX.Element {
+  const part = explorer.parts?.[row];
+  return (
+    <dl class="facts">
+      <Fact label="Class" value={<ClassName explorer={explorer} k={explorer.labels[row]!} limit={40} />} />
+      <Fact label="Predicted, exact bits" value={<ClassName explorer={explorer} k={explorer.exact[row]!} limit={40} />} />
+      {explorer.smooth[row]! >= 0 && <Fact label="Predicted, smooth" value={<ClassName explorer={explorer} k={explorer.smooth[row]!} limit={40} />} />}
+      {part !== undefined && <Fact label="Part" value={PARTS[part] ?? "unknown"} />}
+    </dl>
+  );
+}
+
+function Nearest({ explorer, view }: { explorer: Explorer; view: WhatIf }): JSX.Element {
+  const found = useMemo(
+    () => nearest(view.bits, explorer.bits, explorer.page.images, NEAREST, view.row),
+    [explorer, view.bits, view.row],
+  );
+  return (
+    <section aria-labelledby="nearest">
+      <h2 id="nearest">Nearest images</h2>
+      <p class="muted">
+        Those whose concepts differ in the fewest bits from {view.flips.size > 0 ? "this image's as flipped" : "this image's"}, of all on this page.
+      </p>
+      {found.length === 0 && <p class="empty">There is no other image.</p>}
+      <Grid explorer={explorer}>
+        {found.map(([row, far]) => (
+          <Thumb key={row} explorer={explorer} row={row}>
+            <span class="far">{far === 0 ? "same bits" : plural(far, "bit")}</span>
+            <Verdict explorer={explorer} row={row} />
+          </Thumb>
+        ))}
+      </Grid>
+    </section>
+  );
+}

@@ -1,0 +1,135 @@
+import type { JSX } from "preact";
+import { useMemo, useState } from "preact/hooks";
+import { bitOf } from "../bits.ts";
+import { weightOf, type Explorer } from "../explorer.ts";
+import { namingOf, useEdits } from "../names.ts";
+import { Choice, classText, ConceptName, conceptText, SearchField, Signed } from "../parts.tsx";
+import { setQuery, useQuery } from "../route.ts";
+import { count, plural } from "../words.ts";
+import type { WhatIf } from "./image.tsx";
+
+const SIZE = 24;
+const SORTS: [string, string][] = [
+  ["", "contribution, highest first"],
+  ["lowest", "contribution, lowest first"],
+  ["effect", "what a flip would add"],
+  ["number", "number"],
+];
+const SHOW: [string, string][] = [
+  ["", "all"],
+  ["on", "on"],
+  ["off", "off"],
+  ["changed", "changed"],
+];
+
+/** The bits as switches. Their order is that of the image as it is, so that a flip moves nothing. */
+export function ImageConcepts({ explorer, view, toggle }: { explorer: Explorer; view: WhatIf; toggle: (concept: number) => void }): JSX.Element {
+  const now = useEdits();
+  const { bits: show = "", order = "" } = useQuery();
+  const [words, setWords] = useState("");
+  const [shown, setShown] = useState(SIZE);
+  const { given, chosen } = view;
+  const classes = useMemo(
+    () => explorer.page.classes.map((_, k): [string, string] => [String(k), classText(explorer, k, 50)]),
+    [explorer],
+  );
+  const sorted = useMemo(() => {
+    const weight = (concept: number): number => weightOf(explorer, chosen, concept);
+    const contribution = (concept: number): number => (bitOf(given, concept) ? weight(concept) : 0);
+    const effect = (concept: number): number => (bitOf(given, concept) ? -weight(concept) : weight(concept));
+    const all = explorer.concepts.map((_, concept) => concept);
+    if (order === "number") return all;
+    if (order === "effect") return all.sort((a, b) => effect(b) - effect(a) || a - b);
+    const sign = order === "lowest" ? -1 : 1;
+    // bits that are off contribute nothing: among them, those that would add most stand first
+    return all.sort((a, b) => sign * (contribution(b) - contribution(a) || effect(b) - effect(a)) || a - b);
+  }, [explorer, given, chosen, order]);
+  const most = useMemo(
+    () => sorted.reduce((top, concept) => Math.max(top, Math.abs(weightOf(explorer, chosen, concept))), 0),
+    [explorer, sorted, chosen],
+  );
+  const wanted = words.trim().toLowerCase();
+  const found = sorted.filter((concept) => {
+    const bit = bitOf(given, concept) === 1;
+    if ((show === "on" && !bit) || (show === "off" && bit) || (show === "changed" && !view.flips.has(concept))) return false;
+    if (!wanted) return true;
+    return String(concept) === wanted || (namingOf(explorer, concept, now).name ?? "").toLowerCase().includes(wanted);
+  });
+  return (
+    <section aria-labelledby="bits">
+      <h2 id="bits">Concepts of this image</h2>
+      <p class="muted">Press a switch to flip a bit. A concept that is on adds its weight to the logit of the class; one that is off adds nothing.</p>
+      <div class="tools">
+        <Choice label="Contributions to" value={String(chosen)} options={classes} onChange={(value) => setQuery({ class: value })} />
+        <Choice label="Sort by" value={order} options={SORTS} onChange={(value) => setQuery({ order: value })} />
+        <Choice label="Show" value={show} options={SHOW} onChange={(value) => setQuery({ bits: value })} />
+        <SearchField label="Search" hint="number or name" value={words} onInput={setWords} />
+        <p class="found" role="status">
+          {plural(found.length, "concept")}
+        </p>
+      </div>
+      {found.length === 0 ? (
+        <p class="empty">No concept matches.</p>
+      ) : (
+        <table class="list bits">
+          <caption class="hidden">Concepts of this image and what they add to the logit of the chosen class</caption>
+          <thead>
+            <tr>
+              <th scope="col">Bit</th>
+              <th scope="col">Concept</th>
+              <th scope="col" class="num">
+                Adds
+              </th>
+              <th scope="col" class="num wide-only">
+                A flip adds
+              </th>
+            </tr>
+          </thead>
+          <tbody>
+            {found.slice(0, shown).map((concept) => (
+              <Bit key={concept} explorer={explorer} view={view} concept={concept} most={most} toggle={toggle} />
+            ))}
+          </tbody>
+        </table>
+      )}
+      {found.length > shown && (
+        <p class="actions">
+          <button type="button" onClick={() => setShown(shown + 100)}>
+            {count(Math.min(100, found.length - shown))} more concepts
+          </button>
+        </p>
+      )}
+    </section>
+  );
+}
+
+interface BitProps {
+  explorer: Explorer;
+  view: WhatIf;
+  concept: number;
+  most: number;
+  toggle: (concept: number) => void;
+}
+
+function Bit({ explorer, view, concept, most, toggle }: BitProps): JSX.Element {
+  const on = bitOf(view.bits, concept) === 1;
+  const changed = view.flips.has(concept);
+  const weight = weightOf(explorer, view.chosen, concept);
+  return (
+    <tr class={changed ? "changed" : undefined} data-concept={concept}>
+      <td>
+        <button type="button" role="switch" class="switch" aria-checked={on} aria-label={conceptText(explorer, concept)} onClick={() => toggle(concept)} />
+      </td>
+      <th scope="row">
+        <ConceptName explorer={explorer} concept={concept} limit={48} />
+        {changed && <span class="tag">changed</span>}
+      </th>
+      <td>
+        <Signed value={on ? weight : 0} most={most} />
+      </td>
+      <td class="wide-only">
+        <Signed value={on ? -weight : weight} most={most} />
+      </td>
+    </tr>
+  );
+}

@@ -1,0 +1,69 @@
+import type { JSX } from "preact";
+import { useMemo } from "preact/hooks";
+import { PARTS, wrong, type Explorer } from "../explorer.ts";
+import { Choice, classText, pageOf, Pages, SearchField } from "../parts.tsx";
+import { Grid, Thumb, Verdict } from "../pictures.tsx";
+import { setQuery, useQuery } from "../route.ts";
+import { plural } from "../words.ts";
+
+const SIZE = 60;
+const SHOW: [string, string][] = [
+  ["", "all"],
+  ["wrong", "misclassified"],
+  ["right", "classified right"],
+  ["cut", "other prediction than the smooth network's"],
+];
+
+export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
+  const { q = "", class: of = "", show = "", part = "", page: asked = "1" } = useQuery();
+  const classes = useMemo(
+    (): [string, string][] => [["", "all"], ...explorer.page.classes.map((_, k): [string, string] => [String(k), classText(explorer, k, 50)])],
+    [explorer],
+  );
+  const found = useMemo(() => {
+    const words = q.trim().toLowerCase();
+    const { labels, exact, smooth, ids, parts } = explorer;
+    return ids.flatMap((id, row) => {
+      if (of !== "" && labels[row] !== Number(of)) return [];
+      if (part !== "" && parts && parts[row] !== Number(part)) return [];
+      if (show === "wrong" && !wrong(explorer, row)) return [];
+      if (show === "right" && (labels[row]! < 0 || wrong(explorer, row))) return [];
+      if (show === "cut" && (smooth[row]! < 0 || smooth[row] === exact[row])) return [];
+      return id.toLowerCase().includes(words) ? [row] : [];
+    });
+  }, [explorer, q, of, show, part]);
+  const page = pageOf({ page: asked }, found.length, SIZE);
+  const several = explorer.parts && new Set(explorer.parts).size > 1;
+  return (
+    <>
+      <header class="view-head">
+        <h1 tabIndex={-1}>Images</h1>
+      </header>
+      <div class="tools" role="search">
+        <Choice label="Class" value={of} options={classes} onChange={(value) => setQuery({ class: value, page: null })} />
+        <Choice label="Show" value={show} options={SHOW} onChange={(value) => setQuery({ show: value, page: null })} />
+        {several && (
+          <Choice
+            label="Part"
+            value={part}
+            options={[["", "all"], ...PARTS.map((name, i): [string, string] => [String(i), name])]}
+            onChange={(value) => setQuery({ part: value, page: null })}
+          />
+        )}
+        <SearchField label="Search" hint="id" value={q} onInput={(value) => setQuery({ q: value, page: null })} />
+        <p class="found" role="status">
+          {plural(found.length, "image")}
+        </p>
+      </div>
+      {found.length === 0 && <p class="empty">No image matches.</p>}
+      <Grid explorer={explorer}>
+        {found.slice((page - 1) * SIZE, page * SIZE).map((row) => (
+          <Thumb key={row} explorer={explorer} row={row}>
+            <Verdict explorer={explorer} row={row} />
+          </Thumb>
+        ))}
+      </Grid>
+      <Pages page={page} size={SIZE} total={found.length} what="images" />
+    </>
+  );
+}

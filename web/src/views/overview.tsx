@@ -1,0 +1,138 @@
+import type { JSX } from "preact";
+import { Histogram } from "../charts.tsx";
+import type { Explorer } from "../explorer.ts";
+import { namingOf, stateOf, useEdits, type State } from "../names.ts";
+import { format } from "../route.ts";
+import { LongText, Text } from "../text.tsx";
+import type { Score } from "../types.ts";
+import { count, decimal, percent, plural } from "../words.ts";
+
+const STATES: State[] = ["verified", "unverified", "unnamed", "dead"];
+
+function said({ value, kind }: Score): string {
+  if (value === null) return "–";
+  if (kind === "percent") return percent(value, 1);
+  if (kind === "points") return `${value > 0 ? "+" : ""}${decimal(100 * value, 1)} pts`;
+  return kind === "count" ? count(value) : decimal(value, 1);
+}
+
+function Names({ explorer }: { explorer: Explorer }): JSX.Element {
+  const now = useEdits();
+  const tally: Record<State, number> = { verified: 0, unverified: 0, unnamed: 0, dead: 0 };
+  explorer.concepts.forEach((_, concept) => tally[stateOf(explorer, concept, namingOf(explorer, concept, now))]++);
+  return (
+    <section aria-labelledby="names">
+      <h2 id="names">Names</h2>
+      <div class="stack" aria-hidden="true">
+        {STATES.map((state) => tally[state] > 0 && <span key={state} class={`part ${state}`} style={{ flexGrow: tally[state] }} />)}
+      </div>
+      <ul class="tally">
+        {STATES.map((state) => (
+          <li key={state}>
+            <span class={`key ${state}`} />
+            <a href={format("concepts", null, { show: state })}>{state}</a>
+            <span class="value">{count(tally[state])}</span>
+          </li>
+        ))}
+      </ul>
+      <p class="muted">
+        A name is verified when it sorts classes that had no part in choosing it, better than chance. An unverified name may say nothing true.
+      </p>
+    </section>
+  );
+}
+
+export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
+  const { page } = explorer;
+  const { low, high } = page.groups;
+  return (
+    <>
+      <header class="view-head">
+        <h1 tabIndex={-1}>
+          <Text value={page.title} limit={120} />
+        </h1>
+        <p class="lead">
+          A classifier that decides by <a href="#/concepts">{plural(page.concepts, "concept")}</a>: bits that an image has or has not. Here are{" "}
+          <a href="#/images">{plural(page.images, "image")}</a> of <a href="#/classes">{plural(page.classes.length, "class", "classes")}</a>.
+        </p>
+      </header>
+      <section aria-labelledby="scores">
+        <h2 id="scores">Scores</h2>
+        <dl class="scores">
+          {page.scores.map((score) => (
+            <div key={score.key} class={score.value === null ? "score none" : "score"}>
+              <dt>{score.label}</dt>
+              <dd class="figure">{said(score)}</dd>
+              <dd class="help">{score.help}</dd>
+            </div>
+          ))}
+        </dl>
+      </section>
+      <div class="columns wide-left">
+        <section aria-labelledby="shares">
+          <h2 id="shares">How concepts divide the classes</h2>
+          <p class="muted">
+            Of each concept and class: the share of the class's images that have the concept. Near 0% and 100% the concept says something about the class.
+          </p>
+          <Histogram series={page.histogram.series} label="Histogram: pairs of concept and class by the share of images with the concept" />
+        </section>
+        <Names explorer={explorer} />
+      </div>
+      <div class="columns wide-left">
+        <section aria-labelledby="reading">
+          <h2 id="reading">How to read this page</h2>
+          <ul class="prose">
+            <li>
+              A concept is one bit. The logit of a class is the sum of its weights over the concepts that an image has, and a bias: nothing else enters the
+              decision.
+            </li>
+            <li>
+              A concept's classes are in group A when {percent(high)} or more of their training images have it, in B when {percent(low)} or fewer do, else mixed.
+            </li>
+            <li>Names were found afterwards. Look at images with and without the concept, which are drawn at random, and doubt the name.</li>
+            <li>
+              On an <a href="#/images">image</a>, flip its concepts and see what the classifier would say. Rename a concept where its name is wrong; the names
+              stay in this browser until you export them.
+            </li>
+          </ul>
+        </section>
+        <section aria-labelledby="about">
+          <h2 id="about">About</h2>
+          <dl class="facts">
+            {page.about.map(([label, value], index) => (
+              <div key={index}>
+                <dt>
+                  <Text value={label} />
+                </dt>
+                <dd>
+                  <LongText value={value} limit={200} />
+                </dd>
+              </div>
+            ))}
+            {Object.entries(page.parts).map(
+              ([part, images]) =>
+                images > 0 && (
+                  <div key={part}>
+                    <dt>{part === page.part ? `Images, ${part} (shown)` : `Images, ${part}`}</dt>
+                    <dd>{count(images)}</dd>
+                  </div>
+                ),
+            )}
+          </dl>
+        </section>
+      </div>
+      {page.notes.length > 0 && (
+        <section aria-labelledby="notes">
+          <h2 id="notes">Notes</h2>
+          <ul class="prose">
+            {page.notes.map((note, index) => (
+              <li key={index}>
+                <LongText value={note} />
+              </li>
+            ))}
+          </ul>
+        </section>
+      )}
+    </>
+  );
+}
