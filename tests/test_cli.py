@@ -351,10 +351,14 @@ def test_demo(htaf, tmp_path: Path) -> None:
     assert found["page"] == str(page / "index.html")
     assert (page / "index.html").is_file()
     assert (page / "data" / "sprite-0001.webp").is_file()
-    words = ("--codes", tmp_path / "demo" / "codes", "--out", page, "--json")
+    names = tmp_path / "demo" / "names.json"
+    words = ("--codes", tmp_path / "demo" / "codes", "--names", names, "--out", page, "--json")
     code, out, err = htaf("explore", tmp_path / "demo" / "icbm", *words)  # as the last line of the demo says
     assert code == 0, err
-    assert json.loads(out)["images"] == found["test_images"]
+    again = json.loads(out)
+    assert again["images"] == found["test_images"]
+    assert {"found": again["named"], "verified": again["verified"]} == found["names"]
+    assert found["names"]["found"] > found["names"]["verified"]
 
 
 def test_interrupt_says_how_to_go_on(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import arg
+from tyro.conf import Positional, arg
 
-from htaf._concept_commands import RunDir, of_images, own_images
+from htaf._concept_commands import of_images, own_images
 from htaf._console import UsageError, err, print_json, say_notes
 from htaf._errors import HtafError
 from htaf._train_commands import DataDir, Json
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def explore(
-    run: RunDir,
+    run: Annotated[
+        Positional[Path | None],
+        arg(help="Run folder.", metavar="RUN", help_behavior_hint="(without, --serve serves DIR's page as it is)"),
+    ] = None,
     *,
     out: Annotated[Path, arg(help="Folder of the page: new, or a former one.", metavar="DIR")],
     codes: Annotated[
@@ -38,7 +41,7 @@ def explore(
         arg(help="Names, .json or .csv: of htaf concepts name, the page's export, your own.", metavar="FILE"),
     ] = None,
     part: Annotated[PartName, arg(help="Which images are shown.")] = "test",
-    images: Annotated[int, arg(help="How many at most, spread over classes; up to half misclassified.")] = 10_000,
+    images: Annotated[int, arg(help="How many at most: half at random, then misclassified ones.")] = 10_000,
     thumbnail: Annotated[int, arg(help="Longest side in pixels.")] = 96,
     serve: Annotated[bool, arg(help="Then serve the page to this machine's browser, until Ctrl-C.")] = False,
     port: Annotated[int, arg(help="Of --serve; where it is taken, the next free one.")] = 8000,
@@ -50,6 +53,11 @@ def explore(
         raise UsageError(f"--port must be in 0 to 65535, got {port}")
     if images < 1 or not 16 <= thumbnail <= 1024:
         raise UsageError(f"expected --images >= 1 and --thumbnail in 16 to 1024, got {images} and {thumbnail}")
+    if run is None:
+        if not serve or names is not None or codes is not None:
+            raise UsageError("expected RUN: only a finished page is served without, as it is (--out DIR --serve)")
+        serve_page(out, port)
+        return
     from htaf.concepts.names import read_names
     from htaf.explorer.build import build_page
     from htaf.explorer.contents import about_run
@@ -59,15 +67,14 @@ def explore(
     check_folder(out)  # before the work
     given = None if names is None else read_names(names)
     opened = of_images(open_run(run))
-    found, own, notes = _codes(opened, out, codes, part, data_dir, progress=not json)
-    if names is not None:
-        given = read_names(names, found.concepts)
-    elif (supervised := _supervised(opened, found, data_dir, notes)) is not None:
-        given = supervised
+    found, own = _codes(opened, out, codes, part, data_dir, progress=not json)
+    notes: list[str] = []
+    if names is None:
+        given = _supervised(opened, found, data_dir, notes)
     made = build_page(
         found,
         out,
-        pixels=_pixels(opened, found, own, notes),
+        pixels=_pixels(opened, found, own),
         names=given,
         part=part,
         images=images,
@@ -105,8 +112,8 @@ def serve_page(folder: Path, port: int) -> None:
 
 def _codes(
     run: Run, out: Path, given: Path | None, part: PartName, data_dir: str | None, *, progress: bool
-) -> tuple[Codes, Any, list[str]]:
-    """The codes, the run's images where they can be had, and what is to be said of that."""
+) -> tuple[Codes, Any]:
+    """The codes; and the run's images, or the error where they cannot be had."""
     from htaf.concepts.extract import extract
     from htaf.concepts.store import open_codes, read_record
 
@@ -122,27 +129,22 @@ def _codes(
     codes = open_codes(folder) if whole else None
     if codes is not None:
         _check_run(run, codes, folder)
-    notes: list[str] = []
-    images = None
+    images: Any
     try:
         images = own_images(run, data_dir, "give --codes")
-    except HtafError as error:
+    except (HtafError, UsageError) as error:
         if codes is None:
             raise
-        notes.append(f"no thumbnails: {error}")
-    except UsageError:
-        if codes is None:
-            raise
-        notes.append(f"no thumbnails: {run.path} does not say where its images came from")
+        where = f"{run.path} does not say where its images came from"
+        images = ConceptError(where if isinstance(error, UsageError) else str(error))
     if codes is None:
-        assert images is not None
         if images.fingerprint != run.record["data"]["fingerprint"]:
             raise UsageError(f"{images.name} is not what {run.path} was trained on: it has changed; give --codes")
         if progress:
             err.print(f"codes: {folder}", markup=False)
         parts: Sequence[PartName] = ("train", "validation", "test", *(("other",) if part == "other" else ()))
         codes = extract(run, images, folder, parts=parts, progress=progress)
-    return codes, images, notes
+    return codes, images
 
 
 def _check_run(run: Run, codes: Codes, folder: Path) -> None:
@@ -162,20 +164,25 @@ def _check_run(run: Run, codes: Codes, folder: Path) -> None:
         raise ConceptError(f"expected codes of {run.path}, {folder} holds those of a network with another head")
 
 
-def _pixels(run: Run, codes: Codes, images: Any, notes: list[str]) -> Pixels | None:
-    """What gives the images of ids; None, with a note, where there are other images than the codes'."""
+def _pixels(run: Run, codes: Codes, images: Any) -> Pixels:
+    """What gives the images of ids; raises ConceptError where they cannot be had, or are others than the codes'."""
     from htaf.concepts.pixels import pixels_of
 
     settings = codes.info["settings"]
     if settings.get("data") == "files":
         preprocessor: Any = run.preprocessor()
         return lambda ids: preprocessor.read(ids).numpy()
-    if images is None:
-        return None
-    if images.fingerprint != settings.get("fingerprint", run.record["data"]["fingerprint"]):
-        notes.append(f"no thumbnails: the images at hand, {images.name}, are not those of the codes")
-        return None
-    return lambda ids: pixels_of(images, ids).numpy()
+    if not isinstance(images, ConceptError) and images.fingerprint != settings.get(
+        "fingerprint", run.record["data"]["fingerprint"]
+    ):
+        images = ConceptError(f"the images at hand, {images.name}, are not those of the codes")
+
+    def pixels(ids: Sequence[str]) -> Any:
+        if isinstance(images, ConceptError):
+            raise images
+        return pixels_of(images, ids).numpy()
+
+    return pixels
 
 
 def _supervised(run: Run, codes: Codes, data_dir: str | None, notes: list[str]) -> list[dict[str, Any]] | None:

@@ -32,13 +32,14 @@ class Asking:
     """What is asked of a language model."""
 
     candidates: Annotated[
-        str | None, _flag("Choose names from a list: cub, or a .txt, .json or .csv file.", "NAME_OR_FILE", "own words")
+        str | None,
+        _flag("Choose names from a list: cub, or a .txt, .json or .csv file.", "NAME_OR_FILE", "own words"),
     ] = None
     rounds: Annotated[int, _flag("Namings of each concept, each with other classes held out.")] = 3
     most: Annotated[int, _flag("Classes of a group that a prompt lists; more are drawn from at random.")] = 100
     top: Annotated[int | None, _flag("Only so many concepts, the most important.", "N", "all")] = None
     concept: Annotated[tuple[int, ...], _flag("Only these concepts.", "C", "all")] = ()
-    check: Annotated[Path | None, _flag("Check the names of this file instead of asking for new ones.", "FILE")] = None
+    check: Annotated[Path | None, _flag("Check this file's names made by hand, or those of --concept.", "FILE")] = None
     estimate: Annotated[bool, _flag("Only say how many requests and tokens it will take.")] = False
     prompts_only: Annotated[
         Path | None, _flag("Ask no server: write the prompts that wait to this file (JSON lines).", "FILE")
@@ -73,7 +74,7 @@ def name_command(
     *,
     attributes: Annotated[
         str | None,
-        _flag("Names from cub, or a CSV or Parquet file with a row a class.", "NAME_OR_FILE"),
+        _flag("Names from cub, digits, or a CSV or Parquet file with a row a class.", "NAME_OR_FILE"),
     ] = None,
     model: Annotated[
         str | None, _flag("Names from this language model, which sees the classes' names.", "NAME", "OPENAI_MODEL")
@@ -100,12 +101,16 @@ def name_command(
             for field in fields(given):
                 if getattr(given, field.name) != field.default:
                     raise UsageError(f"--{field.name.replace('_', '-')} is for --model, not for --attributes")
+        from htaf.concepts.name_files import check_only
         from htaf.concepts.names import write_names
         from htaf.concepts.offline_names import name_concepts
         from htaf.concepts.store import open_codes
         from htaf.data.attributes import load
 
-        names = name_concepts(open_codes(codes), load(attributes, data_dir=data_dir), threshold=threshold, seed=seed)
+        opened = open_codes(codes)
+        if out is not None:
+            check_only(out, "attributes", opened.concepts)
+        names = name_concepts(opened, load(attributes, data_dir=data_dir), threshold=threshold, seed=seed)
         if out is not None:
             write_names(names, out)
         return _table(names, json)
@@ -128,14 +133,17 @@ def _by_model(
 ) -> None:
     if asking.top is not None and (asking.top < 1 or asking.concept):
         raise UsageError(f"expected --top >= 1, without --concept, got {asking.top}")
-    if asking.check is not None and asking.candidates is not None:
-        raise UsageError("--candidates is for new names, not for --check")
+    for flag, given in (("candidates", asking.candidates), ("top", asking.top)):
+        if asking.check is not None and given is not None:
+            raise UsageError(f"--{flag} is for new names, not for --check")
+    if asking.prompts_only is not None and asking.prompts_only.resolve() in [file.resolve() for file in asking.replies]:
+        raise UsageError(f"expected another file for --prompts-only than for --replies, got {asking.prompts_only}")
     if server.parallel < 1:
         raise UsageError(f"--parallel must be >= 1, got {server.parallel}")
     try:
         from htaf.concepts.name_checks import Settings
         from htaf.concepts.name_files import earlier_names, kept_names
-        from htaf.concepts.name_plan import estimate, importance_order, plan_of
+        from htaf.concepts.name_plan import estimate, plan_of
         from htaf.concepts.naming import check_names, name_by_model
     except ModuleNotFoundError as error:
         raise UsageError(f"--model needs {error.name}: pip install 'htaf[names]'") from None
@@ -145,19 +153,23 @@ def _by_model(
 
     opened = open_codes(codes)
     settings = Settings(rounds=asking.rounds, threshold=threshold, most=asking.most, seed=seed)
-    options: dict[str, Any] = {"settings": settings}
+    options: dict[str, Any] = {}
+    candidates: tuple[str, ...] = ()
     if asking.check is not None:
         options["names"] = read_names(asking.check, opened.concepts)
     elif asking.candidates is not None:
         listed = read_candidates(asking.candidates, data_dir=data_dir)
         say_notes(listed.notes)
-        options["candidates"] = listed.names
+        candidates = listed.names
+    plan = plan_of(opened, candidates=candidates, settings=settings)
     if asking.concept or asking.top is not None:
-        options["only"] = asking.concept or importance_order(opened)[: asking.top]
-    plan = plan_of(opened, candidates=options.get("candidates", ()), settings=settings)
-    options["known"] = [] if out is None else earlier_names(out, plan, model, checked=asking.check)
+        options["only"] = asking.concept or plan.order[: asking.top]
     with _asker(model, asking, server) as asker:
-        needed = estimate(opened, asker, **options)
+        options["known"] = known = [] if out is None else earlier_names(out, plan, asker, checked=asking.check)
+        if server.refresh:  # they stay in the file until they are named anew
+            anew = set(plan.chosen(options.get("only")))
+            options["known"] = [e | {"settings": None} if e["concept"] in anew else e for e in known]
+        needed = estimate(plan, asker, **options)
         if asking.estimate:
             return print_json(asdict(needed)) if json else print(_said(needed))
         err.print(_said(needed), markup=False)
@@ -165,11 +177,12 @@ def _by_model(
         done = [0, 0]
         try:
             with kept_names(out) as save, _bar(done, not json) as progress:
-                names = work(opened, asker, parallel=server.parallel, save=save, progress=progress, **options)
+                names = work(plan, asker, parallel=server.parallel, save=save, progress=progress, **options)
                 save(names)
         except BaseException:  # Ctrl-C too
             where = f" and written to {out}" if out is not None and done[0] else ""
-            say_notes([f"{done[0]} of {done[1]} names are finished{where}; the same command goes on from there"])
+            again = " with another --out" if where and out is not None and out.suffix.lower() == ".csv" else ""
+            say_notes([f"{done[0]} of {done[1]} names are finished{where}; the same command{again} goes on from there"])
             raise
         finally:
             say_notes(_closing(asker, asking))
@@ -201,6 +214,8 @@ def _asker(model: str, asking: Asking, server: Server) -> Iterator[Any]:
         model, base_url=server.base_url, api_key=key, cache=server.cache or default_cache(), calls=server.max_calls,
         tokens=server.max_tokens, timeout=server.timeout, refresh=server.refresh,
     ) as asked:  # fmt: skip
+        if asked.unencrypted:
+            say_notes([f"the key goes unencrypted to {asked.unencrypted}"])
         yield asked
 
 
@@ -268,6 +283,8 @@ def _table(names: Sequence[Entry], json: bool) -> None:
         )
         for entry in names
     ]
+    if any(entry.get("checked_by") for entry in names):
+        say_notes(["names that were given (--check) were sorted on all classes, none held out"])
     title = f"{verified} of {len(names)} names verified"
     largest = max(((entry["group_a"] or 0) + (entry["group_b"] or 0) for entry in names), default=0)
     if not verified and largest < FEW_CLASSES:

@@ -294,8 +294,11 @@ def demo(
         shown = f"most of {', '.join(one['most']) or 'none'} have it, few of {', '.join(one['few']) or 'none'}"
         console.print(f"concept {one['concept']}: {shown}; {one['picture']}", markup=False, soft_wrap=True)
     print(f"scores: {out / 'concepts' / 'scores.md'}; go on with htaf concepts --help on {found['codes']}")
+    names = found["names"]
+    print(f"names: {names['found']} by strokes, {names['verified']} hold on digits that did not choose them")
     print(f"page: open {found['page']} in a browser, or serve it:")
-    return print(f"  htaf explore {found['run']} --codes {found['codes']} --out {out / 'explorer'} --serve")
+    words = f"--codes {found['codes']} --names {out / 'names.json'} --out {out / 'explorer'}"
+    return print(f"  htaf explore {found['run']} {words} --serve")
 
 
 @app.command

@@ -16,9 +16,12 @@ from htaf.concepts.completeness import by_importance
 from htaf.concepts.counts import proportions
 from htaf.concepts.extract import extract
 from htaf.concepts.groups import groups
+from htaf.concepts.names import write_names
+from htaf.concepts.offline_names import name_concepts
 from htaf.concepts.pixels import pixels_of
 from htaf.concepts.report import pictures, write_report
 from htaf.concepts.scores import score
+from htaf.data.attributes import load as load_attributes
 from htaf.data.images import load as load_images
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table, load, split
@@ -63,11 +66,13 @@ def run_demo(out: Path, *, seed: int = 0, progress: bool = True) -> list[dict[st
 def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str, Any]:
     """Train an implicit concept bottleneck model, write the bits of all images, score them, draw the strongest.
 
-    Writes under `out`: icbm, the run folder; codes, the packed bits; concepts, scores and pictures; explorer, the page.
+    Writes under `out`: icbm, the run folder; codes, the packed bits; concepts, scores and pictures; names.json, names
+    from a table of strokes; explorer, the page.
 
     Returns:
         Accuracy smooth and exact, the scores that a table shows, and of the strongest concepts the number, the classes
-        of which most and few images have it, and the picture; "page", what to open in a browser.
+        of which most and few images have it, and the picture; "names", how many, and how many verified; "page",
+        what to open in a browser.
     """
     images = load_images("digits")
     recipe = dataclasses.replace(image_recipe("icbm", "small"), depth=10, concepts=CONCEPTS, epochs=15)
@@ -85,9 +90,12 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
         sides = members.describe(concept)
         most, few = ([name for name, _ in sides[group]] for group in "AB")
         strongest.append({"concept": concept, "most": most, "few": few, "picture": str(file)})
+    names = name_concepts(codes, load_attributes("digits"))
+    write_names(names, out / "names.json")
     page = build_page(
         codes,
         out / "explorer",
+        names=names,
         pixels=lambda ids: pixels_of(images, ids).numpy(),
         title="Handwritten digits: concepts of an image model",
         about=about_run(run.record, run.path.name),
@@ -109,6 +117,7 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
         "trivial": concept["trivial"],
         "dead": scores["dead"]["count"],
         "strongest": strongest,
+        "names": {"found": page["named"], "verified": page["verified"]},
         "page": page["page"],
     }
 

@@ -161,6 +161,7 @@ def test_verdicts() -> None:
     assert few["reason"] == f"shuffled classes do as well: p = {few['p_value']:.2f} > 0.05"
     none = verdict(inside, right, fold, Settings(permutations=0), 0, None)
     assert (none["verified"], none["p_value"], none["baseline"], none["agreement"]) == (True, None, None, None)
+    assert verdict(inside, bad, fold, Settings(), 0, None)["reason"] == "balanced accuracy 0.50 < 0.75"
 
 
 @settings(max_examples=20)

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from htaf.concepts import name_files
+from htaf.concepts import name_files, name_plan
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.name_checks import Settings
-from htaf.concepts.name_files import earlier_names, kept_names
+from htaf.concepts.name_files import check_only, earlier_names, kept_names
 from htaf.concepts.name_plan import plan_of
 from htaf.concepts.names import read_names, write_names
 from htaf.concepts.naming import check_names, name_by_model
@@ -33,42 +33,70 @@ def named() -> list[dict]:
     return name_by_model(SHARES, MODEL, classes=TABLE.classes, settings=QUICK)
 
 
+def without_seal(names: list[dict]) -> list[dict]:
+    return [{key: value for key, value in entry.items() if key not in ("seal", "checked_by")} for entry in names]
+
+
 def test_names_of_the_same_settings_are_known(tmp_path: Path) -> None:
     path = tmp_path / "names.json"
-    assert earlier_names(path, plan(), MODEL.model) == []
+    assert earlier_names(path, plan(), MODEL) == []
     write_names(named(), path)
-    assert earlier_names(path, plan(), MODEL.model) == named()
+    assert without_seal(earlier_names(path, plan(), MODEL)) == named()
     waiting = [named()[0] | {"name": None, "verified": False, "settings": None}, named()[1]]
     write_names(waiting, path)
-    assert earlier_names(path, plan(), MODEL.model) == waiting
+    assert without_seal(earlier_names(path, plan(), MODEL)) == waiting
 
 
-@pytest.mark.parametrize("how", ["settings", "model", "hand", "attributes", "checked", "classes"])
-def test_other_names_are_not_lost(tmp_path: Path, how: str) -> None:
-    path, model, of = tmp_path / "names.json", MODEL.model, plan()
+@pytest.mark.parametrize(
+    "how", ["settings", "model", "server", "prompts", "hand", "attributes", "checked", "edited", "classes"]
+)
+def test_other_names_are_not_lost(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, model, of = tmp_path / "names.json", TableModel(TABLE), plan()
     entries = named()
     if how == "settings":
         of = plan(Settings(permutations=99, threshold=0.8))
     elif how == "model":
-        model = "another"
+        model.model = "another"
+    elif how == "server":
+        monkeypatch.setattr(model, "base_url", "http://localhost:8000/v1", raising=False)
+    elif how == "prompts":
+        monkeypatch.setattr(name_plan, "TEMPLATES", ("another",))
     elif how == "classes":
         of = plan_of(SHARES, [f"k{i}" for i in range(12)], (), QUICK)
     elif how == "checked":
-        entries = check_names(SHARES, MODEL, entries, classes=TABLE.classes, settings=QUICK)
-    else:
+        entries = check_names(SHARES, MODEL, entries, classes=TABLE.classes, settings=QUICK, only=[0])
+    elif how != "edited":
         entries[1] |= {"source": how}
     write_names(entries, path)
+    if how == "edited":
+        path.write_text(path.read_text().replace('"name": "even"', '"name": "odd"'))
     with pytest.raises(ConceptError, match=r"names.json: expected a new file or names of the same settings"):
         earlier_names(path, of, model)
 
 
 def test_a_table_says_not_what_it_rests_on(tmp_path: Path) -> None:
     path = tmp_path / "names.csv"
-    write_names(named(), path)
-    assert earlier_names(path, plan(), MODEL.model) == []
-    path.write_text("concept,name\n0,mine\n")
-    with pytest.raises(ConceptError, match="it would be lost"):
-        earlier_names(path, plan(), MODEL.model)
+    assert earlier_names(path, plan(), MODEL) == []
+    for checked in (None, path):
+        for write in (lambda: write_names(named(), path), lambda: path.write_text("concept,name\n0,mine\n")):
+            write()
+            with pytest.raises(ConceptError, match="got a table that is there already"):
+                earlier_names(path, plan(), MODEL, checked=checked)
+
+
+def test_names_of_one_source_alone_are_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "names.json"
+    check_only(path, "attributes", 2)
+    ours = [entry | {"source": "attributes"} for entry in named()]
+    write_names(ours, path)
+    check_only(path, "attributes", 2)
+    for other in (named(), [ours[0], ours[1] | {"checked_by": "m"}], [{"concept": 0, "name": "mine"}]):
+        write_names(other, path)
+        with pytest.raises(ConceptError, match=r"expected a new file or names of attributes.*it would be lost"):
+            check_only(path, "attributes", 2)
+    path.write_text("{}")
+    with pytest.raises(ConceptError, match="expected a list"):
+        check_only(path, "attributes", 2)
 
 
 def test_checked_names(tmp_path: Path) -> None:
@@ -76,11 +104,11 @@ def test_checked_names(tmp_path: Path) -> None:
     own.write_text("concept,name\n0,low\n1,even\n")
     checked = check_names(SHARES, MODEL, read_names(own), classes=TABLE.classes, settings=QUICK)
     write_names(checked[:1], path)
-    assert earlier_names(path, plan(), MODEL.model, checked=own) == checked[:1]
+    assert without_seal(earlier_names(path, plan(), MODEL, checked=own)) == without_seal(checked[:1])
     write_names(named(), path)
     with pytest.raises(ConceptError, match="expected a new file or checked names"):
-        earlier_names(path, plan(), MODEL.model, checked=own)
-    assert earlier_names(path, plan(), MODEL.model, checked=path) == []  # its own names, to be checked
+        earlier_names(path, plan(), MODEL, checked=own)
+    assert earlier_names(path, plan(), MODEL, checked=path) == []  # its own names, to be checked
 
 
 def test_names_are_written_now_and_then_and_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,9 @@
 """The file of names: what is written can be read, as JSON and as CSV, and what is no such file is refused."""
 
+import csv
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.names import COLUMNS, TEXTS, read_names, write_names
+from htaf.concepts.names import COLUMNS, RENAMED, TEXTS, read_names, seal_of, write_names
 
 HOSTILE = ("=1+1", "'=1+1", "''=x", "+x", "-x", "@x", "\tx", "\rx", "'tis", "'", 'a"b,c;d', "a\r\nb\nc\rd", "\u202eabc")
 texts = st.none() | st.text(min_size=1, max_size=20) | st.sampled_from(HOSTILE)
@@ -28,12 +31,13 @@ def entries(draw: st.DrawFn) -> list[dict[str, Any]]:
         entry |= {key: draw(shares) for key in ("held_out", "p_value", "agreement", "naming")}
         entry |= {key: draw(counts) for key in ("group_a", "group_b", "mixed")}
         entry |= {"justification": draw(texts), "source": draw(st.sampled_from(["attributes", "model", "hand"]))}
+        entry |= {"checked_by": draw(texts)}
         found.append(entry)
     return found
 
 
 def seen(names: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: entry[key] for key in COLUMNS} for entry in names]
+    return [{key: entry[key] for key in COLUMNS if key != "seal"} for entry in names]
 
 
 @settings(deadline=None, max_examples=60)  # each writes files
@@ -47,11 +51,63 @@ def test_json_and_csv_say_the_same(tmp_path_factory: pytest.TempPathFactory, nam
     assert seen(read_names(folder / "again.json")) == names
 
 
+@settings(deadline=None, max_examples=60)
+@given(entries(), st.data())
+def test_a_checked_name_that_is_edited_is_named_by_hand(
+    tmp_path_factory: pytest.TempPathFactory, names: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    """In whatever file, by whatever hand, and whatever of its three texts; a name without a check is only a name."""
+    for file in ("names.json", "names.csv"):
+        path = tmp_path_factory.mktemp("names") / file
+        write_names(names, path)
+        rows: list[dict[str, Any]] = (
+            json.loads(path.read_text("utf-8")) if path.suffix == ".json" else _table(path.read_bytes().decode())
+        )
+        edited = [data.draw(st.sampled_from(["", "name", "label_1", "label_0"])) for _ in rows]
+        for row, key in zip(rows, edited, strict=True):
+            if key:
+                row[key] = f"{row[key] or ''}!"
+        text = io.StringIO(newline="")
+        table = csv.DictWriter(text, COLUMNS)
+        table.writeheader()
+        if path.suffix == ".csv":
+            table.writerows(rows)
+        path.write_bytes((json.dumps(rows) if path.suffix == ".json" else text.getvalue()).encode())
+        for before, row, key in zip(names, read_names(path), edited, strict=True):
+            if not key:
+                assert seen([row]) == [before]
+            elif before["held_out"] is None and not before["verified"]:
+                assert (row["source"], row["verified"]) == (before["source"], False)
+            else:
+                assert (row["source"], row["verified"], row["reason"]) == ("hand", False, RENAMED)
+                gone = ("held_out", "p_value", "agreement", "naming", "checked_by", "justification", "model")
+                assert [row.get(what) for what in gone] == [None] * 7
+                assert [row[what] for what in ("group_a", "group_b")] == [before["group_a"], before["group_b"]]
+            assert "seal" not in row
+
+
+def _table(text: str) -> list[dict[str, Any]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def test_a_check_needs_its_seal(tmp_path: Path) -> None:
+    entry = {"concept": 0, "name": "x", "verified": True, "held_out": 0.9, "source": "model", "model": "m"}
+    for more in ({}, {"seal": None}, {"seal": "abcdefghijkl"}, {"verified": False}):
+        (tmp_path / "n.json").write_text(json.dumps([entry | more]))
+        (found,) = read_names(tmp_path / "n.json")
+        assert [found.get(key) for key in ("source", "verified", "reason", "held_out", "model")] == [
+            *("hand", False, "renamed since it was checked", None, None)
+        ]
+    write_names([entry], tmp_path / "n.json")
+    (kept,) = json.loads((tmp_path / "n.json").read_text())
+    assert re.fullmatch("[a-p]{12}", kept["seal"])
+    assert seal_of(entry) == seal_of(entry | {"label_1": ""}) == kept["seal"] != seal_of(entry | {"label_1": "y"})
+    assert seal_of({"concept": 0, "name": "x"}) is None
+
+
 @pytest.mark.parametrize("cell", HOSTILE)
 def test_no_cell_is_a_formula(tmp_path: Path, cell: str) -> None:
     write_names([{"concept": 0, "name": cell, "reason": cell, "justification": cell}], tmp_path / "n.csv")
-    import csv
-
     with (tmp_path / "n.csv").open(newline="", encoding="utf-8") as file:
         row = next(csv.DictReader(file))
     assert all(row[key][:1] not in ("=", "+", "-", "@", "\t", "\r") for key in TEXTS if row[key])
@@ -89,10 +145,13 @@ def test_a_table_by_hand(tmp_path: Path, separator: str, mark: str) -> None:
 
 
 def test_true_in_the_words_of_spreadsheets(tmp_path: Path) -> None:
-    words = ("TRUE", "yes", "1", "False", "NO", "0", "")
-    rows = [f"{i},n,{word},attributes" for i, word in enumerate(words)]
-    (tmp_path / "n.csv").write_text("\n".join(["concept,name,verified,source", *rows]))
-    assert [e["verified"] for e in read_names(tmp_path / "n.csv")] == [True] * 3 + [False] * 4
+    words = ("TRUE", "yes", "1", "False", "NO", "0", "", "WAHR", "x")
+    seal = seal_of({"name": "n", "verified": True})
+    rows = [f"{i};n;{word};attributes;{seal};0,{i}" for i, word in enumerate(words)]
+    (tmp_path / "n.csv").write_text("\n".join(["concept;name;verified;source;seal;held_out", *rows]))
+    found = read_names(tmp_path / "n.csv")
+    assert [e["verified"] for e in found] == [True] * 3 + [False] * 6
+    assert [e["held_out"] for e in found] == [i / 10 for i in range(9)], "decimal commas"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +170,7 @@ def test_true_in_the_words_of_spreadsheets(tmp_path: Path) -> None:
         (b"concept,name\n0,a,b\n", "line 2: expected 2 cells, got 3"),
         (b"concept,name,held_out\n0,a,much\n", "expected a number for held_out, got 'much'"),
         (b"concept,name,held_out\n0,a,nan\n", "expected a number for held_out, got nan"),
-        (b"concept,name,verified\n0,a,maybe\n", "expected true or false for verified, got 'maybe'"),
+        (b'concept,name,held_out\n0,a,"1,2,3"\n', "expected a number for held_out, got '1,2,3'"),
         (
             b"concept,name,source\n0,a,oracle\n",
             "expected a source of .*, got .oracle.",
@@ -140,6 +199,16 @@ def test_tables_that_are_none(tmp_path: Path, content: bytes, message: str) -> N
         ('[{"concept": 0, "name": "a", "held_out": NaN}]', "NaN is no number"),
         ('[{"concept": 0, "name": "a", "held_out": 1e999}]', "expected a number for held_out, got inf"),
         ('[{"concept": 0, "name": "a", "p_value": true}]', "expected a number for p_value, got True"),
+        ('[{"concept": 0, "name": "a", "model": {"id": 1}}]', "expected text for model, got {'id': 1}"),
+        ('[{"concept": 0, "name": "a", "checked_by": 3}]', "expected text for checked_by, got 3"),
+        ('[{"concept": 0, "name": "a", "seal": []}]', r"expected text for seal, got \[\]"),
+        ('[{"concept": 0, "name": "a", "settings": 1.5}]', "expected text for settings, got 1.5"),
+        ('[{"concept": 0, "name": "a", "rounds": "3"}]', "expected a whole number for rounds, got '3'"),
+        ('[{"concept": 0, "name": "a", "scored": -1}]', "expected a whole number for scored, got -1"),
+        ('[{"concept": 0, "name": "a", "rounds_detail": "x"}]', "expected a list for rounds_detail, got 'x'"),
+        ('[{"concept": 0, "name": "a", "baseline": 0.5}]', "expected an object for baseline, got 0.5"),
+        ('[{"concept": 0, "name": "a", "own": "1"}]', "expected a number for own, got '1'"),
+        ('[{"concept": 0, "name": "a", "candidate": 1}]', "expected true or false for candidate, got 1"),
     ],
 )
 def test_json_that_is_none(tmp_path: Path, content: str, message: str) -> None:

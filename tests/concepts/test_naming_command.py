@@ -75,6 +75,11 @@ def served(fails: Callable[[int], Answer | None] = lambda n: None) -> ScriptedSe
     return ScriptedServer(answer)
 
 
+def unsealed(out: str) -> list[dict[str, Any]]:
+    """Names without keys that a file of them adds."""
+    return [{k: v for k, v in entry.items() if k not in ("seal", "checked_by")} for entry in json.loads(out)]
+
+
 def one_line(err: str) -> str:
     """The only error line; there must be no traceback."""
     assert "Traceback" not in err, err
@@ -95,6 +100,14 @@ def test_names_from_a_table(htaf, codes: Path, tmp_path: Path) -> None:
     code, out, err = htaf(*words)
     assert code == 0, err
     assert "3 of 4 names verified" in out
+    code, _, err = htaf(*words, "--out", tmp_path / "names.csv")  # its own
+    assert code == 0, err
+    for entry in ({"concept": 0, "name": "mine"}, {"concept": 0, "name": "its", "source": "model"}):
+        (tmp_path / "others.json").write_text(json.dumps([entry]))
+        code, out, err = htaf(*words, "--out", tmp_path / "others.json")
+        assert (code, out) == (1, "")
+        assert "expected a new file or names of attributes" in one_line(err)
+        assert json.loads((tmp_path / "others.json").read_text()) == [entry]
     code, _, err = htaf(*words, "--out", tmp_path / "names.txt")
     assert code == 2
     assert ".json or .csv" in one_line(err)
@@ -112,7 +125,8 @@ def test_names_from_a_server(htaf, codes: Path, tmp_path: Path, monkeypatch: pyt
         assert code == 0, err
         found = json.loads(out)
         assert [(each["name"], each["verified"]) for each in found] == [(" ".join(n.split()), True) for n in NAMES]
-        assert json.loads((tmp_path / "n.json").read_text()) == found
+        written = json.loads((tmp_path / "n.json").read_text())
+        assert [{key: entry[key] for key in entry if key != "seal"} for entry in written] == found
         assert {each["authorization"] for each in server.headers} == {f"Bearer {KEY}"}
         assert "24 requests sent, 240 tokens" in err
         everywhere = [out, err, *(file.read_text() for file in tmp_path.rglob("*") if file.is_file())]
@@ -128,7 +142,17 @@ def test_names_from_a_server(htaf, codes: Path, tmp_path: Path, monkeypatch: pyt
         assert "\u202e" not in out + err
         assert "[bold]a0[/]" in out
         code, out, err = htaf(*words, "--out", tmp_path / "n.json", "--json")  # nothing left to do
-        assert (code, json.loads(out)) == (0, found)
+        assert (code, unsealed(out)) == (0, unsealed(json.dumps(found)))
+        assert "0 names to find or check: 0 requests" in err
+        before = (tmp_path / "n.csv").read_bytes()
+        code, out, err = htaf(*words, "--out", tmp_path / "n.csv")
+        assert (code, out) == (1, "")
+        assert "got a table that is there already" in one_line(err)
+        assert (tmp_path / "n.csv").read_bytes() == before
+        code, out, err = htaf(*words, "--out", tmp_path / "n.json", "--json", "--concept", 1, "--refresh")
+        assert (code, unsealed(out)) == (0, unsealed(json.dumps(found)))
+        assert len(server.requests) == 30
+        code, out, err = htaf(*words, "--out", tmp_path / "n.json", "--json")  # the others are still known
         assert "0 names to find or check: 0 requests" in err
 
 
@@ -136,7 +160,8 @@ def test_names_from_a_server(htaf, codes: Path, tmp_path: Path, monkeypatch: pyt
 def test_a_stop_half_way_keeps_what_is_finished(htaf, codes: Path, tmp_path: Path, how: str) -> None:
     failure = {"budget": None, "down": Answer(status=500, text=""), "wrong key": Answer(status=401, text="")}[how]
     out = tmp_path / "names.json"
-    with served(lambda n: failure if n > 14 else None) as server:
+    fails = [failure]
+    with served(lambda n: fails[0] if n > 14 else None) as server:
         words = ("concepts", "name", codes, "--model", MODEL.model, "--out", out, "--parallel", 1, "--base-url")
         more = ("--max-calls", 14) if how == "budget" else ("--timeout", 5)
         code, printed, err = htaf(*words, server.base_url, *more)
@@ -145,11 +170,14 @@ def test_a_stop_half_way_keeps_what_is_finished(htaf, codes: Path, tmp_path: Pat
         assert "2 of 4 names are finished and written to" in err
         assert "the same command goes on from there" in err
         assert [each["concept"] for each in json.loads(out.read_text())] == [2, 3]  # the most important
-    with served() as server:
+        fails[0], asked = None, len(server.requests)
         code, printed, err = htaf(*words, server.base_url, "--json")
         assert code == 0, err
         assert [each["verified"] for each in json.loads(printed)] == [True] * 4
-        assert len(server.requests) in (10, 12)  # the cache knows the server by its address
+        assert len(server.requests) - asked == 10
+    code, _, err = htaf(*words, "http://127.0.0.1:9/v1", "--json")  # another server is another model
+    assert code == 1
+    assert "it would be lost" in one_line(err)
 
 
 def test_ctrl_c_keeps_what_is_finished(htaf, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,11 +274,24 @@ def test_names_of_a_file_are_checked(htaf, codes: Path, tmp_path: Path) -> None:
             (None, False, "hand"),
         ]
         assert len(server.requests) == 2
+        assert {each.get("checked_by") for each in found[:2]} == {MODEL.model}
+        assert "names that were given (--check) were sorted on all classes, none held out" not in err  # JSON says it
         code, out, err = htaf(*words, own, "--out", checked, "--json")
-        assert (code, json.loads(out)) == (0, found)
+        assert (code, unsealed(out)) == (0, unsealed(json.dumps(found)))
         code, out, err = htaf(*words, checked, "--out", checked)  # in place
         assert code == 0, err
+        assert "note: names that were given (--check) were sorted on all classes, none held out" in err
         assert len(server.requests) == 2
+        code, out, err = htaf(*words, checked, "--out", checked, "--refresh")
+        assert code == 0, err
+        assert len(server.requests) == 4
+        own.write_text("concept,name\n1,\n2,a2\n")  # one name is deleted, one changed
+        code, out, err = htaf(*words, own, "--out", checked, "--json")
+        assert [(e["name"], e["verified"]) for e in json.loads(out)] == [(None, False), ("a2", True)]
+        assert len(server.requests) == 5
+        code, out, err = htaf(*words, own, "--out", own)
+        assert code == 1
+        assert "got a table that is there already" in one_line(err)
         code, _, err = htaf(*words[:-1], "--out", checked)
         assert code == 1
         assert "it would be lost" in one_line(err)
@@ -273,6 +314,8 @@ def test_names_of_a_file_are_checked(htaf, codes: Path, tmp_path: Path) -> None:
         (("--model", "m", "--threshold", "7"), 1, "0 <= threshold <= 1"),
         (("--model", "m", "--candidates", "nothing"), 1, "expected cub or a .txt, .json or .csv file of candidates"),
         (("--model", "m", "--check", "x.csv", "--candidates", "cub"), 2, "--candidates is for new names"),
+        (("--model", "m", "--check", "x.csv", "--top", "3"), 2, "--top is for new names"),
+        (("--model", "m", "--prompts-only", "a", "--replies", "b", "./a"), 2, "expected another file"),
         (("--model", "m", "--check", "nothing.csv"), 1, "nothing.csv"),
         (
             ("--model", "m", "--key-file", "nothing"),
@@ -295,6 +338,16 @@ def test_bad_input(htaf, codes: Path, words: tuple[str, ...], code: int, message
     got, out, err = htaf("concepts", "name", codes, *words)
     assert message in one_line(err)
     assert (got, out) == (code, "")
+
+
+def test_a_key_in_the_clear_is_told(htaf, codes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    words = ("concepts", "name", codes, "--model", "m", "--estimate", "--base-url")
+    for url, told in (("http://gpu.example/v1", True), ("https://gpu.example/v1", False), ("http://[::1]/v1", False)):
+        code, _, err = htaf(*words, url)
+        assert code == 0, err
+        assert ("note: the key goes unencrypted to gpu.example" in err) is told
+        assert KEY not in err
 
 
 def test_a_key_that_is_no_text(htaf, codes: Path, tmp_path: Path) -> None:

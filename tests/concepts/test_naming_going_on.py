@@ -123,15 +123,14 @@ def test_given_names_are_checked_once() -> None:
     table = made(24, 6)
     names = [
         {"concept": 0, "name": "a0", "source": "hand", "verified": False, "extra": 1},
-        {"concept": 1, "name": "a2", "source": "attributes"},
-        {"concept": 2, "name": "not a2", "label_1": "a2", "label_0": "not a2", "source": "model"},
+        {"concept": 1, "name": "a2"},
+        {"concept": 2, "name": "not a2", "label_1": "a2", "label_0": "not a2", "source": "hand"},
         {"concept": 3, "name": None, "source": "hand"},
     ]
     asker = Counted(TableModel(table))
     found = check_names(shares(table), asker, names, classes=table.classes, settings=QUICK)
     assert [(each["held_out"], each["verified"]) for each in (found[0], found[2])] == [(1, True), (1, True)]
     assert found[1]["verified"] is False
-    assert [each["source"] for each in found] == ["hand", "attributes", "model", "hand"]
     assert (found[0]["extra"], found[0]["rounds"], found[0]["agreement"], found[0]["scored"]) == (1, 1, None, 24)
     assert found[0]["checked_by"] == asker.model
     assert found[3] == names[3]
@@ -145,6 +144,66 @@ def test_given_names_are_checked_once() -> None:
     assert estimate(shares(table), again, names=changed, **options).calls == 1
     assert check_names(shares(table), again, changed, **options)[0]["verified"] is False
     assert check_names(shares(table), again, names, only=[2], classes=table.classes)[0] == names[0]
+
+
+def test_only_names_by_hand_are_checked_unless_others_are_asked_for() -> None:
+    table = made(24, 6)
+    options: dict[str, Any] = {"classes": table.classes, "settings": QUICK}
+    names = name_by_model(shares(table), TableModel(table), **options)
+    names[1] |= {"source": "attributes"}
+    names[2] |= {"source": "hand", "verified": False}
+    asker = Counted(TableModel(table))
+    assert estimate(shares(table), asker, names=names, **options).calls == 1
+    found = check_names(shares(table), asker, names, **options)
+    assert len(asker.prompts) == 1
+    assert [each for each in found if each["concept"] != 2] == [each for each in names if each["concept"] != 2]
+    assert (found[2]["verified"], found[2]["checked_by"]) == (True, asker.model)
+    asked = check_names(shares(table), asker, names, only=[0, 1], **options)[:2]
+    assert len(asker.prompts) == 3
+    for entry in (found[2], *asked):
+        assert (entry["agreement"], entry["naming"], entry["rounds"], entry["held_out"]) == (None, None, 1, 1)
+        assert not {"own", "shown", "rounds_detail"} & entry.keys()
+    assert [entry["source"] for entry in asked] == ["model", "attributes"]
+
+
+def test_a_check_of_names_that_are_no_more_counts_for_nothing() -> None:
+    table = made(24, 6)
+    options: dict[str, Any] = {"classes": table.classes, "settings": QUICK}
+    names = [{"concept": concept, "name": f"a{concept}"} for concept in range(4)]
+    known = check_names(shares(table), TableModel(table), names, **options)
+    assert all(entry["verified"] for entry in known)
+    now = [names[0], {"concept": 1, "name": "a5"}, {"concept": 2, "name": None}]  # kept, renamed, emptied, deleted
+    for only, requests in ((None, 1), ([0], 0), ([1], 1)):
+        asker = Counted(TableModel(table))
+        found = check_names(shares(table), asker, now, known=known, only=only, **options)
+        assert [entry["name"] for entry in found] == ["a0", "a5", None]
+        assert [entry.get("verified", False) for entry in found] == [True, False, False]
+        assert len(asker.prompts) == requests
+    edited = [known[0] | {"name": "a3"}]
+    assert check_names(shares(table), TableModel(table), now[:1], known=edited, **options)[0]["name"] == "a0"
+
+
+def test_names_that_are_not_checked_yet_are_not_lost() -> None:
+    table, kept = made(24, 6), []
+    names = [{"concept": concept, "name": f"a{concept}"} for concept in range(4)]
+    asker = Counted(TableModel(table), lambda n, text: BudgetError("used up") if n > 1 else None)
+    with pytest.raises(BudgetError):
+        check_names(shares(table), asker, names, classes=table.classes, parallel=1, save=kept.append)
+    assert [entry["name"] for entry in kept[-1]] == ["a0", "a1", "a2", "a3"]
+    assert [entry.get("verified") for entry in kept[-1]] == [True, None, None, None]
+
+
+def test_a_plan_is_taken_for_the_codes() -> None:
+    table = made()
+    options: dict[str, Any] = {"classes": table.classes, "settings": QUICK}
+    plan, asker = plan_of(shares(table), table.classes, (), QUICK), TableModel(table)
+    names = name_by_model(plan, asker)
+    assert names == name_by_model(shares(table), asker, **options)
+    assert estimate(plan, asker) == estimate(shares(table), asker, **options)
+    given_ = [{"concept": 0, "name": "a0"}]
+    assert check_names(plan, asker, given_) == check_names(shares(table), asker, given_, **options)
+    with pytest.raises(ConceptError, match="settings in the plan, got some beside it"):
+        name_by_model(plan, asker, settings=QUICK)
 
 
 def test_a_check_without_groups_or_replies() -> None:

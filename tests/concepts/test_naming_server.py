@@ -50,6 +50,11 @@ def test_prompts_and_replies_in_files(tmp_path: Path) -> None:
     assert found == name_by_model(shares(table), model, **options)
 
 
+def told(names: list[dict]) -> list[dict]:
+    """Without the hash that holds the server's address."""
+    return [{key: value for key, value in entry.items() if key != "settings"} for entry in names]
+
+
 def served(model: TableModel, fails: Callable[[int], Answer | None] = lambda n: None) -> ScriptedServer:
     """A server behind which the table model sits."""
     guard, count = threading.Lock(), [0]
@@ -72,7 +77,7 @@ def test_over_http_the_names_are_the_same_and_paid_for_once(tmp_path: Path) -> N
             found = name_by_model(shares(table), asker, **options)
             assert (asker.usage.calls, asker.usage.cached) == (36, 0)
             assert estimate(shares(table), asker, **options).cached == 36
-        assert found == name_by_model(shares(table), model, **options)
+        assert told(found) == told(name_by_model(shares(table), model, **options))
         with LanguageModel(model.model, base_url=server.base_url, cache=tmp_path / "cache") as asker:
             assert name_by_model(shares(table), asker, **options) == found
             assert asker.usage.calls == 0
@@ -82,30 +87,30 @@ def test_over_http_the_names_are_the_same_and_paid_for_once(tmp_path: Path) -> N
 def test_a_server_that_goes_down_half_way(tmp_path: Path) -> None:
     table = made()
     options: dict[str, Any] = {"classes": table.classes, "settings": QUICK}
-    model, kept = TableModel(table), [[]]
-    with (
-        served(model, lambda n: Answer(status=500, text="") if n > 20 else None) as server,
-        LanguageModel(model.model, base_url=server.base_url, cache=tmp_path / "c", retries=0) as asker,
-        pytest.raises(ModelError),
-    ):
-        name_by_model(shares(table), asker, save=kept.append, parallel=2, **options)
-    assert 0 < len(kept[-1]) < 6
-    with served(model) as server:
+    model, kept, last = TableModel(table), [[]], [20]
+    with served(model, lambda n: Answer(status=500, text="") if n > last[0] else None) as server:
+        with (
+            LanguageModel(model.model, base_url=server.base_url, cache=tmp_path / "c", retries=0) as asker,
+            pytest.raises(ModelError),
+        ):
+            name_by_model(shares(table), asker, save=kept.append, parallel=2, **options)
+        assert 0 < len(kept[-1]) < 6
+        last[0], before = 1000, len(server.requests)
         with LanguageModel(model.model, base_url=server.base_url, cache=tmp_path / "d") as asker:
             found = name_by_model(shares(table), asker, known=kept[-1], **options)
-        assert len(server.requests) == 6 * (6 - len(kept[-1]))
-    assert found == name_by_model(shares(table), model, **options)
+        assert len(server.requests) - before == 6 * (6 - len(kept[-1]))
+    assert told(found) == told(name_by_model(shares(table), model, **options))
 
 
 def test_garbage_is_told_and_asked_again(tmp_path: Path) -> None:
     table = made()
     model = TableModel(table)
-    bad = ["no JSON", '{"label_1": [1, 1], "label_0": []}', '{"label_1": [99], "label_0": []}', '{"concept": ""}']
+    bad = ["no JSON", '{"label_1": [1, 1], "label_0": []}', '{"label_1": [], "label_0": []}', '{"concept": ""}']
     with served(model, lambda n: Answer(text=bad[n // 2 % 4]) if n % 2 else None) as server:
         with LanguageModel(model.model, base_url=server.base_url, cache=None) as asker:
             found = name_by_model(shares(table), asker, classes=table.classes, settings=QUICK, parallel=1)
         assert len(server.requests) == 72
-    assert found == name_by_model(shares(table), model, classes=table.classes, settings=QUICK)
+    assert told(found) == told(name_by_model(shares(table), model, classes=table.classes, settings=QUICK))
 
 
 def test_replies_have_schemas_that_servers_take() -> None:
@@ -131,6 +136,6 @@ def test_cub_over_http(data_dir: Path, tmp_path: Path) -> None:
             wrong = check_names(codes, asker, shuffled, settings=quick)
         assert len(server.requests) == len(only) * 8
     assert all(each["verified"] for each in [*made_names, *right])
-    assert made_names == name_by_model(codes, model, only=only, settings=quick)
+    assert told(made_names) == told(name_by_model(codes, model, only=only, settings=quick))
     assert np.mean([each["verified"] for each in wrong]) < 0.2
     assert area(*(np.array([e["held_out"] for e in names]) for names in (right, wrong))) > 0.97

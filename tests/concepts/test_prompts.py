@@ -119,13 +119,16 @@ def test_a_choice_is_of_the_list() -> None:
 
 
 def test_each_class_is_sorted_once() -> None:
-    assert SortReply.model_validate({"label_1": [3, 1]}, context={"count": 3}).label_0 == []
+    assert SortReply.model_validate({"label_1": [3, 1, 2]}, context={"count": 3}).label_0 == []
+    assert SortReply.model_validate({"label_1": [*range(1, 10)]}, context={"count": 10}).label_0 == []
     for bad, message in (
         ({"label_1": [4], "label_0": []}, "expected numbers from 1 to 3, got 4"),
         ({"label_1": [0], "label_0": []}, "expected numbers from 1 to 3, got 0"),
         ({"label_1": [1, 2], "label_0": [2]}, "expected each number once, got 2 twice"),
         ({"label_1": [1, 1], "label_0": [2]}, "expected each number once, got 1 twice"),
         ({"answer": "A"}, "expected label_1 and label_0"),
+        ({"label_1": [], "label_0": []}, "expected all 3 classes to be sorted, got 0"),
+        ({"label_1": [2], "label_0": [1]}, "expected all 3 classes to be sorted, got 2"),
         ({"label_1": "all", "label_0": []}, "valid list"),
     ):
         with pytest.raises(ValidationError, match=message):
@@ -136,7 +139,18 @@ def test_each_class_is_sorted_once() -> None:
 def test_a_sorting_is_taken_if_and_only_if_no_number_repeats(ones: list[int], zeros: list[int]) -> None:
     data = {"label_1": ones, "label_0": zeros}
     if len(set(ones + zeros)) == len(ones + zeros):
-        assert SortReply.model_validate(data, context={"count": 40}).label_1 == ones
+        assert SortReply.model_validate(data).label_1 == ones
     else:
         with pytest.raises(ValidationError, match="each number once"):
             SortReply.model_validate(data, context={"count": 40})
+
+
+@given(st.permutations(range(1, 31)), st.integers(0, 30), st.integers(0, 30))
+def test_a_tenth_at_most_is_left_out(order: list[int], sorted_: int, ones: int) -> None:
+    numbers = order[:sorted_]
+    data = {"label_1": numbers[:ones], "label_0": numbers[ones:]}
+    if sorted_ >= 27:
+        SortReply.model_validate(data, context={"count": 30})
+    else:
+        with pytest.raises(ValidationError, match=f"expected all 30 classes to be sorted, got {sorted_}"):
+            SortReply.model_validate(data, context={"count": 30})

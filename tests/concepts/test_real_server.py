@@ -12,10 +12,12 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import BaseModel
 
 from htaf.concepts.language_model import BudgetError, LanguageModel, MalformedReply, ModelError
+from htaf.concepts.naming import name_by_model
 
 pytestmark = pytest.mark.slow
 
@@ -108,7 +110,7 @@ def random_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture(autouse=True)
 def short_replies(monkeypatch: pytest.MonkeyPatch) -> None:
     """A random model does not know when to end."""
-    monkeypatch.setattr("htaf.concepts._chat.REPLY_TOKENS", 40)
+    monkeypatch.setattr("htaf.concepts.language_model.REPLY_TOKENS", (40, 60, 80))
 
 
 def test_the_protocol_holds_and_garbage_is_survived(random_server: Served, tmp_path: Path) -> None:
@@ -119,6 +121,15 @@ def test_the_protocol_holds_and_garbage_is_survived(random_server: Served, tmp_p
         assert (usage.calls, usage.malformed, usage.retried, usage.estimated) == (3, 3, 0, 0)
         assert usage.tokens > 3 * 20  # the prompt has that many letters
         assert not list(tmp_path.rglob("*.json"))
+
+
+def test_names_of_a_model_that_says_nothing(random_server: Served) -> None:
+    shares, classes = np.array([[1.0, 0.0, 1.0, 0.0]]), ["crow", "gull", "raven", "tern"]
+    with LanguageModel(random_server.model, base_url=random_server.base_url, cache=None, attempts=2) as model:
+        (entry,) = name_by_model(shares, model, classes=classes)
+        assert model.usage.calls == model.usage.malformed == 2
+    assert (entry["name"], entry["verified"], entry["settings"]) == (None, False, None)
+    assert entry["reason"].startswith("no usable reply: ")
 
 
 def test_the_budget_holds(random_server: Served) -> None:

@@ -66,8 +66,16 @@ def test_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(DataError, match="no download wanted"):
         load("cub", download=False)
-    with pytest.raises(DataError, match=r"'cubs': expected 'cub' or a CSV .*did you mean 'cub'"):
+    with pytest.raises(DataError, match=r"'cubs': expected 'cub', 'digits' or a CSV .*did you mean 'cub'"):
         load("cubs")
+
+
+def test_digits() -> None:
+    found = load("Digits")
+    assert (len(found.names), found.classes) == (11, tuple("0123456789"))
+    loops = found.values[:, found.names.index("closed loop")]
+    assert [digit for digit, has in zip(found.classes, loops, strict=True) if has] == list("0689")
+    assert len({tuple(row) for row in found.values.tolist()}) == 10, "each digit has strokes of its own"
 
 
 @pytest.mark.data

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from visits import Site, Visit, pictures, with_dead
 
+from htaf.explorer import folder
 from htaf.explorer.build import build_page
 from made_pages import made_codes
 
@@ -21,6 +22,16 @@ ARGUMENTS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
+
+
+@pytest.fixture
+def stand_in(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A page of three small files in place of the real one."""
+    made = tmp_path_factory.mktemp("page")
+    for name in ("index.html", "app.js", "app.css"):
+        (made / name).write_text(name)
+    monkeypatch.setattr(folder, "PAGE", made)
+    return made
 
 
 @pytest.fixture(scope="session")
@@ -42,15 +53,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     """40 images with 21 concepts, some named; concept 20 is dead."""
     codes = made_codes(names=("ash", "birch", "cedar", "dogwood", "elm"))
     codes = with_dead(codes, 20)
-    folder = tmp_path_factory.mktemp("page") / "site"
+    out = tmp_path_factory.mktemp("page") / "site"
     names = [
         {"concept": 3, "name": "smooth bark", "verified": True, "reason": "", "held_out": 0.93, "p_value": 0.01,
          "agreement": 0.9, "source": "model", "label_1": "smooth", "label_0": "rough", "justification": "as birches"},
         {"concept": 4, "name": "large leaf", "verified": False, "reason": "held-out balanced accuracy 0.61 < 0.75",
          "held_out": 0.61, "p_value": 0.2, "agreement": 0.7, "source": "attributes"},
     ]  # fmt: skip
-    build_page(codes, folder, pixels=pictures, names=names, title="Trees", about=[("Run", "r")], seconds=5.0)
-    return Site(folder, codes)
+    build_page(codes, out, pixels=pictures, names=names, title="Trees", about=[("Run", "r")], seconds=5.0)
+    return Site(out, codes)
 
 
 @pytest.fixture

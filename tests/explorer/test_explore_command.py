@@ -25,7 +25,7 @@ from htaf.explorer.build import build_page
 from htaf.explorer.serve import PageServer
 from htaf.training.fit import run_identity
 from htaf.training.recipes import image_recipe
-from made_pages import made_codes, read_page
+from made_pages import contents, made_codes, read_page
 from made_runs import PLAIN, digits, made_run
 
 PAGE = ("index.html", "app.js", "app.css")
@@ -159,9 +159,14 @@ def test_images_that_moved_leave_a_page_without_thumbnails(htaf, folder: Path, t
     (tmp_path / "photos").rename(tmp_path / "moved")
     code, _, err = htaf(*words)
     assert code == 0, err
-    assert "note: no thumbnails: " in err
-    assert read_page(tmp_path / "p")["page"]["sprites"] is None
-    assert not list(tmp_path.glob("p/data/sprite*"))
+    assert "note: thumbnails of an earlier call: " in err
+    assert read_page(tmp_path / "p")["page"]["sprites"] is not None
+    for source, why in ((None, f"{tmp_path / 'run'} does not say where its images came from"), (record["source"], "")):
+        runs.write_atomic(run.path / "record.json", runs.to_json(record | {"source": source}))
+        code, _, err = htaf("explore", run.path, "--out", tmp_path / "new", "--codes", tmp_path / "p-codes")
+        assert code == 0, err
+        assert f"note: no thumbnails: {why}" in err
+        assert read_page(tmp_path / "new")["page"]["sprites"] is None
     shutil.rmtree(tmp_path / "p-codes")
     code, _, err = htaf(*words)
     assert code == 1
@@ -210,7 +215,14 @@ def test_a_supervised_bottleneck_has_names(htaf, folder: Path, tmp_path: Path) -
         (("{}/run", "--out", "{}/x", "--codes", "{}/nothing"), 1, "expected a folder of codes"),
         (("{}/run", "--out", "{}/x", "--codes", "{}/codes", "--part", "other"), 1, "images of the part 'other'"),
         (("{}/run", "--out", "{}/x", "--names", "{}/nothing.csv"), 1, "nothing.csv: No such file"),
-        (("{}/run", "--out", "{}/x", "--codes", "{}/codes", "--names", "{}/n.csv"), 1, "concept in 0 to 20, got 99"),
+        (
+            ("{}/run", "--out", "{}/x", "--codes", "{}/codes", "--names", "{}/n.csv"),
+            1,
+            "got concept 99: of another",
+        ),
+        (("--out", "{}/x"), 2, "expected RUN: only a finished page is served without"),
+        (("--out", "{}/x", "--serve", "--codes", "{}/codes"), 2, "expected RUN: only a finished page"),
+        (("--out", "{}/x", "--serve"), 1, "expected a folder that htaf explore wrote, found no whole page"),
         (("{}/run", "--out", "{}/x", "--images", "0"), 2, "expected --images >= 1"),
         (("{}/run", "--out", "{}/x", "--thumbnail", "8"), 2, "--thumbnail in 16 to 1024"),
         (("{}/run", "--out", "{}/x", "--port", "70000"), 2, "--port must be in 0 to 65535, got 70000"),
@@ -245,6 +257,10 @@ def test_ctrl_c_is_a_clean_end(
     assert url != f"http://127.0.0.1:{port}/"
     assert f"note: port {port} is taken" in err
     assert f"serving {url} on this machine alone; Ctrl-C ends it" in err
+    before = contents(tmp_path / "p")
+    code, out, err = htaf("explore", "--out", tmp_path / "p", "--serve", "--port", 0)
+    assert (code, out, served[1][0]) == (0, "", tmp_path / "p")
+    assert contents(tmp_path / "p") == before, "served as it is, without its run"
 
 
 def _page(out: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The folder of a page: every file as the page reads it, whole or not at all, and nobody else's files."""
+"""The files of a page: each as the page reads it, with the figures of the network."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.counts import proportions
 from htaf.concepts.fewest_flips import fewest_flips
+from htaf.concepts.names import seal_of
 from htaf.concepts.scores import score
-from htaf.explorer import build, choice, folder
+from htaf.explorer import choice
 from htaf.explorer.build import build_page
-from made_pages import made_codes, read_page, read_script
+from made_pages import contents, made_codes, read_page, read_script
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
@@ -26,18 +27,7 @@ HOSTILE = (
 )
 
 
-@pytest.fixture(autouse=True)
-def page(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A page of three small files in place of the real one."""
-    made = tmp_path_factory.mktemp("page")
-    for name in ("index.html", "app.js", "app.css"):
-        (made / name).write_text(name)
-    monkeypatch.setattr(folder, "PAGE", made)
-    return made
-
-
-def contents(out: Path) -> dict[str, bytes]:
-    return {file.relative_to(out).as_posix(): file.read_bytes() for file in sorted(out.rglob("*")) if file.is_file()}
+pytestmark = pytest.mark.usefixtures("stand_in")
 
 
 def test_every_file_is_as_the_page_reads_it(tmp_path: Path) -> None:
@@ -64,10 +54,12 @@ def test_every_file_is_as_the_page_reads_it(tmp_path: Path) -> None:
     for name in ("labels", "exact", "smooth", "weight", "bias"):
         np.testing.assert_array_equal(arrays[name], getattr(test, name))
     assert {name: array.dtype.str for name, array in arrays.items()} == {
-        "bits": "|u1", "labels": "<i4", "exact": "<i4", "smooth": "<i4", "weight": "<f4", "bias": "<f4", "shares": "<f4"
+        "bits": "|u1", "labels": "<i4", "exact": "<i4", "smooth": "<i4", "weight": "<f4", "bias": "<f4",
+        "random": "|u1", "shares": "<f4",
     }  # fmt: skip
     np.testing.assert_allclose(arrays["shares"], proportions(codes.part("train")), rtol=1e-6)
     assert found["images"]["ids"] == test.ids
+    assert arrays["random"].tolist() == [1] * 40, "all are shown"
 
 
 def test_concepts_are_those_of_the_scores(tmp_path: Path) -> None:
@@ -99,6 +91,9 @@ def test_classes_and_histograms_count_all_images_of_the_part(tmp_path: Path) -> 
     build_page(codes, tmp_path / "p", images=30)
     head, test = read_page(tmp_path / "p")["page"], codes.part("test")
     assert head["images"] == 30
+    rows, drawn = choice.chosen_rows(codes, "test", 30)
+    np.testing.assert_array_equal(read_page(tmp_path / "p")["arrays"]["random"], drawn)
+    assert read_page(tmp_path / "p")["images"]["ids"] == [codes.ids[row] for row in rows]
     total = np.zeros(10, dtype=int)
     for number, one in enumerate(head["per_class"]):
         of_class = test.labels == number
@@ -110,7 +105,7 @@ def test_classes_and_histograms_count_all_images_of_the_part(tmp_path: Path) -> 
         assert one["histogram"] == histogram.tolist()
         total += histogram
     assert head["histogram"]["series"] == [{"name": "test images", "counts": total.tolist()}]
-    assert any("30 of the 200 test images are shown" in note for note in head["notes"])
+    assert any("30 of the 200 test images are shown: 15 drawn at random" in note for note in head["notes"])
     assert any("34 of the 200 test images have no label" in note for note in head["notes"])
 
 
@@ -139,21 +134,6 @@ def test_flips_of_misclassified_images(tmp_path: Path, monkeypatch: pytest.Monke
         build_page(codes, tmp_path / "p", part="validation")
 
 
-def test_no_time_leaves_flips_to_the_page(tmp_path: Path) -> None:
-    made = build_page(made_codes(), tmp_path / "p", seconds=0)
-    assert read_page(tmp_path / "p")["images"]["flips"] == {}
-    assert any("fewest flips were looked for in 0 of " in note for note in made["notes"])
-    made = build_page(made_codes(), tmp_path / "p")  # other settings: what is there is not kept
-    assert read_page(tmp_path / "p")["images"]["flips"]
-    assert not any("fewest flips" in note for note in made["notes"])
-
-
-def test_the_same_bytes_again_and_elsewhere(tmp_path: Path) -> None:
-    for name in ("a", "b", "a"):
-        build_page(made_codes(), tmp_path / name, pixels=coloured)
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
-
-
 def test_the_key_is_that_of_the_codes(tmp_path: Path) -> None:
     def key(codes: Codes, **options: Any) -> str:
         build_page(codes, tmp_path / "p", **options)
@@ -167,12 +147,6 @@ def test_the_key_is_that_of_the_codes(tmp_path: Path) -> None:
     weight = codes.weight.copy()
     weight[0, 0] += 1
     assert first != key(replace(codes, weight=weight))
-
-
-def coloured(ids: Any) -> np.ndarray:
-    """Each image of one colour, its id."""
-    numbers = np.array([int(one) % 256 for one in ids], dtype=np.uint8)
-    return np.broadcast_to(numbers[:, None, None, None], (len(ids), 3, 4, 6))
 
 
 def test_hostile_texts_stay_texts(tmp_path: Path) -> None:
@@ -216,8 +190,18 @@ def test_names_stand_with_their_checks(tmp_path: Path) -> None:
     assert (made["named"], made["verified"]) == (2, 1)
     assert "19 of 21 concepts have no name" in made["notes"]
     assert any(note.startswith("1 of 2 names are not verified") for note in made["notes"])
+    assert [concepts[number]["seal"] for number in (3, 5, 6)] == [seal_of(names[0]), None, None]
+    assert not any("none held out" in note for note in made["notes"])
+    given = {"concept": 5, "name": "beak", "verified": True, "held_out": 0.9, "source": "hand", "checked_by": "m"}
+    made = build_page(made_codes(), tmp_path / "p", names=[names[0], given])
+    concepts = read_page(tmp_path / "p")["concepts"]
+    assert (concepts[5]["checked_by"], concepts[5]["seal"]) == ("m", seal_of(given))
+    assert any(
+        note.startswith("1 of 2 names were given, then verified by a model") and "none held out" in note
+        for note in made["notes"]
+    )
     for wrong in ([{"concept": 21, "name": "x"}], [{"concept": 0, "name": "x"}] * 2):
-        with pytest.raises(ConceptError, match=r"expected one name for a concept in 0 to 20, got concept (21|0 again)"):
+        with pytest.raises(ConceptError, match=r"one name for a concept in 0 to 20, got concept (21: of|0 again)"):
             build_page(made_codes(), tmp_path / "p", names=wrong)
 
 
@@ -283,81 +267,6 @@ def test_5000_classes_most_without_images(tmp_path: Path) -> None:
     assert found["arrays"]["shares"].shape == (4, 5000)
     assert len(found["page"]["per_class"]) == 5000
     assert "4,992 of 5,000 classes have no training images: they are in no group" in made["notes"]
-
-
-def test_what_a_former_page_had_is_removed(tmp_path: Path) -> None:
-    out = tmp_path / "p"
-    build_page(made_codes(2000), out, pixels=coloured)
-    assert len(list(out.glob("data/sprite-*"))) == 3
-    (out / "data" / ".images.js.abc123").write_text("left")
-    (out / "data" / ".sprite-0000.webp.abc123").write_text("left")
-    (out / ".index.html.abc123").write_text("left")
-    (out / "names.csv").write_text("mine")
-    build_page(made_codes(), out, pixels=coloured)
-    assert sorted(contents(out)) == sorted(
-        [
-            *(".htaf-explorer", "app.css", "app.js", "index.html", "names.csv", "data/sprite-0000.webp"),
-            *(f"data/{name}.js" for name in ("arrays", "concepts", "images", "page")),
-        ]
-    )
-    build_page(made_codes(), out)
-    assert not list(out.glob("data/sprite-*"))
-
-
-@pytest.mark.parametrize("content", ["", 'htafData("page", {"format": 2});\n', "htafData(", "[" * 10_000, "\xff"])
-def test_a_folder_of_others_is_left_alone(tmp_path: Path, content: str) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "page.js").write_text(content)
-    with pytest.raises(ConceptError, match=r"expected a new or empty folder, .* holds 'data'"):
-        build_page(made_codes(), tmp_path)
-    assert set(contents(tmp_path)) == {"data/page.js"}
-    with pytest.raises(ConceptError, match="is or lies in a file"):
-        build_page(made_codes(), tmp_path / "data" / "page.js")
-    with pytest.raises(ConceptError, match="is or lies in a file"):
-        build_page(made_codes(), tmp_path / "data" / "page.js" / "below")
-
-
-def test_a_copied_folder_without_its_mark_is_ours(tmp_path: Path) -> None:
-    build_page(made_codes(), tmp_path / "p")
-    (tmp_path / "p" / ".htaf-explorer").unlink()
-    build_page(made_codes(seed=1), tmp_path / "p")
-
-
-def test_two_processes_do_not_write_one_folder(tmp_path: Path) -> None:
-    with folder.claimed(tmp_path / "p"), pytest.raises(ConceptError, match="another process writes"):
-        build_page(made_codes(), tmp_path / "p")
-
-
-@pytest.mark.parametrize("at", ["sprite-0000.webp", "concepts.js", "images.js", "app.js", "page.js"])
-@pytest.mark.parametrize("former", [False, True])
-def test_a_build_that_was_killed_is_no_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, former: bool
-) -> None:
-    out = tmp_path / "p"
-    if former:
-        build_page(made_codes(seed=1), out, pixels=coloured)
-    write = build.write_atomic
-
-    def killed(path: Path, data: bytes | str) -> None:
-        if path.name == at:
-            raise KeyboardInterrupt
-        write(path, data)
-
-    monkeypatch.setattr(build, "write_atomic", killed)
-    with pytest.raises(KeyboardInterrupt):
-        build_page(made_codes(), out, pixels=coloured)
-    monkeypatch.setattr(build, "write_atomic", write)
-    assert not (out / "data" / "page.js").exists()
-    build_page(made_codes(), out, pixels=coloured)
-    build_page(made_codes(), tmp_path / "q", pixels=coloured)
-    assert contents(out) == contents(tmp_path / "q")
-
-
-def test_an_installation_without_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "PAGE", tmp_path / "none")
-    with pytest.raises(ConceptError, match=r"none/index\.html: the page is missing in this installation"):
-        build_page(made_codes(), tmp_path / "p")
-    assert not (tmp_path / "p").exists()
 
 
 @pytest.mark.parametrize("options", [{"images": 0}, {"thumbnail": 15}, {"thumbnail": 1025}, {"seconds": float("nan")}])

@@ -1,4 +1,4 @@
-"""Which images are shown: all where they fit; else misclassified ones up to half, spread over the classes."""
+"""Which images are shown: all where they fit; else half at random, then misclassified ones, over all classes."""
 
 from __future__ import annotations
 
@@ -25,33 +25,64 @@ def test_chosen_rows(images: int, most: int, classes: int, seed: int) -> None:
     labels = rng.integers(-1, classes, images)
     codes = of_labels(labels, rng.random(images) < rng.random(), classes)
     wrong = (labels >= 0) & (codes.exact != labels)
-    rows = chosen_rows(codes, "test", most)
+    rows, drawn = chosen_rows(codes, "test", most)
     assert (np.diff(rows) > 0).all()
-    assert len(rows) == min(images, most)
+    assert len(rows) == len(drawn) == min(images, most)
     if most < images:
-        expected = max(min(int(wrong.sum()), most // 2), most - int((~wrong).sum()))
-        assert wrong[rows].sum() == expected
-    np.testing.assert_array_equal(rows, chosen_rows(codes, "test", most))
+        random = rows[drawn]
+        assert len(random) == most - most // 2
+        missed = int(wrong.sum() - wrong[random].sum())
+        room = most // 2
+        assert wrong[rows[~drawn]].sum() == max(min(missed, room), room - int((~wrong).sum() - (~wrong)[random].sum()))
+        kept = np.bincount(labels[random] + 1, minlength=classes + 1)
+        whole = np.bincount(labels + 1, minlength=classes + 1)
+        assert kept[kept < whole].min(initial=most) >= kept.max() - 1, "evenly over the classes"
+    else:
+        assert drawn.all()
+    for one, again in zip((rows, drawn), chosen_rows(codes, "test", most), strict=True):
+        np.testing.assert_array_equal(one, again)
+
+
+@settings(deadline=None)
+@given(st.integers(2, 60), st.integers(1, 59), st.integers(2, 6), st.integers(0, 2**32 - 1))
+def test_random_images_know_nothing_of_the_predictions(images: int, most: int, classes: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(-1, classes, images)
+    chosen = []
+    for share in (0.0, 0.5, 1.0):
+        rows, drawn = chosen_rows(of_labels(labels, rng.random(images) < share, classes), "test", most)
+        chosen.append(rows[drawn].tolist())
+    assert chosen[0] == chosen[1] == chosen[2]
+
+
+def test_the_random_images_err_as_often_as_all() -> None:
+    """And every image is drawn as often, over many seeds."""
+    labels = np.repeat([0, 1], 50)
+    codes = of_labels(labels, np.arange(100) % 5 == 0, 2)
+    times, errors = np.zeros(100), []
+    for seed in range(400):
+        rows, drawn = chosen_rows(codes, "test", 20, seed=seed)
+        times[rows[drawn]] += 1
+        errors.append((codes.exact != labels)[rows[drawn]].mean())
+    assert np.mean(errors) == pytest.approx(0.2, abs=0.03)
+    assert abs(times - 40).max() < 4.5 * np.sqrt(40)
 
 
 def test_rare_classes_are_seen() -> None:
     labels = np.repeat([0, 1, 2, -1], [1000, 10, 3, 50])
     wrong = (np.arange(1063) % 4 == 0) & (labels >= 0)
-    rows = chosen_rows(of_labels(labels, wrong, 3), "test", 60)
-    right = {label: int((labels[rows][~wrong[rows]] == label).sum()) for label in (-1, 0, 1, 2)}
-    missed = {label: int((labels[rows][wrong[rows]] == label).sum()) for label in (0, 1, 2)}
-    assert (sum(missed.values()), sum(right.values())) == (30, 30)
-    kinds = [(label, flag) for label in (1, 2) for flag in (True, False)]
-    all_of = {(label, flag): int(((labels == label) & (wrong == flag)).sum()) for label, flag in kinds}
-    assert (missed[1], missed[2]) == (all_of[1, True], all_of[2, True])
-    assert (right[1], right[2]) == (all_of[1, False], all_of[2, False])
-    assert abs(right[0] - right[-1]) <= 1
+    rows, drawn = chosen_rows(of_labels(labels, wrong, 3), "test", 60)
+    count = {label: int((labels[rows[drawn]] == label).sum()) for label in (-1, 0, 1, 2)}
+    assert (count[2], sum(count.values())) == (3, 30)
+    assert max(count[0], count[1], count[-1]) - min(count[0], count[1], count[-1]) <= 1
+    assert wrong[rows[~drawn]].all()
+    assert set(np.flatnonzero(wrong & (labels > 0))) <= set(rows), "few enough to be all seen"
 
 
 def test_other_parts_are_left_out() -> None:
     codes = made_codes()
-    np.testing.assert_array_equal(chosen_rows(codes, "validation", 1000), codes.rows("validation"))
-    assert len(chosen_rows(codes, "other", 5)) == 0
+    np.testing.assert_array_equal(chosen_rows(codes, "validation", 1000)[0], codes.rows("validation"))
+    assert len(chosen_rows(codes, "other", 5)[0]) == 0
 
 
 def test_time_is_kept_and_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import torch
 from visits import Site, Visit, until
 
 from htaf.concepts.fewest_flips import fewest_flips
+from htaf.explorer.build import build_page
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Visit]
@@ -215,6 +216,20 @@ def test_a_concept_shows_random_images_of_both_kinds(site: Site, visit: Open) ->
     assert "0.61 < 0.75" in page.inner_text("section[aria-labelledby=check]")
     page.click("text=Concept 5 →")
     until(page, "() => document.title.startsWith('Concept 5')")
+
+
+def test_a_concept_shows_no_image_that_was_picked(site: Site, visit: Open, tmp_path: Path) -> None:
+    """Of more images than a page holds, half are there because they are misclassified."""
+    build_page(site.codes, tmp_path / "page", images=20, seconds=0.0)
+    found = Site(tmp_path / "page", site.codes)
+    tab = visit(found)
+    page = tab.go("#/concept/3")
+    arrays = page.evaluate("() => ({drawn: [...htafExplorer.data.drawn], ids: htafExplorer.data.ids})")
+    assert 0 < sum(arrays["drawn"]) < 20
+    links = page.locator("section[aria-labelledby=images] .thumb > a")
+    shown = {links.nth(i).get_attribute("href")[len("#/image/") :] for i in range(links.count())}
+    assert shown == {name for name, drawn in zip(arrays["ids"], arrays["drawn"], strict=True) if drawn}
+    assert "left out" in page.inner_text("section[aria-labelledby=images]")
 
 
 def test_images_are_filtered_by_class_and_verdict(site: Site, visit: Open) -> None:

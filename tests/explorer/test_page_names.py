@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from visits import Site, Visit, until
+from visits import Site, Visit, pictures, until
 
 from htaf.concepts.names import read_names
+from htaf.explorer.build import build_page
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Visit]
@@ -55,6 +56,23 @@ def test_names_are_edited_kept_exported_and_read_back(site: Site, visit: Open, t
     page.click("text=Reset to the data's name")
     page.wait_for_selector("text=Nobody has named this concept.")
     assert page.evaluate("Object.keys(localStorage).filter(key => key.startsWith('htaf-names'))") == []
+
+
+def test_an_edit_that_the_data_took_over_is_forgotten(site: Site, visit: Open, tmp_path: Path) -> None:
+    """Rename, export, check by the command, build again: the browser must not hide the check."""
+    page = visit(site).go("#/concept/7")
+    page.click("text=Edit name")
+    page.fill("input[name=name]", "thorns")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".badge.edited")
+    checked = {"concept": 7, "name": "thorns", "verified": True, "reason": "", "held_out": 0.95, "source": "hand"}
+    build_page(site.codes, tmp_path / "page", pixels=pictures, names=[checked | {"checked_by": "some model"}])
+    page.goto(Site(tmp_path / "page", site.codes).index + "#/concept/7")
+    page.wait_for_selector(".badge.verified")
+    text = page.inner_text("section[aria-labelledby=check]")
+    assert "None was held out" in text
+    assert "some model" in text
+    assert page.locator(".names-bar.edited").count() == 0
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,10 @@ export interface Explorer {
   smooth: Int32Array;
   shares: Float32Array; // [concepts, classes]; NaN: a class without images
   ids: string[];
-  parts: number[] | null;
+  drawn: Uint8Array; // 1: drawn at random; 0: shown because it is misclassified
   flips: ImagesData["flips"];
   rowOf: Map<string, number>;
 }
-
-export const PARTS = ["train", "validation", "test", "other"] as const;
 
 export function open(found: Record<string, unknown>): Explorer {
   const page = object(found.page, "data/page.js") as unknown as PageData;
@@ -35,7 +33,6 @@ export function open(found: Record<string, unknown>): Explorer {
   const arrays = object(found.arrays, "data/arrays.js") as Record<string, ArrayData>;
   const images = object(found.images, "data/images.js") as unknown as ImagesData;
   const ids = list(images.ids, "ids in data/images.js", page.images) as string[];
-  const parts = images.parts ? (list(images.parts, "parts in data/images.js", page.images) as number[]) : null;
   const [count, classes, width] = [page.images, page.classes.length, bytesFor(page.concepts)];
   list(page.per_class, "per_class in data/page.js", classes);
   const rowOf = new Map<string, number>();
@@ -56,7 +53,7 @@ export function open(found: Record<string, unknown>): Explorer {
     smooth: decode(arrays, "smooth", "i4", [count]),
     shares: decode(arrays, "shares", "f4", [page.concepts, classes]),
     ids,
-    parts,
+    drawn: decode(arrays, "random", "u1", [count]),
     flips: images.flips ?? {},
     rowOf,
   };

@@ -22,11 +22,13 @@ export interface Naming extends Words {
   justification: string | null;
   source: string | null;
   model: string | null;
+  checked_by: string | null;
+  seal: string | null;
 }
 
 export const BY_HAND = "named by hand, not checked";
 export const COLUMNS =
-  "concept,name,label_1,label_0,verified,held_out,p_value,agreement,naming,group_a,group_b,mixed,source,reason,justification".split(",");
+  "concept,name,label_1,label_0,verified,held_out,p_value,agreement,naming,group_a,group_b,mixed,source,reason,justification,checked_by,seal".split(",");
 const FIELDS = ["name", "label_1", "label_0"] as const;
 
 export const edits = new Store<Edits>(new Map());
@@ -55,16 +57,19 @@ function parseEdits(text: string | null, explorer: Explorer): Edits {
     if (!(concept in explorer.concepts) || typeof value !== "object" || value === null) continue;
     const words = value as Record<string, unknown>;
     const text = (field: string): string | null => (typeof words[field] === "string" && words[field] ? words[field] : null);
-    found.set(concept, { name: text("name"), label_1: text("label_1"), label_0: text("label_0") });
+    const edit = { name: text("name"), label_1: text("label_1"), label_0: text("label_0") };
+    if (differs(edit, explorer.concepts[concept]!)) found.set(concept, edit); // not what the data say by now
   }
   return found;
 }
+
+const differs = (words: Words, given: Words): boolean => FIELDS.some((field) => (words[field] || null) !== (given[field] || null));
 
 function change(explorer: Explorer, changes: Iterable<[number, Words | null]>): void {
   const next = new Map(edits.get());
   for (const [concept, words] of changes) {
     const given = explorer.concepts[concept]!;
-    if (words && FIELDS.some((field) => (words[field] || null) !== (given[field] || null))) next.set(concept, words);
+    if (words && differs(words, given)) next.set(concept, words);
     else next.delete(concept);
   }
   edits.set(next);
@@ -80,7 +85,7 @@ export function namingOf(explorer: Explorer, concept: number, now: Edits = edits
   const words = now.get(concept);
   if (words) {
     const reason = words.name ? BY_HAND : "";
-    const none = { held_out: null, p_value: null, agreement: null, justification: null, model: null };
+    const none = { held_out: null, p_value: null, agreement: null, justification: null, model: null, checked_by: null, seal: null };
     return { ...words, ...none, edited: true, verified: false, reason, source: "hand" };
   }
   return { ...given, edited: false, verified: given.verified === true && given.name !== null, reason: given.reason ?? "" };
@@ -110,6 +115,8 @@ export function exportCsv(explorer: Explorer): string {
       naming.source ?? "",
       text(naming.reason),
       text(naming.justification),
+      text(naming.checked_by),
+      naming.seal ?? "",
     ];
   });
   return `\uFEFF${writeCsv([COLUMNS, ...rows])}`;

@@ -66,6 +66,8 @@ export interface ConceptData {
   agreement: number | null;
   source: string | null;
   model: string | null;
+  checked_by: string | null; // who sorted by a given name; then no class was held out
+  seal: string | null; // of the texts that were checked
 }
 
 export interface FlipsData {
@@ -78,7 +80,6 @@ export interface FlipsData {
 
 export interface ImagesData {
   ids: string[];
-  parts?: number[] | null;
   flips: Record<string, FlipsData>;
 }
 

@@ -16,7 +16,7 @@ from htaf.concepts.codes import ConceptError
 FORMAT = 1  # of a request's key and of a cached reply
 BYTES_A_TOKEN = 4  # of UTF-8: about what English text has
 TOKENS_A_MESSAGE = 4  # role and separators
-REPLY_TOKENS = 4096  # a model that thinks first needs room for it
+REPLY_TOKENS = (4096, 16384, None)  # the next one where a reply was cut off: a model that thinks first needs room
 LONGEST = 400  # characters of a server's or a model's words in a message
 LONGEST_REPLY = 200_000  # characters
 BRACES = 1000  # places at which an object is looked for in a text
@@ -51,12 +51,14 @@ class Completion:
         problem: why it cannot be used; "" when it may be.
         tokens: of prompt and reply as the server counted them; None where it did not.
         chat: whether it was a chat completion at all.
+        cut: whether the limit of tokens ended it.
     """
 
     text: str = ""
     problem: str = ""
     tokens: int | None = None
     chat: bool = True
+    cut: bool = False
 
 
 def plain(messages: Sequence[Message]) -> list[Message]:
@@ -88,9 +90,15 @@ def request_key(
 
 
 def body_of(
-    model: str, messages: Sequence[Message], reply: type[BaseModel] | None, temperature: float | None
+    model: str,
+    messages: Sequence[Message],
+    reply: type[BaseModel] | None,
+    temperature: float | None,
+    limit: int | None = None,
 ) -> dict[str, Any]:
     """A chat completion request; without `reply` the minimal form, which every server takes.
+
+    `limit` is the most tokens of the reply, thoughts among them; None for the server's own.
 
     A schema, not `json_object`: LM Studio takes no other, OpenAI wants the word JSON in the messages for that one, and
     local servers hold the model to the schema. It is not `strict`: OpenAI would refuse bounds of lengths.
@@ -101,7 +109,8 @@ def body_of(
     if reply is not None:
         schema = {"name": "reply", "schema": reply.model_json_schema(), "strict": False}
         body |= {"response_format": {"type": "json_schema", "json_schema": schema}}
-        body |= {"max_completion_tokens": REPLY_TOKENS}
+        if limit is not None:
+            body |= {"max_completion_tokens": limit}
     return body
 
 
@@ -156,7 +165,7 @@ def read_completion(body: Any) -> Completion:
     elif not text.strip():
         refusal = choice.message.refusal
         problem = f"the model refused: {short(refusal)}" if isinstance(refusal, str) else "the reply was empty"
-    return Completion(text, problem, tokens)
+    return Completion(text, problem, tokens, cut=choice.finish_reason == "length")
 
 
 def _counted(usage: Any) -> int | None:

@@ -93,7 +93,7 @@ class Server:
 
     def __init__(self, base_url: str, key: str, timeout: float, retries: int, before: Callable[[bool], None]) -> None:
         self.base_url = base_url
-        self.redact = _redactor(key)
+        self.redact, self.redact_reply = _redactor(key), _redactor(key, whole=True)
         self._has_key = bool(key)
         self._timeout = timeout
         local = urlsplit(base_url).hostname in LOOPBACK  # no proxy leads to this machine
@@ -201,16 +201,20 @@ class Server:
         await self._client.close()
 
 
-def _redactor(key: str) -> Callable[[str], str]:
-    """What takes secrets out of a text, whoever put them there; a closure, so that no dump of attributes shows them."""
+def _redactor(key: str, *, whole: bool = False) -> Callable[[str], str]:
+    """What takes secrets out of a text, whoever put them there; a closure, so that no dump of attributes shows them.
+
+    Args:
+        whole: for replies: what is too short to be secret, or only looks like one, may be the model's own words.
+    """
     lines = os.environ.get("OPENAI_CUSTOM_HEADERS", "").splitlines()  # the SDK sends them
     values = [line.partition(":")[2].strip() for line in lines]
-    secrets = [secret for secret in (key, *values) if len(secret) >= 8 or secret == key != ""]
+    secrets = [secret for secret in (key, *values) if len(secret) >= 8 or (secret == key != "" and not whole)]
 
     def redact(text: str) -> str:
         for secret in secrets:
             text = text.replace(secret, "***")
-        return re.sub(r"(?i)\bbearer\s+[^\s\"',;]+", "Bearer ***", text)
+        return text if whole else re.sub(r"(?i)\bbearer\s+[^\s\"',;]+", "Bearer ***", text)
 
     return redact
 
@@ -218,6 +222,12 @@ def _redactor(key: str) -> Callable[[str], str]:
 def _tried(error: openai.APIError) -> str:
     count = int(error.request.headers.get("x-stainless-retry-count", 0)) + 1
     return f" ({count} times)" if count > 1 else ""
+
+
+def in_the_clear(base_url: str) -> str:
+    """The host to which http carries a key for all to read; "" for https and for this machine."""
+    parts = urlsplit(base_url)
+    return parts.hostname or "" if parts.scheme == "http" and parts.hostname not in LOOPBACK else ""
 
 
 def checked_url(url: str) -> str:

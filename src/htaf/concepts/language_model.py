@@ -7,6 +7,7 @@ call.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from htaf.concepts._chat import (
+    REPLY_TOKENS,
     BudgetError,
     Completion,
     MalformedReply,
@@ -36,6 +38,8 @@ from htaf.concepts._reply_files import Replies, ReplyCache, default_cache
 if TYPE_CHECKING:
     from htaf.concepts._model_server import Server
 
+OPTION = re.compile(r"response_format|json_schema|max_completion_tokens|max_tokens|temperature")
+
 __all__ = [
     "Asker", "BudgetError", "LanguageModel", "MalformedReply", "Message", "ModelError", "Replies", "Unanswered",
     "Usage", "default_cache", "request_key", "tokens_of",
@@ -44,7 +48,7 @@ __all__ = [
 
 @runtime_checkable
 class Asker(Protocol):
-    """Whatever answers messages with a JSON object of a wanted form."""
+    """Whatever answers messages with a JSON object of a wanted form; `base_url`, where it has one, says who does."""
 
     model: str
 
@@ -65,8 +69,7 @@ class Usage:
 
     Attributes:
         calls: requests that were sent, retries and failures among them.
-        tokens: of prompts and replies, as the server counts them.
-        estimated: how many of the tokens the server did not count: a token for each 4 bytes of UTF-8.
+        tokens: of prompts and replies, as the server counts them; estimated: of them, those that it did not count.
         cached: replies that the cache gave.
         retried: calls that repeated one which failed on its way (time-outs, 429, 5xx).
         malformed: replies that could not be used.
@@ -83,9 +86,11 @@ class Usage:
 class LanguageModel:
     """A model behind an OpenAI-compatible server.
 
-    The first request asks for JSON of the reply's schema and limits its length; a server that refuses this with 400 or
-    422 is asked without, from then on. Time-outs, broken connections, 408, 409, 429 and 5xx are retried. A reply that
-    cannot be used is told so and asked again. Threads may share a model; two that ask the same at once pay once.
+    A request asks for JSON of the reply's schema and at most 4,096 tokens; one that a server refuses with 400 or 422 is
+    sent without, and so are all others once a refusal named such an option, or two in a row were taken only without.
+    Time-outs, broken connections, 408, 409, 429 and 5xx are retried. A reply that cannot be used is told so and asked
+    again; one that was cut off is asked again with 16,384 tokens, then with no limit, as models think before they
+    reply. Threads may share a model; two that ask the same at once pay once.
 
     Args:
         model: the server's name of it; default: OPENAI_MODEL.
@@ -100,6 +105,8 @@ class LanguageModel:
         attempts: to get a reply that can be used.
         temperature: None for the server's own.
         refresh: ask anew, once each, what the cache holds.
+    Attributes:
+        unencrypted: the host that gets a key over http, where that is not this machine; else "".
     Raises:
         ModelError: settings that cannot be used, no model, openai not installed.
     """
@@ -120,7 +127,7 @@ class LanguageModel:
         refresh: bool = False,
     ) -> None:
         try:
-            from htaf.concepts._model_server import OPENAI, Server, checked_key, checked_url
+            from htaf.concepts._model_server import OPENAI, Server, checked_key, checked_url, in_the_clear
         except ImportError as error:
             raise ModelError(f"asking a language model needs openai: pip install 'htaf[names]' ({error})") from None
         if not (0 < timeout < float("inf") and retries >= 0 and attempts >= 1 and (temperature or 0) >= 0):
@@ -140,8 +147,10 @@ class LanguageModel:
         self._usage, self._guard = Usage(), threading.Lock()
         self._asking: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._fresh: set[str] = set()  # keys of replies that were paid for since the start
-        self._form, self._talks = 0, False  # how much of a request the server takes; whether it has ever answered
+        self._form, self._falls = 0, 0  # how much of a request the server takes; in a row, how many it took less of
+        self._talks = False  # whether it has ever answered
         key = checked_key(api_key if api_key is not None else os.environ.get("OPENAI_API_KEY", ""))
+        self.unencrypted = in_the_clear(self.base_url) if key else ""
         self._server: Server = Server(self.base_url, key, timeout, retries, self._before)
 
     def __repr__(self) -> str:
@@ -209,9 +218,9 @@ class LanguageModel:
     def _ask(
         self, key: str, messages: list[Message], reply: type[R], sample: int, context: Mapping[str, Any] | None
     ) -> R:
-        turn, problem = messages, ""
+        turn, problem, limits = messages, "", list(REPLY_TOKENS)
         for _ in range(self._attempts):
-            got, tokens = self._complete(turn, reply)
+            got, tokens = self._complete(turn, reply, limits[0])
             problem = got.problem
             if not problem:
                 try:
@@ -225,41 +234,50 @@ class LanguageModel:
                         self._cache.put(key, got.text, **about, temperature=self.temperature, tokens=tokens)
                     return found
             self._count(malformed=1)
-            if got.chat:
+            if got.cut and len(limits) > 1 and not self._form:
+                del limits[0]  # the same again, with more room
+            elif got.chat:
                 turn = corrected(messages, got.text, problem)
         message = f"no usable reply in {self._attempts} attempts; the last: {problem}"
         if self._talks:
             raise MalformedReply(message)
         raise ModelError(f"{self.base_url} is no OpenAI-compatible server, or its base URL is another: {message}")
 
-    def _complete(self, turn: list[Message], reply: type[R]) -> tuple[Completion, int]:
+    def _complete(self, turn: list[Message], reply: type[R], limit: int | None) -> tuple[Completion, int]:
         """One reply, and its tokens; a refused request is tried in shorter forms."""
         from htaf.concepts._model_server import Oversized, RequestRefused
 
-        refused = ""
-        for form in range(self._form, 3):
+        refused, first = "", self._form
+        for form in range(first, 3):
             if form == 2 and self.temperature is None:
                 continue
             heat = None if form == 2 else self.temperature
             try:
-                answer = self._server.post(body_of(self.model, turn, reply if form == 0 else None, heat))
+                answer = self._server.post(body_of(self.model, turn, reply if form == 0 else None, heat, limit))
             except RequestRefused as error:
                 refused = refused or str(error)
                 continue
             except Oversized as error:
                 return Completion(problem=str(error), chat=False), 0
             got = read_completion(answer)
-            got = replace(got, text=self._server.redact(got.text), problem=self._server.redact(got.problem))
+            got = replace(got, text=self._server.redact_reply(got.text), problem=self._server.redact(got.problem))
             guessed = tokens_of([*turn, {"role": "assistant", "content": got.text}]) if got.chat else 0
-            used = got.tokens or guessed
-            with self._guard:
-                if got.chat:
-                    self._talks, self._form = True, max(self._form, form)
-            self._count(tokens=used, estimated=0 if got.tokens else guessed)
-            return got, used
+            if got.chat:
+                self._took(form, first, refused if limit == REPLY_TOKENS[0] else "")  # else the limit was ours to mend
+            self._count(tokens=got.tokens or guessed, estimated=0 if got.tokens else guessed)
+            return got, got.tokens or guessed
         if self._talks:  # it took others: this one is too long, or not to its liking
             raise MalformedReply(refused)
         raise ModelError(refused)
+
+    def _took(self, form: int, first: int, refused: str) -> None:
+        """Remember that the server took a form of a request, having refused those from the first on."""
+        with self._guard:
+            self._talks = True
+            self._falls = self._falls + 1 if form > first else 0
+            # a prompt that is too long may name a limit too
+            if self._falls > 1 or (self._falls and "context length" not in refused and OPTION.search(refused)):
+                self._form, self._falls = max(self._form, form), 0
 
     def _before(self, retry: bool) -> None:
         """Take one call out of the budget."""

@@ -6,44 +6,63 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.name_plan import Plan
 from htaf.concepts.names import read_names, write_names
+
+if TYPE_CHECKING:  # it needs pydantic, which names of attributes do without
+    from htaf.concepts.language_model import Asker
+    from htaf.concepts.name_plan import Plan
 
 SECONDS = 1.0  # between two writings
 
 
-def earlier_names(path: Path, plan: Plan, model: str, *, checked: Path | None = None) -> list[dict[str, Any]]:
+def earlier_names(path: Path, plan: Plan, asker: Asker, *, checked: Path | None = None) -> list[dict[str, Any]]:
     """What an earlier call left in the file that is to be written: the `known` of `htaf.concepts.naming`.
 
     Args:
-        path: .json, or .csv, which does not say what its names rest on: nothing is known then.
-        plan, model: of this call.
+        path: .json, or a .csv that is not there yet.
+        plan, asker: of this call.
         checked: the file whose names are checked, where that is what this call does.
     Raises:
-        ConceptError: the file holds names that this call would not make, and that would be lost; or is no such file.
+        ConceptError: the file holds names that this call would not make, and that would be lost; is a table, which does
+            not say what its names rest on; or is no such file.
     """
     if not path.exists():
         return []
-    found = read_names(path, len(plan.grouped.member))
-    whole = path.suffix.lower() == ".json"
+    if path.suffix.lower() == ".csv":
+        raise ConceptError(
+            f"{path}: expected a new .csv file, or .json to go on with, got a table that is there already"
+        )
+    found = read_names(path, len(plan.order))
     if checked is not None:
-        done = [entry for entry in found if entry.get("checked_by")]
-        others = [entry for entry in found if entry["name"] and not entry.get("checked_by")]
-        if others and path.resolve() != checked.resolve():
+        if path.resolve() != checked.resolve() and any(e["name"] and not e.get("checked_by") for e in found):
             raise ConceptError(f"{path}: expected a new file or checked names, got others: they would be lost")
-        return done
+        return [entry for entry in found if entry.get("checked_by")]
     for entry in found:
-        rests = entry.get("settings") if whole else None
+        rests = entry.get("settings")
         ours = entry["source"] == "model" and not entry.get("checked_by")
-        if not ours or (rests and rests != plan.fingerprint(plan.case(entry["concept"]), model)):
+        if not ours or (rests and rests != plan.fingerprint(plan.case(entry["concept"]), asker)):
             raise ConceptError(
                 f"{path}: expected a new file or names of the same settings, got concept {entry['concept']} named "
-                "otherwise (by hand, with another model, settings or codes): it would be lost"
+                "otherwise (by hand, with another model, server, settings, codes or version): it would be lost"
             )
-    return found if whole else []
+    return found
+
+
+def check_only(path: Path, source: str, concepts: int) -> None:
+    """See that a file which is to be written anew is not there, or holds names of one source alone.
+
+    Raises:
+        ConceptError: it holds others, which would be lost, or is no file of names.
+    """
+    for entry in read_names(path, concepts) if path.exists() else ():
+        if entry["source"] != source or entry.get("checked_by"):
+            raise ConceptError(
+                f"{path}: expected a new file or names of {source}, got concept {entry['concept']} of another source "
+                f"({entry['source']}): it would be lost"
+            )
 
 
 @contextlib.contextmanager

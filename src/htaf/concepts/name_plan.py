@@ -13,11 +13,11 @@ from jaxtyping import Float64, Int64
 
 from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.completeness import by_importance
-from htaf.concepts.counts import class_counts, proportions
+from htaf.concepts.counts import class_counts, class_sizes, shares
 from htaf.concepts.groups import Groups, groups
 from htaf.concepts.language_model import Asker, Message, ModelError, tokens_of
 from htaf.concepts.name_checks import Case, Settings, case_of
-from htaf.concepts.prompts import ChoiceReply, NameReply, SortReply, naming_prompt, sorting_prompt
+from htaf.concepts.prompts import TEMPLATES, ChoiceReply, NameReply, SortReply, naming_prompt, sorting_prompt
 
 NAME_TOKENS = 120  # of a reply, about; a choice needs fewer
 SORTED_TOKENS = 3  # of a reply, for each class
@@ -54,11 +54,14 @@ class Plan:
         grouped: the groups of all concepts.
         candidates: what names are chosen from; none: the model's own words.
         settings: of rounds and checks.
+        order: all concepts, the most important first (`htaf.concepts.completeness.by_importance`); of proportions by
+            their numbers.
     """
 
     grouped: Groups
     candidates: tuple[str, ...]
     settings: Settings
+    order: tuple[int, ...]
 
     def case(self, concept: int) -> Case:
         """The classes of a concept."""
@@ -87,52 +90,60 @@ class Plan:
         classes = [self.grouped.classes[row] for row in case.used[case.scored[order]]]
         return sorting_prompt(name.name, name.label_1, name.label_0, classes), order
 
-    def fingerprint(self, case: Case, model: str, name: Name | None = None) -> str:
-        """16 hexadecimal digits of all that an entry rests on: the same for the same questions to the same model."""
+    def fingerprint(self, case: Case, asker: Asker, name: Name | None = None) -> str:
+        """16 hexadecimal digits of all that an entry rests on: the same for the same questions to the same model of
+        the same server."""
         classes = [self.grouped.classes[row] for row in case.used]
-        rests = [asdict(self.settings), self.candidates, model, classes, case.inside.tolist(), case.concept]
-        rests += [] if name is None else [asdict(name)]
+        who = [asker.model, getattr(asker, "base_url", "")]  # files have none
+        rests = [asdict(self.settings), self.candidates, who, TEMPLATES, classes, case.inside.tolist(), case.concept]
+        rests += [] if name is None else [[name.name, name.label_1, name.label_0]]
         return hashlib.sha256(json.dumps(rests).encode()).hexdigest()[:16]
+
+    def chosen(self, only: Sequence[int] | None) -> list[int]:
+        """The concepts that are meant, once each; None: all, the most important first.
+
+        Raises:
+            ConceptError: no such concept.
+        """
+        if only is None:
+            return list(self.order)
+        if wrong := [number for number in only if not 0 <= number < len(self.order)]:
+            raise ConceptError(f"expected concepts in 0 to {len(self.order) - 1}, got {wrong[0]}")
+        return list(dict.fromkeys(only))
+
+    def to_check(self, names: Mapping[int, Mapping[str, Any]], only: Sequence[int] | None) -> list[int]:
+        """The concepts of `only`, else those named by hand, that have a name."""
+        hand = [concept for concept, entry in names.items() if entry.get("source", "hand") == "hand"]
+        wanted = self.chosen(hand if only is None else only)
+        return [concept for concept in wanted if names.get(concept, {}).get("name")]
 
 
 def plan_of(
-    concepts: Codes | np.ndarray,
+    concepts: Codes | np.ndarray | Plan,
     classes: Sequence[str] = (),
     candidates: Sequence[str] = (),
     settings: Settings | None = None,
 ) -> Plan:
-    """The groups of codes, of their training part, or of proportions [C, K].
+    """The groups of codes, of their training part, or of proportions [C, K]; a plan is given back as it is.
 
     Raises:
-        ConceptError: proportions that are none.
+        ConceptError: proportions that are none; a plan with classes, candidates or settings beside it.
     """
+    if isinstance(concepts, Plan):
+        if classes or candidates or settings is not None:
+            raise ConceptError("expected classes, candidates and settings in the plan, got some beside it")
+        return concepts
     settings = settings or Settings()
     if isinstance(concepts, Codes):
-        shares, classes = proportions(concepts.part("train")), concepts.classes
+        train, classes = concepts.part("train"), concepts.classes
+        counts, sizes = class_counts(train), class_sizes(train)
+        table, rates = shares(counts, sizes), counts.sum(1) / max(1, int(sizes.sum()))
+        order = by_importance(concepts.weight, rates).tolist()
     else:
-        shares = np.asarray(concepts, dtype=np.float64)
-    return Plan(groups(shares, settings.low, settings.high, classes=classes), tuple(candidates), settings)
-
-
-def chosen(plan: Plan, concepts: Codes | np.ndarray, only: Sequence[int] | None) -> list[int]:
-    """The concepts that are meant, once each; None: all, the most important first.
-
-    Raises:
-        ConceptError: no such concept.
-    """
-    count = len(plan.grouped.member)
-    if only is None:
-        return importance_order(concepts) if isinstance(concepts, Codes) else list(range(count))
-    if wrong := [number for number in only if not 0 <= number < count]:
-        raise ConceptError(f"expected concepts in 0 to {count - 1}, got {wrong[0]}")
-    return list(dict.fromkeys(only))
-
-
-def importance_order(codes: Codes) -> list[int]:
-    """Concept numbers, the most important first (`htaf.concepts.completeness.by_importance`)."""
-    train = codes.part("train")
-    rates = class_counts(train).sum(1) / max(1, int((train.labels >= 0).sum()))
-    return by_importance(codes.weight, rates).tolist()
+        table = np.asarray(concepts, dtype=np.float64)
+        order = range(len(table))
+    grouped = groups(table, settings.low, settings.high, classes=classes)
+    return Plan(grouped, tuple(candidates), settings, tuple(order))
 
 
 def ask_name(plan: Plan, case: Case, held: int | None, asker: Asker) -> Name:
@@ -185,7 +196,7 @@ class Estimate:
 
 
 def estimate(
-    concepts: Codes | np.ndarray,
+    concepts: Codes | np.ndarray | Plan,
     asker: Asker,
     *,
     names: Iterable[Mapping[str, Any]] | None = None,
@@ -203,15 +214,13 @@ def estimate(
         ConceptError: as these do.
     """
     plan = plan_of(concepts, classes, candidates, settings)
-    given = None if names is None else {int(entry["concept"]): Name.given(entry) for entry in names if entry["name"]}
+    given = None if names is None else {int(entry["concept"]): entry for entry in names}
     settled = {entry["concept"]: entry.get("settings") for entry in known}
     total = idle = cached = 0
     open_requests: list[tuple[int, int]] = []
-    for concept in chosen(plan, concepts, list(given) if given is not None and only is None else only):
-        if given is not None and concept not in given:
-            continue
-        case, name = plan.case(concept), None if given is None else given[concept]
-        if settled.get(concept) == plan.fingerprint(case, asker.model, name):
+    for concept in plan.chosen(only) if given is None else plan.to_check(given, only):
+        case, name = plan.case(concept), None if given is None else Name.given(given[concept])
+        if settled.get(concept) == plan.fingerprint(case, asker, name):
             continue
         total += 1
         idle += case.nameless

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
@@ -15,8 +16,8 @@ from htaf.concepts.codes import ConceptError
 from htaf.runs import to_json, write_atomic
 
 SOURCES = ("attributes", "model", "hand", "supervised")
-NUMBERS = ("held_out", "p_value", "agreement", "naming")
-COUNTS = ("group_a", "group_b", "mixed")
+NUMBERS = ("held_out", "p_value", "agreement", "naming", "own")
+COUNTS = ("group_a", "group_b", "mixed", "empty", "rounds", "scored")
 COLUMNS: list[str] = [
     "concept",
     "name",
@@ -33,16 +34,23 @@ COLUMNS: list[str] = [
     "source",
     "reason",
     "justification",
+    "checked_by",
+    "seal",
 ]
-TEXTS = ("name", "label_1", "label_0", "source", "reason", "justification")
+TEXTS = ("name", "label_1", "label_0", "source", "reason", "justification", "checked_by", "seal")
+SEALED = ("name", "label_1", "label_0")
 BY_HAND = "named by hand, not checked"
+RENAMED = "renamed since it was checked"
 _COMMON: dict[str, Any] = {
     "name": None, "label_1": None, "label_0": None, "verified": False, "reason": "", "held_out": None, "p_value": None,
     "agreement": None, "naming": None, "baseline": None, "group_a": None, "group_b": None, "mixed": None,
     "empty": None, "rounds": 0, "source": "hand", "justification": None,
 }  # fmt: skip
-_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False, "": False}
+_KINDS: dict[str, tuple[type, str]] = {"verified": (bool, "true or false"), "candidate": (bool, "true or false")}
+_KINDS |= {"negated": (bool, "true or false"), "baseline": (dict, "an object"), "rounds_detail": (list, "a list")}
+_KINDS |= dict.fromkeys((*TEXTS, "model", "settings"), (str, "text"))
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")  # what a spreadsheet would run, however often it was guarded
+_LETTERS = str.maketrans("0123456789", "ghijklmnop")
 _GUARDED = re.compile(r"'+[=+\-@\t\r]")
 
 
@@ -51,10 +59,22 @@ def valid_text(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
+def seal_of(entry: Mapping[str, Any]) -> str | None:
+    """What a checked name and its labels are known by: 12 letters of their SHA-256; None for a name without a check.
+
+    Letters alone, as spreadsheets turn digits into numbers.
+    """
+    if entry.get("held_out") is None and not entry.get("verified"):
+        return None
+    texts = json.dumps([valid_text(entry.get(key) or "") for key in SEALED])
+    return hashlib.sha256(texts.encode()).hexdigest()[:12].translate(_LETTERS)
+
+
 def write_names(names: Sequence[Mapping[str, Any]], path: str | Path) -> None:
     """Names as JSON or, for a path ending in .csv, as a table of their main columns.
 
-    In the table, texts that a spreadsheet would run as a formula get a ' in front, which `read_names` takes away.
+    Each checked name gets its `seal_of`, by which `read_names` sees whether it was renamed. In the table, texts that a
+    spreadsheet would run as a formula get a ' in front, which `read_names` takes away.
 
     Args:
         names: dicts of plain values, as `htaf.concepts.offline_names.name_concepts` gives them.
@@ -64,8 +84,9 @@ def write_names(names: Sequence[Mapping[str, Any]], path: str | Path) -> None:
         ConceptError: another ending. OSError: the file cannot be written.
     """
     path = Path(path)
+    names = [dict(entry) | {"seal": seal} if (seal := seal_of(entry)) else entry for entry in names]
     if path.suffix.lower() == ".json":
-        write_atomic(path, valid_text(to_json(list(names))))
+        write_atomic(path, valid_text(to_json(names)))
     elif path.suffix.lower() == ".csv":
         text = io.StringIO(newline="")
         table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\r\n")
@@ -92,7 +113,8 @@ def read_names(path: str | Path, concepts: int | None = None) -> list[dict[str, 
 
     Returns:
         a dict for each concept of the file, ascending. Keys that the file lacks are None, verified False; a name
-        without a source is "hand" and not verified. Concepts may be missing.
+        without a source is "hand" and not verified, and so is a checked one whose seal is not that of its texts: its
+        check is dropped. Concepts may be missing.
 
     Raises:
         ConceptError: no such file, not UTF-8, another ending, missing columns, a cell of another kind, a concept that
@@ -158,25 +180,23 @@ def _from_csv(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
             if len(cells) > len(header):
                 raise ConceptError(f"{place}: expected {len(header)} cells, got {len(cells)}")
             given = zip(header, cells, strict=False)
-            rows.append((place, {name: _cell(name, cell, place) for name, cell in given if name in COLUMNS}))
+            rows.append((place, {name: _cell(name, cell) for name, cell in given if name in COLUMNS}))
     except csv.Error as error:
         raise ConceptError(f"{path}, line {table.line_num}: expected CSV: {error}") from None
     return rows
 
 
-def _cell(name: str, cell: str, place: str) -> Any:
+def _cell(name: str, cell: str) -> Any:
     """A cell as JSON would have it."""
     if name in TEXTS:
         return (cell[1:] if _GUARDED.match(cell) else cell) or None
     plain = cell.strip()
     if name == "verified":
-        if plain.lower() not in _TRUTH:
-            raise ConceptError(f"{place}: expected true or false for verified, got {_short(plain)}")
-        return _TRUTH[plain.lower()]
+        return plain.lower() in ("true", "yes", "1")  # a word of another language is not believed
     if not plain:
         return None
     try:
-        return float(plain) if name in NUMBERS else int(plain)
+        return float(plain.replace(",", ".")) if name in NUMBERS else int(plain)
     except ValueError:
         return plain  # _entry says what was expected
 
@@ -185,31 +205,34 @@ def _entry(entry: Mapping[str, Any], place: str) -> dict[str, Any]:
     """All keys, of the right kinds."""
     read = _COMMON | {key: value for key, value in entry.items() if value is not None or key not in _COMMON}
     for key in ("concept", *COUNTS):
-        value = read[key]
+        value = read.get(key)
         if (value is not None or key == "concept") and (type(value) is not int or value < 0):
             raise ConceptError(f"{place}: expected a whole number for {key}, got {_short(value)}")
     for key in NUMBERS:
-        value = read[key]
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value)):
+        value = read.get(key)
+        if value is not None and not _is_number(value):
             raise ConceptError(f"{place}: expected a number for {key}, got {_short(value)}")
-    for key in TEXTS:
-        text = read[key]
-        if text is not None and not isinstance(text, str):
-            raise ConceptError(f"{place}: expected text for {key}, got {_short(text)}")
-        read[key] = valid_text(text) if text else _COMMON[key]
-    if not isinstance(read["verified"], bool):
-        raise ConceptError(f"{place}: expected true or false for verified, got {_short(read['verified'])}")
+    for key, (kind, said) in _KINDS.items():
+        value = read.get(key)
+        if value is not None and not isinstance(value, kind):
+            raise ConceptError(f"{place}: expected {said} for {key}, got {_short(value)}")
+        if isinstance(value, str):
+            read[key] = valid_text(value) or _COMMON.get(key)
     if read["source"] not in SOURCES:
         raise ConceptError(f"{place}: expected a source of {', '.join(SOURCES)}, got {_short(read['source'])}")
     if not entry.get("source"):
         read |= {"verified": False, "reason": BY_HAND if read["name"] else ""}
+    seal = seal_of(read)
+    if read.pop("seal", None) != seal and seal is not None:
+        kept = {key: read[key] for key in ("concept", *SEALED, "group_a", "group_b", "mixed", "empty")}
+        return _COMMON | kept | {"reason": RENAMED}
     read["verified"] = read["verified"] and read["name"] is not None
     return read
 
 
-def _finite(value: float) -> bool:
+def _is_number(value: Any) -> bool:
     try:
-        return math.isfinite(value)
+        return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
     except OverflowError:  # a whole number beyond the largest float
         return False
 

@@ -4,7 +4,8 @@ The classes of both groups (`htaf.concepts.groups`) are dealt out to a few round
 classes that the round does not hold out, and names the concept; then, in a new request, it sees that name alone and the
 classes in random order, and sorts them. Each class is judged by the round that held it out, so that a name which only
 repeats the lists it was made of scores as chance does. The score is the balanced accuracy over all classes; the same
-sortings with the groups permuted say what chance gives; and the rounds' names must sort alike.
+sortings with the groups permuted say what chance gives; the rounds' names must sort alike; and the one that is shown
+must hold by itself.
 
 `htaf.concepts.prompts` says what is asked, `name_plan` which requests there are, `name_checks` who is held out and
 whether a name holds, `language_model` who is asked.
@@ -22,18 +23,19 @@ import numpy as np
 from htaf.concepts._threads import Stopped, in_threads
 from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.language_model import Asker, MalformedReply, Unanswered
-from htaf.concepts.name_checks import Case, Settings, agreements, balanced, counts, verdict
-from htaf.concepts.name_plan import Name, Plan, ask_name, ask_sorting, chosen, plan_of
+from htaf.concepts.name_checks import Case, Settings, agreements, balanced, counts, poorly_shown, verdict
+from htaf.concepts.name_plan import Name, Plan, ask_name, ask_sorting, plan_of
 from htaf.concepts.quoting import shortened
 
 Entry = dict[str, Any]
 Save = Callable[[list[Entry]], None]
 Progress = Callable[[int, int], None]
 WAITING = "waiting for replies"
+OF_ROUNDS = ("own", "shown", "rounds_detail")  # keys of names that a model made
 
 
 def name_by_model(
-    concepts: Codes | np.ndarray,
+    concepts: Codes | np.ndarray | Plan,
     asker: Asker,
     *,
     classes: Sequence[str] = (),
@@ -48,7 +50,8 @@ def name_by_model(
     """Let a language model name concepts, and check each name.
 
     Args:
-        concepts: codes, of whose training part the groups are made, or proportions [C, K], nan for an empty class.
+        concepts: codes, of whose training part the groups are made, or proportions [C, K], nan for an empty class; or
+            the plan that `plan_of` made of them, of classes, candidates and settings.
         asker: `htaf.concepts.language_model.LanguageModel`, `Replies`, or anything that answers as they do.
         classes: K names, where `concepts` are proportions.
         candidates: what a name, or its negation, is chosen from; none: the model's own words.
@@ -64,7 +67,8 @@ def name_by_model(
         "label_0" (what images with the bit have, and without), "justification", "negated", "verified", "reason" (why
         not), "held_out" (the score), "p_value" and "baseline" (mean and 95th percentile with the groups permuted),
         "agreement" (mean kappa of the rounds' sortings), "naming" (mean balanced accuracy on the sorted classes that
-        the rounds did not hold out), "own" (that of the shown name alone on the classes held out of it), "rounds",
+        the rounds did not hold out), "own" and "shown" (those of the shown name alone on the classes held out of it,
+        and on all sorted ones; `htaf.concepts.name_checks.poorly_shown` says what they must be), "rounds",
         "rounds_detail", "scored" (classes that were sorted), "group_a", "group_b", "mixed", "empty" (numbers of
         classes), "source" ("model"), "model", "candidate" (whether chosen from a list), "settings" (a hash of what it
         rests on; None where no usable reply came, so that it is asked for again). The name shown is that of the round
@@ -74,19 +78,17 @@ def name_by_model(
             was finished has been saved.
     """
     plan = plan_of(concepts, classes, candidates, settings)
-    return _entries(
-        chosen(plan, concepts, only),
-        lambda concept, stop: _named(plan, concept, asker, stop),
-        lambda concept: plan.fingerprint(plan.case(concept), asker.model),
-        known,
-        parallel,
-        save,
-        progress,
-    )
+    found, wanted = {int(entry["concept"]): dict(entry) for entry in known}, plan.chosen(only)
+    todo = [c for c in wanted if found.get(c, {}).get("settings") != plan.fingerprint(plan.case(c), asker)]
+
+    def work(concept: int, stop: threading.Event) -> Entry:
+        return _named(plan, concept, asker, stop)
+
+    return _entries(found, todo, len(wanted), work, parallel, save, progress)
 
 
 def check_names(
-    concepts: Codes | np.ndarray,
+    concepts: Codes | np.ndarray | Plan,
     asker: Asker,
     names: Iterable[Mapping[str, Any]],
     *,
@@ -101,31 +103,42 @@ def check_names(
     """Check names that somebody gave: a language model sorts all classes of both groups by each name alone.
 
     There is one sorting and no class is held out, as nothing is known of how the name was found: the score of a name
-    that was made by looking at these very classes is too high.
+    that was made by looking at these very classes is too high. So names of a model or of attributes, whose own check
+    held classes out, keep it unless they are asked for.
 
     Args:
         names: entries with "concept" and "name", perhaps "label_1" and "label_0", as `read_names` gives them.
+        only: which concepts; default: those named by hand (source "hand", or none).
+        known: entries of an earlier call; those of the same name and settings are not asked for again, others count for
+            nothing.
         others: as in `name_by_model`.
     Returns:
         the entries, ascending, with the check's "held_out", "p_value", "baseline", "verified", "reason", the sizes of
-        the groups, "scored", "rounds" (1), "agreement" (None), "checked_by" (the model) and "settings". Name, source
-        and all else are kept; entries without a name stay as they are.
+        the groups, "scored", "rounds" (1), "checked_by" (the model) and "settings"; "agreement" and "naming" are None,
+        "own", "shown" and "rounds_detail" of an earlier check are gone. Name, source and all else are kept; entries
+        that are not checked stay as they are.
     Raises:
         ConceptError, ModelError: as `name_by_model`.
     """
     plan = plan_of(concepts, classes, (), settings)
-    given = {int(entry["concept"]): dict(entry) for entry in names}
-    wanted = chosen(plan, concepts, list(given) if only is None else only)
-    wanted = [concept for concept in wanted if given.get(concept, {}).get("name")]
-    return _entries(
-        wanted,
-        lambda concept, stop: _rechecked(plan, given[concept], asker, stop),
-        lambda concept: plan.fingerprint(plan.case(concept), asker.model, Name.given(given[concept])),
-        [*(given[concept] for concept in given if concept not in wanted), *known],
-        parallel,
-        save,
-        progress,
-    )
+    found = {int(entry["concept"]): dict(entry) for entry in names}
+    wanted = plan.to_check(found, only)
+    todo = dict.fromkeys(wanted)
+    for before in known:
+        concept = int(before["concept"])
+        given = found.get(concept, {})
+        if not (given.get("name") and before.get("name") and before.get("checked_by")):
+            continue
+        same = Name.given(before) == Name.given(given)
+        if same and before.get("settings") == plan.fingerprint(plan.case(concept), asker, Name.given(given)):
+            found[concept] = dict(before)
+            todo.pop(concept, None)
+    names_of = {concept: found[concept] for concept in todo}
+
+    def work(concept: int, stop: threading.Event) -> Entry:
+        return _rechecked(plan, names_of[concept], asker, stop)
+
+    return _entries(found, list(todo), len(wanted), work, parallel, save, progress)
 
 
 def _named(plan: Plan, concept: int, asker: Asker, stop: threading.Event) -> Entry:
@@ -134,9 +147,9 @@ def _named(plan: Plan, concept: int, asker: Asker, stop: threading.Event) -> Ent
     entry: Entry = {
         "concept": concept, **asdict(Name("", "", "")), "name": None, "label_1": None, "label_0": None,
         "justification": None, "verified": False, "reason": case.note, "held_out": None, "p_value": None,
-        "baseline": None, "agreement": None, "naming": None, "own": None, "rounds": case.rounds, "rounds_detail": [],
-        **counts(plan.grouped, concept), "scored": 0, "source": "model", "model": asker.model,
-        "candidate": bool(plan.candidates), "settings": plan.fingerprint(case, asker.model),
+        "baseline": None, "agreement": None, "naming": None, "own": None, "shown": None, "rounds": case.rounds,
+        "rounds_detail": [], **counts(plan.grouped, concept), "scored": 0, "source": "model", "model": asker.model,
+        "candidate": bool(plan.candidates), "settings": plan.fingerprint(case, asker),
     }  # fmt: skip
     if case.nameless:
         return entry
@@ -176,8 +189,12 @@ def _judged(plan: Plan, case: Case, names: Sequence[Name], sortings: Sequence[np
     best = int(np.argmax(alike.sum(1).round(12)))  # the first of those that agree most
     agreement = float(alike[np.triu_indices(len(sortings), 1)].mean())
     said = np.stack(sortings)[fold, np.arange(len(fold))]  # each class by the round that held it out
-    return _shown(names[best]) | verdict(inside, said, fold, plan.settings, case.concept, agreement) | {
-        "naming": float(np.mean([each["naming"] for each in details])), "own": details[best]["held_out"],
+    found = verdict(inside, said, fold, plan.settings, case.concept, agreement)
+    own, shown = details[best]["held_out"], balanced(inside, sortings[best])
+    if found["verified"] and (reason := poorly_shown(shown, own, plan.settings.threshold)):
+        found |= {"verified": False, "reason": reason}
+    return _shown(names[best]) | found | {
+        "naming": float(np.mean([each["naming"] for each in details])), "own": own, "shown": shown,
         "rounds_detail": details, "scored": len(inside),
     }  # fmt: skip
 
@@ -189,9 +206,10 @@ def _rechecked(plan: Plan, given: Entry, asker: Asker, stop: threading.Event) ->
     concept = int(given["concept"])
     case, name = plan.case(concept), Name.given(given)
     note = case.note if case.nameless else ""
-    entry = given | counts(plan.grouped, concept) | {
+    entry = {key: value for key, value in given.items() if key not in OF_ROUNDS} | counts(plan.grouped, concept) | {
         "verified": False, "reason": note, "held_out": None, "p_value": None, "baseline": None, "agreement": None,
-        "rounds": 1, "scored": 0, "checked_by": asker.model, "settings": plan.fingerprint(case, asker.model, name),
+        "naming": None, "rounds": 1, "scored": 0, "checked_by": asker.model,
+        "settings": plan.fingerprint(case, asker, name),
     }  # fmt: skip
     if note:
         return entry
@@ -207,27 +225,23 @@ def _rechecked(plan: Plan, given: Entry, asker: Asker, stop: threading.Event) ->
 
 
 def _entries(
-    wanted: Sequence[int],
+    found: dict[int, Entry],
+    todo: Sequence[int],
+    wanted: int,
     work: Callable[[int, threading.Event], Entry],
-    fingerprint: Callable[[int], str],
-    known: Iterable[Mapping[str, Any]],
     parallel: int,
     save: Save | None,
     progress: Progress | None,
 ) -> list[Entry]:
-    """The entries of the wanted concepts, those that are known among them, and the known ones of others."""
+    """What was found before, and what comes of that which is to be done; `wanted` counts both."""
     if parallel < 1:
         raise ConceptError(f"expected parallel >= 1, got {parallel}")
-    found = {int(entry["concept"]): dict(entry) for entry in known}
-    todo = [c for c in wanted if c not in found or found[c].get("settings") != fingerprint(c)]
-    for concept in todo:
-        found.pop(concept, None)
     if progress is not None:
-        progress(len(wanted) - len(todo), len(wanted))
-    for done, entry in enumerate(in_threads(todo, work, parallel), len(wanted) - len(todo) + 1):
+        progress(wanted - len(todo), wanted)
+    for done, entry in enumerate(in_threads(todo, work, parallel), wanted - len(todo) + 1):
         found[entry["concept"]] = entry
         if save is not None:
             save([found[concept] for concept in sorted(found)])
         if progress is not None:
-            progress(done, len(wanted))
+            progress(done, wanted)
     return [found[concept] for concept in sorted(found)]

@@ -45,6 +45,8 @@ SORTING = (
     "For each class, decide which of the two labels fits most of its images better.\n"
     'Reply with {{"label_1": [...], "label_0": [...]}}, two lists of the numbers of the classes, each number once.'
 )
+TEMPLATES = (SYSTEM, NAMING, FREELY, CHOOSING, SORTING)
+SORTED = 0.9  # of the classes, at least: what is left out says nothing of the name
 
 
 def _phrase(text: str) -> str:
@@ -85,7 +87,7 @@ class ChoiceReply(BaseModel):
 
 
 class SortReply(BaseModel):
-    """Classes by their numbers, 1 to the context's "count"; each at most once, some perhaps left out."""
+    """Classes by their numbers, 1 to the context's "count"; each at most once, a tenth left out at most."""
 
     label_1: list[int] = Field(default_factory=list)
     label_0: list[int] = Field(default_factory=list)
@@ -106,6 +108,8 @@ class SortReply(BaseModel):
         if len(set(numbers)) < len(numbers):
             twice = next(n for place, n in enumerate(numbers) if n in numbers[:place])
             raise ValueError(f"expected each number once, got {twice} twice")
+        if count is not None and len(numbers) < SORTED * count:
+            raise ValueError(f"expected all {count} classes to be sorted, got {len(numbers)}")
         return self
 
 

@@ -26,7 +26,21 @@ CBM_112 = (
     *(211, 212, 213, 218, 220, 221, 225, 235, 236, 238, 239, 240, 242, 243, 244, 249, 253, 254, 259, 260, 262, 268),
     *(274, 277, 283, 289, 292, 293, 294, 298, 299, 304, 305, 308, 309, 310, 311),
 )
-NAMES = ("cub",)
+# Strokes of handwritten digits, by eye: attribute -> the digits that most people write so
+DIGITS = {
+    "closed loop": "0689",
+    "straight vertical stroke": "149",
+    "straight strokes only": "147",
+    "horizontal stroke at the top": "57",
+    "horizontal stroke at the bottom": "2",
+    "opening to the left": "23579",
+    "opening to the right": "56",
+    "bow at the top": "02389",
+    "bow at the bottom": "03568",
+    "ends at the bottom in a point": "1479",
+    "crossing strokes": "48",
+}
+NAMES = ("cub", "digits")
 _TRUTH = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
 
 
@@ -111,11 +125,12 @@ def load(
     """The attributes of a public set, or of any table with a row for each class.
 
     "cub": 312 attributes of 200 classes, the share of annotators' votes. It is found, or downloaded, as
-    `htaf.data.images.load` does; classes that classes.txt does not name get their number, such as "051".
+    `htaf.data.images.load` does; classes that classes.txt does not name get their number, such as "051". "digits": 11
+    strokes of the ten digits, 0 and 1, bundled.
 
     Args:
-        name: "cub", in any case, or a CSV, TSV or Parquet file: first column `class`, then one column an attribute
-            with 0 and 1, true and false, or shares in [0, 1].
+        name: "cub" or "digits", in any case, or a CSV, TSV or Parquet file: first column `class`, then one column an
+            attribute with 0 and 1, true and false, or shares in [0, 1].
         data_dir: a folder with the public sets.
         download: whether to download what is found nowhere.
     Returns:
@@ -124,6 +139,9 @@ def load(
         DataError: nothing by that name, or a file that cannot be used.
     """
     given = os.fspath(name)
+    if given.lower() == "digits":
+        values = np.array([[digit in having for having in DIGITS.values()] for digit in "0123456789"], dtype=np.float32)
+        return Attributes(tuple(DIGITS), tuple("0123456789"), values)
     if given.lower() in NAMES:
         return read_cub_attributes(obtain("cub", CUB, data_dir, download))
     if not Path(given).exists():

@@ -41,14 +41,15 @@ def build_page(
     """Write the page of a network's concepts to a folder: open its index.html, from disk or from any web server.
 
     The same arguments give the same bytes. Only the proofs of fewest flips depend on the time that they may take, and a
-    folder that is written again keeps those that it has. A build that was killed leaves a page that says so; the same
-    call makes it whole.
+    folder that is written again keeps those that it has, and its thumbnails where the images cannot be had any more. A
+    build that was killed leaves a page that says so; the same call makes it whole.
 
     Args:
         codes: bits of the training images, from which rates and groups come, and of the part that is shown.
         out: a new or empty folder, or one that this function wrote: its files are replaced, others stay.
         pixels: gives the images of some ids as uint8 [n, C, H, W], C 1 or 3, for a sheet of 256 or fewer at once; None:
-            no thumbnails. Where it raises ConceptError, DataError or OSError there are none either, and a note why.
+            no thumbnails. Where it raises ConceptError, DataError or OSError there are none either, or those that the
+            folder has of the same images, and a note why.
         names: as `htaf.concepts.names.read_names` gives them; None: there are none.
         part: which images are shown and scored.
         images: how many of them at most, >= 1: see `htaf.explorer.choice.chosen_rows`. Scores are of all.
@@ -77,7 +78,7 @@ def build_page(
             raise ConceptError(f"expected finite weights and biases of the head, got {array[~np.isfinite(array)][0]}")
     by_number = None if names is None else _by_number(names, codes.concepts)
     page = page_files()
-    rows = chosen_rows(codes, part, images)
+    rows, drawn = chosen_rows(codes, part, images)
     shown = codes.take(rows) if len(rows) else codes.part(part)  # the latter says which parts there are
     found = contents.measure(codes, part)
     head: dict[str, Any] = {
@@ -96,17 +97,17 @@ def build_page(
         "scores": contents.score_objects(found),
         "histogram": contents.histogram(found),
         "per_class": contents.class_objects(codes, found),
-        "notes": [*notes, *contents.notes_of(codes, shown, found, by_number)],
+        "notes": [*notes, *contents.notes_of(codes, shown, drawn, found, by_number)],
     }
     with claimed(out):
-        flips, wrong = _former(out, head, shown) or _flips(shown, seconds, progress)
+        flips, wrong, sheets_there = _former(out, head, shown) or (*_flips(shown, seconds, progress), None)
         if len(flips) < wrong:
             head["notes"].append(f"fewest flips were looked for in {len(flips):,} of {wrong:,} misclassified images")
         (out / DATA / "page.js").unlink(missing_ok=True)  # from here on the folder holds no whole page
-        head["sprites"] = _sprites(out, shown.ids, pixels, thumbnail, progress, head["notes"])
+        head["sprites"] = _sprites(out, shown.ids, pixels, thumbnail, progress, head["notes"], sheets_there)
         values: dict[str, Any] = {
             "concepts": contents.concept_objects(codes, found, by_number or {}),
-            "arrays": packed(contents.arrays_of(shown, found)),
+            "arrays": packed(contents.arrays_of(shown, drawn, found)),
             "images": {"ids": list(shown.ids), "flips": flips},
             "page": head,
         }
@@ -137,14 +138,14 @@ def _by_number(names: Sequence[Mapping[str, Any]], concepts: int) -> dict[int, M
     for entry in names:
         number = entry["concept"]
         if not 0 <= number < concepts or number in found:
-            again = " again" if number in found else ""
-            raise ConceptError(f"expected one name for a concept in 0 to {concepts - 1}, got concept {number}{again}")
+            why = " again" if number in found else ": of another network?"
+            raise ConceptError(f"expected one name for a concept in 0 to {concepts - 1}, got concept {number}{why}")
         found[number] = entry
     return found
 
 
-def _former(out: Path, head: Mapping[str, Any], shown: Codes) -> Flips | None:
-    """The flips of the page that this folder holds, if it is of the same images."""
+def _former(out: Path, head: Mapping[str, Any], shown: Codes) -> tuple[*Flips, dict[str, Any] | None] | None:
+    """The flips and "sprites" of the page that this folder holds, if it is of the same codes, settings and images."""
     before = head_of(out)
     if before is None or any(before.get(name) != json.loads(json.dumps(head[name])) for name in ("key", "settings")):
         return None
@@ -152,9 +153,10 @@ def _former(out: Path, head: Mapping[str, Any], shown: Codes) -> Flips | None:
     try:
         images = value_of((out / DATA / "images.js").read_text("ascii"), "images")
         same = images["ids"] == value_of(script("ids", list(shown.ids)), "ids") and images["flips"].keys() <= wrong
+        whole = before["sprites"] is not None and all((out / name).is_file() for name in before["sprites"]["files"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return (images["flips"], len(wrong)) if same else None
+    return (images["flips"], len(wrong), before["sprites"] if whole else None) if same else None
 
 
 def _flips(shown: Codes, seconds: float, progress: bool) -> Flips:
@@ -164,9 +166,15 @@ def _flips(shown: Codes, seconds: float, progress: bool) -> Flips:
 
 
 def _sprites(
-    out: Path, ids: Sequence[str], pixels: Pixels | None, thumbnail: int, progress: bool, notes: list[str]
+    out: Path,
+    ids: Sequence[str],
+    pixels: Pixels | None,
+    thumbnail: int,
+    progress: bool,
+    notes: list[str],
+    there: dict[str, Any] | None,
 ) -> dict[str, Any] | None:
-    """The sheets, written one by one; None, and a note, where the images cannot be had."""
+    """The sheets, written one by one; where the images cannot be had those that are `there` or None, and a note."""
     if pixels is None:
         return None
     shape: dict[str, Any] = {}
@@ -177,8 +185,9 @@ def _sprites(
             try:
                 sheet = next(made, None)
             except (ConceptError, DataError, OSError) as error:
-                notes.append(f"no thumbnails: {error}")
-                return None
+                kept = None if files else there  # once sheets are written over, those that are there are no whole
+                notes.append(f"{'no thumbnails' if kept is None else 'thumbnails of an earlier call'}: {error}")
+                return kept
             if sheet is None:
                 return shape | {"files": files}
             form, data = sheet

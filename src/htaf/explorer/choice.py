@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 
 from htaf.concepts.codes import Codes, PartName
 from htaf.concepts.fewest_flips import Flips, fewest_flips
@@ -15,10 +15,13 @@ from htaf.concepts.fewest_flips import Flips, fewest_flips
 MOST_SECONDS = 2.0  # for the proof of a single image
 
 
-def chosen_rows(codes: Codes, part: PartName, most: int, *, seed: int = 0) -> Int64[np.ndarray, " rows"]:
-    """Rows of a part: all, or `most` of them, evenly over the classes.
+def chosen_rows(
+    codes: Codes, part: PartName, most: int, *, seed: int = 0
+) -> tuple[Int64[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
+    """Rows of a part: all, or `most` of them, half of which at least are drawn at random, evenly over the classes.
 
-    Of more images than that, those that the exact network gets wrong come first, up to half; the others fill up.
+    The random ones know nothing of what the network predicts. Then come those that the exact network gets wrong, up
+    to the other half, evenly over the classes too; further ones fill up where these are few.
 
     Args:
         codes: with the part.
@@ -26,31 +29,30 @@ def chosen_rows(codes: Codes, part: PartName, most: int, *, seed: int = 0) -> In
         seed: of the choice.
 
     Returns:
-        int64, ascending.
+        int64, ascending; and which of them were drawn at random: a function of labels, `most` and seed alone. All,
+        where all rows are chosen.
     """
     rows = codes.rows(part)
     if len(rows) <= most:
-        return rows
+        return rows, np.ones(len(rows), dtype=bool)
     labels, exact = np.asarray(codes.labels)[rows], np.asarray(codes.exact)[rows]
     wrong = (labels >= 0) & (labels != exact)
-    order = np.random.default_rng(seed).permutation(len(rows))
-    turn = _turns(labels[order], wrong[order])  # the how-manyth of its class and kind
-    first = order[np.lexsort((turn, ~wrong[order]))]  # wrong ones, each class in turn, then right ones likewise
-    kept = first[: min(int(wrong.sum()), most // 2)]
-    rest = first[int(wrong.sum()) :][: most - len(kept)]
-    more = first[len(kept) : int(wrong.sum())][: most - len(kept) - len(rest)]
-    return np.sort(rows[np.concatenate([kept, rest, more])])
+    order = _in_turn(np.random.default_rng(seed).permutation(len(rows)), labels)
+    drawn, left = np.split(order, [most - most // 2])
+    missed = _in_turn(left[wrong[left]], labels)
+    added = np.concatenate([missed, left[~wrong[left]]])[: most // 2]
+    chosen = np.sort(np.concatenate([drawn, added]))
+    return rows[chosen], np.isin(chosen, drawn)
 
 
-def _turns(labels: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-    """For each image how many before it are of the same label and kind."""
-    key = labels.astype(np.int64) * 2 + wrong
-    order = np.argsort(key, kind="stable")
-    starts = np.flatnonzero(np.r_[True, key[order][1:] != key[order][:-1]])
-    place = np.arange(len(key)) - np.repeat(starts, np.diff(np.r_[starts, len(key)]))
-    turns = np.empty(len(key), dtype=np.int64)
-    turns[order] = place
-    return turns
+def _in_turn(places: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """These places with each class in turn: the first of every class, then the second of every class, ..."""
+    of = labels[places]
+    order = np.argsort(of, kind="stable")
+    starts = np.flatnonzero(np.diff(of[order], prepend=of[order][:1] - 1))
+    turns = np.empty(len(of), dtype=np.int64)
+    turns[order] = np.arange(len(of)) - np.repeat(starts, np.diff(np.r_[starts, len(of)]))
+    return places[np.argsort(turns, kind="stable")]
 
 
 def flips_of(

@@ -13,11 +13,12 @@ from jaxtyping import Bool, Float64, Int64
 from htaf.concepts.codes import PARTS, Codes, PartName
 from htaf.concepts.completeness import by_importance
 from htaf.concepts.counts import class_counts, class_sizes, shares
+from htaf.concepts.names import seal_of
 from htaf.concepts.scores import labelled, score, specificity
 
 LOW, HIGH = 0.2, 0.8  # bounds of the groups
 NAMED = ("name", "label_1", "label_0", "justification", "verified", "reason", "held_out", "p_value", "agreement")
-NAMED += ("source", "model")
+NAMED += ("source", "model", "checked_by")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,15 +95,16 @@ def concept_objects(codes: Codes, found: Measured, names: Mapping[int, Mapping[s
                 "accuracy": None if of_each is None else of_each["accuracy"][number],
                 "balanced": None if of_each is None else of_each["balanced"][number],
                 **{key: name.get(key) for key in NAMED},
+                "seal": seal_of(name),
             }
         )
     return objects
 
 
-def arrays_of(shown: Codes, found: Measured) -> dict[str, np.ndarray]:
-    """data/arrays.js, before packing."""
+def arrays_of(shown: Codes, drawn: Bool[np.ndarray, " images"], found: Measured) -> dict[str, np.ndarray]:
+    """data/arrays.js, before packing; `drawn`: which images were drawn at random, whatever the network predicts."""
     arrays = {name: getattr(shown, name) for name in ("bits", "labels", "exact", "smooth", "weight", "bias")}
-    return arrays | {"shares": found.shares.astype(np.float32)}
+    return arrays | {"random": drawn.astype(np.uint8), "shares": found.shares.astype(np.float32)}
 
 
 def class_objects(codes: Codes, found: Measured) -> list[dict[str, Any]]:
@@ -172,15 +174,21 @@ def score_objects(found: Measured) -> list[dict[str, Any]]:
     return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
-def notes_of(codes: Codes, shown: Codes, found: Measured, names: Mapping[int, Mapping[str, Any]] | None) -> list[str]:
+def notes_of(
+    codes: Codes,
+    shown: Codes,
+    drawn: Bool[np.ndarray, " images"],
+    found: Measured,
+    names: Mapping[int, Mapping[str, Any]] | None,
+) -> list[str]:
     """What a reader should know before believing the page."""
     notes = [str(note) for note in codes.info.get("notes", ())]
     part, classes = found.part, len(codes.classes)
     whole = len(codes.rows(part))
     if len(shown) < whole:
         notes.append(
-            f"{len(shown):,} of the {whole:,} {part} images are shown, misclassified ones first (up to half), "
-            "evenly over the classes; accuracies are of all"
+            f"{len(shown):,} of the {whole:,} {part} images are shown: {int(drawn.sum()):,} drawn at random, evenly "
+            "over the classes, then misclassified ones, of which there are too many here; accuracies are of all"
         )
     unknown = whole - int(found.sizes.sum())
     if unknown:
@@ -210,6 +218,12 @@ def notes_of(codes: Codes, shown: Codes, found: Measured, names: Mapping[int, Ma
     unverified = sum(not entry.get("verified") for entry in named)
     if unverified:
         notes.append(f"{unverified:,} of {len(named):,} names are not verified: nothing has shown that they fit")
+    sorted_ = sum(bool(entry.get("verified") and entry.get("checked_by")) for entry in named)
+    if sorted_:
+        notes.append(
+            f"{sorted_:,} of {len(named):,} names were given, then verified by a model that sorted all classes by "
+            "them, none held out: a name that was made by looking at these classes scores too high"
+        )
     return notes
 
 

@@ -16,12 +16,12 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
   const data = explorer.concepts[concept]!;
   const naming = namingOf(explorer, concept, useEdits());
   const rows = useMemo(() => {
-    const order = permutation(explorer.page.images, concept);
     const on: number[] = [];
     const off: number[] = [];
-    for (const row of order) (bitOf(explorer.bits, concept, row * explorer.width) ? on : off).push(row);
+    for (const row of permutation(explorer.page.images, concept)) if (explorer.drawn[row]) (bitOf(explorer.bits, concept, row * explorer.width) ? on : off).push(row);
     return { on, off };
   }, [explorer, concept]);
+  const drawn = rows.on.length + rows.off.length;
   return (
     <>
       <nav class="beside" aria-label="Neighbouring concepts">
@@ -56,7 +56,9 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
       <section aria-labelledby="images">
         <h2 id="images">Images</h2>
         <p class="muted">
-          Drawn at random from the {plural(explorer.page.images, "image")} of this page, in an order that depends on the concept's number alone. None were picked.
+          {drawn === explorer.page.images
+            ? `Drawn at random from the ${plural(drawn, "image")} of this page. None were picked.`
+            : `Drawn at random from ${plural(drawn, "image")} that were drawn at random themselves; those that are on this page because they are misclassified are left out.`}
         </p>
         <div class="columns">
           <Drawn key={`on${concept}`} explorer={explorer} rows={rows.on} title="With the concept" label={naming.label_1} />
@@ -101,7 +103,11 @@ function Check({ explorer, concept, naming }: { explorer: Explorer; concept: num
         {naming.reason ? (
           <LongText value={naming.reason} />
         ) : state === "verified" ? (
-          "The name sorts classes that had no part in choosing it."
+          naming.checked_by ? (
+            "Sorted by the name alone, the classes are told apart. None was held out: whoever wrote the name may have seen them."
+          ) : (
+            "The name sorts classes that had no part in choosing it."
+          )
         ) : state === "unnamed" ? (
           "Nobody has named this concept."
         ) : null}
@@ -110,9 +116,16 @@ function Check({ explorer, concept, naming }: { explorer: Explorer; concept: num
         <dl class="facts">
           {naming.label_1 && <Fact label="Images with it" value={<LongText value={naming.label_1} limit={200} />} />}
           {naming.label_0 && <Fact label="Images without it" value={<LongText value={naming.label_0} limit={200} />} />}
-          {naming.held_out !== null && <Fact label="Held-out balanced accuracy" value={percent(naming.held_out, 1)} />}
+          {naming.held_out !== null && (
+            <Fact label={`${naming.checked_by ? "Balanced" : "Held-out balanced"} accuracy`} value={percent(naming.held_out, 1)} />
+          )}
           {naming.p_value !== null && <Fact label="p, against shuffled classes" value={decimal(naming.p_value, 3)} />}
-          {naming.agreement !== null && <Fact label="Repeated namings that agree" value={percent(naming.agreement)} />}
+          {naming.agreement !== null &&
+            (naming.source === "model" ? (
+              <Fact label="Agreement of the namings (kappa)" value={decimal(naming.agreement)} />
+            ) : (
+              <Fact label="Repeated namings that agree" value={percent(naming.agreement)} />
+            ))}
           {naming.source && (
             <Fact
               label="Source"
@@ -129,6 +142,7 @@ function Check({ explorer, concept, naming }: { explorer: Explorer; concept: num
               }
             />
           )}
+          {naming.checked_by && <Fact label="Checked by" value={<Text value={naming.checked_by} />} />}
         </dl>
       )}
       {naming.justification && (

@@ -2,7 +2,7 @@ import type { JSX } from "preact";
 import { useCallback, useMemo } from "preact/hooks";
 import { announce } from "../announce.ts";
 import { bitOf, flipped, nearest } from "../bits.ts";
-import { bitsOf, PARTS, type Explorer } from "../explorer.ts";
+import { bitsOf, type Explorer } from "../explorer.ts";
 import { argmax, logits, softmax } from "../head.ts";
 import { ClassName, classText, conceptText } from "../parts.tsx";
 import { Grid, imageLink, Picture, Thumb, Verdict } from "../pictures.tsx";
@@ -116,13 +116,11 @@ export function ImageView({ explorer, row }: { explorer: Explorer; row: number }
 }
 
 function Facts({ explorer, row }: { explorer: Explorer; row: number }): JSX.Element {
-  const part = explorer.parts?.[row];
   return (
     <dl class="facts">
       <Fact label="Class" value={<ClassName explorer={explorer} k={explorer.labels[row]!} limit={40} />} />
       <Fact label="Predicted, exact bits" value={<ClassName explorer={explorer} k={explorer.exact[row]!} limit={40} />} />
       {explorer.smooth[row]! >= 0 && <Fact label="Predicted, smooth" value={<ClassName explorer={explorer} k={explorer.smooth[row]!} limit={40} />} />}
-      {part !== undefined && <Fact label="Part" value={PARTS[part] ?? "unknown"} />}
     </dl>
   );
 }

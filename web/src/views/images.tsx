@@ -1,6 +1,6 @@
 import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
-import { PARTS, wrong, type Explorer } from "../explorer.ts";
+import { wrong, type Explorer } from "../explorer.ts";
 import { Choice, classText, pageOf, Pages, SearchField } from "../parts.tsx";
 import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { setQuery, useQuery } from "../route.ts";
@@ -15,25 +15,23 @@ const SHOW: [string, string][] = [
 ];
 
 export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
-  const { q = "", class: of = "", show = "", part = "", page: asked = "1" } = useQuery();
+  const { q = "", class: of = "", show = "", page: asked = "1" } = useQuery();
   const classes = useMemo(
     (): [string, string][] => [["", "all"], ...explorer.page.classes.map((_, k): [string, string] => [String(k), classText(explorer, k, 50)])],
     [explorer],
   );
   const found = useMemo(() => {
     const words = q.trim().toLowerCase();
-    const { labels, exact, smooth, ids, parts } = explorer;
+    const { labels, exact, smooth, ids } = explorer;
     return ids.flatMap((id, row) => {
       if (of !== "" && labels[row] !== Number(of)) return [];
-      if (part !== "" && parts && parts[row] !== Number(part)) return [];
       if (show === "wrong" && !wrong(explorer, row)) return [];
       if (show === "right" && (labels[row]! < 0 || wrong(explorer, row))) return [];
       if (show === "cut" && (smooth[row]! < 0 || smooth[row] === exact[row])) return [];
       return id.toLowerCase().includes(words) ? [row] : [];
     });
-  }, [explorer, q, of, show, part]);
+  }, [explorer, q, of, show]);
   const page = pageOf({ page: asked }, found.length, SIZE);
-  const several = explorer.parts && new Set(explorer.parts).size > 1;
   return (
     <>
       <header class="view-head">
@@ -42,14 +40,6 @@ export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
       <div class="tools" role="search">
         <Choice label="Class" value={of} options={classes} onChange={(value) => setQuery({ class: value, page: null })} />
         <Choice label="Show" value={show} options={SHOW} onChange={(value) => setQuery({ show: value, page: null })} />
-        {several && (
-          <Choice
-            label="Part"
-            value={part}
-            options={[["", "all"], ...PARTS.map((name, i): [string, string] => [String(i), name])]}
-            onChange={(value) => setQuery({ part: value, page: null })}
-          />
-        )}
         <SearchField label="Search" hint="id" value={q} onInput={(value) => setQuery({ q: value, page: null })} />
         <p class="found" role="status">
           {plural(found.length, "image")}

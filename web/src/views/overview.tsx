@@ -36,7 +36,8 @@ function Names({ explorer }: { explorer: Explorer }): JSX.Element {
         ))}
       </ul>
       <p class="muted">
-        A name is verified when it sorts classes that had no part in choosing it, better than chance. An unverified name may say nothing true.
+        A name is verified when it sorts classes that had no part in choosing it (names written by hand: all classes), better than chance. An
+        unverified name may say nothing true.
       </p>
     </section>
   );

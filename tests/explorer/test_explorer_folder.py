@@ -1,0 +1,153 @@
+"""The folder of a page: whole or not at all, what a former page had is kept or removed, nobody else's files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from htaf.concepts.codes import ConceptError
+from htaf.explorer import build, folder
+from htaf.explorer.build import build_page
+from made_pages import coloured, contents, made_codes, read_page
+
+pytestmark = pytest.mark.usefixtures("stand_in")
+
+
+def test_flips_of_another_head_are_found_anew(tmp_path: Path) -> None:
+    """The same images with the same bits, labels and predictions."""
+    codes = made_codes()
+    weight = codes.weight.copy()
+    weight[:, :8] *= -2
+    other = replace(codes, weight=weight)
+    found = []
+    for each in (codes, other):
+        build_page(each, tmp_path / "again")
+        found.append(read_page(tmp_path / "again")["images"])
+    build_page(other, tmp_path / "new")
+    assert found[0]["ids"] == found[1]["ids"]
+    assert found[0]["flips"].keys() == found[1]["flips"].keys()
+    assert found[0]["flips"] != found[1]["flips"] == read_page(tmp_path / "new")["images"]["flips"]
+
+
+def gone(ids: object) -> np.ndarray:
+    raise ConceptError("they are gone")
+
+
+def test_thumbnails_stay_where_images_are_gone(tmp_path: Path) -> None:
+    out = tmp_path / "p"
+    build_page(made_codes(), out, pixels=coloured)
+    before = read_page(out)["page"]["sprites"]
+    made = build_page(made_codes(), out, pixels=gone, title="other")
+    assert (made["sprites"], read_page(out)["page"]["sprites"]) == (1, before)
+    assert (out / "data" / "sprite-0000.webp").is_file()
+    assert "thumbnails of an earlier call: they are gone" in made["notes"]
+    made = build_page(made_codes(seed=1), out, pixels=gone)
+    assert (made["sprites"], read_page(out)["page"]["sprites"]) == (0, None)
+    assert not list(out.glob("data/sprite-*")), "of other images"
+    assert "no thumbnails: they are gone" in made["notes"]
+    build_page(made_codes(), out, pixels=coloured)
+    (out / "data" / "sprite-0000.webp").unlink()
+    assert build_page(made_codes(), out, pixels=gone)["sprites"] == 0
+
+
+def test_half_of_the_thumbnails_are_none(tmp_path: Path) -> None:
+    def some(ids: list[str]) -> np.ndarray:
+        return coloured(ids) if "2" in ids else gone(ids)  # of the first sheet
+
+    build_page(made_codes(2000), tmp_path / "p", pixels=coloured)
+    made = build_page(made_codes(2000), tmp_path / "p", pixels=some)
+    assert (made["sprites"], "no thumbnails: they are gone" in made["notes"]) == (0, True)
+    assert not list(tmp_path.glob("p/data/sprite-*"))
+
+
+def test_no_time_leaves_flips_to_the_page(tmp_path: Path) -> None:
+    made = build_page(made_codes(), tmp_path / "p", seconds=0)
+    assert read_page(tmp_path / "p")["images"]["flips"] == {}
+    assert any("fewest flips were looked for in 0 of " in note for note in made["notes"])
+    made = build_page(made_codes(), tmp_path / "p")  # other settings: what is there is not kept
+    assert read_page(tmp_path / "p")["images"]["flips"]
+    assert not any("fewest flips" in note for note in made["notes"])
+
+
+def test_the_same_bytes_again_and_elsewhere(tmp_path: Path) -> None:
+    for name in ("a", "b", "a"):
+        build_page(made_codes(), tmp_path / name, pixels=coloured)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+def test_what_a_former_page_had_is_removed(tmp_path: Path) -> None:
+    out = tmp_path / "p"
+    build_page(made_codes(2000), out, pixels=coloured)
+    assert len(list(out.glob("data/sprite-*"))) == 3
+    (out / "data" / ".images.js.abc123").write_text("left")
+    (out / "data" / ".sprite-0000.webp.abc123").write_text("left")
+    (out / ".index.html.abc123").write_text("left")
+    (out / "names.csv").write_text("mine")
+    build_page(made_codes(), out, pixels=coloured)
+    assert sorted(contents(out)) == sorted(
+        [
+            *(".htaf-explorer", "app.css", "app.js", "index.html", "names.csv", "data/sprite-0000.webp"),
+            *(f"data/{name}.js" for name in ("arrays", "concepts", "images", "page")),
+        ]
+    )
+    build_page(made_codes(), out)
+    assert not list(out.glob("data/sprite-*"))
+
+
+@pytest.mark.parametrize("content", ["", 'htafData("page", {"format": 2});\n', "htafData(", "[" * 10_000, "\xff"])
+def test_a_folder_of_others_is_left_alone(tmp_path: Path, content: str) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "page.js").write_text(content)
+    with pytest.raises(ConceptError, match=r"expected a new or empty folder, .* holds 'data'"):
+        build_page(made_codes(), tmp_path)
+    assert set(contents(tmp_path)) == {"data/page.js"}
+    with pytest.raises(ConceptError, match="is or lies in a file"):
+        build_page(made_codes(), tmp_path / "data" / "page.js")
+    with pytest.raises(ConceptError, match="is or lies in a file"):
+        build_page(made_codes(), tmp_path / "data" / "page.js" / "below")
+
+
+def test_a_copied_folder_without_its_mark_is_ours(tmp_path: Path) -> None:
+    build_page(made_codes(), tmp_path / "p")
+    (tmp_path / "p" / ".htaf-explorer").unlink()
+    build_page(made_codes(seed=1), tmp_path / "p")
+
+
+def test_two_processes_do_not_write_one_folder(tmp_path: Path) -> None:
+    with folder.claimed(tmp_path / "p"), pytest.raises(ConceptError, match="another process writes"):
+        build_page(made_codes(), tmp_path / "p")
+
+
+@pytest.mark.parametrize("at", ["sprite-0000.webp", "concepts.js", "images.js", "app.js", "page.js"])
+@pytest.mark.parametrize("former", [False, True])
+def test_a_build_that_was_killed_is_no_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, former: bool
+) -> None:
+    out = tmp_path / "p"
+    if former:
+        build_page(made_codes(seed=1), out, pixels=coloured)
+    write = build.write_atomic
+
+    def killed(path: Path, data: bytes | str) -> None:
+        if path.name == at:
+            raise KeyboardInterrupt
+        write(path, data)
+
+    monkeypatch.setattr(build, "write_atomic", killed)
+    with pytest.raises(KeyboardInterrupt):
+        build_page(made_codes(), out, pixels=coloured)
+    monkeypatch.setattr(build, "write_atomic", write)
+    assert not (out / "data" / "page.js").exists()
+    build_page(made_codes(), out, pixels=coloured)
+    build_page(made_codes(), tmp_path / "q", pixels=coloured)
+    assert contents(out) == contents(tmp_path / "q")
+
+
+def test_an_installation_without_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "PAGE", tmp_path / "none")
+    with pytest.raises(ConceptError, match=r"none/index\.html: the page is missing in this installation"):
+        build_page(made_codes(), tmp_path / "p")
+    assert not (tmp_path / "p").exists()
