@@ -58,6 +58,7 @@ def explore(
             raise UsageError("expected RUN: only a finished page is served without, as it is (--out DIR --serve)")
         serve_page(out, port)
         return
+    from htaf.concepts.codes import codes_key
     from htaf.concepts.names import read_names
     from htaf.explorer.build import build_page
     from htaf.explorer.contents import about_run
@@ -65,12 +66,15 @@ def explore(
     from htaf.runs import open_run
 
     check_folder(out)  # before the work
-    given = None if names is None else read_names(names)
+    given = None if names is None else read_names(names)  # a file that is none is refused before the work
     opened = of_images(open_run(run))
     found, own = _codes(opened, out, codes, part, data_dir, progress=not json)
     notes: list[str] = []
-    if names is None:
+    if names is not None:
+        given = read_names(names, codes=codes_key(found))
+    else:
         given = _supervised(opened, found, data_dir, notes)
+    preprocessor: Any = opened.preprocessor()  # one of images, as the run is
     made = build_page(
         found,
         out,
@@ -80,7 +84,7 @@ def explore(
         images=images,
         thumbnail=thumbnail,
         title=f"{opened.record['data']['name']}: concepts of {opened.path.resolve().name}",
-        about=about_run(opened.record, opened.path.resolve().name),
+        about=about_run(opened.record, opened.path.resolve().name, preprocessor.size),
         notes=notes,
         progress=not json,
     )

@@ -7,19 +7,16 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+from rich.console import Console
 from tyro.conf import OmitArgPrefixes, arg
 
-from htaf._concept_commands import CodesDir, show
+from htaf._concept_commands import CodesDir
 from htaf._console import UsageError, check_seed, err, print_json, say_notes
 from htaf._train_commands import DataDir, Json
 
-if TYPE_CHECKING:
-    from htaf.concepts.name_plan import Estimate
-
 Entry = dict[str, Any]
-FEW_CLASSES = 8  # below it permuted classes do as well too often
 
 
 def _flag(text: str, metavar: str = "", default: str = "") -> Any:
@@ -101,6 +98,9 @@ def name_command(
             for field in fields(given):
                 if getattr(given, field.name) != field.default:
                     raise UsageError(f"--{field.name.replace('_', '-')} is for --model, not for --attributes")
+        from htaf.concepts.codes import codes_key
+        from htaf.concepts.completeness import by_importance
+        from htaf.concepts.counts import class_counts, class_sizes
         from htaf.concepts.name_files import check_only
         from htaf.concepts.names import write_names
         from htaf.concepts.offline_names import name_concepts
@@ -109,13 +109,18 @@ def name_command(
 
         opened = open_codes(codes)
         if out is not None:
-            check_only(out, "attributes", opened.concepts)
+            check_only(out, "attributes", opened.concepts, codes_key(opened))
         names = name_concepts(opened, load(attributes, data_dir=data_dir), threshold=threshold, seed=seed)
         if out is not None:
-            write_names(names, out)
-        return _table(names, json)
+            write_names(names, out, codes=codes_key(opened))
+        train = opened.part("train")
+        order = by_importance(opened.weight, class_counts(train).sum(1) / max(1, int(class_sizes(train).sum())))
+        return _table(names, order.tolist(), json)
     model = model or os.environ.get("OPENAI_MODEL", "")
     if not model:
+        for flag, given in (("prompts-only", asking.prompts_only), ("replies", asking.replies)):
+            if given:
+                raise UsageError(f"--{flag} needs --model NAME too: the name that the prompts carry")
         raise UsageError("expected --attributes NAME_OR_FILE, or --model NAME (or OPENAI_MODEL), got neither")
     return _by_model(codes, model, out, threshold, seed, asking, server, data_dir, json)
 
@@ -138,6 +143,8 @@ def _by_model(
             raise UsageError(f"--{flag} is for new names, not for --check")
     if asking.prompts_only is not None and asking.prompts_only.resolve() in [file.resolve() for file in asking.replies]:
         raise UsageError(f"expected another file for --prompts-only than for --replies, got {asking.prompts_only}")
+    if asking.estimate and asking.prompts_only is not None:
+        raise UsageError("expected one of --estimate, which writes nothing, and --prompts-only, got both")
     if server.parallel < 1:
         raise UsageError(f"--parallel must be >= 1, got {server.parallel}")
     try:
@@ -148,15 +155,18 @@ def _by_model(
     except ModuleNotFoundError as error:
         raise UsageError(f"--model needs {error.name}: pip install 'htaf[names]'") from None
     from htaf.concepts.candidate_lists import read_candidates
+    from htaf.concepts.codes import codes_key
+    from htaf.concepts.name_words import needed_notes, needed_words, seen_replies
     from htaf.concepts.names import read_names
     from htaf.concepts.store import open_codes
 
     opened = open_codes(codes)
+    key = codes_key(opened)
     settings = Settings(rounds=asking.rounds, threshold=threshold, most=asking.most, seed=seed)
     options: dict[str, Any] = {}
     candidates: tuple[str, ...] = ()
     if asking.check is not None:
-        options["names"] = read_names(asking.check, opened.concepts)
+        options["names"] = read_names(asking.check, opened.concepts, codes=key)
     elif asking.candidates is not None:
         listed = read_candidates(asking.candidates, data_dir=data_dir)
         say_notes(listed.notes)
@@ -165,18 +175,23 @@ def _by_model(
     if asking.concept or asking.top is not None:
         options["only"] = asking.concept or plan.order[: asking.top]
     with _asker(model, asking, server) as asker:
-        options["known"] = known = [] if out is None else earlier_names(out, plan, asker, checked=asking.check)
+        options["known"] = known = (
+            [] if out is None else earlier_names(out, plan, asker, checked=asking.check, codes=key)
+        )
         if server.refresh:  # they stay in the file until they are named anew
             anew = set(plan.chosen(options.get("only")))
             options["known"] = [e | {"settings": None} if e["concept"] in anew else e for e in known]
         needed = estimate(plan, asker, **options)
         if asking.estimate:
-            return print_json(asdict(needed)) if json else print(_said(needed))
-        err.print(_said(needed), markup=False)
+            say_notes(needed_notes(needed))
+            return print_json(asdict(needed)) if json else print(needed_words(needed))
+        err.print(needed_words(needed), markup=False)
+        say_notes(needed_notes(needed))
+        read = asker.usage.cached if hasattr(asker, "usage") else 0
         work = name_by_model if asking.check is None else check_names
         done = [0, 0]
         try:
-            with kept_names(out) as save, _bar(done, not json) as progress:
+            with kept_names(out, key) as save, _bar(done, not json) as progress:
                 names = work(plan, asker, parallel=server.parallel, save=save, progress=progress, **options)
                 save(names)
         except BaseException:  # Ctrl-C too
@@ -185,8 +200,14 @@ def _by_model(
             say_notes([f"{done[0]} of {done[1]} names are finished{where}; the same command{again} goes on from there"])
             raise
         finally:
-            say_notes(_closing(asker, asking))
-    return _table(names, json)
+            say_notes(_closing(asker, asking, read))
+
+        def looked() -> None:
+            for only in (None, options.get("only")):
+                estimate(plan, asker, names=options.get("names"), only=only)
+
+        say_notes(seen_replies(asker, names, looked))
+    return _table(names, plan.order, json)
 
 
 @contextlib.contextmanager
@@ -235,19 +256,8 @@ def _bar(done: list[int], shown: bool) -> Iterator[Callable[[int, int], None]]:
         yield advance
 
 
-def _said(needed: Estimate) -> str:
-    """An estimate in words."""
-    idle = f" ({needed.idle} with nothing to ask)" if needed.idle else ""
-    text = f"{needed.concepts} names to find or check{idle}: {needed.calls:,} requests"
-    if needed.cached:
-        text += f", {needed.cached:,} of them answered before"
-    if needed.calls > needed.cached:
-        text += f", about {needed.prompt_tokens:,} tokens to send and {needed.reply_tokens:,} to receive"
-    return text
-
-
-def _closing(asker: Any, asking: Asking) -> list[str]:
-    """What was used, or what still waits."""
+def _closing(asker: Any, asking: Asking, read: int) -> list[str]:
+    """What was used, or what still waits; so many replies were read for the estimate alone."""
     if not hasattr(asker, "usage"):  # files of replies
         waiting, notes = asker.waiting, list(asker.problems)
         if asking.prompts_only is not None:
@@ -259,34 +269,21 @@ def _closing(asker: Any, asking: Asking) -> list[str]:
         return notes
     used = asker.usage
     about = "about " if used.estimated else ""
-    text = f"{used.calls:,} requests sent, {about}{used.tokens:,} tokens; {used.cached:,} replies were kept from before"
+    text = f"{used.calls:,} requests sent, {about}{used.tokens:,} tokens; {used.cached - read:,} kept from before"
     more = [f"{count:,} {what}" for count, what in ((used.retried, "retried"), (used.malformed, "unusable")) if count]
     return [*asker.notes, "; ".join([text, *more])]
 
 
-def _table(names: Sequence[Entry], json: bool) -> None:
+def _table(names: Sequence[Entry], order: Sequence[int], json: bool) -> None:
     """The names and their checks on the output."""
+    from htaf.concepts.name_words import check_notes, name_lines
+
+    say_notes(check_notes(names))
     if json:
         return print_json(names)
-    from htaf.concepts.quoting import visible
-
-    verified = sum(entry["verified"] for entry in names)
-    rows = [
-        (
-            entry["concept"],
-            None if entry["name"] is None else visible(entry["name"]),
-            "yes" if entry["verified"] else "no",
-            entry["held_out"],
-            entry["p_value"],
-            "/".join("-" if entry[key] is None else str(entry[key]) for key in ("group_a", "group_b", "mixed")),
-            visible(entry["reason"] or ""),
-        )
-        for entry in names
-    ]
     if any(entry.get("checked_by") for entry in names):
         say_notes(["names that were given (--check) were sorted on all classes, none held out"])
-    title = f"{verified} of {len(names)} names verified"
-    largest = max(((entry["group_a"] or 0) + (entry["group_b"] or 0) for entry in names), default=0)
-    if not verified and largest < FEW_CLASSES:
-        say_notes([f"with {largest} classes in the groups chance does as well: names want {FEW_CLASSES} or more"])
-    return show(title, ("concept", "name", "verified", "held out", "p", "classes A/B/mixed", "why not"), rows)
+    print(f"{sum(entry['verified'] for entry in names)} of {len(names)} names verified")
+    for line in name_lines(names, order, Console().width):
+        print(line)
+    return None

@@ -12,6 +12,7 @@ import torch
 from matplotlib.figure import Figure
 
 from htaf.activations import Heaviside
+from htaf.concepts.codes import codes_key
 from htaf.concepts.completeness import by_importance
 from htaf.concepts.counts import proportions
 from htaf.concepts.extract import extract
@@ -91,14 +92,14 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
         most, few = ([name for name, _ in sides[group]] for group in "AB")
         strongest.append({"concept": concept, "most": most, "few": few, "picture": str(file)})
     names = name_concepts(codes, load_attributes("digits"))
-    write_names(names, out / "names.json")
+    write_names(names, out / "names.json", codes=codes_key(codes))
     page = build_page(
         codes,
         out / "explorer",
         names=names,
         pixels=lambda ids: pixels_of(images, ids).numpy(),
         title="Handwritten digits: concepts of an image model",
-        about=about_run(run.record, run.path.name),
+        about=about_run(run.record, run.path.name, images.train.size),
         progress=progress,
     )
     accuracy, concept = scores["accuracy"]["test"], scores["concept_accuracy"]

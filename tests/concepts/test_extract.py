@@ -116,6 +116,9 @@ def test_images_in_files_are_read_by_batches_and_named(run: runs.Run, images: Im
     np.testing.assert_array_equal(in_files.bits, in_memory.bits)
     np.testing.assert_array_equal(both.bits, in_memory.bits)
     assert list(in_files.ids) == [*names, *names]
+    assert list(in_memory.ids[:2]) == ["train/0", "train/1"]
+    kept = part.in_memory()
+    assert list(extract(run, as_images("mine", images.classes, kept, kept, []), tmp_path / "d").ids) == [*names, *names]
 
 
 @torch.no_grad()

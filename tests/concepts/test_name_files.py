@@ -47,6 +47,21 @@ def test_names_of_the_same_settings_are_known(tmp_path: Path) -> None:
     assert without_seal(earlier_names(path, plan(), MODEL)) == waiting
 
 
+def test_names_of_other_codes_are_not_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "names.json"
+    with kept_names(path, "aaaaaaaaaaaa") as keep:
+        keep(named()[:1])
+        keep(named())  # at the end, after the first writing
+    assert [entry["codes"] for entry in json.loads(path.read_text())] == ["aaaaaaaaaaaa"] * 2
+    assert without_seal(earlier_names(path, plan(), MODEL, codes="aaaaaaaaaaaa")) == named()
+    for read in (
+        lambda: earlier_names(path, plan(), MODEL, codes="bbbbbbbbbbbb"),
+        lambda: check_only(path, "model", 99, "bbbbbbbbbbbb"),
+    ):
+        with pytest.raises(ConceptError, match=r"those of another network \(aaaaaaaaaaaa\)"):
+            read()
+
+
 @pytest.mark.parametrize(
     "how", ["settings", "model", "server", "prompts", "hand", "attributes", "checked", "edited", "classes"]
 )

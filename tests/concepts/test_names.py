@@ -4,15 +4,19 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htaf.concepts.codes import ConceptError
+from htaf.concepts.codes import ConceptError, codes_key
+from htaf.concepts.edit_head import edited
 from htaf.concepts.names import COLUMNS, RENAMED, TEXTS, read_names, seal_of, write_names
+from made_pages import made_codes
 
 HOSTILE = ("=1+1", "'=1+1", "''=x", "+x", "-x", "@x", "\tx", "\rx", "'tis", "'", 'a"b,c;d', "a\r\nb\nc\rd", "\u202eabc")
 texts = st.none() | st.text(min_size=1, max_size=20) | st.sampled_from(HOSTILE)
@@ -37,7 +41,7 @@ def entries(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 def seen(names: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: entry[key] for key in COLUMNS if key != "seal"} for entry in names]
+    return [{key: entry[key] for key in COLUMNS if key not in ("codes", "seal")} for entry in names]
 
 
 @settings(deadline=None, max_examples=60)  # each writes files
@@ -103,6 +107,33 @@ def test_a_check_needs_its_seal(tmp_path: Path) -> None:
     assert re.fullmatch("[a-p]{12}", kept["seal"])
     assert seal_of(entry) == seal_of(entry | {"label_1": ""}) == kept["seal"] != seal_of(entry | {"label_1": "y"})
     assert seal_of({"concept": 0, "name": "x"}) is None
+
+
+@pytest.mark.parametrize("file", ["n.json", "n.csv"])
+def test_names_of_another_network_are_refused(tmp_path: Path, file: str) -> None:
+    ours, theirs = (codes_key(made_codes(seed=seed)) for seed in (0, 1))
+    entry = {"concept": 0, "name": "x", "verified": True, "held_out": 0.9, "source": "model"}
+    write_names([entry], tmp_path / file, codes=theirs)
+    with pytest.raises(ConceptError, match=f"names of this network's concepts .{ours}., got .* .{theirs}.: "):
+        read_names(tmp_path / file, 4, codes=ours)
+    for same in (theirs, None):
+        (found,) = read_names(tmp_path / file, codes=same)
+        assert found["verified"]
+        assert "codes" not in found
+    write_names([entry], tmp_path / file)  # as by hand: it does not say
+    assert read_names(tmp_path / file, codes=ours)[0]["name"] == "x"
+
+
+def test_codes_are_known_by_their_network() -> None:
+    """Other images, another split or an edited head change no concept; another training or other thresholds do."""
+    codes = made_codes()
+    key = codes_key(codes)
+    assert re.fullmatch("[a-p]{12}", key)
+    assert codes_key(codes.part("test")) == codes_key(edited(codes, [(0, 3)])) == key
+    binarised = [replace(codes, info={"settings": {"thresholds": text}}) for text in ("a", "b")]
+    blank = [replace(one, bias=np.zeros_like(one.bias)) for one in (codes, made_codes(seed=1))]
+    others = [made_codes(seed=1), made_codes(concepts=20), made_codes(names=tuple("abcde")), *binarised, *blank]
+    assert len({key, *map(codes_key, others)}) == 8
 
 
 @pytest.mark.parametrize("cell", HOSTILE)

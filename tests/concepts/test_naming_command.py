@@ -14,7 +14,7 @@ import openai
 import pytest
 from scripted_server import Answer, ScriptedServer
 
-from htaf.concepts.codes import codes_of
+from htaf.concepts.codes import codes_key, codes_of
 from htaf.concepts.store import open_codes
 from htaf.concepts.writing import Contents, writing
 from htaf.data.attributes import Attributes
@@ -97,6 +97,7 @@ def test_names_from_a_table(htaf, codes: Path, tmp_path: Path) -> None:
     assert code == 0, err
     assert [entry["name"] for entry in json.loads(out)][1:] == ["a1", "a2", "a3"]
     assert len((tmp_path / "names.csv").read_text().splitlines()) == 5
+    assert (tmp_path / "names.csv").read_text().count(codes_key(open_codes(codes))) == 4
     code, out, err = htaf(*words)
     assert code == 0, err
     assert "3 of 4 names verified" in out
@@ -113,6 +114,21 @@ def test_names_from_a_table(htaf, codes: Path, tmp_path: Path) -> None:
     assert ".json or .csv" in one_line(err)
 
 
+def test_names_of_another_network_are_neither_checked_nor_written_over(htaf, codes: Path, tmp_path: Path) -> None:
+    entry = {"concept": 0, "name": "its", "source": "attributes", "codes": "abcdefghijkl"}
+    (tmp_path / "n.json").write_text(json.dumps([entry]))
+    model = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1")
+    for more in (
+        ("--attributes", "digits", "--out", tmp_path / "n.json"),
+        (*model, "--out", tmp_path / "n.json"),
+        (*model, "--check", tmp_path / "n.json"),
+    ):
+        code, out, err = htaf("concepts", "name", codes, *more)
+        assert (code, out) == (1, "")
+        assert "got those of another network (abcdefghijkl)" in one_line(err)
+    assert json.loads((tmp_path / "n.json").read_text()) == [entry]
+
+
 def test_names_from_a_server(htaf, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "key").write_text(KEY + "\n")
     with served() as server:
@@ -126,7 +142,8 @@ def test_names_from_a_server(htaf, codes: Path, tmp_path: Path, monkeypatch: pyt
         found = json.loads(out)
         assert [(each["name"], each["verified"]) for each in found] == [(" ".join(n.split()), True) for n in NAMES]
         written = json.loads((tmp_path / "n.json").read_text())
-        assert [{key: entry[key] for key in entry if key != "seal"} for entry in written] == found
+        assert [{key: entry[key] for key in entry if key not in ("codes", "seal")} for entry in written] == found
+        assert {entry["codes"] for entry in written} == {codes_key(open_codes(codes))}
         assert {each["authorization"] for each in server.headers} == {f"Bearer {KEY}"}
         assert "24 requests sent, 240 tokens" in err
         everywhere = [out, err, *(file.read_text() for file in tmp_path.rglob("*") if file.is_file())]
@@ -135,7 +152,7 @@ def test_names_from_a_server(htaf, codes: Path, tmp_path: Path, monkeypatch: pyt
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         code, out, err = htaf("concepts", "name", codes, "--out", tmp_path / "n.csv")  # the cache has it all
         assert code == 0, err
-        assert "24 requests, 24 of them answered before" in err
+        assert "24 requests, 24 of them kept from before" in err
         assert "4 of 4 names verified" in out
         assert len(server.requests) == 24
         assert "\x1b" not in out + err
@@ -260,6 +277,82 @@ def test_prompts_and_replies_in_files(htaf, codes: Path, tmp_path: Path) -> None
     assert "12 prompts have no reply: --prompts-only FILE writes them" in err
 
 
+def test_replies_that_fit_no_prompt_are_told(htaf, codes: Path, tmp_path: Path) -> None:
+    prompts, replies, out = tmp_path / "p.jsonl", tmp_path / "r.jsonl", tmp_path / "n.json"
+    words = ("concepts", "name", codes, "--model", MODEL.model)
+    assert htaf(*words, "--prompts-only", prompts)[0] == 0
+    assert replied(prompts, replies) == 12
+    with replies.open("a") as file:
+        file.write('{"custom_id": "x", "reply": "{}"}\n{"custom_id": "y", "reply": "{}"}\n')
+    code, printed, err = htaf(*words, "--replies", replies)
+    assert code == 0, err
+    assert f"note: 2 replies in {replies} fit no prompt here: another model or other settings?" in err
+    assert printed.count("  waits  ") == 4
+    code, _, err = htaf(*words, "--replies", replies, "--top", 1)  # those of other concepts fit
+    assert f"note: 2 replies in {replies} fit no prompt here" in err
+    for more in (("--seed", 1), ("--model", "another")):
+        code, printed, err = htaf(*words, "--replies", replies, *more, "--prompts-only", prompts)
+        assert (code, printed) == (1, "")
+        assert f"{replies}: none of 14 replies fits a prompt here: another model" in one_line(err)
+        assert "12 prompts wait, written to" in err
+    replies.write_text("nonsense\n")
+    code, printed, err = htaf(*words, "--replies", replies, "--out", out)
+    assert (code, printed) == (1, "")
+    assert f"{replies}: expected replies, got none that can be read" in one_line(err)
+    assert f"note: {replies}:1: expected a line of JSON" in err
+    assert len(json.loads(out.read_text())) == 4
+
+
+def test_finished_names_know_their_replies(htaf, codes: Path, tmp_path: Path) -> None:
+    prompts, files, out = tmp_path / "p.jsonl", [tmp_path / "1.jsonl", tmp_path / "2.jsonl"], tmp_path / "n.json"
+    words = ("concepts", "name", codes, "--model", MODEL.model, "--out", out)
+    for number, file in enumerate(files):
+        assert htaf(*words, "--prompts-only", prompts, *(("--replies", *files[:number]) if number else ()))[0] == 0
+        replied(prompts, file)
+    for _ in range(2):
+        code, printed, err = htaf(*words, "--replies", *files)
+        assert code == 0, err
+        assert "4 of 4 names verified" in printed
+        assert "fit no prompt" not in err
+
+
+def test_a_model_that_never_answers_in_the_form(htaf, codes: Path, tmp_path: Path) -> None:
+    prompts, replies, out = tmp_path / "p.jsonl", tmp_path / "r.jsonl", tmp_path / "n.json"
+    words = ("concepts", "name", codes, "--model", MODEL.model, "--out", out)
+    message = "this model does not answer in the form that is asked for (no usable reply"
+    with ScriptedServer(lambda body: Answer(text="I would rather not.")) as server:
+        code, printed, err = htaf(*words, "--base-url", server.base_url)
+    assert (code, printed) == (1, "")
+    assert message in one_line(err)
+    assert [entry["name"] for entry in json.loads(out.read_text())] == [None] * 4
+    assert htaf(*words, "--prompts-only", prompts)[0] == 0
+    replied(prompts, replies)
+    lines = [json.loads(line) for line in replies.read_text().splitlines()]
+    replies.write_text("".join(json.dumps(line | {"reply": "no"}) + "\n" for line in lines))
+    code, printed, err = htaf(*words, "--replies", replies)
+    assert (code, printed) == (1, "")
+    assert message in one_line(err)
+    replies.write_text(
+        "".join(json.dumps(line | ({"reply": "no"} if n else {})) + "\n" for n, line in enumerate(lines))
+    )
+    code, _, err = htaf(*words, "--replies", replies)  # one can be used
+    assert code == 0, err
+
+
+def test_what_is_kept_is_counted_alike_before_and_after(htaf, codes: Path) -> None:
+    with served() as server:
+        words = ("concepts", "name", codes, "--model", MODEL.model, "--base-url", server.base_url)
+        assert htaf(*words, "--concept", 1)[0] == 0
+        code, printed, err = htaf(*words)
+    assert code == 0, err
+    assert "24 requests, 6 of them kept from before" in err
+    assert "18 requests sent, 180 tokens; 6 kept from before" in err
+    assert "note: 4 names were checked, each at p <= 0.05: chance alone may pass about 0.2 of them" in err
+    lines = printed.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[2:]] == ["2", "3", "1", "0"]  # the most important first
+
+
 def test_names_of_a_file_are_checked(htaf, codes: Path, tmp_path: Path) -> None:
     own, checked = tmp_path / "own.csv", tmp_path / "checked.json"
     own.write_text("concept,name\n1,a1\n2,a3\n3,\n")
@@ -305,6 +398,9 @@ def test_names_of_a_file_are_checked(htaf, codes: Path, tmp_path: Path) -> None:
         (("--attributes", "birds"), 1, "'birds': expected"),
         (("--attributes", "cub", "--top", "3"), 2, "--top is for --model, not for --attributes"),
         (("--attributes", "cub", "--base-url", "x"), 2, "--base-url is for --model, not for --attributes"),
+        (("--prompts-only", "p.jsonl"), 2, "--prompts-only needs --model NAME too"),
+        (("--replies", "r.jsonl"), 2, "--replies needs --model NAME too"),
+        (("--model", "m", "--estimate", "--prompts-only", "p.jsonl"), 2, "--estimate, which writes nothing"),
         (("--model", "m", "--seed", "-1"), 2, "--seed must be >= 0"),
         (("--model", "m", "--out", "names.txt"), 2, "--out must end in .json or .csv"),
         (("--model", "m", "--top", "0"), 2, "expected --top >= 1, without --concept"),

@@ -131,7 +131,7 @@ def test_images_of_several_sizes_are_brought_to_one(tmp_path: Path, size: int | 
     assert images.train.batch(torch.tensor([2, 0])).shape == (2, 3, expected, expected)
     assert isinstance(images.train, MemoryPart if expected <= 64 else FilePart)
     assert (
-        f"images of 20 x 16 to 90 x 30 pixels (width x height) resized and cropped to {expected} x {expected}"
+        f"images of 20 to 90 pixels wide and 16 to 30 high: resized and cropped to {expected} x {expected}"
         in images.notes
     )
 

@@ -17,6 +17,8 @@ import pytest
 from PIL import Image
 
 from htaf import runs
+from htaf.concepts.codes import codes_key
+from htaf.concepts.names import write_names
 from htaf.concepts.store import open_codes
 from htaf.data.attributes import load as load_attributes
 from htaf.data.images import load
@@ -85,6 +87,7 @@ def test_a_run_becomes_a_page(htaf, folder: Path, tmp_path: Path) -> None:
     about = dict(head["about"])
     assert (about["Run"], about["Data"], about["Seed"]) == ("run", "digits", "0")
     assert about["Method"] == "htaf (alpha0 2, alpha1 11)"
+    assert about["Images as the network sees them"] == "8 x 8 pixels"
     assert about["Network"] == "wide_resnet (depth 10, width 1)"
     assert not any("/" in value for value in about.values())
     assert head["sprites"]["files"] == ["data/sprite-0000.webp", "data/sprite-0001.webp"]
@@ -107,6 +110,21 @@ def test_codes_names_part_and_number(htaf, folder: Path, codes: Path, tmp_path: 
     assert (found["page"]["part"], found["page"]["images"]) == ("validation", 50)
     assert (found["concepts"][3]["name"], found["concepts"][3]["source"]) == ("[red]stroke", "hand")
     assert not (tmp_path / "p-codes").exists()
+
+
+def test_names_of_another_run_are_refused(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
+    own, other = tmp_path / "own.json", tmp_path / "other.csv"
+    write_names([{"concept": 3, "name": "x"}], own, codes=codes_key(open_codes(codes)))
+    write_names([{"concept": 3, "name": "x"}], other, codes="abcdefghijkl")
+    words = ("explore", folder / "run", "--codes", codes, "--out", tmp_path / "p", "--names")
+    code, _, err = htaf(*words, other)
+    assert code == 1
+    assert "got those of another network (abcdefghijkl)" in one_line(err)
+    assert not (tmp_path / "p").exists()
+    code, out, err = htaf(*words, own)
+    assert code == 0, err
+    assert "(1 named" in out
+    assert read_page(tmp_path / "p")["page"]["codes"] == codes_key(open_codes(codes))
 
 
 def test_a_plain_network_by_its_binarised_codes(htaf, folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -253,11 +254,40 @@ def test_a_network_that_knows_nothing_is_said_to(tmp_path: Path) -> None:
     parts = (np.arange(400) % 2 * 2).astype(np.uint8)
     codes = small(rng.integers(0, 2, (400, 8)), rng.integers(0, 4, 400).tolist(), 4, parts=parts)
     made = build_page(codes, tmp_path / "p", seconds=0)
-    assert any("is no better than always saying the most frequent class" in note for note in made["notes"])
+    assert any("names of such a model's concepts are worth little" in note for note in made["notes"])
     constant = codes_of(np.ones((40, 3)), [0, 0, 0, 1] * 10, np.zeros((2, 3)), np.array([1, 0]), parts=parts[:40])
     made = build_page(constant, tmp_path / "c", seconds=0)
-    assert any(note.startswith("accuracy 50.0% is no better than") for note in made["notes"])
-    assert not any("no better than" in note for note in build_page(made_codes(600), tmp_path / "q")["notes"])
+    assert any(
+        note.startswith("the network is right for 50.0% of images (always the most frequent class: 50.0%)")
+        for note in made["notes"]
+    )
+    (accuracy,) = (one for one in read_page(tmp_path / "c")["page"]["scores"] if one["key"] == "exact")
+    assert accuracy["help"].endswith("A guess finds 50.0%, always the most frequent class 50.0%.")
+    assert not any("worth little" in note for note in build_page(made_codes(600), tmp_path / "q")["notes"])
+
+
+@pytest.mark.parametrize(("right", "said"), [(0.55, True), (0.75, False)])
+def test_what_is_little_depends_on_chance(tmp_path: Path, right: float, said: bool) -> None:
+    """Of two equal classes 75% is something, though no one is right twice as often as chance."""
+    labels = np.arange(400) // 2 % 2
+    bits = np.where(np.arange(400) // 4 % 100 < 100 * right, labels, 1 - labels)[:, None]
+    parts = (np.arange(400) % 2 * 2).astype(np.uint8)
+    codes = codes_of(bits, labels.tolist(), np.array([[0.0], [1.0]]), np.array([0.5, 0.0]), parts=parts)
+    made = build_page(codes, tmp_path / "p", seconds=0)
+    assert any("worth little" in note for note in made["notes"]) is said
+
+
+def test_the_most_frequent_mistakes(tmp_path: Path) -> None:
+    codes = made_codes(3000, classes=8)
+    build_page(codes, tmp_path / "p", images=50, seconds=0)
+    found = read_page(tmp_path / "p")["page"]["confusions"]
+    test = codes.part("test")
+    pairs = Counter((a, b) for a, b in zip(test.labels.tolist(), test.exact.tolist(), strict=True) if -1 != a != b)
+    assert len(found) == 20
+    assert [count for *_, count in found] == sorted(pairs.values(), reverse=True)[:20]
+    assert all(pairs[true, said] == count for true, said, count in found)
+    build_page(replace(codes, exact=codes.labels), tmp_path / "q", seconds=0)
+    assert read_page(tmp_path / "q")["page"]["confusions"] == []
 
 
 def test_5000_classes_most_without_images(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_opens_from_disk_and_from_a_server(how: str, site: Site, visit: Open, se
     for room, head in [("Concepts", "Concepts"), ("Classes", "Classes"), ("Images", "Images"), ("Overview", "Trees")]:
         page.click(f"header nav >> text={room}")
         until(page, "head => document.querySelector('h1').textContent === head", head)
-        assert page.evaluate("document.activeElement.tagName") == "H1"
+        until(page, "() => document.activeElement.tagName === 'H1'")
     page.click("header nav >> text=Images")
     until(page, "() => [...document.querySelectorAll('.thumb img')].some(img => img.complete && img.naturalWidth)")
 
@@ -230,6 +230,49 @@ def test_a_concept_shows_no_image_that_was_picked(site: Site, visit: Open, tmp_p
     shown = {links.nth(i).get_attribute("href")[len("#/image/") :] for i in range(links.count())}
     assert shown == {name for name, drawn in zip(arrays["ids"], arrays["drawn"], strict=True) if drawn}
     assert "left out" in page.inner_text("section[aria-labelledby=images]")
+
+
+def test_what_bits_add_sums_to_the_logit_and_to_the_lead(site: Site, visit: Open) -> None:
+    tab, shown = visit(site), site.shown
+    logits = shown.logits()[4]
+    for address, name, expected in [
+        ("#/image/{}?class=2", "Logit", logits[2]),
+        ("#/image/{}?class=2&than=1&flip=0", "Lead", None),
+    ]:
+        page = tab.go(address.format(quote(shown.ids[4], safe="")))
+        rows = page.locator("table.bits tbody tr")
+        added = [rows.nth(i).locator("td .value").first.inner_text() for i in range(rows.count())]
+        total = (
+            page.locator("table.bits tfoot tr", has=page.locator("th", has_text=name)).locator("td.num").inner_text()
+        )
+        bias = (
+            page.locator("table.bits tfoot tr", has=page.locator("th", has_text="Bias")).locator("td.num").inner_text()
+        )
+        found = [float(text.replace("\u2212", "-")) for text in (*added, bias)]
+        assert rows.count() == shown.concepts
+        if expected is None:
+            flips = shown.unpack(np.array([4]))[0].astype(float)
+            flips[0] = 1 - flips[0]
+            after = shown.weight @ flips + shown.bias
+            expected = after[2] - after[1]
+        assert float(total.replace("\u2212", "-")) == pytest.approx(expected, abs=0.006)
+        assert sum(found) == pytest.approx(expected, abs=0.005 * len(found))
+
+
+def test_mistakes_lead_to_their_images(site: Site, visit: Open) -> None:
+    tab, shown = visit(site), site.shown
+    page = tab.go("#/")
+    first = page.locator("section[aria-labelledby=mistakes] li").first
+    count = int(first.locator("a.value").inner_text().split()[0])
+    first.locator("a.value").click()
+    until(page, "count => document.querySelectorAll('.thumb').length === count", count)
+    assert count <= int(((shown.labels >= 0) & (shown.labels != shown.exact)).sum())
+
+
+def test_an_unverified_name_says_so_wherever_it_stands(site: Site, visit: Open) -> None:
+    page = visit(site).go(f"#/image/{quote(site.shown.ids[0], safe='')}")
+    assert "unverified" in page.locator("tr[data-concept='4'] .concept-name").inner_text()
+    assert "unverified" not in page.locator("tr[data-concept='3'] .concept-name").inner_text()
 
 
 def test_images_are_filtered_by_class_and_verdict(site: Site, visit: Open) -> None:

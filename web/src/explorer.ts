@@ -27,7 +27,7 @@ export function open(found: Record<string, unknown>): Explorer {
   if (page.format !== FORMAT) {
     throw new DataError(`expected data of format ${FORMAT}, got ${page.format}: written by another version of htaf`);
   }
-  for (const key of ["about", "classes", "scores", "per_class", "notes"] as const) list(page[key], `${key} in data/page.js`);
+  for (const key of ["about", "classes", "scores", "per_class", "notes", "confusions"] as const) list(page[key], `${key} in data/page.js`);
   for (const key of ["groups", "parts", "histogram"] as const) object(page[key], `${key} in data/page.js`);
   const concepts = list(found.concepts, "data/concepts.js", page.concepts) as ConceptData[];
   const arrays = object(found.arrays, "data/arrays.js") as Record<string, ArrayData>;

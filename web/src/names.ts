@@ -28,7 +28,7 @@ export interface Naming extends Words {
 
 export const BY_HAND = "named by hand, not checked";
 export const COLUMNS =
-  "concept,name,label_1,label_0,verified,held_out,p_value,agreement,naming,group_a,group_b,mixed,source,reason,justification,checked_by,seal".split(",");
+  "concept,name,label_1,label_0,verified,held_out,p_value,agreement,naming,group_a,group_b,mixed,source,reason,justification,checked_by,codes,seal".split(",");
 const FIELDS = ["name", "label_1", "label_0"] as const;
 
 export const edits = new Store<Edits>(new Map());
@@ -116,6 +116,7 @@ export function exportCsv(explorer: Explorer): string {
       text(naming.reason),
       text(naming.justification),
       text(naming.checked_by),
+      explorer.page.codes,
       naming.seal ?? "",
     ];
   });
@@ -138,6 +139,8 @@ export function importCsv(explorer: Explorer, text: string): string {
     if (!/^\d+$/.test(plain) || !(concept in explorer.concepts)) {
       throw new Error(`${where}: expected a concept in 0 to ${explorer.page.concepts - 1}, got ${plain.slice(0, 40) || "nothing"}`);
     }
+    const codes = cell("codes").trim();
+    if (codes && codes !== explorer.page.codes) throw new Error(`${where}: a name of another network's concept`);
     if (changes.has(concept)) throw new Error(`${where}: expected one row for each concept, got concept ${concept} again`);
     const given = explorer.concepts[concept]!;
     const field = (column: (typeof FIELDS)[number]): string | null =>

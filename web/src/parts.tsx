@@ -26,10 +26,21 @@ export const classText = (explorer: Explorer, k: number, limit = 60): string => 
 
 /** Number and name, a link to the concept. */
 export function ConceptName({ explorer, concept, limit = 60 }: { explorer: Explorer; concept: number; limit?: number }): JSX.Element {
-  const { name } = namingOf(explorer, concept, useEdits());
+  const { name, verified } = namingOf(explorer, concept, useEdits());
   return (
-    <a class="concept-name" href={conceptLink(concept)}>
-      <span class="number">{concept}</span> {name ? <Text value={name} limit={limit} /> : <span class="muted">unnamed</span>}
+    <a class="concept-name" href={conceptLink(concept)} title={name && !verified ? "unverified name" : undefined}>
+      <span class="number">{concept}</span>{" "}
+      {!name ? (
+        <span class="muted">unnamed</span>
+      ) : verified ? (
+        <Text value={name} limit={limit} />
+      ) : (
+        <span class="doubt">
+          <Text value={name} limit={limit} />
+          <span aria-hidden="true"> ?</span>
+          <span class="hidden"> (unverified)</span>
+        </span>
+      )}
     </a>
   );
 }

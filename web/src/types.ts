@@ -44,6 +44,8 @@ export interface PageData {
   histogram: { series: Series[] };
   per_class: ClassNumbers[];
   notes: string[];
+  codes: string; // a short name of the network, that a file of names carries
+  confusions: [number, number, number][]; // true class, predicted class, images
   sprites: Sprites | null;
 }
 

@@ -98,15 +98,21 @@ class Replies:
         model: written into the batch.
         files: of lines, read now. temperature: written into the batch, None for the server's own.
     Attributes:
+        files: their names.
         problems: "FILE:LINE: what was expected", of the lines that were left out.
+        used, unusable: keys of the requests whose reply was used, and could not be used.
     Raises:
         ModelError: a file cannot be read.
     """
 
     def __init__(self, model: str, files: Sequence[str | Path] = (), *, temperature: float | None = None) -> None:
-        self.model, self.temperature = model, temperature
+        self.model, self.temperature, self.files = model, temperature, tuple(map(str, files))
         self.problems: list[str] = []
+        self.used: set[str] = set()
+        self.unusable: set[str] = set()
         self._replies: dict[str, list[str]] = {}
+        self._keys: dict[str, set[str]] = {}  # of each file
+        self._met: set[str] = set()  # keys of all requests, asked or only looked for
         self._waiting: dict[str, dict[str, Any]] = {}
         self._guard = threading.Lock()
         for file in files:
@@ -117,6 +123,12 @@ class Replies:
         return len(self._replies)
 
     @property
+    def met(self) -> int:
+        """How many replies belong to a request that was asked or looked for."""
+        with self._guard:
+            return len(self._met & self._replies.keys())
+
+    @property
     def waiting(self) -> int:
         """How many requests were noted."""
         with self._guard:
@@ -124,7 +136,13 @@ class Replies:
 
     def known(self, messages: Sequence[Message], *, sample: int = 0) -> bool:
         """Whether the files have a reply."""
-        return request_key(self.model, "", plain(messages), sample, self.temperature) in self._replies
+        return self._key(plain(messages), sample) in self._replies
+
+    def unmet(self) -> dict[str, int]:
+        """Of each file that has some, how many replies belong to no request that was asked or looked for."""
+        with self._guard:
+            counts = {file: len(keys - self._met) for file, keys in self._keys.items()}
+        return {file: count for file, count in counts.items() if count}
 
     def ask(
         self, messages: Sequence[Message], reply: type[R], *, sample: int = 0, context: Mapping[str, Any] | None = None
@@ -135,16 +153,21 @@ class Replies:
             Unanswered: there is none. MalformedReply: none can be used. Either way the request is noted for `write`.
         """
         messages = plain(messages)
-        key = request_key(self.model, "", messages, sample, self.temperature)
+        key = self._key(messages, sample)
         problem = ""
         for text in self._replies.get(key, [])[::-1]:
             try:
-                return validated(text, reply, context)
+                found = validated(text, reply, context)
             except MalformedReply as error:
                 problem = problem or str(error)
+            else:
+                with self._guard:
+                    self.used.add(key)
+                return found
         body = body_of(self.model, messages, reply, self.temperature)
         with self._guard:
             self._waiting[key] = {"custom_id": key, "method": "POST", "url": "/v1/chat/completions", "body": body}
+            self.unusable |= {key} if problem else set()
         if problem:
             raise MalformedReply(f"the reply of the files cannot be used: {problem}")
         raise Unanswered("the files of replies have none to this request")
@@ -165,16 +188,23 @@ class Replies:
             raise ModelError(f"{path}: cannot be written: {error.strerror or error}") from None
         return len(lines)
 
+    def _key(self, messages: list[Message], sample: int) -> str:
+        key = request_key(self.model, "", messages, sample, self.temperature)
+        with self._guard:
+            self._met.add(key)
+        return key
+
     def _read(self, path: Path) -> None:
         try:
             with path.open(encoding="utf-8-sig", errors="replace", newline="\n") as file:
                 for number, line in enumerate(file, start=1):
                     if line.strip():
-                        self._take(f"{path}:{number}", line)
+                        self._take(str(path), number, line)
         except OSError as error:
             raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
 
-    def _take(self, place: str, line: str) -> None:
+    def _take(self, file: str, number: int, line: str) -> None:
+        place = f"{file}:{number}"
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError):
@@ -190,6 +220,7 @@ class Replies:
             self.problems.append(f"{place}: {error}")
         else:
             self._replies.setdefault(key, []).append(text)
+            self._keys.setdefault(file, set()).add(key)
 
 
 def _text(entry: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -13,6 +14,7 @@ from htaf._errors import HtafError
 
 PartName = Literal["train", "validation", "test", "other"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
+_LETTERS = str.maketrans("0123456789", "ghijklmnop")
 
 
 class ConceptError(HtafError):
@@ -101,6 +103,26 @@ class Codes:
     def logits(self, rows: np.ndarray | slice = slice(None)) -> Float32[np.ndarray, "rows classes"]:
         """float32 [rows, K] of the exact network: weight @ bits + bias."""
         return self.unpack(rows).astype(np.float32) @ self.weight.T + self.bias
+
+
+def codes_key(codes: Codes) -> str:
+    """What the concepts of a network are known by, in files of names: 12 letters a to p.
+
+    Of the classes, the number of concepts, the head's bias and the thresholds of binarised features: bits of other
+    images, or made on another device, have the same key, and so has a network whose head was edited
+    (`htaf.concepts.edit_head`). Letters alone, as spreadsheets turn digits into numbers.
+    """
+    said = (codes.concepts, codes.classes, codes.info.get("settings", {}).get("thresholds"))
+    digest = hashlib.sha256(repr(said).encode("utf-8", "backslashreplace"))
+    digest.update(np.ascontiguousarray(codes.bias).data)
+    if not codes.bias.any():  # an untrained bias tells networks not apart
+        digest.update(np.ascontiguousarray(codes.weight).data)
+    return letters(digest.hexdigest()[:12])
+
+
+def letters(digits: str) -> str:
+    """Hexadecimal digits as letters: g to p for 0 to 9."""
+    return digits.translate(_LETTERS)
 
 
 def codes_of(

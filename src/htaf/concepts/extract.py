@@ -210,8 +210,8 @@ def _all(part: Part) -> Tensor:
 
 
 def _ids(part: Part, side: str, rows: Tensor) -> list[str]:
-    """Paths within the set's folder; of images in memory the side and row number."""
-    return [part.names[row] if isinstance(part, FilePart) else f"{side}/{row}" for row in rows.tolist()]
+    """Paths within the set's folder; of images that are no files the side and row number."""
+    return [f"{side}/{row}" if part.names is None else part.names[row] for row in rows.tolist()]
 
 
 def _files(paths: list[Path], preprocessor: ImagePreprocessor) -> tuple[FilePart, dict[str, Any]]:

@@ -106,6 +106,7 @@ class LanguageModel:
         temperature: None for the server's own.
         refresh: ask anew, once each, what the cache holds.
     Attributes:
+        fresh: keys of the replies that were paid for and used since the start.
         unencrypted: the host that gets a key over http, where that is not this machine; else "".
     Raises:
         ModelError: settings that cannot be used, no model, openai not installed.
@@ -146,7 +147,7 @@ class LanguageModel:
         self._limits = calls, tokens
         self._usage, self._guard = Usage(), threading.Lock()
         self._asking: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-        self._fresh: set[str] = set()  # keys of replies that were paid for since the start
+        self.fresh: set[str] = set()
         self._form, self._falls = 0, 0  # how much of a request the server takes; in a row, how many it took less of
         self._talks = False  # whether it has ever answered
         key = checked_key(api_key if api_key is not None else os.environ.get("OPENAI_API_KEY", ""))
@@ -228,7 +229,7 @@ class LanguageModel:
                 except MalformedReply as error:
                     problem = self._server.redact(str(error))
                 else:
-                    self._fresh.add(key)
+                    self.fresh.add(key)
                     if self._cache is not None:
                         about = {"model": self.model, "messages": messages, "sample": sample}
                         self._cache.put(key, got.text, **about, temperature=self.temperature, tokens=tokens)
@@ -296,4 +297,4 @@ class LanguageModel:
         return request_key(self.model, self.base_url, messages, sample, self.temperature)
 
     def _kept(self, key: str) -> str | None:
-        return None if self._cache is None or (self._refresh and key not in self._fresh) else self._cache.get(key)
+        return None if self._cache is None or (self._refresh and key not in self.fresh) else self._cache.get(key)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import comb, prod
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ class Case:
         used: int64 [n], numbers of the classes.
         inside: bool [n], whether they are in group A.
         fold: int64 [n], the round that holds a class out; -1 for one that is never sorted.
-        rounds: how many; 0 where a group has fewer than two classes: then none can be held out.
+        rounds: how many; 0 where a group has fewer than two classes: then none can be held out, and no name is asked.
         note: why there is nothing to name, or to check; empty where there is.
     """
 
@@ -89,6 +90,12 @@ class Case:
     def nameless(self) -> bool:
         """Whether a group is empty, so that there is nothing to ask."""
         return not (self.inside.any() and (~self.inside).any())
+
+    def hopeless(self, *, folds: bool) -> bool:
+        """Whether even the right sorting has p > LEVEL, as the groups can be permuted in so few ways."""
+        inside, fold = self.inside[self.scored], self.fold[self.scored] * folds
+        ways = [comb(int((fold == number).sum()), int(inside[fold == number].sum())) for number in np.unique(fold)]
+        return prod(ways) * LEVEL < 1
 
 
 def case_of(grouped: Groups, concept: int, settings: Settings) -> Case:
@@ -113,7 +120,7 @@ def case_of(grouped: Groups, concept: int, settings: Settings) -> Case:
         fold[drawn] = places % max(1, rounds)
     note = grouped.note(concept)
     if not note and rounds < 2:
-        note = f"group {'A' if sizes[0] < 2 else 'B'} has one class: none can be held out"
+        note = f"group {'A' if sizes[0] < 2 else 'B'} has one class: not asked, as the name could not be checked"
     return Case(concept, used, inside, fold, rounds if rounds >= 2 else 0, note)
 
 

@@ -18,13 +18,16 @@ if TYPE_CHECKING:  # it needs pydantic, which names of attributes do without
 SECONDS = 1.0  # between two writings
 
 
-def earlier_names(path: Path, plan: Plan, asker: Asker, *, checked: Path | None = None) -> list[dict[str, Any]]:
+def earlier_names(
+    path: Path, plan: Plan, asker: Asker, *, checked: Path | None = None, codes: str | None = None
+) -> list[dict[str, Any]]:
     """What an earlier call left in the file that is to be written: the `known` of `htaf.concepts.naming`.
 
     Args:
         path: .json, or a .csv that is not there yet.
         plan, asker: of this call.
         checked: the file whose names are checked, where that is what this call does.
+        codes: as `htaf.concepts.names.read_names` takes it.
     Raises:
         ConceptError: the file holds names that this call would not make, and that would be lost; is a table, which does
             not say what its names rest on; or is no such file.
@@ -35,7 +38,7 @@ def earlier_names(path: Path, plan: Plan, asker: Asker, *, checked: Path | None 
         raise ConceptError(
             f"{path}: expected a new .csv file, or .json to go on with, got a table that is there already"
         )
-    found = read_names(path, len(plan.order))
+    found = read_names(path, len(plan.order), codes=codes)
     if checked is not None:
         if path.resolve() != checked.resolve() and any(e["name"] and not e.get("checked_by") for e in found):
             raise ConceptError(f"{path}: expected a new file or checked names, got others: they would be lost")
@@ -51,13 +54,13 @@ def earlier_names(path: Path, plan: Plan, asker: Asker, *, checked: Path | None 
     return found
 
 
-def check_only(path: Path, source: str, concepts: int) -> None:
+def check_only(path: Path, source: str, concepts: int, codes: str | None = None) -> None:
     """See that a file which is to be written anew is not there, or holds names of one source alone.
 
     Raises:
         ConceptError: it holds others, which would be lost, or is no file of names.
     """
-    for entry in read_names(path, concepts) if path.exists() else ():
+    for entry in read_names(path, concepts, codes=codes) if path.exists() else ():
         if entry["source"] != source or entry.get("checked_by"):
             raise ConceptError(
                 f"{path}: expected a new file or names of {source}, got concept {entry['concept']} of another source "
@@ -66,11 +69,12 @@ def check_only(path: Path, source: str, concepts: int) -> None:
 
 
 @contextlib.contextmanager
-def kept_names(path: Path | None) -> Iterator[Callable[[Sequence[Mapping[str, Any]]], None]]:
+def kept_names(path: Path | None, codes: str | None = None) -> Iterator[Callable[[Sequence[Mapping[str, Any]]], None]]:
     """A function that takes all names so far: they are written once a second at most, and at the end, whatever ends it.
 
     Args:
         path: None: nothing is written.
+        codes: as `htaf.concepts.names.write_names` takes it.
     Raises:
         OSError: the file cannot be written.
     """
@@ -81,11 +85,11 @@ def kept_names(path: Path | None) -> Iterator[Callable[[Sequence[Mapping[str, An
         nonlocal latest, last
         latest = names
         if path is not None and time.monotonic() - last >= SECONDS:
-            write_names(names, path)
+            write_names(names, path, codes=codes)
             latest, last = None, time.monotonic()
 
     try:
         yield keep
     finally:
         if path is not None and latest is not None:
-            write_names(latest, path)
+            write_names(latest, path, codes=codes)

@@ -67,10 +67,10 @@ class Plan:
         """The classes of a concept."""
         return case_of(self.grouped, concept, self.settings)
 
-    def naming(self, case: Case, held: int | None) -> list[Message]:
-        """The messages that ask for a name from the classes that round `held` does not hold out; None: from all."""
-        rng = np.random.default_rng((self.settings.seed, case.concept, 2, held or 0))
-        seen = np.ones(len(case.used), dtype=bool) if held is None else case.fold != held
+    def naming(self, case: Case, held: int) -> list[Message]:
+        """The messages that ask for a name from the classes that round `held` does not hold out."""
+        rng = np.random.default_rng((self.settings.seed, case.concept, 2, held))
+        seen = case.fold != held
         lists, sizes = [], []
         for side in (True, False):
             rows = np.flatnonzero(seen & (case.inside == side))
@@ -146,7 +146,7 @@ def plan_of(
     return Plan(grouped, tuple(candidates), settings, tuple(order))
 
 
-def ask_name(plan: Plan, case: Case, held: int | None, asker: Asker) -> Name:
+def ask_name(plan: Plan, case: Case, held: int, asker: Asker) -> Name:
     """Ask for a name.
 
     Raises:
@@ -154,9 +154,9 @@ def ask_name(plan: Plan, case: Case, held: int | None, asker: Asker) -> Name:
     """
     messages = plan.naming(case, held)
     if not plan.candidates:
-        said = asker.ask(messages, NameReply, sample=held or 0)
+        said = asker.ask(messages, NameReply, sample=held)
         return Name(said.concept, said.label_1, said.label_0, said.justification)
-    choice = asker.ask(messages, ChoiceReply, sample=held or 0, context={"count": len(plan.candidates)})
+    choice = asker.ask(messages, ChoiceReply, sample=held, context={"count": len(plan.candidates)})
     has = plan.candidates[choice.number - 1]
     labels = (f"not {has}", has) if choice.negated else (has, f"not {has}")
     return Name(labels[0], *labels, choice.justification, choice.negated)
@@ -181,7 +181,9 @@ class Estimate:
     """What naming will need, about.
 
     Attributes:
-        concepts: still to be named; idle: of them, those with nothing to ask.
+        concepts: still to be named; idle: of them, those with nothing to ask; single: those that are not asked for, as
+            a group has one class, so that no name could be checked; hopeless: those that are asked for though they have
+            so few classes that hardly any name can be verified.
         calls: their requests; cached: of them, those whose reply is at hand.
         prompt_tokens, reply_tokens: of the others. A sorting that follows from a name yet to come is counted with a
             name of usual length.
@@ -193,6 +195,8 @@ class Estimate:
     cached: int
     prompt_tokens: int
     reply_tokens: int
+    single: int = 0
+    hopeless: int = 0
 
 
 def estimate(
@@ -216,7 +220,7 @@ def estimate(
     plan = plan_of(concepts, classes, candidates, settings)
     given = None if names is None else {int(entry["concept"]): entry for entry in names}
     settled = {entry["concept"]: entry.get("settings") for entry in known}
-    total = idle = cached = 0
+    total = idle = cached = single = hopeless = 0
     open_requests: list[tuple[int, int]] = []
     for concept in plan.chosen(only) if given is None else plan.to_check(given, only):
         case, name = plan.case(concept), None if given is None else Name.given(given[concept])
@@ -224,12 +228,17 @@ def estimate(
             continue
         total += 1
         idle += case.nameless
+        alone = name is None and not case.rounds and not case.nameless
+        single += alone
+        hopeless += (
+            plan.settings.permutations > 0 and not (alone or case.nameless) and case.hopeless(folds=name is None)
+        )
         for at_hand, prompt, reply in _requests(plan, case, asker, name):
             cached += at_hand
             if not at_hand:
                 open_requests.append((prompt, reply))
     prompts, replies = (sum(sizes) for sizes in zip(*open_requests, strict=True)) if open_requests else (0, 0)
-    return Estimate(total, idle, cached + len(open_requests), cached, prompts, replies)
+    return Estimate(total, idle, cached + len(open_requests), cached, prompts, replies, single, hopeless)
 
 
 def _requests(plan: Plan, case: Case, asker: Asker, name: Name | None) -> Iterator[tuple[bool, int, int]]:
@@ -241,12 +250,10 @@ def _requests(plan: Plan, case: Case, asker: Asker, name: Name | None) -> Iterat
         messages, _ = plan.sorting(case, name, 0)
         yield asker.known(messages), tokens_of(messages), many
         return
-    for held in range(case.rounds) if case.rounds else (None,):
+    for held in range(case.rounds):
         messages = plan.naming(case, held)
-        at_hand = asker.known(messages, sample=held or 0)
+        at_hand = asker.known(messages, sample=held)
         yield at_hand, tokens_of(messages), NAME_TOKENS
-        if held is None:
-            return
         usual = plan.candidates[0] if plan.candidates else USUAL
         said = Name(usual, usual, usual)
         if at_hand:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from htaf.concepts.codes import ConceptError
+from htaf.concepts.codes import ConceptError, letters
 from htaf.runs import to_json, write_atomic
 
 SOURCES = ("attributes", "model", "hand", "supervised")
@@ -35,9 +35,10 @@ COLUMNS: list[str] = [
     "reason",
     "justification",
     "checked_by",
+    "codes",
     "seal",
 ]
-TEXTS = ("name", "label_1", "label_0", "source", "reason", "justification", "checked_by", "seal")
+TEXTS = ("name", "label_1", "label_0", "source", "reason", "justification", "checked_by", "codes", "seal")
 SEALED = ("name", "label_1", "label_0")
 BY_HAND = "named by hand, not checked"
 RENAMED = "renamed since it was checked"
@@ -50,7 +51,6 @@ _KINDS: dict[str, tuple[type, str]] = {"verified": (bool, "true or false"), "can
 _KINDS |= {"negated": (bool, "true or false"), "baseline": (dict, "an object"), "rounds_detail": (list, "a list")}
 _KINDS |= dict.fromkeys((*TEXTS, "model", "settings"), (str, "text"))
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")  # what a spreadsheet would run, however often it was guarded
-_LETTERS = str.maketrans("0123456789", "ghijklmnop")
 _GUARDED = re.compile(r"'+[=+\-@\t\r]")
 
 
@@ -67,10 +67,10 @@ def seal_of(entry: Mapping[str, Any]) -> str | None:
     if entry.get("held_out") is None and not entry.get("verified"):
         return None
     texts = json.dumps([valid_text(entry.get(key) or "") for key in SEALED])
-    return hashlib.sha256(texts.encode()).hexdigest()[:12].translate(_LETTERS)
+    return letters(hashlib.sha256(texts.encode()).hexdigest()[:12])
 
 
-def write_names(names: Sequence[Mapping[str, Any]], path: str | Path) -> None:
+def write_names(names: Sequence[Mapping[str, Any]], path: str | Path, *, codes: str | None = None) -> None:
     """Names as JSON or, for a path ending in .csv, as a table of their main columns.
 
     Each checked name gets its `seal_of`, by which `read_names` sees whether it was renamed. In the table, texts that a
@@ -79,12 +79,14 @@ def write_names(names: Sequence[Mapping[str, Any]], path: str | Path) -> None:
     Args:
         names: dicts of plain values, as `htaf.concepts.offline_names.name_concepts` gives them.
         path: ending in .json or .csv.
+        codes: `htaf.concepts.codes.codes_key` of the codes that were named; None: the file does not say.
 
     Raises:
         ConceptError: another ending. OSError: the file cannot be written.
     """
     path = Path(path)
-    names = [dict(entry) | {"seal": seal} if (seal := seal_of(entry)) else entry for entry in names]
+    of = {} if codes is None else {"codes": codes}
+    names = [dict(entry) | of | ({"seal": seal} if (seal := seal_of(entry)) else {}) for entry in names]
     if path.suffix.lower() == ".json":
         write_atomic(path, valid_text(to_json(names)))
     elif path.suffix.lower() == ".csv":
@@ -103,13 +105,15 @@ def _guard(text: str) -> str:
     return f"'{text}" if _FORMULA.match(text) else text
 
 
-def read_names(path: str | Path, concepts: int | None = None) -> list[dict[str, Any]]:
+def read_names(path: str | Path, concepts: int | None = None, *, codes: str | None = None) -> list[dict[str, Any]]:
     """The names of a file that `write_names`, the page or a hand wrote.
 
     Args:
         path: a JSON list of objects, or a CSV (separated by commas, semicolons or tabs) with the columns `concept` and
             `name` and any others of `COLUMNS`; UTF-8, with or without a byte-order mark.
         concepts: how many there are; None: any.
+        codes: `htaf.concepts.codes.codes_key` of the codes that the names are for; None: any. A file that does not say
+            whose its names are is taken, as one by hand.
 
     Returns:
         a dict for each concept of the file, ascending. Keys that the file lacks are None, verified False; a name
@@ -118,7 +122,7 @@ def read_names(path: str | Path, concepts: int | None = None) -> list[dict[str, 
 
     Raises:
         ConceptError: no such file, not UTF-8, another ending, missing columns, a cell of another kind, a concept that
-            there is not, or one twice.
+            there is not, or one twice; names of other codes.
     """
     path = Path(path)
     kind = path.suffix.lower()
@@ -136,6 +140,11 @@ def read_names(path: str | Path, concepts: int | None = None) -> list[dict[str, 
     for place, entry in _from_json(text, path) if kind == ".json" else _from_csv(text, path):
         read = _entry(entry, place)
         number = read["concept"]
+        if (theirs := read.pop("codes", None)) and codes not in (None, theirs):
+            raise ConceptError(
+                f"{place}: expected names of this network's concepts ({codes}), got those of another network "
+                f"({theirs}): they say nothing here; name these codes with htaf concepts name"
+            )
         if concepts is not None and number >= concepts:
             raise ConceptError(f"{place}: expected a concept in 0 to {concepts - 1}, got {number}: of another network?")
         if number in found:

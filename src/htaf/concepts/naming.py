@@ -25,12 +25,12 @@ from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.language_model import Asker, MalformedReply, Unanswered
 from htaf.concepts.name_checks import Case, Settings, agreements, balanced, counts, poorly_shown, verdict
 from htaf.concepts.name_plan import Name, Plan, ask_name, ask_sorting, plan_of
+from htaf.concepts.name_words import NO_REPLY, WAITING
 from htaf.concepts.quoting import shortened
 
 Entry = dict[str, Any]
 Save = Callable[[list[Entry]], None]
 Progress = Callable[[int, int], None]
-WAITING = "waiting for replies"
 OF_ROUNDS = ("own", "shown", "rounds_detail")  # keys of names that a model made
 
 
@@ -63,7 +63,8 @@ def name_by_model(
         save: called with all entries so far whenever a concept is finished.
         progress: called with the numbers of concepts finished and to be finished.
     Returns:
-        a dict of plain values for each concept, ascending: "concept", "name" (None without one), "label_1" and
+        a dict of plain values for each concept, ascending (a concept with a group of one class is not asked for, as its
+        name could not be checked): "concept", "name" (None without one), "label_1" and
         "label_0" (what images with the bit have, and without), "justification", "negated", "verified", "reason" (why
         not), "held_out" (the score), "p_value" and "baseline" (mean and 95th percentile with the groups permuted),
         "agreement" (mean kappa of the rounds' sortings), "naming" (mean balanced accuracy on the sorted classes that
@@ -151,25 +152,22 @@ def _named(plan: Plan, concept: int, asker: Asker, stop: threading.Event) -> Ent
         "rounds_detail": [], **counts(plan.grouped, concept), "scored": 0, "source": "model", "model": asker.model,
         "candidate": bool(plan.candidates), "settings": plan.fingerprint(case, asker),
     }  # fmt: skip
-    if case.nameless:
+    if not case.rounds:
         return entry
     names, sortings, waiting = [], [], False
     try:
-        for held in range(case.rounds) if case.rounds else (None,):
+        for held in range(case.rounds):
             if stop.is_set():
                 raise Stopped
             try:
                 names.append(ask_name(plan, case, held, asker))
-                if held is not None:
-                    sortings.append(ask_sorting(plan, case, names[-1], held, asker))
+                sortings.append(ask_sorting(plan, case, names[-1], held, asker))
             except Unanswered:  # the requests of the other rounds are noted too
                 waiting = True
     except MalformedReply as error:
-        return entry | {"reason": shortened(f"no usable reply: {error}"), "settings": None}
+        return entry | {"reason": shortened(f"{NO_REPLY}: {error}"), "settings": None}
     if waiting:
         return entry | {"reason": WAITING, "settings": None}
-    if not case.rounds:
-        return entry | _shown(names[0])
     return entry | _judged(plan, case, names, sortings)
 
 
@@ -218,7 +216,7 @@ def _rechecked(plan: Plan, given: Entry, asker: Asker, stop: threading.Event) ->
     except Unanswered:
         return entry | {"reason": WAITING, "settings": None}
     except MalformedReply as error:
-        return entry | {"reason": shortened(f"no usable reply: {error}"), "settings": None}
+        return entry | {"reason": shortened(f"{NO_REPLY}: {error}"), "settings": None}
     inside = case.inside[case.scored]
     one_fold = np.zeros(len(inside), dtype=np.int64)
     return entry | verdict(inside, said, one_fold, plan.settings, concept, None) | {"scored": len(inside)}

@@ -17,7 +17,7 @@ def pixels_of(images: Images, ids: Sequence[str]) -> UInt8[Tensor, "n channels h
 
     Args:
         images: the set that the codes are of.
-        ids: paths within the set's folder; of images in memory "train/12" or "test/3".
+        ids: paths within the set's folder; of images that are no files "train/12" or "test/3".
 
     Returns:
         uint8 [n, channels, height, width], as the network was shown them before normalisation.
@@ -28,8 +28,10 @@ def pixels_of(images: Images, ids: Sequence[str]) -> UInt8[Tensor, "n channels h
     places: dict[str, tuple[MemoryPart | FilePart, int]] = {}
     for side in ("train", "test"):
         part = getattr(images, side)
-        names = part.names if isinstance(part, FilePart) else (f"{side}/{row}" for row in range(len(part)))
-        places |= {name: (part, row) for row, name in enumerate(names)}
+        # names come first, but images in memory keep their numbers: codes made before parts had names know no others
+        numbers = (f"{side}/{row}" for row in range(len(part) if isinstance(part, MemoryPart) else 0))
+        for names in (part.names or (), numbers):
+            places |= {name: (part, row) for row, name in enumerate(names)}
     unknown = [one for one in ids if one not in places]
     if unknown:
         raise ConceptError(f"expected ids of {images.name}, such as {next(iter(places), '')!r}, got {unknown[0]!r}")

@@ -115,7 +115,7 @@ def images_from_files(
     if sizes != {(height, width)}:
         lowest, highest = (tuple(edge(pair[axis] for pair in sizes) for axis in (1, 0)) for edge in (min, max))
         notes.append(
-            f"images of {lowest[0]} x {lowest[1]} to {highest[0]} x {highest[1]} pixels (width x height) "
+            f"images of {_range(lowest[0], highest[0])} pixels wide and {_range(lowest[1], highest[1])} high: "
             f"resized and cropped to {width} x {height}"
         )
 
@@ -195,6 +195,10 @@ def _check_classes(folder: Path, classes: Sequence[str], labels: Tensor, where: 
         raise DataError(
             f"{folder}: expected readable images of each class in the {where}, got none of {listed(empty, 5)}"
         )
+
+
+def _range(lowest: int, highest: int) -> str:
+    return f"{lowest}" if lowest == highest else f"{lowest} to {highest}"
 
 
 def _folders(folder: Path) -> list[str]:

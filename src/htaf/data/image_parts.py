@@ -20,10 +20,12 @@ class MemoryPart:
     Attributes:
         pixels: uint8 [n, C, H, W].
         labels: int64 [n], class numbers.
+        names: of the files that they were read from, relative to the set's folder; None where there are none.
     """
 
     pixels: UInt8[Tensor, "n c h w"]
     labels: Int64[Tensor, " n"]
+    names: tuple[str, ...] | None = None
 
     @property
     def channels(self) -> int:
@@ -89,7 +91,7 @@ class FilePart:
             DataError: a file is gone or damaged.
         """
         paths = [self.folder / name for name in self.names]
-        return MemoryPart(read_files(paths, self.channels, self.size, strict=True), self.labels)
+        return MemoryPart(read_files(paths, self.channels, self.size, strict=True), self.labels, self.names)
 
     def fingerprint(self) -> str:
         """SHA-256 of relative names, sizes in bytes and labels, and of the size that images are brought to."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
+from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName, codes_key
 from htaf.data.reading import DataError
 from htaf.explorer import contents
 from htaf.explorer.choice import chosen_rows, flips_of
@@ -84,6 +84,7 @@ def build_page(
     head: dict[str, Any] = {
         "format": FORMAT,
         "key": contents.content_key(codes),
+        "codes": codes_key(codes),
         "settings": {"part": part, "images": images, "seconds": seconds},
         "version": metadata.version("htaf"),
         "title": title,
@@ -96,6 +97,7 @@ def build_page(
         "groups": {"low": contents.LOW, "high": contents.HIGH},
         "scores": contents.score_objects(found),
         "histogram": contents.histogram(found),
+        "confusions": contents.confusions(codes, part),
         "per_class": contents.class_objects(codes, found),
         "notes": [*notes, *contents.notes_of(codes, shown, drawn, found, by_number)],
     }

@@ -17,6 +17,7 @@ from htaf.concepts.names import seal_of
 from htaf.concepts.scores import labelled, score, specificity
 
 LOW, HIGH = 0.2, 0.8  # bounds of the groups
+CONFUSIONS = 20
 NAMED = ("name", "label_1", "label_0", "justification", "verified", "reason", "held_out", "p_value", "agreement")
 NAMED += ("source", "model", "checked_by")
 
@@ -37,6 +38,11 @@ class Measured:
     shares: Float64[np.ndarray, "concepts classes"]
     counts: Int64[np.ndarray, "concepts classes"]
     sizes: Int64[np.ndarray, " classes"]
+
+    @property
+    def most_frequent(self) -> float:
+        """Share of the part's labelled images, of which there are some, that the most frequent class has."""
+        return float(self.sizes.max() / self.sizes.sum())
 
     @property
     def dead(self) -> Bool[np.ndarray, " concepts"]:
@@ -127,6 +133,16 @@ def class_objects(codes: Codes, found: Measured) -> list[dict[str, Any]]:
     ]
 
 
+def confusions(codes: Codes, part: PartName) -> list[list[int]]:
+    """The most frequent mistakes of the exact network: [class, predicted class, images of the part], 20 at most."""
+    rows = codes.rows(part)
+    labels, exact = np.asarray(codes.labels)[rows], np.asarray(codes.exact)[rows]
+    wrong = (labels >= 0) & (labels != exact)
+    pairs, counts = np.unique(np.stack([labels[wrong], exact[wrong]], axis=1), axis=0, return_counts=True)
+    most = np.argsort(-counts, kind="stable")[:CONFUSIONS]
+    return [[*pairs[one].tolist(), int(counts[one])] for one in most]
+
+
 def histogram(found: Measured) -> dict[str, Any]:
     """Over (concept, class) pairs of the part."""
     if not found.sizes.any():
@@ -148,7 +164,8 @@ def score_objects(found: Measured) -> list[dict[str, Any]]:
         accuracy, concept = scores["accuracy"][part], scores["concept_accuracy"]
         rows = [
             ("exact", "Accuracy, exact bits", accuracy["exact"], "percent",
-             "Share of images whose class the network with bits of 0 and 1 finds."),
+             "Share of images whose class the network with bits of 0 and 1 finds. "
+             f"A guess finds {1 / len(found.sizes):.1%}, always the most frequent class {found.most_frequent:.1%}."),
             ("smooth", "Accuracy, smooth", accuracy["smooth"], "percent",
              "The same of the network as it was trained, before its outputs are cut to 0 and 1."),
             ("gap", "Gap", accuracy["gap"], "points", "Exact minus smooth accuracy."),
@@ -199,12 +216,12 @@ def notes_of(
     elif empty:
         notes.append(f"{empty:,} of {classes:,} classes have no training images: they are in no group")
     if found.scores is not None and classes > 1:
-        accuracy = found.scores["accuracy"][part]["exact"]
-        chance = float(found.sizes.max() / found.sizes.sum())
-        if accuracy is not None and accuracy < chance + 2 * np.sqrt(chance * (1 - chance) / found.sizes.sum()):
+        accuracy, chance = found.scores["accuracy"][part]["exact"], found.most_frequent
+        luck = 2 * np.sqrt(chance * (1 - chance) / found.sizes.sum())  # two standard deviations
+        if accuracy is not None and accuracy < max(0.3, chance + max(0.2 * (1 - chance), luck)):
             notes.append(
-                f"accuracy {accuracy:.1%} is no better than always saying the most frequent class ({chance:.1%}): "
-                "these concepts explain a network that knows little"
+                f"the network is right for {accuracy:.1%} of images (always the most frequent class: {chance:.1%}): "
+                "names of such a model's concepts are worth little"
             )
     elif classes == 1:
         notes.append("there is one class: nothing to tell apart")
@@ -227,11 +244,12 @@ def notes_of(
     return notes
 
 
-def about_run(record: Mapping[str, Any], name: str) -> list[tuple[str, str]]:
+def about_run(record: Mapping[str, Any], name: str, size: Sequence[int]) -> list[tuple[str, str]]:
     """Labels and values for a page: what the record of a run says of its making.
 
     Args:
         record: of the run. name: of its folder; the path would say where it lies.
+        size: height and width in pixels of the images that the network is given.
     """
     model = record["model"]
     backbone = model.get("backbone") or {}
@@ -245,6 +263,7 @@ def about_run(record: Mapping[str, Any], name: str) -> list[tuple[str, str]]:
         ("Data", str(record["data"]["name"])),
         ("Method", f"{activation['method']} ({curve})" if curve else str(activation["method"])),
         ("Network", f"{network} ({shape})" if shape else network),
+        ("Images as the network sees them", f"{size[1]} x {size[0]} pixels"),
         ("Bottleneck", bottleneck),
         ("Seed", str(record["seed"])),
     ]

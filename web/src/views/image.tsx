@@ -27,13 +27,14 @@ export interface WhatIf {
   before: Float64Array; // softmax of the given bits
   now: number; // the predicted class
   chosen: number; // the class whose contributions are shown
+  than: number | null; // the class that it is compared with
 }
 
 const numbers = (text: string, below: number): number[] =>
   [...new Set(text.split(",").filter((word) => /^\d+$/.test(word)).map(Number))].filter((n) => n < below).sort((a, b) => a - b);
 
 function useWhatIf(explorer: Explorer, row: number): WhatIf {
-  const { flip = "", class: of = "" } = useQuery();
+  const { flip = "", class: of = "", than: other = "" } = useQuery();
   const first = useMemo(() => {
     const given = bitsOf(explorer, row);
     const values = logits(explorer.head, given);
@@ -46,7 +47,8 @@ function useWhatIf(explorer: Explorer, row: number): WhatIf {
     return { flips, bits, logits: values, softmax: softmax(values), now: argmax(values) };
   }, [explorer, first, flip]);
   const chosen = numbers(of, explorer.head.classes)[0] ?? first.was;
-  return { row, given: first.given, before: first.before, chosen, ...after };
+  const than = numbers(other, explorer.head.classes)[0] ?? null;
+  return { row, given: first.given, before: first.before, chosen, than: than === chosen ? null : than, ...after };
 }
 
 export function ImageView({ explorer, row }: { explorer: Explorer; row: number }): JSX.Element {

@@ -5,7 +5,7 @@ import { weightOf, type Explorer } from "../explorer.ts";
 import { namingOf, useEdits } from "../names.ts";
 import { Choice, classText, ConceptName, conceptText, SearchField, Signed } from "../parts.tsx";
 import { setQuery, useQuery } from "../route.ts";
-import { count, plural } from "../words.ts";
+import { count, plural, signed } from "../words.ts";
 import type { WhatIf } from "./image.tsx";
 
 const SIZE = 24;
@@ -22,19 +22,23 @@ const SHOW: [string, string][] = [
   ["changed", "changed"],
 ];
 
+/** What a bit adds to the logit of the chosen class, or to its lead over the other one. */
+const adds = (explorer: Explorer, { chosen, than }: { chosen: number; than: number | null }, concept: number): number =>
+  weightOf(explorer, chosen, concept) - (than === null ? 0 : weightOf(explorer, than, concept));
+
 /** The bits as switches. Their order is that of the image as it is, so that a flip moves nothing. */
 export function ImageConcepts({ explorer, view, toggle }: { explorer: Explorer; view: WhatIf; toggle: (concept: number) => void }): JSX.Element {
   const now = useEdits();
   const { bits: show = "", order = "" } = useQuery();
   const [words, setWords] = useState("");
   const [shown, setShown] = useState(SIZE);
-  const { given, chosen } = view;
+  const { given, chosen, than } = view;
   const classes = useMemo(
     () => explorer.page.classes.map((_, k): [string, string] => [String(k), classText(explorer, k, 50)]),
     [explorer],
   );
   const sorted = useMemo(() => {
-    const weight = (concept: number): number => weightOf(explorer, chosen, concept);
+    const weight = (concept: number): number => adds(explorer, { chosen, than }, concept);
     const contribution = (concept: number): number => (bitOf(given, concept) ? weight(concept) : 0);
     const effect = (concept: number): number => (bitOf(given, concept) ? -weight(concept) : weight(concept));
     const all = explorer.concepts.map((_, concept) => concept);
@@ -43,11 +47,12 @@ export function ImageConcepts({ explorer, view, toggle }: { explorer: Explorer; 
     const sign = order === "lowest" ? -1 : 1;
     // bits that are off contribute nothing: among them, those that would add most stand first
     return all.sort((a, b) => sign * (contribution(b) - contribution(a) || effect(b) - effect(a)) || a - b);
-  }, [explorer, given, chosen, order]);
+  }, [explorer, given, chosen, than, order]);
   const most = useMemo(
-    () => sorted.reduce((top, concept) => Math.max(top, Math.abs(weightOf(explorer, chosen, concept))), 0),
-    [explorer, sorted, chosen],
+    () => sorted.reduce((top, concept) => Math.max(top, Math.abs(adds(explorer, { chosen, than }, concept))), 0),
+    [explorer, sorted, chosen, than],
   );
+  const lead = (values: ArrayLike<number>): number => values[chosen]! - (than === null ? 0 : values[than]!);
   const wanted = words.trim().toLowerCase();
   const found = sorted.filter((concept) => {
     const bit = bitOf(given, concept) === 1;
@@ -61,6 +66,12 @@ export function ImageConcepts({ explorer, view, toggle }: { explorer: Explorer; 
       <p class="muted">Press a switch to flip a bit. A concept that is on adds its weight to the logit of the class; one that is off adds nothing.</p>
       <div class="tools">
         <Choice label="Contributions to" value={String(chosen)} options={classes} onChange={(value) => setQuery({ class: value })} />
+        <Choice
+          label="Rather than"
+          value={than === null ? "" : String(than)}
+          options={[["", "– (its own logit)"], ...classes]}
+          onChange={(value) => setQuery({ than: value })}
+        />
         <Choice label="Sort by" value={order} options={SORTS} onChange={(value) => setQuery({ order: value })} />
         <Choice label="Show" value={show} options={SHOW} onChange={(value) => setQuery({ bits: value })} />
         <SearchField label="Search" hint="number or name" value={words} onInput={setWords} />
@@ -90,6 +101,10 @@ export function ImageConcepts({ explorer, view, toggle }: { explorer: Explorer; 
               <Bit key={concept} explorer={explorer} view={view} concept={concept} most={most} toggle={toggle} />
             ))}
           </tbody>
+          <tfoot>
+            <Total name="Bias of the class" value={lead(explorer.head.bias)} />
+            <Total name={than === null ? "Logit: the concepts that are on, and this" : "Lead: the difference of the two logits"} value={lead(view.logits)} />
+          </tfoot>
         </table>
       )}
       {found.length > shown && (
@@ -100,6 +115,17 @@ export function ImageConcepts({ explorer, view, toggle }: { explorer: Explorer; 
         </p>
       )}
     </section>
+  );
+}
+
+function Total({ name, value }: { name: string; value: number }): JSX.Element {
+  return (
+    <tr>
+      <td />
+      <th scope="row">{name}</th>
+      <td class="num">{signed(value)}</td>
+      <td class="wide-only" />
+    </tr>
   );
 }
 
@@ -114,7 +140,7 @@ interface BitProps {
 function Bit({ explorer, view, concept, most, toggle }: BitProps): JSX.Element {
   const on = bitOf(view.bits, concept) === 1;
   const changed = view.flips.has(concept);
-  const weight = weightOf(explorer, view.chosen, concept);
+  const weight = adds(explorer, view, concept);
   return (
     <tr class={changed ? "changed" : undefined} data-concept={concept}>
       <td>

@@ -15,7 +15,7 @@ const SHOW: [string, string][] = [
 ];
 
 export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
-  const { q = "", class: of = "", show = "", page: asked = "1" } = useQuery();
+  const { q = "", class: of = "", show = "", as = "", page: asked = "1" } = useQuery();
   const classes = useMemo(
     (): [string, string][] => [["", "all"], ...explorer.page.classes.map((_, k): [string, string] => [String(k), classText(explorer, k, 50)])],
     [explorer],
@@ -25,12 +25,13 @@ export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
     const { labels, exact, smooth, ids } = explorer;
     return ids.flatMap((id, row) => {
       if (of !== "" && labels[row] !== Number(of)) return [];
+      if (as !== "" && exact[row] !== Number(as)) return [];
       if (show === "wrong" && !wrong(explorer, row)) return [];
       if (show === "right" && (labels[row]! < 0 || wrong(explorer, row))) return [];
       if (show === "cut" && (smooth[row]! < 0 || smooth[row] === exact[row])) return [];
       return id.toLowerCase().includes(words) ? [row] : [];
     });
-  }, [explorer, q, of, show]);
+  }, [explorer, q, of, show, as]);
   const page = pageOf({ page: asked }, found.length, SIZE);
   return (
     <>
@@ -39,6 +40,7 @@ export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
       </header>
       <div class="tools" role="search">
         <Choice label="Class" value={of} options={classes} onChange={(value) => setQuery({ class: value, page: null })} />
+        <Choice label="Predicted" value={as} options={classes} onChange={(value) => setQuery({ as: value, page: null })} />
         <Choice label="Show" value={show} options={SHOW} onChange={(value) => setQuery({ show: value, page: null })} />
         <SearchField label="Search" hint="id" value={q} onInput={(value) => setQuery({ q: value, page: null })} />
         <p class="found" role="status">

@@ -2,6 +2,7 @@ import type { JSX } from "preact";
 import { Histogram } from "../charts.tsx";
 import type { Explorer } from "../explorer.ts";
 import { namingOf, stateOf, useEdits, type State } from "../names.ts";
+import { ClassName } from "../parts.tsx";
 import { format } from "../route.ts";
 import { LongText, Text } from "../text.tsx";
 import type { Score } from "../types.ts";
@@ -39,6 +40,28 @@ function Names({ explorer }: { explorer: Explorer }): JSX.Element {
         A name is verified when it sorts classes that had no part in choosing it (names written by hand: all classes), better than chance. An
         unverified name may say nothing true.
       </p>
+    </section>
+  );
+}
+
+const PAIRS = 10;
+
+function Mistakes({ explorer, pairs }: { explorer: Explorer; pairs: [number, number, number][] }): JSX.Element {
+  return (
+    <section aria-labelledby="mistakes">
+      <h2 id="mistakes">Most frequent mistakes</h2>
+      <ul class="rows mistakes">
+        {pairs.slice(0, PAIRS).map(([label, guess, images]) => (
+          <li key={`${label} ${guess}`}>
+            <span>
+              <ClassName explorer={explorer} k={label} limit={40} /> taken for <ClassName explorer={explorer} k={guess} limit={40} />
+            </span>
+            <a class="value" href={format("images", null, { class: String(label), as: String(guess) })}>
+              {plural(images, "image")}
+            </a>
+          </li>
+        ))}
+      </ul>
     </section>
   );
 }
@@ -122,6 +145,7 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
           </dl>
         </section>
       </div>
+      {page.confusions.length > 0 && <Mistakes explorer={explorer} pairs={page.confusions} />}
       {page.notes.length > 0 && (
         <section aria-labelledby="notes">
           <h2 id="notes">Notes</h2>
