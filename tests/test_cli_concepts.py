@@ -111,7 +111,10 @@ def test_labelled_images_of_another_folder(htaf, tmp_path: Path) -> None:
     assert code == 0, err
     opened, images = open_codes(tmp_path / "a"), load(other)
     assert json.loads(out)["images"] == len(opened) == 120
-    places = [(getattr(images, part), int(row)) for part, row in (name.split("/") for name in opened.ids)]
+    files = {name: (part, row) for part in (images.train, images.test) for row, name in enumerate(part.names or ())}
+    places = [files[name] for name in opened.ids]
+    assert len(set(opened.ids)) == 120
+    assert all((other / name).is_file() for name in opened.ids), "an id leads back to its file"
     assert opened.labels.tolist() == [int(part.labels[row]) for part, row in places]
     preprocessor, model = run.preprocessor(), run.model()
     assert isinstance(preprocessor, ImagePreprocessor)
