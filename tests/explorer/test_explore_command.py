@@ -303,7 +303,10 @@ def test_serving_until_it_is_interrupted(folder: Path, codes: Path, tmp_path: Pa
         with urllib.request.urlopen(found[1], timeout=10) as answer:
             assert answer.read() == (tmp_path / "p" / "index.html").read_bytes()
         process.send_signal(signal.SIGINT)
-        out, rest = process.communicate(timeout=20)
+        try:
+            out, rest = process.communicate(timeout=20)
+        finally:
+            process.kill()  # where SIGINT was ignored from the start, nothing else would end it
     assert process.returncode == 0, rest
     assert "page: " in out
     assert "Traceback" not in said + rest
