@@ -254,8 +254,7 @@ def pictures(
     json: Json = False,
 ) -> None:  # fmt: skip
     """Draw images that have a concept above images that lack it, picked at random."""
-    from htaf.concepts.completeness import by_importance
-    from htaf.concepts.counts import class_counts
+    from htaf.concepts.completeness import most_important
     from htaf.concepts.pixels import pixels_of
     from htaf.concepts.report import pictures as draw
     from htaf.concepts.store import open_codes
@@ -263,9 +262,7 @@ def pictures(
 
     opened = open_codes(codes)
     images = own_images(open_run(run), data_dir, "draw them in Python, with htaf.concepts.report.pictures")
-    train = opened.part("train")
-    rates = class_counts(train).sum(1) / max(1, (train.labels >= 0).sum())
-    chosen = concept or tuple(by_importance(opened.weight, rates)[:5].tolist())
+    chosen = concept or tuple(most_important(opened)[:5].tolist())
     files = []
     for number in chosen:
         picture = draw(

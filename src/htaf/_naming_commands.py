@@ -99,8 +99,7 @@ def name_command(
                 if getattr(given, field.name) != field.default:
                     raise UsageError(f"--{field.name.replace('_', '-')} is for --model, not for --attributes")
         from htaf.concepts.codes import codes_key
-        from htaf.concepts.completeness import by_importance
-        from htaf.concepts.counts import class_counts, class_sizes
+        from htaf.concepts.completeness import most_important
         from htaf.concepts.name_files import check_only
         from htaf.concepts.names import write_names
         from htaf.concepts.offline_names import name_concepts
@@ -113,9 +112,7 @@ def name_command(
         names = name_concepts(opened, load(attributes, data_dir=data_dir), threshold=threshold, seed=seed)
         if out is not None:
             write_names(names, out, codes=codes_key(opened))
-        train = opened.part("train")
-        order = by_importance(opened.weight, class_counts(train).sum(1) / max(1, int(class_sizes(train).sum())))
-        return _table(names, order.tolist(), json)
+        return _table(names, most_important(opened).tolist(), json)
     model = model or os.environ.get("OPENAI_MODEL", "")
     if not model:
         for flag, given in (("prompts-only", asking.prompts_only), ("replies", asking.replies)):

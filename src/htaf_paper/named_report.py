@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from htaf.runs import write_atomic
-from htaf_paper.planted_report import levels
+from htaf_paper.planted_report import levels, write_files
 
 Record = dict[str, Any]
-PICTURE, REPORT = "roc.png", "report.md"
+PICTURE = "roc.png"
 COLUMNS = {
     "true": "true, given", "made": "made by the stand-in", "errs on 20%": "made, 20% of sortings wrong",
     "shuffled": "shuffled, given", "null": "made for null bits", "random name": "random attribute",
@@ -24,12 +22,7 @@ COLUMNS = {
 
 def write(record: Record, out: str | Path) -> str:
     """Write report.md and roc.png into a folder; the report."""
-    text = report(record)
-    write_atomic(Path(out) / REPORT, text)
-    picture = io.BytesIO()
-    figure(record).savefig(picture, format="png", dpi=100)
-    write_atomic(Path(out) / PICTURE, picture.getvalue())
-    return text
+    return write_files(Path(out), report(record), PICTURE, figure(record))
 
 
 def report(record: Record) -> str:

@@ -19,11 +19,15 @@ WRONG = ("shuffled", "other", "null")
 
 def write(record: Record, out: str | Path) -> str:
     """Write report.md and planted.png into a folder; the report."""
-    text = report(record)
-    write_atomic(Path(out) / REPORT, text)
-    picture = io.BytesIO()
-    figure(record).savefig(picture, format="png", dpi=100)
-    write_atomic(Path(out) / PICTURE, picture.getvalue())
+    return write_files(Path(out), report(record), PICTURE, figure(record))
+
+
+def write_files(out: Path, text: str, picture: str, drawn: Figure) -> str:
+    """Write a text as report.md, and a figure under a name; the text."""
+    write_atomic(out / REPORT, text)
+    data = io.BytesIO()
+    drawn.savefig(data, format="png", dpi=100)
+    write_atomic(out / picture, data.getvalue())
     return text
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int64
 
 from htaf.concepts.codes import Codes, ConceptError
+from htaf.concepts.counts import class_counts, class_sizes
 
 Order = Literal["spread", "weight"]
 CHUNK = 8192
@@ -34,6 +35,12 @@ def by_importance(
     weight = weight.astype(np.float64)
     key = np.abs(weight).max(0) if order == "weight" else np.sqrt(rates * (1 - rates)) * weight.std(0)
     return np.argsort(-key, kind="stable")
+
+
+def most_important(codes: Codes) -> Int64[np.ndarray, " concepts"]:
+    """`by_importance` with the rates of the labelled training images."""
+    train = codes.part("train")
+    return by_importance(codes.weight, class_counts(train).sum(1) / max(1, int(class_sizes(train).sum())))
 
 
 def accuracies(
