@@ -1,0 +1,64 @@
+"""What the layers over packed bits share: their geometry, and what becomes of their sums.
+
+Bits of images lie as uint8 [batch, height, width, 8 words], 64 channels a word, channel 8 i + j being bit j of byte i;
+unused bits of the last word are 0. Floats beside them lie as [batch, height, width, channels].
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+def row_bytes(channels: int) -> int:
+    """Bytes of one pixel: whole words of 64 channels."""
+    return (channels + 63) // 64 * 8
+
+
+class Geometry(NamedTuple):
+    """A convolution. A linear layer is one of 1 x 1 over one image of one row: bits [1, 1, rows, bytes]."""
+
+    channels: int
+    outputs: int
+    kernel: tuple[int, int] = (1, 1)
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+    def out_size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of the output.
+
+        Raises:
+            ValueError: the kernel is larger than the padded image.
+        """
+        found = []
+        for size, k, s, p, d in zip(
+            (height, width), self.kernel, self.stride, self.padding, self.dilation, strict=True
+        ):
+            reach = d * (k - 1) + 1
+            if size + 2 * p < reach:
+                raise ValueError(f"expected images of at least {reach} pixels with padding, got {size} + 2 * {p}")
+            found.append((size + 2 * p - reach) // s + 1)
+        return found[0], found[1]
+
+
+class Epilogue(NamedTuple):
+    """What becomes of the sums of a layer: y = scale sum + shift + residual; bit = lower <= y <= upper.
+
+    scale, shift, lower, upper: float32 [outputs]; residual: float32 [batch, height, width, outputs], dense. None: left
+    out; without lower and upper (both or none) there are no bits. `keep`: y itself is wanted. A batch norm and step after
+    integer sums is an interval of these sums: one end is infinite, which end depends on the sign of gamma.
+    """
+
+    scale: Tensor | None = None
+    shift: Tensor | None = None
+    residual: Tensor | None = None
+    lower: Tensor | None = None
+    upper: Tensor | None = None
+    keep: bool = True
+
+
+# y and the bits of a layer, None where they are not wanted
+Outputs = tuple[Tensor | None, Tensor | None]
