@@ -19,8 +19,6 @@ using namespace htaf;
 
 namespace {
 
-std::atomic<const Kernels*> chosen = available().front();
-
 template <class T = void>
 T* at(std::uintptr_t address) {
     return reinterpret_cast<T*>(address);
@@ -35,6 +33,10 @@ struct Rows {
 
 }  // namespace
 
+void bind_binary(nb::module_&);
+void bind_tables(nb::module_&);
+void bind_maps(nb::module_&);
+
 NB_MODULE(_native, m) {
     m.doc() = "Kernels on the CPU. Addresses of dense tensors in memory order; see htaf/kernels/native.py.";
 
@@ -43,11 +45,11 @@ NB_MODULE(_native, m) {
         for (const Kernels* k : available()) names.emplace_back(k->name);
         return names;
     });
-    m.def("instruction_set", [] { return std::string(chosen.load()->name); });
+    m.def("instruction_set", [] { return std::string(chosen().load()->name); });
     m.def("use_instruction_set", [](const std::string& name) {
         for (const Kernels* k : available())
             if (k->name == name) {
-                chosen = k;
+                chosen() = k;
                 return;
             }
         throw std::invalid_argument("this processor cannot run the instruction set " + name);
@@ -57,20 +59,20 @@ NB_MODULE(_native, m) {
                         float scale, float shift, int threads) {
         nb::gil_scoped_release unlocked;
         const double* p[] = {&p0, &p1};
-        chosen.load()->forward(Smooth(kind), Type(type), at(x), at(y), {1, 1, n}, p, scale, shift, threads);
+        chosen().load()->forward(Smooth(kind), Type(type), at(x), at(y), {1, 1, n}, p, scale, shift, threads);
     });
     m.def("backward", [](int kind, int type, std::uintptr_t g, std::uintptr_t x, std::uintptr_t gx, std::size_t n,
                          double p0, double p1, float scale, int threads) {
         nb::gil_scoped_release unlocked;
         const double* p[] = {&p0, &p1};
-        chosen.load()->backward(Smooth(kind), Type(type), at(g), at(x), at(gx), {1, 1, n}, p, scale, nullptr, threads);
+        chosen().load()->backward(Smooth(kind), Type(type), at(g), at(x), at(gx), {1, 1, n}, p, scale, nullptr, threads);
     });
     m.def("forward_channels", [](int kind, int type, std::uintptr_t x, std::uintptr_t y, std::size_t outer,
                                  std::size_t channels, std::size_t inner, std::uintptr_t parameters, float scale,
                                  float shift, int threads) {
         nb::gil_scoped_release unlocked;
         Rows p(at<const double>(parameters), channels);
-        chosen.load()->forward(Smooth(kind), Type(type), at(x), at(y), {outer, channels, inner}, p.values, scale, shift,
+        chosen().load()->forward(Smooth(kind), Type(type), at(x), at(y), {outer, channels, inner}, p.values, scale, shift,
                         threads);
     });
     m.def("backward_channels", [](int kind, int type, std::uintptr_t g, std::uintptr_t x, std::uintptr_t gx,
@@ -79,36 +81,36 @@ NB_MODULE(_native, m) {
         nb::gil_scoped_release unlocked;
         Rows p(at<const double>(parameters), channels);
         Rows s(at<double>(sums), channels);
-        chosen.load()->backward(Smooth(kind), Type(type), at(g), at(x), at(gx), {outer, channels, inner}, p.values, scale,
+        chosen().load()->backward(Smooth(kind), Type(type), at(g), at(x), at(gx), {outer, channels, inner}, p.values, scale,
                          sums ? s.values : nullptr, threads);
     });
     m.def("slope", [](int kind, int type, std::uintptr_t g, std::uintptr_t x, std::uintptr_t gx, std::size_t n,
                       float parameter, float scale, int threads) {
         nb::gil_scoped_release unlocked;
-        chosen.load()->slope(Slope(kind), Type(type), at(g), at(x), at(gx), n, parameter, scale, threads);
+        chosen().load()->slope(Slope(kind), Type(type), at(g), at(x), at(gx), n, parameter, scale, threads);
     });
     m.def("heaviside", [](int type, std::uintptr_t x, std::uintptr_t y, std::size_t n, float below, int threads) {
         nb::gil_scoped_release unlocked;
-        chosen.load()->heaviside(Type(type), at(x), at(y), n, below, threads);
+        chosen().load()->heaviside(Type(type), at(x), at(y), n, below, threads);
     });
     m.def("pack", [](int type, std::uintptr_t x, std::uintptr_t bits, std::size_t rows, std::size_t columns,
                      int threads) {
         nb::gil_scoped_release unlocked;
-        return chosen.load()->pack(Type(type), at(x), at<std::uint8_t>(bits), rows, columns, threads);
+        return chosen().load()->pack(Type(type), at(x), at<std::uint8_t>(bits), rows, columns, threads);
     });
     m.def("unpack", [](int type, std::uintptr_t bits, std::uintptr_t y, std::size_t rows, std::size_t columns,
                        float below, int threads) {
         nb::gil_scoped_release unlocked;
-        chosen.load()->unpack(Type(type), at<const std::uint8_t>(bits), at(y), rows, columns, below, threads);
+        chosen().load()->unpack(Type(type), at<const std::uint8_t>(bits), at(y), rows, columns, below, threads);
     });
     m.def("transpose", [](std::uintptr_t bits, std::uintptr_t turned, std::size_t rows, std::size_t columns, int threads) {
         nb::gil_scoped_release unlocked;
-        chosen.load()->transpose(at<const std::uint8_t>(bits), at<std::uint8_t>(turned), rows, columns, threads);
+        chosen().load()->transpose(at<const std::uint8_t>(bits), at<std::uint8_t>(turned), rows, columns, threads);
     });
     m.def("count_common", [](std::uintptr_t a, std::uintptr_t b, std::uintptr_t counts, std::size_t m, std::size_t n,
                              std::size_t bytes, int threads) {
         nb::gil_scoped_release unlocked;
-        chosen.load()->count_common(at<const std::uint8_t>(a), at<const std::uint8_t>(b), at<std::int64_t>(counts), m, n,
+        chosen().load()->count_common(at<const std::uint8_t>(a), at<const std::uint8_t>(b), at<std::int64_t>(counts), m, n,
                                     bytes, threads);
     });
     // neuron: (fire, p0, p1, scale, leak, gain, threshold, soft, exact_reset, attached)
@@ -120,14 +122,18 @@ NB_MODULE(_native, m) {
     m.def("neuron_forward", [](const Description& k, int type, std::uintptr_t x, std::size_t stride, std::uintptr_t v0,
                                std::uintptr_t s, std::uintptr_t v, std::size_t steps, std::size_t n, int threads) {
         nb::gil_scoped_release unlocked;
-        chosen.load()->neuron_forward(neuron(k), Type(type), at(x), stride, at<const float>(v0), at(s), at<float>(v),
+        chosen().load()->neuron_forward(neuron(k), Type(type), at(x), stride, at<const float>(v0), at(s), at<float>(v),
                                       steps, n, threads);
     });
     m.def("neuron_backward", [](const Description& k, int type, std::uintptr_t gs, std::uintptr_t gv, std::uintptr_t x,
                                 std::size_t stride, std::uintptr_t v0, std::uintptr_t gx, std::uintptr_t gv0,
                                 std::size_t steps, std::size_t n, int threads) {
         nb::gil_scoped_release unlocked;
-        chosen.load()->neuron_backward(neuron(k), Type(type), at(gs), at<const float>(gv), at(x), stride,
+        chosen().load()->neuron_backward(neuron(k), Type(type), at(gs), at<const float>(gv), at(x), stride,
                                        at<const float>(v0), at(gx), at<float>(gv0), steps, n, threads);
     });
+
+    bind_binary(m);
+    bind_tables(m);
+    bind_maps(m);
 }

@@ -415,7 +415,13 @@ void unpack(Type type, const std::uint8_t* bits, void* y, size_t rows, size_t co
 #include "neurons.hpp"
 
 namespace htaf {
+namespace HTAF_NAMESPACE {
+extern const BinaryKernels binary;
+extern const TableKernels tables;
+extern const MapKernels maps;
+}  // namespace HTAF_NAMESPACE
 using namespace HTAF_NAMESPACE;
-const Kernels HTAF_KERNELS = {HTAF_NAME, forward,   backward,     slope,          heaviside,      pack,
-                              unpack,    transpose, count_common, neuron_forward, neuron_backward};
+const Kernels HTAF_KERNELS = {HTAF_NAME, &binary,   &tables,   &maps,          forward,         backward,      slope,
+                              heaviside, pack,      unpack,    transpose,      count_common,    neuron_forward,
+                              neuron_backward};
 }  // namespace htaf

@@ -33,8 +33,16 @@ struct Shape {
     std::size_t size() const { return outer * channels * inner; }
 };
 
+struct BinaryKernels;
+struct TableKernels;
+struct MapKernels;
+
 struct Kernels {
     const char* name;
+    // the layers over packed bits: binary.hpp, tables.hpp, maps.hpp
+    const BinaryKernels* binary;
+    const TableKernels* tables;
+    const MapKernels* maps;
     // y = scale f(x) + shift
     void (*forward)(Smooth, Type, const void* x, void* y, Shape, const double* const* parameters, float scale,
                     float shift, int threads);

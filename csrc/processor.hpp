@@ -1,6 +1,7 @@
 // Which kernels this processor can run.
 #pragma once
 
+#include <atomic>
 #include <vector>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -26,6 +27,23 @@ inline std::vector<const Kernels*> available() {
 #endif
     found.push_back(&portable);
     return found;
+}
+
+// Whose layers over packed bits run: those for AVX-512 need instructions that its first processors lack.
+inline const Kernels* for_packed(const Kernels* chosen) {
+#if defined(__x86_64__)
+    static const bool complete = __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512bitalg") &&
+                                 __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
+                                 __builtin_cpu_supports("avx512vnni");
+    if (chosen == &avx512 && !complete) return &avx2;
+#endif
+    return chosen;
+}
+
+// The instruction set in use: the best, unless another was asked for.
+inline std::atomic<const Kernels*>& chosen() {
+    static std::atomic<const Kernels*> kernels = available().front();
+    return kernels;
 }
 
 }  // namespace htaf

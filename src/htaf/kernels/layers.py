@@ -48,8 +48,8 @@ class Epilogue(NamedTuple):
     """What becomes of the sums of a layer: y = scale sum + shift + residual; bit = lower <= y <= upper.
 
     scale, shift, lower, upper: float32 [outputs]; residual: float32 [batch, height, width, outputs], dense. None: left
-    out; without lower and upper (both or none) there are no bits. `keep`: y itself is wanted. A batch norm and step after
-    integer sums is an interval of these sums: one end is infinite, which end depends on the sign of gamma.
+    out; without lower and upper (both or none) there are no bits. `keep`: y itself is wanted. A batch norm and step
+    after integer sums is an interval of these sums: one end is infinite, which one the sign of gamma says.
     """
 
     scale: Tensor | None = None

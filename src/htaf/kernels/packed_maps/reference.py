@@ -38,7 +38,7 @@ def finish(sums: Tensor, epilogue: Epilogue) -> Outputs:
 def max_pool(
     bits: Tensor, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int]
 ) -> Tensor:
-    """Bits [batch, height, width, bytes] -> the or of every window; both for 0, 1 and for -1, 1. Padding never counts."""
+    """Bits [batch, height, width, bytes] -> the or of every window, for 0, 1 and for -1, 1. Padding never counts."""
     channels = 8 * bits.shape[-1]
     images = unpack(bits, channels).permute(0, 3, 1, 2)
     pooled = torch.nn.functional.max_pool2d(images, kernel, stride, padding, dilation)
