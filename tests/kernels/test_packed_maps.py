@@ -117,10 +117,7 @@ def test_dilated_max_pool() -> None:
 
 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
-@given(
-    channels=CHANNELS, steps=st.integers(1, 5), given=st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()),
-    seed=st.integers(0, 9),
-)  # fmt: skip
+@given(channels=CHANNELS, steps=st.integers(1, 5), given=st.tuples(*[st.booleans()] * 4), seed=st.integers(0, 9))
 @EXAMPLES
 def test_spikes(instruction_set: str, channels: int, steps: int, given: tuple[bool, ...], seed: int) -> None:
     x = quarters(steps, 2, 3, channels, seed=seed)
@@ -176,7 +173,7 @@ def test_what_does_not_fit_is_refused() -> None:
         cpu.finish(sums, Epilogue(residual=torch.zeros(1, 2, 70)))
     with pytest.raises(ValueError, match="both lower and upper"):
         cpu.finish(sums, Epilogue(lower=torch.ones(70)))
-    with pytest.raises(TypeError, match="float32 on the CPU, got torch.float64"):
+    with pytest.raises(TypeError, match=r"float32 on the CPU, got torch\.float64"):
         cpu.finish(sums.double(), Epilogue())
     with pytest.raises(ValueError, match="at least 5 pixels"):
         cpu.max_pool(bits, (5, 5), (1, 1), (0, 0), (1, 1))
