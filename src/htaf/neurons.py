@@ -23,7 +23,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from htaf import surrogates
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.functional import check_floating, check_positive, heaviside
-from htaf.kernels import native
+from htaf.kernels import native, operators
 from htaf.kernels._plain import compute_dtype
 from htaf.kernels._registration import _forward_level, _plain
 from htaf.kernels.neuron import cpu, reference
@@ -198,6 +198,9 @@ def _run(neuron: Neuron, x: Tensor, v: Tensor | None, last: bool = True) -> tupl
         raise ValueError(f"x must be [T, N, ...] with T >= 1 time steps, got shape {tuple(x.shape)}")
     _check_spike(neuron.spike)  # it may have been replaced since the neuron was made
     v = _checked(v, x[0])
+    if v is None and not last and torch.compiler.is_exporting() and _exact(neuron):
+        leak, gain = neuron.weights
+        return operators.spikes(x, leak, gain, neuron.threshold, neuron.reset == "soft"), None
     told = _told(neuron) if _fusible(neuron, x, v) else None
     if told is None or not cpu.supports(x, v, told):
         return _loop(neuron, x, v)
@@ -273,9 +276,18 @@ def _fusible(neuron: Neuron, x: Tensor, v: Tensor | None) -> bool:
     """Whether nobody would miss the calls of the spike module and of the operators in it."""
     if torch.compiler.is_compiling() or not _plain((x, v)) or _forward_level() >= 0 or not native.available():
         return False
-    spike = neuron.spike
+    return not _watched(neuron.spike)
+
+
+def _exact(neuron: Neuron) -> bool:
+    """Whether its spike is the plain step, so that an exported program can hold the neuron as one operator."""
+    return type(neuron.spike) is Heaviside and not _watched(neuron.spike)
+
+
+def _watched(spike: nn.Module) -> bool:
+    """Whether somebody wants its calls: a hook, or a forward put in its place."""
     hooked = spike._forward_hooks or spike._forward_pre_hooks or spike._backward_hooks or spike._backward_pre_hooks
-    return not hooked and not _has_any_global_hook() and "forward" not in vars(spike)
+    return bool(hooked or _has_any_global_hook() or "forward" in vars(spike))
 
 
 def _told(neuron: Neuron) -> reference.Neuron | None:

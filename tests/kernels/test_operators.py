@@ -66,6 +66,12 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "straight through backward": (
         ops.straight_through_backward.default, (leaf(5, 3), leaf(5, 3), "htaf", [2.0, 11.0], True),
     ),
+    "spikes": (ops.spikes.default, (leaf(3, 2, 5), 0.5, 0.5, 0.3, False)),
+    "spikes double, channels last": (
+        ops.spikes.default, (leaf(6, 3, 4, 4, dtype=torch.float64, like="channels last").unflatten(0, (3, 2)).detach(),
+                             1.0, 1.0, 1.0, True),
+    ),
+    "spikes of one input": (ops.spikes.default, (leaf(2, 5).detach().expand(3, 2, 5), 1.0, 1.0, 0.7, True)),
     "pack": (ops.pack_bits.default, (leaf(5, 13).detach(),)),
     "unpack": (
         ops.unpack_bits.default, (torch.randint(0, 255, (5, 2), dtype=torch.uint8), 13, torch.bfloat16, True),

@@ -215,3 +215,12 @@ def one_by_one(op: Callable[..., Any]) -> Callable[..., Any]:
         return torch.stack(found), 0
 
     return rule
+
+
+def over_time(op: Callable[..., Any]) -> Callable[..., Any]:
+    """The vmap rule of an operator of one tensor [T, ...], whose first dimension is time."""
+
+    def rule(info: Any, in_dims: Any, x: Tensor, *rest: Any) -> Any:
+        return op(x.movedim(in_dims[0], 1), *rest), 1
+
+    return rule

@@ -7,6 +7,7 @@
     heaviside(x, bipolar)
     straight_through(x, slope, parameters, bipolar), straight_through_backward(grad, x, ...)
     pack_bits(x), unpack_bits(bits, size, dtype, bipolar)
+    spikes(x, leak, gain, threshold, soft)    exact neurons over time from rest, as exported programs hold them
     transpose_bits(bits, size), count_common_bits(a, b)
 
 Autocast needs nothing: an operator keeps the dtype of x whatever that of its parameters.
@@ -29,8 +30,10 @@ from htaf.kernels._registration import (
     implementation,
     like,
     one_by_one,
+    over_time,
     with_parameters,
 )
+from htaf.kernels.neuron.reference import Neuron, backward, forward
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -159,6 +162,32 @@ def _slope_backward(
     )  # fmt: skip
 
 
+def _exact(leak: float, gain: float, threshold: float, soft: bool) -> Neuron:
+    return Neuron("step", "", (), leak, gain, threshold, soft, exact_reset=False, attached=False)
+
+
+def _spikes(x: Tensor, leak: float, gain: float, threshold: float, soft: bool) -> Tensor:
+    if x.ndim == 0 or len(x) == 0:
+        raise ValueError(f"x must be [T, ...] with T >= 1 time steps, got shape {tuple(x.shape)}")
+    neuron = _exact(leak, gain, threshold, soft)
+    fast = implementation("neuron", "cpu") if native.available() else None
+    if fast is not None and fast.supports(x, None, neuron):
+        return fast.forward(x, None, neuron, last=False)[0]
+    return _spikes_like(x).copy_(forward(x, None, neuron)[0])
+
+
+def _spikes_like(x: Tensor, *others: Any) -> Tensor:
+    """Every time step laid out as that of x, one after the other: as the compiled kernels lay them out."""
+    if x[0].is_contiguous():  # strides that say so, which a dynamic batch needs
+        return x.new_empty(x.shape)
+    step = torch.empty_like(x[0])
+    return x.new_empty_strided((x.shape[0], *step.shape), (step.numel(), *step.stride()))
+
+
+def _spikes_backward(needed: tuple[bool, ...], grads: tuple[Tensor, ...], x: Tensor, *rest: Any) -> Gradients:
+    return backward(grads[0], None, x, None, _exact(*rest))[0], None, None, None, None  # 0, but where a NaN is
+
+
 def _pack(x: Tensor) -> Tensor:
     return choose("heaviside", x).pack(x)
 
@@ -222,6 +251,10 @@ straight_through = Operator(
 straight_through_backward = Operator(
     "straight_through_backward(Tensor grad, Tensor x, str slope, float[] parameters, bool bipolar) -> Tensor",
     _slope, like(1), elementwise, _slope_backward,
+)  # fmt: skip
+spikes = Operator(
+    "spikes(Tensor x, float leak, float gain, float threshold, bool soft) -> Tensor",
+    _spikes, _spikes_like, over_time, _spikes_backward,
 )  # fmt: skip
 pack_bits = Operator("pack_bits(Tensor x) -> Tensor", _pack, _pack_like, elementwise)
 unpack_bits = Operator(

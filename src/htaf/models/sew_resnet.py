@@ -89,7 +89,8 @@ class SEWResNet(nn.Module):
     def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
         y = self.bn1(self.conv1(x))
         y = self.neuron1(y.expand(self.steps, *y.shape))
-        y = self.pool(y.flatten(0, 1)).unflatten(0, (self.steps, -1))
+        if not isinstance(self.pool, nn.Identity):  # torch.export does not see that there and back is where it was
+            y = self.pool(y.flatten(0, 1)).unflatten(0, (self.steps, -1))
         for stage in range(1, 5):
             y = self.get_submodule(f"layer{stage}")(y)
         return self.fc(y.mean((0, 3, 4)))
