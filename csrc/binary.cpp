@@ -29,15 +29,14 @@ using std::uint8_t;
 #endif
 
 constexpr size_t block = 64;  // outputs of a tile, a word of their bits
-constexpr int across = 4;     // registers of outputs that are counted together
 #if defined(__AVX512F__)
-constexpr int down = 6;  // pixels of a tile, as far as registers last
+constexpr int down = 6, across = 2;  // pixels and registers of outputs that are counted together, as registers last
 constexpr size_t most = 0;
 #elif defined(__ARM_NEON)
-constexpr int down = 4;
+constexpr int down = 4, across = 4;
 constexpr size_t most = 31;  // words until a count of bits in a byte could overflow
 #else
-constexpr int down = 2;
+constexpr int down = 2, across = 4;
 constexpr size_t most = 31;
 #endif
 constexpr size_t span = across * HTAF_LANES;
@@ -55,8 +54,7 @@ class Buffer {
     }
     Buffer(const Buffer&) = delete;
     ~Buffer() { std::free(first_); }
-    operator V*() { return first_; }
-    operator const V*() const { return first_; }
+    operator V*() const { return first_; }
 
    private:
     V* first_;
@@ -94,49 +92,105 @@ struct Runs {
     size_t count, length;   // length in words
 };
 
+#if defined(__AVX512F__)
+// Two words at a time, by a full adder: of a bit's count so far modulo 2 (`odd`) and whether it differs in the first and in
+// the second word, the sum is the new `odd`, and what is carried is counted twice. Three instructions for both words, as
+// the xor is part of the adder and the carry follows from the three states of `odd`, and two to count.
 template <int P, int R>
-HTAF_INLINE void step(const uint8_t* const* pixels, size_t at, const uint32_t* signs, reg_u32 (&sums)[P][R]) {
-    reg_u32 w[R];
-    HTAF_UNROLL
-    for (int r = 0; r < R; ++r) w[r] = read<reg_u32>(signs + r * HTAF_LANES);
-    HTAF_UNROLL
-    for (int p = 0; p < P; ++p) {
-        reg_u32 a = reg_u32{} + read<uint32_t>(pixels[p] + at);
+struct Tally {
+    __m512i odd[P][R] = {}, twos[P][R] = {};
+
+    HTAF_INLINE static __m512i at(const uint32_t* signs) { return _mm512_loadu_si512(signs); }
+    HTAF_INLINE static __m512i at(const uint8_t* pixel) { return _mm512_set1_epi32(read<int32_t>(pixel)); }
+    HTAF_INLINE void two(const uint8_t* const* pixels, size_t from, const uint32_t* signs) {
+        __m512i w[2][R];
         HTAF_UNROLL
-        for (int r = 0; r < R; ++r) sums[p][r] += ones(a ^ w[r]);
+        for (int r = 0; r < R; ++r) w[0][r] = at(signs + r * HTAF_LANES), w[1][r] = at(signs + block + r * HTAF_LANES);
+        HTAF_UNROLL
+        for (int p = 0; p < P; ++p) {
+            __m512i first = at(pixels[p] + from), second = at(pixels[p] + from + 4);
+            HTAF_UNROLL
+            for (int r = 0; r < R; ++r) {
+                __m512i one = _mm512_ternarylogic_epi32(odd[p][r], first, w[0][r], 0x96);      // a ^ b ^ c
+                __m512i both = _mm512_ternarylogic_epi32(one, second, w[1][r], 0x96);
+                __m512i carry = _mm512_ternarylogic_epi32(odd[p][r], one, both, 0x74);  // one ? !both : odd
+                twos[p][r] = _mm512_add_epi32(twos[p][r], _mm512_popcnt_epi32(carry));
+                odd[p][r] = both;
+            }
+        }
     }
-}
+    HTAF_INLINE void one(const uint8_t* const* pixels, size_t from, const uint32_t* signs) {
+        HTAF_UNROLL
+        for (int p = 0; p < P; ++p) {
+            HTAF_UNROLL
+            for (int r = 0; r < R; ++r) {
+                __m512i next = _mm512_ternarylogic_epi32(odd[p][r], at(pixels[p] + from), at(signs + r * HTAF_LANES), 0x96);
+                twos[p][r] = _mm512_add_epi32(twos[p][r], _mm512_popcnt_epi32(_mm512_andnot_si512(next, odd[p][r])));
+                odd[p][r] = next;
+            }
+        }
+    }
+    HTAF_INLINE void run(const uint8_t* const* pixels, size_t from, const uint32_t* signs, size_t length) {
+        size_t i = 0;
+        for (; i + 2 <= length; i += 2, from += 8, signs += 2 * block) two(pixels, from, signs);
+        if (i < length) one(pixels, from, signs);
+    }
+    HTAF_INLINE reg_u32 total(int p, int r) const {
+        return (reg_u32)_mm512_add_epi32(_mm512_slli_epi32(twos[p][r], 1), _mm512_popcnt_epi32(odd[p][r]));
+    }
+};
+#else
+// Counts of each byte, which are widened before they could overflow.
+template <int P, int R>
+struct Tally {
+    reg_u32 bytes[P][R] = {}, lanes[P][R] = {};
+    size_t room = most;
+
+    HTAF_INLINE void run(const uint8_t* const* pixels, size_t from, const uint32_t* signs, size_t length) {
+        while (length) {
+            size_t n = std::min(length, room);
+            for (size_t i = 0; i < n; ++i, from += 4, signs += block) {
+                reg_u32 w[R];
+                HTAF_UNROLL
+                for (int r = 0; r < R; ++r) w[r] = read<reg_u32>(signs + r * HTAF_LANES);
+                HTAF_UNROLL
+                for (int p = 0; p < P; ++p) {
+                    reg_u32 a = reg_u32{} + read<uint32_t>(pixels[p] + from);
+                    HTAF_UNROLL
+                    for (int r = 0; r < R; ++r) bytes[p][r] += ones(a ^ w[r]);
+                }
+            }
+            length -= n;
+            room -= n;
+            if (!room) widen();
+        }
+    }
+    void widen() {
+        for (int p = 0; p < P; ++p)
+            for (int r = 0; r < R; ++r) {
+                lanes[p][r] += lanes_of(bytes[p][r]);
+                bytes[p][r] = reg_u32{};
+            }
+        room = most;
+    }
+    HTAF_INLINE reg_u32 total(int p, int r) const { return lanes[p][r] + lanes_of(bytes[p][r]); }
+};
+#endif
 
 // counts[p] = in how many bits P pixels differ from the signs of R registers of outputs.
 template <int P, int R>
 void count(const Runs& runs, const uint8_t* const* from, const uint32_t* signs, int32_t (*counts)[block]) {
     const uint8_t* pixels[P];
     for (int p = 0; p < P; ++p) pixels[p] = from[p];
-    reg_u32 sums[P][R] = {}, total[P][R] = {};
-    size_t room = most;
-    for (size_t run = 0; run < runs.count; ++run) {
-        size_t at = runs.offsets[run];
-        for (size_t left = runs.length; left;) {
-            size_t n = most ? std::min(left, room) : left;
-            for (size_t i = 0; i < n; ++i, at += 4, signs += block) step<P, R>(pixels, at, signs, sums);
-            left -= n;
-            if (most && !(room -= n)) {
-                room = most;
-                for (int p = 0; p < P; ++p)
-                    for (int r = 0; r < R; ++r) {
-                        total[p][r] += lanes_of(sums[p][r]);
-                        sums[p][r] = reg_u32{};
-                    }
-            }
-        }
-    }
+    Tally<P, R> tally;
+    for (size_t i = 0; i < runs.count; ++i, signs += runs.length * block)
+        tally.run(pixels, runs.offsets[i], signs, runs.length);
     HTAF_UNROLL
     for (int p = 0; p < P; ++p) {
         HTAF_UNROLL
         for (int r = 0; r < R; ++r) {
-            reg_u32 sum = lanes_of(sums[p][r]);
-            if (most) sum += total[p][r];
-            std::memcpy(counts[p] + r * HTAF_LANES, &sum, sizeof sum);
+            reg_u32 total = tally.total(p, r);
+            std::memcpy(counts[p] + r * HTAF_LANES, &total, sizeof total);
         }
     }
 }
@@ -262,9 +316,30 @@ class Bases {
                 for (size_t o = 0; o < outputs_; ++o) to[o] = products * channels + 2 * (all[o] - to[o]);
             }
     }
+    // Where only bits are wanted, and of the sums themselves: lower <= sum <= upper in integers, as one comparison of
+    // sum - lower, without a sign, with upper - lower. An interval without integers starts where no sum is.
+    void compare(const Epilogue& e, size_t outputs) {
+        if (e.scale || e.shift || e.residual || e.y || !e.bits) return;
+        constexpr float beyond = 1 << 25;
+        size_t sets = rows.count * columns.count;
+        Buffer<int32_t> least(outputs);
+        int32_t* widest = values_ + sets * outputs_;
+        for (size_t o = 0; o < outputs; ++o) {
+            float lower = std::max(__builtin_ceilf(e.lower[o]), -beyond);
+            float upper = std::min(__builtin_floorf(e.upper[o]), beyond);
+            bool any = e.lower[o] <= e.upper[o] && lower <= upper;
+            least[o] = any ? static_cast<int32_t>(lower) : 1 << 26;
+            widest[o] = any ? static_cast<int32_t>(upper) - least[o] : 0;
+        }
+        for (size_t i = 0; i < sets; ++i)
+            for (size_t o = 0; o < outputs; ++o) values_[i * outputs_ + o] -= least[o];
+        widths = reinterpret_cast<const uint32_t*>(widest);
+    }
     const int32_t* at(size_t y, size_t x) const {
         return values_ + (rows.of[y] * columns.count + columns.of[x]) * outputs_;
     }
+
+    const uint32_t* widths = nullptr;  // of the intervals of `compare`, in whose place `at` is sum - lower's base
 
    private:
     void add(int32_t* to, const int32_t* ones, size_t width, size_t top, size_t bottom, size_t left, size_t right) {
@@ -288,8 +363,26 @@ struct Job {
     Images images;
     const Bases& bases;
     Runs runs;
-    size_t height, width, tiles;  // of the output; tiles of up to `down` pixels
-    size_t inner, in_group;       // outputs of a group, blocks of them
+    size_t pixels, height, width;  // of the output
+    size_t tiles;                  // of up to `down` pixels
+    size_t inner, in_group;        // outputs of a group, blocks of them
+    size_t words;                  // of 32 channels of a group
+};
+
+// A block of outputs of a group.
+struct Block {
+    size_t first, size, at;  // first output, number of them, where they are in a row of `Bases`
+    size_t offset;           // of the group, in bytes of a pixel
+    const uint32_t* signs;
+
+    Block(const Job& job, size_t b) {
+        size_t group = b / job.in_group, within = b % job.in_group * block;
+        first = group * job.inner + within;
+        size = std::min(block, job.inner - within);
+        at = b * block;
+        offset = group * job.words * 4;
+        signs = job.weights.signs + b * job.c.kernel[0] * job.c.kernel[1] * job.words * block;
+    }
 };
 
 struct Tile {
@@ -298,8 +391,10 @@ struct Tile {
     const int32_t* bases[down];
 
     // Pixels are spread evenly over the tiles: a last tile of one pixel would be slow.
-    Tile(const Job& job, size_t i) : first(job.c.pixels() * i / job.tiles) {
-        size = job.c.pixels() * (i + 1) / job.tiles - first;
+    Tile(const Job& job, size_t i) {
+        size_t least = job.pixels / job.tiles, larger = job.pixels % job.tiles;
+        first = i * least + std::min(i, larger);
+        size = least + (i < larger);
         size_t x = first % job.width, y = first / job.width % job.height, image = first / job.width / job.height;
         for (size_t p = 0; p < size; ++p) {
             pixels[p] = job.images.first + image * job.images.image + y * job.c.stride[0] * job.images.row +
@@ -313,50 +408,56 @@ struct Tile {
     }
 };
 
-HTAF_INLINE reg sums_of(const int32_t* counts, const int32_t* base, int shift) {
-    return __builtin_convertvector(read<reg_i32>(base) - (read<reg_i32>(counts) << shift), reg);
-}
-
-// counts[p] of block b of all groups' blocks, of which there are n outputs.
-void count_block(const Job& job, const Tile& tile, size_t b, size_t n, int32_t (*counts)[block]) {
-    size_t words = blocks(job.c.channels / job.c.groups, 32), taps = job.c.kernel[0] * job.c.kernel[1];
-    const uint32_t* signs = job.weights.signs + b * taps * words * block;
+void count_block(const Job& job, const Tile& tile, const Block& b, int32_t (*counts)[block]) {
     const uint8_t* pixels[down];
-    for (size_t p = 0; p < tile.size; ++p) pixels[p] = tile.pixels[p] + b / job.in_group * words * 4;
-    for (size_t from = 0; from < n; from += span) {
-        size_t registers = std::min<size_t>(across, blocks(n - from, HTAF_LANES));
+    for (size_t p = 0; p < tile.size; ++p) pixels[p] = tile.pixels[p] + b.offset;
+    for (size_t from = 0; from < b.size; from += span) {
+        size_t registers = std::min<size_t>(across, blocks(b.size - from, HTAF_LANES));
         auto to = reinterpret_cast<int32_t(*)[block]>(counts[0] + from);
-        counters.of[(tile.size - 1) * across + registers - 1](job.runs, pixels, signs + from, to);
+        counters.of[(tile.size - 1) * across + registers - 1](job.runs, pixels, b.signs + from, to);
     }
 }
 
+HTAF_INLINE reg_i32 sums_of(const int32_t* counts, const int32_t* base, int shift) {
+    return read<reg_i32>(base) - (read<reg_i32>(counts) << shift);
+}
+HTAF_INLINE reg floats_of(reg_i32 v) { return __builtin_convertvector(v, reg); }
+
 // A tile of a block whose outputs start at a word of bits.
-void finish_block(const Job& job, const Tile& tile, size_t b) {
-    const Epilogue& e = job.epilogue;
+void finish_block(const Job& job, const Tile& tile, const Block& b) {
+    const Epilogue e = job.epilogue;
+    const size_t outputs = job.c.outputs;
+    const int shift = job.weights.bipolar;
     alignas(64) int32_t counts[down][block];
-    size_t in_group = b % job.in_group * block, n = std::min(block, job.inner - in_group);
-    size_t first = b / job.in_group * job.inner + in_group;
-    int shift = job.weights.bipolar;
-    count_block(job, tile, b, n, counts);
+    count_block(job, tile, b, counts);
     for (size_t p = 0; p < tile.size; ++p) {
-        const int32_t* base = tile.bases[p] + b * block;
-        size_t pixel = tile.first + p, row = pixel * job.c.outputs + first;
-        if (n < block) {
+        const int32_t* base = tile.bases[p] + b.at;
+        size_t pixel = tile.first + p, row = pixel * outputs + b.first;
+        if (job.bases.widths) {
+            const uint32_t* widths = job.bases.widths + b.at;
+            uint64_t word = 0;
+            HTAF_UNROLL
+            for (size_t i = 0; i < block; i += HTAF_LANES)
+                word |= no_more((reg_u32)sums_of(counts[p] + i, base + i, shift), read<reg_u32>(widths + i)) << i;
+            if (b.size < block) word &= (uint64_t{1} << b.size) - 1;
+            e.bits[pixel * blocks(outputs, block) + b.first / block] = word;
+        } else if (b.size < block) {
             alignas(64) float sums[block];
-            for (size_t i = 0; i < n; i += HTAF_LANES) {
-                reg y = sums_of(counts[p] + i, base + i, shift);
+            for (size_t i = 0; i < b.size; i += HTAF_LANES) {
+                reg y = floats_of(sums_of(counts[p] + i, base + i, shift));
                 std::memcpy(sums + i, &y, sizeof y);
             }
-            finish(e, sums, pixel, first, n, job.c.outputs);
-            continue;
+            finish(e, sums, pixel, b.first, b.size, outputs);
+        } else {
+            uint64_t word = 0;
+            HTAF_UNROLL
+            for (size_t i = 0; i < block; i += HTAF_LANES) {
+                size_t o = b.first + i;
+                reg y = finish_floats(e, floats_of(sums_of(counts[p] + i, base + i, shift)), o, row + i);
+                if (e.bits) word |= within(y, read<reg>(e.lower + o), read<reg>(e.upper + o)) << i;
+            }
+            if (e.bits) e.bits[pixel * blocks(outputs, block) + b.first / block] = word;
         }
-        uint64_t word = 0;
-        HTAF_UNROLL
-        for (size_t i = 0; i < block; i += HTAF_LANES) {
-            reg y = finish_floats(e, sums_of(counts[p] + i, base + i, shift), first + i, row + i);
-            if (e.bits) word |= within(y, read<reg>(e.lower + first + i), read<reg>(e.upper + first + i)) << i;
-        }
-        if (e.bits) e.bits[pixel * blocks(job.c.outputs, block) + first / block] = word;
     }
 }
 
@@ -364,14 +465,13 @@ void finish_block(const Job& job, const Tile& tile, size_t b) {
 void finish_groups(const Job& job, const Tile& tile, float* sums) {
     alignas(64) int32_t counts[down][block];
     size_t outputs = job.c.outputs;
-    for (size_t b = 0; b < job.c.groups * job.in_group; ++b) {
-        size_t in_group = b % job.in_group * block, n = std::min(block, job.inner - in_group);
-        count_block(job, tile, b, n, counts);
-        for (size_t p = 0; p < tile.size; ++p) {
-            float* to = sums + p * outputs + b / job.in_group * job.inner + in_group;
-            const int32_t* base = tile.bases[p] + b * block;
-            for (size_t i = 0; i < n; ++i) to[i] = static_cast<float>(base[i] - (counts[p][i] << job.weights.bipolar));
-        }
+    for (size_t i = 0; i < job.c.groups * job.in_group; ++i) {
+        Block b(job, i);
+        count_block(job, tile, b, counts);
+        for (size_t p = 0; p < tile.size; ++p)
+            for (size_t j = 0; j < b.size; ++j)
+                sums[p * outputs + b.first + j] =
+                    static_cast<float>(tile.bases[p][b.at + j] - (counts[p][j] << job.weights.bipolar));
     }
     for (size_t p = 0; p < tile.size; ++p)
         for (size_t i = 0; i < outputs; i += block)
@@ -383,8 +483,10 @@ void forward(const Convolution& c, const BinaryWeights& weights, const uint8_t* 
     if (!c.pixels()) return;
     Bordered bordered(c, bits, threads);
     Images images = bordered.of(bits);
+    size_t words = blocks(c.channels / c.groups, 32), inner = c.outputs / c.groups, in_group = blocks(inner, block);
+    bool at_words = c.groups == 1 || inner % block == 0;  // every group's outputs start at a word of bits
     Bases bases(c, weights);
-    size_t words = blocks(c.channels / c.groups, 32);
+    if (at_words) bases.compare(epilogue, c.outputs);
     bool in_a_row = c.dilation[1] == 1 && images.pixel == words * 4;  // the taps of a row of the kernel
     size_t wide = in_a_row ? 1 : c.kernel[1];
     Buffer<size_t> offsets(c.kernel[0] * wide);
@@ -392,9 +494,10 @@ void forward(const Convolution& c, const BinaryWeights& weights, const uint8_t* 
         for (size_t x = 0; x < wide; ++x)
             offsets[y * wide + x] = y * c.dilation[0] * images.row + x * c.dilation[1] * images.pixel;
     Runs runs{offsets, c.kernel[0] * wide, in_a_row ? c.kernel[1] * words : words};
-    size_t tiles = blocks(c.pixels(), down), inner = c.outputs / c.groups, in_group = blocks(inner, block);
-    Job job{c, weights, epilogue, images, bases, runs, c.out_height(), c.out_width(), tiles, inner, in_group};
-    if (c.groups > 1 && inner % block) {
+    size_t tiles = blocks(c.pixels(), down);
+    Job job{c,     weights, epilogue, images, bases, runs, c.pixels(), c.out_height(), c.out_width(),
+            tiles, inner,   in_group, words};
+    if (!at_words) {
         parallel(tiles, threads, [&](size_t begin, size_t end) {
             Buffer<float> sums(down * c.outputs);
             for (size_t i = begin; i < end; ++i) finish_groups(job, Tile(job, i), sums);
@@ -405,9 +508,16 @@ void forward(const Convolution& c, const BinaryWeights& weights, const uint8_t* 
     size_t all = c.groups * in_group, fresh = down * c.stride[0] * c.stride[1] * images.pixel;
     size_t together = std::min(tiles, std::max<size_t>(8, near / fresh));
     parallel(tiles * all, threads, [&](size_t begin, size_t end) {
-        for (size_t i = begin; i < end; ++i) {
-            size_t part = i / (together * all) * together, here = std::min(together, tiles - part), at = i - part * all;
-            finish_block(job, Tile(job, part + at % here), at / here);
+        size_t part = begin / (together * all) * together, here = std::min(together, tiles - part);
+        size_t b = (begin - part * all) / here, i = (begin - part * all) % here;
+        for (size_t left = end - begin; left; i = 0) {
+            Block outputs(job, b);
+            for (; i < here && left; ++i, --left) finish_block(job, Tile(job, part + i), outputs);
+            if (++b == all) {
+                b = 0;
+                part += here;
+                here = std::min(together, tiles - part);
+            }
         }
     });
 }
