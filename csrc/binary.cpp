@@ -30,7 +30,7 @@ using std::uint8_t;
 
 constexpr size_t block = 64;  // outputs of a tile, a word of their bits
 #if defined(__AVX512F__)
-constexpr int down = 6, across = 2;  // pixels and registers of outputs that are counted together, as registers last
+constexpr int down = 6, across = 4;  // pixels and registers of outputs that are counted together, as registers last
 constexpr size_t most = 0;
 #elif defined(__ARM_NEON)
 constexpr int down = 4, across = 4;
@@ -92,90 +92,43 @@ struct Runs {
     size_t count, length;   // length in words
 };
 
-#if defined(__AVX512F__)
-// Two words at a time, by a full adder: of a bit's count so far modulo 2 (`odd`) and whether it differs in the first and in
-// the second word, the sum is the new `odd`, and what is carried is counted twice. Three instructions for both words, as
-// the xor is part of the adder and the carry follows from the three states of `odd`, and two to count.
+// Counts of the lanes, or of each byte, which are widened before they could overflow.
 template <int P, int R>
 struct Tally {
-    __m512i odd[P][R] = {}, twos[P][R] = {};
-
-    HTAF_INLINE static __m512i at(const uint32_t* signs) { return _mm512_loadu_si512(signs); }
-    HTAF_INLINE static __m512i at(const uint8_t* pixel) { return _mm512_set1_epi32(read<int32_t>(pixel)); }
-    HTAF_INLINE void two(const uint8_t* const* pixels, size_t from, const uint32_t* signs) {
-        __m512i w[2][R];
-        HTAF_UNROLL
-        for (int r = 0; r < R; ++r) w[0][r] = at(signs + r * HTAF_LANES), w[1][r] = at(signs + block + r * HTAF_LANES);
-        HTAF_UNROLL
-        for (int p = 0; p < P; ++p) {
-            __m512i first = at(pixels[p] + from), second = at(pixels[p] + from + 4);
-            HTAF_UNROLL
-            for (int r = 0; r < R; ++r) {
-                __m512i one = _mm512_ternarylogic_epi32(odd[p][r], first, w[0][r], 0x96);      // a ^ b ^ c
-                __m512i both = _mm512_ternarylogic_epi32(one, second, w[1][r], 0x96);
-                __m512i carry = _mm512_ternarylogic_epi32(odd[p][r], one, both, 0x74);  // one ? !both : odd
-                twos[p][r] = _mm512_add_epi32(twos[p][r], _mm512_popcnt_epi32(carry));
-                odd[p][r] = both;
-            }
-        }
-    }
-    HTAF_INLINE void one(const uint8_t* const* pixels, size_t from, const uint32_t* signs) {
-        HTAF_UNROLL
-        for (int p = 0; p < P; ++p) {
-            HTAF_UNROLL
-            for (int r = 0; r < R; ++r) {
-                __m512i next = _mm512_ternarylogic_epi32(odd[p][r], at(pixels[p] + from), at(signs + r * HTAF_LANES), 0x96);
-                twos[p][r] = _mm512_add_epi32(twos[p][r], _mm512_popcnt_epi32(_mm512_andnot_si512(next, odd[p][r])));
-                odd[p][r] = next;
-            }
-        }
-    }
-    HTAF_INLINE void run(const uint8_t* const* pixels, size_t from, const uint32_t* signs, size_t length) {
-        size_t i = 0;
-        for (; i + 2 <= length; i += 2, from += 8, signs += 2 * block) two(pixels, from, signs);
-        if (i < length) one(pixels, from, signs);
-    }
-    HTAF_INLINE reg_u32 total(int p, int r) const {
-        return (reg_u32)_mm512_add_epi32(_mm512_slli_epi32(twos[p][r], 1), _mm512_popcnt_epi32(odd[p][r]));
-    }
-};
-#else
-// Counts of each byte, which are widened before they could overflow.
-template <int P, int R>
-struct Tally {
-    reg_u32 bytes[P][R] = {}, lanes[P][R] = {};
+    reg_u32 sums[P][R] = {}, lanes[P][R] = {};
     size_t room = most;
 
+    HTAF_INLINE void step(const uint8_t* const* pixels, size_t from, const uint32_t* signs) {
+        reg_u32 w[R];
+        HTAF_UNROLL
+        for (int r = 0; r < R; ++r) w[r] = read<reg_u32>(signs + r * HTAF_LANES);
+        HTAF_UNROLL
+        for (int p = 0; p < P; ++p) {
+            reg_u32 a = reg_u32{} + read<uint32_t>(pixels[p] + from);
+            HTAF_UNROLL
+            for (int r = 0; r < R; ++r) sums[p][r] += ones(a ^ w[r]);
+        }
+    }
     HTAF_INLINE void run(const uint8_t* const* pixels, size_t from, const uint32_t* signs, size_t length) {
         while (length) {
-            size_t n = std::min(length, room);
-            for (size_t i = 0; i < n; ++i, from += 4, signs += block) {
-                reg_u32 w[R];
-                HTAF_UNROLL
-                for (int r = 0; r < R; ++r) w[r] = read<reg_u32>(signs + r * HTAF_LANES);
-                HTAF_UNROLL
-                for (int p = 0; p < P; ++p) {
-                    reg_u32 a = reg_u32{} + read<uint32_t>(pixels[p] + from);
-                    HTAF_UNROLL
-                    for (int r = 0; r < R; ++r) bytes[p][r] += ones(a ^ w[r]);
-                }
-            }
+            size_t n = most ? std::min(length, room) : length;
+            for (size_t i = 0; i < n; ++i, from += 4, signs += block) step(pixels, from, signs);
             length -= n;
-            room -= n;
-            if (!room) widen();
+            if (most && !(room -= n)) widen();
         }
     }
     void widen() {
         for (int p = 0; p < P; ++p)
             for (int r = 0; r < R; ++r) {
-                lanes[p][r] += lanes_of(bytes[p][r]);
-                bytes[p][r] = reg_u32{};
+                lanes[p][r] += lanes_of(sums[p][r]);
+                sums[p][r] = reg_u32{};
             }
         room = most;
     }
-    HTAF_INLINE reg_u32 total(int p, int r) const { return lanes[p][r] + lanes_of(bytes[p][r]); }
+    HTAF_INLINE reg_u32 total(int p, int r) const {
+        return most ? lanes[p][r] + lanes_of(sums[p][r]) : sums[p][r];
+    }
 };
-#endif
 
 // counts[p] = in how many bits P pixels differ from the signs of R registers of outputs.
 template <int P, int R>
