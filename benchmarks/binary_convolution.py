@@ -4,10 +4,10 @@
                                             [--json FILE] [--no-test]
 
 `bits`: bits to bits by an interval of the sums; `block`: scale, shift, residual, y and its bits. Float32 is oneDNN's
-convolution with its input contiguous and channels_last, the faster of the two (the weights of channels_last ones too);
-int8 is the quantized convolution of the engines onednn and x86, likewise. Every round takes a sample of each, in reversed
-order every other round; ratios are medians over the rounds of time of the other / time of htaf in the same round. The peak
-is xor, popcount and add on registers, on one thread.
+convolution of contiguous or of channels_last images and weights, the faster of the two; int8 is the quantized
+convolution of the engines onednn and x86, likewise. Every round takes a sample of each, in reversed order every other
+round; ratios are medians over the rounds of time of the other / time of htaf in the same round. The peak is xor,
+popcount and add on registers, on one thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from measuring import Sample
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
+from torch import Tensor
 
 from htaf.kernels import native
 from htaf.kernels.binary_convolution import cpu
@@ -161,7 +161,9 @@ def main() -> None:
     show(rows, console)
     alone = native.extension().popcount_peak(PEAK_STEPS, counts_alone=True)
     peak = measuring.spread(row["peak"] for row in rows).median
-    console.print(f"peak of one thread: {peak / 1e12:.2f}; popcount alone: {alone / 1e12:.2f} (10^12 operations a second)")
+    console.print(
+        f"peak of one thread: {peak / 1e12:.2f}; popcount alone: {alone / 1e12:.2f} (10^12 operations a second)"
+    )
     console.print(measuring.one_line())
     measuring.write(arguments.json, rows)
 

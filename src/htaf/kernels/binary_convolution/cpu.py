@@ -19,7 +19,8 @@ MOST_PRODUCTS = 2**24  # of one sum: up to here float32 holds every integer
 class Weights(NamedTuple):
     """Made by `prepare` for one geometry.
 
-    signs: int32 [groups, blocks, taps, words, 64]; ones: int32 [taps, groups, blocks, 64], how many signs of a tap are 1.
+    signs: int32 [groups, blocks, taps, words, 64]; ones: int32 [taps, groups, blocks, 64], how many signs of a tap are
+    1. A group's outputs are in blocks of 64, its channels in words of 32; what fills these up is 0.
     """
 
     signs: Tensor
@@ -41,13 +42,12 @@ def prepare(signs: Tensor, geometry: Geometry, *, bipolar: bool) -> Weights:
         raise ValueError(f"expected sums of at most 2^24 products, got {channels * taps}")
     inner, words = g.outputs // g.groups, (channels + 31) // 32
     blocks = (inner + BLOCK - 1) // BLOCK
-    laid = signs.new_zeros(g.groups, blocks * BLOCK, taps, 4 * words)
-    laid[:, :inner] = signs.reshape(g.groups, inner, taps, -1)[..., : 4 * words]
-    counts = torch.zeros(laid.shape[:-1], dtype=torch.int32)
-    for bit in range(8):
-        counts += (laid >> bit & 1).sum(-1, dtype=torch.int32)
-    laid = laid.view(torch.int32).view(g.groups, blocks, BLOCK, taps, words).permute(0, 1, 3, 4, 2)
-    ones = counts.view(g.groups, blocks, BLOCK, taps).permute(3, 0, 1, 2)
+    signs = signs.reshape(g.groups, inner, taps, -1)[..., : 4 * words]
+    counts = sum(((signs >> bit & 1).sum(-1, dtype=torch.int32) for bit in range(8)), start=torch.zeros(()).int())
+    filled = (0, 0, 0, blocks * BLOCK - inner)
+    laid = torch.nn.functional.pad(signs, (0, 0, *filled)).view(torch.int32)
+    laid = laid.view(g.groups, blocks, BLOCK, taps, words).permute(0, 1, 3, 4, 2)
+    ones = torch.nn.functional.pad(counts, filled).view(g.groups, blocks, BLOCK, taps).permute(3, 0, 1, 2)
     return Weights(laid.contiguous(), ones.contiguous(), bipolar)
 
 
