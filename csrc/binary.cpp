@@ -306,6 +306,12 @@ void forward(const Convolution& c, const BinaryWeights& weights, const uint8_t* 
 uint64_t spin(size_t steps, bool counts_alone) {
     constexpr int wide = most ? 2 : 4, high = most ? 2 : 5;  // all of it in registers, also the words
     reg_u32 sums[high][wide] = {}, a[high] = {}, w[wide] = {};
+    auto unknown = [](auto& registers) __attribute__((always_inline)) {  // to the compiler, which computes nothing ahead
+        HTAF_UNROLL
+        for (auto& v : registers) asm volatile("" : HTAF_REGISTER(v));
+    };
+    HTAF_UNROLL
+    for (auto& row : sums) unknown(row);
     for (size_t i = 0; i < steps; ++i) {
         HTAF_UNROLL
         for (int p = 0; p < high; ++p) {
@@ -318,17 +324,11 @@ uint64_t spin(size_t steps, bool counts_alone) {
                 }
             }
         }
-        // each step's words are others, for all that the compiler knows
-        HTAF_UNROLL
-        for (int p = 0; p < high; ++p) asm volatile("" : HTAF_REGISTER(a[p]));
-        HTAF_UNROLL
-        for (int r = 0; r < wide; ++r) asm volatile("" : HTAF_REGISTER(w[r]));
+        unknown(a);
+        unknown(w);
     }
     HTAF_UNROLL
-    for (int p = 0; p < high; ++p) {
-        HTAF_UNROLL
-        for (int r = 0; r < wide; ++r) asm volatile("" : HTAF_REGISTER(sums[p][r]));
-    }
+    for (auto& row : sums) unknown(row);
     return uint64_t{high} * wide * 32 * HTAF_LANES * steps;
 }
 

@@ -208,11 +208,9 @@ def test_other_strides(compiled: ModuleType) -> None:
     geometry = Geometry(100, 70)
     bits, signs = drawn(geometry, 2, 6, 8)
     weights = compiled.prepare(signs, geometry, bipolar=True)
-    epilogue = Epilogue(
-        torch.randn(140)[::2], residual=torch.randn(2, 8, 6, 70).transpose(1, 2), lower=torch.zeros(1).expand(70),
-        upper=torch.full((70,), torch.inf),
-    )  # fmt: skip
-    dense = Epilogue(*(x.contiguous() if isinstance(x, torch.Tensor) else x for x in epilogue))
+    scale, residual, lower = torch.randn(140)[::2], torch.randn(2, 8, 6, 70).transpose(1, 2), torch.zeros(1).expand(70)
+    epilogue = Epilogue(scale, residual=residual, lower=lower, upper=torch.full((70,), torch.inf))
+    dense = epilogue._replace(scale=scale.contiguous(), residual=residual.contiguous(), lower=lower.contiguous())
     found = compiled.forward(bits[:, ::2].transpose(0, 1), weights, geometry, epilogue._replace(residual=None))
     want = compiled.forward(bits[:, ::2].transpose(0, 1).contiguous(), weights, geometry, dense._replace(residual=None))
     assert all(map(torch.equal, found, want))
