@@ -84,20 +84,14 @@ def int8_call(images: Tensor, weight: Tensor, engine: str) -> Callable[[], Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of quantized tensors, which PyTorch means to give up
             layer = torch.ao.nn.quantized.Conv2d(len(weight), len(weight), 3, padding=1)
-            w = torch.quantize_per_channel(
-                weight, torch.full((len(weight),), 0.03), torch.zeros(len(weight)), 0, torch.qint8
-            )
+            scales, zeros = torch.full((len(weight),), 0.03).double(), torch.zeros(len(weight)).long()
+            w = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
             layer.set_weight_bias(w, None)
             layer.scale, layer.zero_point = 1.0, 64
             x = torch.quantize_per_tensor(images.contiguous(memory_format=torch.channels_last), 0.05, 64, torch.quint8)
     finally:
         torch.backends.quantized.engine = before
-
-    def call() -> Tensor:
-        torch.backends.quantized.engine = engine
-        return layer(x)
-
-    return call
+    return lambda: layer(x)  # the weights know their engine
 
 
 def measure(channels: int, batch: int, threads: int, rounds: int) -> dict[str, Any]:
