@@ -10,13 +10,17 @@
 namespace htaf::HTAF_NAMESPACE {
 namespace {
 
-// Bit j is set where lower <= v <= upper in lane j.
-HTAF_INLINE std::uint64_t within(reg v, reg lower, reg upper) {
+// Bit j is set where lower <= v <= upper in lane j, or where v <= bound.
 #if defined(__AVX512F__)
+HTAF_INLINE std::uint64_t within(reg v, reg lower, reg upper) {
     __mmask16 some = _mm512_cmp_ps_mask((__m512)v, (__m512)lower, _CMP_GE_OQ);
     return _mm512_mask_cmp_ps_mask(some, (__m512)v, (__m512)upper, _CMP_LE_OQ);
+}
+HTAF_INLINE std::uint64_t no_more(reg_u32 v, reg_u32 bound) {
+    return _mm512_cmple_epu32_mask((__m512i)v, (__m512i)bound);
+}
 #else
-    reg_i32 inside = (v >= lower) & (v <= upper);
+HTAF_INLINE std::uint64_t mask_of(reg_i32 inside) {
 #if defined(__AVX__)
     return static_cast<unsigned>(_mm256_movemask_ps((__m256)inside));
 #else
@@ -24,8 +28,10 @@ HTAF_INLINE std::uint64_t within(reg v, reg lower, reg upper) {
     reg_i32 m = inside & reg_i32{1, 2, 4, 8};
     return static_cast<unsigned>(m[0] | m[1] | m[2] | m[3]);
 #endif
-#endif
 }
+HTAF_INLINE std::uint64_t within(reg v, reg lower, reg upper) { return mask_of((v >= lower) & (v <= upper)); }
+HTAF_INLINE std::uint64_t no_more(reg_u32 v, reg_u32 bound) { return mask_of((reg_i32)(v <= bound)); }
+#endif
 
 // A whole register of one pixel's channels, the first of which is `channel`; `row` is pixel * channels + channel.
 HTAF_INLINE reg finish_floats(const Epilogue& e, reg y, std::size_t channel, std::size_t row) {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "binary.hpp"
 #include "kernels.hpp"
 #include "processor.hpp"
 
@@ -143,6 +144,7 @@ struct Checks {
     void bits(const Format&, std::size_t rows, std::size_t columns);
     void counts(std::size_t m, std::size_t n, std::size_t bytes);
     void turned(std::size_t rows, std::size_t columns);
+    void binary(const Convolution&, bool bipolar);
 };
 
 struct Worst {
@@ -415,7 +417,76 @@ void Checks::turned(std::size_t rows, std::size_t columns) {
     must(std::count(found.end() - 8, found.end(), 0xA5) == 8, what + std::string(" writes past the end"));
 }
 
+// Sums, bits of an interval of them, and these bits alone, which take another way, against a loop over single bits.
+void Checks::binary(const Convolution& c, bool bipolar) {
+    const std::size_t inner = c.channels / c.groups, outer = c.outputs / c.groups, taps = c.kernel[0] * c.kernel[1];
+    const std::size_t words = (inner + 31) / 32, in_group = (outer + 63) / 64, row = (c.channels + 63) / 64;
+    const std::size_t wide = (c.outputs + 63) / 64, block = taps * words * 64;
+    std::mt19937_64 random(5);
+    std::vector<std::uint64_t> images(c.batch * c.height * c.width * row);
+    for (std::size_t i = 0; i < images.size(); ++i) {
+        images[i] = random();
+        if (i % row == row - 1 && c.channels % 64) images[i] &= (std::uint64_t{1} << c.channels % 64) - 1;
+    }
+    std::vector<std::uint32_t> signs(c.groups * in_group * block);
+    std::vector<std::int32_t> ones(taps * c.groups * in_group * 64);
+    auto place = [&](std::size_t o, std::size_t tap, std::size_t i) {  // of the word of a sign
+        return (o / outer * in_group + o % outer / 64) * block + (tap * words + i / 32) * 64 + o % outer % 64;
+    };
+    for (std::size_t o = 0; o < c.outputs; ++o)
+        for (std::size_t tap = 0; tap < taps; ++tap)
+            for (std::size_t i = 0; i < inner; ++i)
+                if (random() % 2) {
+                    signs[place(o, tap, i)] |= 1u << i % 32;
+                    ++ones[((tap * c.groups + o / outer) * in_group + o % outer / 64) * 64 + o % outer % 64];
+                }
+    std::vector<float> want(c.pixels() * c.outputs);
+    for (std::size_t p = 0; p < c.pixels(); ++p)
+        for (std::size_t o = 0; o < c.outputs; ++o)
+            for (std::size_t tap = 0; tap < taps; ++tap) {
+                std::size_t y = p / c.out_width() % c.out_height() * c.stride[0] + tap / c.kernel[1] * c.dilation[0];
+                std::size_t x = p % c.out_width() * c.stride[1] + tap % c.kernel[1] * c.dilation[1];
+                std::size_t image = p / c.out_width() / c.out_height();
+                y -= c.padding[0], x -= c.padding[1];
+                if (y >= c.height || x >= c.width) continue;
+                for (std::size_t i = 0; i < inner; ++i) {
+                    std::size_t channel = o / outer * inner + i;
+                    int a = images[((image * c.height + y) * c.width + x) * row + channel / 64] >> channel % 64 & 1;
+                    float w = signs[place(o, tap, i)] >> i % 32 & 1 ? 1 : -1;
+                    want[p * c.outputs + o] += w * static_cast<float>(bipolar ? 2 * a - 1 : a);
+                }
+            }
+    const BinaryKernels* kernels = for_packed(&k)->binary;
+    const BinaryWeights weights{signs.data(), ones.data(), bipolar};
+    const std::vector<float> lower(c.outputs, -3), upper(c.outputs, 5);
+    std::vector<std::uint64_t> want_bits(c.pixels() * wide);
+    for (std::size_t i = 0; i < want.size(); ++i)
+        if (-3 <= want[i] && want[i] <= 5)
+            want_bits[i / c.outputs * wide + i % c.outputs / 64] |= std::uint64_t{1} << i % c.outputs % 64;
+    char what[99];
+    std::snprintf(what, sizeof what, "binary convolution of %zu to %zu, %zu groups", c.channels, c.outputs, c.groups);
+    for (int threads : {1, 3}) {
+        std::vector<float> y(want.size() + 16, -7);
+        std::vector<std::uint64_t> found(want_bits.size() + 1, 7), alone = found;
+        const auto* bytes = reinterpret_cast<const std::uint8_t*>(images.data());
+        kernels->forward(c, weights, bytes, {nullptr, nullptr, nullptr, y.data(), lower.data(), upper.data(), found.data()},
+                         threads);
+        kernels->forward(c, weights, bytes, {nullptr, nullptr, nullptr, nullptr, lower.data(), upper.data(), alone.data()},
+                         threads);
+        must(std::equal(want.begin(), want.end(), y.begin()), what + std::string(": sums"));
+        must(std::equal(want_bits.begin(), want_bits.end(), found.begin()), what + std::string(": bits"));
+        must(found == alone, what + std::string(": bits alone"));
+        must(std::count(y.end() - 16, y.end(), -7) == 16 && found.back() == 7, what + std::string(" writes past the end"));
+    }
+}
+
 void Checks::everything() {
+    for (bool bipolar : {false, true}) {
+        binary({2, 5, 7, 64, 64, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1}, bipolar);
+        binary({1, 8, 9, 70, 130, {3, 2}, {2, 1}, {2, 3}, {1, 2}, 1}, bipolar);
+        binary({1, 6, 5, 99, 30, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 3}, bipolar);
+        binary({1, 1, 5, 2500, 9, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1}, bipolar);
+    }
     for (std::size_t bytes : {0, 1, 15, 16, 63, 64, 65, 200, 5000})
         for (auto [m, n] : {std::pair<std::size_t, std::size_t>{1, 1}, {4, 3}, {5, 2}, {33, 10}, {70, 65}, {0, 3}})
             counts(m, n, bytes);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,8 @@ MOST_PRODUCTS = 2**24  # of one sum: up to here float32 holds every integer
 class Weights(NamedTuple):
     """Made by `prepare` for one geometry.
 
-    signs: int32 [groups, blocks, taps, words, 64]; ones: int32 [taps, groups, blocks, 64], how many signs of a tap are 1.
+    signs: int32 [groups, blocks, taps, words, 64]; ones: int32 [taps, groups, blocks, 64], how many signs of a tap are
+    1. A group's outputs are in blocks of 64, its channels in words of 32; what fills these up is 0.
     """
 
     signs: Tensor
@@ -41,13 +43,12 @@ def prepare(signs: Tensor, geometry: Geometry, *, bipolar: bool) -> Weights:
         raise ValueError(f"expected sums of at most 2^24 products, got {channels * taps}")
     inner, words = g.outputs // g.groups, (channels + 31) // 32
     blocks = (inner + BLOCK - 1) // BLOCK
-    laid = signs.new_zeros(g.groups, blocks * BLOCK, taps, 4 * words)
-    laid[:, :inner] = signs.reshape(g.groups, inner, taps, -1)[..., : 4 * words]
-    counts = torch.zeros(laid.shape[:-1], dtype=torch.int32)
-    for bit in range(8):
-        counts += (laid >> bit & 1).sum(-1, dtype=torch.int32)
-    laid = laid.view(torch.int32).view(g.groups, blocks, BLOCK, taps, words).permute(0, 1, 3, 4, 2)
-    ones = counts.view(g.groups, blocks, BLOCK, taps).permute(3, 0, 1, 2)
+    signs = signs.reshape(g.groups, inner, taps, -1)[..., : 4 * words]
+    counts = sum(((signs >> bit & 1).sum(-1, dtype=torch.int32) for bit in range(8)), start=torch.zeros(()).int())
+    filled = (0, 0, 0, blocks * BLOCK - inner)
+    laid = torch.nn.functional.pad(signs, (0, 0, *filled)).view(torch.int32)
+    laid = laid.view(g.groups, blocks, BLOCK, taps, words).permute(0, 1, 3, 4, 2)
+    ones = torch.nn.functional.pad(counts, filled).view(g.groups, blocks, BLOCK, taps).permute(3, 0, 1, 2)
     return Weights(laid.contiguous(), ones.contiguous(), bipolar)
 
 
@@ -58,18 +59,19 @@ def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilog
         ValueError: tensors whose type or shape is not that of `Geometry` and `Epilogue`.
     """
     g, e = geometry, epilogue
-    _check_geometry(g)
     if bits.ndim != 4:
         raise ValueError(f"expected bits of 4 dimensions, got {tuple(bits.shape)}")
     batch, height, width, _ = bits.shape
-    _check(bits, "bits", torch.uint8, (batch, height, width, row_bytes(g.channels)))
-    taps, words = g.kernel[0] * g.kernel[1], (g.channels // g.groups + 31) // 32
-    blocks = (g.outputs // g.groups + BLOCK - 1) // BLOCK
-    _check(weights.signs, "signs", torch.int32, (g.groups, blocks, taps, words, BLOCK))
-    _check(weights.ones, "ones", torch.int32, (taps, g.groups, blocks, BLOCK))
-    out = (batch, *g.out_size(height, width))
-    for name in ("scale", "shift", "lower", "upper"):
-        _check(getattr(e, name), name, torch.float32, (g.outputs,))
+    shapes = _shapes(g, height, width)
+    _check(bits, "bits", torch.uint8, (batch, height, width, shapes.row))
+    _check(weights.signs, "signs", torch.int32, shapes.signs)
+    _check(weights.ones, "ones", torch.int32, shapes.ones)
+    out = (batch, *shapes.out)
+    vector = (g.outputs,)
+    _check(e.scale, "scale", torch.float32, vector)
+    _check(e.shift, "shift", torch.float32, vector)
+    _check(e.lower, "lower", torch.float32, vector)
+    _check(e.upper, "upper", torch.float32, vector)
     _check(e.residual, "residual", torch.float32, (*out, g.outputs))
     if (e.lower is None) != (e.upper is None):
         raise ValueError("expected both lower and upper or none, got one")
@@ -87,9 +89,27 @@ def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilog
 
 
 def _check(x: Tensor | None, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    if x is not None and (x.dtype != dtype or x.shape != shape or x.device.type != "cpu"):
+    if x is not None and (x.dtype != dtype or x.shape != shape or not x.is_cpu):
         got = f"{x.dtype} {tuple(x.shape)} on {x.device}"
         raise ValueError(f"{name}: expected {dtype} {shape} on cpu, got {got}")
+
+
+class _Shapes(NamedTuple):
+    """Of what `forward` takes; row in bytes, out without batch and outputs."""
+
+    row: int
+    signs: tuple[int, ...]
+    ones: tuple[int, ...]
+    out: tuple[int, int]
+
+
+@lru_cache(1024)
+def _shapes(g: Geometry, height: int, width: int) -> _Shapes:
+    _check_geometry(g)
+    taps, words = g.kernel[0] * g.kernel[1], (g.channels // g.groups + 31) // 32
+    blocks = (g.outputs // g.groups + BLOCK - 1) // BLOCK
+    signs, ones = (g.groups, blocks, taps, words, BLOCK), (taps, g.groups, blocks, BLOCK)
+    return _Shapes(row_bytes(g.channels), signs, ones, g.out_size(height, width))
 
 
 def _check_geometry(g: Geometry) -> None:
