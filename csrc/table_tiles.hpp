@@ -18,6 +18,32 @@ using std::size_t;
 
 // Rows of 64 bits on their side: bit i of row j becomes bit j of row i.
 inline void turn(std::uint64_t* rows) {
+#if defined(__AVX512VBMI__)
+    // byte columns first: those of 8 rows in a register, then of 64; of these each bit is one mask
+    alignas(64) static constexpr std::uint8_t columns[64] = {
+        0, 8, 16, 24, 32, 40, 48, 56, 1, 9,  17, 25, 33, 41, 49, 57, 2, 10, 18, 26, 34, 42, 50, 58, 3, 11, 19, 27, 35, 43, 51, 59,
+        4, 12, 20, 28, 36, 44, 52, 60, 5, 13, 21, 29, 37, 45, 53, 61, 6, 14, 22, 30, 38, 46, 54, 62, 7, 15, 23, 31, 39, 47, 55, 63};
+    const __m512i order = _mm512_load_si512(columns);
+    __m512i r[8], s[8];
+    HTAF_UNROLL for (int i = 0; i < 8; ++i) r[i] = _mm512_permutexvar_epi8(order, _mm512_load_si512(rows + 8 * i));
+    HTAF_UNROLL for (int i = 0; i < 8; i += 2) {
+        s[i] = _mm512_unpacklo_epi64(r[i], r[i + 1]);
+        s[i + 1] = _mm512_unpackhi_epi64(r[i], r[i + 1]);
+    }
+    HTAF_UNROLL for (int k = 0; k < 2; ++k) {  // columns 2 q + k of lane q
+        __m512i a = _mm512_shuffle_i64x2(s[k], s[2 + k], 0x88), b = _mm512_shuffle_i64x2(s[4 + k], s[6 + k], 0x88);
+        __m512i c = _mm512_shuffle_i64x2(s[k], s[2 + k], 0xdd), d = _mm512_shuffle_i64x2(s[4 + k], s[6 + k], 0xdd);
+        r[k] = _mm512_shuffle_i64x2(a, b, 0x88);
+        r[k + 4] = _mm512_shuffle_i64x2(a, b, 0xdd);
+        r[k + 2] = _mm512_shuffle_i64x2(c, d, 0x88);
+        r[k + 6] = _mm512_shuffle_i64x2(c, d, 0xdd);
+    }
+    for (int i = 0; i < 8; ++i)
+        HTAF_UNROLL for (int bit = 7; bit >= 0; --bit) {
+            rows[8 * i + bit] = _mm512_movepi8_mask(r[i]);
+            r[i] = _mm512_add_epi8(r[i], r[i]);
+        }
+#else
     std::uint64_t mask = 0xffffffff;
     for (size_t j = 32; j; j >>= 1, mask ^= mask << j)
         for (size_t k = 0; k < 64; k += 2 * j)
@@ -26,6 +52,7 @@ inline void turn(std::uint64_t* rows) {
                 rows[i] ^= t << j;
                 rows[i + j] ^= t;
             }
+#endif
 }
 
 // to[j][i] = from[i][j] of 16 by 16, in rows of 64 floats.
@@ -110,7 +137,7 @@ struct Floats {
 
     template <int R>
     static void tile(const std::uint32_t* indices, size_t index_stride, const float* tables, const size_t* fours,
-                     size_t words, float* sums, size_t stride) {
+                     size_t words, float* sums, size_t stride, bool start) {
         reg total[outputs][R] = {};
         for (size_t w = 0; w < words; ++w, indices += index_stride) {
             reg_u32 i[R];
@@ -124,7 +151,7 @@ struct Floats {
         HTAF_UNROLL for (size_t o = 0; o < outputs; ++o)
             HTAF_UNROLL for (int r = 0; r < R; ++r) {
                 float* to = sums + o * stride + r * HTAF_LANES;
-                reg sum = read<reg>(to) + total[o][r];
+                reg sum = start ? total[o][r] : read<reg>(to) + total[o][r];
                 std::memcpy(to, &sum, sizeof sum);
             }
     }
@@ -148,12 +175,12 @@ struct Floats {
             constexpr int most = HTAF_LANES == 16 ? 3 : 1;  // 24 of 32 registers hold sums, 8 of 16 for AVX2
             size_t p = 0;
             for (; p + most * HTAF_LANES <= n; p += most * HTAF_LANES)
-                tile<most>(i + p, stride, tables, each, here, sums + p, stride);
+                tile<most>(i + p, stride, tables, each, here, sums + p, stride, from == 0);
             if (most == 3 && p + HTAF_LANES < n) {
-                tile<2>(i + p, stride, tables, each, here, sums + p, stride);
+                tile<2>(i + p, stride, tables, each, here, sums + p, stride, from == 0);
                 p += 2 * HTAF_LANES;
             }
-            if (p < n) tile<1>(i + p, stride, tables, each, here, sums + p, stride);
+            if (p < n) tile<1>(i + p, stride, tables, each, here, sums + p, stride, from == 0);
         }
     }
 
@@ -239,37 +266,34 @@ struct Integers {
     }
 
 #if defined(__AVX512VBMI__)
-    static void make(const Entry* two, Entry* table) {
-        alignas(64) static constexpr std::uint8_t low8[16] = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7};
+    static HTAF_INLINE void make(const Entry* two, Entry* table) {
         if constexpr (wide) {
-            __m512i both = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(two)));
-            __m512i low = _mm512_broadcast_i32x4(_mm256_castsi256_si128(_mm512_castsi512_si256(both)));
-            // the upper entry of lane i is 8 + i / 8, of the second register 12 + i / 8
-            __m512i at = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_inserti128_si256(
-                             _mm256_set1_epi16(8), _mm_set1_epi16(9), 1)),
-                             _mm256_inserti128_si256(_mm256_set1_epi16(10), _mm_set1_epi16(11), 1), 1);
-            __m512i high = _mm512_permutexvar_epi16(at, both);
-            __m512i next = _mm512_permutexvar_epi16(_mm512_add_epi16(at, _mm512_set1_epi16(4)), both);
-            _mm512_store_si512(table, _mm512_add_epi16(low, high));
+            auto eight = [&](int k) __attribute__((always_inline)) {
+                return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(two + 8 * k)));
+            };
+            // lane i of the first register takes the upper entry i / 8, of the second 4 + i / 8
+            alignas(64) static constexpr std::uint16_t at[32] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1,
+                                                                 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3};
+            __m512i low = eight(0), high = eight(1), i = _mm512_load_si512(at);
+            __m512i next = _mm512_permutexvar_epi16(_mm512_add_epi16(i, _mm512_set1_epi16(4)), high);
+            _mm512_store_si512(table, _mm512_add_epi16(low, _mm512_permutexvar_epi16(i, high)));
             _mm512_store_si512(table + 32, _mm512_add_epi16(low, next));
         } else {
-            __m512i both = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(two)));
-            __m512i low = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(low8)));
-            // byte i of the upper ones is 8 + i / 8
-            __m512i at = _mm512_set_epi64(0x0f0f0f0f0f0f0f0f, 0x0e0e0e0e0e0e0e0e, 0x0d0d0d0d0d0d0d0d, 0x0c0c0c0c0c0c0c0c,
-                                          0x0b0b0b0b0b0b0b0b, 0x0a0a0a0a0a0a0a0a, 0x0909090909090909, 0x0808080808080808);
-            _mm512_store_si512(table, _mm512_add_epi8(_mm512_shuffle_epi8(both, low), _mm512_shuffle_epi8(both, at)));
+            __m512i low = _mm512_set1_epi64(read<long long>(two)), high = _mm512_set1_epi64(read<long long>(two + 8));
+            __m512i at = _mm512_set_epi64(0x0707070707070707, 0x0606060606060606, 0x0505050505050505, 0x0404040404040404,
+                                          0x0303030303030303, 0x0202020202020202, 0x0101010101010101, 0);
+            _mm512_store_si512(table, _mm512_add_epi8(low, _mm512_shuffle_epi8(high, at)));
         }
     }
 
-    static HTAF_INLINE void add_to(void* p, __m512i v) {
-        _mm512_store_si512(p, _mm512_add_epi32(_mm512_load_si512(p), v));
+    static HTAF_INLINE void put(bool start, void* p, __m512i v) {
+        _mm512_store_si512(p, start ? v : _mm512_add_epi32(_mm512_load_si512(p), v));
     }
 
     // Sums of 32 bits lie as [even lanes of 16 bits, odd ones], int8's as [lanes of bytes 4 i, 4 i + 2, 4 i + 1, 4 i + 3].
     template <int R>
     static void tile(const Entry* indices, size_t index_stride, const Entry* tables, size_t count, float* sums,
-                     size_t stride) {
+                     size_t stride, bool start) {
         const __m512i ones = _mm512_set1_epi32(0xffff);
         __m512i total[4][R] = {}, odd[4][R] = {};
         const __m512i second = _mm512_set1_epi16(0x0100);
@@ -299,11 +323,11 @@ struct Integers {
             HTAF_UNROLL for (int r = 0; r < R; ++r) {
                 float* to = sums + o * stride + r * lanes;
                 __m512i even = wide ? total[o][r] : _mm512_sub_epi16(total[o][r], _mm512_slli_epi16(odd[o][r], 8));
-                add_to(to, _mm512_and_si512(even, ones));
-                add_to(to + 16, _mm512_srli_epi32(even, 16));
+                put(start, to, _mm512_and_si512(even, ones));
+                put(start, to + 16, _mm512_srli_epi32(even, 16));
                 if constexpr (!wide) {
-                    add_to(to + 32, _mm512_and_si512(odd[o][r], ones));
-                    add_to(to + 48, _mm512_srli_epi32(odd[o][r], 16));
+                    put(start, to + 32, _mm512_and_si512(odd[o][r], ones));
+                    put(start, to + 48, _mm512_srli_epi32(odd[o][r], 16));
                 }
             }
     }
@@ -354,10 +378,10 @@ struct Integers {
             const Entry* i = indices + from * stride;
             constexpr int most = wide ? 4 : 2;
             size_t p = 0;
-            for (; p + (most - 1) * lanes < n; p += most * lanes) tile<most>(i + p, stride, tables, made, sums + p, stride);
-            if (most == 4 && p + 2 * lanes < n) tile<3>(i + p, stride, tables, made, sums + p, stride);
-            else if (most == 4 && p + lanes < n) tile<2>(i + p, stride, tables, made, sums + p, stride);
-            else if (p < n) tile<1>(i + p, stride, tables, made, sums + p, stride);
+            for (; p + (most - 1) * lanes < n; p += most * lanes) tile<most>(i + p, stride, tables, made, sums + p, stride, from == 0);
+            if (most == 4 && p + 2 * lanes < n) tile<3>(i + p, stride, tables, made, sums + p, stride, from == 0);
+            else if (most == 4 && p + lanes < n) tile<2>(i + p, stride, tables, made, sums + p, stride, from == 0);
+            else if (p < n) tile<1>(i + p, stride, tables, made, sums + p, stride, from == 0);
         }
         finish_rows(t, first, count, n, sums, stride);
     }
@@ -374,7 +398,7 @@ struct Integers {
                 Entry table[64];
                 for (int i = 0; i < 64; ++i)
                     table[i] = static_cast<Entry>(values[g * 16 + i % 8] + values[g * 16 + 8 + i / 8]);
-                for (size_t j = 0; j < some; ++j) total[j] += table[indices[g * stride + p + j]];
+                for (size_t j = 0; j < some; ++j) total[j] += table[indices[g * stride + p + j] % 64];
             }
             for (size_t j = 0; j < std::min(some, n - p); ++j) sums[p + j] = finished(t, first, total[j]);
         }

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <new>
+#include <tuple>
 
 #include "epilogue.hpp"
 #include "parallel.hpp"
@@ -15,27 +16,50 @@ namespace {
 
 constexpr size_t index_bytes = 384 * 1024;  // of one block of pixels: in the second-level cache beside its sums
 constexpr size_t most_pixels = 1024;        // of a block: their sums of 64 outputs are as many bytes as that
+constexpr size_t kept_bytes = size_t{16} << 20;  // what an arena may keep
 constexpr size_t few_pixels = 4;            // up to so many a table is not worth building
 
 constexpr size_t up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-// Starts at a cache line. malloc rather than std::vector, whose code could be shared between instruction sets.
-template <class V>
-class Buffer {
+// Memory that starts at a cache line and that its thread keeps for the next layer, or it would be cleared by the system
+// each time. malloc rather than std::vector, whose code could be shared between instruction sets.
+class Arena {
    public:
-    explicit Buffer(size_t n) : base_(std::malloc(n * sizeof(V) + 64)) {
-        if (!base_) throw std::bad_alloc();
-        first_ = reinterpret_cast<V*>(up(reinterpret_cast<std::uintptr_t>(base_), 64));
+    Arena() = default;
+    Arena(const Arena&) = delete;
+    ~Arena() { std::free(base_); }
+    char* at_least(size_t bytes) {
+        if (bytes > size_) {
+            std::free(base_);
+            size_ = 0;
+            base_ = std::malloc(bytes + 64);
+            if (!base_) throw std::bad_alloc();
+            size_ = bytes;
+        }
+        return reinterpret_cast<char*>(up(reinterpret_cast<std::uintptr_t>(base_), 64));
     }
-    Buffer(const Buffer&) = delete;
-    ~Buffer() { std::free(base_); }
-    V* data() { return first_; }
-    const V* data() const { return first_; }
+    void forget_much() {
+        if (size_ <= kept_bytes) return;
+        std::free(base_);
+        base_ = nullptr, size_ = 0;
+    }
 
    private:
-    void* base_;
-    V* first_;
+    void* base_ = nullptr;
+    size_t size_ = 0;
 };
+
+// Arrays one after the other in an arena, each at a cache line.
+template <class... V, class... N>
+std::tuple<V*...> arrays(Arena& arena, N... n) {
+    char* next = arena.at_least((up(n * sizeof(V), 64) + ...));
+    auto take = [&]<class W>(W*, size_t count) {
+        auto first = reinterpret_cast<W*>(next);
+        next += up(count * sizeof(W), 64);
+        return first;
+    };
+    return std::tuple<V*...>{take(static_cast<V*>(nullptr), n)...};
+}
 
 // What follows from a convolution, for indices of one kind: `fields` of them a tap.
 template <class Kind>
@@ -100,7 +124,8 @@ void make_planes(const Layer<Kind>& l, const std::uint64_t* bits, typename Kind:
     using Index = typename Kind::index;
     size_t plane = l.batch * l.height * l.row, step = l.stride[1], pad = l.padding[1];
     constexpr size_t most = 64 / Kind::bits_each + (64 % Kind::bits_each != 0);
-    Buffer<Index> line(most * l.width);
+    static thread_local Arena arena;
+    auto [line] = arrays<Index>(arena, most * l.width);
     for (size_t r = begin; r < end; ++r)
         for (size_t g = 0; g < l.groups; ++g)
             for (size_t c = 0, field = g * l.fields; c < l.in_group; c += 64, field += most) {
@@ -119,11 +144,24 @@ void make_planes(const Layer<Kind>& l, const std::uint64_t* bits, typename Kind:
                     fields_of_row<Kind>(row, l.words, l.width, g * l.in_group + c, n, out + pad, plane);
                     continue;
                 }
-                fields_of_row<Kind>(row, l.words, l.width, g * l.in_group + c, n, line.data(), l.width);
+                fields_of_row<Kind>(row, l.words, l.width, g * l.in_group + c, n, line, l.width);
                 for (size_t f = 0; f < count; ++f)
                     for (size_t x = 0; x < l.width; ++x)
-                        out[f * plane + (x + pad) % step * l.columns + (x + pad) / step] = line.data()[f * l.width + x];
+                        out[f * plane + (x + pad) % step * l.columns + (x + pad) / step] = line[f * l.width + x];
             }
+}
+
+template <class From, class To>
+HTAF_INLINE void sixteen(const From* from, To* to) {
+    if constexpr (sizeof(From) == sizeof(To)) {
+        std::memcpy(to, from, 16 * sizeof(To));
+    } else {
+#if defined(__AVX2__)
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_cvtepu8_epi16(read<__m128i>(from)));
+#else
+        for (size_t j = 0; j < 16; ++j) to[j] = from[j];
+#endif
+    }
 }
 
 // The indices of output pixels [first, first + n) and all taps: [taps, fields, stride]. Writes up to 15 more.
@@ -140,13 +178,13 @@ void gather(const Layer<Kind>& l, const typename Kind::index* planes, size_t gro
             size_t run = std::min(n - done, width - x), from = y * l.stride[0] + down - l.padding[0];
             bool inside = from < l.height;  // above the image it has wrapped around
             const auto* source = planes + (inside ? (image * l.height + from) * l.row + column + x : 0);
-            for (size_t f = 0; f < l.fields; ++f)
+            for (size_t f = 0; f < l.fields; ++f, source += inside ? plane : 0) {
+                auto* to = out + f * stride + done;
                 for (size_t i = 0; i < run; i += 16) {
-                    typename Kind::gathered some[16] = {};
-                    if (inside)
-                        for (size_t j = 0; j < 16; ++j) some[j] = source[f * plane + i + j];
-                    std::memcpy(out + f * stride + done + i, some, sizeof some);
+                    if (inside) sixteen(source + i, to + i);
+                    else std::fill_n(to + i, 16, 0);
                 }
+            }
             done += run;
         }
     }
@@ -193,9 +231,11 @@ void layer(const Tables& t, const std::uint64_t* bits, const Convolution& c, con
     Layer<Kind> l(c);
     size_t pixels = l.pixels(), rows = l.batch * l.height, blocks = (l.outputs + 63) / 64;
     if (!pixels || !l.outputs) return;
-    Buffer<typename Kind::index> planes(l.groups * l.fields * rows * l.row + 16);
-    std::fill_n(planes.data() + l.groups * l.fields * rows * l.row, 16, typename Kind::index{});
-    parallel(rows, threads, [&](size_t begin, size_t end) { make_planes(l, bits, planes.data(), begin, end); });
+    static thread_local Arena of_planes;
+    size_t size = l.groups * l.fields * rows * l.row;
+    auto [planes] = arrays<typename Kind::index>(of_planes, size + 16);
+    std::fill_n(planes + size, 16, typename Kind::index{});
+    parallel(rows, threads, [&, planes = planes](size_t begin, size_t end) { make_planes(l, bits, planes, begin, end); });
 
     // blocks of pixels of about the same size, as many as keep all threads busy
     size_t fitting = index_bytes / (l.flat() * sizeof(typename Kind::gathered)) / Kind::lanes * Kind::lanes;
@@ -205,30 +245,30 @@ void layer(const Tables& t, const std::uint64_t* bits, const Convolution& c, con
     size_t each = up((pixels + parts - 1) / parts, Kind::lanes), stride = up(each, 64) + 16;
     parts = (pixels + each - 1) / each;
 
-    parallel(parts * blocks, threads, [&](size_t begin, size_t end) {
-        Buffer<typename Kind::gathered> indices(l.flat() * stride);
-        Buffer<float> sums((64 + Kind::outputs) * stride);
-        Buffer<typename Kind::entry> scratch(Kind::scratch);
-        std::fill_n(indices.data(), l.flat() * stride, typename Kind::gathered{});
+    parallel(parts * blocks, threads, [&, planes = planes](size_t begin, size_t end) {
+        static thread_local Arena arena;
+        auto [indices, sums, scratch] = arrays<typename Kind::gathered, float, typename Kind::entry>(
+            arena, (l.flat() + 1) * stride, (64 + Kind::outputs) * stride, Kind::scratch);
         size_t part = parts, group = l.groups;  // whose indices are there
         for (size_t i = begin; i < end; ++i) {
             size_t pixel = i / blocks * each, n = std::min(each, pixels - pixel);
             size_t first = i % blocks * 64, last = std::min(first + 64, l.outputs);
-            std::fill_n(sums.data(), (64 + Kind::outputs) * stride, 0.0f);
             for (size_t o = first; o < last;) {
                 if (part != i / blocks || group != o / l.out_group) {
                     part = i / blocks, group = o / l.out_group;
-                    gather(l, planes.data(), group, pixel, n, indices.data(), stride);
+                    gather(l, planes, group, pixel, n, indices, stride);
                 }
                 size_t count = std::min({last - o, (group + 1) * l.out_group - o, Kind::outputs});
-                float* to = sums.data() + (o - first) * stride;
-                if (pixels <= few_pixels) Kind::add_few(l, t, o, count, indices.data(), stride, n, to);
-                else Kind::add(l, t, o, count, indices.data(), stride, n, scratch.data(), to);
+                float* to = sums + (o - first) * stride;
+                if (pixels <= few_pixels) Kind::add_few(l, t, o, count, indices, stride, n, to);
+                else Kind::add(l, t, o, count, indices, stride, n, scratch, to);
                 o += count;
             }
-            finish_block(e, sums.data(), stride, pixel, n, first, last - first, l.outputs);
+            finish_block(e, sums, stride, pixel, n, first, last - first, l.outputs);
         }
+        arena.forget_much();
     });
+    of_planes.forget_much();
 }
 
 void forward(Tables t, const std::uint64_t* bits, const Convolution& c, const Epilogue& e, int threads) {
