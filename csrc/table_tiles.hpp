@@ -88,6 +88,12 @@ inline void turn_floats(const float* from, size_t stride, float* to) {
 #endif
 }
 
+// How far from its place in this piece of an output's tables lies the same place of the next piece: of this output or, after
+// its last piece, of the one `outputs` further.
+inline size_t ahead(size_t flat, size_t from, size_t piece, size_t outputs) {
+    return from + piece < flat ? piece : outputs * flat - from;
+}
+
 // ---- float32: 16 sums of the subsets of 4 inputs; an index holds 32 inputs, of which the lowest 4 count
 
 struct Floats {
@@ -166,6 +172,11 @@ struct Floats {
             float* table = tables;
             for (size_t w = 0; w < here; ++w) {
                 each[w] = fours(l, from + w);
+                for (size_t o = 0; o < count; ++o) {  // those that come after this piece, while it is worked on
+                    const float* next = values + (o * flat + from + w) * 32 + ahead(flat, from, words, outputs) * 32;
+                    __builtin_prefetch(next);
+                    __builtin_prefetch(next + 16);
+                }
                 for (size_t g = 0; g < each[w]; ++g)
                     for (size_t o = 0; o < outputs; ++o, table += 16)
                         if (o < count) make(values + (o * flat + from + w) * 32 + g * 4, table);
@@ -369,11 +380,17 @@ struct Integers {
         const Entry* values = static_cast<const Entry*>(t.values) + first * flat * 16;
         for (size_t from = 0; from < flat; from += sixes) {
             size_t here = std::min(sixes, flat - from), made = wide ? here : (here + 1) / 2 * 2;
+            size_t next = ahead(flat, from, sixes, outputs);  // what comes after this piece, while it is worked on
             for (size_t g = 0; g < made; ++g)
                 for (size_t o = 0; o < 4; ++o) {
                     Entry* table = tables + (g * 4 + o) * 64;
-                    if (g < here && o < count) make(values + (o * flat + from + g) * 16, table);
-                    else std::fill_n(table, 64, Entry{});
+                    if (g < here && o < count) {
+                        const Entry* two = values + (o * flat + from + g) * 16;
+                        __builtin_prefetch(two + next * 16);
+                        make(two, table);
+                    } else {
+                        std::fill_n(table, 64, Entry{});
+                    }
                 }
             const Entry* i = indices + from * stride;
             constexpr int most = wide ? 4 : 2;
