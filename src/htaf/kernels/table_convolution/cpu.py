@@ -10,7 +10,7 @@ from torch import Tensor
 
 from htaf.kernels.layers import Epilogue, Geometry, Outputs, row_bytes
 from htaf.kernels.native import extension
-from htaf.kernels.table_convolution.reference import ENTRIES, Kind, Weights, prepare
+from htaf.kernels.table_convolution.reference import ENTRIES, Kind, Weights, check_geometry, prepare
 
 __all__ = ["Kind", "Weights", "forward", "peak", "prepare"]
 
@@ -24,6 +24,7 @@ def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilog
         TypeError, ValueError: tensors of another type or shape.
     """
     g, e, w = geometry, epilogue, weights
+    check_geometry(g)
     if bits.ndim != 4 or bits.shape[-1] != row_bytes(g.channels):
         raise ValueError(f"expected bits [batch, height, width, {row_bytes(g.channels)}], got {tuple(bits.shape)}")
     bits = _dense(bits, "bits", torch.uint8, bits.shape)
@@ -83,7 +84,9 @@ def _check_weights(w: Weights, g: Geometry) -> None:
     else:
         dtype, shape = ENTRIES[w.kind], (g.outputs, taps, per_group // 64 * 11 + (per_group % 64 + 5) // 6, 2, 8)
     if w.values.dtype != dtype or w.values.shape != shape or not (w.values.is_cpu and w.values.is_contiguous()):
-        raise ValueError(f"expected weights prepared for {g}: {dtype} {shape}, got {w.values.dtype} {(*w.values.shape,)}")
+        raise ValueError(
+            f"expected weights prepared for {g}: {dtype} {shape}, got {w.values.dtype} {(*w.values.shape,)}"
+        )
     for x, kept in ((w.unit, torch.float32), (w.bias, torch.int32)):
         if x.dtype != kept or x.shape != (g.outputs,) or not (x.is_cpu and x.is_contiguous()):
             raise ValueError(f"expected {kept} [{g.outputs}] beside the weights, got {x.dtype} {(*x.shape,)}")

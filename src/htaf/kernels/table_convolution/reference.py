@@ -113,12 +113,17 @@ def triples(values: Tensor) -> Tensor:
     return torch.cat(parts, -1).unflatten(-1, (-1, 2, 3))
 
 
-def _check(weight: Tensor, g: Geometry, kind: Kind) -> None:
-    if kind not in ("float32", *ENTRIES):
-        raise ValueError(f"kind must be float32, int16 or int8, got {kind!r}")
+def check_geometry(g: Geometry) -> None:
+    """Raises ValueError where no convolution is described."""
     numbers = (g.channels, g.outputs, g.groups, *g.kernel, *g.stride, *g.dilation)
     if min(numbers) < 1 or min(g.padding) < 0 or g.channels % g.groups or g.outputs % g.groups:
         raise ValueError(f"expected sizes >= 1, padding >= 0, channels and outputs in whole groups, got {g}")
+
+
+def _check(weight: Tensor, g: Geometry, kind: Kind) -> None:
+    if kind not in ("float32", *ENTRIES):
+        raise ValueError(f"kind must be float32, int16 or int8, got {kind!r}")
+    check_geometry(g)
     expected = (g.outputs, g.channels // g.groups, *g.kernel)
     if weight.dtype != torch.float32 or weight.device.type != "cpu":
         raise TypeError(f"weight must be float32 on the CPU, got {weight.dtype} on {weight.device}")
