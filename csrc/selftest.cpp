@@ -15,6 +15,7 @@
 #include "binary.hpp"
 #include "kernels.hpp"
 #include "processor.hpp"
+#include "tables.hpp"
 
 using namespace htaf;
 
@@ -145,6 +146,8 @@ struct Checks {
     void counts(std::size_t m, std::size_t n, std::size_t bytes);
     void turned(std::size_t rows, std::size_t columns);
     void binary(const Convolution&, bool bipolar);
+    template <class Entry>
+    void tables(TableKind, Convolution);
 };
 
 struct Worst {
@@ -480,12 +483,85 @@ void Checks::binary(const Convolution& c, bool bipolar) {
     }
 }
 
+// Real weights on bits: the sum of one entry a field of each tap, float32's being one weight or 0.
+template <class Entry>
+void Checks::tables(TableKind kind, Convolution c) {
+    std::mt19937 random(5);
+    bool floats = kind == TableKind::float32;
+    std::size_t words = (c.channels + 63) / 64, taps = c.kernel[0] * c.kernel[1], each = c.channels / c.groups;
+    std::size_t fields = floats ? (each + 31) / 32 : each / 64 * 11 + (each % 64 + 5) / 6, width = floats ? 32 : 16;
+    std::vector<std::uint64_t> bits(c.batch * c.height * c.width * words);
+    auto bit = [&](std::size_t pixel, std::size_t i) { return bits[pixel * words + i / 64] >> i % 64 & 1; };
+    for (std::size_t i = 0; i < bits.size(); ++i)
+        for (std::size_t j = i % words * 64; j < std::min(c.channels, (i % words + 1) * 64); ++j)
+            bits[i] |= static_cast<std::uint64_t>(random() & 1) << j % 64;
+    std::vector<Entry> values(c.outputs * taps * fields * width);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        int v = static_cast<int>(random() % (kind == TableKind::int16 ? 2048 : 64));  // of 16 or 2 sixes the sums fit
+        values[i] = static_cast<Entry>(floats ? (i / 32 % fields * 32 + i % 32 < each ? v - 32 : 0) : v);
+    }
+    std::vector<float> unit(c.outputs), lower(c.outputs, 0), upper(c.outputs, static_cast<float>(inf));
+    std::vector<std::int32_t> bias(c.outputs);
+    for (std::size_t o = 0; o < c.outputs; ++o) unit[o] = 0.25f, bias[o] = floats ? 0 : 900 + static_cast<int>(o);
+
+    std::size_t pixels = c.pixels(), row = (c.outputs + 63) / 64;
+    std::vector<float> want(pixels * c.outputs), y(want.size() + 1, -7.0f);
+    std::vector<std::uint64_t> packed(pixels * row + 1, 7);
+    for (std::size_t i = 0; i < want.size(); ++i) {
+        std::size_t o = i % c.outputs, p = i / c.outputs, x = p % c.out_width(), h = p / c.out_width() % c.out_height();
+        std::size_t image = p / c.out_width() / c.out_height(), first = o / (c.outputs / c.groups) * each;
+        double sum = 0;
+        for (std::size_t tap = 0; tap < taps; ++tap) {
+            std::size_t from_y = h * c.stride[0] + tap / c.kernel[1] * c.dilation[0] - c.padding[0];
+            std::size_t from_x = x * c.stride[1] + tap % c.kernel[1] * c.dilation[1] - c.padding[1];
+            bool inside = from_y < c.height && from_x < c.width;
+            std::size_t pixel = (image * c.height + from_y) * c.width + from_x;
+            const Entry* v = &values[(o * taps + tap) * fields * width];
+            for (std::size_t k = 0; floats && inside && k < each; ++k) sum += bit(pixel, first + k) ? v[k] : 0;
+            for (std::size_t f = 0; !floats && f < fields; ++f)
+                for (std::size_t half = 0; half < 2; ++half) {
+                    std::size_t pattern = 0;
+                    for (std::size_t b = 0; b < 3; ++b) {
+                        std::size_t k = f / 11 * 64 + f % 11 * 6 + half * 3 + b;
+                        bool there = inside && k < std::min(each, f / 11 * 64 + 64);
+                        pattern |= static_cast<std::size_t>(there && bit(pixel, first + k)) << b;
+                    }
+                    sum += v[f * 16 + half * 8 + pattern];
+                }
+        }
+        want[i] = static_cast<float>(floats ? sum : (sum - bias[o]) * unit[o]);
+    }
+    Epilogue both = {nullptr, nullptr, nullptr, y.data(), lower.data(), upper.data(), packed.data()}, step = both;
+    step.y = nullptr;
+    const auto& kernels = *for_packed(&k)->tables;
+    char what[99];
+    std::snprintf(what, sizeof what, "tables, kind %d, %zu channels, %zu outputs, %zu pixels", static_cast<int>(kind),
+                  c.channels, c.outputs, pixels);
+    for (const Epilogue& e : {both, step}) {
+        std::fill(packed.begin(), packed.end(), 7);
+        kernels.forward({kind, values.data(), unit.data(), bias.data()}, bits.data(), c, e, 2);
+        bool good = packed.back() == 7 && y.back() == -7.0f;
+        for (std::size_t i = 0; i < want.size(); ++i) {
+            std::size_t o = i % c.outputs;
+            good = good && y[i] == want[i];
+            good = good && (packed[i / c.outputs * row + o / 64] >> o % 64 & 1) == (want[i] >= 0);
+        }
+        must(good, what);
+    }
+}
+
 void Checks::everything() {
     for (bool bipolar : {false, true}) {
         binary({2, 5, 7, 64, 64, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1}, bipolar);
         binary({1, 8, 9, 70, 130, {3, 2}, {2, 1}, {2, 3}, {1, 2}, 1}, bipolar);
         binary({1, 6, 5, 99, 30, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 3}, bipolar);
         binary({1, 1, 5, 2500, 9, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1}, bipolar);
+    }
+    for (Convolution c : {Convolution{1, 9, 7, 70, 67, {3, 2}, {1, 2}, {1, 1}, {1, 2}, 1}, {1, 1, 3, 90, 5, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1},
+                          {2, 6, 20, 195, 9, {2, 3}, {2, 1}, {0, 3}, {1, 1}, 3}}) {
+        tables<float>(TableKind::float32, c);
+        tables<std::uint16_t>(TableKind::int16, c);
+        tables<std::uint8_t>(TableKind::int8, c);
     }
     for (std::size_t bytes : {0, 1, 15, 16, 63, 64, 65, 200, 5000})
         for (auto [m, n] : {std::pair<std::size_t, std::size_t>{1, 1}, {4, 3}, {5, 2}, {33, 10}, {70, 65}, {0, 3}})

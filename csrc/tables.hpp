@@ -6,8 +6,23 @@
 
 namespace htaf {
 
+enum class TableKind : int { float32 = 0, int16 = 1, int8 = 2 };
+
+// Weights as `prepare` lays them out, taps in the order of memory.
+// float32: values are float [outputs, taps, ceil(channels of a group / 32), 32], 0 beyond the channels.
+// int16, int8: values are uint16 or uint8 [outputs, taps, sixes, 2, 8], the sums of the subsets of two triples of inputs,
+// shifted so that none is negative; sixes start anew every 64 channels. The sum of a layer is unit (sum of entries - bias).
+struct Tables {
+    TableKind kind;
+    const void* values;
+    const float* unit;
+    const std::int32_t* bias;
+};
+
 struct TableKernels {
-    int unused;
+    void (*forward)(Tables, const std::uint64_t* bits, const Convolution&, const Epilogue&, int threads);
+    // operations (two a multiply-add) a second of lookups and additions on registers alone; 0 where there is no permutation
+    double (*peak)(TableKind);
 };
 
 }  // namespace htaf

@@ -1,37 +1,133 @@
-"""Convolution of activations 0 and 1 with real weights: sums of subsets of the weights, looked up in tables."""
+"""Convolution of activations 0 and 1 with real weights: sums of subsets of the weights, looked up in tables.
+
+float32: sums of the weights of those inputs that are 1, rounded as float32 additions round.
+
+int16, int8: the inputs of a tap are cut into triples, anew at every 64 channels of a group; two triples are a six, the
+last one of 64 channels may be smaller. For every output and triple there are 8 entries
+
+    q[pattern] = round(sum of the weights whose bit of the pattern is set / unit), halves to even,
+
+and a layer's sum is float32(sum of the integers q of all triples) * unit, one unit an output: the smallest for which the
+ranges of the entries (largest - smallest) of 16 (int16) or 2 (int8) sixes in a row, over all taps, add up to what 16 or 8
+bits hold. Every implementation gives the same integers.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import conv2d, pad
 
 from htaf.kernels.layers import Epilogue, Geometry, Outputs
 from htaf.kernels.packed_maps import reference as maps
 
 Kind = Literal["float32", "int16", "int8"]
 
+PATTERNS = torch.tensor([[p >> b & 1 for p in range(8)] for b in range(3)], dtype=torch.float64)  # [triple, 8]
+ENTRIES = {"int16": torch.int16, "int8": torch.uint8}  # int16 holds the bits of an unsigned one
+SIXES = {"int16": 16, "int8": 2}  # in a row, whose sum fits an entry
+LARGEST = {"int16": 65535, "int8": 255}
+
 
 class Weights(NamedTuple):
-    """Made by `prepare`: what `forward` of the same file takes.
+    """Made by `prepare`: what `forward` takes.
 
-    error: float64 [outputs], a bound of |sum - exact sum| over all activations, rounding of float32 left aside.
+    values: float32 [outputs, taps, ceil(channels of a group / 32), 32], 0 beyond the channels; or int16 (unsigned) or uint8
+        [outputs, taps, sixes, 2, 8], the entries q - the smallest of their 8.
+    unit: float32 [outputs], 1 for float32.
+    bias: int32 [outputs], what was added to the sum of all q: - the sum of the smallest ones; 0 for float32.
+    error: float64 [outputs], a bound of |sum - exact sum| over all activations, rounding of float32 left aside: reached by
+        the pattern of every triple that errs most in one direction.
+    rms: float64 [outputs], root of the mean of the squared error over all activations, for bits that are fair coins.
     """
 
-    weight: Tensor
+    values: Tensor
     kind: Kind
+    unit: Tensor
+    bias: Tensor
     error: Tensor
+    rms: Tensor
 
 
 def prepare(weight: Tensor, geometry: Geometry, kind: Kind) -> Weights:
-    """From float32 [outputs, channels / groups, kernel height, kernel width]."""
-    return Weights(weight, kind, torch.zeros(geometry.outputs, dtype=torch.float64))
+    """From float32 [outputs, channels / groups, kernel height, kernel width].
+
+    Raises:
+        TypeError, ValueError: weights of another type or shape, or not finite; sums that 32 bits do not hold.
+    """
+    g = geometry
+    _check(weight, g, kind)
+    taps = weight.detach().permute(0, 2, 3, 1).flatten(1, 2)  # [outputs, taps, channels]
+    per_group, outputs = taps.shape[-1], g.outputs
+    zeros = torch.zeros(outputs, dtype=torch.float64)
+    if kind == "float32":
+        values = pad(taps, (0, -per_group % 32)).unflatten(-1, (-1, 32)).contiguous()
+        return Weights(values, kind, torch.ones(outputs), torch.zeros(outputs, dtype=torch.int32), zeros, zeros)
+    exact = triples(taps.double()) @ PATTERNS  # [outputs, taps, sixes, 2, 8]
+    ranges = (exact.amax(-1) - exact.amin(-1)).sum(-1).flatten(1)
+    ranges = pad(ranges, (0, -ranges.shape[1] % SIXES[kind])).unflatten(1, (-1, SIXES[kind])).sum(-1).amax(-1)
+    # rounding widens the range of a triple by 1 at most; a little more for the rounding of the unit itself
+    unit = (ranges * (1 + 1e-6) / (LARGEST[kind] - 2 * SIXES[kind])).clamp_min(torch.finfo(torch.float32).tiny).float()
+    unit = torch.where(ranges == 0, 1.0, unit)
+    q = (exact / unit.double().view(-1, 1, 1, 1, 1)).round()
+    least = q.amin(-1, keepdim=True)
+    entries, bias = q - least, -least.flatten(1).sum(1)
+    largest = entries.amax(-1).flatten(1).sum(1)
+    if not (unit.isfinite().all() and largest.lt(2**31).all()):
+        raise ValueError(f"expected weights whose sums in units fit 31 bits, got up to {float(largest.max()):.3g}")
+    off = (q * unit.double().view(-1, 1, 1, 1, 1) - exact).flatten(1, -2)
+    error = torch.maximum(off.amax(-1).sum(1), -off.amin(-1).sum(1))
+    rms = (off.var(-1, correction=0).sum(1) + off.mean(-1).sum(1) ** 2).sqrt()
+    return Weights(entries.to(torch.int32).to(ENTRIES[kind]).contiguous(), kind, unit, bias.int(), error, rms)
 
 
 def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Outputs:
     """Bits [batch, height, width, row_bytes(channels)] -> y [batch, out height, out width, outputs] and its bits."""
-    g = geometry
-    images = maps.unpack(bits, g.channels).permute(0, 3, 1, 2)
-    sums = torch.nn.functional.conv2d(images, weights.weight, None, g.stride, g.padding, g.dilation, g.groups)
+    g, per_group = geometry, geometry.channels // geometry.groups
+    images = maps.unpack(bits, g.channels)
+    where = (g.stride, g.padding, g.dilation, g.groups)
+    if weights.kind == "float32":
+        weight = weights.values.flatten(2)[..., :per_group].unflatten(1, g.kernel).permute(0, 3, 1, 2)
+        sums = conv2d(images.permute(0, 3, 1, 2), weight, None, *where)
+    else:
+        images = triples(images.unflatten(-1, (g.groups, per_group)))
+        pattern = (images @ torch.tensor([1.0, 2.0, 4.0])).long()
+        chosen = torch.nn.functional.one_hot(pattern, 8).double().flatten(3).permute(0, 3, 1, 2)
+        entries = weights.values.int() & LARGEST[weights.kind]
+        q = (entries - entries[..., :1]).double()  # the pattern 0, which padding has too, counts 0
+        q = q.flatten(2).unflatten(1, g.kernel).permute(0, 3, 1, 2)
+        sums = conv2d(chosen, q, None, *where).float() * weights.unit.view(-1, 1, 1)
     return maps.finish(sums.permute(0, 2, 3, 1).contiguous(), epilogue)
+
+
+def triples(values: Tensor) -> Tensor:
+    """[..., channels of a group] -> [..., sixes, 2, 3] with zeros beyond, 11 sixes for every 64 channels."""
+    channels = values.shape[-1]
+    whole, rest = divmod(channels, 64)
+    parts = [pad(values[..., : 64 * whole].unflatten(-1, (whole, 64)), (0, 2)).flatten(-2)] if whole else []
+    if rest:
+        parts.append(pad(values[..., 64 * whole :], (0, -rest % 6)))
+    return torch.cat(parts, -1).unflatten(-1, (-1, 2, 3))
+
+
+def check_geometry(g: Geometry) -> None:
+    """Raises ValueError where no convolution is described."""
+    numbers = (g.channels, g.outputs, g.groups, *g.kernel, *g.stride, *g.dilation)
+    if min(numbers) < 1 or min(g.padding) < 0 or g.channels % g.groups or g.outputs % g.groups:
+        raise ValueError(f"expected sizes >= 1, padding >= 0, channels and outputs in whole groups, got {g}")
+
+
+def _check(weight: Tensor, g: Geometry, kind: Kind) -> None:
+    if kind not in ("float32", *ENTRIES):
+        raise ValueError(f"kind must be float32, int16 or int8, got {kind!r}")
+    check_geometry(g)
+    expected = (g.outputs, g.channels // g.groups, *g.kernel)
+    if weight.dtype != torch.float32 or weight.device.type != "cpu":
+        raise TypeError(f"weight must be float32 on the CPU, got {weight.dtype} on {weight.device}")
+    if tuple(weight.shape) != expected:
+        raise ValueError(f"expected weight {expected}, got {tuple(weight.shape)}")
+    if not weight.isfinite().all():
+        raise ValueError(f"expected finite weights, got {int((~weight.isfinite()).sum())} of {math.prod(expected)} not")
