@@ -30,6 +30,14 @@ def check_bits(bits: Tensor, channels: int) -> Tensor:
     return aligned(bits.contiguous())
 
 
+def check_weights(name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """Dense prepared weights. Raises ValueError where they are for another geometry."""
+    if x.dtype != dtype or tuple(x.shape) != shape or x.device.type != "cpu":
+        expected = f"{name} prepared for this geometry, {dtype} {shape}"
+        raise ValueError(f"expected {expected}, got {x.dtype} {tuple(x.shape)} on {x.device}")
+    return x.contiguous()
+
+
 def aligned(bits: Tensor) -> Tensor:
     """The same bits at an address that is a multiple of a word's size."""
     return bits if bits.data_ptr() % 8 == 0 else bits.clone()
@@ -85,6 +93,7 @@ def bound(run: Run, geometry: Geometry, epilogue: Epilogue) -> Bound:
         run: takes the address of the bits, sizes, the epilogue's addresses and threads; keeps its weights alive.
         geometry: of the layer. epilogue: its constants; the residual is an argument of the call.
     """
+    geometry.check()
     e, channels = epilogue, (geometry.outputs,)
     if e.residual is not None:
         raise ValueError("expected a residual when the layer is called, got one when it is bound")

@@ -28,6 +28,13 @@ class Geometry(NamedTuple):
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
 
+    def check(self) -> None:
+        """Raises ValueError where no convolution is described."""
+        numbers = (self.channels, self.outputs, self.groups, *self.kernel, *self.stride, *self.dilation)
+        whole = min(numbers) >= 1 and not (self.channels % self.groups or self.outputs % self.groups)
+        if not whole or min(self.padding) < 0:
+            raise ValueError(f"expected sizes >= 1, padding >= 0, channels and outputs in whole groups, got {self}")
+
     def out_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the output.
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from htaf.kernels.layers import Epilogue, Geometry, Outputs, row_bytes
+from htaf.kernels._packed_native import Shape2d, bound, check_weights
+from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs, row_bytes
 from htaf.kernels.native import extension
 
-__all__ = ["Weights", "forward", "prepare"]
+__all__ = ["Weights", "bind", "forward", "prepare"]
 
 BLOCK = 64  # outputs of a group that lie side by side, as in csrc/binary.hpp
 MOST_PRODUCTS = 2**24  # of one sum: up to here float32 holds every integer
@@ -36,7 +36,7 @@ def prepare(signs: Tensor, geometry: Geometry, *, bipolar: bool) -> Weights:
         ValueError: another type or shape, or sums of more than 2^24 products.
     """
     g = geometry
-    _check_geometry(g)
+    g.check()
     channels, taps = g.channels // g.groups, g.kernel[0] * g.kernel[1]
     _check(signs, "signs", torch.uint8, (g.outputs, *g.kernel, row_bytes(channels)))
     if channels * taps > MOST_PRODUCTS:
@@ -52,68 +52,31 @@ def prepare(signs: Tensor, geometry: Geometry, *, bipolar: bool) -> Weights:
     return Weights(laid.contiguous(), ones.contiguous(), bipolar)
 
 
+def bind(weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Bound:
+    """The layer with its weights and constants, checked once. Raises as `forward`."""
+    g = geometry
+    taps, words = g.kernel[0] * g.kernel[1], (g.channels // g.groups + 31) // 32
+    blocks = (g.outputs // g.groups + BLOCK - 1) // BLOCK
+    signs = check_weights("signs", weights.signs, torch.int32, (g.groups, blocks, taps, words, BLOCK))
+    ones = check_weights("ones", weights.ones, torch.int32, (taps, g.groups, blocks, BLOCK))
+    held, native = (signs.data_ptr(), ones.data_ptr(), weights.bipolar), extension().binary_convolution
+
+    def run(bits: int, shape: Shape2d, finishing: tuple[int, ...], threads: int, kept: object = (signs, ones)) -> None:
+        native(shape, bits, held, finishing, threads)
+
+    return bound(run, g, epilogue)
+
+
 def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Outputs:
     """Bits [batch, height, width, row_bytes(channels)] -> y [batch, out height, out width, outputs] and its bits.
 
     Raises:
-        ValueError: tensors whose type or shape is not that of `Geometry` and `Epilogue`.
+        TypeError, ValueError: tensors whose type or shape is not that of `Geometry` and `Epilogue`.
     """
-    g, e = geometry, epilogue
-    if bits.ndim != 4:
-        raise ValueError(f"expected bits of 4 dimensions, got {tuple(bits.shape)}")
-    batch, height, width, _ = bits.shape
-    shapes = _shapes(g, height, width)
-    _check(bits, "bits", torch.uint8, (batch, height, width, shapes.row))
-    _check(weights.signs, "signs", torch.int32, shapes.signs)
-    _check(weights.ones, "ones", torch.int32, shapes.ones)
-    out = (batch, *shapes.out)
-    vector = (g.outputs,)
-    _check(e.scale, "scale", torch.float32, vector)
-    _check(e.shift, "shift", torch.float32, vector)
-    _check(e.lower, "lower", torch.float32, vector)
-    _check(e.upper, "upper", torch.float32, vector)
-    _check(e.residual, "residual", torch.float32, (*out, g.outputs))
-    if (e.lower is None) != (e.upper is None):
-        raise ValueError("expected both lower and upper or none, got one")
-    y = torch.empty(*out, g.outputs, dtype=torch.float32) if e.keep else None
-    found = None if e.lower is None else torch.empty(*out, row_bytes(g.outputs), dtype=torch.uint8)
-    # kept until the call has returned
-    held = [None if x is None else x.contiguous() for x in (e.scale, e.shift, e.residual, y, e.lower, e.upper, found)]
-    bits, signs, ones = bits.contiguous(), weights.signs.contiguous(), weights.ones.contiguous()
-    sizes = (batch, height, width, g.channels, g.outputs, g.kernel, g.stride, g.padding, g.dilation, g.groups)
-    extension().binary_convolution(
-        sizes, bits.data_ptr(), signs.data_ptr(), ones.data_ptr(), weights.bipolar,
-        tuple(0 if x is None else x.data_ptr() for x in held), torch.get_num_threads(),
-    )  # fmt: skip
-    return y, found
+    return bind(weights, geometry, epilogue._replace(residual=None))(bits, epilogue.residual)
 
 
-def _check(x: Tensor | None, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    if x is not None and (x.dtype != dtype or x.shape != shape or not x.is_cpu):
+def _check(x: Tensor, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    if x.dtype != dtype or x.shape != shape or not x.is_cpu:
         got = f"{x.dtype} {tuple(x.shape)} on {x.device}"
         raise ValueError(f"{name}: expected {dtype} {shape} on cpu, got {got}")
-
-
-class _Shapes(NamedTuple):
-    """Of what `forward` takes; row in bytes, out without batch and outputs."""
-
-    row: int
-    signs: tuple[int, ...]
-    ones: tuple[int, ...]
-    out: tuple[int, int]
-
-
-@lru_cache(1024)
-def _shapes(g: Geometry, height: int, width: int) -> _Shapes:
-    _check_geometry(g)
-    taps, words = g.kernel[0] * g.kernel[1], (g.channels // g.groups + 31) // 32
-    blocks = (g.outputs // g.groups + BLOCK - 1) // BLOCK
-    signs, ones = (g.groups, blocks, taps, words, BLOCK), (taps, g.groups, blocks, BLOCK)
-    return _Shapes(row_bytes(g.channels), signs, ones, g.out_size(height, width))
-
-
-def _check_geometry(g: Geometry) -> None:
-    if min(g.channels, g.outputs, g.groups, *g.kernel, *g.stride, *g.dilation) < 1 or min(g.padding) < 0:
-        raise ValueError(f"expected sizes of 1 or more and padding of 0 or more, got {g}")
-    if g.channels % g.groups or g.outputs % g.groups:
-        raise ValueError(f"expected channels and outputs that {g.groups} groups divide, got {g.channels}, {g.outputs}")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from htaf.kernels.layers import Epilogue, Geometry, Outputs
+from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs
 from htaf.kernels.packed_maps import reference as maps
 
 
@@ -35,3 +35,8 @@ def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilog
     # integers up to 2^24, which float32 adds exactly
     sums = torch.nn.functional.conv2d(images, kernels, None, g.stride, g.padding, g.dilation, g.groups)
     return maps.finish(sums.permute(0, 2, 3, 1).contiguous(), epilogue)
+
+
+def bind(weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Bound:
+    """The layer with its weights and the constants of its epilogue; the residual is an argument of the call."""
+    return lambda bits, residual=None: forward(bits, weights, geometry, epilogue._replace(residual=residual))

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
-from htaf.kernels.layers import Epilogue, Geometry, Outputs
+from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs
 from htaf.kernels.packed_maps import reference as maps
 
 Kind = Literal["float32", "int16", "int8"]
@@ -113,17 +113,10 @@ def triples(values: Tensor) -> Tensor:
     return torch.cat(parts, -1).unflatten(-1, (-1, 2, 3))
 
 
-def check_geometry(g: Geometry) -> None:
-    """Raises ValueError where no convolution is described."""
-    numbers = (g.channels, g.outputs, g.groups, *g.kernel, *g.stride, *g.dilation)
-    if min(numbers) < 1 or min(g.padding) < 0 or g.channels % g.groups or g.outputs % g.groups:
-        raise ValueError(f"expected sizes >= 1, padding >= 0, channels and outputs in whole groups, got {g}")
-
-
 def _check(weight: Tensor, g: Geometry, kind: Kind) -> None:
     if kind not in ("float32", *ENTRIES):
         raise ValueError(f"kind must be float32, int16 or int8, got {kind!r}")
-    check_geometry(g)
+    g.check()
     expected = (g.outputs, g.channels // g.groups, *g.kernel)
     if weight.dtype != torch.float32 or weight.device.type != "cpu":
         raise TypeError(f"weight must be float32 on the CPU, got {weight.dtype} on {weight.device}")
@@ -131,3 +124,8 @@ def _check(weight: Tensor, g: Geometry, kind: Kind) -> None:
         raise ValueError(f"expected weight {expected}, got {tuple(weight.shape)}")
     if not weight.isfinite().all():
         raise ValueError(f"expected finite weights, got {int((~weight.isfinite()).sum())} of {math.prod(expected)} not")
+
+
+def bind(weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Bound:
+    """The layer with its weights and the constants of its epilogue; the residual is an argument of the call."""
+    return lambda bits, residual=None: forward(bits, weights, geometry, epilogue._replace(residual=residual))
