@@ -199,6 +199,25 @@ HTAF_INLINE reg_i32 sums_of(const int32_t* counts, const int32_t* base, int shif
 }
 HTAF_INLINE reg floats_of(reg_i32 v) { return __builtin_convertvector(v, reg); }
 
+// Bits alone, by intervals of the sums in integers.
+template <int Shift>
+void compare_block(const Job& job, const Tile& tile, const Block& b, const int32_t (*counts)[block]) {
+    const size_t words = blocks(job.c.outputs, block);
+    const uint64_t used = ~uint64_t{0} >> (block - b.size);
+    uint64_t* to = job.epilogue.bits + tile.first * words + b.first / block;
+    reg_u32 widths[block / HTAF_LANES];
+    std::memcpy(widths, job.bases.widths + b.at, sizeof widths);
+    for (size_t p = 0; p < tile.size; ++p, to += words) {
+        uint64_t word = 0;
+        HTAF_UNROLL
+        for (size_t i = 0; i < block; i += HTAF_LANES) {
+            reg_i32 above = sums_of(counts[p] + i, tile.bases[p] + b.at + i, Shift);
+            word |= no_more((reg_u32)above, widths[i / HTAF_LANES]) << i;
+        }
+        *to = word & used;
+    }
+}
+
 // A tile of a block whose outputs start at a word of bits.
 void finish_block(const Job& job, const Tile& tile, const Block& b) {
     const Epilogue e = job.epilogue;
@@ -206,18 +225,11 @@ void finish_block(const Job& job, const Tile& tile, const Block& b) {
     const int shift = job.weights.bipolar;
     alignas(64) int32_t counts[down][block];
     count_block(job, tile, b, counts);
+    if (job.bases.widths) return shift ? compare_block<1>(job, tile, b, counts) : compare_block<0>(job, tile, b, counts);
     for (size_t p = 0; p < tile.size; ++p) {
         const int32_t* base = tile.bases[p] + b.at;
         size_t pixel = tile.first + p, row = pixel * outputs + b.first;
-        if (job.bases.widths) {
-            const uint32_t* widths = job.bases.widths + b.at;
-            uint64_t word = 0;
-            HTAF_UNROLL
-            for (size_t i = 0; i < block; i += HTAF_LANES)
-                word |= no_more((reg_u32)sums_of(counts[p] + i, base + i, shift), read<reg_u32>(widths + i)) << i;
-            if (b.size < block) word &= (uint64_t{1} << b.size) - 1;
-            e.bits[pixel * blocks(outputs, block) + b.first / block] = word;
-        } else if (b.size < block) {
+        if (b.size < block) {
             alignas(64) float sums[block];
             for (size_t i = 0; i < b.size; i += HTAF_LANES) {
                 reg y = floats_of(sums_of(counts[p] + i, base + i, shift));
