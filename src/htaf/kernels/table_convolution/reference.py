@@ -8,8 +8,8 @@ last one of 64 channels may be smaller. For every output and triple there are 8 
     q[pattern] = round(sum of the weights whose bit of the pattern is set / unit), halves to even,
 
 and a layer's sum is float32(sum of the integers q of all triples) * unit, one unit an output: the smallest for which
-the ranges of the entries (largest - smallest) of 16 (int16) or 2 (int8) sixes in a row, over all taps, add up to what 16
-or 8 bits hold. Every implementation gives the same integers.
+the ranges (largest - smallest) of the entries of 16 (int16) or 2 (int8) sixes in a row, over all taps, add up to what
+16 or 8 bits hold. Every implementation gives the same integers.
 """
 
 from __future__ import annotations
