@@ -53,9 +53,9 @@ def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilog
         TypeError, ValueError: tensors of another type or shape.
     """
     g, e, w, f32 = geometry, epilogue, weights, torch.float32
-    if bits.ndim != 4:
+    if bits.ndim != 4 or bits.shape[-1] != row_bytes(g.channels):
         raise ValueError(f"expected bits [batch, height, width, {row_bytes(g.channels)}], got {(*bits.shape,)}")
-    batch, height, width, _ = bits.shape
+    batch, height, width = bits.shape[:3]
     shapes, channels = _shapes(g, w.kind, batch, height, width), (g.outputs,)
     bits = _dense(bits, "bits", torch.uint8, shapes.bits)
     if bits.data_ptr() % 8:  # it is read by words
