@@ -9,7 +9,7 @@
 
 #include "epilogue.hpp"
 #include "parallel.hpp"
-#include "table_tiles.hpp"
+#include "table_integers.hpp"
 
 namespace htaf::HTAF_NAMESPACE {
 namespace {

@@ -327,18 +327,18 @@ BITS = torch.zeros(2, 5, 5, row_bytes(70), dtype=torch.uint8)
 @pytest.mark.parametrize(
     ("bits", "geometry", "after", "error", "message"),
     [
-        (BITS[..., :8], G, Epilogue(), ValueError, r"^expected bits \[batch, height, width, 16\], got \(2, 5, 5, 8\)$"),
+        (BITS[..., :8], G, Epilogue(), ValueError, r"^bits of 70 channels must be \[batch, height, width, 16\], got \(2, 5, 5, 8\)$"),
         (BITS[0], G, Epilogue(), ValueError, "got \\(5, 5, 16\\)$"),
-        (BITS.int(), G, Epilogue(), TypeError, "^bits must be torch.uint8 on the CPU, got torch.int32"),
+        (BITS.int(), G, Epilogue(), TypeError, "^bits must be uint8 on the CPU, got torch.int32"),
         (BITS[:, :2], G, Epilogue(), ValueError, "^expected images of at least 3 pixels"),
-        (BITS, G._replace(outputs=7), Epilogue(), ValueError, "^expected weights prepared for Geometry"),
-        (BITS, G._replace(kernel=(1, 3)), Epilogue(), ValueError, "^expected weights prepared for Geometry"),
+        (BITS, G._replace(outputs=7), Epilogue(), ValueError, "^expected weights prepared for this geometry"),
+        (BITS, G._replace(kernel=(1, 3)), Epilogue(), ValueError, "^expected weights prepared for this geometry"),
         (BITS, G._replace(stride=(0, 1)), Epilogue(), ValueError, "^expected sizes >= 1"),
         (BITS, G._replace(padding=(-1, 1)), Epilogue(), ValueError, "^expected sizes >= 1"),
-        (BITS, G, Epilogue(scale=torch.zeros(5)), ValueError, r"^expected scale \(6,\), got \(5,\)$"),
-        (BITS, G, Epilogue(shift=torch.zeros(6).double()), TypeError, "^shift must be torch.float32"),
-        (BITS, G, Epilogue(residual=torch.zeros(2, 5, 5, 6)), ValueError, r"^expected residual \(2, 3, 3, 6\), got"),
-        (BITS, G, Epilogue(lower=torch.zeros(6)), ValueError, "^expected lower and upper or neither, got one"),
+        (BITS, G, Epilogue(scale=torch.zeros(5)), ValueError, r"^scale must have the shape \(6,\), got \(5,\)$"),
+        (BITS, G, Epilogue(shift=torch.zeros(6).double()), TypeError, "^shift must be float32 on the CPU, got torch.float64"),
+        (BITS, G, Epilogue(residual=torch.zeros(2, 5, 5, 6)), ValueError, r"^residual must have the shape \(2, 3, 3, 6\), got"),
+        (BITS, G, Epilogue(lower=torch.zeros(6)), ValueError, "^expected both lower and upper or neither, got one"),
     ],
 )  # fmt: skip
 def test_wrong_inputs_are_refused(

@@ -7,9 +7,9 @@ last one of 64 channels may be smaller. For every output and triple there are 8 
 
     q[pattern] = round(sum of the weights whose bit of the pattern is set / unit), halves to even,
 
-and a layer's sum is float32(sum of the integers q of all triples) * unit, one unit an output: the smallest for which the
-ranges of the entries (largest - smallest) of 16 (int16) or 2 (int8) sixes in a row, over all taps, add up to what 16 or 8
-bits hold. Every implementation gives the same integers.
+and a layer's sum is float32(sum of the integers q of all triples) * unit, one unit an output: the smallest for which
+the ranges (largest - smallest) of the entries of 16 (int16) or 2 (int8) sixes in a row, over all taps, add up to what
+16 or 8 bits hold. Every implementation gives the same integers.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ LARGEST = {"int16": 65535, "int8": 255}
 class Weights(NamedTuple):
     """Made by `prepare`: what `forward` takes.
 
-    values: float32 [outputs, taps, ceil(channels of a group / 32), 32], 0 beyond the channels; or int16 (unsigned) or uint8
-        [outputs, taps, sixes, 2, 8], the entries q - the smallest of their 8.
+    values: float32 [outputs, taps, ceil(channels of a group / 32), 32], 0 beyond the channels; or int16 (unsigned) or
+        uint8 [outputs, taps, sixes, 2, 8], the entries q - the smallest of their 8.
     unit: float32 [outputs], 1 for float32.
     bias: int32 [outputs], what was added to the sum of all q: - the sum of the smallest ones; 0 for float32.
-    error: float64 [outputs], a bound of |sum - exact sum| over all activations, rounding of float32 left aside: reached by
-        the pattern of every triple that errs most in one direction.
+    error: float64 [outputs], a bound of |sum - exact sum| over all activations, rounding of float32 left aside: reached
+        by the pattern of every triple that errs most in one direction.
     rms: float64 [outputs], root of the mean of the squared error over all activations, for bits that are fair coins.
     """
 
