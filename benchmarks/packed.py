@@ -1,15 +1,15 @@
 """Whole networks: packed beside the best of float32, once the tests of the packed layers pass.
 
     python benchmarks/packed.py [--nets bireal18 wrn-40-2 mlp sew18] [--batches 1 32] [--threads 1 2] [--rounds 9]
-                                [--run NET=RUN ...] [--no-onnx] [--no-compile] [--json FILE] [--no-test]
+                                [--no-onnx] [--no-compile] [--no-sizes] [--json FILE] [--no-test]
 
 Float32 is the same hardened network in its best form: binary weights as constants, the step as a comparison that a
 compiler can fuse, batch norms folded where the runtime does it; eager (contiguous and channels-last), compiled with
 weights frozen, and onnxruntime. The best of them is the base. Every round times each side once, in reversed order every
-other round; a ratio is the median over the rounds of base / time in the same round, with its quartiles. Weights are random
-(batch norms have seen random images) unless --run names a trained run for a net. `equal`: rows whose predictions are those
-of the hardened network; for a run on its test images. Memory: the most a fresh process holds beyond its imports while it
-loads the network and predicts one batch.
+other round; a ratio is the median over the rounds of base / time in the same round, with its quartiles. Weights are
+random (batch norms have seen random images). `equal`: rows whose predictions are those of the hardened network; over
+whole test sets `htaf pack` says it. Memory: the most that a fresh process holds beyond its imports while it loads the
+network and predicts one batch.
 """
 
 from __future__ import annotations
@@ -225,16 +225,6 @@ def sizes(name: str, net: Net, model: nn.Module, batches: list[int]) -> list[dic
             row = {"net": name, "side": side, "batch": batch, "bytes": file.stat().st_size}
             rows.append({**row, "peak_memory": statistics.median(peaks)})
     return rows
-
-
-def of_run(path: str) -> tuple[nn.Module, Tensor]:
-    """The hardened network of a run and the inputs of its test set."""
-    from htaf.data import images, tabular
-    from htaf.runs import open_run
-    from htaf.training.evaluate import test_inputs
-
-    run = open_run(path)
-    return run.model(), test_inputs(run, images, tabular)
 
 
 def show(rows: list[dict[str, Any]], console: Console) -> None:

@@ -230,16 +230,28 @@ GEOMETRY = Geometry(100, 70, (3, 3))
         ({"bits": BITS.int()}, "bits must be uint8 on the CPU, got torch.int32"),
         ({"bits": BITS[..., :8]}, "bits of 100 channels must be [batch, height, width, 16], got (2, 5, 6, 8)"),
         ({"bits": BITS[:, :2]}, "at least 3 pixels with padding, got 2"),
-        ({"geometry": GEOMETRY._replace(outputs=200)}, "signs prepared for this geometry, torch.int32 (1, 4, 9, 4, 64)"),
-        ({"geometry": GEOMETRY._replace(kernel=(3, 1))}, "signs prepared for this geometry, torch.int32 (1, 2, 3, 4, 64)"),
+        (
+            {"geometry": GEOMETRY._replace(outputs=200)},
+            "signs prepared for this geometry, torch.int32 (1, 4, 9, 4, 64)",
+        ),
+        (
+            {"geometry": GEOMETRY._replace(kernel=(3, 1))},
+            "signs prepared for this geometry, torch.int32 (1, 2, 3, 4, 64)",
+        ),
         ({"geometry": GEOMETRY._replace(padding=(0, -1))}, "padding >= 0"),
         ({"geometry": GEOMETRY._replace(stride=(0, 1))}, "sizes >= 1"),
         ({"geometry": GEOMETRY._replace(groups=3)}, "in whole groups, got Geometry"),
         ({"epilogue": Epilogue(torch.zeros(71))}, "scale must have the shape (70,), got (71,)"),
-        ({"epilogue": Epilogue(shift=torch.zeros(70, dtype=torch.double))}, "shift must be float32 on the CPU, got torch.float64"),
+        (
+            {"epilogue": Epilogue(shift=torch.zeros(70, dtype=torch.double))},
+            "shift must be float32 on the CPU, got torch.float64",
+        ),
         ({"epilogue": Epilogue(residual=torch.zeros(2, 3, 3, 70))}, "residual must have the shape (2, 3, 4, 70)"),
         ({"epilogue": Epilogue(lower=torch.zeros(70))}, "both lower and upper or neither"),
-        ({"epilogue": Epilogue(lower=torch.zeros(70), upper=torch.zeros(7))}, "upper must have the shape (70,), got (7,)"),
+        (
+            {"epilogue": Epilogue(lower=torch.zeros(70), upper=torch.zeros(7))},
+            "upper must have the shape (70,), got (7,)",
+        ),
     ],
 )
 def test_what_forward_rejects(compiled: ModuleType, changes: dict[str, Any], says: str) -> None:

@@ -327,7 +327,7 @@ BITS = torch.zeros(2, 5, 5, row_bytes(70), dtype=torch.uint8)
 @pytest.mark.parametrize(
     ("bits", "geometry", "after", "error", "message"),
     [
-        (BITS[..., :8], G, Epilogue(), ValueError, r"^bits of 70 channels must be \[batch, height, width, 16\], got \(2, 5, 5, 8\)$"),
+        (BITS[..., :8], G, Epilogue(), ValueError, r"must be \[batch, height, width, 16\], got \(2, 5, 5, 8\)$"),
         (BITS[0], G, Epilogue(), ValueError, "got \\(5, 5, 16\\)$"),
         (BITS.int(), G, Epilogue(), TypeError, "^bits must be uint8 on the CPU, got torch.int32"),
         (BITS[:, :2], G, Epilogue(), ValueError, "^expected images of at least 3 pixels"),
@@ -336,8 +336,8 @@ BITS = torch.zeros(2, 5, 5, row_bytes(70), dtype=torch.uint8)
         (BITS, G._replace(stride=(0, 1)), Epilogue(), ValueError, "^expected sizes >= 1"),
         (BITS, G._replace(padding=(-1, 1)), Epilogue(), ValueError, "^expected sizes >= 1"),
         (BITS, G, Epilogue(scale=torch.zeros(5)), ValueError, r"^scale must have the shape \(6,\), got \(5,\)$"),
-        (BITS, G, Epilogue(shift=torch.zeros(6).double()), TypeError, "^shift must be float32 on the CPU, got torch.float64"),
-        (BITS, G, Epilogue(residual=torch.zeros(2, 5, 5, 6)), ValueError, r"^residual must have the shape \(2, 3, 3, 6\), got"),
+        (BITS, G, Epilogue(shift=torch.zeros(6).double()), TypeError, "^shift must be float32 on the CPU, got"),
+        (BITS, G, Epilogue(residual=torch.zeros(2, 5, 5, 6)), ValueError, r"^residual must have the shape \(2, 3, 3, 6\)"),
         (BITS, G, Epilogue(lower=torch.zeros(6)), ValueError, "^expected both lower and upper or neither, got one"),
     ],
 )  # fmt: skip

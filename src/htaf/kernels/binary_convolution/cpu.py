@@ -55,6 +55,7 @@ def prepare(signs: Tensor, geometry: Geometry, *, bipolar: bool) -> Weights:
 def bind(weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Bound:
     """The layer with its weights and constants, checked once. Raises as `forward`."""
     g = geometry
+    g.check()
     taps, words = g.kernel[0] * g.kernel[1], (g.channels // g.groups + 31) // 32
     blocks = (g.outputs // g.groups + BLOCK - 1) // BLOCK
     signs = check_weights("signs", weights.signs, torch.int32, (g.groups, blocks, taps, words, BLOCK))

@@ -20,6 +20,7 @@ KINDS: dict[Kind, int] = {"float32": 0, "int16": 1, "int8": 2}  # the order of T
 def bind(weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Bound:
     """The layer with its weights and constants, checked once. Raises as `forward`."""
     g, w = geometry, weights
+    g.check()
     per_group, taps, dtype = g.channels // g.groups, math.prod(g.kernel), torch.float32
     shape = (g.outputs, taps, (per_group + 31) // 32, 32)
     if w.kind != "float32":
@@ -47,5 +48,5 @@ def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilog
 
 
 def peak(kind: Kind) -> float:
-    """Operations a second (two a multiply-add) of independent lookups and additions on registers, 0 where there are none."""
+    """Operations a second (two a multiply-add) of lookups and additions on registers, 0 where there are none."""
     return extension().permute_peak(KINDS[kind])
