@@ -4,5 +4,19 @@ from htaf.packed.files import load, save
 from htaf.packed.model import PackedModel
 from htaf.packed.packing import pack
 from htaf.packed.program import PackedError
+from htaf.packed.report import Report, Row
+from htaf.packed.verify import Flip, LayerCheck, Verification, verify
 
-__all__ = ["PackedError", "PackedModel", "load", "pack", "save"]
+__all__ = [
+    "Flip",
+    "LayerCheck",
+    "PackedError",
+    "PackedModel",
+    "Report",
+    "Row",
+    "Verification",
+    "load",
+    "pack",
+    "save",
+    "verify",
+]

@@ -35,9 +35,10 @@ def same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
 
 
 def batch_norm(node: Node, constants: Constants) -> Affine | None:
-    if node.target is not aten._native_batch_norm_legit_no_training.default:
+    if node.target is not aten.batch_norm.default or node.args[5]:
         return None
-    source, *parts, _, eps = node.args
+    source, *parts = node.args[:5]
+    eps = node.args[7]
     weight, bias, mean, var = (constants.get(p) if isinstance(p, Node) else None for p in parts)  # pyright: ignore
     if mean is None or var is None or not isinstance(source, Node) or not isinstance(eps, float):
         return None
@@ -55,7 +56,7 @@ def read_affine(node: Node, constants: Constants) -> Affine | None:
         return norm
     if node.target is aten.neg.default and isinstance(node.args[0], Node):
         return Affine(node.args[0], torch.tensor(-1.0).double(), torch.tensor(0.0).double(), None)
-    signs = {
+    signs: dict[Any, int] = {
         aten.add.Tensor: 1, aten.add.Scalar: 1, aten.sub.Tensor: -1, aten.sub.Scalar: -1, aten.rsub.Scalar: -1,
         aten.rsub.Tensor: -1, aten.mul.Tensor: 0, aten.mul.Scalar: 0, aten.div.Tensor: 0, aten.div.Scalar: 0,
     }  # fmt: skip

@@ -46,7 +46,7 @@ class Execution:
         last: dict[int, int] = {}
         for i, step in enumerate(program.steps):
             last |= dict.fromkeys((*made(step), *read(step)), i)
-        for value in operators_values(program.outputs):
+        for value in values_of(program.outputs):
             last[value] = len(program.steps)
         self.prepared: dict[int, Any] = {}
         self.runs: list[tuple[Run, tuple[int, ...]]] = []
@@ -100,7 +100,7 @@ class Execution:
         source, residual, y_at, bits_at = step.input, step.residual, step.y, step.bits
         fixed = Epilogue(scale, shift, None, lower, upper, keep)
         outputs = g.outputs
-        take, lay, give = _FORMS[form]
+        take, lay, give = FORMS[form]
 
         def run(values: Values, batch: int) -> None:
             bits = values[source]
@@ -130,7 +130,7 @@ class Execution:
         numbers = {"leak": step.leak, "gain": step.gain, "threshold": step.threshold, "soft": step.soft}
 
         def run(values: Values, batch: int) -> None:
-            values[bits] = spikes(values[source].movedim(axis, -1).contiguous(), None, None, **numbers)
+            values[bits] = spikes(values[source].movedim(axis, -1), None, None, **numbers)
 
         return run
 
@@ -208,7 +208,7 @@ def _whole_give(out: Tensor, bits: Tensor, last: int, floats: bool) -> Tensor:
     return out.view(out.shape[0], last)
 
 
-_FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Callable[..., Tensor]]] = {
+FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Callable[..., Tensor]]] = {
     "image": (lambda bits: bits, _image_residual, _image_give),
     "line": (lambda bits: bits.unsqueeze(1), lambda x: x.transpose(1, 2).contiguous().unsqueeze(1), _line_give),
     "row": (_rows, _rows, _row_give),
@@ -220,13 +220,13 @@ _FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], 
 }
 
 
-def operators_values(written: Any) -> list[int]:
+def values_of(written: Any) -> list[int]:
     """The values in a structure of outputs."""
     ((key, content),) = written.items()
     if key == "v":
         return [content]
     items = content.values() if key == "dict" else content or []
-    return [value for item in items for value in operators_values(item)]
+    return [value for item in items for value in values_of(item)]
 
 
 def _gather(written: Any) -> Callable[[Values], Any]:

@@ -82,7 +82,8 @@ def fuse(nodes: list[Node], kinds: dict[Node, Bits], constants: Constants, outpu
 
 def _only(node: Node, outputs: set[Node]) -> Node | None:
     """The one node that takes this value, if nothing else does."""
-    return next(iter(node.users)) if len(node.users) == 1 and node not in outputs else None
+    users = [user for user in node.users if user.target is not aten.sym_size.int]
+    return users[0] if len(users) == 1 and node not in outputs else None
 
 
 def _find_tail(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
+from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from htaf._functional_sites import duplicate
@@ -59,7 +60,7 @@ def check_hardened(model: nn.Module) -> None:
     for path, module in model.named_modules():
         if isinstance(module, (HTAF, ScaledSigmoid, StraightThrough)):
             raise PackedError(
-                f"expected a hardened model, got {type(module).__name__} at {path or 'its top'}: pack htaf.harden(model)"
+                f"expected a hardened model, got {type(module).__name__} ({path}): pack htaf.harden(model)"
             )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.device.type != "cpu":
@@ -114,25 +115,26 @@ def _simplify(graph: Graph, constants: Constants) -> None:
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
+        if node.target is aten.view.default:
+            node.target = aten.reshape.default  # a view forbids that values lie otherwise, as they do in channels_last
         if any(word in str(node.target) for word in _DROPPED):
             graph.erase_node(node)
         elif (source := _unchanged(node, constants)) is not None:
             node.replace_all_uses_with(source)
             graph.erase_node(node)
         elif _foldable(node, constants):
-            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), constants.__getitem__)
+            args, kwargs = map_arg((node.args, node.kwargs), constants.__getitem__)
             with torch.no_grad():
                 value = node.target(*args, **kwargs)
             if isinstance(value, Tensor):
                 constants[node] = value
             else:
                 _fold_items(graph, node, value, constants)
-        if node.target is aten._native_batch_norm_legit_no_training.default:
+        if node.target is aten._native_batch_norm_legit_no_training.default:  # which gives statistics too
+            *given, momentum, eps = node.args
+            node.target, node.args = aten.batch_norm.default, (*given, False, momentum, eps, False)
             node.meta["val"] = node.meta["val"][0]
-    (*_, first) = (n for n in graph.nodes if n.op == "placeholder" and n not in constants)
     for node in reversed(list(graph.nodes)):
-        if node.target is aten.sym_size.int:  # only its size is read, from `meta`: no value is kept for it
-            node.update_arg(0, first)
         if node.op == "call_function" and not node.users:
             graph.erase_node(node)
 
@@ -158,8 +160,7 @@ def _unchanged(node: Node, constants: Constants) -> Node | None:
     if not isinstance(source, Node) or source in constants:
         return None
     if node.target is operator.getitem:
-        first = source.target is aten._native_batch_norm_legit_no_training.default and node.args[1] == 0
-        return source if first else None
+        return source if source.target is aten.batch_norm.default else None
     if node.target in (aten.clone.default, aten.detach.default, aten.alias.default, aten.contiguous.default):
         return source
     before, after = source.meta.get("val"), node.meta.get("val")
@@ -167,5 +168,5 @@ def _unchanged(node: Node, constants: Constants) -> Node | None:
         return None
     if node.target in (aten._to_copy.default, aten.to.dtype):
         return source
-    views = (aten.view.default, aten.reshape.default, aten.expand.default, aten.slice.Tensor)
+    views = (aten.reshape.default, aten.expand.default, aten.slice.Tensor)
     return source if node.target in views and same(shape_of(source), shape_of(node)) else None

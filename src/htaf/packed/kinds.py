@@ -1,4 +1,4 @@
-"""Which values of a graph are bits or small integers: outputs of steps and of spiking neurons, and what keeps them so."""
+"""Which values of a graph are bits or small integers: outputs of steps and neurons, and what keeps them so."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | N
         return _joined(node, kind, operands[1])
     if is_pool(node) and kind.axis == 1 and kind.low < kind.high and kind.most == 1 and kind.whole is None:
         return kind
-    if node.target is aten.view.default or node.target is aten.reshape.default:
+    if node.target is aten.reshape.default:
         return viewed(kind, shape_of(node.args[0]), shape_of(node))  # pyright: ignore[reportArgumentType]
     if node.target is aten.relu.default:
         low, high = max(kind.low, 0.0), max(kind.high, 0.0)
@@ -172,9 +172,9 @@ def viewed(kind: Bits, before: tuple[Any, ...], after: tuple[Any, ...]) -> Bits 
     if axis + moved >= 1 and same(before[axis:], after[axis + moved :]):
         return replace(kind, axis=axis + moved)
     tail = before[axis:]
-    if kind.most == 1 and len(after) == axis + 1 and all(isinstance(s, int) for s in tail):
-        if same(before[:axis], after[:axis]) and str(after[axis]) == str(math.prod(tail)):
-            return replace(kind, channels=math.prod(tail), whole=tuple(tail))
+    flat = kind.most == 1 and len(after) == axis + 1 and all(isinstance(s, int) for s in tail)
+    if flat and same((*before[:axis], math.prod(tail)), after):
+        return replace(kind, channels=math.prod(tail), whole=tuple(tail))
     return None
 
 
@@ -192,7 +192,7 @@ def wanted_axis(node: Node, constants: Constants, seen: set[Node]) -> int | None
         elif user.target in PRODUCTS and weight is not None and node in user.args[:2]:
             if rank > 1:
                 return rank - 1
-        elif user.target in (aten.view.default, aten.reshape.default):
+        elif user.target is aten.reshape.default:
             axis = wanted_axis(user, constants, seen)
             before, after = shape_of(node), shape_of(user)
             moved = len(after) - len(before)

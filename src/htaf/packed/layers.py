@@ -42,7 +42,7 @@ def read_layer(node: Node, constants: Constants) -> LayerSite | None:
 def _convolution(node: Node, constants: Constants) -> LayerSite | None:
     names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
     defaults: dict[str, Any] = {"bias": None, "stride": [1], "padding": [0], "dilation": [1], "groups": 1}
-    given = defaults | dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    given: dict[str, Any] = defaults | dict[str, Any](zip(names, node.args, strict=False)) | node.kwargs
     source, weight = given["input"], constants.get(given["weight"])
     bias = constants.get(given["bias"]) if given["bias"] is not None else None
     flat = "1d" in str(node.target)

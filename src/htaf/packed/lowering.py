@@ -26,7 +26,8 @@ class Lowering:
     """One pass over the graph; `program` and `report` are its results."""
 
     def __init__(self, traced: Traced, tables: Kind) -> None:
-        self.traced, self.tables, self.constants = traced, tables, traced.constants
+        self.traced, self.constants = traced, traced.constants
+        self.tables: Kind = tables
         nodes = [n for n in traced.graph.nodes if n.op == "call_function" and n not in traced.constants]
         nodes = [n for n in nodes if isinstance(n.meta.get("val"), (Tensor, list, tuple))]  # not sizes
         outputs = {n for n in traced.outputs if n is not None}
@@ -92,11 +93,13 @@ class Lowering:
         scale = (affine.scale * ready.scale).broadcast_to(outputs)
         shift = (affine.scale * ready.shift + affine.shift).broadcast_to(outputs)
         lower = upper = None
+        slope = 1.0
         raw = not chain.keep and chain.residual is None
         if chain.tail is not None:
             inner = Affine(chain.end, scale, shift, chain.tail.affine.axis) if raw else None
+            slope = float((chain.tail.affine.scale * (scale if raw else 1)).abs().max())
             ends = chain.tail.interval(inner, integer=raw and ready.binary)
-            lower, upper = (self._tensor(f"{node.name}.{n}", e.broadcast_to(outputs)) for n, e in zip(("lower", "upper"), ends, strict=True))  # fmt: skip
+            lower, upper = self._ends(node, ends, outputs)
         plain_scale = raw or bool((scale == 1).all())
         plain_shift = raw or bool((shift == 0).all())
         residual = None if chain.residual is None else self._float(chain.residual)
@@ -114,6 +117,7 @@ class Lowering:
             lower=lower, upper=upper,
             y=self._value() if chain.keep else None,
             bits=self._value() if chain.tail is not None else None,
+            slope=slope,
         )  # fmt: skip
         self.steps.append(step)
         if step.y is not None:
@@ -168,9 +172,9 @@ class Lowering:
 
     def _threshold(self, node: Node, tail: Tail) -> None:
         kind = self.kinds[node]
-        lower, upper = (self._tensor(f"{node.name}.{n}", e.broadcast_to(kind.channels)) for n, e in zip(("lower", "upper"), tail.interval(), strict=True))  # fmt: skip
-        source = self._float(tail.affine.source)
-        step = Threshold(node.name, source, kind.axis, lower, upper, self._value())
+        lower, upper = self._ends(node, tail.interval(), kind.channels)
+        source, slope = self._float(tail.affine.source), float(tail.affine.scale.abs().max())
+        step = Threshold(node.name, source, kind.axis, lower, upper, self._value(), slope)
         self.steps.append(step)
         self.bits[node] = (step.bits,)
         self._row(node, "packed: bits of floats")
@@ -179,8 +183,8 @@ class Lowering:
         kind = self.kinds[node]
         source, leak, gain, threshold, soft = node.args
         assert isinstance(source, Node)
-        numbers = [float(n) for n in (leak, gain, threshold)]  # pyright: ignore[reportArgumentType]
-        step = Spikes(node.name, self._float(source), kind.axis, *numbers, bool(soft), self._value())
+        leak, gain, threshold = (float(n) for n in (leak, gain, threshold))  # pyright: ignore[reportArgumentType]
+        step = Spikes(node.name, self._float(source), kind.axis, leak, gain, threshold, bool(soft), self._value())
         self.steps.append(step)
         self.bits[node] = (step.bits,)
         self._row(node, "packed: spikes of floats")
@@ -193,7 +197,7 @@ class Lowering:
         if is_pool(node):
             planes = (self._pool(node, planes[0]),)
             how = "packed: pooled bits"
-        elif node.target in (aten.view.default, aten.reshape.default) and kind.whole is None:
+        elif node.target is aten.reshape.default and kind.whole is None:
             planes = tuple(self._viewed(node, first, p) for p in planes)
         elif others:
             planes, how = self._joined(node, first, others[0])
@@ -202,7 +206,7 @@ class Lowering:
 
     def _pool(self, node: Node, source: int) -> int:
         def pair(index: int, default: Any) -> tuple[int, int]:
-            value = node.args[index] if len(node.args) > index and node.args[index] else default
+            value: Any = node.args[index] if len(node.args) > index and node.args[index] else default
             items = list(value) if isinstance(value, (list, tuple)) else [value]
             return int(items[0]), int(items[-1])
 
@@ -244,12 +248,10 @@ class Lowering:
         return self._aten(node, f"bitwise_{name}.Tensor", [{"v": a}, {"v": b}])
 
     def _call(self, node: Node) -> None:
-        name, arguments = operators.name_of(node), list(node.args)
-        if node.target is aten._native_batch_norm_legit_no_training.default:  # which gives statistics too
-            name, arguments = "batch_norm.default", [*node.args[:5], False, *node.args[5:], False]
+        name = operators.name_of(node)
         if name is None:
             raise PackedError(f"expected operators that a packed model can run, got {node.target} ({node.name})")
-        args = [operators.encode(a, self._argument) for a in arguments]
+        args = [operators.encode(a, self._argument) for a in node.args]
         y = self._aten(node, name, args, operators.encode_keywords(node, self._argument))
         self.floats[node] = y
         source = next(iter(node.all_input_nodes), None)
@@ -261,6 +263,10 @@ class Lowering:
         return "its input is not bits"
 
     # ---- values ----
+
+    def _ends(self, node: Node, ends: tuple[Tensor, Tensor], channels: int) -> tuple[str, str]:
+        lower, upper = (end.broadcast_to(channels) for end in ends)
+        return self._tensor(f"{node.name}.lower", lower), self._tensor(f"{node.name}.upper", upper)
 
     def _aten(self, node: Node, operator: str, args: list[Any], kwargs: dict[str, Any] | None = None) -> int:
         step = Call(node.name, operator, args, kwargs or {}, self._value())

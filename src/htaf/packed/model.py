@@ -39,6 +39,10 @@ class PackedModel(nn.Module):
         """The kind of tables of each layer with real weights, by its name."""
         return {s.name: s.tables for s in self.program.steps if isinstance(s, Layer) and s.weights == "table"}
 
+    def table_error(self, step: Layer) -> Tensor:
+        """float64 [outputs], how far the sums of a table's layer may lie from exact ones."""
+        return self._execution.prepared[self.program.steps.index(step)].error
+
     def forward(self, *inputs: Tensor) -> Any:
         self._check(inputs)
         if not inputs[0].shape[0]:

@@ -35,7 +35,6 @@ t.default tanh.default to.dtype _to_copy.default transpose.int unbind.int unflat
 upsample_bilinear2d.vec upsample_nearest2d.vec var.correction view.default where.ScalarSelf where.ScalarOther
 where.Scalar where.self _softmax.default _log_softmax.default
 """
-_SAME = {"view.default": "reshape.default"}  # values may lie otherwise here, which a view forbids
 _DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float32, torch.bool, torch.uint8, torch.int64, torch.int32)}
 _IGNORED = {"device", "layout", "pin_memory", "non_blocking", "memory_format"}
 
@@ -63,7 +62,6 @@ def name_of(node: Node) -> str | None:
     if node.target is operator.getitem:
         return "getitem"
     name = str(node.target).removeprefix("aten.")
-    name = _SAME.get(name, name)
     return name if name in ALLOWED else None
 
 
@@ -115,9 +113,8 @@ def decode(written: Any, tensors: dict[str, Tensor]) -> Any:
             return _DTYPES[content]
         if key == "f" and content in ("inf", "-inf", "nan"):
             return float(content)
-        if key == "s" and isinstance(content, list) and len(content) == 3 and all(map(_is_index, content)):
-            if content[1] > 0:
-                return Pending(tuple(content), _from_size)
+        if key == "s" and isinstance(content, list) and _is_size(content):
+            return Pending(tuple(content), _from_size)
     raise PackedError(f"expected an argument of an operator, got {written!r:.80}")
 
 
@@ -144,6 +141,10 @@ def _from_size(terms: tuple[int, int, int], values: list[Any], batch: int) -> in
 
 def _from_list(items: list[Any], values: list[Any], batch: int) -> list[Any]:
     return [item.get(values, batch) if isinstance(item, Pending) else item for item in items]
+
+
+def _is_size(terms: list[Any]) -> bool:
+    return len(terms) == 3 and all(map(_is_index, terms)) and terms[1] > 0
 
 
 def _is_index(value: Any) -> bool:

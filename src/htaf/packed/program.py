@@ -1,8 +1,8 @@
 """The steps of a packed model: what is kept, written to a file and run.
 
 A value is numbered by the step that makes it, in order, so that a step can only read earlier values: no cycles. Floats
-lie as PyTorch has them (images [batch, channels, height, width] in channels_last); bits have their channels moved to the
-end and packed there, see htaf/kernels/layers.py.
+lie as PyTorch has them (images [batch, channels, height, width] in channels_last); bits have their channels moved to
+the end and packed there, see htaf/kernels/layers.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from htaf._errors import HtafError
 from htaf.kernels.layers import Geometry
 
 Kind = Literal["float32", "int16", "int8"]
-# how bits and sums lie: [batch, height, width, .], [batch, length, .], [..., .], and images that a linear layer takes whole
+# how bits and sums lie: [batch, height, width, .], [batch, length, .], [..., .]; whole: images as rows
 Form = Literal["image", "line", "row", "whole"]
 
 
@@ -27,7 +27,10 @@ class PackedError(HtafError):
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution or linear layer over bits and its epilogue; tensors by their names, values by their numbers."""
+    """A convolution or linear layer over bits and its epilogue; tensors by their names, values by their numbers.
+
+    slope: the largest |derivative| of the pre-activation of the bits by what the interval is compared with.
+    """
 
     name: str
     weights: Literal["binary", "table"]
@@ -44,6 +47,7 @@ class Layer:
     upper: str | None
     y: int | None
     bits: int | None
+    slope: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Threshold:
     lower: str
     upper: str
     bits: int
+    slope: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,10 @@ class Program:
     steps: tuple[Step, ...]
     outputs: dict[str, Any]
     tensors: dict[str, Tensor]
+
+    def layers(self) -> dict[str, str]:
+        """Of each layer over bits, by its name: the node of its weights."""
+        return {s.name: s.weight.removesuffix(".weight") for s in self.steps if isinstance(s, Layer)}
 
 
 def made(step: Step) -> tuple[int, ...]:

@@ -40,8 +40,13 @@ class Report:
 
     @property
     def packed(self) -> int:
-        """Operators that run over bits."""
+        """Operators that run over bits, or make them."""
         return sum(row.how.startswith("packed") for row in self.rows)
+
+    @property
+    def layers(self) -> int:
+        """Layers that run over bits."""
+        return sum(row.how.startswith(("packed: binary", "packed: table")) for row in self.rows)
 
     def __str__(self) -> str:
         cells = [("operator", "module", "what", "how"), *((r.name, r.path, r.operator, r.how) for r in self.rows)]

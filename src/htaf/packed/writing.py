@@ -109,8 +109,11 @@ _FIELDS: dict[type[Step], dict[str, Check]] = {
         "geometry": _geometry, "weight": _text, "bipolar": _flag, "tables": _choice("float32", "int16", "int8"),
         "input": _VALUE, "residual": _maybe(_VALUE), "scale": _maybe(_text), "shift": _maybe(_text),
         "lower": _maybe(_text), "upper": _maybe(_text), "y": _maybe(_VALUE), "bits": _maybe(_VALUE),
+        "slope": _number,
     },
-    Threshold: {"name": _text, "input": _VALUE, "axis": _AXIS, "lower": _text, "upper": _text, "bits": _VALUE},
+    Threshold: {"name": _text, "input": _VALUE, "axis": _AXIS, "lower": _text, "upper": _text, "bits": _VALUE,
+        "slope": _number,
+    },
     Spikes: {
         "name": _text, "input": _VALUE, "axis": _AXIS, "leak": _number, "gain": _number, "threshold": _number,
         "soft": _flag, "bits": _VALUE,
