@@ -1,0 +1,116 @@
+"""Steps, tensors and values as they are added to a program, and the values of a graph's nodes in either form."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from htaf.packed.affine import shape_of
+from htaf.packed.graph import Traced
+from htaf.packed.kinds import Bits
+from htaf.packed.program import Call, PackedError, Step, Unpack
+from htaf.packed.report import Row
+
+
+class Emission:
+    """The steps so far, and the numbers of the values that nodes have, as floats and as bits."""
+
+    def __init__(self, traced: Traced) -> None:
+        self.traced, self.constants = traced, traced.constants
+        self.kinds: dict[Node, Bits] = {}
+        self.steps: list[Step] = []
+        self.tensors: dict[str, Tensor] = {}
+        self.rows: list[Row] = []
+        self.floats: dict[Node, int] = {}  # values of nodes as floats
+        self.bits: dict[Node, tuple[int, ...]] = {}  # and as bits, one value a plane
+        self.ones: dict[Node, int] = {}
+        self.packed_bytes = self.float_bytes = 0
+        self.next = 0
+        for node in traced.inputs:
+            self.floats[node] = self._value()
+
+    def _value(self) -> int:
+        self.next += 1
+        return self.next - 1
+
+    def _tensor(self, name: str, tensor: Tensor) -> str:
+        while name in self.tensors:
+            name += "_"
+        self.tensors[name] = tensor.detach().clone(memory_format=torch.contiguous_format)
+        return name
+
+    def _row(self, node: Node, how: str) -> None:
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        self.rows.append(Row(node.name, str(stack[-1][0]) if stack else "", str(node.target), how))
+
+    def _ends(self, node: Node, ends: tuple[Tensor, Tensor], channels: int) -> tuple[str, str]:
+        lower, upper = (end.broadcast_to(channels) for end in ends)
+        return self._tensor(f"{node.name}.lower", lower), self._tensor(f"{node.name}.upper", upper)
+
+    def _aten(self, node: Node, operator: str, args: list[Any], kwargs: dict[str, Any] | None = None) -> int:
+        step = Call(node.name, operator, args, kwargs or {}, self._value())
+        self.steps.append(step)
+        return step.y
+
+    def _argument(self, node: Node) -> dict[str, Any]:
+        if node in self.constants:
+            name = re.sub(r"[^a-z0-9_.]", "_", node.name)
+            name = next((n for n, t in self.tensors.items() if t is self.constants[node]), None) or self._constant(
+                name, node
+            )
+            return {"t": name}
+        if not isinstance(node.meta.get("val"), (Tensor, list, tuple)):
+            return self._size(node.meta["val"])
+        return {"v": self._float(node)}
+
+    def _constant(self, name: str, node: Node) -> str:
+        name = self._tensor(name, self.constants[node])
+        self.constants[node] = self.tensors[name]  # the next use finds it
+        return name
+
+    def _size(self, size: Any) -> Any:
+        """An integer, or {"s": [times, over, plus]}: batch times // over + plus."""
+        if isinstance(size, int):
+            return size
+        batch = self.traced.batch.node.expr
+        expression = size.node.expr
+        at = [int(expression.subs(batch, n)) for n in (0, 1, 2, 60, 120)]
+        slope, offset = at[1] - at[0], at[0]
+        if at[2] == offset + 2 * slope and at[4] == offset + 120 * slope and slope >= 0 and offset >= 0:
+            return {"s": [slope, 1, offset]}
+        raise PackedError(f"expected sizes that are multiples of the batch, got {expression}")
+
+    def _float(self, node: Node) -> int:
+        """The value as floats, unpacked where it is bits."""
+        if node in self.floats:
+            return self.floats[node]
+        kind = self.kinds[node]
+        if kind.whole is not None:  # the view of what was flattened
+            source = node.args[0]
+            assert isinstance(source, Node)
+            if self.kinds[source].whole == kind.whole:  # of other levels than those it was flattened with
+                return self._unflattened(node, kind)
+            sizes = [self._size(s) for s in shape_of(node)]
+            self.floats[node] = self._aten(node, "reshape.default", [{"v": self._float(source)}, sizes])
+            return self.floats[node]
+        total = None
+        for i, plane in enumerate(self.bits[node]):
+            low, high = (kind.low, kind.high) if kind.most == 1 else (0.0, float(2**i))
+            step = Unpack(node.name, plane, kind.channels, kind.axis, low, high, self._value())
+            self.steps.append(step)
+            total = step.y if total is None else self._aten(node, "add.Tensor", [{"v": total}, {"v": step.y}])
+        assert total is not None
+        self.floats[node] = total
+        return total
+
+    def _unflattened(self, node: Node, kind: Bits) -> int:
+        assert kind.whole is not None
+        step = Unpack(node.name, self.bits[node][0], kind.whole[0], kind.axis, kind.low, kind.high, self._value())
+        self.steps.append(step)
+        sizes = [self._size(s) for s in shape_of(node)]
+        self.floats[node] = self._aten(node, "reshape.default", [{"v": step.y}, sizes])
+        return self.floats[node]

@@ -1,0 +1,88 @@
+"""From a hardened model to a packed one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+from torch import nn
+
+from htaf.packed.choice import Measured, choose
+from htaf.packed.graph import Traced, arguments_of, trace
+from htaf.packed.lowering import lower
+from htaf.packed.model import PackedModel
+from htaf.packed.program import Kind, PackedError
+from htaf.packed.report import Report
+from htaf.packed.verify import compare
+
+
+def pack(
+    model: nn.Module,
+    example: Any,
+    *,
+    tables: Kind | Literal["auto"] = "float32",
+    budget: float = 1e-3,
+    dynamic_batch: bool = True,
+) -> PackedModel:
+    """A model that computes the same over packed bits, on the CPU.
+
+    The model is exported (`torch.export`), and every layer that takes the outputs of steps becomes one over bits:
+    weights that are +-1 times one number a filter by xor and popcount, other weights by tables of their sums. Batch
+    norms, sums and steps after a layer are computed with it. What else there is runs as it was, in float32. The
+    result is compared with the model on the example, see `verify`.
+
+    Args:
+        model: from `htaf.harden`, or any float32 module with exact steps; it is packed as in eval mode.
+        example: float32 tensor [batch, ...] or a tuple of them, as the model takes them.
+        tables: numbers that the tables of real weights hold: "float32" keeps the sums to rounding, "int16" and "int8"
+            are faster; "auto" takes for every layer the fastest of the three on the example within the budget.
+        budget: of "auto": the largest rms error of a layer's sums, over their rms.
+        dynamic_batch: the packed model takes batches of any size; False for models whose graph is tied to one.
+
+    Returns:
+        A module with the same call. `.report` says what became of every operator.
+
+    Raises:
+        PackedError: a model that is smooth, cannot be exported, holds nothing to pack or operators that a packed model
+            does not know, or whose packed form does not agree with it on the example.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(8, 64), htaf.Heaviside(), nn.Linear(64, 2))
+        >>> pack(net, torch.randn(4, 8))(torch.randn(100, 8)).shape
+        torch.Size([100, 2])
+    """
+    if tables not in (*get_args(Kind), "auto"):
+        raise PackedError(f"expected tables of {', '.join(get_args(Kind))} or auto, got {tables!r}")
+    if not budget >= 0:
+        raise PackedError(f"expected a budget >= 0, got {budget}")
+    given = arguments_of(example)
+    traced = trace(model, given, dynamic_batch=dynamic_batch)
+    program, report = lower(traced, "float32" if tables == "auto" else tables)
+    if not report.layers:
+        raise PackedError("expected layers that take the output of a step, got none: there is nothing to pack")
+    packed = PackedModel(program, report)
+    if tables == "auto":
+        program, chosen = choose(packed, given, budget)
+        packed = PackedModel(program, _told(report, chosen, program.layers()))
+    return _agreeing(packed, traced, given)
+
+
+def _agreeing(packed: PackedModel, traced: Traced, given: tuple[Any, ...]) -> PackedModel:
+    found = compare(packed, traced, given)
+    if not found.ok:
+        raise PackedError(f"expected the packed model to agree with the hardened one on the example, got:\n{found}")
+    return packed
+
+
+def _told(report: Report, chosen: dict[str, Measured], layers: dict[str, str]) -> Report:
+    """The report with what was chosen for each layer."""
+    by_node = {node: chosen[name] for name, node in layers.items() if name in chosen}
+    rows = tuple(
+        row
+        if row.name not in by_node
+        else replace(
+            row, how=f"packed: table {by_node[row.name].kind} (error {by_node[row.name].error:.1e} of the rms)"
+        )
+        for row in report.rows
+    )
+    return replace(report, rows=rows)

@@ -1,0 +1,264 @@
+"""A packed model beside the hardened one it was made from, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Interpreter, Node
+from torch.utils import _pytree as pytree
+
+from htaf.kernels.packed_maps import reference as maps
+from htaf.packed.errors import follow
+from htaf.packed.execution import values_of
+from htaf.packed.graph import Traced, arguments_of, trace
+from htaf.packed.kinds import read_step
+from htaf.packed.model import PackedModel
+from htaf.packed.program import Layer, PackedError, Spikes, Step, Threshold
+
+_LISTED = 100
+_ROUNDING = 8  # a bound is this many times the rounding error that float32 was seen to make
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A bit that differs: the pre-activation's distance from the threshold, in float64; NaN where it is not known."""
+
+    layer: str
+    image: int
+    channel: int
+    distance: float
+
+
+@dataclass(frozen=True)
+class LayerCheck:
+    """The bits of one step, given the same bits before it. `bound`: how near the threshold a flip may lie."""
+
+    layer: str
+    bits: int
+    flips: int
+    farthest: float
+    bound: float
+
+    @property
+    def ok(self) -> bool:
+        return not self.flips or self.farthest <= self.bound
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify` found.
+
+    layers: every step that makes bits. flips: the first 100. difference: the largest of the float outputs, given the
+    same bits inside, and `bound`, what rounding explains. free_difference: the same in an ordinary run, where a flip
+    has consequences. predictions: rows of the first output, and how many of them have the same largest entry.
+    """
+
+    layers: tuple[LayerCheck, ...]
+    flips: tuple[Flip, ...]
+    difference: float
+    bound: float
+    free_difference: float
+    predictions: int
+    equal: int
+
+    @property
+    def ok(self) -> bool:
+        """Every difference is one that rounding, or the rounding of the tables, explains."""
+        return self.difference <= self.bound and all(layer.ok for layer in self.layers)
+
+    @property
+    def count(self) -> int:
+        """Flips in all layers."""
+        return sum(layer.flips for layer in self.layers)
+
+    def __str__(self) -> str:
+        bits = sum(layer.bits for layer in self.layers)
+        lines = [
+            f"{'equal' if self.ok else 'NOT EQUAL'}: {self.equal} of {self.predictions} predictions the same",
+            f"outputs differ by {self.difference:.3g} at most (bound {self.bound:.3g}), in an ordinary run by "
+            f"{self.free_difference:.3g}",
+            f"{self.count} of {bits:,} bits in {len(self.layers)} layers differ",
+        ]
+        for layer in self.layers:
+            if layer.flips:
+                far = f"{layer.farthest:.3g} from the threshold at most (bound {layer.bound:.3g})"
+                lines.append(f"  {layer.layer}: {layer.flips} of {layer.bits:,}, {far}")
+        return "\n".join(lines)
+
+
+def verify(packed: PackedModel, hardened: nn.Module, inputs: Any) -> Verification:
+    """Compare a packed model with the hardened one.
+
+    Both run the inputs. In a second run of the packed model every tensor of bits is replaced, once it is compared, by
+    the hardened model's: so each layer is judged on the same inputs, and one flip is counted once. The hardened model
+    runs in float64 too, with the bits of its float32 run: that gives the exact distance of a flip from its threshold
+    and the rounding error that float32 makes there, 8 times which is the bound. With tables of 16 or 8 bits the
+    bound grows by what their rounding can add up to.
+
+    Args:
+        packed: made by `pack` from `hardened`, or loaded.
+        hardened: the model itself, on the CPU in float32.
+        inputs: a tensor [batch, ...] float32 or a tuple of them.
+
+    Raises:
+        PackedError: the inputs do not fit, or `hardened` is another model.
+    """
+    given = arguments_of(inputs)
+    return compare(packed, trace(hardened, given), given)
+
+
+def _potentials(x: Tensor, spikes: Tensor, leak: float, gain: float, threshold: float, soft: bool) -> Tensor:
+    """h - threshold of neurons over time that spiked as they did."""
+    v, found = torch.zeros_like(x[0]), []
+    for now, spike in zip(x, spikes, strict=True):
+        h = leak * v + gain * now
+        found.append(h - threshold)
+        v = h - threshold * spike if soft else (1 - spike) * h
+    return torch.stack(found)
+
+
+class _Recorder(Interpreter):
+    """Runs a graph and keeps what its steps take and make; `forced` are outputs to take for them instead."""
+
+    def __init__(self, traced: Traced, names: set[str], forced: dict[str, Tensor], dtype: torch.dtype) -> None:
+        super().__init__(traced.module, garbage_collect_values=False)  # a comparison's source is asked for later
+        self.names, self.forced, self.dtype = names, forced, dtype
+        self.constants = traced.constants
+        self.seen: dict[str, Tensor] = {}
+        self.before: dict[str, Tensor] = {}
+
+    def run_node(self, n: Node) -> Any:
+        if n.name in self.names:
+            step = read_step(n, self.constants)
+            if step is not None:
+                self.before[n.name] = self.env[step.source].double() - step.threshold
+            if n.name in self.forced:
+                forced = self.forced[n.name].to(self.dtype)
+                if step is None:
+                    self.before[n.name] = _potentials(self.env[n.args[0]], forced, *n.args[1:])  # pyright: ignore
+                return forced
+        if n.op == "call_function" and n.kwargs.get("dtype") == torch.float32 and self.dtype != torch.float32:
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            return n.target(*args, **{**kwargs, "dtype": self.dtype})  # pyright: ignore[reportCallIssue]
+        if "_assert_tensor_metadata" in str(n.target):
+            return None
+        result = super().run_node(n)
+        if n.name in self.names:
+            self.seen[n.name] = result
+            if n.name not in self.before:
+                self.before[n.name] = _potentials(self.env[n.args[0]], result, *n.args[1:]).double()  # pyright: ignore
+        return result
+
+
+def compare(packed: PackedModel, traced: Traced, given: tuple[Tensor, ...]) -> Verification:
+    """As `verify`, for a model that is exported already."""
+    steps = {
+        s.name: s for s in packed.program.steps if isinstance(s, (Layer, Threshold, Spikes)) and s.bits is not None
+    }
+    known = {n.name for n in traced.graph.nodes}
+    if missing := sorted(steps.keys() - known):
+        raise PackedError(f"expected the model that was packed, got one without its step {missing[0]}")
+    with torch.no_grad():
+        single = _Recorder(traced, set(steps), {}, torch.float32)
+        expected = _outputs(single, traced, given, torch.float32)
+        double = _Recorder(traced, set(steps), single.seen, torch.float64)
+        exact = _outputs(double, traced, given, torch.float64)
+    seen: dict[str, tuple[Tensor, Tensor]] = {}
+    errors: dict[int, float] = {}
+
+    def after(step: Step, values: list[Any]) -> None:
+        follow(step, packed, errors)
+        if not isinstance(step, (Layer, Threshold, Spikes)) or step.bits is None:
+            return
+        wanted = single.seen[step.name]
+        axis = _axis(step)
+        right = maps.pack(wanted.movedim(axis, -1) > 0).reshape(values[step.bits].shape)
+        if _swapped(wanted, traced, step.name):
+            right = maps.pack(wanted.movedim(axis, -1) <= wanted.min()).reshape(values[step.bits].shape)
+        seen[step.name] = values[step.bits], right
+        values[step.bits] = right
+
+    forced = _tensors(packed.watch(given, after))
+    free = _tensors(packed(*given))
+    errors[-1] = max([errors.get(v, 0.0) for v in values_of(packed.program.outputs)], default=0.0)
+    if [f.shape for f in forced] != [e.shape for e in expected]:
+        raise PackedError(
+            f"expected outputs of {[list(e.shape) for e in expected]}, got {[list(f.shape) for f in forced]}"
+        )
+    layers, flips = [], []
+    for name, (got, right) in seen.items():
+        check, found = _layer(steps[name], got, right, single.before[name], double.before[name], errors)
+        layers.append(check)
+        flips += found[: _LISTED - len(flips)]
+    rounding = max([_far(e, x) for e, x in zip(expected, exact, strict=True)], default=0.0)
+    largest = max([float(e.abs().max()) for e in expected if e.numel()], default=0.0)
+    bound = _ROUNDING * rounding + 1e-5 * (1 + largest) + errors.get(-1, 0.0)
+    rows, equal = _predictions(expected[0], free[0])
+    difference = max([_far(a, b) for a, b in zip(forced, expected, strict=True)], default=0.0)
+    wander = max([_far(a, b) for a, b in zip(free, expected, strict=True)], default=0.0)
+    return Verification(tuple(layers), tuple(flips), difference, bound, wander, rows, equal)
+
+
+def _layer(
+    step: Layer | Threshold | Spikes,
+    got: Tensor,
+    right: Tensor,
+    before: Tensor,
+    exact: Tensor,
+    errors: dict[int, float],
+) -> tuple[LayerCheck, list[Flip]]:
+    differ = got ^ right
+    channels = got.shape[-1] * 8
+    used = right.numel() // right.shape[-1]
+    z = exact.movedim(_axis(step), -1)
+    rounding = float((exact - before).nan_to_num().abs().max()) if exact.numel() else 0.0
+    bound = _ROUNDING * rounding + 1e-6 * float(z.abs().nan_to_num().mean()) + errors.get(step.bits or 0, 0.0)
+    if not differ.any():
+        return LayerCheck(step.name, used * z.shape[-1], 0, 0.0, bound), []
+    mask = maps.unpack(differ, channels)[..., : z.shape[-1]].reshape(z.shape) > 0
+    first = mask
+    if isinstance(step, Spikes):  # a wrong spike changes those after it
+        first = mask & (mask.cumsum(0) == 1)
+    distances, places = z[first].abs(), first.nonzero()
+    found = [
+        Flip(step.name, int(p[0]), int(p[-1]), float(d)) for p, d in zip(places[:_LISTED], distances, strict=False)
+    ]
+    return LayerCheck(step.name, used * z.shape[-1], int(mask.sum()), float(distances.max()), bound), found
+
+
+def _outputs(recorder: _Recorder, traced: Traced, given: tuple[Tensor, ...], dtype: torch.dtype) -> list[Tensor]:
+    inputs: list[Any] = []
+    rest = list(given)
+    for node in traced.graph.find_nodes(op="placeholder"):
+        value = traced.constants[node] if node in traced.constants else rest.pop(0)
+        inputs.append(value.to(dtype) if value.is_floating_point() else value)
+    return _tensors(recorder.run(*inputs, enable_io_processing=False))
+
+
+def _axis(step: Layer | Threshold | Spikes) -> int:
+    return step.axis if isinstance(step, (Threshold, Spikes)) else 1 if step.form in ("image", "line") else -1
+
+
+def _swapped(wanted: Tensor, traced: Traced, name: str) -> bool:
+    """Whether the step gives the smaller level where its source is large."""
+    node = next(n for n in traced.graph.nodes if n.name == name)
+    step = read_step(node, traced.constants)
+    return step is not None and step.low > step.high
+
+
+def _tensors(outputs: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
+
+
+def _far(a: Tensor, b: Tensor) -> float:
+    return float((a.double() - b.double()).abs().max()) if a.numel() else 0.0
+
+
+def _predictions(expected: Tensor, got: Tensor) -> tuple[int, int]:
+    if expected.ndim < 2 or expected.shape[-1] < 2:
+        return 0, 0
+    same = expected.argmax(-1) == got.argmax(-1)
+    return same.numel(), int(same.sum())

@@ -1,0 +1,65 @@
+"""Hardened networks with weights at random and batch norms whose statistics are those of their inputs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+import htaf
+
+
+def settled(model: nn.Module, x: Tensor) -> nn.Module:
+    """Norms of any sign, their statistics taken from x, then the exact step."""
+    for module in model.modules():
+        if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
+            nn.init.normal_(module.weight)
+            nn.init.normal_(module.bias, std=0.3)
+    model.train()
+    with torch.no_grad():
+        for _ in range(10):
+            model(x)
+    return htaf.harden(model.eval())
+
+
+class Residual(nn.Module):
+    """A network of one's own: functional calls, binary weights, groups, dilation, sums in place, two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 12, 3, padding=1)
+        self.norm = nn.BatchNorm2d(12)
+        self.act = htaf.HTAF()
+        self.grouped = nn.Conv2d(12, 12, 3, padding=2, dilation=2, groups=3)
+        self.binary = htaf.BinaryConv2d(12, 70, 3, stride=2, padding=1)
+        self.sign = htaf.HTAF(bipolar=True)
+        self.wide = nn.Conv2d(70, 6, 3, padding=1)
+        self.drop = nn.Dropout(0.3)
+        self.head = nn.Linear(6 * 4 * 4, 5)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        bits = self.act(self.norm(self.stem(x)))
+        y = self.grouped(bits)
+        y += bits
+        small = self.binary((y >= 0.25).float())
+        z = self.wide(self.sign(small))
+        codes = 2 * (torch.relu(z) > 0.1).float() - 1
+        return self.head(self.drop(torch.flatten(codes, 1))), {"mean": small.mean((2, 3))}
+
+
+def plain() -> nn.Sequential:
+    """What a user writes first."""
+    act = htaf.HTAF
+    return nn.Sequential(
+        nn.Conv2d(3, 20, 3, padding=1), nn.BatchNorm2d(20), act(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(20 * 4 * 4, 33), nn.BatchNorm1d(33), act(), nn.Linear(33, 4),
+    )  # fmt: skip
+
+
+def columns() -> nn.Sequential:
+    """Rows of a table through binary layers, one of them of filters that are zero."""
+    net = nn.Sequential(
+        nn.Linear(9, 100), htaf.HTAF(), htaf.BinaryLinear(100, 65), nn.BatchNorm1d(65), htaf.HTAF(bipolar=True),
+        htaf.BinaryLinear(65, 3, bias=True),
+    )  # fmt: skip
+    net[2].weight.data[:2] = 0
+    return net

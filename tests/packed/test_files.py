@@ -1,0 +1,176 @@
+"""Files of packed models: whole or refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import htaf
+from htaf.packed import PackedError, files, load, pack, save
+
+FUZZ = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 3, 3), htaf.Heaviside(), nn.MaxPool2d(2), htaf.BinaryConv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4),
+        htaf.Heaviside(), nn.Flatten(), nn.Linear(36, 2), nn.ReLU(),
+    ).eval()  # fmt: skip
+    path = tmp_path_factory.mktemp("packed") / "model.htaf"
+    save(pack(net, torch.randn(2, 1, 8, 8)), path, {"note": "é"})
+    load(path)
+    return path.read_bytes()
+
+
+def _refused(data: bytes, folder: Path) -> str:
+    path = folder / "bad.htaf"
+    path.write_bytes(data)
+    with pytest.raises(PackedError) as caught:
+        load(path)
+    return str(caught.value)
+
+
+@FUZZ
+@given(data=st.data())
+def test_a_truncated_file_is_refused(written: bytes, tmp_path: Path, data: st.DataObject) -> None:
+    _refused(written[: data.draw(st.integers(0, len(written) - 1))], tmp_path)
+
+
+@FUZZ
+@given(data=st.data())
+def test_a_file_with_a_flipped_bit_is_refused(written: bytes, tmp_path: Path, data: st.DataObject) -> None:
+    place, bit = data.draw(st.integers(0, len(written) - 1)), data.draw(st.integers(0, 7))
+    changed = bytearray(written)
+    changed[place] ^= 1 << bit
+    _refused(bytes(changed), tmp_path)
+
+
+def _forged(written: bytes, change) -> bytes:
+    """A file whose graph is changed and whose digest is right."""
+    header, body = files._parts(written)
+    metadata = header["__metadata__"]
+    graph = json.loads(metadata["graph"])
+    change(graph, metadata)
+    metadata["graph"] = json.dumps(graph)
+    metadata["sha256"] = files._digest(header, body)
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + body
+
+
+def _step(graph: dict, kind: str) -> dict:
+    return next(step for step in graph["steps"] if step["step"] == kind)
+
+
+CHANGES = {
+    "version": lambda g, m: m.update(version="2"),
+    "format": lambda g, m: m.update(format="other"),
+    "no digest": lambda g, m: m.pop("report"),
+    "operator": lambda g, m: _step(g, "call").update(operator="from_file.default"),
+    "dunder": lambda g, m: _step(g, "call").update(operator="__class__"),
+    "missing value": lambda g, m: _step(g, "layer").update(input=99),
+    "later value": lambda g, m: _step(g, "layer").update(input=_step(g, "layer")["bits"]),
+    "value that is a flag": lambda g, m: _step(g, "layer").update(input=True),
+    "huge": lambda g, m: g["inputs"][0].__setitem__(2, 2**62),
+    "large": lambda g, m: g["inputs"].__setitem__(0, [None, 1, 2**23, 2**23]),
+    "negative": lambda g, m: _step(g, "layer")["geometry"][4].__setitem__(0, -1),
+    "no stride": lambda g, m: _step(g, "layer")["geometry"][3].__setitem__(0, 0),
+    "many outputs": lambda g, m: _step(g, "layer")["geometry"].__setitem__(1, 2**24),
+    "tensor": lambda g, m: _step(g, "layer").update(weight="nothing"),
+    "scale": lambda g, m: _step(g, "layer").update(scale=_step(g, "layer")["weight"]),
+    "steps": lambda g, m: g.update(steps={}),
+    "outputs": lambda g, m: g.update(outputs={"v": -1}),
+    "deep outputs": lambda g, m: g.update(outputs=json.loads('{"list":[' * 200 + '{"v":0}' + "]}" * 200)),
+    "field": lambda g, m: _step(g, "pool").update(more=1),
+    "pool": lambda g, m: _step(g, "pool").update(padding=[4, 4]),
+    "size": lambda g, m: _step(g, "call").update(operator="repeat.default", args=[{"v": 0}, [2**40, 2**20, 1, 1]]),
+    "expand": lambda g, m: _step(g, "call").update(operator="repeat.default", args=[{"v": 0}, [2**20, 2**20, 1, 1]]),
+    "arguments": lambda g, m: _step(g, "call").update(args=[{"x": 0}]),
+    "not finite": lambda g, m: _step(g, "threshold").update(slope="nan"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_forged_graph_is_refused(written: bytes, tmp_path: Path, name: str) -> None:
+    assert "expected" in _refused(_forged(written, CHANGES[name]), tmp_path) or name in (
+        "no digest",
+        "deep outputs",
+        "size",
+    )
+
+
+@FUZZ
+@given(data=st.data())
+def test_any_number_of_a_graph_may_be_anything(written: bytes, tmp_path: Path, data: st.DataObject) -> None:
+    """A forged number gives another model or an error: no crash, no hang."""
+    values = st.one_of(st.integers(-(2**63), 2**63), st.integers(-3, 70), st.none(), st.text(max_size=3), st.booleans())
+
+    def change(graph: dict, _: dict) -> None:
+        places = list(_leaves(graph))
+        holder, key = places[data.draw(st.integers(0, len(places) - 1))]
+        holder[key] = data.draw(values)
+
+    path = tmp_path / "forged.htaf"
+    path.write_bytes(_forged(written, change))
+    try:
+        model = load(path)
+        model(torch.zeros(2, *(size or 0 for size in model.program.inputs[0][1:])))
+    except PackedError:
+        pass
+
+
+def _leaves(value):
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in items:
+        if isinstance(item, (dict, list)):
+            yield from _leaves(item)
+        else:
+            yield value, key
+
+
+def test_a_file_is_written_whole_or_not_at_all(written: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.htaf"
+    path.write_bytes(written)
+    model = load(path)
+    with pytest.raises(PackedError, match="JSON"):
+        save(model, path, {"x": object()})
+    with pytest.raises(PackedError, match="cannot be written"):
+        save(model, tmp_path / "no" / "model.htaf")
+    assert path.read_bytes() == written
+    save(model, path)
+    assert path.read_bytes() == written
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(PackedError, match="cannot be read"):
+        load(tmp_path / "none.htaf")
+
+
+def test_loading_needs_none_of_what_training_needs(written: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.htaf"
+    path.write_bytes(written)
+    heavy = ("lightning", "timm", "transformers", "torchvision", "pandas", "sklearn", "matplotlib")
+    code = f"""
+import sys
+from htaf.packed import load
+import torch
+load({str(path)!r})(torch.zeros(3, 1, 8, 8))
+print([name for name in {heavy!r} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_digest_covers_header_and_tensors(written: bytes) -> None:
+    header, body = files._parts(written)
+    assert header["__metadata__"]["sha256"] == files._digest(header, body)
+    assert files._digest(header, body[:-1] + b"x") != files._digest(header, body)
+    assert len(hashlib.sha256().hexdigest()) == len(header["__metadata__"]["sha256"])
