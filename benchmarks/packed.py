@@ -220,8 +220,8 @@ def sizes(name: str, net: Net, model: nn.Module, batches: list[int]) -> list[dic
         for (side, (file, before, load)), batch in itertools.product(sides.items(), batches):
             shape = (batch, *net.shape)
             code = MEMORY.format(benchmarks=str(Path(__file__).parent), before=before, shape=shape, load=load)
-            peaks = [int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-                     for _ in range(3)]  # fmt: skip
+            command = [sys.executable, "-c", code]
+            peaks = [int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(3)]
             row = {"net": name, "side": side, "batch": batch, "bytes": file.stat().st_size}
             rows.append({**row, "peak_memory": statistics.median(peaks)})
     return rows

@@ -337,7 +337,7 @@ BITS = torch.zeros(2, 5, 5, row_bytes(70), dtype=torch.uint8)
         (BITS, G._replace(padding=(-1, 1)), Epilogue(), ValueError, "^expected sizes >= 1"),
         (BITS, G, Epilogue(scale=torch.zeros(5)), ValueError, r"^scale must have the shape \(6,\), got \(5,\)$"),
         (BITS, G, Epilogue(shift=torch.zeros(6).double()), TypeError, "^shift must be float32 on the CPU, got"),
-        (BITS, G, Epilogue(residual=torch.zeros(2, 5, 5, 6)), ValueError, r"^residual must have the shape \(2, 3, 3, 6\)"),
+        (BITS, G, Epilogue(residual=torch.zeros(2, 5, 5, 6)), ValueError, "^residual must have the shape"),
         (BITS, G, Epilogue(lower=torch.zeros(6)), ValueError, "^expected both lower and upper or neither, got one"),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs, row_bytes
+from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs, Spare, row_bytes
 
 
 def check_bits(bits: Tensor, channels: int) -> Tensor:
@@ -92,6 +92,9 @@ def bound(run: Run, geometry: Geometry, epilogue: Epilogue) -> Bound:
     Args:
         run: takes the address of the bits, sizes, the epilogue's addresses and threads; keeps its weights alive.
         geometry: of the layer. epilogue: its constants; the residual is an argument of the call.
+
+    Raises:
+        TypeError, ValueError: constants of another type or shape; from a call, bits or a residual of another.
     """
     geometry.check()
     e, channels = epilogue, (geometry.outputs,)
@@ -106,7 +109,7 @@ def bound(run: Run, geometry: Geometry, epilogue: Epilogue) -> Bound:
     known: dict[torch.Size, tuple[Shape2d, tuple[int, ...], tuple[int, ...]]] = {}
     keep, uint8, float32, empty, threads = e.keep, torch.uint8, torch.float32, torch.empty, torch.get_num_threads
 
-    def call(bits: Tensor, residual: Tensor | None = None) -> Outputs:
+    def call(bits: Tensor, residual: Tensor | None = None, spare: Spare | None = None) -> Outputs:
         sizes = known.get(bits.shape)
         if sizes is None:
             check_bits(bits, geometry.channels)
@@ -125,7 +128,10 @@ def bound(run: Run, geometry: Geometry, epilogue: Epilogue) -> Bound:
             if residual.dtype is not float32 or residual.shape != floats or not residual.is_contiguous():
                 residual = check_floats("residual", residual, floats)
             added = residual.data_ptr()
-        y = empty(floats, dtype=float32) if keep else None
+        y = None
+        if keep:
+            there = spare.get(floats) if spare else None
+            y = there.pop() if there else empty(floats, dtype=float32)
         found = empty(packed, dtype=uint8) if wanted else None
         into, to = 0 if y is None else y.data_ptr(), 0 if found is None else found.data_ptr()
         run(source, shape, (scale, shift, added, into, lower, upper, to), threads())

@@ -6,8 +6,7 @@ unused bits of the last word are 0. Floats beside them lie as [batch, height, wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -70,5 +69,13 @@ class Epilogue(NamedTuple):
 
 # y and the bits of a layer, None where they are not wanted
 Outputs = tuple[Tensor | None, Tensor | None]
-# a layer with its weights and the constants of its epilogue: (bits, residual or None) -> its outputs
-Bound = Callable[[Tensor, Tensor | None], Outputs]
+# dense float32 tensors that nobody reads any more, by shape: a layer may write its y there. Fresh pages from the system
+# cost more than what is written on them.
+Spare = dict[tuple[int, ...], list[Tensor]]
+
+
+@runtime_checkable  # for beartype
+class Bound(Protocol):
+    """A layer with its weights and the constants of its epilogue."""
+
+    def __call__(self, bits: Tensor, residual: Tensor | None = None, spare: Spare | None = None) -> Outputs: ...

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from htaf.kernels import native
-from htaf.kernels.layers import Epilogue
+from htaf.kernels.layers import Epilogue, Spare, row_bytes
 from htaf.packed import operators
 from htaf.packed.program import Call, Layer, Pool, Program, Spikes, Step, Threshold, Unpack, made, read
 
@@ -49,10 +49,13 @@ class Execution:
         for value in values_of(program.outputs):
             last[value] = len(program.steps)
         self.prepared: dict[int, Any] = {}
-        self.runs: list[tuple[Run, tuple[int, ...]]] = []
+        self.spare: Spare = {}  # of the batch size that ran last
+        self.batch = 0
+        reusable = _reusable(program)
+        self.runs: list[tuple[Run, tuple[int, ...], tuple[int, ...]]] = []
         for i, step in enumerate(program.steps):
-            done = tuple(v for v in {*made(step), *read(step)} if last[v] == i)
-            self.runs.append((self._closure(i, step), done))
+            done = {v for v in (*made(step), *read(step)) if last[v] == i}
+            self.runs.append((self._closure(i, step), tuple(done - reusable), tuple(done & reusable)))
         self.outputs = _gather(program.outputs)
 
     def __call__(self, inputs: tuple[Tensor, ...], *, after: Callable[[Step, Values], None] | None = None) -> Any:
@@ -61,14 +64,21 @@ class Execution:
         values[: len(inputs)] = inputs
         batch = inputs[0].shape[0]
         if after is not None:
-            for step, (run, _) in zip(self.program.steps, self.runs, strict=True):
+            for step, (run, _, _) in zip(self.program.steps, self.runs, strict=True):
                 run(values, batch)
                 after(step, values)
             return self.outputs(values)
-        for run, done in self.runs:
+        if batch != self.batch:
+            self.batch = batch
+            self.spare.clear()
+        spare = self.spare
+        for run, done, reused in self.runs:
             run(values, batch)
             for value in done:
                 values[value] = None
+            for value in reused:
+                y, values[value] = values[value].permute(0, 2, 3, 1), None
+                spare.setdefault(tuple(y.shape), []).append(y)
         return self.outputs(values)
 
     def _closure(self, index: int, step: Step) -> Run:
@@ -87,31 +97,25 @@ class Execution:
     def _layer(self, index: int, step: Layer) -> Run:
         t, g, form = self.program.tensors, step.geometry, step.form
         if step.weights == "binary":
-            self.prepared[index] = self.binary.prepare(t[step.weight], g, bipolar=step.bipolar)
-            forward = self.binary.forward
+            kernel, self.prepared[index] = self.binary, self.binary.prepare(t[step.weight], g, bipolar=step.bipolar)
         else:
-            self.prepared[index] = self.tables.prepare(t[step.weight], g, step.tables)
-            forward = self.tables.forward
-        prepared = self.prepared
+            kernel, self.prepared[index] = self.tables, self.tables.prepare(t[step.weight], g, step.tables)
         scale, shift, lower, upper = (
             None if n is None else t[n] for n in (step.scale, step.shift, step.lower, step.upper)
         )
-        keep = step.y is not None
         source, residual, y_at, bits_at = step.input, step.residual, step.y, step.bits
-        fixed = Epilogue(scale, shift, None, lower, upper, keep)
-        outputs = g.outputs
+        layer = kernel.bind(self.prepared[index], g, Epilogue(scale, shift, None, lower, upper, step.y is not None))
+        outputs, width = g.outputs, row_bytes(g.outputs)
         take, lay, give = FORMS[form]
+        spare = self.spare
 
         def run(values: Values, batch: int) -> None:
             bits = values[source]
-            epilogue = fixed
-            if residual is not None:
-                epilogue = Epilogue(scale, shift, lay(values[residual]), lower, upper, keep)
-            y, out = forward(take(bits), prepared[index], g, epilogue)
+            y, out = layer(take(bits), None if residual is None else lay(values[residual]), spare)
             if y_at is not None:
                 values[y_at] = give(y, bits, outputs, True)
             if bits_at is not None:
-                values[bits_at] = give(out, bits, out.shape[-1], False)
+                values[bits_at] = give(out, bits, width, False)
 
         return run
 
@@ -178,6 +182,19 @@ def _call(step: Call, tensors: dict[str, Tensor]) -> Run:
             values[y] = function(*given, **kwargs)
 
     return run
+
+
+# operators whose result never lies in the memory of an argument
+_FRESH = {"add.Tensor", "avg_pool2d.default", "conv2d.default", "max_pool2d.default", "mean.dim"}
+
+
+def _reusable(program: Program) -> set[int]:
+    """The sums of layers over images that nothing holds after their last reader."""
+    found = {s.y for s in program.steps if isinstance(s, Layer) and s.form == "image" and s.y is not None}
+    for step in program.steps:
+        if isinstance(step, Call) and step.operator not in _FRESH:
+            found -= set(read(step))
+    return found - set(values_of(program.outputs))
 
 
 # ---- how values lie: what a kernel takes, its residual, and what it gives ----

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs
+from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs, Spare
 from htaf.kernels.packed_maps import reference as maps
 
 
@@ -39,4 +39,8 @@ def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilog
 
 def bind(weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Bound:
     """The layer with its weights and the constants of its epilogue; the residual is an argument of the call."""
-    return lambda bits, residual=None: forward(bits, weights, geometry, epilogue._replace(residual=residual))
+
+    def call(bits: Tensor, residual: Tensor | None = None, spare: Spare | None = None) -> Outputs:
+        return forward(bits, weights, geometry, epilogue._replace(residual=residual))
+
+    return call

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
-from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs
+from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs, Spare
 from htaf.kernels.packed_maps import reference as maps
 
 Kind = Literal["float32", "int16", "int8"]
@@ -128,4 +128,8 @@ def _check(weight: Tensor, g: Geometry, kind: Kind) -> None:
 
 def bind(weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Bound:
     """The layer with its weights and the constants of its epilogue; the residual is an argument of the call."""
-    return lambda bits, residual=None: forward(bits, weights, geometry, epilogue._replace(residual=residual))
+
+    def call(bits: Tensor, residual: Tensor | None = None, spare: Spare | None = None) -> Outputs:
+        return forward(bits, weights, geometry, epilogue._replace(residual=residual))
+
+    return call
