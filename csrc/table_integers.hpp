@@ -13,7 +13,8 @@
 namespace htaf::HTAF_NAMESPACE {
 namespace {
 
-#if !defined(__AVX512VBMI__)
+#if !defined(__AVX512VBMI__) && (defined(__AVX2__) || defined(__aarch64__))
+#define HTAF_BYTES_LOOK_UP
 #if defined(__AVX2__)
 typedef std::uint8_t bytes __attribute__((vector_size(32)));
 typedef std::uint16_t words __attribute__((vector_size(32)));
@@ -26,12 +27,8 @@ typedef std::uint16_t words __attribute__((vector_size(16)));
 HTAF_INLINE bytes look_up(const void* table, bytes i) {
 #if defined(__AVX2__)
     return (bytes)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(read<__m128i>(table)), (__m256i)i);
-#elif defined(__aarch64__)
-    return (bytes)vqtbl1q_u8((uint8x16_t)read<bytes>(table), (uint8x16_t)i);
 #else
-    bytes found;
-    for (size_t j = 0; j < sizeof i; ++j) found[j] = static_cast<const std::uint8_t*>(table)[i[j] & 15];
-    return found;
+    return (bytes)vqtbl1q_u8((uint8x16_t)read<bytes>(table), (uint8x16_t)i);
 #endif
 }
 // Adds numbers of these lower and upper bytes, in every 16 the first 8 to a, the others to b.
@@ -40,8 +37,8 @@ HTAF_INLINE void interleave(bytes low, bytes high, words& a, words& b) {
     a += (words)_mm256_unpacklo_epi8((__m256i)low, (__m256i)high);
     b += (words)_mm256_unpackhi_epi8((__m256i)low, (__m256i)high);
 #else
-    for (int j = 0; j < 8; ++j) a[j] += static_cast<std::uint16_t>(low[j] | high[j] << 8);
-    for (int j = 0; j < 8; ++j) b[j] += static_cast<std::uint16_t>(low[8 + j] | high[8 + j] << 8);
+    a += (words)vzip1q_u8((uint8x16_t)low, (uint8x16_t)high);
+    b += (words)vzip2q_u8((uint8x16_t)low, (uint8x16_t)high);
 #endif
 }
 #endif
@@ -63,7 +60,11 @@ struct Integers {
 #if defined(__AVX512VBMI__)
     static constexpr size_t lanes = wide ? 32 : 64, outputs = 4;
 #else
+#if defined(HTAF_BYTES_LOOK_UP)
     static constexpr size_t lanes = sizeof(bytes), outputs = 1;
+#else
+    static constexpr size_t lanes = 64, outputs = 1;
+#endif
 #endif
     static constexpr size_t scratch = sixes * outputs * 64;
 
@@ -217,7 +218,6 @@ struct Integers {
         finish_rows(t, first, count, n, sums, stride);
     }
 #else
-    // Both bytes of 16-bit entries are looked up by themselves, as a table has 16 bytes.
     template <class Layer>
     static void add(const Layer& l, const Tables& t, size_t first, size_t, const std::uint8_t* indices, size_t stride,
                     size_t n, Entry*, float* sums) {
@@ -225,6 +225,16 @@ struct Integers {
         const Entry* values = static_cast<const Entry*>(t.values) + first * flat * 16;
         for (size_t p = 0; p < n; p += lanes) {
             std::int32_t total[lanes] = {};
+#if !defined(HTAF_BYTES_LOOK_UP)
+            for (size_t g = 0; g < flat; ++g) {
+                const std::uint8_t* i = indices + g * stride + p;
+                Entry table[64];
+                for (size_t k = 0; k < 64; ++k)
+                    table[k] = static_cast<Entry>(values[g * 16 + k % 8] + values[g * 16 + 8 + k / 8]);
+                for (size_t j = 0; j < lanes; ++j) total[j] += table[i[j] % 64];
+            }
+#else
+            // both bytes of 16-bit entries are looked up by themselves, as a table has 16 bytes
             for (size_t from = 0; from < flat; from += sixes) {
                 words a = {}, b = {};
                 for (size_t g = from; g < std::min(flat, from + sixes); ++g) {
@@ -245,6 +255,7 @@ struct Integers {
                     total[wide ? j / 8 * 16 + 8 + j % 8 : 2 * j + 1] += b[j];
                 }
             }
+#endif
             for (size_t j = 0; j < std::min(lanes, n - p); ++j) sums[p + j] = finished(t, first, total[j]);
         }
     }
