@@ -25,18 +25,18 @@ ORDER = [
     ["models"],
     ["data"],
     ["runs"],
-    ["training", "packed", "concepts"],
+    ["training", "packed", "export", "concepts"],
     ["explorer"],
     ["demo", "doctor"],
     ["_console"],
     ["_train_commands"],
     ["_concept_commands"],
-    ["_intervention_commands", "_naming_commands", "_explore_commands"],
+    ["_intervention_commands", "_naming_commands", "_explore_commands", "_pack_commands"],
     ["cli"],
     ["htaf_paper"],
 ]
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
-NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]} | {"packed"}
+NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]} | {"packed", "export"}
 
 
 def room_of(module: str) -> str | None:
