@@ -5,8 +5,18 @@
 
 namespace htaf {
 
+// `signs` [groups, blocks, taps, words, 64]: the outputs of a group in blocks of 64, the channels of a group in words of
+// 32; `ones` [taps, groups, blocks, 64]: how many of a tap's signs are 1. What fills a block or a word up is 0.
+struct BinaryWeights {
+    const std::uint32_t* signs;
+    const std::int32_t* ones;
+    bool bipolar;  // the activations are -1 and 1 instead of 0 and 1
+};
+
 struct BinaryKernels {
-    int unused;
+    void (*forward)(const Convolution&, const BinaryWeights&, const std::uint8_t* bits, const Epilogue&, int threads);
+    // The forward pass's xor, count and add (or counts alone) on registers, `steps` times; returns how many bits it took.
+    std::uint64_t (*spin)(std::size_t steps, bool counts_alone);
 };
 
 }  // namespace htaf

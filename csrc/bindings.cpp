@@ -11,18 +11,13 @@
 #include <tuple>
 #include <vector>
 
+#include "bind_packed.hpp"
 #include "kernels.hpp"
 #include "processor.hpp"
 
-namespace nb = nanobind;
 using namespace htaf;
 
 namespace {
-
-template <class T = void>
-T* at(std::uintptr_t address) {
-    return reinterpret_cast<T*>(address);
-}
 
 // Rows of a [parameters, channels] matrix of doubles.
 template <class T>

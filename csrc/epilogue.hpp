@@ -29,8 +29,9 @@ HTAF_INLINE std::uint64_t within(reg v, reg lower, reg upper) {
 
 // A whole register of one pixel's channels, the first of which is `channel`; `row` is pixel * channels + channel.
 HTAF_INLINE reg finish_floats(const Epilogue& e, reg y, std::size_t channel, std::size_t row) {
-    if (e.scale) y *= read<reg>(e.scale + channel);
-    if (e.shift) y += read<reg>(e.shift + channel);
+    if (e.scale && e.shift) y = y * read<reg>(e.scale + channel) + read<reg>(e.shift + channel);
+    else if (e.scale) y *= read<reg>(e.scale + channel);
+    else if (e.shift) y += read<reg>(e.shift + channel);
     if (e.residual) y += read<reg>(e.residual + row);
     if (e.y) std::memcpy(e.y + row, &y, sizeof y);
     return y;

@@ -5,8 +5,25 @@
 
 namespace htaf {
 
+// Exact neurons: with z = scale x + shift, h = leak v + gain z, a spike where h >= threshold; then v = h - threshold spike
+// (soft) or (1 - spike) h. scale and shift as in an Epilogue.
+struct SpikingNeuron {
+    const float *scale, *shift;
+    float leak, gain, threshold;
+    bool soft;
+};
+
 struct MapKernels {
-    int unused;
+    // sums [pixels, channels] -> y and bits
+    void (*finish)(const float* sums, std::size_t pixels, std::size_t channels, const Epilogue&, int threads);
+    // values [pixels, channels] of `below` and 1
+    void (*unpack)(const std::uint64_t* bits, float* values, std::size_t pixels, std::size_t channels, float below,
+                   int threads);
+    // the or of every window: bits and found as images of `shape`, which has one group and as many outputs as channels
+    void (*max_pool)(const std::uint64_t* bits, std::uint64_t* found, const Convolution& shape, int threads);
+    // x [steps, pixels, channels] -> bits [steps, pixels, words]; `stride` floats from one step of x to the next
+    void (*spikes)(const float* x, std::size_t stride, std::uint64_t* bits, std::size_t steps, std::size_t pixels,
+                   std::size_t channels, const SpikingNeuron&, int threads);
 };
 
 }  // namespace htaf

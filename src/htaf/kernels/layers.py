@@ -6,6 +6,7 @@ unused bits of the last word are 0. Floats beside them lie as [batch, height, wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
@@ -62,3 +63,5 @@ class Epilogue(NamedTuple):
 
 # y and the bits of a layer, None where they are not wanted
 Outputs = tuple[Tensor | None, Tensor | None]
+# a layer with its weights and the constants of its epilogue: (bits, residual or None) -> its outputs
+Bound = Callable[[Tensor, Tensor | None], Outputs]

@@ -1,0 +1,298 @@
+"""Whole networks: packed beside the best of float32, once the tests of the packed layers pass.
+
+    python benchmarks/packed.py [--nets bireal18 wrn-40-2 mlp sew18] [--batches 1 32] [--threads 1 2] [--rounds 9]
+                                [--run NET=RUN ...] [--no-onnx] [--no-compile] [--json FILE] [--no-test]
+
+Float32 is the same hardened network in its best form: binary weights as constants, the step as a comparison that a
+compiler can fuse, batch norms folded where the runtime does it; eager (contiguous and channels-last), compiled with
+weights frozen, and onnxruntime. The best of them is the base. Every round times each side once, in reversed order every
+other round; a ratio is the median over the rounds of base / time in the same round, with its quartiles. Weights are random
+(batch norms have seen random images) unless --run names a trained run for a net. `equal`: rows whose predictions are those
+of the hardened network; for a run on its test images. Memory: the most a fresh process holds beyond its imports while it
+loads the network and predicts one batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import measuring
+import torch
+from measuring import Sample
+from rich.console import Console
+from rich.table import Table
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import htaf
+from htaf.binary import BinaryConv2d, BinaryLinear, binary_weight
+from htaf.models.bireal import BiRealNet
+from htaf.models.mlp import MLP
+from htaf.models.sew_resnet import SEWResNet
+from htaf.models.wide_resnet import WideResNet
+from htaf.neurons import IF
+
+SHORTEST = 0.02  # seconds of a sample
+TABLES = ("float32", "int16", "int8")
+
+
+class Net(NamedTuple):
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    kinds: tuple[str, ...]  # of tables that its layers can take
+
+
+NETS: dict[str, Net] = {
+    "bireal18": Net(lambda: BiRealNet(18, 1000), (3, 224, 224), ("float32",)),
+    "wrn-40-2": Net(lambda: WideResNet(40, 2, 10), (3, 32, 32), TABLES),
+    "mlp": Net(lambda: MLP(16, 1, (256, 256, 128), batch_norm=True), (16,), TABLES),
+    "sew18": Net(lambda: SEWResNet(18, 10, lambda: IF(), steps=4, stem="cifar"), (3, 32, 32), TABLES),
+}
+
+
+class Step(nn.Module):
+    """The exact step as comparisons alone."""
+
+    def __init__(self, bipolar: bool) -> None:
+        super().__init__()
+        self.bipolar = bipolar
+
+    def forward(self, x: Tensor) -> Tensor:
+        bits = (x >= 0).to(x.dtype)
+        return 2 * bits - 1 if self.bipolar else bits
+
+
+def hardened(net: Net) -> nn.Module:
+    """Random weights, batch norms that have seen random images."""
+    torch.manual_seed(0)
+    model = net.make().train()
+    with torch.no_grad():
+        for _ in range(8):
+            model(torch.randn(8, *net.shape))
+    return htaf.harden(model).eval()
+
+
+def plain(model: nn.Module) -> nn.Module:
+    """The same network for other runtimes: constant binary weights, steps that they know."""
+    model = copy.deepcopy(model)
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, htaf.Heaviside):
+                setattr(parent, name, Step(child.bipolar))
+            elif isinstance(child, BinaryConv2d):
+                made = nn.Conv2d(
+                    child.in_channels, child.out_channels, child.kernel_size, child.stride, child.padding,
+                    child.dilation, child.groups, child.bias is not None,
+                )  # fmt: skip
+                _fill(made, child)
+                setattr(parent, name, made)
+            elif isinstance(child, BinaryLinear):
+                made = nn.Linear(child.in_features, child.out_features, child.bias is not None)
+                _fill(made, child)
+                setattr(parent, name, made)
+    return model.eval().requires_grad_(False)
+
+
+def _fill(made: nn.Conv2d | nn.Linear, binary: BinaryConv2d | BinaryLinear) -> None:
+    made.weight.data = binary_weight(binary.weight.data)
+    if made.bias is not None and binary.bias is not None:
+        made.bias.data = binary.bias.data
+
+
+def eager(model: nn.Module, x: Tensor) -> Callable[[], Any]:
+    return lambda: model(x)
+
+
+def compiled(model: nn.Module, x: Tensor) -> Callable[[], Any]:
+    from torch._inductor import config
+
+    torch.compiler.reset()
+    run = torch.compile(copy.deepcopy(model), dynamic=False)
+    with config.patch(freezing=True), torch.no_grad():
+        run(x)
+        run(x)
+    return lambda: run(x)
+
+
+def onnx(model: nn.Module, x: Tensor, threads: int, folder: Path) -> Callable[[], Any]:
+    import onnxruntime
+
+    file = folder / "model.onnx"
+    torch.onnx.export(model, (x,), file, dynamo=True, verbose=False)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    feed = {session.get_inputs()[0].name: x.numpy()}
+    return lambda: session.run(None, feed)
+
+
+def sample(run: Callable[[], Any], calls: int) -> Sample:
+    start = time.perf_counter()
+    for _ in range(calls):
+        run()
+    return ((time.perf_counter() - start) / calls,)
+
+
+@torch.no_grad()
+def measure(
+    name: str, net: Net, model: nn.Module, x: Tensor, threads: int, rounds: int, others: set[str]
+) -> list[dict[str, Any]]:
+    torch.set_num_threads(threads)
+    float32, images = plain(model), x.ndim == 4
+    packed = {f"packed {kind}": htaf.pack(model, x, tables=kind) for kind in net.kinds}  # pyright: ignore
+    # the first of a folder is closed before it goes; sessions hold their model in memory
+    with tempfile.TemporaryDirectory() as folder:
+        sides: dict[str, Callable[[], Any]] = {"eager": eager(float32, x)}
+        if images:
+            last = x.to(memory_format=torch.channels_last)
+            nhwc = copy.deepcopy(float32).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+            sides["eager channels-last"] = eager(nhwc, last)
+        if "compiled" in others:
+            sides["compiled"] = compiled(float32, x)
+            if images:
+                sides["compiled channels-last"] = compiled(nhwc, last)
+        if "onnxruntime" in others:
+            sides["onnxruntime"] = onnx(float32, x, threads, Path(folder))
+        sides |= {key: eager(one, x) for key, one in packed.items()}
+        for run in sides.values():
+            run()
+        fastest = min(statistics.median(sample(run, 1)[0] for _ in range(3)) for run in sides.values())
+        calls = max(1, math.ceil(SHORTEST / fastest))
+        times = measuring.alternate({key: partial(sample, run, calls) for key, run in sides.items()}, rounds)
+    medians = {key: measuring.spread(t[0] for t in spent).median for key, spent in times.items()}
+    base = min((key for key in times if not key.startswith("packed")), key=lambda key: medians[key])
+    expected = model(x)
+    rows = []
+    for key, spent in times.items():
+        row: dict[str, Any] = {
+            "net": name, "batch": len(x), "threads": threads, "side": key, "ms": 1e3 * medians[key],
+            "rows_per_second": len(x) / medians[key], "base": base,
+            "speed": measuring.ratio(times[base], spent)._asdict(),
+        }  # fmt: skip
+        if key in packed:
+            found = packed[key](x)
+            row["largest_difference"] = (found - expected).abs().max().item()
+            row["equal"] = (found.argmax(-1) == expected.argmax(-1)).double().mean().item()
+        rows.append(row)
+    return rows
+
+
+MEMORY = """
+import resource, sys, torch, htaf, htaf.packed
+from safetensors.torch import load_file
+sys.path.insert(0, {benchmarks!r})
+torch.set_num_threads(1)
+{before}
+x = torch.randn({shape})
+start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+{load}
+with torch.no_grad():
+    model(x)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start) * 1024)
+"""
+
+
+def sizes(name: str, net: Net, model: nn.Module, batches: list[int]) -> list[dict[str, Any]]:
+    """Bytes on disk, and the most memory that a fresh process takes for them."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        float_file = Path(folder) / "float.safetensors"
+        save_file({k: v.contiguous() for k, v in plain(model).state_dict().items()}, float_file)
+        make = f"packed.plain(htaf.harden(packed.NETS[{name!r}].make()))"
+        float_load = f"model = {make}; model.load_state_dict(load_file({str(float_file)!r}), assign=True)"
+        sides = {"float32": (float_file, "import packed", float_load)}
+        for kind in net.kinds:
+            file = Path(folder) / f"{kind}.safetensors"
+            made = htaf.pack(model, torch.randn(2, *net.shape), tables=kind)  # pyright: ignore
+            htaf.packed.save(made, file)
+            sides[f"packed {kind}"] = (file, "", f"model = htaf.packed.load({str(file)!r})")
+        for (side, (file, before, load)), batch in itertools.product(sides.items(), batches):
+            shape = (batch, *net.shape)
+            code = MEMORY.format(benchmarks=str(Path(__file__).parent), before=before, shape=shape, load=load)
+            peaks = [int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+                     for _ in range(3)]  # fmt: skip
+            row = {"net": name, "side": side, "batch": batch, "bytes": file.stat().st_size}
+            rows.append({**row, "peak_memory": statistics.median(peaks)})
+    return rows
+
+
+def of_run(path: str) -> tuple[nn.Module, Tensor]:
+    """The hardened network of a run and the inputs of its test set."""
+    from htaf.data import images, tabular
+    from htaf.runs import open_run
+    from htaf.training.evaluate import test_inputs
+
+    run = open_run(path)
+    return run.model(), test_inputs(run, images, tabular)
+
+
+def show(rows: list[dict[str, Any]], console: Console) -> None:
+    table = Table(title="Speed over the best float32: median over the rounds and (quartiles)")
+    for column in ("net", "batch", "threads", "side", "ms", "rows / s", "speed", "equal", "largest difference"):
+        table.add_column(column, justify="left" if column in ("net", "side") else "right", no_wrap=True)
+    for row in rows:
+        mark = " *" if row["side"] == row["base"] else ""
+        equal = f"{row['equal']:.2%}" if "equal" in row else ""
+        difference = f"{row['largest_difference']:.1e}" if "equal" in row else ""
+        table.add_row(
+            row["net"], str(row["batch"]), str(row["threads"]), row["side"] + mark, f"{row['ms']:.3f}",
+            f"{row['rows_per_second']:,.0f}", str(measuring.Spread(**row["speed"])), equal, difference,
+        )  # fmt: skip
+    console.print(table)
+
+
+def show_sizes(rows: list[dict[str, Any]], console: Console) -> None:
+    table = Table(title="Bytes on disk, and memory while loading and predicting")
+    for column in ("net", "side", "batch", "file, kB", "memory, kB"):
+        table.add_column(column, justify="left" if column in ("net", "side") else "right")
+    for row in rows:
+        cells = (f"{row['bytes'] / 1e3:,.0f}", f"{row['peak_memory'] / 1e3:,.0f}")
+        table.add_row(row["net"], row["side"], str(row["batch"]), *cells)
+    console.print(table)
+
+
+def main() -> None:
+    parser = measuring.parser(__doc__, rounds=9)
+    parser.add_argument("--nets", nargs="+", choices=NETS, default=list(NETS))
+    parser.add_argument("--batches", type=measuring.at_least_one, nargs="+", default=[1, 32])
+    parser.add_argument("--threads", type=measuring.at_least_one, nargs="+", default=[1, 2])
+    parser.add_argument("--no-onnx", action="store_true", help="leave onnxruntime out")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--no-sizes", action="store_true", help="leave files and memory out")
+    arguments = parser.parse_args()
+
+    measuring.warn_when_busy()
+    if not arguments.no_test:
+        measuring.test_first(*measuring.kernel_tests(), "packed")
+    others = {"compiled"} if not arguments.no_compile else set()
+    others |= {"onnxruntime"} if not arguments.no_onnx else set()
+    console, rows, kept = Console(width=136), [], []
+    for name in arguments.nets:
+        net = NETS[name]
+        model = hardened(net)
+        for batch, threads in itertools.product(arguments.batches, arguments.threads):
+            x = torch.randn(batch, *net.shape, generator=torch.Generator().manual_seed(1))
+            found = measure(name, net, model, x, threads, arguments.rounds, others)
+            show(found, console)
+            rows += found
+        if not arguments.no_sizes:
+            kept += sizes(name, net, model, arguments.batches)
+    if kept:
+        show_sizes(kept, console)
+    console.print(measuring.one_line())
+    measuring.write(arguments.json, rows + kept)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The compiled kernels of csrc/maps.cpp, with the signatures of reference.py."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from htaf.kernels._packed_native import Finishing, aligned, check_bits, check_floats, shape2d
+from htaf.kernels.layers import Epilogue, Geometry, Outputs, row_bytes
+from htaf.kernels.native import extension
+from htaf.kernels.packed_maps.reference import pack
+
+__all__ = ["finish", "max_pool", "pack", "spikes", "unpack"]
+
+
+def unpack(bits: Tensor, channels: int, *, bipolar: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
+    if bits.dtype != torch.uint8 or bits.ndim == 0 or bits.shape[-1] != row_bytes(channels):
+        expected = f"uint8 [..., {row_bytes(channels)}] for {channels} channels"
+        raise ValueError(f"bits must be {expected}, got {bits.dtype} {tuple(bits.shape)}")
+    bits = aligned(bits.contiguous())
+    values = torch.empty(*bits.shape[:-1], channels)
+    below = -1.0 if bipolar else 0.0
+    pixels = math.prod(bits.shape[:-1])
+    extension().unpack_pixels(bits.data_ptr(), values.data_ptr(), pixels, channels, below, torch.get_num_threads())
+    return values.to(dtype)
+
+
+def finish(sums: Tensor, epilogue: Epilogue) -> Outputs:
+    sums = check_floats("sums", sums, tuple(sums.shape))
+    found, channels = Finishing(epilogue, tuple(sums.shape)), sums.shape[-1]
+    pixels = math.prod(sums.shape[:-1])
+    extension().finish(sums.data_ptr(), pixels, channels, found.addresses(), torch.get_num_threads())
+    return found.y, found.bits
+
+
+def max_pool(
+    bits: Tensor, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int]
+) -> Tensor:
+    channels = 8 * bits.shape[-1]
+    bits = check_bits(bits, channels)
+    geometry = Geometry(channels, channels, kernel, stride, padding, dilation)
+    if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
+        raise ValueError(f"padding must be at most half of the kernel {kernel}, got {padding}")
+    size = geometry.out_size(*bits.shape[1:3])
+    found = torch.empty(bits.shape[0], *size, bits.shape[-1], dtype=torch.uint8)
+    shape = shape2d(bits, geometry)
+    extension().max_pool_bits(bits.data_ptr(), found.data_ptr(), shape, torch.get_num_threads())
+    return found
+
+
+def spikes(
+    x: Tensor,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    *,
+    leak: float,
+    gain: float,
+    threshold: float,
+    soft: bool,
+) -> Tensor:
+    if x.dtype != torch.float32 or x.device.type != "cpu" or x.ndim < 2:
+        raise TypeError(f"x must be float32 [steps, ..., channels] on the CPU, got {x.dtype} {tuple(x.shape)}")
+    if x.numel() and not x[0].is_contiguous():
+        x = x.contiguous()
+    steps, channels = len(x), x.shape[-1]
+    kept = [v if v is None else check_floats(name, v, (channels,)) for name, v in (("scale", scale), ("shift", shift))]
+    bits = torch.empty(*x.shape[:-1], row_bytes(channels), dtype=torch.uint8)
+    neuron = (*(0 if v is None else v.data_ptr() for v in kept), leak, gain, threshold, soft)
+    pixels = math.prod(x.shape[1:-1])
+    extension().spikes(
+        x.data_ptr(), x.stride(0), bits.data_ptr(), steps, pixels, channels, neuron, torch.get_num_threads()
+    )
+    return bits
