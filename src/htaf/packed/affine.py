@@ -1,0 +1,149 @@
+"""Affine maps of every channel, read from a graph, and the intervals in which a step after one gives 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+aten = torch.ops.aten
+Constants = dict[Node, Tensor]
+
+
+@dataclass(frozen=True)
+class Affine:
+    """scale source + shift; float64 [channels] along dimension `axis` of source, or [] with axis None."""
+
+    source: Node
+    scale: Tensor
+    shift: Tensor
+    axis: int | None
+
+
+def shape_of(node: Node) -> tuple[Any, ...]:
+    """Sizes as the export found them: integers, and symbols for the batch."""
+    value = node.meta.get("val")
+    return tuple(value.shape) if isinstance(value, Tensor) else ()
+
+
+def same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+    """Equal sizes; symbols are compared by what they are, without a guard."""
+    return len(a) == len(b) and all(str(x) == str(y) for x, y in zip(a, b, strict=True))
+
+
+def batch_norm(node: Node, constants: Constants) -> Affine | None:
+    if node.target is not aten._native_batch_norm_legit_no_training.default:
+        return None
+    source, *parts, _, eps = node.args
+    weight, bias, mean, var = (constants.get(p) if isinstance(p, Node) else None for p in parts)  # pyright: ignore
+    if mean is None or var is None or not isinstance(source, Node) or not isinstance(eps, float):
+        return None
+    scale = (var.double() + eps).rsqrt()
+    scale = scale if weight is None else scale * weight.double()
+    shift = -mean.double() * scale
+    return Affine(source, scale, shift if bias is None else shift + bias.double(), 1)
+
+
+def read_affine(node: Node, constants: Constants) -> Affine | None:
+    """The node as an affine map of one float value, with constants that vary along one dimension at most."""
+    if node.op != "call_function" or node in constants:
+        return None
+    if (norm := batch_norm(node, constants)) is not None:
+        return norm
+    if node.target is aten.neg.default and isinstance(node.args[0], Node):
+        return Affine(node.args[0], torch.tensor(-1.0).double(), torch.tensor(0.0).double(), None)
+    signs = {
+        aten.add.Tensor: 1, aten.add.Scalar: 1, aten.sub.Tensor: -1, aten.sub.Scalar: -1, aten.rsub.Scalar: -1,
+        aten.rsub.Tensor: -1, aten.mul.Tensor: 0, aten.mul.Scalar: 0, aten.div.Tensor: 0, aten.div.Scalar: 0,
+    }  # fmt: skip
+    if node.target not in signs or len(node.args) < 2 or set(node.kwargs) - {"alpha"}:
+        return None
+    left, right = node.args[:2]
+    if node.target in (aten.rsub.Scalar, aten.rsub.Tensor):
+        left, right = right, left
+    alpha = node.kwargs.get("alpha", node.args[2] if len(node.args) > 2 else 1)
+    source = left if _is_value(left, constants) else right
+    other = right if source is left else left
+    if not isinstance(source, Node) or not _is_value(source, constants) or not isinstance(alpha, (int, float)):
+        return None
+    constant = _along_one(other, source, constants)
+    if constant is None or not same(shape_of(node), shape_of(source)):
+        return None
+    value, axis = constant
+    one, zero = torch.ones_like(value), torch.zeros_like(value)
+    if "div" in str(node.target):
+        return None if source is right else Affine(source, 1 / value, zero, axis)
+    if signs[node.target] == 0:
+        return Affine(source, value, zero, axis)
+    sign = signs[node.target] * alpha if not isinstance(alpha, bool) else signs[node.target]
+    if node.target in (aten.rsub.Scalar, aten.rsub.Tensor) and alpha != 1:
+        return None
+    if source is left:
+        return Affine(source, one, sign * value, axis)
+    return Affine(source, sign * one, value, axis)
+
+
+def compose(outer: Affine, inner: Affine) -> Affine | None:
+    """outer after inner, where `outer.source` is the node of `inner`; None where they vary along other dimensions."""
+    if outer.axis is not None and inner.axis is not None and outer.axis != inner.axis:
+        return None
+    axis = inner.axis if outer.axis is None else outer.axis
+    scale, shift = outer.scale * inner.scale, outer.scale * inner.shift + outer.shift
+    scale, shift = torch.broadcast_tensors(scale, shift)
+    return Affine(inner.source, scale, shift, axis)
+
+
+def interval(scale: Tensor, shift: Tensor, threshold: float, strict: bool, *, integer: bool) -> tuple[Tensor, Tensor]:
+    """float32 ends [channels] between which scale x + shift >= threshold (or >, if strict) in exact arithmetic.
+
+    With integer x the finite end lies halfway between the last integer outside and the first inside; a bound within
+    1e-9 of an integer, which float64 cannot tell from it, counts as that integer.
+    """
+    rest = threshold - shift
+    bound = torch.where(scale == 0, 0.0, rest / scale)
+    always = rest < 0 if strict else rest <= 0
+    if integer:
+        near = bound.round()
+        bound = torch.where((bound - near).abs() <= 1e-9 * near.abs().clamp(min=1), near, bound)
+        first = bound.floor() + 1 if strict else bound.ceil()
+        last = bound.ceil() - 1 if strict else bound.floor()
+        at_least, at_most = (first - 0.5).float(), (last + 0.5).float()
+    else:
+        at_least, at_most = _rounded(bound, up=True, strict=strict), _rounded(bound, up=False, strict=strict)
+    infinity = torch.full_like(at_least, torch.inf)
+    lower = torch.where(scale > 0, at_least, torch.where((scale < 0) | always, -infinity, infinity))
+    upper = torch.where(scale < 0, at_most, torch.where((scale > 0) | always, infinity, -infinity))
+    broken = ~(scale.isfinite() & shift.isfinite())  # NaN is never >= 0
+    return torch.where(broken, infinity, lower).contiguous(), torch.where(broken, -infinity, upper).contiguous()
+
+
+def _rounded(bound: Tensor, *, up: bool, strict: bool) -> Tensor:
+    """The least float32 >= bound (> if strict), or the greatest <= bound (<)."""
+    to = torch.full_like(bound, torch.inf if up else -torch.inf).float()
+    found = bound.float()
+    missed = found.double() < bound if up else found.double() > bound
+    if strict:
+        missed |= found.double() == bound
+    return torch.where(missed, torch.nextafter(found, to), found)
+
+
+def _is_value(argument: Any, constants: Constants) -> bool:
+    return isinstance(argument, Node) and argument not in constants and shape_of(argument) != ()
+
+
+def _along_one(other: Any, source: Node, constants: Constants) -> tuple[Tensor, int | None] | None:
+    """A constant as float64 [channels] and the dimension of source along which it lies."""
+    if isinstance(other, (int, float)) and not isinstance(other, bool):
+        return torch.tensor(float(other), dtype=torch.float64), None
+    value = constants.get(other) if isinstance(other, Node) else None
+    rank = len(shape_of(source))
+    if value is None or value.ndim > rank or not (value.is_floating_point() or value.dtype == torch.int64):
+        return None
+    wide = [i for i, size in enumerate(value.shape) if size != 1]
+    if len(wide) > 1:
+        return None
+    axis = wide[0] + rank - value.ndim if wide else None
+    return value.detach().double().reshape(-1 if wide else ()), axis

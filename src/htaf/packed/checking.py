@@ -1,0 +1,160 @@
+"""The sizes of every tensor and of every step of a program, before any of it runs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from htaf.kernels.layers import Geometry, row_bytes
+from htaf.packed import operators
+from htaf.packed.program import Call, Layer, PackedError, Pool, Program, Step, Threshold, Unpack
+
+_LARGEST = 1 << 33  # bytes of a value for a batch of two
+
+
+def check(program: Program) -> None:
+    """Go through the steps with tensors that have sizes and no content, for a batch of two.
+
+    Raises:
+        PackedError: an operator that is not allowed, or sizes that do not fit or are too large.
+    """
+    values: list[Any] = []
+    for sizes in program.inputs:
+        values.append(_empty([2 if size is None else size for size in sizes], torch.float32))
+    for step in program.steps:
+        try:
+            made = _sizes(step, values, program.tensors)
+        except PackedError as error:
+            raise PackedError(f"{step.name}: {error}") from None
+        except Exception as error:  # whatever an operator raises for arguments that do not fit
+            line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise PackedError(f"{step.name}: {line:.200}") from None
+        for value in made:
+            _check_size(step, value)
+            values.append(value)
+
+
+def _sizes(step: Step, values: list[Any], tensors: dict[str, Tensor]) -> list[Any]:
+    if isinstance(step, Call):
+        function = operators.ALLOWED.get(step.operator)
+        if function is None:
+            raise PackedError(f"expected an operator of a packed model, got {step.operator!r:.40}")
+        if any(not k.isidentifier() for k in step.kwargs):
+            raise PackedError("expected names of arguments, got others")
+        meta = {name: tensor.to("meta") for name, tensor in tensors.items()}
+        arguments = (
+            [operators.decode(a, meta) for a in step.args],
+            {k: operators.decode(a, meta) for k, a in step.kwargs.items()},
+        )
+        args, kwargs = arguments
+        given = [a.get(values, 2) if isinstance(a, operators.Pending) else a for a in args]
+        return [
+            function(
+                *given, **{k: a.get(values, 2) if isinstance(a, operators.Pending) else a for k, a in kwargs.items()}
+            )
+        ]
+    x = values[step.input]
+    if not isinstance(x, Tensor):
+        raise PackedError("expected a tensor, got a list of them")
+    if isinstance(step, Layer):
+        return _layer(step, x, values, tensors)
+    if isinstance(step, Pool):
+        _expect_bits(x, 4, None)
+        pool = Geometry(1, 1, step.kernel, step.stride, step.padding, step.dilation)
+        if any(2 * p > k for p, k in zip(step.padding, step.kernel, strict=True)):
+            raise PackedError(f"expected a padding of at most half a window, got {step.padding}")
+        return [_empty([x.shape[0], *_out_size(pool, x.shape[1], x.shape[2]), x.shape[3]], torch.uint8)]
+    if isinstance(step, Unpack):
+        _expect_bits(x, None, step.channels)
+        if step.axis >= x.ndim:
+            raise PackedError(f"expected a dimension of {x.ndim}, got {step.axis}")
+        sizes = list(x.shape[:-1])
+        sizes.insert(step.axis, step.channels)
+        return [_empty(sizes, torch.float32)]
+    if x.dtype != torch.float32 or step.axis >= x.ndim:
+        raise PackedError(f"expected floats with a dimension {step.axis}, got {x.dtype} {list(x.shape)}")
+    sizes = list(x.shape)
+    channels = sizes.pop(step.axis)
+    if isinstance(step, Threshold):
+        _expect(tensors[step.lower], [channels], torch.float32)
+        _expect(tensors[step.upper], [channels], torch.float32)
+    elif x.ndim < 2 or step.axis == 0 or x.shape[0] == 0:
+        raise PackedError(f"expected time steps, then more dimensions, got {list(x.shape)}")
+    return [_empty([*sizes, row_bytes(channels)], torch.uint8)]
+
+
+def _layer(step: Layer, x: Tensor, values: list[Any], tensors: dict[str, Tensor]) -> list[Any]:
+    g = step.geometry
+    _expect_bits(x, {"image": 4, "line": 3}.get(step.form), g.channels)
+    per_group = g.channels // g.groups
+    if step.weights == "binary":
+        _expect(tensors[step.weight], [g.outputs, *g.kernel, row_bytes(per_group)], torch.uint8)
+    else:
+        _expect(tensors[step.weight], [g.outputs, per_group, *g.kernel], torch.float32)
+        if step.bipolar:
+            raise PackedError("expected bits 0 and 1 for a table, got -1 and 1")
+    for name in (step.scale, step.shift, step.lower, step.upper):
+        if name is not None:
+            _expect(tensors[name], [g.outputs], torch.float32)
+    if (step.lower is None) != (step.upper is None) or (step.bits is None) != (step.lower is None):
+        raise PackedError("expected both ends of an interval where there are bits, got one or none")
+    if step.y is None and step.bits is None:
+        raise PackedError("expected a layer with an output, got none")
+    lead = list(x.shape[:-1])
+    if step.form == "image":
+        size = _out_size(g, *lead[1:])
+        floats, bits = [lead[0], g.outputs, *size], [lead[0], *size]
+    elif step.form == "line":
+        height, width = _out_size(g, 1, lead[1])
+        if height != 1:
+            raise PackedError(f"expected a height of 1, got {height}")
+        floats, bits = [lead[0], g.outputs, width], [lead[0], width]
+    elif step.form == "row":
+        if g._replace(channels=1, outputs=1, groups=1) != Geometry(1, 1) or g.groups != 1:
+            raise PackedError(f"expected a linear layer, got {g}")
+        floats, bits = [*lead, g.outputs], lead
+    else:
+        _expect_bits(x, len(x.shape) if x.ndim in (3, 4) else 4, g.channels)
+        if tuple(lead[1:]) != (g.kernel if x.ndim == 4 else g.kernel[1:]) or (x.ndim == 3 and g.kernel[0] != 1):
+            raise PackedError(f"expected images of {g.kernel} pixels, got {lead[1:]}")
+        if (g.stride, g.padding, g.dilation, g.groups) != ((1, 1), (0, 0), (1, 1), 1):
+            raise PackedError(f"expected a linear layer over whole images, got {g}")
+        floats, bits = [lead[0], g.outputs], lead[:1]
+    if step.residual is not None:
+        _expect(values[step.residual], floats, torch.float32)
+    made = [] if step.y is None else [_empty(floats, torch.float32)]
+    return made if step.bits is None else [*made, _empty([*bits, row_bytes(g.outputs)], torch.uint8)]
+
+
+def _out_size(g: Geometry, height: int, width: int) -> tuple[int, int]:
+    return g.out_size(height, width)
+
+
+def _empty(sizes: list[int], dtype: torch.dtype) -> Tensor:
+    if any(size < 0 for size in sizes) or math.prod(sizes) > _LARGEST:
+        raise PackedError(f"expected values of at most {_LARGEST:,} entries, got {sizes}")
+    return torch.empty(sizes, dtype=dtype, device="meta")
+
+
+def _check_size(step: Step, value: Any) -> None:
+    for tensor in value if isinstance(value, (list, tuple)) else [value]:
+        if not isinstance(tensor, Tensor):
+            raise PackedError(f"{step.name}: expected a tensor, got {type(tensor).__name__}")
+        if tensor.numel() * tensor.element_size() > _LARGEST:
+            raise PackedError(f"{step.name}: expected values of at most {_LARGEST:,} bytes, got {list(tensor.shape)}")
+
+
+def _expect(tensor: Any, sizes: list[int], dtype: torch.dtype) -> None:
+    if not isinstance(tensor, Tensor) or tensor.dtype != dtype or list(tensor.shape) != sizes:
+        got = f"{tensor.dtype} {list(tensor.shape)}" if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise PackedError(f"expected {dtype} {sizes}, got {got}")
+
+
+def _expect_bits(x: Tensor, rank: int | None, channels: int | None) -> None:
+    fits = x.dtype == torch.uint8 and x.ndim >= 1 and (rank is None or x.ndim == rank)
+    if not fits or (x.shape[-1] % 8 if channels is None else x.shape[-1] != row_bytes(channels)):
+        wanted = "whole words" if channels is None else f"{row_bytes(channels)} bytes"
+        raise PackedError(f"expected bits of {wanted} a pixel, got {x.dtype} {list(x.shape)}")

@@ -1,0 +1,245 @@
+"""Running the steps of a packed model: everything is resolved once, a run calls one closure a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from htaf.kernels import native
+from htaf.kernels.layers import Epilogue
+from htaf.packed import operators
+from htaf.packed.program import Call, Layer, Pool, Program, Spikes, Step, Threshold, Unpack, made, read
+
+Values = list[Any]
+Run = Callable[[Values, int], None]
+Prepared = dict[str, Any]  # by name of the weight
+
+
+def kernels() -> tuple[Any, Any, Any]:
+    """binary_convolution, table_convolution, packed_maps: the compiled ones where they are there, else the formulas."""
+    from htaf.kernels.binary_convolution import reference as binary
+    from htaf.kernels.packed_maps import reference as maps
+    from htaf.kernels.table_convolution import reference as tables
+
+    if not native.available():
+        return binary, tables, maps
+    found: list[Any] = []
+    for name, formulas in (("binary_convolution", binary), ("table_convolution", tables), ("packed_maps", maps)):
+        try:
+            module = __import__(f"htaf.kernels.{name}.cpu", fromlist=["cpu"])
+        except ImportError:
+            module = formulas
+        found.append(module)
+    return found[0], found[1], found[2]
+
+
+class Execution:
+    """The closures of a program. `prepared`: weights as the kernels hold them, by the step's number."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.binary, self.tables, self.maps = kernels()
+        self.count = 1 + max([len(program.inputs) - 1, *(v for step in program.steps for v in made(step))])
+        last: dict[int, int] = {}
+        for i, step in enumerate(program.steps):
+            last |= dict.fromkeys((*made(step), *read(step)), i)
+        for value in operators_values(program.outputs):
+            last[value] = len(program.steps)
+        self.prepared: dict[int, Any] = {}
+        self.runs: list[tuple[Run, tuple[int, ...]]] = []
+        for i, step in enumerate(program.steps):
+            done = tuple(v for v in {*made(step), *read(step)} if last[v] == i)
+            self.runs.append((self._closure(i, step), done))
+        self.outputs = _gather(program.outputs)
+
+    def __call__(self, inputs: tuple[Tensor, ...], *, after: Callable[[Step, Values], None] | None = None) -> Any:
+        """The outputs. `after` sees the values after every step, and may change them; none are freed then."""
+        values: Values = [None] * self.count
+        values[: len(inputs)] = inputs
+        batch = inputs[0].shape[0]
+        if after is not None:
+            for step, (run, _) in zip(self.program.steps, self.runs, strict=True):
+                run(values, batch)
+                after(step, values)
+            return self.outputs(values)
+        for run, done in self.runs:
+            run(values, batch)
+            for value in done:
+                values[value] = None
+        return self.outputs(values)
+
+    def _closure(self, index: int, step: Step) -> Run:
+        if isinstance(step, Layer):
+            return self._layer(index, step)
+        if isinstance(step, Threshold):
+            return self._threshold(step)
+        if isinstance(step, Spikes):
+            return self._spikes(step)
+        if isinstance(step, Pool):
+            return self._pool(step)
+        if isinstance(step, Unpack):
+            return self._unpack(step)
+        return _call(step, self.program.tensors)
+
+    def _layer(self, index: int, step: Layer) -> Run:
+        t, g, form = self.program.tensors, step.geometry, step.form
+        if step.weights == "binary":
+            self.prepared[index] = self.binary.prepare(t[step.weight], g, bipolar=step.bipolar)
+            forward = self.binary.forward
+        else:
+            self.prepared[index] = self.tables.prepare(t[step.weight], g, step.tables)
+            forward = self.tables.forward
+        prepared = self.prepared
+        scale, shift, lower, upper = (
+            None if n is None else t[n] for n in (step.scale, step.shift, step.lower, step.upper)
+        )
+        keep = step.y is not None
+        source, residual, y_at, bits_at = step.input, step.residual, step.y, step.bits
+        fixed = Epilogue(scale, shift, None, lower, upper, keep)
+        outputs = g.outputs
+        take, lay, give = _FORMS[form]
+
+        def run(values: Values, batch: int) -> None:
+            bits = values[source]
+            epilogue = fixed
+            if residual is not None:
+                epilogue = Epilogue(scale, shift, lay(values[residual]), lower, upper, keep)
+            y, out = forward(take(bits), prepared[index], g, epilogue)
+            if y_at is not None:
+                values[y_at] = give(y, bits, outputs, True)
+            if bits_at is not None:
+                values[bits_at] = give(out, bits, out.shape[-1], False)
+
+        return run
+
+    def _threshold(self, step: Threshold) -> Run:
+        lower, upper = self.program.tensors[step.lower], self.program.tensors[step.upper]
+        epilogue = Epilogue(None, None, None, lower, upper, False)
+        finish, source, axis, bits = self.maps.finish, step.input, step.axis, step.bits
+
+        def run(values: Values, batch: int) -> None:
+            values[bits] = finish(values[source].movedim(axis, -1).contiguous(), epilogue)[1]
+
+        return run
+
+    def _spikes(self, step: Spikes) -> Run:
+        spikes, source, axis, bits = self.maps.spikes, step.input, step.axis, step.bits
+        numbers = {"leak": step.leak, "gain": step.gain, "threshold": step.threshold, "soft": step.soft}
+
+        def run(values: Values, batch: int) -> None:
+            values[bits] = spikes(values[source].movedim(axis, -1).contiguous(), None, None, **numbers)
+
+        return run
+
+    def _pool(self, step: Pool) -> Run:
+        pool, source, bits = self.maps.max_pool, step.input, step.bits
+        sizes = (step.kernel, step.stride, step.padding, step.dilation)
+
+        def run(values: Values, batch: int) -> None:
+            values[bits] = pool(values[source], *sizes)
+
+        return run
+
+    def _unpack(self, step: Unpack) -> Run:
+        unpack, source, channels, axis, y = self.maps.unpack, step.input, step.channels, step.axis, step.y
+        low, high = step.low, step.high
+        bipolar = (low, high) == (-1.0, 1.0)
+        plain = bipolar or (low, high) == (0.0, 1.0)
+
+        def run(values: Values, batch: int) -> None:
+            found = unpack(values[source], channels, bipolar=bipolar)
+            if not plain:
+                found = torch.where(found > 0, high, low)
+            values[y] = found.movedim(-1, axis)
+
+        return run
+
+
+def _call(step: Call, tensors: dict[str, Tensor]) -> Run:
+    function = operators.ALLOWED[step.operator]
+    args = [operators.decode(a, tensors) for a in step.args]
+    kwargs = {k: operators.decode(a, tensors) for k, a in step.kwargs.items()}
+    pending = [(i, a) for i, a in enumerate(args) if isinstance(a, operators.Pending)]
+    named = [(k, a) for k, a in kwargs.items() if isinstance(a, operators.Pending)]
+    y = step.y
+    if "conv2d" in step.operator and len(step.args) > 1 and isinstance(args[1], Tensor):
+        args[1] = args[1].contiguous(memory_format=torch.channels_last)  # then so is the output
+
+    def run(values: Values, batch: int) -> None:
+        given = args.copy()
+        for i, argument in pending:
+            given[i] = argument.get(values, batch)
+        if named:
+            values[y] = function(*given, **kwargs | {k: a.get(values, batch) for k, a in named})
+        else:
+            values[y] = function(*given, **kwargs)
+
+    return run
+
+
+# ---- how values lie: what a kernel takes, its residual, and what it gives ----
+
+
+def _image_residual(x: Tensor) -> Tensor:
+    return x.permute(0, 2, 3, 1).contiguous()
+
+
+def _image_give(out: Tensor, bits: Tensor, last: int, floats: bool) -> Tensor:
+    return out.permute(0, 3, 1, 2) if floats else out
+
+
+def _line_give(out: Tensor, bits: Tensor, last: int, floats: bool) -> Tensor:
+    return out.squeeze(1).transpose(1, 2) if floats else out.squeeze(1)
+
+
+def _row_give(out: Tensor, bits: Tensor, last: int, floats: bool) -> Tensor:
+    return out.view(*bits.shape[:-1], last)
+
+
+def _rows(x: Tensor) -> Tensor:
+    x = x.contiguous()
+    return x.view(1, 1, x.numel() // max(x.shape[-1], 1), x.shape[-1])
+
+
+def _whole_give(out: Tensor, bits: Tensor, last: int, floats: bool) -> Tensor:
+    return out.view(out.shape[0], last)
+
+
+_FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Callable[..., Tensor]]] = {
+    "image": (lambda bits: bits, _image_residual, _image_give),
+    "line": (lambda bits: bits.unsqueeze(1), lambda x: x.transpose(1, 2).contiguous().unsqueeze(1), _line_give),
+    "row": (_rows, _rows, _row_give),
+    "whole": (
+        lambda bits: bits.view(bits.shape[0], -1, *bits.shape[-2:]),
+        lambda x: x.contiguous().view(x.shape[0], 1, 1, x.shape[1]),
+        _whole_give,
+    ),
+}
+
+
+def operators_values(written: Any) -> list[int]:
+    """The values in a structure of outputs."""
+    ((key, content),) = written.items()
+    if key == "v":
+        return [content]
+    items = content.values() if key == "dict" else content or []
+    return [value for item in items for value in operators_values(item)]
+
+
+def _gather(written: Any) -> Callable[[Values], Any]:
+    """A function from the values of a run to the outputs, structured as the model gives them."""
+    ((key, content),) = written.items()
+    if key == "v":
+        return lambda values: values[content]
+    if key == "none":
+        return lambda values: None
+    if key == "dict":
+        parts = {k: _gather(item) for k, item in content.items()}
+        return lambda values: {k: part(values) for k, part in parts.items()}
+    items = [_gather(item) for item in content]
+    if key == "list":
+        return lambda values: [part(values) for part in items]
+    return lambda values: tuple(part(values) for part in items)

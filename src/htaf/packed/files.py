@@ -1,0 +1,137 @@
+"""Files of packed models: safetensors, whose metadata hold the graph as JSON and a SHA-256 of everything.
+
+Never pickle, and nothing of a file is called by name that is not on the list of operators.operators.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+
+from htaf.packed.checking import check
+from htaf.packed.model import PackedModel
+from htaf.packed.program import PackedError
+from htaf.packed.report import Report
+from htaf.packed.writing import program_from_json, program_to_json
+
+FORMAT, VERSION = "htaf-packed", "1"
+_LONGEST_HEADER = 1 << 26
+
+
+def save(packed: PackedModel, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+    """Write a packed model, whole or not at all.
+
+    Args:
+        packed: made by `pack` or `load`.
+        path: of the file; its folder must exist.
+        extra: what else to keep, by name: JSON values, `.extra` of the loaded model. None: that of `packed`.
+
+    Raises:
+        PackedError: `extra` is not JSON, or the file cannot be written; a file that was there is then untouched.
+    """
+    path = Path(path)
+    try:
+        metadata = {
+            "format": FORMAT,
+            "version": VERSION,
+            "graph": _text(program_to_json(packed.program)),
+            "report": _text(packed.report.to_json()),
+            "extra": _text(dict(packed.extra if extra is None else extra)),
+        }
+    except (TypeError, ValueError) as error:
+        raise PackedError(f"expected JSON values to save beside the model: {error}") from None
+    plain = safetensors.torch.save(dict(packed.program.tensors))
+    header, body = _parts(plain)
+    header["__metadata__"] = metadata
+    metadata["sha256"] = _digest(header, body)
+    text = json.dumps(header, ensure_ascii=True, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    try:
+        _write(path, len(text).to_bytes(8, "little") + text + body)
+    except OSError as error:
+        raise PackedError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def load(path: str | Path) -> PackedModel:
+    """Read a packed model.
+
+    Raises:
+        PackedError: no such file, not a packed model, another version, damaged, or one that would run anything but the
+            operators of a packed model on tensors of sensible sizes.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PackedError(f"{path} cannot be read: {error.strerror or error}") from None
+    try:
+        header, body = _parts(data)
+        metadata = header.get("__metadata__")
+        if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
+            raise PackedError(f"expected a packed model (format {FORMAT}), got another safetensors file")
+        if metadata.get("version") != VERSION:
+            raise PackedError(f"expected version {VERSION} of the format, got {metadata.get('version')!r:.40}")
+        if _digest(header, body) != metadata.get("sha256"):
+            raise PackedError("it is damaged: expected the SHA-256 in its metadata, got another")
+        tensors = safetensors.torch.load(data)
+        program = program_from_json(json.loads(metadata["graph"]), tensors)
+        report, extra = Report.from_json(json.loads(metadata["report"])), json.loads(metadata["extra"])
+        if not isinstance(extra, dict):
+            raise PackedError(f"expected `extra` to be an object, got {type(extra).__name__}")
+        check(program)
+        return PackedModel(program, report, extra)
+    except PackedError as error:
+        raise PackedError(f"{path}: {error}") from None
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, ArithmeticError) as error:
+        raise PackedError(f"{path} is no packed model: {_line(error)}") from None
+    except (RuntimeError, RecursionError, MemoryError, SafetensorError) as error:
+        raise PackedError(f"{path} is no packed model: {_line(error)}") from None
+
+
+def _parts(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header of a safetensors file and the bytes of its tensors."""
+    size = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or size > min(len(data) - 8, _LONGEST_HEADER):
+        raise PackedError("expected a packed model, got a file without a whole header")
+    header = json.loads(data[8 : 8 + size].decode())
+    if not isinstance(header, dict):
+        raise PackedError("expected a packed model, got a header that is no object")
+    return header, data[8 + size :]
+
+
+def _digest(header: Mapping[str, Any], body: bytes) -> str:
+    """SHA-256 of the header without the digest itself, and of the tensors."""
+    metadata = {k: v for k, v in header["__metadata__"].items() if k != "sha256"}
+    found = hashlib.sha256(_text({**header, "__metadata__": metadata}).encode())
+    found.update(body)
+    return found.hexdigest()
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _write(path: Path, data: bytes) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,182 @@
+"""What is computed together: a layer with the affine maps and the sum after it, and a step with those before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from htaf.packed.affine import Affine, Constants, aten, compose, interval, read_affine, same, shape_of
+from htaf.packed.kinds import Bits, Step, is_spikes, read_step
+from htaf.packed.layers import LayerSite, over_bits, read_layer
+
+
+@dataclass(frozen=True)
+class Tail:
+    """A step of an affine map of `root`: what stands between them is only taken by the step."""
+
+    step: Node
+    read: Step
+    affine: Affine
+
+    def interval(self, inner: Affine | None = None, *, integer: bool = False) -> tuple[Tensor, Tensor]:
+        """The ends for the values of the root, or for those of which the root is the map `inner`."""
+        affine = self.affine if inner is None else compose(self.affine, inner)
+        assert affine is not None
+        return interval(affine.scale, affine.shift, self.read.threshold, self.read.strict, integer=integer)
+
+
+@dataclass
+class Chain:
+    """A layer over bits up to `end`: end = affine(sums) + residual."""
+
+    site: LayerSite
+    kind: Bits
+    end: Node
+    affine: Affine
+    residual: Node | None = None
+    tail: Tail | None = None
+    keep: bool = True
+
+
+@dataclass
+class Fusion:
+    """chains by their end; tails by their step; folded: affine maps after a float layer, by their last node.
+
+    absorbed: nodes that have no value of their own, and the node with which they are computed.
+    """
+
+    chains: dict[Node, Chain] = field(default_factory=dict)
+    tails: dict[Node, Tail] = field(default_factory=dict)
+    folded: dict[Node, tuple[LayerSite, Affine]] = field(default_factory=dict)
+    absorbed: dict[Node, Node] = field(default_factory=dict)
+
+    @property
+    def taken(self) -> set[Node]:
+        """The nodes that are computed with others."""
+        return {*self.absorbed, *self.chains, *self.folded}
+
+
+def fuse(nodes: list[Node], kinds: dict[Node, Bits], constants: Constants, outputs: set[Node]) -> Fusion:
+    """Find the chains and tails of a graph, none of which share a node."""
+    found = Fusion()
+    for node in nodes:
+        if node in kinds and not is_spikes(node):
+            step = read_step(node, constants)
+            if step is not None:
+                _find_tail(node, step, kinds, constants, outputs, found)
+    order = {node: i for i, node in enumerate(nodes)}
+    for node in reversed(nodes):  # where two layers are added, the later takes the earlier one's output
+        if node in found.absorbed or node in kinds or (site := read_layer(node, constants)) is None:
+            continue
+        kind = kinds.get(site.source)
+        fitting = None if kind is None else over_bits(site, kind)
+        if fitting is None or kind is None:
+            _fold(site, constants, outputs, found)
+        else:
+            _find_chain(node, fitting, kind, kinds, constants, outputs, order, found)
+    return found
+
+
+def _only(node: Node, outputs: set[Node]) -> Node | None:
+    """The one node that takes this value, if nothing else does."""
+    return next(iter(node.users)) if len(node.users) == 1 and node not in outputs else None
+
+
+def _find_tail(
+    node: Node, step: Step, kinds: dict[Node, Bits], constants: Constants, outputs: set[Node], found: Fusion
+) -> None:
+    unit = torch.ones((), dtype=torch.float64)
+    affine = Affine(step.source, unit, torch.zeros_like(unit), None)
+    compared = node.args[0]
+    if compared is not step.source:  # (x >= 0).float(): the comparison has no value of its own where only this reads it
+        assert isinstance(compared, Node)
+        if _only(compared, outputs) is node:
+            found.absorbed[compared] = node
+        else:
+            found.tails[node] = Tail(node, step, affine)
+            return
+    reader = compared if compared is not step.source else node
+    while affine.source not in kinds and _only(affine.source, outputs) is reader:
+        inner = read_affine(affine.source, constants)
+        joined = None if inner is None else compose(affine, inner)
+        if joined is None or (joined.axis is not None and joined.axis != kinds[node].axis):
+            break
+        reader = affine.source
+        found.absorbed[reader] = node
+        affine = joined
+    found.tails[node] = Tail(node, step, affine)
+
+
+def _find_chain(
+    node: Node, site: LayerSite, kind: Bits, kinds: dict[Node, Bits], constants: Constants, outputs: set[Node],
+    order: dict[Node, int], found: Fusion,
+) -> None:  # fmt: skip
+    unit = torch.ones((), dtype=torch.float64)
+    axis = 1 if site.form in ("image", "line") else len(shape_of(node)) - 1
+    chain = Chain(site, kind, node, Affine(node, unit, torch.zeros_like(unit), None))
+    inside = [node]
+    while (user := _only(chain.end, outputs)) is not None and user not in found.taken and user not in kinds:
+        affine = read_affine(user, constants)
+        if affine is not None and chain.residual is None:
+            joined = compose(affine, chain.affine)
+            if joined is None or joined.axis not in (None, axis):
+                break
+            chain.affine = joined
+        elif (other := _added(user, chain.end)) is not None and chain.residual is None:
+            if not same(shape_of(other), shape_of(user)) or other in constants:
+                break
+            chain.residual = other
+        else:
+            break
+        chain.end = user
+        inside.append(user)
+    tails = [t for t in found.tails.values() if t.affine.source is chain.end and t.affine.axis in (None, axis)]
+    tails = [t for t in tails if kinds[t.step].axis == axis]
+    if tails:
+        chain.tail = min(tails, key=lambda t: order[t.step])
+        del found.tails[chain.tail.step]
+        reader = _reader(chain.end, chain.tail, found)
+        chain.keep = _only(chain.end, outputs) is not reader
+        found.absorbed[chain.tail.step] = chain.end
+    for part in inside[:-1]:
+        found.absorbed[part] = chain.end
+    found.chains[chain.end] = chain
+
+
+def _reader(end: Node, tail: Tail, found: Fusion) -> Node | None:
+    """The node of a tail that takes `end` itself."""
+    for user in end.users:
+        if user is tail.step or found.absorbed.get(user) is tail.step:
+            return user
+    return None
+
+
+def _added(node: Node, end: Node) -> Node | None:
+    """What is added to `end` in this node, with neither of them scaled."""
+    if node.target is not aten.add.Tensor or len(node.args) != 2 or node.kwargs:
+        return None
+    left, right = node.args
+    other = right if left is end else left
+    return other if isinstance(other, Node) and other is not end else None
+
+
+def _fold(site: LayerSite, constants: Constants, outputs: set[Node], found: Fusion) -> None:
+    """Affine maps after a layer over floats go into its weights."""
+    unit = torch.ones((), dtype=torch.float64)
+    end, affine = site.node, Affine(site.node, unit, torch.zeros_like(unit), None)
+    axis = 1 if site.form in ("image", "line") else len(shape_of(end)) - 1
+    inside = [end]
+    while (user := _only(end, outputs)) is not None and user not in found.taken:
+        outer = read_affine(user, constants)
+        joined = None if outer is None else compose(outer, affine)
+        if joined is None or joined.axis not in (None, axis):
+            break
+        end, affine = user, joined
+        inside.append(user)
+    if len(inside) > 1:
+        for part in inside[:-1]:
+            found.absorbed[part] = end
+        found.folded[end] = site, affine

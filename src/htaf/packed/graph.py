@@ -1,0 +1,171 @@
+"""The graph of a hardened model, exported: functional, constants folded, with what does nothing taken out."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+from torch.export.graph_signature import InputKind
+from torch.fx import Graph, Node
+from torch.utils import _pytree as pytree
+
+from htaf._functional_sites import duplicate
+from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
+from htaf.packed.affine import Constants, aten, same, shape_of
+from htaf.packed.program import PackedError
+
+_DROPPED = ("_assert", "sym_constrain", "sym_assert")
+
+
+@dataclass(frozen=True)
+class Traced:
+    """graph: of call_function nodes; constants: nodes whose values are known; inputs: placeholders of the example."""
+
+    graph: Graph
+    constants: Constants
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node | None, ...]
+    out_spec: pytree.TreeSpec
+    module: torch.fx.GraphModule
+    batch: Any
+
+
+def arguments_of(example: Any) -> tuple[Tensor, ...]:
+    """The example as positional arguments."""
+    found = tuple(example) if isinstance(example, (tuple, list)) else (example,)
+    for tensor in found:
+        if not isinstance(tensor, Tensor):
+            raise PackedError(f"expected the example to be a tensor or a tuple of tensors, got {type(tensor).__name__}")
+        if tensor.device.type != "cpu":
+            raise PackedError(f"expected an example on the CPU, got one on {tensor.device}")
+        if tensor.dtype != torch.float32:
+            raise PackedError(f"expected an example in float32, got {tensor.dtype}")
+        if tensor.ndim == 0 or tensor.shape[0] == 0:
+            raise PackedError(f"expected an example with a batch, got shape {tuple(tensor.shape)}")
+    if not found:
+        raise PackedError("expected an example to run the model on, got an empty tuple")
+    return found
+
+
+def check_hardened(model: nn.Module) -> None:
+    """Raises PackedError where the model is smooth, not on the CPU, or not float32."""
+    if not isinstance(model, nn.Module):
+        raise PackedError(f"expected a hardened torch.nn.Module, got {type(model).__name__}")
+    for path, module in model.named_modules():
+        if isinstance(module, (HTAF, ScaledSigmoid, StraightThrough)):
+            raise PackedError(
+                f"expected a hardened model, got {type(module).__name__} at {path or 'its top'}: pack htaf.harden(model)"
+            )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.device.type != "cpu":
+            raise PackedError(f"expected a model on the CPU, got {name} on {tensor.device}: pack model.cpu()")
+        if tensor.is_floating_point() and tensor.dtype != torch.float32:
+            raise PackedError(f"expected parameters in float32, got {name} in {tensor.dtype}: pack model.float()")
+
+
+def trace(model: nn.Module, example: tuple[Tensor, ...], *, dynamic_batch: bool = True) -> Traced:
+    """Export a model in eval mode.
+
+    Raises:
+        PackedError: it cannot be exported; the message is PyTorch's.
+    """
+    check_hardened(model)
+    model = duplicate(model, parameters=True, buffers=True).eval()
+    if dynamic_batch and any(x.shape[0] == 1 for x in example):  # export would take a batch of 1 for a constant
+        example = tuple(torch.cat([x, x]) for x in example)
+    dynamic = tuple({0: Dim.DYNAMIC} for _ in example) if dynamic_batch else None
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exported = torch.export.export(model, example, dynamic_shapes=dynamic)
+            exported = exported.run_decompositions({})  # functional: no operator changes its input
+    except Exception as error:  # whatever a model raises where it cannot be traced
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise PackedError(f"{type(model).__name__} cannot be exported: {line}") from error
+    if exported.graph_signature.buffers_to_mutate:
+        names = ", ".join(exported.graph_signature.buffers_to_mutate.values())
+        raise PackedError(f"expected a model without state that changes, got one that writes to {names}")
+    graph, constants, inputs = exported.graph, {}, []
+    for spec, node in zip(exported.graph_signature.input_specs, graph.find_nodes(op="placeholder"), strict=True):
+        if spec.kind == InputKind.USER_INPUT:
+            inputs.append(node)
+            continue
+        target = spec.target or ""
+        value = exported.state_dict[target] if target in exported.state_dict else exported.constants[target]
+        if isinstance(value, Tensor):
+            constants[node] = value.detach()
+    if len(inputs) != len(example):
+        raise PackedError(f"expected {len(inputs)} inputs of the model, got an example of {len(example)}")
+    module = exported.graph_module
+    _simplify(graph, constants)
+    (result,) = graph.find_nodes(op="output")
+    spec = exported.call_spec.out_spec
+    assert spec is not None
+    outputs = tuple(n if isinstance(n, Node) else None for n in result.args[0])
+    return Traced(graph, constants, tuple(inputs), outputs, spec, module, shape_of(inputs[0])[0])
+
+
+def _simplify(graph: Graph, constants: Constants) -> None:
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        if any(word in str(node.target) for word in _DROPPED):
+            graph.erase_node(node)
+        elif (source := _unchanged(node, constants)) is not None:
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
+        elif _foldable(node, constants):
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), constants.__getitem__)
+            with torch.no_grad():
+                value = node.target(*args, **kwargs)
+            if isinstance(value, Tensor):
+                constants[node] = value
+            else:
+                _fold_items(graph, node, value, constants)
+        if node.target is aten._native_batch_norm_legit_no_training.default:
+            node.meta["val"] = node.meta["val"][0]
+    (*_, first) = (n for n in graph.nodes if n.op == "placeholder" and n not in constants)
+    for node in reversed(list(graph.nodes)):
+        if node.target is aten.sym_size.int:  # only its size is read, from `meta`: no value is kept for it
+            node.update_arg(0, first)
+        if node.op == "call_function" and not node.users:
+            graph.erase_node(node)
+
+
+def _fold_items(graph: Graph, node: Node, value: Any, constants: Constants) -> None:
+    """A list of constants: what takes one of them is a constant too."""
+    for user in list(node.users):
+        if user.target is operator.getitem:
+            constants[user] = value[user.args[1]]
+
+
+def _foldable(node: Node, constants: Constants) -> bool:
+    if node in constants or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded in node.target.tags:
+        return False
+    return all(source in constants for source in node.all_input_nodes)
+
+
+def _unchanged(node: Node, constants: Constants) -> Node | None:
+    """The node whose value this one only repeats."""
+    source = node.args[0] if node.args else None
+    if not isinstance(source, Node) or source in constants:
+        return None
+    if node.target is operator.getitem:
+        first = source.target is aten._native_batch_norm_legit_no_training.default and node.args[1] == 0
+        return source if first else None
+    if node.target in (aten.clone.default, aten.detach.default, aten.alias.default, aten.contiguous.default):
+        return source
+    before, after = source.meta.get("val"), node.meta.get("val")
+    if not isinstance(before, Tensor) or not isinstance(after, Tensor) or before.dtype != after.dtype:
+        return None
+    if node.target in (aten._to_copy.default, aten.to.dtype):
+        return source
+    views = (aten.view.default, aten.reshape.default, aten.expand.default, aten.slice.Tensor)
+    return source if node.target in views and same(shape_of(source), shape_of(node)) else None

@@ -1,0 +1,184 @@
+"""Layers of a graph over bits, as the kernels take them: geometry, signs of binary weights, integers as planes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from htaf.kernels.layers import Geometry, row_bytes
+from htaf.packed.affine import Constants, aten, shape_of
+from htaf.packed.kinds import CONVOLUTIONS, PRODUCTS, Bits
+from htaf.packed.program import Form
+
+
+@dataclass(frozen=True)
+class LayerSite:
+    """A convolution or linear layer: weight float32 [outputs, channels / groups, height, width], bias [outputs]."""
+
+    node: Node
+    source: Node
+    form: Form
+    geometry: Geometry
+    weight: Tensor
+    bias: Tensor | None
+    axis: int
+
+
+def read_layer(node: Node, constants: Constants) -> LayerSite | None:
+    """The node as a layer with constant weights."""
+    if node.op != "call_function" or node in constants:
+        return None
+    if node.target in CONVOLUTIONS:
+        return _convolution(node, constants)
+    if node.target in PRODUCTS:
+        return _product(node, constants)
+    return None
+
+
+def _convolution(node: Node, constants: Constants) -> LayerSite | None:
+    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    defaults: dict[str, Any] = {"bias": None, "stride": [1], "padding": [0], "dilation": [1], "groups": 1}
+    given = defaults | dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    source, weight = given["input"], constants.get(given["weight"])
+    bias = constants.get(given["bias"]) if given["bias"] is not None else None
+    flat = "1d" in str(node.target)
+    rank = 3 if flat else 4
+    if weight is None or source in constants or len(shape_of(source)) != rank or weight.dtype != torch.float32:
+        return None
+    if given["bias"] is not None and bias is None:
+        return None
+    if flat:
+        weight = weight.unsqueeze(2)
+    kernel = (weight.shape[2], weight.shape[3])
+
+    def pair(value: Any, fill: int) -> tuple[int, int]:
+        items = list(value) if isinstance(value, (list, tuple)) else [value]
+        items = items * (rank - 2) if len(items) == 1 else items
+        return (fill, int(items[0])) if flat else (int(items[0]), int(items[1]))
+
+    dilation, padding = pair(given["dilation"], 1), given["padding"]
+    if isinstance(padding, str):
+        reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+        if padding == "same" and any(r % 2 for r in reach):
+            return None  # one pixel more on one side
+        pads = (reach[0] // 2, reach[1] // 2) if padding == "same" else (0, 0)
+    else:
+        pads = pair(padding, 0)
+    groups = given["groups"]
+    sizes = (weight.shape[1] * groups, weight.shape[0])
+    geometry = Geometry(*sizes, kernel, pair(given["stride"], 1), pads, dilation, groups)
+    return LayerSite(node, source, "line" if flat else "image", geometry, weight, bias, 1)
+
+
+def _product(node: Node, constants: Constants) -> LayerSite | None:
+    args = list(node.args)
+    if node.target is aten.addmm.default:
+        if node.kwargs:
+            return None
+        args = [args[1], args[2], args[0]]
+    source, weight = args[0], constants.get(args[1]) if isinstance(args[1], Node) else None
+    bias = constants.get(args[2]) if len(args) > 2 and isinstance(args[2], Node) else None
+    if weight is None or weight.ndim != 2 or weight.dtype != torch.float32 or not isinstance(source, Node):
+        return None
+    if source in constants or len(shape_of(source)) < 2 or (len(args) > 2 and args[2] is not None and bias is None):
+        return None
+    if node.target is not aten.linear.default:
+        weight = weight.t()
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        return None
+    geometry = Geometry(weight.shape[1], weight.shape[0])
+    weight = weight.reshape(*weight.shape, 1, 1)
+    return LayerSite(node, source, "row", geometry, weight, bias, len(shape_of(source)) - 1)
+
+
+def over_bits(site: LayerSite, kind: Bits) -> LayerSite | None:
+    """The layer as it takes these bits; None where they lie otherwise."""
+    if kind.axis != site.axis:
+        return None
+    if kind.whole is None:
+        return site
+    if site.form != "row" or len(shape_of(site.source)) != 2 or not 2 <= len(kind.whole) <= 3:
+        return None
+    channels, *size = kind.whole
+    kernel = (size[0], size[1]) if len(size) == 2 else (1, size[0])
+    weight = site.weight.reshape(-1, channels, *kernel)
+    geometry = Geometry(channels, site.geometry.outputs, kernel)
+    return LayerSite(site.node, site.source, "whole", geometry, weight, site.bias, 1)
+
+
+def binary_scales(weight: Tensor) -> Tensor | None:
+    """float64 [outputs], the one magnitude of each filter; None where a filter has several."""
+    flat = weight.detach().abs().flatten(1)
+    low, high = flat.amin(1), flat.amax(1)
+    return high.double() if bool((low == high).all()) and bool(high.isfinite().all()) else None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a layer over bits of two levels, or over planes, sums: weight as the kernels take it, and what remains.
+
+    sums of the model = scale sums of the kernel + shift. ones: the kernel's channels hold one more, always 1.
+    """
+
+    geometry: Geometry
+    binary: bool
+    weight: Tensor
+    scale: Tensor
+    shift: Tensor
+    bipolar: bool
+    ones: bool
+
+
+def prepare(site: LayerSite, kind: Bits) -> Prepared:
+    """The layer's weights for the kernels: packed signs of binary ones, or float32 for a table."""
+    g, weight = site.geometry, site.weight.detach()
+    shift = torch.zeros(g.outputs, dtype=torch.float64) if site.bias is None else site.bias.double()
+    one = torch.ones(g.outputs, dtype=torch.float64)
+    scales = binary_scales(weight)
+    levels = (kind.low, kind.high)
+    if scales is not None and kind.most == 1 and levels in ((0.0, 1.0), (-1.0, 1.0)):
+        signs = (weight > 0).permute(0, 2, 3, 1)  # filters of zeros have scale 0
+        return Prepared(g, True, packed(signs), scales, shift, levels[0] < 0, False)
+    if kind.most > 1:
+        return Prepared(*_over_planes(g, kind.planes, weight), one, shift, False, False)
+    # low + (high - low) bit: `low` is a bias inside the image, and nothing in the padding
+    weight = (weight.double() * (kind.high - kind.low)).float()
+    inside = kind.low * site.weight.detach().double().sum(1)  # [outputs, height, width]
+    if kind.low == 0.0 or g.padding == (0, 0):
+        return Prepared(g, False, weight.contiguous(), one, shift + inside.sum((1, 2)), False, False)
+    places = row_bytes(g.channels + 1) * 8
+    dense = torch.zeros(g.outputs, places, *g.kernel)
+    dense[:, : g.channels] = _dense(weight, g)
+    dense[:, g.channels] = inside.float()
+    return Prepared(g._replace(channels=places, groups=1), False, dense, one, shift, False, True)
+
+
+def _over_planes(g: Geometry, planes: int, weight: Tensor) -> tuple[Geometry, bool, Tensor]:
+    """Integers as bit planes side by side, each of whole words, with weights w, 2 w, 4 w."""
+    places = row_bytes(g.channels) * 8
+    dense = torch.zeros(g.outputs, planes * places, *g.kernel)
+    for i in range(planes):
+        dense[:, i * places : i * places + g.channels] = _dense(weight, g) * 2**i
+    return g._replace(channels=planes * places, groups=1), False, dense
+
+
+def _dense(weight: Tensor, g: Geometry) -> Tensor:
+    """Weights of a grouped layer as those of one without groups."""
+    if g.groups == 1:
+        return weight
+    dense = weight.new_zeros(g.outputs, g.channels, *g.kernel)
+    ins, outs = g.channels // g.groups, g.outputs // g.groups
+    for i in range(g.groups):
+        dense[i * outs : (i + 1) * outs, i * ins : (i + 1) * ins] = weight[i * outs : (i + 1) * outs]
+    return dense
+
+
+def packed(values: Tensor) -> Tensor:
+    """Booleans [..., channels] -> uint8 [..., row_bytes(channels)]."""
+    from htaf.kernels.packed_maps import reference
+
+    return reference.pack(values).contiguous()

@@ -1,0 +1,361 @@
+"""From the graph of a hardened model to the steps of a packed one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from htaf.kernels.layers import row_bytes
+from htaf.packed import operators
+from htaf.packed.affine import Affine, aten, shape_of
+from htaf.packed.fusion import Chain, Fusion, Tail, fuse
+from htaf.packed.graph import Traced
+from htaf.packed.kinds import Bits, infer, is_pool, is_spikes
+from htaf.packed.layers import LayerSite, packed, prepare
+from htaf.packed.program import Call, Kind, Layer, PackedError, Pool, Program, Spikes, Step, Threshold, Unpack
+from htaf.packed.report import Report, Row
+
+
+class Lowering:
+    """One pass over the graph; `program` and `report` are its results."""
+
+    def __init__(self, traced: Traced, tables: Kind) -> None:
+        self.traced, self.tables, self.constants = traced, tables, traced.constants
+        nodes = [n for n in traced.graph.nodes if n.op == "call_function" and n not in traced.constants]
+        nodes = [n for n in nodes if isinstance(n.meta.get("val"), (Tensor, list, tuple))]  # not sizes
+        outputs = {n for n in traced.outputs if n is not None}
+        self.kinds = infer(nodes, traced.constants)
+        self.fusion: Fusion = fuse(nodes, self.kinds, traced.constants, outputs)
+        self.steps: list[Step] = []
+        self.tensors: dict[str, Tensor] = {}
+        self.rows: list[Row] = []
+        self.floats: dict[Node, int] = {}  # values of nodes as floats
+        self.bits: dict[Node, tuple[int, ...]] = {}  # and as bits, one value a plane
+        self.ones: dict[Node, int] = {}
+        self.names: dict[tuple[int, ...], str] = {}
+        self.packed_bytes = self.float_bytes = 0
+        self.next = 0
+        for node in traced.inputs:
+            self.floats[node] = self._value()
+        for node in nodes:
+            self._lower(node)
+        tree = pytree.tree_unflatten([self._output(n) for n in traced.outputs], traced.out_spec)
+        inputs = tuple(tuple(s if isinstance(s, int) else None for s in shape_of(n)) for n in traced.inputs)
+        self.program = Program(inputs, tuple(self.steps), _structure(tree), self.tensors)
+        self.report = Report(tuple(self.rows), self.packed_bytes, self.float_bytes)
+
+    def _value(self) -> int:
+        self.next += 1
+        return self.next - 1
+
+    def _tensor(self, name: str, tensor: Tensor) -> str:
+        while name in self.tensors:
+            name += "_"
+        self.tensors[name] = tensor.detach().clone(memory_format=torch.contiguous_format)
+        return name
+
+    def _row(self, node: Node, how: str) -> None:
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        self.rows.append(Row(node.name, str(stack[-1][0]) if stack else "", str(node.target), how))
+
+    # ---- one node ----
+
+    def _lower(self, node: Node) -> None:
+        fusion = self.fusion
+        if node in fusion.chains:
+            self._layer(fusion.chains[node])
+        elif node in fusion.absorbed:
+            self._row(node, f"with {fusion.absorbed[node].name}")
+            return
+        elif node in fusion.folded:
+            self._folded(node, *fusion.folded[node])
+        elif node in fusion.tails:
+            self._threshold(node, fusion.tails[node])
+        elif node in self.kinds and is_spikes(node):
+            self._spikes(node)
+        elif node in self.kinds:
+            self._on_bits(node, self.kinds[node])
+        else:
+            self._call(node)
+
+    def _layer(self, chain: Chain) -> None:
+        site, node, kind = chain.site, chain.site.node, chain.kind
+        ready = prepare(site, kind)
+        outputs = ready.geometry.outputs
+        affine = chain.affine
+        scale = (affine.scale * ready.scale).broadcast_to(outputs)
+        shift = (affine.scale * ready.shift + affine.shift).broadcast_to(outputs)
+        lower = upper = None
+        raw = not chain.keep and chain.residual is None
+        if chain.tail is not None:
+            inner = Affine(chain.end, scale, shift, chain.tail.affine.axis) if raw else None
+            ends = chain.tail.interval(inner, integer=raw and ready.binary)
+            lower, upper = (self._tensor(f"{node.name}.{n}", e.broadcast_to(outputs)) for n, e in zip(("lower", "upper"), ends, strict=True))  # fmt: skip
+        plain_scale = raw or bool((scale == 1).all())
+        plain_shift = raw or bool((shift == 0).all())
+        residual = None if chain.residual is None else self._float(chain.residual)
+        planes = self.bits[site.source]
+        source = planes[0] if len(planes) == 1 else self._aten(node, "cat.default", [[{"v": p} for p in planes], -1])
+        if ready.ones:
+            source = self._with_ones(site.source, kind, source, ready.geometry.channels)
+        weight = self._tensor(f"{node.name}.weight", ready.weight)
+        step = Layer(
+            name=node.name if chain.tail is None else chain.tail.step.name,
+            weights="binary" if ready.binary else "table", form=site.form, geometry=ready.geometry, weight=weight,
+            bipolar=ready.bipolar, tables=self.tables, input=source, residual=residual,
+            scale=None if plain_scale else self._tensor(f"{node.name}.scale", scale.float()),
+            shift=None if plain_shift else self._tensor(f"{node.name}.shift", shift.float()),
+            lower=lower, upper=upper,
+            y=self._value() if chain.keep else None,
+            bits=self._value() if chain.tail is not None else None,
+        )  # fmt: skip
+        self.steps.append(step)
+        if step.y is not None:
+            self.floats[chain.end] = step.y
+        if step.bits is not None and chain.tail is not None:
+            self.bits[chain.tail.step] = (step.bits,)
+        self.packed_bytes += ready.weight.nbytes + (4 * outputs if step.scale else 0)
+        self.float_bytes += 4 * site.weight.numel()
+        how = "packed: binary" if ready.binary else f"packed: table {self.tables}"
+        if chain.end is not node:
+            self.rows[:] = [r if r.name != node.name else Row(r.name, r.path, r.operator, how) for r in self.rows]
+            self._row(chain.end, f"with {node.name}")
+        else:
+            self._row(node, how)
+
+    def _with_ones(self, node: Node, kind: Bits, source: int, places: int) -> int:
+        """The bits with one more channel, which is always 1."""
+        if node not in self.ones:
+            have = row_bytes(kind.whole[0] if kind.whole else kind.channels)
+            if places // 8 > have:
+                source = self._aten(node, "constant_pad_nd.default", [{"v": source}, [0, places // 8 - have], 0])
+            mask = torch.zeros(places, dtype=torch.bool)
+            mask[kind.whole[0] if kind.whole else kind.channels] = True
+            name = self._tensor(f"{node.name}.ones", packed(mask))
+            self.ones[node] = self._aten(node, "bitwise_or.Tensor", [{"v": source}, {"t": name}])
+        return self.ones[node]
+
+    def _folded(self, node: Node, site: LayerSite, affine: Any) -> None:
+        """A layer over floats with the affine maps after it in its weights."""
+        outputs = site.geometry.outputs
+        scale = affine.scale.broadcast_to(outputs)
+        bias = torch.zeros(outputs).double() if site.bias is None else site.bias.double()
+        weight = (site.weight.double() * scale.reshape(-1, 1, 1, 1)).float()
+        shift = (scale * bias + affine.shift).float()
+        layer = site.node
+        source = {"v": self._float(site.source)}
+        names = [{"t": self._tensor(f"{layer.name}.{n}", t)} for n, t in (("weight", weight), ("bias", shift))]
+        g = site.geometry
+        if site.form == "row":
+            self.tensors[names[0]["t"]] = weight.flatten(1).contiguous()
+            call: tuple[str, list[Any]] = ("linear.default", [source, *names])
+        elif site.form == "line":
+            self.tensors[names[0]["t"]] = weight.squeeze(2).contiguous()
+            call = "conv1d.default", [source, *names, [g.stride[1]], [g.padding[1]], [g.dilation[1]], g.groups]
+        else:
+            sizes = [list(g.stride), list(g.padding), list(g.dilation), g.groups]
+            call = "conv2d.default", [source, *names, *sizes]
+        self.floats[node] = self._aten(node, *call)
+        why = f"float: {self._why(site.source)}"
+        self.rows[:] = [r if r.name != layer.name else Row(r.name, r.path, r.operator, why) for r in self.rows]
+        self._row(node, f"with {layer.name}")
+
+    def _threshold(self, node: Node, tail: Tail) -> None:
+        kind = self.kinds[node]
+        lower, upper = (self._tensor(f"{node.name}.{n}", e.broadcast_to(kind.channels)) for n, e in zip(("lower", "upper"), tail.interval(), strict=True))  # fmt: skip
+        source = self._float(tail.affine.source)
+        step = Threshold(node.name, source, kind.axis, lower, upper, self._value())
+        self.steps.append(step)
+        self.bits[node] = (step.bits,)
+        self._row(node, "packed: bits of floats")
+
+    def _spikes(self, node: Node) -> None:
+        kind = self.kinds[node]
+        source, leak, gain, threshold, soft = node.args
+        assert isinstance(source, Node)
+        numbers = [float(n) for n in (leak, gain, threshold)]  # pyright: ignore[reportArgumentType]
+        step = Spikes(node.name, self._float(source), kind.axis, *numbers, bool(soft), self._value())
+        self.steps.append(step)
+        self.bits[node] = (step.bits,)
+        self._row(node, "packed: spikes of floats")
+
+    def _on_bits(self, node: Node, kind: Bits) -> None:
+        """A value that is bits because its sources are."""
+        first, *others = [a for a in node.args if isinstance(a, Node)]
+        planes = self.bits[first]
+        how = "packed: the same bits"
+        if is_pool(node):
+            planes = (self._pool(node, planes[0]),)
+            how = "packed: pooled bits"
+        elif node.target in (aten.view.default, aten.reshape.default) and kind.whole is None:
+            planes = tuple(self._viewed(node, first, p) for p in planes)
+        elif others:
+            planes, how = self._joined(node, first, others[0])
+        self.bits[node] = planes
+        self._row(node, how)
+
+    def _pool(self, node: Node, source: int) -> int:
+        def pair(index: int, default: Any) -> tuple[int, int]:
+            value = node.args[index] if len(node.args) > index and node.args[index] else default
+            items = list(value) if isinstance(value, (list, tuple)) else [value]
+            return int(items[0]), int(items[-1])
+
+        kernel = pair(1, None)
+        step = Pool(node.name, source, kernel, pair(2, kernel), pair(3, 0), pair(4, 1), self._value())
+        self.steps.append(step)
+        return step.bits
+
+    def _viewed(self, node: Node, source: Node, plane: int) -> int:
+        kind, before = self.kinds[node], self.kinds[source]
+        shape = list(shape_of(node))
+        del shape[kind.axis]
+        sizes = [self._size(s) for s in shape]
+        return self._aten(node, "reshape.default", [{"v": plane}, [*sizes, row_bytes(before.channels)]])
+
+    def _joined(self, node: Node, first: Node, second: Node) -> tuple[tuple[int, ...], str]:
+        a, b = self.bits[first], self.bits[second]
+        if node.target is aten.mul.Tensor:
+            left, right = self.kinds[first], self.kinds[second]
+            if left.plain and right.plain:
+                return (self._bitwise(node, "and", a[0], b[0]),), "packed: and"
+            kept, other = (a[0], b[0]) if left.plain else (b[0], a[0])
+            both = self._bitwise(node, "and", kept, other)
+            return (self._bitwise(node, "xor", kept, both),), "packed: and not"
+        planes: list[int] = []
+        carry: int | None = None
+        for i in range(self.kinds[node].planes):
+            terms = [t for t in (a[i] if i < len(a) else None, b[i] if i < len(b) else None, carry) if t is not None]
+            carry = None
+            while len(terms) > 1:  # two half adders make a full one; at most one of them carries
+                x, y = terms.pop(), terms.pop()
+                terms.append(self._bitwise(node, "xor", x, y))
+                over = self._bitwise(node, "and", x, y)
+                carry = over if carry is None else self._bitwise(node, "or", carry, over)
+            planes += terms
+        return tuple(planes), f"packed: sum in {len(planes)} planes"
+
+    def _bitwise(self, node: Node, name: str, a: int, b: int) -> int:
+        return self._aten(node, f"bitwise_{name}.Tensor", [{"v": a}, {"v": b}])
+
+    def _call(self, node: Node) -> None:
+        name, arguments = operators.name_of(node), list(node.args)
+        if node.target is aten._native_batch_norm_legit_no_training.default:  # which gives statistics too
+            name, arguments = "batch_norm.default", [*node.args[:5], False, *node.args[5:], False]
+        if name is None:
+            raise PackedError(f"expected operators that a packed model can run, got {node.target} ({node.name})")
+        args = [operators.encode(a, self._argument) for a in arguments]
+        y = self._aten(node, name, args, operators.encode_keywords(node, self._argument))
+        self.floats[node] = y
+        source = next(iter(node.all_input_nodes), None)
+        self._row(node, f"float: {self._why(source)}" if source is not None else "float")
+
+    def _why(self, source: Node) -> str:
+        if source in self.kinds:
+            return "it takes bits as floats"
+        return "its input is not bits"
+
+    # ---- values ----
+
+    def _aten(self, node: Node, operator: str, args: list[Any], kwargs: dict[str, Any] | None = None) -> int:
+        step = Call(node.name, operator, args, kwargs or {}, self._value())
+        self.steps.append(step)
+        return step.y
+
+    def _argument(self, node: Node) -> dict[str, Any]:
+        if node in self.constants:
+            name = re.sub(r"[^a-z0-9_.]", "_", node.name)
+            name = next((n for n, t in self.tensors.items() if t is self.constants[node]), None) or self._constant(
+                name, node
+            )
+            return {"t": name}
+        if not isinstance(node.meta.get("val"), (Tensor, list, tuple)):
+            return self._size(node.meta["val"])
+        return {"v": self._float(node)}
+
+    def _constant(self, name: str, node: Node) -> str:
+        name = self._tensor(name, self.constants[node])
+        self.constants[node] = self.tensors[name]  # the next use finds it
+        return name
+
+    def _size(self, size: Any) -> Any:
+        """An integer, or {"s": [times, over, plus]}: batch times // over + plus."""
+        if isinstance(size, int):
+            return size
+        batch = self.traced.batch.node.expr
+        expression = size.node.expr
+        at = [int(expression.subs(batch, n)) for n in (0, 1, 2, 60, 120)]
+        slope, offset = at[1] - at[0], at[0]
+        if at[2] == offset + 2 * slope and at[4] == offset + 120 * slope and slope >= 0 and offset >= 0:
+            return {"s": [slope, 1, offset]}
+        raise PackedError(f"expected sizes that are multiples of the batch, got {expression}")
+
+    def _float(self, node: Node) -> int:
+        """The value as floats, unpacked where it is bits."""
+        if node in self.floats:
+            return self.floats[node]
+        kind = self.kinds[node]
+        if kind.whole is not None:  # the view of what was flattened
+            source = node.args[0]
+            assert isinstance(source, Node)
+            if self.kinds[source].whole == kind.whole:  # of other levels than those it was flattened with
+                return self._unflattened(node, kind)
+            sizes = [self._size(s) for s in shape_of(node)]
+            self.floats[node] = self._aten(node, "reshape.default", [{"v": self._float(source)}, sizes])
+            return self.floats[node]
+        total = None
+        for i, plane in enumerate(self.bits[node]):
+            low, high = (kind.low, kind.high) if kind.most == 1 else (0.0, float(2**i))
+            step = Unpack(node.name, plane, kind.channels, kind.axis, low, high, self._value())
+            self.steps.append(step)
+            total = step.y if total is None else self._aten(node, "add.Tensor", [{"v": total}, {"v": step.y}])
+        assert total is not None
+        self.floats[node] = total
+        return total
+
+    def _unflattened(self, node: Node, kind: Bits) -> int:
+        assert kind.whole is not None
+        step = Unpack(node.name, self.bits[node][0], kind.whole[0], kind.axis, kind.low, kind.high, self._value())
+        self.steps.append(step)
+        sizes = [self._size(s) for s in shape_of(node)]
+        self.floats[node] = self._aten(node, "reshape.default", [{"v": step.y}, sizes])
+        return self.floats[node]
+
+    def _output(self, node: Node | None) -> _Leaf:
+        if node is None:
+            return _Leaf({"none": None})
+        if node in self.constants:
+            raise PackedError(f"expected outputs that depend on the input, got the constant {node.name}")
+        return _Leaf({"v": self._float(node)})
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """An output, so that a dict of the model is never taken for one."""
+
+    written: dict[str, Any]
+
+
+def _structure(tree: Any) -> dict[str, Any]:
+    if isinstance(tree, _Leaf):
+        return tree.written
+    if isinstance(tree, (list, tuple)) and type(tree) in (list, tuple):
+        return {"list" if isinstance(tree, list) else "tuple": [_structure(item) for item in tree]}
+    if type(tree) is dict and all(isinstance(key, str) for key in tree):
+        return {"dict": {key: _structure(item) for key, item in tree.items()}}
+    raise PackedError(f"expected tensors in tuples, lists and dicts as outputs, got {type(tree).__name__}")
+
+
+def lower(traced: Traced, tables: Kind) -> tuple[Program, Report]:
+    """The program and the account of it.
+
+    Raises:
+        PackedError: an operator that a packed model cannot run, or nothing to pack.
+    """
+    lowering = Lowering(traced, tables)
+    return lowering.program, lowering.report

@@ -1,0 +1,77 @@
+"""A packed model: a module with the call of the model that it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from htaf.packed.execution import Execution
+from htaf.packed.program import Kind, Layer, PackedError, Program
+from htaf.packed.report import Report
+
+
+@final
+class PackedModel(nn.Module):
+    """Runs a program over packed bits, on the CPU in float32, without gradients.
+
+    Made by `pack` or `load`. Call it as the model it was made from: the batch may be of any size, other sizes are those
+    of the example. `report` says what became of every operator; `extra` is what was saved beside it.
+
+    Raises:
+        PackedError: inputs of other shapes, dtypes or devices, or `to` another device or dtype.
+    """
+
+    def __init__(self, program: Program, report: Report, extra: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.program, self.report = program, report
+        self.extra: dict[str, Any] = dict(extra or {})
+        self._execution = Execution(program)
+        self._expected = [
+            (len(sizes), [(i, s) for i, s in enumerate(sizes) if s is not None]) for sizes in program.inputs
+        ]
+        self.eval()
+
+    @property
+    def tables(self) -> dict[str, Kind]:
+        """The kind of tables of each layer with real weights, by its name."""
+        return {s.name: s.tables for s in self.program.steps if isinstance(s, Layer) and s.weights == "table"}
+
+    def forward(self, *inputs: Tensor) -> Any:
+        self._check(inputs)
+        if not inputs[0].shape[0]:
+            raise PackedError("expected a batch of at least one, got none")
+        with torch.no_grad():
+            return self._execution(inputs)
+
+    def watch(self, inputs: tuple[Tensor, ...], after: Callable[..., None]) -> Any:
+        """As the call; `after(step, values)` sees every step and may change the values."""
+        self._check(inputs)
+        with torch.no_grad():
+            return self._execution(inputs, after=after)
+
+    def _check(self, inputs: tuple[Tensor, ...]) -> None:
+        if len(inputs) != len(self._expected):
+            raise PackedError(f"expected {len(self._expected)} inputs, got {len(inputs)}")
+        for x, (rank, sizes), wanted in zip(inputs, self._expected, self.program.inputs, strict=True):
+            shape = x.shape
+            if len(shape) != rank or any(shape[i] != size for i, size in sizes):
+                shown = ["batch" if s is None else s for s in wanted]
+                raise PackedError(f"expected an input of shape {shown}, got {list(shape)}")
+            if x.device.type != "cpu":
+                raise PackedError(f"expected an input on the CPU, got one on {x.device}")
+            if x.dtype != torch.float32:
+                raise PackedError(f"expected an input in float32, got {x.dtype}")
+
+    def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> PackedModel:  # pyright: ignore
+        moved = fn(torch.zeros(1))
+        if moved.device.type != "cpu" or moved.dtype != torch.float32:
+            raise PackedError(
+                f"expected a packed model to stay on the CPU in float32, got {moved.device}, {moved.dtype}"
+            )
+        return self
+
+    def extra_repr(self) -> str:
+        return f"{len(self.program.steps)} steps, {self.report.packed} operators packed"

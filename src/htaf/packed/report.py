@@ -1,0 +1,58 @@
+"""What became of every operator of a model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operator: its node in the exported graph, the module that called it, what it is, and how it runs."""
+
+    name: str
+    path: str
+    operator: str
+    how: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """One row an operator, in the order of the graph; bytes of the packed layers' weights, and in float32."""
+
+    rows: tuple[Row, ...]
+    packed_bytes: int
+    float_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rows": [list(asdict(row).values()) for row in self.rows],
+            "packed_bytes": self.packed_bytes,
+            "float_bytes": self.float_bytes,
+        }
+
+    @classmethod
+    def from_json(cls, written: dict[str, Any]) -> Report:
+        """The inverse of `to_json`. Raises TypeError or KeyError for anything else."""
+        rows = tuple(Row(*(str(cell) for cell in row)) for row in written["rows"])
+        return cls(rows, int(written["packed_bytes"]), int(written["float_bytes"]))
+
+    @property
+    def packed(self) -> int:
+        """Operators that run over bits."""
+        return sum(row.how.startswith("packed") for row in self.rows)
+
+    def __str__(self) -> str:
+        cells = [("operator", "module", "what", "how"), *((r.name, r.path, r.operator, r.how) for r in self.rows)]
+        widths = [max(len(row[i]) for row in cells) for i in range(3)]
+        lines = ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in cells]
+        if self.packed_bytes:
+            ratio = self.float_bytes / self.packed_bytes
+            size = f"{self.packed_bytes:,} bytes ({self.float_bytes:,} in float32, {ratio:.1f} times as many)"
+            lines.append(f"weights of the packed layers: {size}")
+        return "\n".join(lines)
+
+    def json(self) -> str:
+        """As JSON text."""
+        return json.dumps(self.to_json())
