@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from htaf import HTAF, IF, LIF, Heaviside, functional, harden
 from htaf.binary import BinaryLinear
-from htaf.export import ExportError, agreement, run_onnx, to_onnx
+from htaf.export import ExportError, onnx_network, to_onnx
 from htaf.models.bireal import BiRealNet
 from htaf.models.build import backbone
 from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
+from htaf.predictions import agreement
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -67,12 +68,12 @@ def test_onnxruntime_predicts_the_same_digits(family: str, tmp_path: Path) -> No
     to_onnx(net, x[:2], tmp_path / "net.onnx")
     with torch.no_grad():
         expected = net(x)
-    found = agreement(run_onnx(tmp_path / "net.onnx", x), expected)
+    found = agreement(onnx_network(tmp_path / "net.onnx")(x), expected)
     assert found.rows == len(x)
     assert expected.argmax(1).unique().numel() > 2, "a network that says one class for all compares nothing"
     # a pre-activation within rounding of 0 may step the other way in another order of summation
     assert found.predictions >= len(x) - 2
-    assert run_onnx(tmp_path / "net.onnx", x[:1]).shape == (1, 10)
+    assert onnx_network(tmp_path / "net.onnx")(x[:1]).shape == (1, 10)
     proto = onnx.load(tmp_path / "net.onnx")
     onnx.checker.check_model(proto, full_check=True)
     assert [one.version for one in proto.opset_import] == [18]
@@ -118,7 +119,7 @@ def test_binary_weights_are_constants(tmp_path: Path) -> None:
     proto = onnx.load(tmp_path / "net.onnx")
     assert {"Abs", "ReduceMean"}.isdisjoint({node.op_type for node in proto.graph.node})
     x = torch.randn(50, 9)
-    torch.testing.assert_close(run_onnx(tmp_path / "net.onnx", x, chunk=7), net(x), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(onnx_network(tmp_path / "net.onnx")(x), net(x), rtol=1e-5, atol=1e-6)
     assert isinstance(net[0], BinaryLinear)
     assert all(torch.equal(net.state_dict()[k], v) for k, v in before.items())
 
@@ -153,7 +154,7 @@ def test_what_cannot_be_written(net: nn.Module, options: dict[str, int], message
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(b"no network")
     with pytest.raises(ExportError, match="onnxruntime does not run"):
-        run_onnx(tmp_path / "net.onnx", torch.zeros(1, 3))
+        onnx_network(tmp_path / "net.onnx")
 
 
 def test_agreement() -> None:
@@ -178,5 +179,5 @@ def test_cifar10(data_dir: Path, tmp_path: Path) -> None:
     net = trained(WideResNet(16, 1, 10), x, images.train.targets[:600].long(), steps=10)
     to_onnx(net, x[:2], tmp_path / "net.onnx")
     with torch.no_grad():
-        found = agreement(run_onnx(tmp_path / "net.onnx", x), net(x))
+        found = agreement(onnx_network(tmp_path / "net.onnx")(x), net(x))
     assert found.predictions >= 598
