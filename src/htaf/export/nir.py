@@ -205,10 +205,8 @@ class _Walk:
         if soft:
             raise ExportError("expected neurons with a hard reset, got a soft one: NIR's neurons are set to v_reset")
         below = np.nextafter(np.float32(threshold), np.float32(-np.inf))
-        if float(np.float32(threshold)) < threshold:  # the float32 above it is the least that fires
-            below = np.float32(threshold)
 
-        def all_(number: float, dtype: Any = np.float32) -> np.ndarray:
+        def all_(number: Any, dtype: Any = np.float32) -> np.ndarray:
             return np.full(value.shape, number, dtype=dtype)
 
         if leak == 1:
