@@ -10,7 +10,7 @@ import pytest
 SRC = Path(__file__).parents[1] / "src"
 # Rooms in order; rooms on one line do not import each other unless a later line allows it.
 ORDER = [
-    ["_compat", "_errors"],
+    ["_compat", "_errors", "_files"],
     ["theory"],
     ["kernels"],
     ["functional"],
@@ -24,19 +24,21 @@ ORDER = [
     ["ann_to_snn"],
     ["models"],
     ["data"],
+    ["predictions"],
     ["runs"],
-    ["training", "packed", "concepts"],
+    ["training", "packed", "export", "concepts"],
+    ["packed_runs"],
     ["explorer"],
     ["demo", "doctor"],
     ["_console"],
     ["_train_commands"],
     ["_concept_commands"],
-    ["_intervention_commands", "_naming_commands", "_explore_commands"],
+    ["_intervention_commands", "_naming_commands", "_explore_commands", "_pack_commands"],
     ["cli"],
     ["htaf_paper"],
 ]
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
-NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]} | {"packed"}
+NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]} | {"packed", "export", "packed_runs"}
 
 
 def room_of(module: str) -> str | None:

@@ -18,6 +18,7 @@ from htaf._console import UsageError, check_seed, fail, figures, plain_errors, p
 from htaf._explore_commands import explore
 from htaf._intervention_commands import concepts
 from htaf._naming_commands import name_command
+from htaf._pack_commands import export, own_data, pack, predictors
 from htaf._train_commands import DataDir, Json, train
 
 app = tyro.extras.SubcommandApp()
@@ -44,9 +45,6 @@ def evaluate(
     from htaf.training.evaluate import evaluate as measure
 
     opened = open_run(run)
-    source = dict(opened.record.get("source") or {})
-    folder = data_dir or source.pop("data_dir", None)
-    source.pop("data_dir", None)
     if data is not None:
         if part not in (None, "all"):
             raise UsageError(f"--part {part} is for the run's own data, not for --data {data}")
@@ -57,11 +55,8 @@ def evaluate(
             found: Any = images.load(data, data_dir=data_dir, size=size)
         else:
             found = tabular.load_like(data, target=preprocessor.target, data_dir=data_dir)
-    elif not source.get("name"):
-        raise UsageError(f"{run} does not say where its data came from: give --data")
     else:
-        load = images.load if opened.takes_images else tabular.load
-        found = load(source.pop("name"), data_dir=folder, **source)
+        found = own_data(opened, data_dir)
     say_notes(found.notes)
     result = measure(opened, found, part=part or "test")
     if json:
@@ -76,7 +71,7 @@ def evaluate(
 
 @app.command
 def predict(
-    run: RunDir,
+    run: Annotated[Positional[Path], arg(help="Run folder, or a file of htaf pack.", metavar="RUN")],
     inputs: Annotated[
         Positional[tuple[Path, ...]],
         arg(
@@ -91,20 +86,22 @@ def predict(
     json: Json = False,
 ) -> None:
     """Predict with the exact network: a column `prediction`, and a probability per class."""
-    from htaf.data.image_reading import image_files
-    from htaf.data.reading import read_frame
-    from htaf.runs import open_run, write_atomic
+    from htaf._files import write_atomic
 
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise UsageError(f"--out must end in .csv or .parquet, got {out.name}")
-    opened = open_run(run)
-    if opened.takes_images:
-        frame = opened.predict_images(image_files(inputs), exact=not smooth).reset_index()
+    of_images, of_rows, takes_images = predictors(run, exact=not smooth)
+    if takes_images:
+        from htaf.data.image_reading import image_files
+
+        frame = of_images(image_files(inputs)).reset_index()
     else:
+        from htaf.data.reading import read_frame
+
         if len(inputs) != 1:
             raise UsageError(f"expected one CSV or Parquet file for a run on a table, got {len(inputs)}")
         rows, notes = read_frame(inputs[0])
-        frame, seen = opened.predict_with_notes(rows, exact=not smooth)
+        frame, seen = of_rows(rows)
         say_notes([*notes, *seen])
     if json:
         return print_json(frame.to_dict(orient="records"))
@@ -318,6 +315,8 @@ def doctor(*, json: Json = False) -> None:
     return None
 
 
+app.command(name="pack")(pack)
+app.command(name="export")(export)
 app.command(train, name="train", help="Train a network with 0/1 activations.")
 concepts.command(name="name")(name_command)
 app.command(concepts, name="concepts", help="Extract, score, name and edit the concepts of an ICBM.")

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import subprocess
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,20 +23,24 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import safetensors.torch
 import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
-from torch import Tensor, nn
+from torch import nn
 
 from htaf import convert
 from htaf._errors import HtafError
+from htaf._files import write_atomic
 from htaf.data.images import ImagePreprocessor
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.models.build import build
+from htaf.predictions import forward, of_images, of_rows
+
+__all__ = ["Run", "RunError", "claim", "content_hash", "environment", "finish_run", "forward", "locked", "open_run",
+           "read_record", "start_run", "to_json", "write_atomic"]  # fmt: skip
 
 FORMAT = 1
 RECORD, MODEL, PREPROCESSING, METRICS, PLOT = (
@@ -53,26 +55,6 @@ CHECKPOINTS, LOCK = "checkpoints", ".lock"
 
 class RunError(HtafError):
     """A run folder that cannot be used as asked."""
-
-
-def write_atomic(path: Path, data: bytes | str) -> None:
-    """Write a whole file or nothing: to a temporary file beside it, flushed to disk, then renamed.
-
-    Raises:
-        OSError: the disk is full or the folder is not writable; the old file, if any, is untouched.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def to_json(value: Any) -> str:
@@ -195,12 +177,7 @@ class Run:
         preprocessor = self.preprocessor()
         if isinstance(preprocessor, ImagePreprocessor):
             raise DataError(f"{self.path} was trained on images: expected image files, got a table")
-        inputs, notes = preprocessor.transform_with_notes(rows)
-        outputs = forward(self.model(exact=exact), torch.from_numpy(inputs))
-        if preprocessor.target.task == "regression":
-            values = preprocessor.inverse(outputs[:, 0].double().numpy())
-            return pd.DataFrame({"prediction": values}, index=rows.index), notes
-        return _probabilities(outputs, preprocessor.target.classes, rows.index), notes
+        return of_rows(self.model(exact=exact), preprocessor, rows)
 
     def predict_images(self, paths: Sequence[str | Path], *, exact: bool = True) -> pd.DataFrame:
         """Predictions for image files.
@@ -218,28 +195,7 @@ class Run:
         preprocessor = self.preprocessor()
         if not isinstance(preprocessor, ImagePreprocessor):
             raise DataError(f"{self.path} was trained on a table: expected its rows, got image files")
-        files = [Path(path) for path in paths]
-        model, outputs = self.model(exact=exact), []
-        for i in range(0, len(files), 64):
-            outputs.append(forward(model, preprocessor.normalise(preprocessor.read(files[i : i + 64]))))
-        joined = torch.cat(outputs) if outputs else torch.zeros(0, len(preprocessor.classes))
-        return _probabilities(joined, preprocessor.classes, pd.Index([str(f) for f in files], name="image"))
-
-
-def _probabilities(outputs: Tensor, classes: Sequence[str], index: pd.Index) -> pd.DataFrame:
-    """Logits [rows, classes] as the class and a column of probabilities for each."""
-    probability = outputs.double().softmax(1).numpy()
-    columns = {"prediction": np.array(classes, dtype=object)[probability.argmax(1)]}
-    columns |= {f"probability_{name}": probability[:, i] for i, name in enumerate(classes)}
-    return pd.DataFrame(columns, index=index)
-
-
-@torch.no_grad()
-def forward(model: nn.Module, x: Tensor, chunk: int = 8192) -> Tensor:
-    """The model's outputs for many rows, in chunks; the training flag stays as it is."""
-    if not len(x):
-        return model(x)
-    return torch.cat([model(part) for part in x.split(chunk)])
+        return of_images(self.model(exact=exact), preprocessor, paths)
 
 
 def open_run(path: str | Path) -> Run:

@@ -26,7 +26,7 @@ PLAIN = {"kind": "wide_resnet", "depth": 10, "width": 1, "dropout": 0.0}
 # name -> (network, steps in it, operator of a step)
 FAMILIES: dict[str, tuple[Callable[[], nn.Module], int, str]] = {
     "mlp": (partial(MLP, 5, 3, (8, 8), batch_norm=True), 2, "heaviside"),
-    "wide resnet": (partial(WideResNet, 10, 3, 1), 7, "heaviside"),
+    "wide resnet": (partial(WideResNet, 10, 1, 3), 7, "heaviside"),
     "bireal": (partial(BiRealNet, 18, 3, width=4), 16, "heaviside"),
     "sew resnet": (partial(SEWResNet, 18, 3, IF, width=4, stem="cifar"), 20, "spikes"),
     "sew resnet, and": (partial(SEWResNet, 18, 3, partial(IF, reset="soft"), width=4, connect="and"), 20, "spikes"),

@@ -61,16 +61,10 @@ def evaluate(run: Run, data: Data, *, part: str = "test") -> dict[str, Any]:
         RunError: a part is asked for and the data are not those that the run was trained on.
         DataError: another kind of data or task, or classes that the run does not know.
     """
-    record = run.record
-    if part != "all" and data.fingerprint != record["data"]["fingerprint"]:
-        raise RunError(
-            f"{run.path} was trained on other data than {data.name}: its parts are only known for its own data"
-        )
-    chosen = _image_rows(run, data, part) if isinstance(data, Images) else [_table_rows(run, data, part)]
+    record, whole = run.record, part_of(run, data, part)
     smooth, exact = run.model(exact=False), run.model() if run.has_step else None
     preprocessor, task = run.preprocessor(), record["data"]["task"]
     scale = 1.0 if isinstance(preprocessor, ImagePreprocessor) else preprocessor.target.std
-    whole = _Joined(chosen)
     results = measure(smooth, exact, {part: whole}, task, scale)
     name = record["headline"]
     of_smooth, of_exact = results["smooth"][part], results["exact"][part] if exact is not None else None
@@ -79,7 +73,19 @@ def evaluate(run: Run, data: Data, *, part: str = "test") -> dict[str, Any]:
     return {"headline": name, "part": part, "rows": len(whole), "smooth": of_smooth, "exact": of_exact, "gap": gap}
 
 
-class _Joined:
+def part_of(run: Run, data: Data, part: str) -> Joined:
+    """The inputs and targets of a part of a run's own data, or of other data, in chunks.
+
+    Args, raises: as `evaluate`.
+    """
+    if part != "all" and data.fingerprint != run.record["data"]["fingerprint"]:
+        raise RunError(
+            f"{run.path} was trained on other data than {data.name}: its parts are only known for its own data"
+        )
+    return Joined(_image_rows(run, data, part) if isinstance(data, Images) else [_table_rows(run, data, part)])
+
+
+class Joined:
     """Several parts one after the other."""
 
     def __init__(self, parts: list[Part]) -> None:

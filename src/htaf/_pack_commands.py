@@ -1,0 +1,238 @@
+"""`htaf pack` and `htaf export`: the hardened network of a run as one file for inference."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from htaf._console import UsageError, print_json
+from htaf._errors import HtafError
+from htaf._train_commands import DataDir, Json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
+
+    from htaf.predictions import Agreement
+    from htaf.runs import Run
+    from htaf.training.evaluate import Joined
+
+RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
+OutFile = Annotated[Path, arg(help="File to write; nothing is written where a check fails.", metavar="FILE")]
+Part = Annotated[
+    Literal["train", "validation", "test"], arg(help="Of the run's data: where the predictions are compared.")
+]
+Source = Annotated[
+    str | None,
+    arg(
+        help="Where the run's own data are now, a name or a path.",
+        help_behavior_hint="(default: as the run was trained)",
+    ),
+]
+Differing = Annotated[int, arg(help="Rows of that part that may be predicted otherwise.", metavar="ROWS")]
+
+
+class CheckError(HtafError):
+    """A written network does not predict as the network of the run does."""
+
+
+def pack(
+    run: RunDir,
+    *,
+    out: OutFile,
+    tables: Annotated[
+        Literal["float32", "int16", "int8", "auto"],
+        arg(help="Sums of real weights over bits: exact, or faster and rounded; auto: by measurement."),
+    ] = "float32",
+    budget: Annotated[float, arg(help="Of auto: largest relative rms error of a layer's sums.")] = 1e-3,
+    part: Part = "test",
+    differing: Differing = 0,
+    data: Source = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Pack the exact network: bits instead of floats. `htaf predict FILE` reads the file, preprocessing included."""
+    from htaf import packed
+
+    if budget <= 0:
+        raise UsageError(f"--budget must be > 0, got {budget}")
+    opened, rows, model = _opened(run, out, data, data_dir, part, differing)
+    example = _example(opened, rows)
+    made = packed.pack(model, example, tables=tables, budget=budget)
+    found = _compared(model, made, rows)
+    _expect_equal(found, differing, part, f"--tables {tables}" if tables != "float32" else "")
+    extra = _extra(opened, found, part)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    packed.save(made, out, extra=extra)
+    sizes = _sizes(opened, out)
+    if json:
+        report = made.report.to_json()
+        return print_json({"file": str(out), **sizes, **_as_json(found, part), "report": report})
+    print(made.report)
+    _say(found, part)
+    return print(f"{out}: {_compared_sizes(sizes)}")
+
+
+def export(
+    run: RunDir,
+    *,
+    to: Annotated[Literal["onnx", "nir"], arg(help="ONNX for any runtime; NIR for spiking networks.")],
+    out: OutFile,
+    opset: Annotated[int, arg(help="Of ONNX's operators.")] = 18,
+    part: Part = "test",
+    differing: Differing = 0,
+    data: Source = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Write the exact network as ONNX, compared by onnxruntime where it is installed, or as a NIR graph."""
+    import importlib.util
+
+    import htaf.export as writers
+
+    opened, rows, model = _opened(run, out, data, data_dir, part, differing)
+    example = _example(opened, rows)[:2]
+    found = None
+    out.parent.mkdir(parents=True, exist_ok=True)
+    written = out.with_name(f".{out.name}.unchecked")
+    try:
+        if to == "nir":
+            writers.to_nir(model, example, written)
+        else:
+            writers.to_onnx(model, example, written, opset=opset)
+            if importlib.util.find_spec("onnxruntime") is not None:
+                found = _compared(model, writers.onnx_network(written), rows)
+                _expect_equal(found, differing, part, "")
+        written.replace(out)
+    finally:
+        written.unlink(missing_ok=True)
+    sizes = _sizes(opened, out)
+    if json:
+        return print_json({"file": str(out), **sizes, **({} if found is None else _as_json(found, part))})
+    if found is not None:
+        _say(found, part)
+    elif to == "onnx":
+        print("not compared: onnxruntime is not installed (pip install 'htaf[export]')")
+    else:
+        print("not compared: a NIR graph is run by the software of a chip or simulator (docs/export.md)")
+    return print(f"{out}: {_compared_sizes(sizes)}")
+
+
+def predictors(path: Path, *, exact: bool) -> tuple[Callable[..., Any], Callable[..., Any], bool]:
+    """Of a run folder or a packed file: image files to predictions, rows to predictions and notes, and which it takes.
+
+    A packed file is read without what training needs.
+    """
+    if path.is_file():
+        from htaf.packed_runs import open_packed
+
+        if not exact:
+            raise UsageError(f"--smooth is for a run: {path} holds the exact network alone")
+        packed = open_packed(path)
+        return packed.predict_images, packed.predict_with_notes, packed.takes_images
+    from htaf.runs import open_run
+
+    run = open_run(path)
+    return partial(run.predict_images, exact=exact), partial(run.predict_with_notes, exact=exact), run.takes_images
+
+
+def own_data(run: Run, data_dir: str | None, instead: str = "give --data") -> Any:
+    """The data that a run was trained on; where it does not say which, the error says what to do instead."""
+    from htaf.data import images, tabular
+
+    source = dict(run.record.get("source") or {})
+    folder = data_dir or source.pop("data_dir", None)
+    source.pop("data_dir", None)
+    if not source.get("name"):
+        raise UsageError(f"{run.path} does not say where its data came from: {instead}")
+    load = images.load if run.takes_images else tabular.load
+    return load(source.pop("name"), data_dir=folder, **source)
+
+
+def _opened(
+    path: Path, out: Path, data: str | None, data_dir: str | None, part: str, differing: int
+) -> tuple[Run, Joined, nn.Module]:
+    """The run, the rows of the part that is compared, and the hardened network."""
+    from htaf.runs import RunError, open_run
+    from htaf.training.evaluate import part_of
+
+    if differing < 0:
+        raise UsageError(f"--differing must be >= 0, got {differing}")
+    if out.is_dir():
+        raise UsageError(f"--out must be a file, {out} is a folder")
+    run = open_run(path)
+    if not run.has_step:
+        raise RunError(f"expected a run with steps, {path} is a plain network (method relu)")
+    if data is not None:
+        run.record["source"] = {**(run.record.get("source") or {}), "name": data}
+    rows = part_of(run, own_data(run, data_dir), part)
+    if not len(rows):
+        raise RunError(f"{path} has no rows in its {part} part: choose another --part")
+    return run, rows, run.model()
+
+
+def _example(run: Run, rows: Joined) -> Tensor:
+    """Some inputs of the part that is compared."""
+    inputs = next(iter(rows))[0][:64]
+    return inputs if len(inputs) > 1 else inputs.expand(2, *inputs.shape[1:]).contiguous()
+
+
+def _compared(model: nn.Module, other: Callable[[Tensor], Tensor], rows: Joined) -> Agreement:
+    import torch
+
+    from htaf.predictions import agreement
+
+    expected, found = [], []
+    with torch.no_grad():
+        for inputs, _ in rows:
+            for x in inputs.split(256):
+                expected.append(model(x))
+                found.append(other(x))
+    return agreement(torch.cat(found), torch.cat(expected))
+
+
+def _expect_equal(found: Agreement, differing: int, part: str, hint: str) -> None:
+    wrong = found.rows - found.predictions
+    if wrong > differing:
+        allowed = f"at most {differing} other predictions" if differing else "the same predictions"
+        tail = f"; leave out {hint}" if hint else ""
+        raise CheckError(
+            f"expected {allowed} as the run's exact network, got {wrong} others of {found.rows} {part} rows "
+            f"(outputs differ by {found.difference:.1e} of the largest): nothing is written{tail}"
+        )
+
+
+def _extra(run: Run, found: Agreement, part: str) -> dict[str, Any]:
+    from htaf.packed_runs import run_extra
+
+    names = ("key", "model_sha256", "headline", "metrics", "seed", "data")
+    about = {name: run.record[name] for name in names if name in run.record}
+    return run_extra(
+        images=run.takes_images,
+        preprocessing=run.preprocessor().to_json(),
+        about={**about, "checked": _as_json(found, part)},
+    )
+
+
+def _as_json(found: Agreement, part: str) -> dict[str, Any]:
+    return {"part": part, "rows": found.rows, "same": found.predictions, "difference": found.difference}
+
+
+def _sizes(run: Run, out: Path) -> dict[str, int]:
+    from htaf.runs import MODEL
+
+    return {"bytes": out.stat().st_size, "run_bytes": (run.path / MODEL).stat().st_size}
+
+
+def _compared_sizes(sizes: dict[str, int]) -> str:
+    ratio = sizes["run_bytes"] / sizes["bytes"]
+    return f"{sizes['bytes']:,} bytes; the run's weights in float32 {sizes['run_bytes']:,} ({ratio:.1f} times as many)"
+
+
+def _say(found: Agreement, part: str) -> None:
+    differ = f"outputs differ by at most {found.difference:.1e} of the largest"
+    print(f"{found.predictions:,} of {found.rows:,} {part} rows predicted as by the run's exact network; {differ}")

@@ -1,0 +1,11 @@
+"""Hardened networks for other software: ONNX files, which any runtime runs, and NIR graphs, for spiking hardware.
+
+Both go through `torch.export`, so that any model that it takes can be written. What the operators of htaf do stands in
+the file in terms of its own format: nothing of htaf is needed to run it.
+"""
+
+from htaf.export.nir import to_nir
+from htaf.export.onnx import onnx_network, to_onnx
+from htaf.export.program import ExportError
+
+__all__ = ["ExportError", "onnx_network", "to_nir", "to_onnx"]

@@ -1,0 +1,132 @@
+"""Hardened networks as ONNX files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from htaf._files import write_atomic
+from htaf.export.program import Example, ExportError, exported, first_line, quiet, require
+
+OPSET = 18
+
+
+def to_onnx(model: nn.Module, example: Example, path: str | Path, *, opset: int = OPSET) -> None:
+    """Write a hardened model as an ONNX file with a dynamic batch.
+
+    Inputs are named input (input_0, input_1, ... where there are several), outputs output; their first dimension is
+    `batch`. The step is GreaterOrEqual with 0, so that 0 and -0.0 give 1, and NaN gives NaN. Neurons are unrolled over
+    their time steps. Weights are float32, of binary layers too: ONNX has no others that its runtimes multiply by.
+
+    Args:
+        model: hardened, on the CPU; not changed. It is written as in eval mode.
+        example: inputs of at least two rows, or a tuple of them.
+        path: of the file, which is written whole or not at all.
+        opset: >= 18, of ONNX's operators.
+
+    Raises:
+        ExportError: the model is not hardened, `torch.export` or the translation fails, or onnx is not installed.
+
+    Example:
+        >>> to_onnx(harden(net), images[:2], "net.onnx")
+    """
+    if opset < OPSET:
+        raise ExportError(f"opset must be >= {OPSET}, got {opset}")
+    for library in ("onnx", "onnxscript"):
+        require(library)
+    program = exported(model, example, STEPS)
+    try:
+        with quiet(), torch.no_grad():
+            program = program.run_decompositions({**STEPS})
+            inputs = [node.name for node in program.graph.nodes if node.op == "placeholder"]
+            inputs = [name for name in inputs if name in program.graph_signature.user_inputs]
+            outputs = program.graph_signature.user_outputs
+            written: Any = torch.onnx.export(
+                program, dynamo=True, opset_version=opset, verbose=False,
+                input_names=_numbered("input", len(inputs)), output_names=_numbered("output", len(outputs)),
+            )  # fmt: skip
+    except Exception as error:  # of many kinds: an operator that ONNX does not have, a version that it does not know
+        raise ExportError(f"{type(model).__name__} cannot be written as ONNX: {first_line(error)}") from None
+    proto = written.model_proto
+    if [one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")] != [opset]:
+        raise ExportError(f"expected ONNX's operators of opset {opset}, got those of another: choose one near {OPSET}")
+    _name_batch(proto.graph)
+    write_atomic(Path(path), proto.SerializeToString())
+
+
+def onnx_network(path: str | Path) -> Callable[[Tensor], Tensor]:
+    """An ONNX file as a function of inputs [rows, ...], run by onnxruntime on the CPU.
+
+    Raises:
+        ExportError: onnxruntime is not installed, or does not take the file or, when called, the inputs.
+    """
+    runtime = require("onnxruntime")
+
+    def tried(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except Exception as error:  # its exceptions have no base of their own
+            raise ExportError(f"onnxruntime does not run {path}: {first_line(error)}") from None
+
+    session = tried(runtime.InferenceSession, str(path), providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda x: torch.from_numpy(tried(session.run, None, {name: x.contiguous().numpy()})[0])
+
+
+# ---- what htaf's operators are in terms of PyTorch's ----
+
+
+def _heaviside(x: Tensor, bipolar: bool) -> Tensor:
+    step = (x >= 0).to(x.dtype)
+    return torch.where(torch.isnan(x), x, 2 * step - 1 if bipolar else step)
+
+
+def _spikes(x: Tensor, leak: float, gain: float, threshold: float, soft: bool) -> Tensor:
+    v, found = None, []
+    for now in x.to(torch.float64 if x.dtype == torch.float64 else torch.float32).unbind(0):
+        h = now if gain == 1 else now * gain
+        h = h if v is None else h + (v if leak == 1 else v * leak)
+        spike = _heaviside(h - threshold, False)
+        v = h - spike * threshold if soft else h - spike * h
+        found.append(spike)
+    return torch.stack(found).to(x.dtype)
+
+
+def _pack(x: Tensor) -> Tensor:
+    bits = nn.functional.pad((x >= 0).to(torch.int32), (0, -x.shape[-1] % 8)).unflatten(-1, (-1, 8))
+    return (bits * _places()).sum(-1).to(torch.uint8)
+
+
+def _unpack(bits: Tensor, size: int, dtype: torch.dtype, bipolar: bool) -> Tensor:
+    values = (bits.to(torch.int32).unsqueeze(-1) // _places() % 2).flatten(-2)[..., :size].to(dtype)
+    return 2 * values - 1 if bipolar else values
+
+
+def _places() -> Tensor:
+    return (2.0 ** torch.arange(8)).to(torch.int32)  # a constant tensor or a shift does not pass the translation
+
+
+STEPS: dict[Any, Callable[..., Tensor]] = {
+    torch.ops.htaf.heaviside.default: _heaviside,
+    torch.ops.htaf.spikes.default: _spikes,
+    torch.ops.htaf.pack_bits.default: _pack,
+    torch.ops.htaf.unpack_bits.default: _unpack,
+}
+
+
+def _name_batch(graph: Any) -> None:
+    """The dynamic dimension as `batch` in place of torch's name, wherever shapes are noted."""
+    dims = [one.type.tensor_type.shape.dim for one in (*graph.input, *graph.output, *graph.value_info)]
+    symbol = dims[0][0].dim_param
+    for dim in (dim for shape in dims for dim in shape):
+        if symbol and dim.dim_param:
+            dim.dim_param = re.sub(rf"\b{re.escape(symbol)}\b", "batch", dim.dim_param)
+
+
+def _numbered(name: str, count: int) -> list[str]:
+    return [name] if count == 1 else [f"{name}_{i}" for i in range(count)]

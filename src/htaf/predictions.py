@@ -1,0 +1,88 @@
+"""From raw rows or image files to predictions, by any network: of a run, or packed. Needs no scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from htaf.data.image_preprocess import ImagePreprocessor
+    from htaf.data.preprocess import Preprocessor
+
+
+def of_rows(model: nn.Module, preprocessor: Preprocessor, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Predictions of a network for raw rows, and what was handled in them; see `htaf.runs.Run.predict`."""
+    inputs, notes = preprocessor.transform_with_notes(rows)
+    outputs = forward(model, torch.from_numpy(inputs))
+    if preprocessor.target.task == "regression":
+        values = preprocessor.inverse(outputs[:, 0].double().numpy())
+        return pd.DataFrame({"prediction": values}, index=rows.index), notes
+    return _probabilities(outputs, preprocessor.target.classes, rows.index), notes
+
+
+def of_images(model: nn.Module, preprocessor: ImagePreprocessor, paths: Sequence[str | Path]) -> pd.DataFrame:
+    """Predictions of a network for image files; see `htaf.runs.Run.predict_images`."""
+    files, outputs = [Path(path) for path in paths], []
+    for i in range(0, len(files), 64):
+        outputs.append(forward(model, preprocessor.normalise(preprocessor.read(files[i : i + 64]))))
+    joined = torch.cat(outputs) if outputs else torch.zeros(0, len(preprocessor.classes))
+    return _probabilities(joined, preprocessor.classes, pd.Index([str(f) for f in files], name="image"))
+
+
+def _probabilities(outputs: Tensor, classes: Sequence[str], index: pd.Index) -> pd.DataFrame:
+    """Logits [rows, classes] as the class and a column of probabilities for each."""
+    probability = outputs.double().softmax(1).numpy()
+    columns = {"prediction": np.array(classes, dtype=object)[probability.argmax(1)]}
+    columns |= {f"probability_{name}": probability[:, i] for i, name in enumerate(classes)}
+    return pd.DataFrame(columns, index=index)
+
+
+@torch.no_grad()
+def forward(model: nn.Module, x: Tensor, chunk: int = 8192) -> Tensor:
+    """The model's outputs for many rows, in chunks; the training flag stays as it is."""
+    if not len(x):  # not every network takes an empty batch
+        return model(x.new_zeros(1, *x.shape[1:]))[:0]
+    return torch.cat([model(part) for part in x.split(chunk)])
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How the outputs of a network in another form agree with those of the network itself.
+
+    Attributes:
+        rows: compared.
+        predictions: rows whose highest output is the same; of one output, rows within the tolerance.
+        difference: largest |difference| of outputs, over the largest |output| of the network.
+    """
+
+    rows: int
+    predictions: int
+    difference: float
+
+    @property
+    def equal(self) -> bool:
+        """Whether every prediction is the same."""
+        return self.predictions == self.rows
+
+
+def agreement(found: Tensor, expected: Tensor, *, tolerance: float = 1e-4) -> Agreement:
+    """Compare outputs [rows, outputs] of a network in another form with its own.
+
+    Args:
+        tolerance: of one output, a regression, in the unit of `difference`.
+    """
+    difference = (found.double() - expected.double()).abs()
+    scale = (expected.abs().max().item() if expected.numel() else 0.0) or 1.0
+    if expected.shape[1] == 1:
+        same = (difference <= tolerance * scale).flatten()
+    else:
+        same = found.argmax(1) == expected.argmax(1)
+    worst = difference.max().item() / scale if difference.numel() else 0.0
+    return Agreement(len(expected), int(same.sum()), worst)

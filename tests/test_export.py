@@ -1,0 +1,183 @@
+"""ONNX files of hardened networks, run by onnxruntime and compared with PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from htaf import HTAF, IF, LIF, Heaviside, functional, harden
+from htaf.binary import BinaryLinear
+from htaf.export import ExportError, onnx_network, to_onnx
+from htaf.models.bireal import BiRealNet
+from htaf.models.build import backbone
+from htaf.models.icbm import ICBM
+from htaf.models.mlp import MLP
+from htaf.models.sew_resnet import SEWResNet
+from htaf.models.wide_resnet import WideResNet
+from htaf.predictions import agreement
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+PLAIN = {"kind": "wide_resnet", "depth": 10, "width": 1, "dropout": 0.0}
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    """Images [600, 1, 8, 8] of mean 0 and classes."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    x = torch.tensor(found.images, dtype=torch.float32)[:, None]
+    return ((x - x.mean()) / x.std())[:600], torch.tensor(found.target)[:600]
+
+
+FAMILIES: dict[str, Callable[[Tensor], nn.Module]] = {
+    "mlp": lambda x: nn.Sequential(nn.Flatten(), MLP(64, 10, (32, 32), batch_norm=True)),
+    "wide resnet": lambda x: WideResNet(10, 1, 10, in_channels=1),
+    "bireal": lambda x: BiRealNet(18, 10, width=8, in_channels=1),
+    "sew resnet": lambda x: SEWResNet(18, 10, IF, width=8, stem="cifar", in_channels=1),
+    "sew resnet, leaky": lambda x: SEWResNet(
+        18, 10, partial(LIF, reset="soft"), width=8, connect="iand", in_channels=1
+    ),
+    "icbm": lambda x: ICBM(backbone(PLAIN, 1, (8, 8)), 10, HTAF, example=x[:4], concepts=24),
+}
+
+
+def trained(net: nn.Module, x: Tensor, y: Tensor, steps: int = 12) -> nn.Module:
+    """A few steps on real data, so that batch norms and decisions are those of a network in use; then hardened."""
+    torch.manual_seed(0)
+    optimizer = torch.optim.Adam(net.train().parameters(), lr=3e-3)
+    for _ in range(steps):
+        rows = torch.randint(len(x), (64,))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+        optimizer.step()
+    return harden(net).eval()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_onnxruntime_predicts_the_same_digits(family: str, tmp_path: Path) -> None:
+    x, y = digits()
+    torch.manual_seed(0)
+    net = trained(FAMILIES[family](x), x, y)
+    to_onnx(net, x[:2], tmp_path / "net.onnx")
+    with torch.no_grad():
+        expected = net(x)
+    found = agreement(onnx_network(tmp_path / "net.onnx")(x), expected)
+    assert found.rows == len(x)
+    assert expected.argmax(1).unique().numel() > 2, "a network that says one class for all compares nothing"
+    # a pre-activation within rounding of 0 may step the other way in another order of summation
+    assert found.predictions >= len(x) - 2
+    assert onnx_network(tmp_path / "net.onnx")(x[:1]).shape == (1, 10)
+    proto = onnx.load(tmp_path / "net.onnx")
+    onnx.checker.check_model(proto, full_check=True)
+    assert [one.version for one in proto.opset_import] == [18]
+    assert {node.domain for node in proto.graph.node} <= {"", "ai.onnx"}
+    (input,), (output,) = proto.graph.input, proto.graph.output
+    assert (input.name, output.name) == ("input", "output")
+    assert [d.dim_param or d.dim_value for d in input.type.tensor_type.shape.dim] == ["batch", 1, 8, 8]
+    assert [d.dim_param or d.dim_value for d in output.type.tensor_type.shape.dim] == ["batch", 10]
+
+
+class Steps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.step, self.sign, self.neuron = Heaviside(), Heaviside(bipolar=True), LIF(Heaviside(), tau=3.0)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        bits = functional.pack_bits(x.nan_to_num())
+        unpacked = functional.unpack_bits(bits, x.shape[1], bipolar=True)
+        return self.step(x), self.sign(x), self.neuron(x.expand(5, *x.shape)), bits, unpacked
+
+
+@pytest.mark.parametrize("opset", [18, 21])
+def test_exact_at_the_edges(opset: int, tmp_path: Path) -> None:
+    import onnxruntime
+
+    tiny = torch.finfo(torch.float32).smallest_normal
+    row = [0.0, -0.0, torch.nan, torch.inf, -torch.inf, tiny, -tiny, 3.0, 1.5, -3.0, 2.9999998]
+    x = torch.tensor([row, row[::-1]])
+    net = Steps().eval()
+    to_onnx(net, x, tmp_path / "steps.onnx", opset=opset)
+    session = onnxruntime.InferenceSession(tmp_path / "steps.onnx")
+    assert [one.name for one in session.get_outputs()] == [f"output_{i}" for i in range(5)]
+    for found, expected in zip(session.run(None, {"input": x.numpy()}), net(x), strict=True):
+        torch.testing.assert_close(torch.from_numpy(found), expected, rtol=0, atol=0, equal_nan=True)
+    assert session.run(None, {"input": x.numpy()})[0][0, :3].tolist()[:2] == [1.0, 1.0]
+
+
+def test_binary_weights_are_constants(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(BinaryLinear(9, 7), nn.BatchNorm1d(7), Heaviside(), BinaryLinear(7, 3, bias=True)).eval()
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    to_onnx(net, torch.randn(2, 9), tmp_path / "net.onnx")
+    proto = onnx.load(tmp_path / "net.onnx")
+    assert {"Abs", "ReduceMean"}.isdisjoint({node.op_type for node in proto.graph.node})
+    x = torch.randn(50, 9)
+    torch.testing.assert_close(onnx_network(tmp_path / "net.onnx")(x), net(x), rtol=1e-5, atol=1e-6)
+    assert isinstance(net[0], BinaryLinear)
+    assert all(torch.equal(net.state_dict()[k], v) for k, v in before.items())
+
+
+class Functional(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.htaf(x)
+
+
+class Branching(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize(
+    ("net", "options", "message"),
+    [
+        (nn.Sequential(nn.Linear(3, 2), HTAF()), {}, r"got Sequential with 1 smooth activations \(1\)"),
+        (Functional(), {}, "expected a hardened model, got Functional with htaf.htaf"),
+        (Branching(), {}, "torch.export does not take Branching: "),
+        (nn.Linear(3, 2), {"opset": 11}, "opset must be >= 18, got 11"),
+        (nn.Linear(3, 2), {"opset": 99}, "99"),
+        (nn.Linear(4, 2), {}, "torch.export does not take Linear: "),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_written(net: nn.Module, options: dict[str, int], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=message):
+        to_onnx(net, torch.randn(2, 3), tmp_path / "net.onnx", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(b"no network")
+    with pytest.raises(ExportError, match="onnxruntime does not run"):
+        onnx_network(tmp_path / "net.onnx")
+
+
+def test_agreement() -> None:
+    expected = torch.tensor([[1.0, 2.0], [3.0, 0.0], [4.0, 5.0]])
+    assert agreement(expected.clone(), expected).equal
+    other = expected.clone()
+    other[1] = torch.tensor([1.0, 2.0])
+    found = agreement(other, expected)
+    assert (found.rows, found.predictions, found.equal) == (3, 2, False)
+    assert found.difference == pytest.approx(2 / 5)
+    assert agreement(torch.tensor([[1.0], [2.1]]), torch.tensor([[1.0], [2.0]])).predictions == 1
+
+
+@pytest.mark.data
+def test_cifar10(data_dir: Path, tmp_path: Path) -> None:
+    from htaf.data.images import fit_preprocessor, load
+
+    images = load("cifar10", data_dir=str(data_dir))
+    preprocessor = fit_preprocessor(images, torch.arange(2000))
+    x = preprocessor.normalise(images.train.batch(torch.arange(600)))
+    torch.manual_seed(0)
+    net = trained(WideResNet(16, 1, 10), x, images.train.targets[:600].long(), steps=10)
+    to_onnx(net, x[:2], tmp_path / "net.onnx")
+    with torch.no_grad():
+        found = agreement(onnx_network(tmp_path / "net.onnx")(x), net(x))
+    assert found.predictions >= 598
