@@ -41,7 +41,7 @@ class Residual(nn.Module):
         y = self.grouped(bits)
         y += bits
         small = self.binary((y >= 0.25).float())
-        z = self.wide(self.sign(small))
+        z = self.wide(self.sign(small + 0.01))  # no sum of which is 0: its sign would be rounding
         codes = 2 * (torch.relu(z) > 0.1).float() - 1
         return self.head(self.drop(torch.flatten(codes, 1))), {"mean": small.mean((2, 3))}
 
