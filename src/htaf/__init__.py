@@ -10,6 +10,7 @@ from htaf.binary import BinaryConv2d, BinaryLinear  # noqa: E402
 from htaf.convert import Conversion, Site, conversion, harden, replace, sites  # noqa: E402
 from htaf.models.icbm import ICBM  # noqa: E402
 from htaf.neurons import IF, LIF  # noqa: E402
+from htaf.packed import PackedModel, pack  # noqa: E402
 
 __version__ = "0.1.0"
 
@@ -22,12 +23,14 @@ __all__ = [
     "BinaryLinear",
     "Conversion",
     "Heaviside",
+    "PackedModel",
     "ScaledSigmoid",
     "Site",
     "StraightThrough",
     "conversion",
     "functional",
     "harden",
+    "pack",
     "replace",
     "sites",
     "surrogates",

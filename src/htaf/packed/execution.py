@@ -171,6 +171,8 @@ def _call(step: Call, tensors: dict[str, Tensor]) -> Run:
     y = step.y
     if "conv2d" in step.operator and len(step.args) > 1 and isinstance(args[1], Tensor):
         args[1] = args[1].contiguous(memory_format=torch.channels_last)  # then so is the output
+        if (pointwise := _pointwise(step, args)) is not None:
+            return pointwise
 
     def run(values: Values, batch: int) -> None:
         given = args.copy()
@@ -180,6 +182,23 @@ def _call(step: Call, tensors: dict[str, Tensor]) -> Run:
             values[y] = function(*given, **kwargs | {k: a.get(values, batch) for k, a in named})
         else:
             values[y] = function(*given, **kwargs)
+
+    return run
+
+
+def _pointwise(step: Call, args: list[Any]) -> Run | None:
+    """A convolution of 1 x 1 over floats as a matrix product of its pixels, which starts sooner; None for another."""
+    usual: list[Any] = [None, None, None, [1, 1], [0, 0], [1, 1], 1]
+    source, weight, bias, stride, padding, _, groups = args + usual[len(args) :]
+    if (tuple(weight.shape[2:]), list(stride), list(padding), groups) != ((1, 1), [1, 1], [0, 0], 1) or step.kwargs:
+        return None
+    if not isinstance(source, operators.Pending) or not (bias is None or isinstance(bias, Tensor)):
+        return None
+    matrix, y = weight.flatten(1).contiguous(), step.y
+
+    def run(values: Values, batch: int) -> None:
+        pixels = source.get(values, batch).permute(0, 2, 3, 1)
+        values[y] = torch.nn.functional.linear(pixels, matrix, bias).permute(0, 3, 1, 2)
 
     return run
 
