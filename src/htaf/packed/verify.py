@@ -171,6 +171,9 @@ def compare(packed: PackedModel, traced: Traced, given: tuple[Tensor, ...]) -> V
 
     def after(step: Step, values: list[Any]) -> None:
         follow(step, packed, errors)
+        if isinstance(step, Spikes):  # what reaches a potential over time, with the same spikes
+            carried = sum(step.leak**k for k in range(len(values[step.input])))
+            errors[step.bits] = errors.get(step.input, 0.0) * step.gain * carried
         if not isinstance(step, (Layer, Threshold, Spikes)) or step.bits is None:
             return
         wanted = single.seen[step.name]
