@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo test test-all check bench docs web wheel clean
+.PHONY: help install demo test test-all check bench bench-packed docs web wheel clean
 
 help:
 	@echo "make demo      handwritten digits: three methods side by side, then a concept bottleneck (no download)"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-all  the slow tests too (kills, long runs)"
 	@echo "make check     ruff, pyright and the import order"
 	@echo "make bench     errors of the kernels, then times of activations and training steps (10 minutes)"
+	@echo "make bench-packed  packed layers and networks beside float32 and int8 (30 minutes)"
 	@echo "make docs      API pages into site/"
 	@echo "make web       the explorer's page, from web/ into src/htaf/explorer/page/"
 	@echo "make wheel     sdist and wheel (Linux: manylinux) into dist/"
@@ -48,6 +49,12 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/steps.py --json runs/bench/steps.json
 	$(BIN)/python benchmarks/cuda_bandwidth.py --json runs/bench/cuda_bandwidth.json
 	$(BIN)/python benchmarks/concepts.py --json runs/bench/concepts.json
+
+bench-packed: $(STAMP)
+	$(BIN)/python benchmarks/binary_convolution.py --json runs/bench/binary_convolution.json
+	$(BIN)/python benchmarks/table_convolution.py --json runs/bench/table_convolution.json
+	$(BIN)/python benchmarks/packed.py --json runs/bench/packed.json
+	$(BIN)/python benchmarks/packed_import.py --json runs/bench/packed_import.json
 
 docs: $(STAMP)
 	$(BIN)/python -m pdoc --output-directory site htaf
