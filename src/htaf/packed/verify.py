@@ -14,7 +14,7 @@ from htaf.kernels.packed_maps import reference as maps
 from htaf.packed.errors import follow
 from htaf.packed.execution import values_of
 from htaf.packed.graph import Traced, arguments_of, trace
-from htaf.packed.kinds import read_step
+from htaf.packed.kinds import is_spikes, read_step
 from htaf.packed.model import PackedModel
 from htaf.packed.program import Layer, PackedError, Spikes, Step, Threshold
 
@@ -158,7 +158,7 @@ def compare(packed: PackedModel, traced: Traced, given: tuple[Tensor, ...]) -> V
     steps = {
         s.name: s for s in packed.program.steps if isinstance(s, (Layer, Threshold, Spikes)) and s.bits is not None
     }
-    known = {n.name for n in traced.graph.nodes}
+    known = {n.name for n in traced.graph.nodes if is_spikes(n) or read_step(n, traced.constants) is not None}
     if missing := sorted(steps.keys() - known):
         raise PackedError(f"expected the model that was packed, got one without its step {missing[0]}")
     with torch.no_grad():
