@@ -117,8 +117,8 @@ def rounding(case: Case, weight: Tensor) -> float:
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=30, deadline=None)
-@given(case=cases(), threads=st.integers(1, 3))
+@settings(max_examples=15, deadline=None)
+@given(case=cases(), threads=st.sampled_from([1, 1, 1, 2, 3]))  # threads wait for each other where cores are few
 def test_sums(name: str, kind: Kind, case: Case, threads: int) -> None:
     weight, bits = case.weight(), maps.pack(case.images())
     weights = cpu.prepare(weight, case.geometry, kind)
@@ -137,7 +137,7 @@ def found(outputs: tuple[Tensor | None, Tensor | None]) -> Tensor:
 
 
 @pytest.mark.parametrize("name", SETS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     case=cases(),
     kind=st.sampled_from(["int16", "int8"]),
@@ -149,7 +149,7 @@ def test_epilogues(name: str, case: Case, kind: Kind, fields: str) -> None:
     bits, after = maps.pack(case.images()), epilogue(case, fields)
     weights = cpu.prepare(weight, case.geometry, kind)
     weights = weights._replace(unit=torch.full_like(weights.unit, 2.0**-6))
-    y, packed = on(name, 2, lambda: cpu.forward(bits, weights, case.geometry, after))
+    y, packed = on(name, 1, lambda: cpu.forward(bits, weights, case.geometry, after))
     expected, expected_bits = reference.forward(bits, weights, case.geometry, after)
     assert equal(y, expected)
     assert equal(packed, expected_bits)

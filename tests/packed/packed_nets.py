@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 import htaf
+from htaf.packed import PackedModel, load, pack, save, verify
+
+IMAGES = (3, 8, 8)
 
 
 def settled(model: nn.Module, x: Tensor) -> nn.Module:
@@ -19,6 +26,35 @@ def settled(model: nn.Module, x: Tensor) -> nn.Module:
         for _ in range(10):
             model(x)
     return htaf.harden(model.eval())
+
+
+def packs_as(make: Callable[[], nn.Module], size: tuple[int, ...], layers: int, path: Path) -> PackedModel:
+    """Pack a net: so many layers over bits, its outputs for several batches, and the same after saving and loading."""
+    x = torch.randn(12, *size)
+    model = settled(make(), x)
+    packed = pack(model, x[:2])
+    assert packed.report.layers == layers, packed.report
+    found = verify(packed, model, x)
+    assert found.ok, found
+    assert found.count <= 2, found
+    if not found.count:
+        for batch in (1, 5, 12):
+            _close(packed, model, x[:batch])
+    save(packed, path, {"classes": ["a", "b"]})
+    again = load(path)
+    assert again.extra == {"classes": ["a", "b"]}
+    assert str(again.report) == str(packed.report)
+    for a, b in zip(pytree.tree_leaves(packed(x)), pytree.tree_leaves(again(x)), strict=True):
+        assert torch.equal(a, b)
+    return packed
+
+
+def _close(packed: nn.Module, model: nn.Module, x: Tensor) -> None:
+    with torch.no_grad():
+        wanted, got = model(x), packed(x)
+    assert pytree.tree_structure(wanted) == pytree.tree_structure(got)
+    for a, b in zip(pytree.tree_leaves(wanted), pytree.tree_leaves(got), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-4)
 
 
 class Residual(nn.Module):

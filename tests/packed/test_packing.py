@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from packed_nets import Residual, columns, plain, settled
-from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+from packed_nets import IMAGES, Residual, columns, packs_as, plain, settled
+from torch import nn
 
 import htaf
-from htaf.models.bireal import BiRealNet
 from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
-from htaf.models.resnet import ResNet
-from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
-from htaf.packed import PackedError, load, pack, save, verify
+from htaf.packed import PackedError, pack, verify
 
-IMAGES = (3, 8, 8)
 NETS = {
     "mlp": (lambda: MLP(9, 3, (70, 20)), (9,), 2),
     "mlp-norm": (lambda: MLP(9, 3, (70, 20), batch_norm=True), (9,), 2),
-    "wide": (lambda: WideResNet(10, 1, 4, dropout=0.1), IMAGES, 8),
-    "bireal": (lambda: BiRealNet(18, 4, width=8, stem="cifar"), IMAGES, 16),
-    "bireal-imagenet": (lambda: BiRealNet(18, 4, width=8), (3, 33, 33), 16),
-    "resnet": (lambda: ResNet(18, 4, htaf.HTAF, width=4, stem="cifar"), IMAGES, 19),
-    "sew-add": (lambda: SEWResNet(18, 4, width=4, steps=4, stem="cifar"), IMAGES, 19),
-    "sew-and": (lambda: SEWResNet(18, 4, partial(htaf.LIF, reset="soft"), width=4, connect="and"), IMAGES, 19),
-    "sew-iand": (lambda: SEWResNet(18, 4, width=4, steps=2, stem="cifar", connect="iand"), IMAGES, 19),
     "icbm": (lambda: ICBM(nn.Sequential(nn.Conv2d(3, 9, 3), nn.ReLU(), nn.Flatten(), nn.Linear(324, 40), nn.ReLU()),
                           4, example=torch.zeros(2, 3, 8, 8)), IMAGES, 1),
     "plain": (plain, IMAGES, 2),
@@ -39,44 +26,18 @@ NETS = {
 }  # fmt: skip
 
 
+pytestmark = pytest.mark.usefixtures("exported_once")
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
 
 
-def _close(packed: nn.Module, model: nn.Module, x: Tensor) -> None:
-    with torch.no_grad():
-        wanted, got = model(x), packed(x)
-    assert pytree.tree_structure(wanted) == pytree.tree_structure(got)
-    for a, b in zip(pytree.tree_leaves(wanted), pytree.tree_leaves(got), strict=True):
-        torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("name", NETS)
 def test_packed_gives_what_the_hardened_model_gives(name: str, tmp_path: Path) -> None:
     make, size, layers = NETS[name]
-    x = torch.randn(12, *size)
-    model = settled(make(), x)
-    packed = pack(model, x[:2])
-    assert packed.report.layers == layers, packed.report
-    found = verify(packed, model, x)
-    assert found.ok, found
-    assert found.count <= 2, found
-    if not found.count:
-        for batch in (1, 5, 12):
-            _close(packed, model, x[:batch])
-    save(packed, tmp_path / "model.htaf", {"classes": ["a", "b"]})
-    again = load(tmp_path / "model.htaf")
-    assert again.extra == {"classes": ["a", "b"]}
-    assert str(again.report) == str(packed.report)
-    for a, b in zip(pytree.tree_leaves(packed(x)), pytree.tree_leaves(again(x)), strict=True):
-        assert torch.equal(a, b)
-
-
-def test_weights_of_binary_layers_are_bits() -> None:
-    x = torch.randn(4, 3, 16, 16)
-    packed = pack(settled(BiRealNet(18, 4, stem="cifar"), x), x[:2])
-    assert packed.report.float_bytes > 25 * packed.report.packed_bytes
+    packs_as(make, size, layers, tmp_path / "model.htaf")
 
 
 def test_kinds_of_tables_are_chosen_within_the_budget() -> None:

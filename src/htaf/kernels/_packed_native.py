@@ -131,7 +131,10 @@ def bound(run: Run, geometry: Geometry, epilogue: Epilogue) -> Bound:
         y = None
         if keep:
             there = spare.get(floats) if spare else None
-            y = there.pop() if there else empty(floats, dtype=float32)
+            try:
+                y = there.pop() if there else empty(floats, dtype=float32)
+            except IndexError:  # another thread took the last one
+                y = empty(floats, dtype=float32)
         found = empty(packed, dtype=uint8) if wanted else None
         into, to = 0 if y is None else y.data_ptr(), 0 if found is None else found.data_ptr()
         run(source, shape, (scale, shift, added, into, lower, upper, to), threads())

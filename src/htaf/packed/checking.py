@@ -12,7 +12,8 @@ from htaf.kernels.layers import Geometry, row_bytes
 from htaf.packed import operators
 from htaf.packed.program import Call, Layer, PackedError, Pool, Program, Step, Threshold, Unpack
 
-_LARGEST = 1 << 33  # bytes of a value for a batch of two
+_LARGEST, _TIMES = 1 << 30, 1 << 10  # bytes of a value for a batch of two, and where it is more: times the inputs'
+_ENTRIES = 1 << 33
 
 
 def check(program: Program) -> None:
@@ -21,41 +22,33 @@ def check(program: Program) -> None:
     Raises:
         PackedError: an operator that is not allowed, or sizes that do not fit or are too large.
     """
+    meta = {name: tensor.to("meta") for name, tensor in program.tensors.items()}
     values: list[Any] = []
     for sizes in program.inputs:
         values.append(_empty([2 if size is None else size for size in sizes], torch.float32))
+    most = max(_LARGEST, _TIMES * sum(_bytes(x) for x in values))
     for step in program.steps:
         try:
-            made = _sizes(step, values, program.tensors)
+            made = _sizes(step, values, program.tensors, meta)
         except PackedError as error:
             raise PackedError(f"{step.name}: {error}") from None
         except Exception as error:  # whatever an operator raises for arguments that do not fit
             line = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise PackedError(f"{step.name}: {line:.200}") from None
         for value in made:
-            _check_size(step, value)
+            _check_size(step, value, most)
             values.append(value)
 
 
-def _sizes(step: Step, values: list[Any], tensors: dict[str, Tensor]) -> list[Any]:
+def _sizes(step: Step, values: list[Any], tensors: dict[str, Tensor], meta: dict[str, Tensor]) -> list[Any]:
     if isinstance(step, Call):
         function = operators.ALLOWED.get(step.operator)
         if function is None:
             raise PackedError(f"expected an operator of a packed model, got {step.operator!r:.40}")
         if any(not k.isidentifier() for k in step.kwargs):
             raise PackedError("expected names of arguments, got others")
-        meta = {name: tensor.to("meta") for name, tensor in tensors.items()}
-        arguments = (
-            [operators.decode(a, meta) for a in step.args],
-            {k: operators.decode(a, meta) for k, a in step.kwargs.items()},
-        )
-        args, kwargs = arguments
-        given = [a.get(values, 2) if isinstance(a, operators.Pending) else a for a in args]
-        return [
-            function(
-                *given, **{k: a.get(values, 2) if isinstance(a, operators.Pending) else a for k, a in kwargs.items()}
-            )
-        ]
+        given = [_given(a, values, meta) for a in step.args]
+        return [function(*given, **{k: _given(a, values, meta) for k, a in step.kwargs.items()})]
     x = values[step.input]
     if not isinstance(x, Tensor):
         raise PackedError("expected a tensor, got a list of them")
@@ -84,6 +77,11 @@ def _sizes(step: Step, values: list[Any], tensors: dict[str, Tensor]) -> list[An
     elif x.ndim < 2 or step.axis == 0 or x.shape[0] == 0:
         raise PackedError(f"expected time steps, then more dimensions, got {list(x.shape)}")
     return [_empty([*sizes, row_bytes(channels)], torch.uint8)]
+
+
+def _given(written: Any, values: list[Any], meta: dict[str, Tensor]) -> Any:
+    argument = operators.decode(written, meta)
+    return argument.get(values, 2) if isinstance(argument, operators.Pending) else argument
 
 
 def _layer(step: Layer, x: Tensor, values: list[Any], tensors: dict[str, Tensor]) -> list[Any]:
@@ -134,17 +132,21 @@ def _out_size(g: Geometry, height: int, width: int) -> tuple[int, int]:
 
 
 def _empty(sizes: list[int], dtype: torch.dtype) -> Tensor:
-    if any(size < 0 for size in sizes) or math.prod(sizes) > _LARGEST:
-        raise PackedError(f"expected values of at most {_LARGEST:,} entries, got {sizes}")
+    if any(size < 0 for size in sizes) or math.prod(sizes) > _ENTRIES:
+        raise PackedError(f"expected values of at most {_ENTRIES:,} entries, got {sizes}")
     return torch.empty(sizes, dtype=dtype, device="meta")
 
 
-def _check_size(step: Step, value: Any) -> None:
+def _check_size(step: Step, value: Any, most: int) -> None:
     for tensor in value if isinstance(value, (list, tuple)) else [value]:
         if not isinstance(tensor, Tensor):
             raise PackedError(f"{step.name}: expected a tensor, got {type(tensor).__name__}")
-        if tensor.numel() * tensor.element_size() > _LARGEST:
-            raise PackedError(f"{step.name}: expected values of at most {_LARGEST:,} bytes, got {list(tensor.shape)}")
+        if _bytes(tensor) > most:
+            raise PackedError(f"{step.name}: expected values of at most {most:,} bytes, got {list(tensor.shape)}")
+
+
+def _bytes(tensor: Tensor) -> int:
+    return math.prod(tensor.shape) * tensor.element_size()  # numel() may overflow
 
 
 def _expect(tensor: Any, sizes: list[int], dtype: torch.dtype) -> None:

@@ -16,7 +16,7 @@ _KEEPING = {
     "relu.default", "max_pool2d.default", "avg_pool2d.default", "adaptive_avg_pool2d.default", "mean.dim",
     "reshape.default", "permute.default", "transpose.int", "unsqueeze.default", "squeeze.dim", "squeeze.dims",
     "unflatten.int", "expand.default", "slice.Tensor", "select.int", "cat.default", "neg.default", "hardtanh.default",
-    "constant_pad_nd.default", "clone.default", "t.default",
+    "constant_pad_nd.default", "clone.default", "t.default", "relu6.default", "sigmoid.default", "tanh.default",
 }  # fmt: skip
 
 

@@ -20,20 +20,15 @@ Prepared = dict[str, Any]  # by name of the weight
 
 def kernels() -> tuple[Any, Any, Any]:
     """binary_convolution, table_convolution, packed_maps: the compiled ones where they are there, else the formulas."""
-    from htaf.kernels.binary_convolution import reference as binary
-    from htaf.kernels.packed_maps import reference as maps
-    from htaf.kernels.table_convolution import reference as tables
-
-    if not native.available():
-        return binary, tables, maps
-    found: list[Any] = []
-    for name, formulas in (("binary_convolution", binary), ("table_convolution", tables), ("packed_maps", maps)):
-        try:
-            module = __import__(f"htaf.kernels.{name}.cpu", fromlist=["cpu"])
-        except ImportError:
-            module = formulas
-        found.append(module)
-    return found[0], found[1], found[2]
+    if native.available():
+        from htaf.kernels.binary_convolution import cpu as binary
+        from htaf.kernels.packed_maps import cpu as maps
+        from htaf.kernels.table_convolution import cpu as tables
+    else:
+        from htaf.kernels.binary_convolution import reference as binary
+        from htaf.kernels.packed_maps import reference as maps
+        from htaf.kernels.table_convolution import reference as tables
+    return binary, tables, maps
 
 
 class Execution:
@@ -51,7 +46,7 @@ class Execution:
         self.prepared: dict[int, Any] = {}
         self.spare: Spare = {}  # of the batch size that ran last
         self.batch = 0
-        reusable = _reusable(program)
+        reusable = _reusable(program) if native.available() else set()  # the formulas take none
         self.runs: list[tuple[Run, tuple[int, ...], tuple[int, ...]]] = []
         for i, step in enumerate(program.steps):
             done = {v for v in (*made(step), *read(step)) if last[v] == i}
@@ -190,7 +185,7 @@ def _pointwise(step: Call, args: list[Any]) -> Run | None:
     """A convolution of 1 x 1 over floats as a matrix product of its pixels, which starts sooner; None for another."""
     usual: list[Any] = [None, None, None, [1, 1], [0, 0], [1, 1], 1]
     source, weight, bias, stride, padding, _, groups = args + usual[len(args) :]
-    if (tuple(weight.shape[2:]), list(stride), list(padding), groups) != ((1, 1), [1, 1], [0, 0], 1) or step.kwargs:
+    if (tuple(weight.shape[2:]), stride, padding, groups) != ((1, 1), [1, 1], [0, 0], 1) or step.kwargs:
         return None
     if not isinstance(source, operators.Pending) or not (bias is None or isinstance(bias, Tensor)):
         return None

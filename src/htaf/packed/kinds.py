@@ -107,6 +107,8 @@ def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | N
         if _dtype(node) != torch.float32 or not shape:
             return None
         axis = wanted_axis(node, constants, set())
+        if axis is None and _counted(node, set()):
+            axis = max(1, len(shape) - 3)
         if axis is None or axis == 0 or not isinstance(shape[axis], int):
             return None
         low, high = (0.0, 1.0) if step is None else (step.low, step.high)
@@ -205,6 +207,16 @@ def wanted_axis(node: Node, constants: Constants, seen: set[Node]) -> int | None
             if axis is not None and len(shape_of(user)) == rank:
                 return axis
     return None
+
+
+def _counted(node: Node, seen: set[Node]) -> bool:
+    """Whether only means are taken of it: as bits, so that `verify` sees which of them flip."""
+    seen.add(node)
+    for user in node.users.keys() - seen:
+        elementwise = user.target in _ELEMENTWISE and same(shape_of(user), shape_of(node))
+        if user.target is not aten.mean.dim and not (elementwise and _counted(user, seen)):
+            return False
+    return bool(node.users) and len(shape_of(node)) in (2, 4, 5)
 
 
 _ELEMENTWISE = (

@@ -12,6 +12,8 @@ from htaf.packed.execution import Execution
 from htaf.packed.program import Kind, Layer, PackedError, Program
 from htaf.packed.report import Report
 
+_FAILURES = (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, MemoryError)
+
 
 @final
 class PackedModel(nn.Module):
@@ -47,8 +49,15 @@ class PackedModel(nn.Module):
         self._check(inputs)
         if not inputs[0].shape[0]:
             raise PackedError("expected a batch of at least one, got none")
-        with torch.no_grad():
-            return self._execution(inputs)
+        try:
+            with torch.no_grad():
+                return self._execution(inputs)
+        except _FAILURES as error:  # an operator whose sizes hold for other batches only
+            line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise PackedError(f"expected inputs that the steps take, got {line:.200}") from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PackedModel, (self.program, self.report, self.extra)  # closures are made anew
 
     def watch(self, inputs: tuple[Tensor, ...], after: Callable[..., None]) -> Any:
         """As the call; `after(step, values)` sees every step and may change the values."""
@@ -59,6 +68,11 @@ class PackedModel(nn.Module):
     def _check(self, inputs: tuple[Tensor, ...]) -> None:
         if len(inputs) != len(self._expected):
             raise PackedError(f"expected {len(self._expected)} inputs, got {len(inputs)}")
+        batches = {
+            x.shape[0] for x, wanted in zip(inputs, self.program.inputs, strict=True) if x.ndim and wanted[0] is None
+        }
+        if len(batches) > 1:
+            raise PackedError(f"expected inputs of one batch size, got {sorted(batches)}")
         for x, (rank, sizes), wanted in zip(inputs, self._expected, self.program.inputs, strict=True):
             shape = x.shape
             if len(shape) != rank or any(shape[i] != size for i, size in sizes):

@@ -14,7 +14,7 @@ from htaf.kernels.packed_maps import reference as maps
 from htaf.packed.errors import follow
 from htaf.packed.execution import values_of
 from htaf.packed.graph import Traced, arguments_of, trace
-from htaf.packed.kinds import read_step
+from htaf.packed.kinds import is_spikes, read_step
 from htaf.packed.model import PackedModel
 from htaf.packed.program import Layer, PackedError, Spikes, Step, Threshold
 
@@ -158,8 +158,11 @@ def compare(packed: PackedModel, traced: Traced, given: tuple[Tensor, ...]) -> V
     steps = {
         s.name: s for s in packed.program.steps if isinstance(s, (Layer, Threshold, Spikes)) and s.bits is not None
     }
-    known = {n.name for n in traced.graph.nodes}
-    if missing := sorted(steps.keys() - known):
+    levels = {n.name: 1.0 for n in traced.graph.nodes if is_spikes(n)}  # where their bit is 1
+    for node in traced.graph.nodes:
+        if (read := read_step(node, traced.constants)) is not None:
+            levels[node.name] = read.high
+    if missing := sorted(steps.keys() - levels.keys()):
         raise PackedError(f"expected the model that was packed, got one without its step {missing[0]}")
     with torch.no_grad():
         single = _Recorder(traced, set(steps), {}, torch.float32)
@@ -178,9 +181,7 @@ def compare(packed: PackedModel, traced: Traced, given: tuple[Tensor, ...]) -> V
             return
         wanted = single.seen[step.name]
         axis = _axis(step)
-        right = maps.pack(wanted.movedim(axis, -1) > 0).reshape(values[step.bits].shape)
-        if _swapped(wanted, traced, step.name):
-            right = maps.pack(wanted.movedim(axis, -1) <= wanted.min()).reshape(values[step.bits].shape)
+        right = maps.pack(wanted.movedim(axis, -1) == levels[step.name]).reshape(values[step.bits].shape)
         seen[step.name] = values[step.bits], right
         values[step.bits] = right
 
@@ -243,13 +244,6 @@ def _outputs(recorder: _Recorder, traced: Traced, given: tuple[Tensor, ...], dty
 
 def _axis(step: Layer | Threshold | Spikes) -> int:
     return step.axis if isinstance(step, (Threshold, Spikes)) else 1 if step.form in ("image", "line") else -1
-
-
-def _swapped(wanted: Tensor, traced: Traced, name: str) -> bool:
-    """Whether the step gives the smaller level where its source is large."""
-    node = next(n for n in traced.graph.nodes if n.name == name)
-    step = read_step(node, traced.constants)
-    return step is not None and step.low > step.high
 
 
 def _tensors(outputs: Any) -> list[Tensor]:

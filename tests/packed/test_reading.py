@@ -1,0 +1,167 @@
+"""What is written before, at and after a step is read as it is meant: one net of many forms, integer sums, no flips."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv1d, conv2d, linear, max_pool2d
+
+from htaf.packed import PackedModel, Verification, pack, verify
+
+Form = Callable[[Tensor, "Forms"], Tensor]
+
+
+def _bit(y: Tensor) -> Tensor:
+    return (y >= 1).float()
+
+
+# y: integer sums [batch, 6, 5, 4]; net.c: of 6 channels, of both signs; what comes out goes into a layer
+AFFINE: dict[str, Form] = {
+    "y - c": lambda y, net: y - net.c,
+    "c - y": lambda y, net: net.c - y,
+    "y * c": lambda y, net: y * net.c,
+    "y / c": lambda y, net: y / net.c,
+    "c / y": lambda y, net: net.c / (y + 0.5),
+    "3 - y": lambda y, net: 3 - y,
+    "sub, alpha": lambda y, net: torch.sub(y, net.c, alpha=2),
+    "rsub, alpha": lambda y, net: torch.sub(net.c, y, alpha=2),
+    "add, alpha": lambda y, net: torch.add(net.c, y, alpha=-1),
+    "neg": lambda y, net: -y,
+    "twice": lambda y, net: (2 - y * net.c) * net.c + net.c,
+    "along a row": lambda y, net: y * net.c[:4, 0, 0],
+    "over an image": lambda y, net: y * (net.c[:5, :, 0] + net.c[:4, 0, 0]),
+    "residual": lambda y, net: conv2d((y >= 0).float(), net.second, None, 1, 1) + y,
+    "residual, scaled": lambda y, net: net.c * (conv2d((y >= 0).float(), net.second, None, 1, 1) + y) + net.c,
+    "residual, scaled within": lambda y, net: conv2d((y >= 0).float(), net.second, None, 1, 1) * net.c + net.c + y,
+    "two layers": lambda y, net: conv2d(_bit(y), net.second, None, 1, 1) + conv2d(_bit(-y), net.first, None, 1, 1),
+    "broadcast": lambda y, net: y + y[:, :, :1, :1],
+    "itself": lambda y, net: y + y,
+}
+STEPS: dict[str, Form] = {
+    ">": lambda y, net: (y > 1).float(),
+    ">=": lambda y, net: (y >= 1).float(),
+    "<": lambda y, net: (y < 1).float(),
+    "<=": lambda y, net: (y <= 1).float(),
+    "where": lambda y, net: torch.where(y > 1, 2.0, -1.0),
+    "where <": lambda y, net: torch.where(y < 1, 2.0, -1.0),
+    "where, swapped": lambda y, net: torch.where(y >= 1, -1.0, 1.0),
+    "heaviside 1": lambda y, net: torch.heaviside(y, torch.ones(())),
+    "heaviside 0": lambda y, net: torch.heaviside(y, torch.zeros(())),
+    "scaled": lambda y, net: 3 - 2 * _bit(y),
+    "relu": lambda y, net: torch.relu(torch.where(y > 1, 2.0, -1.0)),
+    "relu, swapped": lambda y, net: torch.relu(torch.where(y > 1, -1.0, 2.0)),
+    "step before a norm": lambda y, net: _bit(y * net.c - net.c) + _bit(y * net.c * net.c),
+}
+JOINS: dict[str, Form] = {
+    "sum": lambda y, net: _bit(y) + _bit(-y),
+    "sum of three": lambda y, net: _bit(y) + _bit(y - 1) + _bit(y + 2),
+    "sum of seven": lambda y, net: sum((_bit(y - i) for i in range(-3, 3)), start=_bit(-y)),
+    "sum of -1 and 1": lambda y, net: torch.where(y > 1, 1.0, -1.0) + torch.where(y > 2, 1.0, -1.0),
+    "sum of other levels": lambda y, net: _bit(y) + torch.where(y > 2, 1.0, 0.5),
+    "and": lambda y, net: _bit(y) * _bit(2 - y),
+    "and not": lambda y, net: _bit(y) * (1 - _bit(y - 1)),
+    "not and": lambda y, net: (1 - _bit(y - 1)) * _bit(y),
+    "neither": lambda y, net: (1 - _bit(y - 1)) * (1 - _bit(-y)),
+    "product of other levels": lambda y, net: _bit(y) * (3 - _bit(y - 1)),
+    "pool": lambda y, net: max_pool2d(_bit(y), 2, 1),
+    "pool, padded": lambda y, net: max_pool2d(_bit(y), 3, 2, 1),
+    "pool, dilated": lambda y, net: max_pool2d(_bit(y), 2, 1, 0, 2),
+    "pool, rounded up": lambda y, net: max_pool2d(_bit(y), 2, 2, ceil_mode=True),
+    "pool of the smaller": lambda y, net: max_pool2d((y < 1).float(), 2, 1),
+    "pool of -1 and 1": lambda y, net: max_pool2d(torch.where(y > 1, 1.0, -1.0), 3, 1, 1),
+    "pool of a sum": lambda y, net: max_pool2d(_bit(y) + _bit(y - 2), 2, 1),
+}
+FORMS = {
+    **{f"affine: {k}": (lambda y, net, f=f: _bit(f(y, net))) for k, f in AFFINE.items()},
+    **{f"step: {k}": f for k, f in STEPS.items()},
+    **{f"join: {k}": f for k, f in JOINS.items()},
+}
+
+
+class Forms(nn.Module):
+    """Each form between two layers; the second pads, in groups or not, with weights that are not binary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sign = torch.sign(torch.randn(3, 6, 6, 3, 3))
+        self.first, self.second = nn.Parameter(sign[0]), nn.Parameter(sign[1])
+        self.register_buffer("c", torch.tensor([2.0, -1.0, 1.0, -4.0, 0.5, 4.0]).view(6, 1, 1))
+        self.grouped = nn.Parameter(torch.randint(-8, 9, (4, 3, 3, 3)) / 4)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        y = conv2d((x >= 0).float(), self.first, None, 1, 1)
+        found = {"y": y}
+        for i, (name, form) in enumerate(FORMS.items()):
+            bits = form(y, self)
+            if i % 2:
+                found[name] = conv2d(bits, self.grouped, None, 1, 1, 1, 2)
+            else:
+                found[name] = conv2d(bits, self.second, None, 1, 1)
+        return found
+
+
+class Lines(nn.Module):
+    """Whole images and lines into linear layers, with other sizes each way; layers over lines; means of other levels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randint(-8, 9, (5, 6 * 5 * 4)) / 4)
+        self.line = nn.Parameter(torch.randint(-8, 9, (4, 5, 3)) / 4)
+        self.rest = nn.Parameter(torch.randint(-8, 9, (3, 4 * 11)) / 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        bits = torch.where(x > 0, 2.0, -1.0)
+        image = linear(bits.flatten(1), self.weight)
+        line = conv1d((x.reshape(-1, 5, 24) >= 0).float(), self.line, None, 2, 1, 2)
+        small = (line > 0.5).float()
+        whole = linear(small.flatten(1), self.rest)
+        return (
+            image,
+            line,
+            whole,
+            torch.where(image > 0, 2.0, -1.0).mean(1),
+            torch.where(x > 0.5, -3.0, 2.0).mean((2, 3)),
+        )
+
+
+@pytest.fixture(scope="module")
+def forms() -> tuple[PackedModel, Verification]:
+    torch.manual_seed(0)
+    net, x = Forms().eval(), torch.randn(6, 6, 5, 4)
+    packed = pack(net, x[:2])
+    return packed, verify(packed, net, x)
+
+
+def test_every_form_gives_the_same_bits(forms: tuple[PackedModel, Verification]) -> None:
+    _, found = forms
+    assert found.ok, found
+    assert found.count == 0, found
+    assert found.difference < 1e-5, found
+    assert found.free_difference == found.difference
+
+
+def test_forms_are_packed(forms: tuple[PackedModel, Verification]) -> None:
+    """Layers over what is bits, or a sum of them; floats where it is neither."""
+    packed, found = forms
+    floats = [
+        row for row in packed.report.rows if row.operator.startswith("aten.conv2d") and row.how.startswith("float")
+    ]
+    # other levels that are added or multiplied, and pools of integers, of the smaller level or rounded up
+    assert len(floats) == 6, packed.report
+    assert len(found.layers) > 50
+
+
+def test_lines_and_whole_images() -> None:
+    torch.manual_seed(0)
+    net, x = Lines().eval(), torch.randn(6, 6, 5, 4)
+    packed = pack(net, x[:2])
+    found = verify(packed, net, x)
+    assert found.ok, found
+    assert found.count == 0, found
+    assert packed.report.layers == 3
+    with torch.no_grad():
+        for a, b in zip(packed(x), net(x), strict=True):
+            torch.testing.assert_close(a, b)

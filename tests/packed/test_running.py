@@ -1,0 +1,257 @@
+"""Runs of packed models: memory that is used again, threads, views, matrix products, copies."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+from packed_nets import IMAGES, settled
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import htaf
+from htaf.kernels import native
+from htaf.kernels.layers import Epilogue, Geometry
+from htaf.models.wide_resnet import WideResNet
+from htaf.packed import PackedError, PackedModel, execution, pack, verify
+from htaf.packed.operators import Pending
+
+compiled = pytest.mark.skipif(not native.available(), reason="needs the compiled extension")
+
+
+class Held(nn.Module):
+    """Sums of layers, all of one size, that outputs and views hold while later layers write theirs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3, padding=1)
+        self.convs = nn.ModuleList(nn.Conv2d(6, 6, 3, padding=1) for _ in range(6))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        bits = (self.stem(x) >= 0).float()
+        held = []
+        for i, conv in enumerate(self.convs):
+            y = conv(bits)
+            bits = (y >= 0.1).float()
+            # itself, a view of one reader, a part, parts, freed, freed
+            if i == 0:
+                held.append(y)
+            elif i == 1:
+                held.append(y.transpose(2, 3))
+            elif i == 2:
+                held.append(y[:, :2])
+            elif i == 3:
+                held += torch.split(y, 3, 1)
+            else:
+                held.append(y.mean((2, 3)) + torch.max_pool2d(y, 8).flatten(1))
+        return tuple(held)
+
+
+def _fresh(packed: PackedModel) -> PackedModel:
+    return PackedModel(packed.program, packed.report)
+
+
+def _equal(a, b) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(pytree.tree_leaves(a), pytree.tree_leaves(b), strict=True))
+
+
+def _held() -> tuple[PackedModel, tuple[int, ...]]:
+    torch.manual_seed(0)
+    return pack(Held().eval(), torch.randn(2, *IMAGES)), IMAGES
+
+
+def _wide() -> tuple[PackedModel, tuple[int, ...]]:
+    torch.manual_seed(0)
+    return pack(settled(WideResNet(10, 1, 4), torch.randn(8, *IMAGES)), torch.randn(2, *IMAGES)), IMAGES
+
+
+def _rows() -> tuple[PackedModel, tuple[int, ...]]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(9, 40), htaf.Heaviside(), nn.Linear(40, 40), htaf.Heaviside(), nn.Linear(40, 3))
+    return pack(net, torch.randn(2, 9)), (9,)
+
+
+NETS = {"held": _held, "wide": _wide, "rows": _rows}
+
+
+@pytest.fixture(scope="module", params=NETS)
+def made(request: pytest.FixtureRequest) -> tuple[PackedModel, tuple[int, ...]]:
+    return NETS[request.param]()
+
+
+def test_runs_in_turn_are_those_of_a_fresh_model(made: tuple[PackedModel, tuple[int, ...]]) -> None:
+    packed, size = made
+    inputs = [torch.randn(batch, *size) for batch in (3, 3, 5, 3, 1, 5)]
+    wanted = [_fresh(packed)(x) for x in inputs]
+    kept, copies = [], []
+    for x, right in [*zip(inputs, wanted, strict=True)] * 2:
+        kept.append(packed(x))
+        copies.append(pytree.tree_map(torch.clone, kept[-1]))
+        assert _equal(kept[-1], right)
+    assert all(_equal(a, b) for a, b in zip(kept, copies, strict=True)), "a later call wrote over an output"
+
+
+def test_an_output_may_be_written_to(made: tuple[PackedModel, tuple[int, ...]]) -> None:
+    packed, size = made
+    x = torch.randn(3, *size)
+    right = pytree.tree_map(torch.clone, packed(x))
+    for leaf in pytree.tree_leaves(packed(x)):
+        leaf.fill_(torch.nan)
+    assert _equal(packed(x), right)
+
+
+def test_watching_gives_the_same(made: tuple[PackedModel, tuple[int, ...]]) -> None:
+    packed, size = made
+    x = torch.randn(3, *size)
+    steps = []
+    assert _equal(packed.watch((x,), lambda step, values: steps.append(step)), packed(x))
+    assert tuple(steps) == packed.program.steps
+
+
+def test_threads_may_share_a_model(made: tuple[PackedModel, tuple[int, ...]]) -> None:
+    packed, size = made
+    inputs = [torch.randn(batch, *size) for batch in (2, 2, 3, 4)]
+    wanted = [_fresh(packed)(x) for x in inputs]
+    wrong: list[object] = []
+
+    def work(x: Tensor, right: object) -> None:
+        try:
+            for _ in range(40):
+                if not _equal(packed(x), right):
+                    wrong.append("other values")
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(inputs, wanted, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@compiled
+def test_memory_is_used_again_and_does_not_grow() -> None:
+    packed, size = _wide()
+    x = torch.randn(3, *size)
+
+    def spare() -> list[int]:
+        return sorted(y.data_ptr() for ys in packed._execution.spare.values() for y in ys)
+
+    packed(x)
+    first = spare()
+    for _ in range(5):
+        packed(x)
+    assert first
+    assert spare() == first
+    packed(x[:2])
+    assert all(shape[0] == 2 for shape in packed._execution.spare)
+
+
+def test_the_formulas_keep_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "available", lambda: False)
+    packed, size = _held()
+    packed(torch.randn(3, *size))
+    assert not packed._execution.spare
+
+
+@compiled
+def test_memory_that_another_thread_took_is_not_missed() -> None:
+    from htaf.kernels.binary_convolution import cpu
+
+    class Taken(list):
+        def __bool__(self) -> bool:
+            return True
+
+    g = Geometry(64, 2)
+    signs = torch.randint(0, 256, (2, 1, 1, 8), dtype=torch.uint8)
+    layer = cpu.bind(cpu.prepare(signs, g, bipolar=False), g, Epilogue())
+    bits = torch.randint(0, 256, (1, 2, 2, 8), dtype=torch.uint8)
+    y, right = layer(bits, None, {(1, 2, 2, 2): Taken()})[0], layer(bits)[0]
+    assert y is not None
+    assert right is not None
+    assert torch.equal(y, right)
+
+
+COPIES: dict[str, Callable[[PackedModel], PackedModel]] = {
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
+}
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copies_run_on_their_own(how: str) -> None:
+    packed, size = _held()
+    packed.extra["note"] = 1
+    x = torch.randn(3, *size)
+    right = packed(x)
+    other = COPIES[how](packed)
+    for _ in range(3):
+        assert _equal(other(x), right)
+    assert other.extra == {"note": 1}
+    assert other._execution.spare is not packed._execution.spare
+    assert sum(map(len, other._execution.spare.values())) == sum(map(len, packed._execution.spare.values()))
+
+
+POINTS = {
+    "plain": ({"bias": False}, True),
+    "bias": ({}, True),
+    "stride": ({"stride": 2}, False),
+    "padding": ({"padding": 1}, False),
+    "padding one way": ({"padding": (0, 1)}, False),
+    "groups": ({"groups": 3}, False),
+    "same": ({"padding": "same"}, False),
+}
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_convolutions_of_single_pixels(name: str) -> None:
+    """Over floats they are matrix products where they may be, and give the same either way."""
+    options, product = POINTS[name]
+    torch.manual_seed(0)
+    stem = nn.Conv2d(3, 6, 1, **options)
+    net = nn.Sequential(stem, htaf.Heaviside(), nn.Conv2d(6, 4, 3))
+    x = torch.randn(5, *IMAGES)
+    packed = pack(net, x[:2])
+    assert verify(packed, net, x).ok
+    step = next(s for s in packed.program.steps if "conv2d" in getattr(s, "operator", ""))
+    args = [execution.operators.decode(a, packed.program.tensors) for a in step.args]
+    run = execution._pointwise(step, args)
+    assert (run is not None) == product
+    if run is not None:
+        values = [x, None]
+        run(values, 5)
+        y = values[1]
+        assert y is not None
+        torch.testing.assert_close(y, nn.functional.conv2d(x, stem.weight, stem.bias))
+        assert y.is_contiguous(memory_format=torch.channels_last)
+    assert isinstance(args[0], Pending)
+
+
+def test_inputs_share_their_batch() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            return self.layer((a >= 0).float()) + b
+
+    net, a, b = Two().eval(), torch.randn(3, 4), torch.randn(3, 3)
+    packed = pack(net, (a, b))
+    with torch.no_grad():
+        torch.testing.assert_close(packed(a, b), net(a, b))
+    for bad in ((a, b[:1]), (a[:1], b), (a,), (a, b, b)):
+        with pytest.raises(PackedError, match="expected"):
+            packed(*bad)
+
+
+def test_packing_is_public() -> None:
+    assert htaf.pack is pack
+    assert htaf.PackedModel is PackedModel
+    assert {"pack", "PackedModel"} <= set(htaf.__all__)
