@@ -15,7 +15,7 @@ import pytest
 import torch
 from filelock import FileLock
 
-from htaf import cli, runs
+from htaf import _files, cli, runs
 from htaf.training.plan import PlanError, read_plan
 
 QUICK = ("--epochs", "2", "--hidden", "8")
@@ -280,14 +280,14 @@ def test_not_a_run(htaf, table: Path, tmp_path: Path) -> None:
     assert "expected a run folder" in one_line(err)
     code, _, err = htaf("predict", table, table)
     assert code == 1
-    assert "expected a run folder" in one_line(err)
+    assert "expected a packed model" in one_line(err)
 
 
 def test_full_disk(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(source: object, target: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
 
-    monkeypatch.setattr(runs.os, "replace", full)
+    monkeypatch.setattr(_files.os, "replace", full)
     code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
     assert code == 1
     assert "No space left on device" in one_line(err)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from htaf.packed import Verification
     from htaf.predictions import Agreement
     from htaf.runs import Run
     from htaf.training.evaluate import Joined
@@ -34,6 +36,9 @@ Source = Annotated[
     ),
 ]
 Differing = Annotated[int, arg(help="Rows of that part that may be predicted otherwise.", metavar="ROWS")]
+
+
+NUMBERS = 256 * 3 * 32 * 32  # of the inputs that are compared layer by layer
 
 
 class CheckError(HtafError):
@@ -60,20 +65,24 @@ def pack(
 
     if budget <= 0:
         raise UsageError(f"--budget must be > 0, got {budget}")
-    opened, rows, model = _opened(run, out, data, data_dir, part, differing)
-    example = _example(opened, rows)
-    made = packed.pack(model, example, tables=tables, budget=budget)
+    opened, rows, training, model = _opened(run, out, data, data_dir, part, differing)
+    made = packed.pack(model, _some(training, 64), tables=tables, budget=budget)
+    hint = f"--tables {tables}" if tables != "float32" else ""
     found = _compared(model, made, rows)
-    _expect_equal(found, differing, part, f"--tables {tables}" if tables != "float32" else "")
+    _expect_equal(found, differing, part, hint)
+    layers = packed.verify(made, model, compared := _some(rows, 256))
+    _expect_explained(layers, part, hint)
     extra = _extra(opened, found, part)
     out.parent.mkdir(parents=True, exist_ok=True)
     packed.save(made, out, extra=extra)
     sizes = _sizes(opened, out)
     if json:
         report = made.report.to_json()
-        return print_json({"file": str(out), **sizes, **_as_json(found, part), "report": report})
+        told = {"file": str(out), **sizes, **_as_json(found, part), "layers": _layers_json(layers, len(compared))}
+        return print_json({**told, "report": report})
     print(made.report)
     _say(found, part)
+    print(*str(layers).splitlines()[2:], sep="\n")  # bits that differ, given the same bits before
     return print(f"{out}: {_compared_sizes(sizes)}")
 
 
@@ -94,8 +103,8 @@ def export(
 
     import htaf.export as writers
 
-    opened, rows, model = _opened(run, out, data, data_dir, part, differing)
-    example = _example(opened, rows)[:2]
+    opened, rows, training, model = _opened(run, out, data, data_dir, part, differing)
+    example = _some(training, 2)
     found = None
     out.parent.mkdir(parents=True, exist_ok=True)
     written = out.with_name(f".{out.name}.unchecked")
@@ -155,8 +164,8 @@ def own_data(run: Run, data_dir: str | None, instead: str = "give --data") -> An
 
 def _opened(
     path: Path, out: Path, data: str | None, data_dir: str | None, part: str, differing: int
-) -> tuple[Run, Joined, nn.Module]:
-    """The run, the rows of the part that is compared, and the hardened network."""
+) -> tuple[Run, Joined, Joined, nn.Module]:
+    """The run, the rows of the part that is compared, those that it was trained on, and the hardened network."""
     from htaf.runs import RunError, open_run
     from htaf.training.evaluate import part_of
 
@@ -169,15 +178,17 @@ def _opened(
         raise RunError(f"expected a run with steps, {path} is a plain network (method relu)")
     if data is not None:
         run.record["source"] = {**(run.record.get("source") or {}), "name": data}
-    rows = part_of(run, own_data(run, data_dir), part)
+    found = own_data(run, data_dir)
+    rows = part_of(run, found, part)
     if not len(rows):
         raise RunError(f"{path} has no rows in its {part} part: choose another --part")
-    return run, rows, run.model()
+    return run, rows, part_of(run, found, "train"), run.model()
 
 
-def _example(run: Run, rows: Joined) -> Tensor:
-    """Some inputs of the part that is compared."""
-    inputs = next(iter(rows))[0][:64]
+def _some(rows: Joined, most: int) -> Tensor:
+    """Some inputs, two at least and fewer of large ones: all that lies between the layers is held at once."""
+    inputs = next(iter(rows))[0]
+    inputs = inputs[: max(2, min(most, NUMBERS // inputs[0].numel()))]
     return inputs if len(inputs) > 1 else inputs.expand(2, *inputs.shape[1:]).contiguous()
 
 
@@ -204,6 +215,25 @@ def _expect_equal(found: Agreement, differing: int, part: str, hint: str) -> Non
             f"expected {allowed} as the run's exact network, got {wrong} others of {found.rows} {part} rows "
             f"(outputs differ by {found.difference:.1e} of the largest): nothing is written{tail}"
         )
+
+
+def _expect_explained(layers: Verification, part: str, hint: str) -> None:
+    if not layers.ok:
+        tail = f"; leave out {hint}" if hint else ""
+        raise CheckError(
+            f"expected every layer to make the bits of the run's exact network on {part} rows, but where rounding "
+            f"explains another, got:\n{layers}\nnothing is written{tail}"
+        )
+
+
+def _layers_json(layers: Verification, rows: int) -> dict[str, Any]:
+    """Bits that differ, given the same bits before: how many, and the first of them with where they lie."""
+    bits = sum(layer.bits for layer in layers.layers)
+    listed = [
+        {"layer": f.layer, "row": f.image, "channel": f.channel, "distance": d if isfinite(d := f.distance) else None}
+        for f in layers.flips
+    ]
+    return {"rows": rows, "bits": bits, "flips": layers.count, "listed": listed}
 
 
 def _extra(run: Run, found: Agreement, part: str) -> dict[str, Any]:

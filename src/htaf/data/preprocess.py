@@ -7,10 +7,6 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from jaxtyping import Float32, Float64, Int64, Shaped
-from sklearn.compose import ColumnTransformer
-from sklearn.impute import SimpleImputer
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
 
 from htaf.data.columns import (
     Column,
@@ -32,9 +28,9 @@ FORMAT, VERSION = "htaf-tabular", 1
 class Preprocessor:
     """Min-max for numbers, one-hot for categories, learned once and kept as plain JSON.
 
-    The scikit-learn ColumnTransformer inside is always built from the learned `columns`, in training and
-    after loading alike, so a round trip through JSON changes no bit. Numbers are not clipped: a value
-    outside the training range falls outside [0, 1].
+    Inputs are made from the learned `columns`, in training and after loading alike, so a round trip through JSON
+    changes no bit; they are those of scikit-learn's SimpleImputer, MinMaxScaler and OneHotEncoder, which reading a
+    run need not import. Numbers are not clipped: a value outside the training range falls outside [0, 1].
 
     Args:
         columns: one entry a raw column, in order.
@@ -66,24 +62,6 @@ class Preprocessor:
         )
         if not self.feature_names:
             raise DataError("expected at least one column that varies in the training part, got none")
-        # Three rows (low, fill, high) from which the imputer and the scaler learn exactly these values
-        corners: dict[str, Any] = {f"number {c.name}": [c.low, c.fill, c.high] for c in scaled}
-        corners |= {f"code {code!r} {c.name}": [0.0, 1.0, 0.0] for c, code in coded}
-        corners |= {f"category {c.name}": [c.categories[0]] * 3 for c in texts}
-        numbers = make_pipeline(SimpleImputer(strategy="median"), MinMaxScaler())
-        categories = OneHotEncoder(
-            categories=[np.array(c.categories, dtype=object) for c in texts],  # pyright: ignore[reportArgumentType]
-            handle_unknown="ignore",
-            sparse_output=False,
-        )
-        names = list(corners)
-        blocks = [
-            ("numbers", numbers, names[: len(scaled)]),
-            ("codes", "passthrough", names[len(scaled) : len(scaled) + len(coded)]),
-            ("categories", categories, names[len(scaled) + len(coded) :]),
-        ]
-        self._steps = ColumnTransformer([block for block in blocks if block[2]], sparse_threshold=0)
-        self._steps.fit(_as_frame(corners))
 
     @classmethod
     def fit(
@@ -164,13 +142,18 @@ class Preprocessor:
             notes.append(f"ignored, not used in training: {listed(extra)}")
         if not len(features):
             return np.zeros((0, len(self.feature_names)), dtype=np.float32), notes
-        prepared: dict[str, np.ndarray] = {}
-        for column in wanted:
-            raw = features.iloc[:, present.index(column.name)]
-            prepare = self._number if column.kind == "number" else self._category
-            prepared |= prepare(column, raw, notes)
+        numbers, codes, categories = [], [], []
         with np.errstate(over="ignore"):  # an overflow is reported below, by column and row
-            inputs = np.asarray(self._steps.transform(_as_frame(prepared))).astype(np.float32)
+            for column in wanted:
+                raw = features.iloc[:, present.index(column.name)]
+                if column.kind == "number":
+                    scaled, found = self._number(column, raw, notes)
+                    numbers += scaled
+                    codes += found
+                else:
+                    categories.append(self._category(column, raw, notes))
+            blocks = [np.stack(part, axis=1) for part in (numbers, codes) if part]
+            inputs = np.concatenate([*blocks, *categories], axis=1).astype(np.float32)
         if not np.isfinite(inputs).all():
             row, place = np.argwhere(~np.isfinite(inputs))[0]
             raise DataError(
@@ -179,33 +162,40 @@ class Preprocessor:
             )
         return inputs, notes
 
-    def _number(self, column: Column, raw: pd.Series, notes: list[str]) -> dict[str, np.ndarray]:
+    def _number(self, column: Column, raw: pd.Series, notes: list[str]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The scaled column, if it varied in training, and a column for each code."""
         values, wrong = to_number(raw)
         for bad, wanted in ((wrong, "a number"), (np.isinf(values), "a finite number")):
             if bad.any():
                 row = int(np.argmax(bad))
                 raise DataError(f"column {column.name!r}, row {row + 1}: expected {wanted}, got {str(raw.iloc[row])!r}")
-        prepared = {f"code {c!r} {column.name}": (values == c).astype(np.float64) for c in column.codes}
+        codes = [(values == c).astype(np.float64) for c in column.codes]
+        if not column.high > column.low:
+            return [], codes
+        absent = np.isnan(values) | np.isin(values, self.special_codes)
         unseen = np.isin(values, [code for code in self.special_codes if code not in column.codes])
         missing = int((np.isnan(values) | unseen).sum())
-        if missing and column.high > column.low:
+        if missing:
             notes.append(
                 f"column {column.name!r}: {counted(missing, 'missing value')} set to the training median "
                 f"{column.fill:g}"
             )
-        values = np.where(np.isin(values, self.special_codes), np.nan, values)
-        return prepared | ({f"number {column.name}": values} if column.high > column.low else {})
+        scale = 1 / (column.high - column.low)
+        return [np.where(absent, column.fill, values) * scale + (0 - column.low * scale)], codes
 
-    def _category(self, column: Column, raw: pd.Series, notes: list[str]) -> dict[str, np.ndarray]:
-        values, known = category_values(raw), set(column.categories)
-        unseen = [value for value in values if value not in known]
+    def _category(self, column: Column, raw: pd.Series, notes: list[str]) -> np.ndarray:
+        values, places = category_values(raw), {name: place for place, name in enumerate(column.categories)}
+        unseen = [value for value in values if value not in places]
         if unseen:
             kinds = [value or "missing" for value in dict.fromkeys(unseen)]
             notes.append(
                 f"column {column.name!r}: {counted(len(unseen), 'row')} with categories not seen in "
                 f"training ({listed(kinds, 3)}), all inputs 0"
             )
-        return {f"category {column.name}": values}
+        one_hot = np.zeros((len(values), len(places)))
+        found = np.array([places.get(value, -1) for value in values], dtype=np.int64)
+        one_hot[found >= 0, found[found >= 0]] = 1
+        return one_hot
 
     def encode_target(
         self, values: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"]
@@ -287,10 +277,3 @@ class Preprocessor:
             floats(top["special_codes"], "special_codes"),
             texts(top["notes"], "notes"),
         )
-
-
-def _as_frame(columns: dict[str, Any]) -> pd.DataFrame:
-    """Text stays object: the encoder compares Python strings, whatever string dtype pandas prefers."""
-    return pd.DataFrame(
-        {k: pd.Series(v, dtype=object if k.startswith("category") else None) for k, v in columns.items()}
-    )
