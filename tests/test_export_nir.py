@@ -120,7 +120,7 @@ NEURONS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(("neuron", "dt"), zip(NEURONS, (2.0**-13, 1.0, 2.0**-13, 1.0), strict=True))
+@pytest.mark.parametrize(("neuron", "dt"), [*zip(NEURONS, (2.0**-13, 1.0, 2.0**-13, 1.0), strict=True)])
 def test_sew_resnets_exactly(neuron: str, dt: float, tmp_path: Path) -> None:
     torch.manual_seed(0)
     x = images().mul(4).round() / 4
