@@ -104,7 +104,7 @@ class Forms(nn.Module):
 
 
 class Lines(nn.Module):
-    """Whole images and lines into linear layers, with other sizes each way; layers over lines; means of other levels."""
+    """Whole images and lines into linear layers, with other sizes each way; layers over lines; means of levels."""
 
     def __init__(self) -> None:
         super().__init__()
