@@ -4,7 +4,8 @@
                                            [--json FILE] [--no-test]
 
 Layers of 3 x 3 with padding 1 (CxS: C channels and outputs, images of S x S), weights N(0, 1 / K), half of the bits
-set. A sample is one whole layer, bits to bits: indices, tables, sums, batch norm and step; `floats` is bits to float32.
+set. A sample is one whole layer, bits to bits: indices, tables, sums, batch norm and step; `floats` is bits to float32,
+`bits alone` the layer bound, whose float32 bits come from int16 sums and repairs.
 PyTorch's is the convolution alone, contiguous and channels_last; the base is the one with the lower median. A ratio is
 the median over the rounds of time of the base / time. The permutation peak is what lookups and additions on registers
 alone reach. Errors are those of the outputs over their standard deviation.
@@ -53,6 +54,8 @@ class Layer:
         for name, layout in zip(BASES, (torch.contiguous_format, torch.channels_last), strict=True):
             x, w = (v.contiguous(memory_format=layout) for v in (self.images, self.weight))
             ways[name] = lambda x=x, w=w: torch.conv2d(x, w, None, 1, 1)
+        layer = cpu.bind(self.weights["float32"], self.geometry, self.step)
+        ways["float32, bits alone"] = lambda: layer(self.bits)
         for kind, weights in self.weights.items():
             ways[kind] = lambda w=weights: cpu.forward(self.bits, w, self.geometry, self.step)
             ways[f"{kind}, floats"] = lambda w=weights: cpu.forward(self.bits, w, self.geometry, Epilogue())

@@ -3,84 +3,21 @@
 // instruction set.
 #include "tables.hpp"
 
-#include <cstdlib>
-#include <new>
-#include <tuple>
-
-#include "epilogue.hpp"
 #include "parallel.hpp"
 #include "table_integers.hpp"
+#include "table_layer.hpp"
+#if defined(__AVX512VBMI__)
+#include "table_repair.hpp"
+#endif
 
 namespace htaf::HTAF_NAMESPACE {
 namespace {
 
 constexpr size_t index_bytes = 384 * 1024;  // of one block of pixels: in the second-level cache beside its sums
-constexpr size_t most_pixels = 1024;        // of a block: their sums of 64 outputs are as many bytes as that
-constexpr size_t kept_bytes = size_t{16} << 20;  // what an arena may keep
 constexpr size_t few_pixels = 4;            // up to so many a table is not worth building
-
-constexpr size_t up(size_t n, size_t to) { return (n + to - 1) / to * to; }
-
-// Memory that starts at a cache line and that its thread keeps for the next layer, or it would be cleared by the system
-// each time. malloc rather than std::vector, whose code could be shared between instruction sets.
-class Arena {
-   public:
-    Arena() = default;
-    Arena(const Arena&) = delete;
-    ~Arena() { std::free(base_); }
-    char* at_least(size_t bytes) {
-        if (bytes > size_) {
-            std::free(base_);
-            size_ = 0;
-            base_ = std::malloc(bytes + 64);
-            if (!base_) throw std::bad_alloc();
-            size_ = bytes;
-        }
-        return reinterpret_cast<char*>(up(reinterpret_cast<std::uintptr_t>(base_), 64));
-    }
-    void forget_much() {
-        if (size_ <= kept_bytes) return;
-        std::free(base_);
-        base_ = nullptr, size_ = 0;
-    }
-
-   private:
-    void* base_ = nullptr;
-    size_t size_ = 0;
-};
-
-// Arrays one after the other in an arena, each at a cache line.
-template <class... V, class... N>
-std::tuple<V*...> arrays(Arena& arena, N... n) {
-    char* next = arena.at_least((up(n * sizeof(V), 64) + ...));
-    auto take = [&]<class W>(W*, size_t count) {
-        auto first = reinterpret_cast<W*>(next);
-        next += up(count * sizeof(W), 64);
-        return first;
-    };
-    return std::tuple<V*...>{take(static_cast<V*>(nullptr), n)...};
-}
-
-// What follows from a convolution, for indices of one kind: `fields` of them a tap.
-template <class Kind>
-struct Layer : Convolution {
-    size_t words, in_group, out_group, taps, fields, columns, row;
-
-    explicit Layer(const Convolution& c)
-        : Convolution(c), words((c.channels + 63) / 64), in_group(c.channels / c.groups),
-          out_group(c.outputs / c.groups), taps(c.kernel[0] * c.kernel[1]), fields(Kind::fields(in_group)),
-          columns((c.width + 2 * c.padding[1] + c.stride[1] - 1) / c.stride[1]), row(columns * c.stride[1]) {}
-
-    size_t flat() const { return taps * fields; }
-};
-
-// Bits [from, from + n) of a pixel, n <= 64.
-inline std::uint64_t word_at(const std::uint64_t* pixel, size_t from, size_t n) {
-    size_t at = from / 64, shift = from % 64;
-    std::uint64_t v = pixel[at] >> shift;
-    if (shift + n > 64) v |= pixel[at + 1] << (64 - shift);
-    return n < 64 ? v & ((std::uint64_t{1} << n) - 1) : v;
-}
+#if defined(__AVX512VBMI__)
+constexpr size_t rough_pixels = 32;  // from so many on int16 and repairs are faster than float32
+#endif
 
 // The indices of one row of pixels, from channels [from, from + n): out[field * plane + x].
 template <class Kind>
@@ -197,13 +134,9 @@ void finish_bits(const Epilogue& e, const float* sums, size_t stride, size_t pix
     alignas(64) std::uint64_t rows[64] = {};
     for (size_t o = 0; o < outputs; ++o) {
         size_t c = first + o;
-        reg scale = one(e.scale ? e.scale[c] : 1), shift = one(e.shift ? e.shift[c] : 0);
-        for (size_t i = 0; i < 64; i += HTAF_LANES) {
-            reg y = read<reg>(sums + o * stride + i);
-            if (e.scale) y *= scale;
-            if (e.shift) y += shift;
+        scaled(e, sums + o * stride, c, [&](reg y, size_t i) __attribute__((always_inline)) {
             rows[o] |= within(y, one(e.lower[c]), one(e.upper[c])) << i;
-        }
+        });
     }
     turn(rows);
     for (size_t i = 0; i < n; ++i) e.bits[(pixel + i) * words + first / 64] = rows[i];
@@ -226,8 +159,9 @@ void finish_block(const Epilogue& e, const float* sums, size_t stride, size_t pi
 
 // ---- the whole layer
 
-template <class Kind>
-void layer(const Tables& t, const std::uint64_t* bits, const Convolution& c, const Epilogue& e, int threads) {
+// finish(sums, stride, pixel, n, first, outputs) of every block.
+template <class Kind, class Finish>
+void layer(const Tables& t, const std::uint64_t* bits, const Convolution& c, int threads, const Finish& finish) {
     Layer<Kind> l(c);
     size_t pixels = l.pixels(), rows = l.batch * l.height, blocks = (l.outputs + 63) / 64;
     if (!pixels || !l.outputs) return;
@@ -264,7 +198,7 @@ void layer(const Tables& t, const std::uint64_t* bits, const Convolution& c, con
                 else Kind::add(l, t, o, count, indices, stride, n, scratch, to);
                 o += count;
             }
-            finish_block(e, sums, stride, pixel, n, first, last - first, l.outputs);
+            finish(sums, stride, pixel, n, first, last - first);
         }
         arena.forget_much();
     });
@@ -272,15 +206,30 @@ void layer(const Tables& t, const std::uint64_t* bits, const Convolution& c, con
 }
 
 void forward(Tables t, const std::uint64_t* bits, const Convolution& c, const Epilogue& e, int threads) {
+#if defined(__AVX512VBMI__)
+    if (t.rough.values && e.bits && !e.y && !e.residual && c.pixels() >= rough_pixels) {
+        Tables rough = {TableKind::int16, t.rough.values, t.rough.unit, t.rough.bias, {}};
+        return layer<Integers<std::uint16_t>>(rough, bits, c, threads, Repair(t, bits, c, e));
+    }
+#endif
+    auto finish = [&](const float* sums, size_t stride, size_t pixel, size_t n, size_t first, size_t outputs) {
+        finish_block(e, sums, stride, pixel, n, first, outputs, c.outputs);
+    };
     switch (t.kind) {
-        case TableKind::float32: return layer<Floats>(t, bits, c, e, threads);
-        case TableKind::int16: return layer<Integers<std::uint16_t>>(t, bits, c, e, threads);
-        case TableKind::int8: return layer<Integers<std::uint8_t>>(t, bits, c, e, threads);
+        case TableKind::float32: return layer<Floats>(t, bits, c, threads, finish);
+        case TableKind::int16: return layer<Integers<std::uint16_t>>(t, bits, c, threads, finish);
+        case TableKind::int8: return layer<Integers<std::uint8_t>>(t, bits, c, threads, finish);
     }
 }
+
+#if defined(__AVX512VBMI__)
+constexpr bool rough = true;
+#else
+constexpr bool rough = false;
+#endif
 
 }  // namespace
 
 extern const TableKernels tables;
-const TableKernels tables = {forward, peak};
+const TableKernels tables = {forward, peak, rough};
 }  // namespace htaf::HTAF_NAMESPACE

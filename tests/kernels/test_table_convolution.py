@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jaxtyping
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -272,6 +272,128 @@ def test_extreme_weights(extreme: str, kind: Kind) -> None:
         assert ((y.double() - sums(case, weight)).abs() <= bound).all()
         if kind != "float32":
             assert torch.equal(y, found(reference.forward(bits, weights, case.geometry, Epilogue())))
+
+
+def near_an_end(case: Case, weight: Tensor, after: Epilogue) -> Tensor:
+    """Outputs so near to an end of their interval that the rounding of float32 sums may decide their bits."""
+    assert after.lower is not None
+    assert after.upper is not None
+    scale = torch.ones(case.geometry.outputs) if after.scale is None else after.scale
+    shift = torch.zeros(case.geometry.outputs) if after.shift is None else after.shift
+    y = sums(case, weight) * scale.double() + shift.double()
+    apart = torch.minimum((y - after.lower.double()).abs(), (y - after.upper.double()).abs())
+    size = weight.double().abs().sum((1, 2, 3)) * scale.double().abs() + shift.double().abs()
+    return apart <= (weight[0].numel() + 4) * 2**-24 * size
+
+
+def bits_alone(case: Case, weight: Tensor, after: Epilogue) -> tuple[Tensor, Tensor, Tensor]:
+    """Of a bound layer on 1 and 2 threads, and of the plain one."""
+    bits = maps.pack(case.images())
+    weights = cpu.prepare(weight, case.geometry, "float32")
+    layer = cpu.bind(weights, case.geometry, after)
+    torch.set_num_threads(1)
+    one, plain = layer(bits)[1], cpu.forward(bits, weights, case.geometry, after)[1]
+    torch.set_num_threads(2)
+    two = layer(bits)[1]
+    assert one is not None
+    assert two is not None
+    assert plain is not None
+    return one, two, plain
+
+
+@pytest.fixture
+def always_rough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small layers too."""
+    monkeypatch.setattr(cpu, "FEW_INPUTS", 1)
+    monkeypatch.setattr(cpu, "FEW_OUTPUTS", 1)
+
+
+@pytest.mark.usefixtures("always_rough")
+@pytest.mark.parametrize("name", SETS)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(case=cases(), fields=st.sampled_from(["b", "sb", "hb", "shb"]), few=st.booleans())
+def test_bits_alone_are_those_of_float32_sums(name: str, case: Case, fields: str, few: bool) -> None:
+    weight, after = case.weight(), epilogue(case, fields)
+    if few:  # ends that sums reach, in a case where sums near them are rare
+        middle = sums(case, weight)[0, 0, 0].float()
+        after = after._replace(scale=None, shift=None, lower=middle, upper=middle + torch.inf)
+    native.extension().use_instruction_set(name)
+    one, two, plain = bits_alone(case, weight, after)
+    assert torch.equal(one, two)
+    expected = maps.unpack(plain, case.geometry.outputs)
+    assert ((maps.unpack(one, case.geometry.outputs) == expected) | near_an_end(case, weight, after)).all()
+    beyond = maps.unpack(one, 8 * one.shape[-1])[..., case.geometry.outputs :]
+    assert not beyond.any()
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("grid", [0.5, 2.0, 64.0])  # nearly all chunks are summed by tables of float32; some; few
+@pytest.mark.parametrize("layer", ["3 x 3", "many blocks of pixels", "stride 2", "linear", "groups across words"])
+def test_ends_on_sums_that_are_reached(name: str, grid: float, layer: str) -> None:
+    """Sums are exact in float32, and many of them lie on an end or within the error of int16 from it."""
+    case = LAYERS[layer]
+    weight = case.weight().mul(grid).round() / grid
+    exact = sums(case, weight)
+    middle = exact.flatten(0, 2).median(0).values.float()
+    sign = torch.where(torch.arange(case.geometry.outputs) % 2 == 0, 1.0, -2.0)
+    for step in (-1, 0, 1):
+        lower = sign * (middle + step / grid) + 0.5
+        after = Epilogue(sign, torch.full_like(sign, 0.5), lower=lower, upper=lower + 3 / grid, keep=False)
+        native.extension().use_instruction_set(name)
+        y = exact * sign.double() + 0.5
+        assert torch.equal(y, y.float().double())
+        want = maps.pack((lower <= y) & (y <= lower + 3 / grid))
+        assert all(torch.equal(x, want) for x in bits_alone(case, weight, after))
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("lower", "upper"),
+    [(torch.inf, torch.inf), (-torch.inf, -torch.inf), (-torch.inf, torch.inf), (1.0, 0.999), (torch.nan, 1.0),
+     (0.0, torch.nan), (3.4e38, torch.inf), (-torch.inf, -3.4e38), (-0.1, 0.1), (0.5, 0.5)],
+)  # fmt: skip
+def test_intervals_of_every_kind(lower: float, upper: float) -> None:
+    case = LAYERS["3 x 3"]
+    outputs = torch.ones(case.geometry.outputs)
+    weight = case.weight().mul(4).round() / 4
+    weight[1] = 0
+    for scale in (1.0, -0.5, 0.0, 3e38, torch.inf, torch.nan):
+        after = Epilogue(scale * outputs, None, lower=lower * outputs, upper=upper * outputs, keep=False)
+        one, two, plain = bits_alone(case, weight, after)
+        assert torch.equal(one, plain)
+        assert torch.equal(two, plain)
+
+
+@compiled
+@pytest.mark.parametrize("extreme", ["zeros", "huge range", "denormal", "an output of zeros", "huge"])
+def test_bits_alone_of_extreme_weights(extreme: str) -> None:
+    case = Case(Geometry(70, 6, (3, 3), padding=(1, 1)), 2, 6, 6, 2)
+    weight = EXTREMES[extreme](case.weight())
+    middle = sums(case, weight).flatten(0, 2).median(0).values.float()
+    for lower in (middle, torch.zeros(6)):
+        after = Epilogue(lower=lower, upper=lower + torch.inf, keep=False)
+        one, two, plain = bits_alone(case, weight, after)
+        differ = maps.unpack(one, 6) != maps.unpack(plain, 6)
+        assert torch.equal(one, two)
+        assert not (differ & ~near_an_end(case, weight, after)).any()
+
+
+@compiled
+def test_rough_weights_are_made_where_bits_alone_are_wanted() -> None:
+    extension, case = native.extension(), LAYERS["3 x 3"]
+    weights, outputs = cpu.prepare(case.weight(), case.geometry, "float32"), torch.ones(96)
+    after = Epilogue(lower=-outputs, upper=outputs, keep=False)
+    made = cpu._rough(weights, case.geometry, after)
+    assert (made is not None) == extension.tables_take_rough()
+    assert cpu._rough(weights, case.geometry, after._replace(keep=True)) is None
+    assert cpu._rough(weights, case.geometry, Epilogue(keep=False)) is None
+    if made is not None:
+        inner_lower, inner_upper, outer_lower, outer_upper = made[3]
+        assert (outer_lower < after.lower).all()
+        assert (after.lower < inner_lower).all()
+        assert (inner_upper < after.upper).all()
+        assert (after.upper < outer_upper).all()
+        assert ((inner_lower - outer_lower) < 0.5).all()  # sums have a standard deviation of about 17
 
 
 @pytest.mark.parametrize("kind", KINDS)
