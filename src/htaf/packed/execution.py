@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from htaf.kernels import native
+from htaf.kernels.binary_convolution import cpu as binary
+from htaf.kernels.binary_convolution import reference as binary_formulas
 from htaf.kernels.layers import Epilogue, Spare, row_bytes
+from htaf.kernels.packed_maps import cpu as maps
+from htaf.kernels.packed_maps import reference as maps_formulas
+from htaf.kernels.table_convolution import cpu as tables
+from htaf.kernels.table_convolution import reference as tables_formulas
 from htaf.packed import operators
 from htaf.packed.program import Call, Layer, Pool, Program, Spikes, Step, Threshold, Unpack, made, read
 
@@ -21,14 +27,8 @@ Prepared = dict[str, Any]  # by name of the weight
 def kernels() -> tuple[Any, Any, Any]:
     """binary_convolution, table_convolution, packed_maps: the compiled ones where they are there, else the formulas."""
     if native.available():
-        from htaf.kernels.binary_convolution import cpu as binary
-        from htaf.kernels.packed_maps import cpu as maps
-        from htaf.kernels.table_convolution import cpu as tables
-    else:
-        from htaf.kernels.binary_convolution import reference as binary
-        from htaf.kernels.packed_maps import reference as maps
-        from htaf.kernels.table_convolution import reference as tables
-    return binary, tables, maps
+        return binary, tables, maps
+    return binary_formulas, tables_formulas, maps_formulas
 
 
 class Execution:
@@ -147,11 +147,12 @@ class Execution:
         low, high = step.low, step.high
         bipolar = (low, high) == (-1.0, 1.0)
         plain = bipolar or (low, high) == (0.0, 1.0)
+        levels = torch.tensor([low, high], dtype=torch.float32, device="cpu")
 
         def run(values: Values, batch: int) -> None:
             found = unpack(values[source], channels, bipolar=bipolar)
             if not plain:
-                found = torch.where(found > 0, high, low)
+                found = torch.where(found > 0, levels[1], levels[0])
             values[y] = found.movedim(-1, axis)
 
         return run
