@@ -287,14 +287,15 @@ void forward(const Convolution& c, const BinaryWeights& weights, const uint8_t* 
             tiles, inner,   in_group, words};
     if (!at_words) {
         parallel(tiles, threads, [&](size_t begin, size_t end) {
-            Buffer<float> sums(down * c.outputs);
+            Buffer<float> sums(product(down, c.outputs));
             for (size_t i = begin; i < end; ++i) finish_groups(job, Tile(job, i), sums);
         });
         return;
     }
     // All blocks of outputs of as many tiles as stay near, then of the next ones.
-    size_t all = c.groups * in_group, fresh = down * c.stride[0] * c.stride[1] * images.pixel;
-    size_t together = std::min(tiles, std::max<size_t>(8, near / fresh));
+    // What a tile adds to them, above 0 and without wrapping around where a stride is large.
+    size_t fresh = down * std::min(c.stride[0], near) * std::min(c.stride[1], near) * std::min(images.pixel, near);
+    size_t all = c.groups * in_group, together = std::min(tiles, std::max<size_t>(8, near / std::max<size_t>(fresh, 1)));
     parallel(tiles * all, threads, [&](size_t begin, size_t end) {
         size_t part = begin / (together * all) * together, here = std::min(together, tiles - part);
         size_t b = (begin - part * all) / here, i = (begin - part * all) % here;

@@ -25,11 +25,19 @@ constexpr size_t small_copy = 1 << 16;  // bytes that one thread copies faster t
 
 inline size_t blocks(size_t n, size_t size) { return (n + size - 1) / size; }
 
+// Of sizes; what does not fit cannot be allocated either.
+template <class... N>
+size_t product(N... n) {
+    size_t all = 1;
+    if ((__builtin_mul_overflow(all, static_cast<size_t>(n), &all) || ...)) throw std::bad_alloc();
+    return all;
+}
+
 // malloc rather than std::vector, whose code could be shared with a processor that lacks this file's instructions.
 template <class V>
 class Buffer {
    public:
-    explicit Buffer(size_t n) : first_(static_cast<V*>(std::malloc((n + !n) * sizeof(V)))) {
+    explicit Buffer(size_t n) : first_(static_cast<V*>(std::malloc(product(n + !n, sizeof(V))))) {
         if (!first_) throw std::bad_alloc();
     }
     Buffer(const Buffer&) = delete;
@@ -60,7 +68,7 @@ class Bordered {
         : c_(c), words_(blocks(c.channels / c.groups, 32)), dense_(c.groups == 1 || c.channels / c.groups % 32 == 0),
           copied_(c.padding[0] || c.padding[1] || !dense_), height_(c.height + 2 * c.padding[0]),
           width_(c.width + 2 * c.padding[1]), pixel_(copied_ ? c.groups * words_ * 4 : blocks(c.channels, 64) * 8),
-          copy_(copied_ ? c.batch * height_ * width_ * pixel_ : 0) {
+          copy_(copied_ ? product(c.batch, height_, width_, pixel_) : 0) {
         if (!copied_) return;
         size_t rows = c.batch * height_;
         parallel(rows, rows * width_ * pixel_ <= small_copy ? 1 : threads, [&](size_t begin, size_t end) {
@@ -135,7 +143,7 @@ class Bases {
     Bases(const Convolution& c, const BinaryWeights& w)
         : rows(c, 0, w.bipolar), columns(c, 1, w.bipolar),
           outputs_(c.groups * blocks(c.outputs / c.groups, block) * block),
-          values_((rows.count * columns.count + 1) * outputs_) {
+          values_(product(product(rows.count, columns.count) + 1, outputs_)) {
         int32_t channels = static_cast<int32_t>(c.channels / c.groups);
         int32_t* all = values_ + rows.count * columns.count * outputs_;
         add(all, w.ones, c.kernel[1], 0, c.kernel[0], 0, c.kernel[1]);

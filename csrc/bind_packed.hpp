@@ -4,6 +4,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/tuple.h>
 
+#include <algorithm>
+#include <stdexcept>
 #include <tuple>
 
 #include "packed.hpp"
@@ -26,6 +28,33 @@ inline Epilogue epilogue(const Finishing& f) {
             at<const float>(lower), at<const float>(upper), at<std::uint64_t>(bits)};
 }
 
+// Whether the product is at most what a processor addresses, so that kernels may compute with it.
+template <class... N>
+bool fits(N... n) {
+    std::size_t all = 1;
+    return !(__builtin_mul_overflow(all, std::size_t{n}, &all) || ...) && all <= std::size_t{1} << 46;
+}
+
+// Throws where a kernel's sizes would wrap around, or divide by 0.
+inline void check(const Convolution& c) {
+    constexpr std::size_t most = std::size_t{1} << 31;
+    auto size = [](std::size_t n) { return n >= 1 && n <= most; };
+    bool right = size(c.channels) && size(c.outputs) && size(c.groups) && c.height <= most && c.width <= most;
+    for (int i = 0; i < 2; ++i)
+        right = right && size(c.kernel[i]) && size(c.stride[i]) && size(c.dilation[i]) && c.padding[i] <= most;
+    if (!right || c.channels % c.groups || c.outputs % c.groups)
+        throw std::invalid_argument("expected sizes from 1 to 2^31 and channels and outputs in whole groups");
+    std::size_t height = c.height + 2 * c.padding[0], width = c.width + 2 * c.padding[1];
+    if (height < c.dilation[0] * (c.kernel[0] - 1) + 1 || width < c.dilation[1] * (c.kernel[1] - 1) + 1)
+        throw std::invalid_argument("expected padded images of at least the size of the kernel");
+    // channels and outputs in words, every group in its own; the tables' columns fill up a stride
+    std::size_t in = (c.channels / c.groups + 63) / 64 * 64, out = (c.outputs / c.groups + 63) / 64 * 64;
+    std::size_t images = std::max<std::size_t>(c.batch, 1);
+    if (!fits(images, height, width + c.stride[1], c.groups, in) || !fits(c.kernel[0], c.kernel[1], c.groups, in, out) ||
+        !fits(images, c.out_height(), c.out_width(), c.groups, out))
+        throw std::length_error("expected a convolution of at most 2^46 inputs, weights and outputs");
+}
+
 // (batch, height, width, channels, outputs), kernel, stride, padding, dilation, groups
 using Pair = std::tuple<std::size_t, std::size_t>;
 using Shape2d = std::tuple<std::tuple<std::size_t, std::size_t, std::size_t, std::size_t, std::size_t>, Pair, Pair, Pair,
@@ -37,7 +66,9 @@ inline Convolution convolution(const Shape2d& s) {
     auto [s0, s1] = stride;
     auto [p0, p1] = padding;
     auto [d0, d1] = dilation;
-    return {batch, height, width, channels, outputs, {k0, k1}, {s0, s1}, {p0, p1}, {d0, d1}, groups};
+    Convolution c = {batch, height, width, channels, outputs, {k0, k1}, {s0, s1}, {p0, p1}, {d0, d1}, groups};
+    check(c);
+    return c;
 }
 
 }  // namespace htaf

@@ -52,6 +52,9 @@ def check_floats(name: str, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return x.contiguous()
 
 
+CPU = torch.device("cpu")  # named wherever an address leaves Python: PyTorch's own default may be another
+
+
 class Finishing:
     """The tensors of an epilogue: those given, checked, and the results, y and bits, None where not wanted."""
 
@@ -64,8 +67,9 @@ class Finishing:
             for name, x in (("scale", e.scale), ("shift", e.shift), ("lower", e.lower), ("upper", e.upper))
         ]
         residual = None if e.residual is None else check_floats("residual", e.residual, shape)
-        self.y = torch.empty(shape) if e.keep else None
-        self.bits = None if e.lower is None else torch.empty(*shape[:-1], row_bytes(channels), dtype=torch.uint8)
+        self.y = torch.empty(shape, dtype=torch.float32, device=CPU) if e.keep else None
+        packed = (*shape[:-1], row_bytes(channels))
+        self.bits = None if e.lower is None else torch.empty(packed, dtype=torch.uint8, device=CPU)
         self.kept = (*given[:2], residual, self.y, *given[2:], self.bits)  # alive while the kernel runs
 
     def addresses(self) -> tuple[int, ...]:
@@ -125,17 +129,19 @@ def bound(run: Run, geometry: Geometry, epilogue: Epilogue) -> Bound:
             source = bits.data_ptr()
         added = 0
         if residual is not None:
-            if residual.dtype is not float32 or residual.shape != floats or not residual.is_contiguous():
+            if residual.dtype is not float32 or not (
+                residual.is_cpu and residual.shape == floats and residual.is_contiguous()
+            ):
                 residual = check_floats("residual", residual, floats)
             added = residual.data_ptr()
         y = None
         if keep:
             there = spare.get(floats) if spare else None
             try:
-                y = there.pop() if there else empty(floats, dtype=float32)
+                y = there.pop() if there else empty(floats, dtype=float32, device=CPU)
             except IndexError:  # another thread took the last one
-                y = empty(floats, dtype=float32)
-        found = empty(packed, dtype=uint8) if wanted else None
+                y = empty(floats, dtype=float32, device=CPU)
+        found = empty(packed, dtype=uint8, device=CPU) if wanted else None
         into, to = 0 if y is None else y.data_ptr(), 0 if found is None else found.data_ptr()
         run(source, shape, (scale, shift, added, into, lower, upper, to), threads())
         return y, found

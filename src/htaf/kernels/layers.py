@@ -16,6 +16,10 @@ def row_bytes(channels: int) -> int:
     return (channels + 63) // 64 * 8
 
 
+WIDEST = 1 << 16  # padding, stride, dilation: what is computed from them stays small in 64 bits
+LARGEST = 1 << 31  # channels, outputs, a kernel
+
+
 class Geometry(NamedTuple):
     """A convolution. A linear layer is one of 1 x 1 over one image of one row: bits [1, 1, rows, bytes]."""
 
@@ -29,7 +33,10 @@ class Geometry(NamedTuple):
 
     def check(self) -> None:
         """Raises ValueError where no convolution is described."""
-        numbers = (self.channels, self.outputs, self.groups, *self.kernel, *self.stride, *self.dilation)
+        steps = (*self.stride, *self.dilation)
+        numbers = (self.channels, self.outputs, self.groups, *self.kernel, *steps)
+        if max(*steps, *self.padding) > WIDEST or max(numbers) > LARGEST:
+            raise ValueError(f"expected padding, stride and dilation of at most {WIDEST}, got {self}")
         whole = min(numbers) >= 1 and not (self.channels % self.groups or self.outputs % self.groups)
         if not whole or min(self.padding) < 0:
             raise ValueError(f"expected sizes >= 1, padding >= 0, channels and outputs in whole groups, got {self}")

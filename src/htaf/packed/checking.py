@@ -13,6 +13,7 @@ from htaf.packed import operators
 from htaf.packed.program import Call, Layer, PackedError, Pool, Program, Step, Threshold, Unpack
 
 _LARGEST, _TIMES = 1 << 30, 1 << 10  # bytes of a value for a batch of two, and where it is more: times the inputs'
+_TOGETHER = 4  # times that: of all values that a file makes
 _ENTRIES = 1 << 33
 
 
@@ -27,20 +28,23 @@ def check(program: Program) -> None:
     for sizes in program.inputs:
         values.append(_empty([2 if size is None else size for size in sizes], torch.float32))
     most = max(_LARGEST, _TIMES * sum(_bytes(x) for x in values))
+    left = _TOGETHER * most
     for step in program.steps:
         try:
-            made = _sizes(step, values, program.tensors, meta)
+            made = _sizes(step, values, program.tensors, meta, most)
         except PackedError as error:
             raise PackedError(f"{step.name}: {error}") from None
         except Exception as error:  # whatever an operator raises for arguments that do not fit
             line = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise PackedError(f"{step.name}: {line:.200}") from None
         for value in made:
-            _check_size(step, value, most)
+            left -= _check_size(step, value, most)
+            if left < 0:
+                raise PackedError(f"expected values of at most {_TOGETHER * most:,} bytes together, got more")
             values.append(value)
 
 
-def _sizes(step: Step, values: list[Any], tensors: dict[str, Tensor], meta: dict[str, Tensor]) -> list[Any]:
+def _sizes(step: Step, values: list[Any], tensors: dict[str, Tensor], meta: dict[str, Tensor], most: int) -> list[Any]:
     if isinstance(step, Call):
         function = operators.ALLOWED.get(step.operator)
         if function is None:
@@ -53,13 +57,16 @@ def _sizes(step: Step, values: list[Any], tensors: dict[str, Tensor], meta: dict
     if not isinstance(x, Tensor):
         raise PackedError("expected a tensor, got a list of them")
     if isinstance(step, Layer):
-        return _layer(step, x, values, tensors)
+        return _layer(step, x, values, tensors, most)
     if isinstance(step, Pool):
         _expect_bits(x, 4, None)
         pool = Geometry(1, 1, step.kernel, step.stride, step.padding, step.dilation)
         if any(2 * p > k for p, k in zip(step.padding, step.kernel, strict=True)):
             raise PackedError(f"expected a padding of at most half a window, got {step.padding}")
-        return [_empty([x.shape[0], *_out_size(pool, x.shape[1], x.shape[2]), x.shape[3]], torch.uint8)]
+        pool.check()
+        if any(p > size for p, size in zip(step.padding, x.shape[1:3], strict=True)):
+            raise PackedError(f"expected a padding of at most the image {list(x.shape[1:3])}, got {step.padding}")
+        return [_empty([x.shape[0], *pool.out_size(x.shape[1], x.shape[2]), x.shape[3]], torch.uint8)]
     if isinstance(step, Unpack):
         _expect_bits(x, None, step.channels)
         if step.axis >= x.ndim:
@@ -84,8 +91,9 @@ def _given(written: Any, values: list[Any], meta: dict[str, Tensor]) -> Any:
     return argument.get(values, 2) if isinstance(argument, operators.Pending) else argument
 
 
-def _layer(step: Layer, x: Tensor, values: list[Any], tensors: dict[str, Tensor]) -> list[Any]:
+def _layer(step: Layer, x: Tensor, values: list[Any], tensors: dict[str, Tensor], most: int) -> list[Any]:
     g = step.geometry
+    g.check()
     _expect_bits(x, {"image": 4, "line": 3}.get(step.form), g.channels)
     per_group = g.channels // g.groups
     if step.weights == "binary":
@@ -103,10 +111,12 @@ def _layer(step: Layer, x: Tensor, values: list[Any], tensors: dict[str, Tensor]
         raise PackedError("expected a layer with an output, got none")
     lead = list(x.shape[:-1])
     if step.form == "image":
-        size = _out_size(g, *lead[1:])
+        _check_padded(g, lead[0], lead[1], lead[2], most)
+        size = g.out_size(*lead[1:])
         floats, bits = [lead[0], g.outputs, *size], [lead[0], *size]
     elif step.form == "line":
-        height, width = _out_size(g, 1, lead[1])
+        _check_padded(g, lead[0], 1, lead[1], most)
+        height, width = g.out_size(1, lead[1])
         if height != 1:
             raise PackedError(f"expected a height of 1, got {height}")
         floats, bits = [lead[0], g.outputs, width], [lead[0], width]
@@ -127,8 +137,12 @@ def _layer(step: Layer, x: Tensor, values: list[Any], tensors: dict[str, Tensor]
     return made if step.bits is None else [*made, _empty([*bits, row_bytes(g.outputs)], torch.uint8)]
 
 
-def _out_size(g: Geometry, height: int, width: int) -> tuple[int, int]:
-    return g.out_size(height, width)
+def _check_padded(g: Geometry, batch: int, height: int, width: int, most: int) -> None:
+    """What a kernel may make of its input: a copy with a border, every group in words, or indices for tables."""
+    (down, across), columns = g.padding, g.stride[1]
+    pixels = batch * (height + 2 * down) * (width + 2 * across + columns)
+    if (size := pixels * g.groups * 4 * math.ceil(g.channels / g.groups / 8)) > most:
+        raise PackedError(f"expected padded images of at most {most:,} bytes, got {size:,}")
 
 
 def _empty(sizes: list[int], dtype: torch.dtype) -> Tensor:
@@ -137,12 +151,16 @@ def _empty(sizes: list[int], dtype: torch.dtype) -> Tensor:
     return torch.empty(sizes, dtype=dtype, device="meta")
 
 
-def _check_size(step: Step, value: Any, most: int) -> None:
+def _check_size(step: Step, value: Any, most: int) -> int:
+    """The bytes of what a step makes."""
+    total = 0
     for tensor in value if isinstance(value, (list, tuple)) else [value]:
         if not isinstance(tensor, Tensor):
             raise PackedError(f"{step.name}: expected a tensor, got {type(tensor).__name__}")
         if _bytes(tensor) > most:
             raise PackedError(f"{step.name}: expected values of at most {most:,} bytes, got {list(tensor.shape)}")
+        total += _bytes(tensor)
+    return total
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from htaf.kernels import native
+from htaf.kernels.binary_convolution import cpu as binary
+from htaf.kernels.binary_convolution import reference as binary_formulas
 from htaf.kernels.layers import Epilogue, Spare, row_bytes
+from htaf.kernels.packed_maps import cpu as maps
+from htaf.kernels.packed_maps import reference as maps_formulas
+from htaf.kernels.table_convolution import cpu as tables
+from htaf.kernels.table_convolution import reference as tables_formulas
 from htaf.packed import operators
 from htaf.packed.program import Call, Layer, Pool, Program, Spikes, Step, Threshold, Unpack, made, read
 
@@ -21,14 +27,8 @@ Prepared = dict[str, Any]  # by name of the weight
 def kernels() -> tuple[Any, Any, Any]:
     """binary_convolution, table_convolution, packed_maps: the compiled ones where they are there, else the formulas."""
     if native.available():
-        from htaf.kernels.binary_convolution import cpu as binary
-        from htaf.kernels.packed_maps import cpu as maps
-        from htaf.kernels.table_convolution import cpu as tables
-    else:
-        from htaf.kernels.binary_convolution import reference as binary
-        from htaf.kernels.packed_maps import reference as maps
-        from htaf.kernels.table_convolution import reference as tables
-    return binary, tables, maps
+        return binary, tables, maps
+    return binary_formulas, tables_formulas, maps_formulas
 
 
 class Execution:
@@ -147,11 +147,12 @@ class Execution:
         low, high = step.low, step.high
         bipolar = (low, high) == (-1.0, 1.0)
         plain = bipolar or (low, high) == (0.0, 1.0)
+        levels = torch.tensor([low, high], dtype=torch.float32, device="cpu")
 
         def run(values: Values, batch: int) -> None:
             found = unpack(values[source], channels, bipolar=bipolar)
             if not plain:
-                found = torch.where(found > 0, high, low)
+                found = torch.where(found > 0, levels[1], levels[0])
             values[y] = found.movedim(-1, axis)
 
         return run
@@ -163,6 +164,9 @@ def _call(step: Call, tensors: dict[str, Tensor]) -> Run:
     kwargs = {k: operators.decode(a, tensors) for k, a in step.kwargs.items()}
     pending = [(i, a) for i, a in enumerate(args) if isinstance(a, operators.Pending)]
     named = [(k, a) for k, a in kwargs.items() if isinstance(a, operators.Pending)]
+    if step.operator == "where.Scalar" and float in map(type, args[1:]):  # or their dtype is PyTorch's default
+        function = torch.where
+        args[1:] = [torch.tensor(level, dtype=torch.float32, device="cpu") for level in args[1:]]
     y = step.y
     if "conv2d" in step.operator and len(step.args) > 1 and isinstance(args[1], Tensor):
         args[1] = args[1].contiguous(memory_format=torch.channels_last)  # then so is the output

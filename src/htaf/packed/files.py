@@ -1,14 +1,12 @@
 """Files of packed models: safetensors, whose metadata hold the graph as JSON and a SHA-256 of everything.
 
-Never pickle, and nothing of a file is called by name that is not on the list of operators.operators.
+Never pickle, and nothing of a file is called by name that is not in the list of packed/operators.py.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import safetensors.torch
 from safetensors import SafetensorError
 
+from htaf._files import write_atomic
 from htaf.packed.checking import check
 from htaf.packed.model import PackedModel
 from htaf.packed.program import PackedError
@@ -54,8 +53,10 @@ def save(packed: PackedModel, path: str | Path, extra: Mapping[str, Any] | None 
     metadata["sha256"] = _digest(header, body)
     text = json.dumps(header, ensure_ascii=True, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+    if not path.parent.is_dir():
+        raise PackedError(f"{path} cannot be written: expected the folder {path.parent}, got none")
     try:
-        _write(path, len(text).to_bytes(8, "little") + text + body)
+        write_atomic(path, len(text).to_bytes(8, "little") + text + body)
     except OSError as error:
         raise PackedError(f"{path} cannot be written: {error.strerror or error}") from None
 
@@ -121,17 +122,3 @@ def _text(value: Any) -> str:
 
 def _line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _write(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

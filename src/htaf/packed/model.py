@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import torch
@@ -13,6 +14,11 @@ from htaf.packed.program import Kind, Layer, PackedError, Program
 from htaf.packed.report import Report
 
 _FAILURES = (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, MemoryError)
+
+
+def _float32() -> AbstractContextManager[Any]:
+    """Without the lower precision of an autocast around the call."""
+    return torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext()
 
 
 @final
@@ -50,7 +56,7 @@ class PackedModel(nn.Module):
         if not inputs[0].shape[0]:
             raise PackedError("expected a batch of at least one, got none")
         try:
-            with torch.no_grad():
+            with torch.no_grad(), _float32():
                 return self._execution(inputs)
         except _FAILURES as error:  # an operator whose sizes hold for other batches only
             line = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -62,7 +68,7 @@ class PackedModel(nn.Module):
     def watch(self, inputs: tuple[Tensor, ...], after: Callable[..., None]) -> Any:
         """As the call; `after(step, values)` sees every step and may change the values."""
         self._check(inputs)
-        with torch.no_grad():
+        with torch.no_grad(), _float32():
             return self._execution(inputs, after=after)
 
     def _check(self, inputs: tuple[Tensor, ...]) -> None:

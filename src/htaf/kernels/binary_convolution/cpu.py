@@ -44,7 +44,10 @@ def prepare(signs: Tensor, geometry: Geometry, *, bipolar: bool) -> Weights:
     inner, words = g.outputs // g.groups, (channels + 31) // 32
     blocks = (inner + BLOCK - 1) // BLOCK
     signs = signs.reshape(g.groups, inner, taps, -1)[..., : 4 * words]
-    counts = sum(((signs >> bit & 1).sum(-1, dtype=torch.int32) for bit in range(8)), start=torch.zeros(()).int())
+    counts = sum(
+        ((signs >> bit & 1).sum(-1, dtype=torch.int32) for bit in range(8)),
+        start=torch.zeros((), dtype=torch.int32, device="cpu"),
+    )
     filled = (0, 0, 0, blocks * BLOCK - inner)
     laid = torch.nn.functional.pad(signs, (0, 0, *filled)).view(torch.int32)
     laid = laid.view(g.groups, blocks, BLOCK, taps, words).permute(0, 1, 3, 4, 2)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from htaf.kernels._packed_native import Finishing, aligned, check_bits, check_floats, shape2d
+from htaf.kernels._packed_native import CPU, Finishing, aligned, check_bits, check_floats, shape2d
 from htaf.kernels.layers import Epilogue, Geometry, Outputs, row_bytes
 from htaf.kernels.native import extension
 from htaf.kernels.packed_maps.reference import pack
@@ -16,11 +16,11 @@ __all__ = ["finish", "max_pool", "pack", "spikes", "unpack"]
 
 
 def unpack(bits: Tensor, channels: int, *, bipolar: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
-    if bits.dtype != torch.uint8 or bits.ndim == 0 or bits.shape[-1] != row_bytes(channels):
-        expected = f"uint8 [..., {row_bytes(channels)}] for {channels} channels"
-        raise ValueError(f"bits must be {expected}, got {bits.dtype} {tuple(bits.shape)}")
+    if bits.dtype != torch.uint8 or not bits.is_cpu or bits.ndim == 0 or bits.shape[-1] != row_bytes(channels):
+        expected = f"uint8 [..., {row_bytes(channels)}] for {channels} channels on the CPU"
+        raise ValueError(f"bits must be {expected}, got {bits.dtype} {tuple(bits.shape)} on {bits.device}")
     bits = aligned(bits.contiguous())
-    values = torch.empty(*bits.shape[:-1], channels)
+    values = torch.empty(*bits.shape[:-1], channels, dtype=torch.float32, device=CPU)
     below = -1.0 if bipolar else 0.0
     pixels = math.prod(bits.shape[:-1])
     extension().unpack_pixels(bits.data_ptr(), values.data_ptr(), pixels, channels, below, torch.get_num_threads())
@@ -44,7 +44,7 @@ def max_pool(
     if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
         raise ValueError(f"padding must be at most half of the kernel {kernel}, got {padding}")
     size = geometry.out_size(*bits.shape[1:3])
-    found = torch.empty(bits.shape[0], *size, bits.shape[-1], dtype=torch.uint8)
+    found = torch.empty(bits.shape[0], *size, bits.shape[-1], dtype=torch.uint8, device=CPU)
     shape = shape2d(bits, geometry)
     extension().max_pool_bits(bits.data_ptr(), found.data_ptr(), shape, torch.get_num_threads())
     return found
@@ -66,7 +66,7 @@ def spikes(
         x = x.contiguous()
     steps, channels = len(x), x.shape[-1]
     kept = [v if v is None else check_floats(name, v, (channels,)) for name, v in (("scale", scale), ("shift", shift))]
-    bits = torch.empty(*x.shape[:-1], row_bytes(channels), dtype=torch.uint8)
+    bits = torch.empty(*x.shape[:-1], row_bytes(channels), dtype=torch.uint8, device=CPU)
     neuron = (*(0 if v is None else v.data_ptr() for v in kept), leak, gain, threshold, soft)
     pixels = math.prod(x.shape[1:-1])
     extension().spikes(

@@ -26,7 +26,9 @@ from htaf.kernels.packed_maps import reference as maps
 
 Kind = Literal["float32", "int16", "int8"]
 
-PATTERNS = torch.tensor([[p >> b & 1 for p in range(8)] for b in range(3)], dtype=torch.float64)  # [triple, 8]
+PATTERNS = torch.tensor(  # [triple, 8]
+    [[p >> b & 1 for p in range(8)] for b in range(3)], dtype=torch.float64, device="cpu"
+)
 ENTRIES = {"int16": torch.int16, "int8": torch.uint8}  # int16 holds the bits of an unsigned one
 SIXES = {"int16": 16, "int8": 2}  # in a row, whose sum fits an entry
 LARGEST = {"int16": 65535, "int8": 255}
@@ -62,10 +64,10 @@ def prepare(weight: Tensor, geometry: Geometry, kind: Kind) -> Weights:
     _check(weight, g, kind)
     taps = weight.detach().permute(0, 2, 3, 1).flatten(1, 2)  # [outputs, taps, channels]
     per_group, outputs = taps.shape[-1], g.outputs
-    zeros = torch.zeros(outputs, dtype=torch.float64)
+    zeros = torch.zeros(outputs, dtype=torch.float64, device=weight.device)
     if kind == "float32":
         values = pad(taps, (0, -per_group % 32)).unflatten(-1, (-1, 32)).contiguous()
-        return Weights(values, kind, torch.ones(outputs), torch.zeros(outputs, dtype=torch.int32), zeros, zeros)
+        return Weights(values, kind, zeros.float() + 1, zeros.int(), zeros, zeros)
     exact = triples(taps.double()) @ PATTERNS  # [outputs, taps, sixes, 2, 8]
     ranges = (exact.amax(-1) - exact.amin(-1)).sum(-1).flatten(1)
     ranges = pad(ranges, (0, -ranges.shape[1] % SIXES[kind])).unflatten(1, (-1, SIXES[kind])).sum(-1).amax(-1)

@@ -1,0 +1,154 @@
+"""What surrounds a packed model, and sizes that nobody means, change nothing and overrun nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import htaf
+from htaf.kernels import native
+from htaf.kernels.layers import Epilogue, Geometry, row_bytes
+from htaf.packed import PackedError, PackedModel, checking, pack
+from htaf.packed.program import Layer, Pool, Program, Threshold
+
+
+class Both(nn.Module):
+    """Levels as an output, so that bits are unpacked, and a layer that stays in float."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.step, self.last = nn.Linear(8, 65), htaf.Heaviside(), nn.Linear(65, 9)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        bits = self.step(self.first(x))
+        other = torch.where(self.first(x) >= 0, 0.75, 0.25)
+        return self.last(bits), bits * 1.0, other
+
+
+@pytest.fixture(scope="module")
+def packed() -> PackedModel:
+    torch.manual_seed(0)
+    return pack(Both().eval(), torch.randn(4, 8))
+
+
+@contextmanager
+def _default(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+AROUND: dict[str, Callable[[], AbstractContextManager]] = {
+    "bfloat16": lambda: _default(torch.bfloat16),
+    "float64": lambda: _default(torch.float64),
+    "meta": lambda: torch.device("meta"),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_defaults_of_pytorch_change_nothing(packed: PackedModel, around: str) -> None:
+    x = torch.randn(64, 8)
+    wanted = packed(x)
+    with AROUND[around]():
+        fresh = PackedModel(packed.program, packed.report)  # its weights prepared under them, too
+        found = [fresh(x), packed(x)]
+    for outputs in found:
+        for a, b in zip(outputs, wanted, strict=True):
+            assert a.dtype == torch.float32
+            assert a.is_cpu
+            assert torch.equal(a, b)
+
+
+def _program(g: Geometry, image: tuple[int, int] = (2, 2)) -> Program:
+    c = g.channels
+    ends = {"lo": torch.zeros(c), "hi": torch.ones(c)}
+    weight = torch.zeros(g.outputs, *g.kernel, row_bytes(c // g.groups), dtype=torch.uint8)
+    steps = (
+        Threshold("a", 0, 1, "lo", "hi", 1),
+        Layer("b", "binary", "image", g, "w", True, "float32", 1, None, None, None, None, None, 2, None),
+    )
+    return Program(((None, c, *image),), steps, {"v": 2}, {**ends, "w": weight})
+
+
+FAR = {
+    "wraps to nothing": Geometry(2**10, 1, (1, 1), (2**24, 2**24), (2**24 - 1, 2**24 - 1)),
+    "stride": Geometry(64, 1, stride=(2**24, 1)),
+    "dilation": Geometry(64, 1, dilation=(1, 2**17)),
+    "a large border": Geometry(64, 1, (1, 1), (2**16, 2**16), (2**15, 2**15)),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_sizes_that_kernels_would_allocate_are_bounded(name: str) -> None:
+    with pytest.raises(PackedError, match="expected"):
+        checking.check(_program(FAR[name]))
+
+
+def test_values_are_bounded_together() -> None:
+    one = _program(Geometry(64, 64, padding=(500, 500)))
+    checking.check(one)
+    layer = one.steps[1]
+    assert isinstance(layer, Layer)
+    many = [Layer(**{**vars(layer), "name": str(i), "y": 2 + i}) for i in range(3000)]
+    with pytest.raises(PackedError, match="together"):
+        checking.check(Program(one.inputs, (one.steps[0], *many), {"v": 2}, one.tensors))
+
+
+def test_windows_larger_than_images_are_refused() -> None:
+    one = _program(Geometry(64, 64))
+    pool = Pool("p", 1, (2**20, 2**20), (1, 1), (2**19, 2**19), (1, 1), 2)
+    with pytest.raises(PackedError, match="padding"):
+        checking.check(Program(one.inputs, (one.steps[0], pool), {"v": 2}, one.tensors))
+
+
+@pytest.mark.skipif(not native.available(), reason="needs the compiled extension")
+def test_the_kernels_refuse_sizes_that_wrap_around() -> None:
+    """Sizes alone are looked at, so that the addresses do not matter."""
+    far = 2**24
+    kernels = native.extension()
+    calls = ((kernels.binary_convolution, (0, 0, True)), (kernels.table_forward, (0, 0, 0, 0)))
+    for kernel, weights in calls:
+        for sizes in (
+            ((1, 2, 2, 2**17, 1), (1, 1), (far, far), (far - 1, far - 1), (1, 1), 1),
+            ((1, 2, 2, 64, 1), (1, 1), (0, 1), (0, 0), (1, 1), 1),
+            ((1, 2, 2, 64, 1), (4, 4), (1, 1), (0, 0), (1, 1), 1),
+            ((1, 2, 2, 64, 1), (1, 1), (1, 1), (2**62, 0), (1, 1), 1),
+        ):
+            with pytest.raises(ValueError, match="expected"):
+                kernel(sizes, 0, weights, (0,) * 7, 1)
+
+
+@pytest.mark.skipif(not native.available(), reason="needs the compiled extension")
+def test_a_residual_must_lie_on_the_cpu() -> None:
+    from htaf.kernels.binary_convolution import cpu
+
+    g = Geometry(64, 64)
+    layer = cpu.bind(cpu.prepare(torch.zeros(64, 1, 1, 8, dtype=torch.uint8), g, bipolar=True), g, Epilogue())
+    with pytest.raises(TypeError, match="on meta"):
+        layer(torch.zeros(1, 2, 2, 8, dtype=torch.uint8), torch.empty(1, 2, 2, 64, device="meta"))
+
+
+def test_importing_loads_nothing_that_only_packing_needs() -> None:
+    code = """
+import sys, torch
+before = set(sys.modules)
+import htaf
+assert "htaf.packed" not in sys.modules
+from htaf.packed import PackedModel, load
+new = set(sys.modules) - before
+print(sorted(n for n in new if n.startswith(("torch.export", "torch._dynamo", "htaf.packed.graph", "htaf.packed.ver"))))
+import htaf.packed.verify
+assert callable(htaf.packed.verify) and callable(htaf.pack) and htaf.PackedModel is PackedModel
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
