@@ -16,7 +16,7 @@ ORDER = [
     ["functional"],
     ["surrogates"],
     ["activations"],
-    ["_activation_calls"],
+    ["_activation_calls", "_exported"],
     ["_functional_sites"],
     ["_finding"],
     ["_calibration", "_fusion"],

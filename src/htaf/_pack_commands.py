@@ -238,7 +238,7 @@ def _layers_json(layers: Verification, rows: int) -> dict[str, Any]:
     """Bits that differ, given the same bits before: how many, and the first of them with where they lie."""
     bits = sum(layer.bits for layer in layers.layers)
     listed = [
-        {"layer": f.layer, "row": f.image, "channel": f.channel, "distance": d if isfinite(d := f.distance) else None}
+        {"layer": f.layer, "row": f.row, "channel": f.channel, "distance": d if isfinite(d := f.distance) else None}
         for f in layers.flips
     ]
     return {"rows": rows, "bits": bits, "flips": layers.count, "listed": listed}

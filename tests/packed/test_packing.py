@@ -56,7 +56,7 @@ def test_kinds_of_tables_are_chosen_within_the_budget() -> None:
         (lambda: nn.Sequential(nn.Linear(3, 4), htaf.HTAF()), torch.zeros(2, 3), "harden"),
         (lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU()), torch.zeros(2, 3), "nothing to pack"),
         (lambda: nn.Sequential(nn.Linear(3, 4), htaf.Heaviside(), nn.Linear(4, 2)), [1, 2], "a tensor"),
-        (lambda: nn.Sequential(nn.Linear(3, 4), htaf.Heaviside(), nn.Linear(4, 2)), torch.zeros(2, 5), "exported"),
+        (lambda: nn.Sequential(nn.Linear(3, 4), htaf.Heaviside(), nn.Linear(4, 2)), torch.zeros(2, 5), "torch.export"),
         (lambda: nn.Linear(3, 4).double(), torch.zeros(2, 3), "float32"),
     ],
 )

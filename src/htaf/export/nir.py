@@ -23,10 +23,11 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.fx import Node
 
+from htaf._exported import first_line
 from htaf._files import write_atomic
 from htaf.export import nir_layers as layers
 from htaf.export.nir_graph import ALIASES, Graph, Value, alone
-from htaf.export.program import Example, ExportError, exported, first_line, require
+from htaf.export.program import Example, ExportError, exported, require
 
 DT = 1e-4  # seconds a time step, as snnTorch and SpikingJelly take it
 

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from htaf._exported import first_line, quiet
 from htaf._files import write_atomic
-from htaf.export.program import Example, ExportError, exported, first_line, quiet, require
+from htaf.export.program import Example, ExportError, exported, require
 
 OPSET = 18
 

@@ -117,8 +117,11 @@ def interval(scale: Tensor, shift: Tensor, threshold: float, strict: bool, *, in
     infinity = torch.full_like(at_least, torch.inf)
     lower = torch.where(scale > 0, at_least, torch.where((scale < 0) | always, -infinity, infinity))
     upper = torch.where(scale < 0, at_most, torch.where((scale > 0) | always, infinity, -infinity))
-    broken = ~(scale.isfinite() & shift.isfinite())  # NaN is never >= 0
-    return torch.where(broken, infinity, lower).contiguous(), torch.where(broken, -infinity, upper).contiguous()
+    never = ~scale.isfinite() | shift.isnan() | torch.isneginf(shift)  # NaN is never >= 0
+    certain = torch.isposinf(shift)
+    lower = torch.where(never, infinity, torch.where(certain, -infinity, lower))
+    upper = torch.where(never, -infinity, torch.where(certain, infinity, upper))
+    return lower.contiguous(), upper.contiguous()
 
 
 def _rounded(bound: Tensor, *, up: bool, strict: bool) -> Tensor:

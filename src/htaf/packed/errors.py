@@ -46,10 +46,14 @@ def _of_call(step: Call, tensors: dict[str, Tensor], errors: dict[int, float]) -
     bounds = [errors.get(v, 0.0) for v in references([step.args, step.kwargs], "v")]
     if not any(bounds):
         return 0.0
+    if step.operator == "avg_pool2d.default" and (divisor := _divisor(step)) is not None:
+        kernel = step.args[1] * 2 if len(step.args[1]) == 1 else step.args[1]
+        return max(bounds) * math.prod(kernel) / abs(divisor)
     if step.operator in _KEEPING or step.operator == "getitem":
         return max(bounds)
     if step.operator in ("add.Tensor", "sub.Tensor") and len(step.args) == 2:
-        return sum(bounds)
+        left, right = (sum(errors.get(v, 0.0) for v in references(a, "v")) for a in step.args)
+        return left + right * abs(step.kwargs.get("alpha", 1))
     constants = [_constant(a, tensors) for a in step.args]
     if step.operator in ("linear.default", "conv1d.default", "conv2d.default") and constants[1] is not None:
         return bounds[0] * float(constants[1].double().abs().flatten(1).sum(1).max())
@@ -57,6 +61,10 @@ def _of_call(step: Call, tensors: dict[str, Tensor], errors: dict[int, float]) -
         weight = torch.ones(()) if constants[1] is None else constants[1]
         return bounds[0] * float((weight.double() * (constants[4].double() + step.args[7]).rsqrt()).abs().max())
     return math.inf
+
+
+def _divisor(step: Call) -> int | None:
+    return step.args[6] if len(step.args) > 6 else step.kwargs.get("divisor_override")
 
 
 def _constant(written: Any, tensors: dict[str, Tensor]) -> Tensor | None:

@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from htaf.packed.affine import Affine, Constants, aten, compose, interval, read_affine, same, shape_of
 from htaf.packed.kinds import Bits, Step, is_spikes, read_step
-from htaf.packed.layers import LayerSite, over_bits, read_layer
+from htaf.packed.layers import LayerSite, over_bits, read_layer, slower
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,9 @@ class Tail:
         """The ends for the values of the root, or for those of which the root is the map `inner`."""
         affine = self.affine if inner is None else compose(self.affine, inner)
         assert affine is not None
-        return interval(affine.scale, affine.shift, self.read.threshold, self.read.strict, integer=integer)
+        sign = -1 if self.read.below else 1
+        scale, shift, threshold = sign * affine.scale, sign * affine.shift, sign * self.read.threshold
+        return interval(scale, shift, threshold, self.read.strict, integer=integer)
 
 
 @dataclass
@@ -45,13 +47,15 @@ class Chain:
 class Fusion:
     """chains by their end; tails by their step; folded: affine maps after a float layer, by their last node.
 
-    absorbed: nodes that have no value of their own, and the node with which they are computed.
+    absorbed: nodes that have no value of their own, and the node with which they are computed. reasons:
+    why a layer over bits runs in float.
     """
 
     chains: dict[Node, Chain] = field(default_factory=dict)
     tails: dict[Node, Tail] = field(default_factory=dict)
     folded: dict[Node, tuple[LayerSite, Affine]] = field(default_factory=dict)
     absorbed: dict[Node, Node] = field(default_factory=dict)
+    reasons: dict[Node, str] = field(default_factory=dict)
 
     @property
     def taken(self) -> set[Node]:
@@ -73,6 +77,9 @@ def fuse(nodes: list[Node], kinds: dict[Node, Bits], constants: Constants, outpu
             continue
         kind = kinds.get(site.source)
         fitting = None if kind is None else over_bits(site, kind)
+        if fitting is not None and kind is not None and (reason := slower(fitting, kind)) is not None:
+            found.reasons[node] = reason
+            fitting = None
         if fitting is None or kind is None:
             _fold(site, constants, outputs, found)
         else:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import operator
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.export import Dim
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
+from htaf._exported import check_hardened, export_program
 from htaf._functional_sites import duplicate
-from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
 from htaf.packed.affine import Constants, aten, same, shape_of
 from htaf.packed.program import PackedError
 
@@ -53,15 +51,9 @@ def arguments_of(example: Any) -> tuple[Tensor, ...]:
     return found
 
 
-def check_hardened(model: nn.Module) -> None:
+def check_model(model: nn.Module) -> None:
     """Raises PackedError where the model is smooth, not on the CPU, or not float32."""
-    if not isinstance(model, nn.Module):
-        raise PackedError(f"expected a hardened torch.nn.Module, got {type(model).__name__}")
-    for path, module in model.named_modules():
-        if isinstance(module, (HTAF, ScaledSigmoid, StraightThrough)):
-            raise PackedError(
-                f"expected a hardened model, got {type(module).__name__} ({path}): pack htaf.harden(model)"
-            )
+    check_hardened(model, PackedError)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.device.type != "cpu":
             raise PackedError(f"expected a model on the CPU, got {name} on {tensor.device}: pack model.cpu()")
@@ -75,19 +67,9 @@ def trace(model: nn.Module, example: tuple[Tensor, ...], *, dynamic_batch: bool 
     Raises:
         PackedError: it cannot be exported; the message is PyTorch's.
     """
-    check_hardened(model)
+    check_model(model)
     model = duplicate(model, parameters=True, buffers=True).eval()
-    if dynamic_batch and any(x.shape[0] == 1 for x in example):  # export would take a batch of 1 for a constant
-        example = tuple(torch.cat([x, x]) for x in example)
-    dynamic = tuple({0: Dim.DYNAMIC} for _ in example) if dynamic_batch else None
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            exported = torch.export.export(model, example, dynamic_shapes=dynamic)
-            exported = exported.run_decompositions({})  # functional: no operator changes its input
-    except Exception as error:  # whatever a model raises where it cannot be traced
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise PackedError(f"{type(model).__name__} cannot be exported: {line}") from error
+    exported = export_program(model, example, PackedError, dynamic_batch=dynamic_batch, functional=True)
     if exported.graph_signature.buffers_to_mutate:
         names = ", ".join(exported.graph_signature.buffers_to_mutate.values())
         raise PackedError(f"expected a model without state that changes, got one that writes to {names}")

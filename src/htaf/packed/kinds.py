@@ -15,6 +15,9 @@ CONVOLUTIONS = (aten.conv1d.default, aten.conv2d.default, aten.conv1d.padding, a
 PRODUCTS = (aten.linear.default, aten.mm.default, aten.matmul.default, aten.addmm.default)
 
 
+Pair = tuple[int, int]
+
+
 @dataclass(frozen=True)
 class Bits:
     """A value of a graph that is `low` or `high` everywhere, or (`most` > 1) an integer from 0 to `most`.
@@ -41,13 +44,14 @@ class Bits:
 
 @dataclass(frozen=True)
 class Step:
-    """`high` where source >= threshold (>, if strict), else `low`."""
+    """`high` where source >= threshold (>, if strict; <= or <, if below), else `low`; NaN is no such place."""
 
     source: Node
     threshold: float
     strict: bool
     low: float
     high: float
+    below: bool = False
 
 
 def read_step(node: Node, constants: Constants) -> Step | None:
@@ -78,9 +82,7 @@ def _compared(node: Node, constants: Constants, low: float, high: float) -> Step
     threshold = _number(other, constants)
     if threshold is None or not math.isfinite(threshold) or not isinstance(source, Node) or source in constants:
         return None
-    if kind in ("le", "lt"):  # x < c is the opposite of x >= c
-        low, high = high, low
-    return Step(source, threshold, kind in ("gt", "le"), low, high)
+    return Step(source, threshold, kind in ("gt", "lt"), low, high, kind in ("le", "lt"))
 
 
 def _number(item: Any, constants: Constants) -> float | None:
@@ -119,8 +121,8 @@ def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | N
         return _scaled(node, found)
     if len(operands) == 2 and operands[1] is not None:
         return _joined(node, kind, operands[1])
-    if is_pool(node) and kind.axis == 1 and kind.low < kind.high and kind.most == 1 and kind.whole is None:
-        return kind
+    if is_pool(node) and kind.axis == 1 and kind.most == 1 and kind.whole is None:
+        return replace(kind, low=min(kind.low, kind.high), high=max(kind.low, kind.high))
     if node.target is aten.reshape.default:
         return viewed(kind, shape_of(node.args[0]), shape_of(node))  # pyright: ignore[reportArgumentType]
     if node.target is aten.relu.default:
@@ -230,10 +232,30 @@ def is_spikes(node: Node) -> bool:
 
 
 def is_pool(node: Node) -> bool:
-    """A maximum over windows of images whose sizes are not rounded up."""
+    """A maximum over windows of images, each with a pixel inside, whose sizes are not rounded up."""
     if node.target is not aten.max_pool2d.default or len(shape_of(node)) != 4:
         return False
-    return not (node.kwargs.get("ceil_mode") or (len(node.args) > 5 and node.args[5]))
+    if node.kwargs.get("ceil_mode") or (len(node.args) > 5 and node.args[5]):
+        return False
+    kernel, _, padding, dilation = pool_sizes(node)
+    sizes = shape_of(node.args[0])[2:]  # pyright: ignore[reportArgumentType]
+    # a window that reaches over the border has a pixel inside unless it steps over the whole image
+    return all(
+        p == 0 or (isinstance(size, int) and p <= d * (k - 1) and d <= size)
+        for size, k, p, d in zip(sizes, kernel, padding, dilation, strict=True)
+    )
+
+
+def pool_sizes(node: Node) -> tuple[Pair, Pair, Pair, Pair]:
+    """Kernel, stride, padding and dilation of a maximum over windows."""
+
+    def pair(name: str, index: int, default: Any) -> Pair:
+        value: Any = (node.args[index] if len(node.args) > index else node.kwargs.get(name)) or default
+        items = list(value) if isinstance(value, (list, tuple)) else [value]
+        return int(items[0]), int(items[-1])
+
+    kernel = pair("kernel_size", 1, None)
+    return kernel, pair("stride", 2, kernel), pair("padding", 3, 0), pair("dilation", 4, 1)
 
 
 def _dtype(node: Node) -> torch.dtype | None:

@@ -117,6 +117,29 @@ def binary_scales(weight: Tensor) -> Tensor | None:
     return high.double() if bool((low == high).all()) and bool(high.isfinite().all()) else None
 
 
+def counts(g: Geometry, kind: Bits) -> bool:
+    """Whether bits of these levels can be counted where weights are +-1 times a number a filter."""
+    levels = [(0.0, 1.0), (-1.0, 1.0), (1.0, -1.0)]
+    if g.padding == (0, 0):
+        levels.append((1.0, 0.0))  # 1 - bit, but nothing in the padding
+    return kind.most == 1 and (kind.low, kind.high) in levels
+
+
+def slower(site: LayerSite, kind: Bits) -> str | None:
+    """Why a layer that could run over bits is larger and slower so; None where it is not."""
+    g = site.geometry
+    if g.groups == 1:
+        return None
+    if g.groups == g.channels:
+        return "one channel a group"
+    if kind.most > 1:
+        return "its groups would be made dense, as its input is a sum of spikes"
+    binary = counts(g, kind) and binary_scales(site.weight) is not None
+    if kind.low != 0.0 and g.padding != (0, 0) and not binary:
+        return f"its groups would be made dense, as padding is none of {kind.low:g} and {kind.high:g}"
+    return None
+
+
 @dataclass(frozen=True)
 class Prepared:
     """What a layer over bits of two levels, or over planes, sums: weight as the kernels take it, and what remains.
@@ -134,15 +157,17 @@ class Prepared:
 
 
 def prepare(site: LayerSite, kind: Bits) -> Prepared:
-    """The layer's weights for the kernels: packed signs of binary ones, or float32 for a table."""
+    """The layer's weights for the kernels: packed signs of binary ones, or float32; not if it is `slower`."""
     g, weight = site.geometry, site.weight.detach()
     shift = torch.zeros(g.outputs, dtype=torch.float64) if site.bias is None else site.bias.double()
     one = torch.ones(g.outputs, dtype=torch.float64)
     scales = binary_scales(weight)
-    levels = (kind.low, kind.high)
-    if scales is not None and kind.most == 1 and levels in ((0.0, 1.0), (-1.0, 1.0)):
-        signs = (weight > 0).permute(0, 2, 3, 1)  # filters of zeros have scale 0
-        return Prepared(g, True, packed(signs), scales, shift, levels[0] < 0, False)
+    if scales is not None and counts(g, kind):
+        falling = kind.low > kind.high  # bits that are 1 where the value is low, with the signs exchanged
+        signs = (weight < 0 if falling else weight > 0).permute(0, 2, 3, 1)  # filters of zeros have scale 0
+        if (kind.low, kind.high) == (1.0, 0.0):
+            shift = shift + weight.double().sum((1, 2, 3))
+        return Prepared(g, True, packed(signs), scales, shift, -1.0 in (kind.low, kind.high), False)
     if kind.most > 1:
         return Prepared(*_over_planes(g, kind.planes, weight), one, shift, False, False)
     # low + (high - low) bit: `low` is a bias inside the image, and nothing in the padding
@@ -152,9 +177,9 @@ def prepare(site: LayerSite, kind: Bits) -> Prepared:
         return Prepared(g, False, weight.contiguous(), one, shift + inside.sum((1, 2)), False, False)
     places = row_bytes(g.channels + 1) * 8
     dense = torch.zeros(g.outputs, places, *g.kernel)
-    dense[:, : g.channels] = _dense(weight, g)
+    dense[:, : g.channels] = weight
     dense[:, g.channels] = inside.float()
-    return Prepared(g._replace(channels=places, groups=1), False, dense, one, shift, False, True)
+    return Prepared(g._replace(channels=places), False, dense, one, shift, False, True)
 
 
 def _over_planes(g: Geometry, planes: int, weight: Tensor) -> tuple[Geometry, bool, Tensor]:
@@ -162,19 +187,8 @@ def _over_planes(g: Geometry, planes: int, weight: Tensor) -> tuple[Geometry, bo
     places = row_bytes(g.channels) * 8
     dense = torch.zeros(g.outputs, planes * places, *g.kernel)
     for i in range(planes):
-        dense[:, i * places : i * places + g.channels] = _dense(weight, g) * 2**i
-    return g._replace(channels=planes * places, groups=1), False, dense
-
-
-def _dense(weight: Tensor, g: Geometry) -> Tensor:
-    """Weights of a grouped layer as those of one without groups."""
-    if g.groups == 1:
-        return weight
-    dense = weight.new_zeros(g.outputs, g.channels, *g.kernel)
-    ins, outs = g.channels // g.groups, g.outputs // g.groups
-    for i in range(g.groups):
-        dense[i * outs : (i + 1) * outs, i * ins : (i + 1) * ins] = weight[i * outs : (i + 1) * outs]
-    return dense
+        dense[:, i * places : i * places + g.channels] = weight * 2**i
+    return g._replace(channels=planes * places), False, dense
 
 
 def packed(values: Tensor) -> Tensor:

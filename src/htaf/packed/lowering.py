@@ -16,7 +16,7 @@ from htaf.packed.affine import Affine, aten, shape_of
 from htaf.packed.emission import Emission
 from htaf.packed.fusion import Chain, Fusion, Tail, fuse
 from htaf.packed.graph import Traced
-from htaf.packed.kinds import Bits, infer, is_pool, is_spikes
+from htaf.packed.kinds import Bits, infer, is_pool, is_spikes, pool_sizes
 from htaf.packed.layers import LayerSite, packed, prepare
 from htaf.packed.program import Kind, Layer, PackedError, Pool, Program, Spikes, Threshold
 from htaf.packed.report import Report, Row
@@ -141,7 +141,7 @@ class Lowering(Emission):
             sizes = [list(g.stride), list(g.padding), list(g.dilation), g.groups]
             call = "conv2d.default", [source, *names, *sizes]
         self.floats[node] = self._aten(node, *call)
-        why = f"float: {self._why(site.source)}"
+        why = f"float: {self._why(layer, site.source)}"
         self.rows[:] = [r if r.name != layer.name else Row(r.name, r.path, r.operator, why) for r in self.rows]
         self._row(node, f"with {layer.name}")
 
@@ -170,6 +170,11 @@ class Lowering(Emission):
         planes = self.bits[first]
         how = "packed: the same bits"
         if is_pool(node):
+            before = self.kinds[first]
+            if before.low > before.high:  # the largest is where a bit is 0
+                mask = torch.arange(row_bytes(before.channels) * 8) < before.channels
+                every = {"t": self._tensor(f"{node.name}.mask", packed(mask))}
+                planes = (self._aten(node, "bitwise_xor.Tensor", [{"v": planes[0]}, every]),)
             planes = (self._pool(node, planes[0]),)
             how = "packed: pooled bits"
         elif node.target is aten.reshape.default and kind.whole is None:
@@ -180,13 +185,7 @@ class Lowering(Emission):
         self._row(node, how)
 
     def _pool(self, node: Node, source: int) -> int:
-        def pair(index: int, default: Any) -> tuple[int, int]:
-            value: Any = node.args[index] if len(node.args) > index and node.args[index] else default
-            items = list(value) if isinstance(value, (list, tuple)) else [value]
-            return int(items[0]), int(items[-1])
-
-        kernel = pair(1, None)
-        step = Pool(node.name, source, kernel, pair(2, kernel), pair(3, 0), pair(4, 1), self._value())
+        step = Pool(node.name, source, *pool_sizes(node), self._value())
         self.steps.append(step)
         return step.bits
 
@@ -230,9 +229,11 @@ class Lowering(Emission):
         y = self._aten(node, name, args, operators.encode_keywords(node, self._argument))
         self.floats[node] = y
         source = next(iter(node.all_input_nodes), None)
-        self._row(node, f"float: {self._why(source)}" if source is not None else "float")
+        self._row(node, f"float: {self._why(node, source)}" if source is not None else "float")
 
-    def _why(self, source: Node) -> str:
+    def _why(self, node: Node, source: Node) -> str:
+        if node in self.fusion.reasons:
+            return self.fusion.reasons[node]
         if source in self.kinds:
             return "it takes bits as floats"
         return "its input is not bits"

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
-from htaf.packed.choice import Measured, choose
+from htaf.packed.choice import Choice, choose
 from htaf.packed.graph import Traced, arguments_of, trace
 from htaf.packed.lowering import lower
 from htaf.packed.model import PackedModel
@@ -30,6 +30,9 @@ def pack(
     weights that are +-1 times one number a filter by xor and popcount, other weights by tables of their sums. Batch
     norms, sums and steps after a layer are computed with it. What else there is runs as it was, in float32. The
     result is compared with the model on the example, see `verify`.
+
+    NaN before a step is a 0 among the packed bits: as comparisons decide (`x >= 0`, `x < 0` are both False), while
+    `Heaviside` and `torch.heaviside` pass NaN on. Look for NaN in inputs before a packed model is given them.
 
     Args:
         model: from `htaf.harden`, or any float32 module with exact steps; it is packed as in eval mode.
@@ -74,15 +77,11 @@ def _agreeing(packed: PackedModel, traced: Traced, given: tuple[Any, ...]) -> Pa
     return packed
 
 
-def _told(report: Report, chosen: dict[str, Measured], layers: dict[str, str]) -> Report:
+def _told(report: Report, chosen: dict[str, Choice], layers: dict[str, str]) -> Report:
     """The report with what was chosen for each layer."""
     by_node = {node: chosen[name] for name, node in layers.items() if name in chosen}
     rows = tuple(
-        row
-        if row.name not in by_node
-        else replace(
-            row, how=f"packed: table {by_node[row.name].kind} (error {by_node[row.name].error:.1e} of the rms)"
-        )
+        row if row.name not in by_node else replace(row, how=f"packed: table {by_node[row.name]}")
         for row in report.rows
     )
     return replace(report, rows=rows)

@@ -24,10 +24,13 @@ _ROUNDING = 8  # a bound is this many times the rounding error that float32 was 
 
 @dataclass(frozen=True)
 class Flip:
-    """A bit that differs: the pre-activation's distance from the threshold, in float64; NaN where it is not known."""
+    """A bit that differs: the pre-activation's distance from the threshold, in float64; NaN where it is not known.
+
+    row: index along dimension 0 of what the step takes: of the batch, of time for spiking neurons.
+    """
 
     layer: str
-    image: int
+    row: int
     channel: int
     distance: float
 
@@ -140,17 +143,31 @@ class _Recorder(Interpreter):
                 if step is None:
                     self.before[n.name] = _potentials(self.env[n.args[0]], forced, *n.args[1:])  # pyright: ignore
                 return forced
-        if n.op == "call_function" and n.kwargs.get("dtype") == torch.float32 and self.dtype != torch.float32:
-            args, kwargs = self.fetch_args_kwargs_from_env(n)
-            return n.target(*args, **{**kwargs, "dtype": self.dtype})  # pyright: ignore[reportCallIssue]
         if "_assert_tensor_metadata" in str(n.target):
             return None
-        result = super().run_node(n)
+        result = super().run_node(n) if self.dtype == torch.float32 else self._widened(n)
         if n.name in self.names:
             self.seen[n.name] = result
             if n.name not in self.before:
                 self.before[n.name] = _potentials(self.env[n.args[0]], result, *n.args[1:]).double()  # pyright: ignore
         return result
+
+    def _widened(self, n: Node) -> Any:
+        """What a node makes, in self.dtype where it says float32, or makes float32 of numbers."""
+        if n.op != "call_function":
+            return super().run_node(n)
+
+        def wide(item: Any) -> Any:
+            if isinstance(item, Tensor) and item.dtype == torch.float32:
+                return item.to(self.dtype)
+            return self.dtype if item is torch.float32 else item
+
+        args, kwargs = pytree.tree_map(wide, self.fetch_args_kwargs_from_env(n))
+        try:
+            return pytree.tree_map(wide, n.target(*args, **kwargs))  # pyright: ignore[reportCallIssue]
+        except Exception as error:  # whatever an operator says of float64
+            line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise PackedError(f"expected {n.target} ({n.name}) to run in float64, got: {line}") from error
 
 
 def compare(packed: PackedModel, traced: Traced, given: tuple[Tensor, ...]) -> Verification:

@@ -43,7 +43,6 @@ class Weights(NamedTuple):
     bias: int32 [outputs], what was added to the sum of all q: - the sum of the smallest ones; 0 for float32.
     error: float64 [outputs], a bound of |sum - exact sum| over all activations, rounding of float32 left aside: reached
         by the pattern of every triple that errs most in one direction.
-    rms: float64 [outputs], root of the mean of the squared error over all activations, for bits that are fair coins.
     """
 
     values: Tensor
@@ -51,7 +50,6 @@ class Weights(NamedTuple):
     unit: Tensor
     bias: Tensor
     error: Tensor
-    rms: Tensor
 
 
 def prepare(weight: Tensor, geometry: Geometry, kind: Kind) -> Weights:
@@ -67,7 +65,7 @@ def prepare(weight: Tensor, geometry: Geometry, kind: Kind) -> Weights:
     zeros = torch.zeros(outputs, dtype=torch.float64, device=weight.device)
     if kind == "float32":
         values = pad(taps, (0, -per_group % 32)).unflatten(-1, (-1, 32)).contiguous()
-        return Weights(values, kind, zeros.float() + 1, zeros.int(), zeros, zeros)
+        return Weights(values, kind, zeros.float() + 1, zeros.int(), zeros)
     exact = triples(taps.double()) @ PATTERNS  # [outputs, taps, sixes, 2, 8]
     ranges = (exact.amax(-1) - exact.amin(-1)).sum(-1).flatten(1)
     ranges = pad(ranges, (0, -ranges.shape[1] % SIXES[kind])).unflatten(1, (-1, SIXES[kind])).sum(-1).amax(-1)
@@ -82,8 +80,7 @@ def prepare(weight: Tensor, geometry: Geometry, kind: Kind) -> Weights:
         raise ValueError(f"expected weights whose sums in units fit 31 bits, got up to {float(largest.max()):.3g}")
     off = (q * unit.double().view(-1, 1, 1, 1, 1) - exact).flatten(1, -2)
     error = torch.maximum(off.amax(-1).sum(1), -off.amin(-1).sum(1))
-    rms = (off.var(-1, correction=0).sum(1) + off.mean(-1).sum(1) ** 2).sqrt()
-    return Weights(entries.to(torch.int32).to(ENTRIES[kind]).contiguous(), kind, unit, bias.int(), error, rms)
+    return Weights(entries.to(torch.int32).to(ENTRIES[kind]).contiguous(), kind, unit, bias.int(), error)
 
 
 def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Outputs:

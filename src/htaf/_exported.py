@@ -1,0 +1,72 @@
+"""A hardened network as an exported program: the check and the walk that packing and every written format share."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from htaf._errors import HtafError
+from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
+
+
+def check_hardened(model: nn.Module, error: type[HtafError]) -> None:
+    """Raises `error` for what is no module, and for one that holds smooth activations."""
+    if not isinstance(model, nn.Module):
+        raise error(f"expected a hardened torch.nn.Module, got {type(model).__name__}")
+    smooth = [
+        f"{type(m).__name__} {name}".strip() for name, m in model.named_modules()
+        if isinstance(m, (HTAF, ScaledSigmoid, StraightThrough))
+    ]  # fmt: skip
+    if smooth:
+        shown = ", ".join(smooth[:3]) + (", ..." if len(smooth) > 3 else "")
+        raise error(
+            f"expected a hardened model, got {type(model).__name__} with {len(smooth)} smooth activations ({shown}): "
+            "give htaf.harden(model)"
+        )
+
+
+def export_program(
+    model: nn.Module,
+    inputs: tuple[Tensor, ...],
+    error: type[HtafError],
+    *,
+    dynamic_batch: bool = True,
+    functional: bool = False,
+) -> torch.export.ExportedProgram:
+    """`torch.export` of a model in eval mode, whose first dimension is dynamic unless told otherwise.
+
+    Args:
+        functional: decompose it until no operator changes its input.
+
+    Raises:
+        error: PyTorch does not take the model; the message is the first line of the cause.
+    """
+    if dynamic_batch and any(len(x) == 1 for x in inputs):  # a dimension of 1 cannot be told from one that is always 1
+        inputs = tuple(torch.cat([x, x]) for x in inputs)
+    dynamic = tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs) if dynamic_batch else None
+    try:
+        with quiet(), torch.no_grad():
+            program = torch.export.export(model, inputs, dynamic_shapes=dynamic)
+            return program.run_decompositions({}) if functional else program
+    except Exception as cause:  # whatever the model's own code raises under tracing
+        message = f"torch.export does not take {type(model).__name__}: {first_line(cause)}"
+        raise error(message) from cause
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the exporters' own warnings, which say nothing of the model."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of the cause, which PyTorch's exporters hide below their own."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

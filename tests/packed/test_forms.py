@@ -1,0 +1,244 @@
+"""Forms of steps, layers and numbers that a network of one's own may use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import htaf
+from htaf.packed import choice, pack, verify
+from htaf.packed.affine import interval
+from htaf.packed.program import PackedError, Pool
+
+aten = torch.ops.aten
+STEPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "ge": lambda z: (z >= 0).float(),
+    "gt": lambda z: (z > 0.2).float(),
+    "lt": lambda z: (z < 0.1).float(),
+    "le": lambda z: (z <= 0.5).float(),
+    "sign": lambda z: torch.where(z >= 0, 1.0, -1.0),
+    "where lt": lambda z: torch.where(z < 0, -1.0, 1.0),
+    "where le": lambda z: torch.where(z <= 0, 0.0, 1.0),
+    "where gt": lambda z: torch.where(z > 0, -1.0, 1.0),
+}
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+class Net(nn.Module):
+    """A layer, any function, a layer."""
+
+    def __init__(self, first: nn.Module, between: Callable[[Tensor], Tensor], last: nn.Module) -> None:
+        super().__init__()
+        self.first, self.between, self.last = first, between, last
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.between(self.first(x)))
+
+
+def agree(model: nn.Module, x: Tensor, **options) -> htaf.packed.PackedModel:
+    packed = pack(model, x, **options)
+    with torch.no_grad():
+        torch.testing.assert_close(packed(x), model(x), rtol=1e-4, atol=1e-5, equal_nan=True)
+    return packed
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("integer", [False, True])
+def test_an_infinite_shift_decides_whatever_the_sum(strict: bool, integer: bool) -> None:
+    scale = torch.tensor([2.0, -2.0, 0.0] * 2, dtype=torch.float64)
+    shift = torch.tensor([torch.inf] * 3 + [-torch.inf] * 3, dtype=torch.float64)
+    lower, upper = interval(scale, shift, 1.0, strict, integer=integer)
+    for x in (-1e30, 0.0, 7.0):
+        assert ((lower <= x) & (x <= upper)).tolist() == [True] * 3 + [False] * 3
+    lower, upper = interval(
+        torch.tensor([torch.inf, torch.nan]).double(), torch.ones(2).double(), 1.0, strict, integer=integer
+    )
+    assert not ((lower <= 3) & (upper >= 3)).any()
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("name", STEPS)
+def test_a_comparison_with_nan_is_false(name: str, binary: bool) -> None:
+    last = htaf.BinaryLinear(64, 4) if binary else nn.Linear(64, 4)
+    model = Net(nn.Linear(5, 64), STEPS[name], last).eval()
+    x = torch.randn(8, 5)
+    packed = agree(model, x)
+    assert packed.report.layers == 1
+    assert not binary or "packed: binary" in str(packed.report)
+    x[3] = torch.nan
+    with torch.no_grad():
+        torch.testing.assert_close(packed(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["lt", "where lt", "where le"])
+@pytest.mark.parametrize("binary", [False, True])
+def test_steps_below_a_threshold_before_padding_and_pooling(name: str, binary: bool) -> None:
+    layer = htaf.BinaryConv2d(10, 7, 3, padding=1) if binary else nn.Conv2d(10, 7, 3, padding=1)
+    pooled = Net(nn.Conv2d(3, 10, 3), lambda z: torch.max_pool2d(STEPS[name](z), 2, 2, 1), layer)
+    agree(pooled.eval(), torch.randn(4, 3, 8, 8))
+    packed = agree(Net(nn.Conv2d(3, 10, 3), STEPS[name], layer).eval(), torch.randn(4, 3, 8, 8))
+    assert packed.report.layers == 1
+
+
+def test_a_maximum_of_values_below_a_threshold_is_pooled_as_bits() -> None:
+    model = Net(nn.Conv2d(3, 10, 3), lambda z: torch.max_pool2d(STEPS["where gt"](z), 2, 2, 1), nn.Conv2d(10, 7, 3))
+    packed = agree(model.eval(), torch.randn(4, 3, 8, 8))
+    assert any(isinstance(step, Pool) for step in packed.program.steps)
+
+
+@pytest.mark.parametrize(
+    ("between", "last"),
+    [
+        (lambda z: torch.where(z >= 0, 1.0, -1.0).transpose(1, 2), nn.Linear(6, 3)),
+        (lambda z: torch.max_pool1d(torch.where(z >= 0, 1.0, -1.0), 4, ceil_mode=True), nn.Linear(2, 3)),
+        (lambda z: torch.where(z >= 0, 1.0, z) * torch.full((5,), 2.0).sum(), nn.Linear(5, 3)),
+        (lambda z: z.to(torch.float32, copy=True) * (z > 0).to(torch.float32), nn.Linear(5, 3)),
+        (lambda z: torch.where(z >= 0, 1.0, z).softmax(-1, dtype=torch.float32), nn.Linear(5, 3)),
+    ],
+)
+def test_numbers_of_float32_in_the_graph_do_not_stop_the_comparison(between, last: nn.Module) -> None:
+    front = nn.Sequential(nn.Linear(5, 9), htaf.Heaviside(), nn.Linear(9, 30), nn.Unflatten(1, (6, 5)))
+    agree(Net(front, between, last).eval(), torch.randn(4, 5))
+
+
+def test_what_fails_in_float64_is_an_error_of_packing(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = aten.linear.default
+
+    def narrow(x: Tensor, *rest: Tensor) -> Tensor:
+        if x.dtype == torch.float64:
+            raise RuntimeError("expected float")
+        return kept(x, *rest)
+
+    model = nn.Sequential(nn.Linear(5, 9), htaf.Heaviside(), nn.Linear(9, 3)).eval()
+    x = torch.randn(4, 5)
+    from htaf.packed import graph
+    from htaf.packed.verify import compare
+
+    traced = graph.trace(model, (x,))
+    packed = pack(model, x)
+    for node in traced.module.graph.find_nodes(op="call_function", target=kept):
+        node.target = narrow
+    with pytest.raises(PackedError, match=r"float64.*expected float"):
+        compare(packed, traced, (x,))
+
+
+@pytest.mark.parametrize(("size", "bits"), [(6, True), (1, False)])
+def test_windows_without_a_pixel_are_pooled_in_float(size: int, bits: bool) -> None:
+    pool, last = nn.MaxPool2d(2, 1, padding=1, dilation=2), nn.Conv2d(9, 2, 1)
+    with torch.no_grad():
+        last.weight.abs_()  # so that -inf stays what it is
+    front = nn.Sequential(nn.Conv2d(3, 9, 1), htaf.Heaviside(), nn.Conv2d(9, 9, 1), htaf.Heaviside())
+    model = nn.Sequential(front, pool, last, nn.Hardtanh()).eval()
+    packed = agree(model, torch.randn(2, 3, size, size))
+    assert any(isinstance(step, Pool) for step in packed.program.steps) == bits
+
+
+def test_bounds_follow_factors_of_sums_and_of_means() -> None:
+    front = nn.Sequential(nn.Linear(5, 64), htaf.Heaviside(), nn.Linear(64, 64), nn.Unflatten(1, (4, 4, 4)))
+    x = torch.randn(64, 5)
+    relu = torch.relu
+
+    def bound(between: Callable[[Tensor], Tensor]) -> float:
+        found = verify(pack(model := Net(front, between, nn.ReLU()).eval(), x, tables="int8"), model, x)
+        assert found.ok
+        return found.bound
+
+    one = bound(lambda z: torch.add(relu(z), relu(z)))
+    assert bound(lambda z: torch.add(relu(z), relu(z), alpha=-10)) > 5 * one
+    assert bound(lambda z: torch.sub(relu(z), relu(z), alpha=0.01)) < 0.6 * one
+    mean = bound(lambda z: nn.functional.avg_pool2d(relu(z), 2))
+    assert bound(lambda z: nn.functional.avg_pool2d(relu(z), 2, divisor_override=1)) > 3.5 * mean
+
+
+def test_a_flip_is_named_by_the_row_of_its_step() -> None:
+    model = nn.Sequential(nn.Linear(5, 9), htaf.Heaviside(), nn.Linear(9, 3)).eval()
+    x = torch.randn(4, 5)
+    packed = pack(model, x)
+    (name,) = (s.lower for s in packed.program.steps if hasattr(s, "lower") and s.lower)
+    packed.program.tensors[name].fill_(torch.inf)
+    flips = verify(htaf.packed.PackedModel(packed.program, packed.report), model, x).flips
+    with torch.no_grad():
+        wanted = (model[0](x) >= 0).nonzero().tolist()
+    assert [[f.row, f.channel] for f in flips] == wanted
+
+
+@pytest.mark.parametrize("bipolar", [False, True])
+def test_depthwise_layers_stay_in_float(bipolar: bool) -> None:
+    step = htaf.Heaviside(bipolar=bipolar)
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 1), step, nn.Conv2d(16, 16, 3, padding=1, groups=16), nn.BatchNorm2d(16), step,
+        nn.Conv2d(16, 4, 1),
+    )  # fmt: skip
+    packed = agree(net.eval(), torch.randn(4, 3, 8, 8))
+    assert packed.report.layers == 1
+    assert "float: one channel a group" in str(packed.report)
+
+
+@pytest.mark.parametrize("form", ["padding", "spikes"])
+def test_groups_are_never_made_dense(form: str) -> None:
+    def between(z: Tensor) -> Tensor:
+        return torch.where(z >= 0, 1.0, -1.0) if form == "padding" else (z >= 0).float() + (z >= 0.3).float()
+
+    grouped = nn.Conv2d(64, 64, 3, padding=1, groups=8)
+    net = Net(nn.Conv2d(3, 64, 1), between, nn.Sequential(grouped, htaf.Heaviside(), nn.Conv2d(64, 4, 1)))
+    packed = agree(net.eval(), torch.randn(4, 3, 8, 8))
+    assert packed.report.packed_bytes <= packed.report.float_bytes * 1.01
+    assert "float: its groups" in str(packed.report)
+    plain = Net(nn.Conv2d(3, 64, 1), STEPS["ge"], grouped).eval()
+    assert agree(plain, torch.randn(4, 3, 8, 8)).report.layers == 1
+
+
+def test_kinds_of_tables_are_timed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    clock = [0.0]
+    tables = choice.kernels()[1]
+
+    class Spy:
+        prepare = staticmethod(tables.prepare)
+
+        @staticmethod
+        def forward(bits, weights, *rest):
+            calls.append(weights.kind)
+            clock[0] += {"float32": 3.0, "int16": 2.0, "int8": 1.0}[weights.kind] if len(calls) > 3 else 9.0
+            return tables.forward(bits, weights, *rest)
+
+    monkeypatch.setattr(choice, "kernels", lambda: (None, Spy))
+    monkeypatch.setattr(choice, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    model = nn.Sequential(nn.Linear(5, 64), htaf.Heaviside(), nn.Linear(64, 3)).eval()
+    x = torch.randn(8, 5)
+    wide = agree_within(model, x, 1.0)
+    assert set(wide.tables.values()) == {"int8"}
+    kinds = list(choice.KINDS)
+    assert calls == kinds * (len(calls) // 3)
+    assert len(calls) >= 12
+    row = next(r.how for r in wide.report.rows if "table int8" in r.how)
+    assert all(f"{kind}: " in row for kind in kinds)
+    assert "1.0e+00 s" in row
+    errors = choice.measure(*at_the_layer(wide, x))
+    assert errors["float32"].error == 0 < errors["int16"].error < errors["int8"].error
+    between = (errors["int16"].error + errors["int8"].error) / 2
+    assert set(agree_within(model, x, between).tables.values()) == {"int16"}  # the fastest of those within the budget
+
+
+def agree_within(model: nn.Module, x: Tensor, budget: float) -> htaf.packed.PackedModel:
+    return pack(model, x, tables="auto", budget=budget)
+
+
+def at_the_layer(packed: htaf.packed.PackedModel, x: Tensor):
+    found = []
+
+    def after(step, values) -> None:
+        if hasattr(step, "weights") and step.weights == "table":
+            found.append((replace(step, tables="float32"), values[step.input].clone(), packed.program.tensors))
+
+    packed.watch((x,), after)
+    return found[0]
