@@ -97,5 +97,7 @@ def columns() -> nn.Sequential:
         nn.Linear(9, 100), htaf.HTAF(), htaf.BinaryLinear(100, 65), nn.BatchNorm1d(65), htaf.HTAF(bipolar=True),
         htaf.BinaryLinear(65, 3, bias=True),
     )  # fmt: skip
-    net[2].weight.data[:2] = 0
+    layer = net[2]
+    assert isinstance(layer, htaf.BinaryLinear)
+    layer.weight.data[:2] = 0
     return net

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ from torch import nn
 
 import htaf
 from htaf.packed import PackedError, files, load, pack, save
+from htaf.packed.checking import check
+from htaf.packed.program import Call, Program
 
 FUZZ = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -107,6 +111,81 @@ def test_a_forged_graph_is_refused(written: bytes, tmp_path: Path, name: str) ->
         "deep outputs",
         "size",
     )
+
+
+def _more(graph: dict, **fields) -> None:
+    """One more step at the end."""
+    made = [graph["steps"][-1][key] for key in ("y", "bits") if graph["steps"][-1].get(key) is not None]
+    graph["steps"].append({"name": "more", "y": made[-1] + 1, **fields})
+
+
+UNPACK = {"step": "unpack", "axis": 1, "low": 0.0, "high": 1.0}
+SAID = {
+    "list of extras": (lambda g, m: m.update(extra="[]"), "to be an object"),
+    "other version": (lambda g, m: m.update(version="2"), "version 1"),
+    "other format": (lambda g, m: m.update(format="safetensors"), "another safetensors file"),
+    "residual": (lambda g, m: _step(g, "layer").update(residual=0), r"float32 \[2, 4, 3, 3\]"),
+    "one end": (lambda g, m: _step(g, "layer").update(lower=None), "both ends"),
+    "no output": (lambda g, m: _step(g, "layer").update(lower=None, upper=None, bits=None), "made before"),
+    "scale": (lambda g, m: _step(g, "layer").update(scale=_step(g, "threshold")["lower"]), r"float32 \[4\]"),
+    "weight": (lambda g, m: _step(g, "layer").update(weight=_step(g, "threshold")["lower"]), r"uint8 \[4, 3, 3, 8\]"),
+    "floats": (lambda g, m: _step(g, "layer").update(input=0), "expected bits"),
+    "floats to pool": (lambda g, m: _step(g, "pool").update(input=0), "expected bits"),
+    "padding": (lambda g, m: _step(g, "pool").update(padding=[2, 1]), "half a window"),
+    "end": (lambda g, m: _step(g, "threshold").update(lower=_step(g, "layer")["lower"]), r"float32 \[3\]"),
+    "axis": (lambda g, m: _step(g, "threshold").update(axis=9), "a dimension 9"),
+    "unpack": (lambda g, m: _more(g, **UNPACK, input=_step(g, "pool")["bits"], channels=65), "16 bytes"),
+    "unpack floats": (lambda g, m: _more(g, **UNPACK, input=0, channels=64), "8 bytes"),
+    "unpack along": (lambda g, m: _more(g, **UNPACK | {"axis": 7}, input=_step(g, "pool")["bits"], channels=3), "of 4"),
+    "order": (lambda g, m: g["steps"][-1].update(y=g["steps"][-1]["y"] + 1), "make value"),
+    "itself": (lambda g, m: _step(g, "pool").update(input=_step(g, "pool")["bits"]), "made before"),
+    "outputs": (lambda g, m: g.update(outputs={"v": 1000}), "made before"),
+    "flag": (lambda g, m: g.update(outputs={"v": True}), "made before"),
+    "more": (lambda g, m: _step(g, "pool").update(more=1), "expected fields"),
+    "tensor": (lambda g, m: _step(g, "layer").update(weight="nothing"), "a tensor of the file"),
+    "deep": (lambda g, m: g.update(outputs=json.loads('{"list":[' * 200 + '{"v":0}' + "]}" * 200)), "expected outputs"),
+    "overflow": (
+        lambda g, m: _more(g, step="call", operator="expand.default", kwargs={},
+                           args=[{"v": 0}, [2**30, 2, 2**30, 2**30, 1, 2, 1, 8, 8]]),
+        "at most|overflow",
+    ),
+    "large": (
+        lambda g, m: _more(g, step="call", operator="repeat.default", kwargs={}, args=[{"v": 0}, [2**22, 1, 1, 1]]),
+        "at most 1,073,741,824 bytes",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_is_wrong_is_said(written: bytes, tmp_path: Path, name: str) -> None:
+    change, said = SAID[name]
+    assert re.search(said, message := _refused(_forged(written, change), tmp_path)), message
+
+
+def test_values_may_be_as_large_as_large_inputs_make_them() -> None:
+    step = Call("relu", "relu.default", [{"v": 0}], {}, 1)
+    check(Program(((None, 1 << 28),), (step,), {"v": 1}, {}))
+    with pytest.raises(PackedError, match="at most"):
+        check(
+            Program(
+                ((None, 1 << 10),), (replace(step, operator="repeat.default", args=[{"v": 0}, [1 << 18, 1]]),), {}, {}
+            )
+        )
+
+
+def test_a_failed_write_leaves_nothing(written: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.htaf"
+    path.write_bytes(written)
+    model = load(path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "replace", full)
+    with pytest.raises(PackedError, match="No space left"):
+        save(model, path)
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == written
 
 
 @FUZZ

@@ -19,6 +19,7 @@ from htaf.kernels.layers import Epilogue, Geometry
 from htaf.models.wide_resnet import WideResNet
 from htaf.packed import PackedError, PackedModel, execution, pack, verify
 from htaf.packed.operators import Pending
+from htaf.packed.program import Call
 
 compiled = pytest.mark.skipif(not native.available(), reason="needs the compiled extension")
 
@@ -219,7 +220,7 @@ def test_convolutions_of_single_pixels(name: str) -> None:
     x = torch.randn(5, *IMAGES)
     packed = pack(net, x[:2])
     assert verify(packed, net, x).ok
-    step = next(s for s in packed.program.steps if "conv2d" in getattr(s, "operator", ""))
+    step = next(s for s in packed.program.steps if isinstance(s, Call) and "conv2d" in s.operator)
     args = [execution.operators.decode(a, packed.program.tensors) for a in step.args]
     run = execution._pointwise(step, args)
     assert (run is not None) == product
