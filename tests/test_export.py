@@ -149,7 +149,7 @@ class Branching(nn.Module):
 @pytest.mark.parametrize(
     ("net", "options", "message"),
     [
-        (nn.Sequential(nn.Linear(3, 2), HTAF()), {}, r"got Sequential with 1 smooth activations \(1\)"),
+        (nn.Sequential(nn.Linear(3, 2), HTAF()), {}, r"got Sequential with 1 smooth activations \(HTAF 1\)"),
         (Functional(), {}, "expected a hardened model, got Functional with htaf.htaf"),
         (Branching(), {}, "torch.export does not take Branching: "),
         (nn.Linear(3, 2), {"opset": 11}, "opset must be >= 18, got 11"),

@@ -242,3 +242,51 @@ def at_the_layer(packed: htaf.packed.PackedModel, x: Tensor):
 
     packed.watch((x,), after)
     return found[0]
+
+
+class Outputs(nn.Module):
+    """Two outputs of one row of bits, times a number each."""
+
+    def __init__(self, *factors: float) -> None:
+        super().__init__()
+        self.front = nn.Sequential(nn.Linear(5, 64), htaf.Heaviside())
+        self.last = nn.Linear(64, 4, bias=False)
+        with torch.no_grad():
+            self.last.weight *= factors[0]
+        self.factors = factors
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.last(self.front(x))
+        return y, torch.relu(y) * self.factors[1]
+
+
+def changed(packed: htaf.packed.PackedModel, name: str, factor: float) -> htaf.packed.PackedModel:
+    tensors = {n: t * factor if name in n and t.is_floating_point() else t for n, t in packed.program.tensors.items()}
+    return htaf.packed.PackedModel(replace(packed.program, tensors=tensors), packed.report)
+
+
+def test_small_outputs_that_are_wrong_are_found() -> None:
+    model, x = Outputs(1e-6, 1.0).eval(), torch.randn(32, 5)
+    packed = pack(model, x)
+    assert verify(packed, model, x).ok
+    assert not verify(changed(packed, ".weight", -1.0), model, x).ok
+
+
+def test_nan_in_a_second_output_is_found() -> None:
+    x = torch.randn(32, 5)
+    model = Outputs(1.0, 1.0).eval()
+    packed = pack(model, x)
+    model.factors = (1.0, torch.nan)
+    assert not verify(packed, model, x).ok
+
+
+def test_infinite_numbers_before_a_step_hide_no_others() -> None:
+    model, x = nn.Sequential(nn.Linear(5, 64), htaf.Heaviside(), nn.Linear(64, 4)).eval(), torch.randn(32, 5)
+    with torch.no_grad():
+        model[0].bias[0] = torch.inf
+    packed = pack(model, x)
+    assert verify(packed, model, x).ok
+    lower = next(n for n in packed.program.tensors if n.endswith(".lower"))
+    packed.program.tensors[lower][1:] += 0.5
+    again = htaf.packed.PackedModel(packed.program, packed.report)
+    assert not verify(again, model, x).ok

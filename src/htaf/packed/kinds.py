@@ -238,7 +238,7 @@ def is_pool(node: Node) -> bool:
     if node.kwargs.get("ceil_mode") or (len(node.args) > 5 and node.args[5]):
         return False
     kernel, _, padding, dilation = pool_sizes(node)
-    sizes = shape_of(node.args[0])[2:]  # pyright: ignore[reportArgumentType]
+    sizes = shape_of(node.all_input_nodes[0])[2:]
     # a window that reaches over the border has a pixel inside unless it steps over the whole image
     return all(
         p == 0 or (isinstance(size, int) and p <= d * (k - 1) and d <= size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,12 +215,12 @@ def compare(packed: PackedModel, traced: Traced, given: tuple[Tensor, ...]) -> V
         check, found = _layer(steps[name], got, right, single.before[name], double.before[name], errors)
         layers.append(check)
         flips += found[: _LISTED - len(flips)]
-    rounding = max([_far(e, x) for e, x in zip(expected, exact, strict=True)], default=0.0)
-    largest = max([float(e.abs().max()) for e in expected if e.numel()], default=0.0)
-    bound = _ROUNDING * rounding + 1e-5 * (1 + largest) + errors.get(-1, 0.0)
+    rounding = _largest([_far(e, x) for e, x in zip(expected, exact, strict=True)])
+    largest = _largest([float(e[e.isfinite()].abs().max()) for e in expected if e.isfinite().any()])
+    bound = _ROUNDING * rounding + 1e-5 * largest + errors.get(-1, 0.0)
     rows, equal = _predictions(expected[0], free[0])
-    difference = max([_far(a, b) for a, b in zip(forced, expected, strict=True)], default=0.0)
-    wander = max([_far(a, b) for a, b in zip(free, expected, strict=True)], default=0.0)
+    difference = _largest([_far(a, b) for a, b in zip(forced, expected, strict=True)])
+    wander = _largest([_far(a, b) for a, b in zip(free, expected, strict=True)])
     return Verification(tuple(layers), tuple(flips), difference, bound, wander, rows, equal)
 
 
@@ -235,8 +236,8 @@ def _layer(
     channels = got.shape[-1] * 8
     used = right.numel() // right.shape[-1]
     z = exact.movedim(_axis(step), -1)
-    rounding = float((exact - before).nan_to_num().abs().max()) if exact.numel() else 0.0
-    bound = _ROUNDING * rounding + 1e-6 * float(z.abs().nan_to_num().mean()) + errors.get(step.bits or 0, 0.0)
+    rounding = float((exact - before).nan_to_num(0.0, 0.0, 0.0).abs().max()) if exact.numel() else 0.0
+    bound = _ROUNDING * rounding + 1e-6 * _size(z) + errors.get(step.bits or 0, 0.0)
     if not differ.any():
         return LayerCheck(step.name, used * z.shape[-1], 0, 0.0, bound), []
     mask = maps.unpack(differ, channels)[..., : z.shape[-1]].reshape(z.shape) > 0
@@ -268,7 +269,21 @@ def _tensors(outputs: Any) -> list[Tensor]:
 
 
 def _far(a: Tensor, b: Tensor) -> float:
-    return float((a.double() - b.double()).abs().max()) if a.numel() else 0.0
+    """The largest difference; NaN where one of them alone is, or an infinity that the other is not."""
+    a, b = a.double(), b.double()
+    same = (a == b) | (a.isnan() & b.isnan())
+    return float(torch.where(same, 0.0, a - b).abs().max()) if a.numel() else 0.0
+
+
+def _largest(distances: list[float]) -> float:
+    """The largest; NaN if one is, which Python's max may drop."""
+    return math.nan if any(map(math.isnan, distances)) else max(distances, default=0.0)
+
+
+def _size(z: Tensor) -> float:
+    """The mean of |z| where it is finite."""
+    finite = z[z.isfinite()]
+    return float(finite.abs().mean()) if finite.numel() else 0.0
 
 
 def _predictions(expected: Tensor, got: Tensor) -> tuple[int, int]:
