@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import htaf
+from htaf import _files
 from htaf.packed import PackedError, files, load, pack, save
 from htaf.packed.checking import check
 from htaf.packed.program import Call, Program
@@ -181,7 +182,7 @@ def test_a_failed_write_leaves_nothing(written: bytes, tmp_path: Path, monkeypat
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "replace", full)
+    monkeypatch.setattr(_files.os, "replace", full)
     with pytest.raises(PackedError, match="No space left"):
         save(model, path)
     assert list(tmp_path.iterdir()) == [path]
