@@ -276,6 +276,7 @@ def main() -> None:
             found = measure(name, net, model, x, threads, arguments.rounds, others)
             show(found, console)
             rows += found
+            measuring.write(arguments.json, rows + kept)  # a benchmark that is stopped has said what it knows
         if not arguments.no_sizes:
             kept += sizes(name, net, model, arguments.batches)
     if kept:
