@@ -59,7 +59,7 @@ def plain_errors() -> Iterator[None]:
     except HtafError as error:
         fail(str(error), 1)
     except KeyboardInterrupt:
-        fail("stopped; the same command goes on from what was kept: a checkpoint, finished parts", 130)
+        fail("stopped; train, study and concepts extract go on from what they kept when the same command is given again", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: head, less
     except OSError as error:

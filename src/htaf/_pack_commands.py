@@ -215,7 +215,9 @@ def _compared(model: nn.Module, other: Callable[[Tensor], Tensor], rows: Joined)
 
 
 def _expect_equal(found: Agreement, differing: int | None, part: str, hint: str) -> None:
-    wrong, most = found.rows - found.predictions, int(ROUNDING * found.rows) if differing is None else differing
+    wrong, most = found.rows - found.predictions, differing
+    if most is None:
+        most = max(1, int(ROUNDING * found.rows))
     if wrong > most:
         tail = f"; leave out {hint}, or allow them by --differing" if hint else ""
         raise CheckError(
@@ -226,7 +228,7 @@ def _expect_equal(found: Agreement, differing: int | None, part: str, hint: str)
 
 
 def _expect_explained(layers: Verification, part: str, hint: str) -> None:
-    if not layers.ok:
+    if layers.contradicted:
         tail = f"; leave out {hint}" if hint else ""
         raise CheckError(
             f"expected every layer to make the bits of the run's exact network on {part} rows, but where rounding "
@@ -268,7 +270,7 @@ def _sizes(run: Run, out: Path) -> dict[str, int]:
 
 def _compared_sizes(sizes: dict[str, int]) -> str:
     ratio = sizes["run_bytes"] / sizes["bytes"]
-    return f"{sizes['bytes']:,} bytes; the run's weights in float32 {sizes['run_bytes']:,} ({ratio:.1f} times as many)"
+    return f"{sizes['bytes']:,} bytes; the run's weights in float32 {sizes['run_bytes']:,} ({ratio:.1f} times this)"
 
 
 def _say(found: Agreement, part: str) -> None:

@@ -30,6 +30,7 @@ def test_plans() -> None:
     assert icbm.cub_resnet().sources[0].size == icbm.CUB_SIZE
 
 
+@pytest.mark.slow
 def test_table_on_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = icbm.table(tmp_path, (tiny(),), data_dir=None, workers=1, threads=1)
     found = json.loads((tmp_path / "concepts.json").read_text())["tiny"]

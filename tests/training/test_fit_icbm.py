@@ -297,6 +297,7 @@ def test_bad_recipes(changes: dict[str, Any], said: str) -> None:
         recipe(**changes)
 
 
+@pytest.mark.slow
 def test_a_study_keeps_its_networks(digits: Images, tmp_path: Path) -> None:
     base = recipe(epochs=1)
     plan = Plan(

@@ -254,6 +254,7 @@ def test_predicting_files(runs, digits: Images, tmp_path: Path) -> None:
         run.predict_images([tmp_path / "text.png"])
 
 
+@pytest.mark.slow
 def test_a_study_of_images(tmp_path: Path) -> None:
     """Candidates are shorter and never measured on the test part; the final trainings are."""
     base = recipe("dhn", epochs=2)

@@ -16,7 +16,7 @@ from htaf.packed.affine import Affine, aten, shape_of
 from htaf.packed.emission import Emission
 from htaf.packed.fusion import Chain, Fusion, Tail, fuse
 from htaf.packed.graph import Traced
-from htaf.packed.kinds import Bits, infer, is_pool, is_spikes, pool_sizes
+from htaf.packed.kinds import CONVOLUTIONS, PRODUCTS, Bits, infer, is_pool, is_spikes, pool_sizes
 from htaf.packed.layers import LayerSite, packed, prepare
 from htaf.packed.program import Kind, Layer, PackedError, Pool, Program, Spikes, Threshold
 from htaf.packed.report import Report, Row
@@ -236,7 +236,9 @@ class Lowering(Emission):
             return self.fusion.reasons[node]
         if source in self.kinds:
             return "it takes bits as floats"
-        return "its input is not bits"
+        if node.target in CONVOLUTIONS or node.target in PRODUCTS:
+            return "its input is not bits"
+        return "no layer over bits takes its output"
 
     def _output(self, node: Node | None) -> _Leaf:
         if node is None:

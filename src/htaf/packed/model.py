@@ -74,12 +74,9 @@ class PackedModel(nn.Module):
     def _check(self, inputs: tuple[Tensor, ...]) -> None:
         if len(inputs) != len(self._expected):
             raise PackedError(f"expected {len(self._expected)} inputs, got {len(inputs)}")
-        batches = {
-            x.shape[0] for x, wanted in zip(inputs, self.program.inputs, strict=True) if x.ndim and wanted[0] is None
-        }
-        if len(batches) > 1:
-            raise PackedError(f"expected inputs of one batch size, got {sorted(batches)}")
         for x, (rank, sizes), wanted in zip(inputs, self._expected, self.program.inputs, strict=True):
+            if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise PackedError(f"expected tensors, got {type(x).__name__}")
             shape = x.shape
             if len(shape) != rank or any(shape[i] != size for i, size in sizes):
                 shown = ["batch" if s is None else s for s in wanted]
@@ -88,6 +85,9 @@ class PackedModel(nn.Module):
                 raise PackedError(f"expected an input on the CPU, got one on {x.device}")
             if x.dtype != torch.float32:
                 raise PackedError(f"expected an input in float32, got {x.dtype}")
+        batches = [x.shape[0] for x, wanted in zip(inputs, self.program.inputs, strict=True) if wanted[0] is None]
+        if len(set(batches)) > 1:
+            raise PackedError(f"expected inputs of one batch size, got {batches}")
 
     def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> PackedModel:  # pyright: ignore
         moved = fn(torch.zeros(1))

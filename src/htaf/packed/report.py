@@ -54,7 +54,7 @@ class Report:
         lines = ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in cells]
         if self.packed_bytes:
             ratio = self.float_bytes / self.packed_bytes
-            size = f"{self.packed_bytes:,} bytes ({self.float_bytes:,} in float32, {ratio:.1f} times as many)"
+            size = f"{self.packed_bytes:,} bytes (in float32 {self.float_bytes:,}, {ratio:.1f} times this)"
             lines.append(f"weights of the packed layers: {size}")
         return "\n".join(lines)
 

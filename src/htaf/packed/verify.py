@@ -70,8 +70,18 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Every difference is one that rounding, or the rounding of the tables, explains."""
-        return self.difference <= self.bound and all(layer.ok for layer in self.layers)
+        """Everything was compared, and every difference is one that rounding, of the tables too, explains."""
+        return self.bounded and not self.contradicted
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the outputs were judged: False where what follows the tables has no known slope."""
+        return math.isfinite(self.bound)
+
+    @property
+    def contradicted(self) -> bool:
+        """Some difference is larger than rounding explains."""
+        return not self.difference <= self.bound or not all(layer.ok for layer in self.layers)  # NaN is larger
 
     @property
     def count(self) -> int:
@@ -80,8 +90,9 @@ class Verification:
 
     def __str__(self) -> str:
         bits = sum(layer.bits for layer in self.layers)
+        judged = "equal but for rounding" if self.bounded else "outputs NOT CHECKED, layers equal but for rounding"
         lines = [
-            f"{'equal' if self.ok else 'NOT EQUAL'}: {self.equal} of {self.predictions} predictions the same",
+            f"{'NOT EQUAL' if self.contradicted else judged}: {self.equal} of {self.predictions} predictions the same",
             f"outputs differ by {self.difference:.3g} at most (bound {self.bound:.3g}), in an ordinary run by "
             f"{self.free_difference:.3g}",
             f"{self.count} of {bits:,} bits in {len(self.layers)} layers differ",
