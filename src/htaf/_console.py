@@ -59,7 +59,10 @@ def plain_errors() -> Iterator[None]:
     except HtafError as error:
         fail(str(error), 1)
     except KeyboardInterrupt:
-        fail("stopped; train, study and concepts extract go on from what they kept when the same command is given again", 130)
+        fail(
+            "stopped; train, study and concepts extract go on from what they kept when the same command is given again",
+            130,
+        )
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: head, less
     except OSError as error:

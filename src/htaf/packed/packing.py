@@ -43,7 +43,8 @@ def pack(
         dynamic_batch: the packed model takes batches of any size; False for models whose graph is tied to one.
 
     Returns:
-        A module with the same call, in eval mode whatever the mode of the model. `.report` says what became of every operator.
+        A module with the same call, in eval mode whatever the mode of the model. `.report` says what became of every
+        operator.
 
     Raises:
         PackedError: a model that is smooth, cannot be exported, holds nothing to pack or operators that a packed model
@@ -62,8 +63,10 @@ def pack(
     traced = trace(model, given, dynamic_batch=dynamic_batch)
     program, report = lower(traced, "float32" if tables == "auto" else tables)
     if not report.layers:
-        raise PackedError("expected layers that take the output of a step (Heaviside), got none: there is nothing to pack "
-            "(a network of ReLUs: htaf.replace, train, htaf.harden)")
+        raise PackedError(
+            "expected layers that take the output of a step (Heaviside), got none: there is nothing to pack "
+            "(a network of ReLUs: htaf.replace, train, htaf.harden)"
+        )
     packed = PackedModel(program, report)
     if tables == "auto":
         program, chosen = choose(packed, given, budget)
