@@ -121,9 +121,7 @@ class _Walk:
             return None
         if not isinstance(node.meta.get("val"), Tensor):
             if ours and isinstance(node.meta.get("val"), (tuple, list)):
-                raise ExportError(
-                    f"{node.name}: NIR cannot say this exactly: {target} (docs/export.md lists what it can)"
-                )
+                raise ExportError(f"{node.name}: expected what NIR can say exactly, got {target} (see docs/export.md)")
             return None
         if not ours:
             return graph.constant(node)

@@ -112,7 +112,7 @@ class Graph:
                 return replace(value, time="split")
             if after[: value.lead] == before[: value.lead] and after[value.lead :] == (math.prod(value.shape),):
                 return self.flattened(value, node)
-        raise ExportError(f"{node.name}: NIR cannot say this exactly: {node.target} (docs/export.md lists what it can)")
+        raise ExportError(f"{node.name}: expected what NIR can say exactly, got {node.target} (see docs/export.md)")
 
     def _is_time(self, size: Any) -> bool:
         return isinstance(size, int) and size == self.steps  # a size of the batch is a SymInt
