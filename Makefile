@@ -46,7 +46,7 @@ test-fast: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow" -n auto --dist worksteal --durations=10
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -q -m slow -n auto --dist loadgroup --durations=10
+	$(BIN)/python -m pytest -q -m slow -n auto --dist loadfile --durations=10
 
 # tests first, then times; nothing heavy should run beside it
 bench: $(STAMP)

@@ -41,6 +41,7 @@ def test_a_bound_at_an_integer_counts_it() -> None:
     assert not ((lower <= 0) & (upper >= 0)).any()
 
 
+@pytest.mark.usefixtures("exported_once")
 @pytest.mark.parametrize("seed", slow_but(range(6), 0, 1))
 def test_stacks_of_any_shape_agree(seed: int) -> None:
     torch.manual_seed(seed)
