@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+gc.disable()  # until all is imported and collected: see pytest_collection_finish
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the tests' networks are too small for more
 
 import jaxtyping
@@ -17,9 +19,7 @@ from jaxtyping import install_import_hook
 # an int is good where a float is asked for, as type checkers hold it (PEP 484)
 install_import_hook("htaf", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # in a shell's background job; programs that tests stop inherit it
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job, whose children could not be stopped
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
@@ -45,6 +45,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.usefixtures("missing_data_fails"))
             else:
                 item.add_marker(pytest.mark.skip(reason="HTAF_DATA must name the folder of the real data sets"))
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: no garbage collection looks through it again."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), 2
+        )  # taking all down would take seconds, and nanobind tells of the rest
+    else:
+        gc.unfreeze()
 
 
 def pytest_xdist_auto_num_workers() -> int:
