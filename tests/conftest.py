@@ -9,12 +9,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-gc.disable()  # until all is imported and collected: see pytest_collection_finish
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the tests' networks are too small for more
 
 import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
+
+gc.disable()  # until all is imported and collected: see pytest_collection_finish
 
 # an int is good where a float is asked for, as type checkers hold it (PEP 484)
 install_import_hook("htaf", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
