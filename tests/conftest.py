@@ -57,9 +57,8 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), 2
-        )  # taking all down would take seconds, and nanobind tells of the rest
+        # to take all down would take seconds, and nanobind would tell what is left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     else:
         gc.unfreeze()
 
