@@ -30,16 +30,21 @@ class Conversion:
         replaced: the sites that have new modules.
         left: the sites that are as they were.
         hints: where activations may act that the transform could not see.
+        beyond: activations that no module can stand in for, and what to do: inside torch's fused recurrent layers and
+            GLU, in an autograd Function, in scripted code, in a hook.
     """
 
     replaced: tuple[Site, ...]
     left: tuple[Site, ...]
     hints: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"replaced {len(self.replaced)} of {len(self.replaced) + len(self.left)} activation sites"]
+        everything = len(self.replaced) + len(self.left) + len(self.beyond)
+        seen = " that were seen" if self.hints else ""
+        lines = [f"replaced {len(self.replaced)} of {everything} activation sites{seen}"]
         lines += [f"  replaced {site}" for site in self.replaced]
-        lines += [f"  left     {site}" for site in self.left]
+        lines += [f"  left     {site}" for site in (*self.left, *self.beyond)]
         lines += [f"  note     {hint}" for hint in self.hints]
         return "\n".join(lines)
 
@@ -126,10 +131,11 @@ def replace(
     new = functional.duplicate(model, parameters=share, buffers=share)
     modules = dict(new.named_modules(remove_duplicate=False))
     made = [_placed(factory(), new) for _ in chosen]
-    calls: dict[str, dict[int, nn.Module]] = {}
+    calls: dict[str, dict[int, tuple[str, int | str, nn.Module]]] = {}
     for site, module in zip(chosen, made, strict=True):
         if site.functional:
-            calls.setdefault(site.path, {})[site.index] = module.train(modules[site.path].training)
+            module.train(modules[site.path].training)
+            calls.setdefault(site.path, {})[site.index] = site.kind, site.source, module
         else:
             new = _put(new, modules, site, module)
     for path, stand_ins in calls.items():
@@ -139,10 +145,11 @@ def replace(
                 f"{path or 'the model'}: expected the same activation calls in every forward, got {ways}. "
                 "Leave it out with where=, or give it activation modules"
             )
-        functional.divert(modules[path], path, next(iter(found.forwards[path])), stand_ins)
+        watched = found.watched.get(path, frozenset())
+        functional.divert(modules[path], path, next(iter(found.forwards[path])), stand_ins, watched)
     _settle(new, set(map(id, made)), modules, found.callees)
     left = tuple(site for site in found.sites if site not in chosen)
-    return _account(new, Conversion(tuple(chosen), left, found.hints))
+    return _account(new, Conversion(tuple(chosen), left, found.hints, found.beyond))
 
 
 def harden(model: nn.Module, *, share: bool = False) -> nn.Module:
@@ -174,7 +181,7 @@ def harden(model: nn.Module, *, share: bool = False) -> nn.Module:
         assert isinstance(smooth, _SMOOTH)
         new = _put(new, modules, site, smooth.hardened())
     left = tuple(site for site in found.sites if site not in chosen)
-    return _account(new, Conversion(tuple(chosen), left))
+    return _account(new, Conversion(tuple(chosen), left, beyond=found.beyond))
 
 
 def conversion(model: nn.Module) -> Conversion:
@@ -218,7 +225,7 @@ def _nothing(model: nn.Module, where: Where | None, found: Found) -> str:
     text = f"expected an activation to replace in {type(model).__name__}"
     text += f" where {where!r}" if where is not None else ""
     text += ", got none" + (f" of these {len(found.sites)} sites:" if found.sites else ": it has no activation site")
-    return "\n  ".join([text, *map(str, found.sites), *found.hints])
+    return "\n  ".join([text, *map(str, found.sites), *found.beyond, *found.hints])
 
 
 # ---- placing ----
