@@ -6,12 +6,17 @@ Every transform returns a new model and says what it did: see `conversion`.
 from __future__ import annotations
 
 import logging
+import warnings
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 from htaf import _functional_sites as functional
 from htaf._finding import Found, Site, arguments, find
@@ -97,6 +102,9 @@ def replace(
     the example did raises a RuntimeError; nothing is assigned by guess. Calls made outside that module's forward (a
     method called from elsewhere, a function that `torch.utils.checkpoint` runs again) are not taken.
 
+    Make the optimizer after it: the parameters are new ones, and an optimizer of the old ones that steps while the new
+    ones have the gradients brings a warning.
+
     Results can be copied, pickled, trained and exported, and `torch.compile(fullgraph=True)` takes them, functional
     sites too; only `torch.relu_(x)` and its like, which it hides from modes, raise there (`x.relu_()` does not).
 
@@ -148,6 +156,8 @@ def replace(
         watched = found.watched.get(path, frozenset())
         functional.divert(modules[path], path, next(iter(found.forwards[path])), stand_ins, watched)
     _settle(new, set(map(id, made)), modules, found.callees)
+    if not share:
+        _follow(model, new)
     left = tuple(site for site in found.sites if site not in chosen)
     return _account(new, Conversion(tuple(chosen), left, found.hints, found.beyond))
 
@@ -278,3 +288,48 @@ def _settle(model: nn.Module, made: set[int], modules: dict[str, nn.Module], cal
             module.__dict__["activation_relu_or_gelu"] = 0
         elif isinstance(module, nn.TransformerEncoder) and any(id(layer) in ours for layer in module.layers):
             module.use_nested_tensor = False  # nested tensors know few of the operations a new activation needs
+
+
+# ---- optimizers from before ----
+
+# parameter -> itself and those that took its place, in order; one list for all of them
+_LINES: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_watching = False
+
+
+def _follow(old: nn.Module, new: nn.Module) -> None:
+    """Remember which parameters took the place of which, so that an optimizer left behind can be told."""
+    global _watching
+    successors = dict(new.named_parameters())
+    for name, parameter in old.named_parameters():
+        if name in successors:
+            line = _LINES[parameter] if parameter in _LINES else [weakref.ref(parameter)]
+            line.append(weakref.ref(successors[name]))
+            _LINES[parameter] = _LINES[successors[name]] = line
+    if not _watching:
+        register_optimizer_step_pre_hook(_tell_left_behind)
+        _watching = True
+
+
+def _tell_left_behind(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """Warn once of an optimizer whose parameters have no gradients while those that took their place have."""
+    if torch.compiler.is_compiling() or "_htaf_told" in optimizer.__dict__:
+        return
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    idle = [p for p in held if p.grad is None and p.requires_grad and p in _LINES]
+    if not idle or any(p.grad is not None and p in _LINES for p in held):  # the others are trained on purpose
+        return
+    own = set(map(id, held))
+    if any(q.grad is not None and id(q) not in own for p in idle for q in _successors(p)):
+        optimizer.__dict__["_htaf_told"] = True
+        warnings.warn(
+            f"this {type(optimizer).__name__} holds the parameters of a model from before htaf.replace, which returned "
+            "a new model: that one has gradients and is not trained. Make the optimizer from its parameters()",
+            stacklevel=4,
+        )
+
+
+def _successors(parameter: Tensor) -> list[Tensor]:
+    line = [ref() for ref in _LINES[parameter]]
+    at = next(i for i, one in enumerate(line) if one is parameter)
+    return [one for one in line[at + 1 :] if one is not None]
