@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -253,6 +254,14 @@ def duplicate(model: nn.Module, *, parameters: bool = False, buffers: bool = Fal
         memo.update((id(p), p) for p in model.parameters())
     if buffers:
         memo.update((id(b), b) for b in model.buffers())
+    for module in model.modules():
+        for value in vars(module).values():
+            if issubclass(type(value), (torch.jit.ScriptFunction, types.ModuleType)):  # without state, and not to copy
+                memo[id(value)] = value
+            elif (
+                issubclass(type(value), torch.Tensor) and not value.is_leaf
+            ):  # kept from a forward: no deep copy either
+                memo[id(value)] = value.detach().clone()
     new = copy.deepcopy(model, memo)
     for module in new.modules():
         unshadow(module)
