@@ -54,10 +54,13 @@ class Remembering(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        kept = local_metadata.get("htaf", {})
+        kept = local_metadata.get("htaf")
+        kept = kept if isinstance(kept, dict) else {}
         for name in self.settings:
-            if kept.get(name, getattr(self, name)) != getattr(self, name):
-                told = f"expected {name}={getattr(self, name)}, got a state dict with {name}={kept[name]}"
+            own = getattr(self, name)
+            came = kept.get(name, own)
+            if type(came) is not type(own) or came != own:
+                told = f"expected {name}={own}, got a state dict with {name}={came}"
                 error_msgs.append(f"{prefix[:-1] or 'the module'}: {told}")
         for name in self.numbers:
             if name in kept and isinstance(getattr(self, name, None), float):
