@@ -12,6 +12,7 @@ from rich.table import Table as TextTable
 from tyro.conf import Positional, arg
 
 from htaf._console import UsageError, check_seed, err, print_json, say_notes
+from htaf._files import check_output, check_output_folder
 from htaf._train_commands import DataDir, Json
 from htaf.concepts.codes import PartName
 
@@ -171,6 +172,8 @@ def score(
     from htaf.concepts.scores import score as measure
     from htaf.concepts.store import open_codes
 
+    if out is not None:
+        check_output_folder(out, [codes, *baseline])
     others = {folder.name: open_codes(folder) for folder in baseline}
     if len(others) < len(baseline):
         raise UsageError(f"expected folders of different names for --baseline, got {', '.join(map(str, baseline))}")
@@ -218,6 +221,8 @@ def needed(
     def say(kept: int, accuracy: float) -> None:
         err.print(f"{kept} concepts: validation accuracy {accuracy:.4f}", markup=False)
 
+    if out is not None:
+        check_output(out, [codes])
     opened = open_codes(codes)
     result = search(opened, tolerance=tolerance, seed=seed, progress=None if json else say)
     if out is not None:
@@ -260,6 +265,7 @@ def pictures(
     from htaf.concepts.store import open_codes
     from htaf.runs import open_run, write_atomic
 
+    check_output_folder(out, [codes, run])
     opened = open_codes(codes)
     images = own_images(open_run(run), data_dir, "draw them in Python, with htaf.concepts.report.pictures")
     chosen = concept or tuple(most_important(opened)[:5].tolist())

@@ -15,6 +15,7 @@ from rich.table import Table as TextTable
 from tyro.conf import Positional, arg
 
 from htaf._console import UsageError, check_seed, fail, figures, plain_errors, print_json, say_notes
+from htaf._files import LOCK, check_output, check_output_folder, hold, write_atomic
 from htaf._explore_commands import explore
 from htaf._intervention_commands import concepts
 from htaf._naming_commands import name_command
@@ -86,10 +87,12 @@ def predict(
     json: Json = False,
 ) -> None:
     """Predict with the exact network: a column `prediction`, and a probability per class."""
-    from htaf._files import write_atomic
-
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise UsageError(f"--out must end in .csv or .parquet, got {out.name}")
+    if not inputs:
+        raise UsageError("expected INPUT: a CSV or Parquet file, or for a run on images files or a folder; got none")
+    if out is not None:
+        check_output(out, [run, *inputs])
     of_images, of_rows, takes_images = predictors(run, exact=not smooth)
     if takes_images:
         from htaf.data.image_reading import image_files
@@ -256,8 +259,10 @@ def demo(
     check_seed(seed)
     if (out / "demo.json").exists():
         say_notes([f"{out} was finished before: delete it to train again"])
-    rows = run_demo(out, seed=seed)
-    found = run_concepts(out, seed=seed)
+    check_output_folder(out)
+    with hold(out / LOCK, f"another process writes {out}"):
+        rows = run_demo(out, seed=seed)
+        found = run_concepts(out, seed=seed)
     if json:
         return print_json({"methods": rows, "concepts": found})
     text = TextTable(

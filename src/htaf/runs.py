@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import shutil
 import subprocess
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,13 +27,12 @@ from typing import Any
 import pandas as pd
 import safetensors.torch
 import torch
-from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from torch import nn
 
 from htaf import convert
 from htaf._errors import HtafError
-from htaf._files import write_atomic
+from htaf._files import LOCK, hold, nearest, write_atomic
 from htaf.data.images import ImagePreprocessor
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
@@ -50,7 +50,7 @@ RECORD, MODEL, PREPROCESSING, METRICS, PLOT = (
     "metrics.csv",
     "loss.png",
 )
-CHECKPOINTS, LOCK = "checkpoints", ".lock"
+CHECKPOINTS = "checkpoints"
 
 
 class RunError(HtafError):
@@ -238,35 +238,35 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 @contextmanager
-def locked(path: Path, busy: HtafError) -> Iterator[None]:
-    """Hold a folder while the block runs; raises `busy` at once where another process holds it."""
-    lock = FileLock(path / LOCK, timeout=0)  # the system lets go of it when the process ends, however it ends
-    try:
-        lock.acquire()
-    except Timeout:
-        raise busy from None
-    try:
+def locked(path: Path, busy: str, error: type[HtafError] = RunError) -> Iterator[None]:
+    """Hold a folder while the block runs; raises `error` at once where another process holds it, see `_files.hold`."""
+    with hold(path / LOCK, f"{busy} {path}", error):
         yield
-    finally:
-        lock.release()
-        (path / LOCK).unlink(missing_ok=True)
 
 
 @contextmanager
 def claim(path: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Hold a folder for a run while the block runs, so that two processes never write one run.
 
-    Gives the record that `start_run` gives.
+    Gives the record that `start_run` gives. A new folder is emptied again where the block raises before there is
+    anything to go on from.
 
     Raises:
         RunError: as `start_run`, or another process holds the folder.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise RunError(f"expected a folder for the run, {path} is a file: choose another --out") from None
-    with locked(path, RunError(f"another process trains in {path}: wait for it, or choose another --out")):
-        yield start_run(path, identity)
+    if nearest(path).is_file():
+        raise RunError(f"expected a folder for the run, {path} is or lies in a file: choose another --out")
+    with locked(path, "another process trains in"):
+        new = read_record(path) is None
+        record = start_run(path, identity)
+        try:
+            yield record
+        except Exception:
+            if new and not any((path / CHECKPOINTS).glob("*")):
+                for left in path.iterdir():
+                    if left.name != LOCK:
+                        shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+            raise
 
 
 def start_run(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
