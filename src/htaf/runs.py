@@ -179,23 +179,25 @@ class Run:
             raise DataError(f"{self.path} was trained on images: expected image files, got a table")
         return of_rows(self.model(exact=exact), preprocessor, rows)
 
-    def predict_images(self, paths: Sequence[str | Path], *, exact: bool = True) -> pd.DataFrame:
+    def predict_images(self, paths: Sequence[str | Path], *, exact: bool = True, strict: bool = True) -> pd.DataFrame:
         """Predictions for image files.
 
         Args:
             paths: files of any size and kind that Pillow reads; they are scaled as the training images were.
             exact: use the exact step (the default) or the smooth network.
+            strict: raise for a file that cannot be read; else its row has only the reason.
 
         Returns:
-            `prediction` (the class) and one probability column per class, `probability_<class>`, indexed by path.
+            `prediction` (the class) and one probability column per class, `probability_<class>`, indexed by path; with
+            strict=False also `error`, None where all is well.
 
         Raises:
-            RunError: a damaged run. DataError: a table's run, or a file that is not an image (the message names it).
+            RunError: a damaged run. DataError: a table's run, or, with `strict`, a file that is no image (it is named).
         """
         preprocessor = self.preprocessor()
         if not isinstance(preprocessor, ImagePreprocessor):
             raise DataError(f"{self.path} was trained on a table: expected its rows, got image files")
-        return of_images(self.model(exact=exact), preprocessor, paths)
+        return of_images(self.model(exact=exact), preprocessor, paths, strict=strict)
 
 
 def open_run(path: str | Path) -> Run:

@@ -17,11 +17,12 @@ import torch
 from torch import nn
 
 from htaf import convert
+from htaf._errors import expect_memory
 from htaf.data.attributes import Attributes
 from htaf.data.images import Images
 from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
-from htaf.models.build import build
+from htaf.models.build import build, weight_bytes
 from htaf.models.icbm import ICBM
 from htaf.runs import CHECKPOINTS, PLOT, Run, claim, content_hash, finish_run, read_record
 from htaf.sharpening import set_sharpness
@@ -194,6 +195,9 @@ def _network(train: _Prepared) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(train.seed)
         try:
+            copies = 3 if train.recipe.optimizer == "sgd" else 4  # weights, gradients, the optimiser's moments
+            needed = copies * weight_bytes(train.network)
+            expect_memory(needed, "training this network", "choose a smaller one")
             net = build(train.network)
             if isinstance(net, ICBM) and train.recipe.pretrained:
                 start_from(net, train.recipe)

@@ -261,8 +261,8 @@ def run_study(
         reference values.
 
     Raises:
-        DataError: a data set cannot be loaded. StudyError: a worker died, no candidate of a search succeeded, or another
-            process runs a study in the folder.
+        DataError: a data set cannot be loaded. StudyError: a worker died, no candidate of a search succeeded, or
+            another process runs a study in the folder.
     """
     out = Path(out)
     check_output_folder(out)
