@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +46,6 @@ def to_onnx(model: nn.Module, example: Example, path: str | Path, *, opset: int 
             inputs = [node.name for node in program.graph.nodes if node.op == "placeholder"]
             inputs = [name for name in inputs if name in program.graph_signature.user_inputs]
             outputs = program.graph_signature.user_outputs
-            logging.getLogger("onnxscript").setLevel(logging.CRITICAL)  # it logs what the error below says
             written: Any = torch.onnx.export(
                 program, dynamo=True, opset_version=opset, verbose=False,
                 input_names=_numbered("input", len(inputs)), output_names=_numbered("output", len(outputs)),

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from htaf import convert
-from htaf._errors import expect_memory
+from htaf._errors import expect_memory, expect_seed
 from htaf.data.attributes import Attributes
 from htaf.data.images import Images
 from htaf.diagnostics import layer_statistics
@@ -57,6 +57,9 @@ _EXPECTED = (
     ".*It is recommended to use `self.log.*",
     ".*in eval mode at the start of training.*",
 )
+
+
+MOST_WORKERS = 1024  # processes that read images
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,9 @@ def fit(
     """
     out, processes = Path(out), Processes(devices, nodes, strategy, sync_batch_norm)
     processes.check(device, recipe.compile)
+    expect_seed(seed, TrainingError)
+    if not 0 <= workers <= MOST_WORKERS:
+        raise TrainingError(f"workers must be in 0 to {MOST_WORKERS}, got {workers}")
     attributes = supervision(recipe) if attributes is None else attributes
     identity = run_identity(recipe, data, seed, mode, test=test, gradients=gradients, attributes=attributes)
     key, before = content_hash(identity), read_record(out)

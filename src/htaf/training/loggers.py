@@ -55,9 +55,7 @@ def _login() -> None:
         if wandb.setup().settings.mode not in ("offline", "disabled"):
             wandb.login()
     except wandb.errors.Error as error:
-        raise TrainingError(
-            f"logger wandb: {first_line(error)} Or set WANDB_API_KEY, or WANDB_MODE=offline"
-        ) from None
+        raise TrainingError(f"logger wandb: {first_line(error)} Or set WANDB_API_KEY, or WANDB_MODE=offline") from None
 
 
 def close(made: Sequence[Logger]) -> None:
