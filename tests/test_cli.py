@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -493,3 +494,37 @@ def test_the_plan_of_the_documents(tmp_path: Path) -> None:
         with pytest.raises(PlanError, match="expected") as error:
             read_plan(tmp_path / "plan.toml")
         assert "__init__" not in str(error.value)
+
+
+def test_predict_does_not_overwrite_what_it_reads(htaf, run: Path, table: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.csv"
+    own.write_bytes(table.read_bytes())
+    (tmp_path / "link.csv").symlink_to(own)
+    metrics = (run / "metrics.csv").read_bytes()
+    for out, said in ((own, "same file"), (tmp_path / "link.csv", "same file"), (run / "metrics.csv", "of the run in")):
+        code, _, err = htaf("predict", run, own, "--out", out)
+        assert code == 2
+        assert said in one_line(err)
+    assert own.read_bytes() == table.read_bytes()
+    assert (run / "metrics.csv").read_bytes() == metrics
+    code, _, err = htaf("predict", run)
+    assert code == 2
+    assert "expected INPUT" in one_line(err)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (("--seed", "99999999999999999999"), 2, "--seed must be >= 0 and below 2**63, got 99999999999999999999"),
+        (("--hidden", "10000000", "10000000"), 1, "training this network needs"),
+        (("--hidden", "99999999999999999999"), 2, "hidden sizes must be integers in 1 to 2,147,483,647"),
+        (("--epochs", "99999999999999999999"), 2, "epochs must be below 2,147,483,648"),
+        (("--devices", "99999999999999999999"), 1, "at most 65,536 processes"),
+    ],
+)
+def test_numbers_that_are_too_large(htaf, table: Path, tmp_path: Path, flags: Any, code: int, said: str) -> None:
+    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
+    got, _, err = htaf(*words, *flags)
+    assert got == code
+    assert said in one_line(err)
+    assert not (tmp_path / "r").exists()

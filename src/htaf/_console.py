@@ -11,7 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
-from htaf._errors import HtafError
+from htaf._errors import HtafError, expect_seed
+from htaf._files import OutputError
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -31,6 +32,22 @@ def say_notes(notes: Sequence[str]) -> None:
         err.print(f"note: {note}", markup=False)
 
 
+UNREAD = 3  # exit code: done, but for some inputs
+LISTED = 20
+
+
+def say_unread(problems: Sequence[str], total: int, count: int | None = None) -> None:
+    """List files that could not be read, `count` or all of `problems`, and leave with their exit code; if there are."""
+    count = len(problems) if count is None else count
+    if not count:
+        return
+    for problem in problems[:LISTED]:
+        err.print(f"not read: {problem}", markup=False)
+    if count > LISTED:
+        err.print(f"not read: {count - LISTED:,} more", markup=False)
+    fail(f"{count:,} of {total:,} files cannot be read; all others are done", UNREAD)
+
+
 def figures(smooth: float | None, exact: float | None) -> tuple[str, str, str]:
     """Smooth, exact and gap for a table."""
     gap = None if smooth is None or exact is None else exact - smooth
@@ -44,9 +61,8 @@ def figures(smooth: float | None, exact: float | None) -> tuple[str, str, str]:
 
 
 def check_seed(seed: int) -> None:
-    """A seed is a whole number >= 0, as NumPy and PyTorch both take it."""
-    if seed < 0:
-        raise UsageError(f"--seed must be >= 0, got {seed}")
+    """A seed is a whole number that NumPy and PyTorch both take."""
+    expect_seed(seed, UsageError, "--seed")
 
 
 @contextlib.contextmanager
@@ -54,7 +70,7 @@ def plain_errors() -> Iterator[None]:
     """One clear line and an exit code instead of a traceback, for errors that a user can cause."""
     try:
         yield
-    except UsageError as error:
+    except (UsageError, OutputError) as error:
         fail(str(error), 2)
     except HtafError as error:
         fail(str(error), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,10 +60,15 @@ def export_program(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the exporters' own warnings, which say nothing of the model."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Without the exporters' own warnings and log, which say nothing of the model."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)  # with tracebacks; what bears on the model comes as an exception
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def first_line(error: BaseException) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from htaf._console import UsageError, print_json
 from htaf._errors import HtafError
+from htaf._files import LOCK, check_output, hold
 from htaf._train_commands import DataDir, Json
 
 if TYPE_CHECKING:
@@ -69,11 +70,27 @@ def pack(
     json: Json = False,
 ) -> None:
     """Pack the exact network: bits instead of floats. `htaf predict FILE` reads the file, preprocessing included."""
+    if not 0 < budget < inf:
+        raise UsageError(f"--budget must be > 0 and finite, got {budget}")
+    opened = _opened(run, out, data, differing)
+    with hold(out.with_name(f".{out.name}{LOCK}"), f"another process writes {out}"):
+        _pack(opened, out, tables, budget, part, differing, data_dir, json)
+
+
+def _pack(
+    opened: Run,
+    out: Path,
+    tables: Literal["float32", "int16", "int8", "auto"],
+    budget: float,
+    part: str,
+    differing: int | None,
+    data_dir: str | None,
+    json: bool,
+) -> None:
+    """`pack`, of a file that is held."""
     from htaf import packed
 
-    if budget <= 0:
-        raise UsageError(f"--budget must be > 0, got {budget}")
-    opened, rows, training, model = _opened(run, out, data, data_dir, part, differing)
+    rows, training, model = _parts(opened, data_dir, part)
     made = packed.pack(model, _some(training, 64), tables=tables, budget=budget)
     hint = f"--tables {tables}" if tables != "float32" else ""
     found = _compared(model, made, rows)
@@ -107,11 +124,31 @@ def export(
     json: Json = False,
 ) -> None:
     """Write the exact network as ONNX, compared by onnxruntime where it is installed, or as a NIR graph."""
+    if to == "onnx":
+        from htaf.export.onnx import check_opset
+
+        check_opset(opset)
+    opened = _opened(run, out, data, differing)
+    with hold(out.with_name(f".{out.name}{LOCK}"), f"another process writes {out}"):
+        _export(opened, to, out, opset, part, differing, data_dir, json)
+
+
+def _export(
+    opened: Run,
+    to: Literal["onnx", "nir"],
+    out: Path,
+    opset: int,
+    part: str,
+    differing: int | None,
+    data_dir: str | None,
+    json: bool,
+) -> None:
+    """`export`, of a file that is held."""
     import importlib.util
 
     import htaf.export as writers
 
-    opened, rows, training, model = _opened(run, out, data, data_dir, part, differing)
+    rows, training, model = _parts(opened, data_dir, part)
     example = _some(training, 2)
     found = None
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -170,27 +207,32 @@ def own_data(run: Run, data_dir: str | None, instead: str = "give --data") -> An
     return load(source.pop("name"), data_dir=folder, **source)
 
 
-def _opened(
-    path: Path, out: Path, data: str | None, data_dir: str | None, part: str, differing: int | None
-) -> tuple[Run, Joined, Joined, nn.Module]:
-    """The run, the rows of the part that is compared, those that it was trained on, and the hardened network."""
+def _opened(path: Path, out: Path, data: str | None, differing: int | None) -> Run:
+    """The run, once it is sure that the file can be written."""
     from htaf.runs import RunError, open_run
-    from htaf.training.evaluate import part_of
 
     if differing is not None and differing < 0:
         raise UsageError(f"--differing must be >= 0, got {differing}")
-    if out.is_dir():
-        raise UsageError(f"--out must be a file, {out} is a folder")
     run = open_run(path)
+    own = (run.record.get("source") or {}).get("name")
+    check_output(out, [path, *(name for name in (data, own) if name)])
     if not run.has_step:
         raise RunError(f"expected a run with steps, {path} is a plain network (method relu)")
     if data is not None:
         run.record["source"] = {**(run.record.get("source") or {}), "name": data}
+    return run
+
+
+def _parts(run: Run, data_dir: str | None, part: str) -> tuple[Joined, Joined, nn.Module]:
+    """The rows of the part that is compared, those that the run was trained on, and the hardened network."""
+    from htaf.runs import RunError
+    from htaf.training.evaluate import part_of
+
     found = own_data(run, data_dir)
     rows = part_of(run, found, part)
     if not len(rows):
-        raise RunError(f"{path} has no rows in its {part} part: choose another --part")
-    return run, rows, part_of(run, found, "train"), run.model()
+        raise RunError(f"{run.path} has no rows in its {part} part: choose another --part")
+    return rows, part_of(run, found, "train"), run.model()
 
 
 def _some(rows: Joined, most: int) -> Tensor:

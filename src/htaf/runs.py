@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import shutil
 import subprocess
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,13 +27,12 @@ from typing import Any
 import pandas as pd
 import safetensors.torch
 import torch
-from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from torch import nn
 
 from htaf import convert
 from htaf._errors import HtafError
-from htaf._files import write_atomic
+from htaf._files import LOCK, hold, nearest, write_atomic
 from htaf.data.images import ImagePreprocessor
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
@@ -50,7 +50,7 @@ RECORD, MODEL, PREPROCESSING, METRICS, PLOT = (
     "metrics.csv",
     "loss.png",
 )
-CHECKPOINTS, LOCK = "checkpoints", ".lock"
+CHECKPOINTS = "checkpoints"
 
 
 class RunError(HtafError):
@@ -179,23 +179,25 @@ class Run:
             raise DataError(f"{self.path} was trained on images: expected image files, got a table")
         return of_rows(self.model(exact=exact), preprocessor, rows)
 
-    def predict_images(self, paths: Sequence[str | Path], *, exact: bool = True) -> pd.DataFrame:
+    def predict_images(self, paths: Sequence[str | Path], *, exact: bool = True, strict: bool = True) -> pd.DataFrame:
         """Predictions for image files.
 
         Args:
             paths: files of any size and kind that Pillow reads; they are scaled as the training images were.
             exact: use the exact step (the default) or the smooth network.
+            strict: raise for a file that cannot be read; else its row has only the reason.
 
         Returns:
-            `prediction` (the class) and one probability column per class, `probability_<class>`, indexed by path.
+            `prediction` (the class) and one probability column per class, `probability_<class>`, indexed by path; with
+            strict=False also `error`, None where all is well.
 
         Raises:
-            RunError: a damaged run. DataError: a table's run, or a file that is not an image (the message names it).
+            RunError: a damaged run. DataError: a table's run, or, with `strict`, a file that is no image (it is named).
         """
         preprocessor = self.preprocessor()
         if not isinstance(preprocessor, ImagePreprocessor):
             raise DataError(f"{self.path} was trained on a table: expected its rows, got image files")
-        return of_images(self.model(exact=exact), preprocessor, paths)
+        return of_images(self.model(exact=exact), preprocessor, paths, strict=strict)
 
 
 def open_run(path: str | Path) -> Run:
@@ -238,35 +240,35 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 @contextmanager
-def locked(path: Path, busy: HtafError) -> Iterator[None]:
-    """Hold a folder while the block runs; raises `busy` at once where another process holds it."""
-    lock = FileLock(path / LOCK, timeout=0)  # the system lets go of it when the process ends, however it ends
-    try:
-        lock.acquire()
-    except Timeout:
-        raise busy from None
-    try:
+def locked(path: Path, busy: str, error: type[HtafError] = RunError) -> Iterator[None]:
+    """Hold a folder while the block runs; raises `error` at once where another process holds it, see `_files.hold`."""
+    with hold(path / LOCK, f"{busy} {path}", error):
         yield
-    finally:
-        lock.release()
-        (path / LOCK).unlink(missing_ok=True)
 
 
 @contextmanager
 def claim(path: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Hold a folder for a run while the block runs, so that two processes never write one run.
 
-    Gives the record that `start_run` gives.
+    Gives the record that `start_run` gives. A new folder is emptied again where the block raises before there is
+    anything to go on from.
 
     Raises:
         RunError: as `start_run`, or another process holds the folder.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise RunError(f"expected a folder for the run, {path} is a file: choose another --out") from None
-    with locked(path, RunError(f"another process trains in {path}: wait for it, or choose another --out")):
-        yield start_run(path, identity)
+    if nearest(path).is_file():
+        raise RunError(f"expected a folder for the run, {path} is or lies in a file: choose another --out")
+    with locked(path, "another process trains in"):
+        new = read_record(path) is None
+        record = start_run(path, identity)
+        try:
+            yield record
+        except Exception:
+            if new and not any((path / CHECKPOINTS).glob("*")):
+                for left in path.iterdir():
+                    if left.name != LOCK:
+                        shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+            raise
 
 
 def start_run(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:

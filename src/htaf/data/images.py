@@ -11,11 +11,13 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from htaf._errors import expect_seed
 from htaf.data.augment import Augment, augment, check_preset
 from htaf.data.downloads import obtain
 from htaf.data.image_folders import read_folder, shuffled_by_class
 from htaf.data.image_parts import FilePart, Images, MemoryPart, Part
 from htaf.data.image_preprocess import ImagePreprocessor, fit_preprocessor
+from htaf.data.image_reading import MAX_PIXELS
 from htaf.data.image_sets import (
     CIFAR10,
     CIFAR100,
@@ -43,6 +45,9 @@ __all__ = [
     "load",
     "split",
 ]
+
+
+LARGEST = int(MAX_PIXELS**0.5)  # of --size
 
 
 @dataclass(frozen=True)
@@ -84,8 +89,9 @@ def load(
         DataError: nothing by that name, or images that cannot be used.
     """
     given = os.fspath(name)
-    if size is not None and size < 1:
-        raise DataError(f"size: expected 1 pixel or more, got {size}")
+    if size is not None and not 1 <= size <= LARGEST:
+        needed = f", {15 * size * size / 1e9:,.1f} GB for one image in the network" if size > LARGEST else ""
+        raise DataError(f"size: expected 1 to {LARGEST:,} pixels, got {size}{needed}")
     known = given.lower()
     if size is not None and known in ("cifar10", "cifar100", "digits"):
         raise DataError(f"{known}: size is for sets of image files; its images are of one size")
@@ -125,8 +131,7 @@ def split(images: Images, *, train: int | float = 0, validation: int | float = 0
     Raises:
         DataError: a negative number, a fraction of 1 or more, or a class with too few images.
     """
-    if seed < 0:
-        raise DataError(f"seed must be >= 0, got {seed}")
+    expect_seed(seed, DataError)
     classes = len(images.classes)
     of_class = shuffled_by_class(images.train.labels, classes, seed)
     kept: tuple[list[Tensor], list[Tensor]] = ([], [])

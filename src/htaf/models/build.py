@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, get_args
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from htaf import surrogates
+from htaf._errors import expect_memory
 from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
 from htaf.models.bireal import BiRealNet
 from htaf.models.icbm import ICBM, timm_backbone, transformers_backbone, transformers_config
@@ -152,6 +154,20 @@ def _icbm(d: dict[str, Any]) -> ICBM:
     )
 
 
+def weight_bytes(description: dict[str, Any]) -> int:
+    """Bytes of the weights that `build` would make, in float32; 0 where they are not known before (timm, transformers).
+
+    Raises:
+        ValueError: as `build`.
+    """
+    kind = (description.get("backbone") or {}).get("kind")
+    if kind not in (None, *_OWN):
+        return 0
+    with torch.device("meta"), warnings.catch_warnings():  # shapes alone
+        warnings.simplefilter("ignore")
+        return 4 * sum(p.numel() for p in _built(description).parameters())
+
+
 def build(description: dict[str, Any]) -> nn.Module:
     """The network that a run folder describes, with fresh weights.
 
@@ -163,9 +179,13 @@ def build(description: dict[str, Any]) -> nn.Module:
             "freeze".
 
     Raises:
-        ValueError: an unknown kind, or a description that lacks a field.
+        ValueError: an unknown kind, or a description that lacks a field. TooLargeError: it does not fit into memory.
     """
-    d = description
+    expect_memory(weight_bytes(description), "the network's weights", "choose a smaller one")
+    return _built(description)
+
+
+def _built(d: dict[str, Any]) -> nn.Module:
     try:
         if d["kind"] == "icbm":
             return _icbm(d)

@@ -17,11 +17,12 @@ import torch
 from torch import nn
 
 from htaf import convert
+from htaf._errors import expect_memory, expect_seed
 from htaf.data.attributes import Attributes
 from htaf.data.images import Images
 from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
-from htaf.models.build import build
+from htaf.models.build import build, weight_bytes
 from htaf.models.icbm import ICBM
 from htaf.runs import CHECKPOINTS, PLOT, Run, claim, content_hash, finish_run, read_record
 from htaf.sharpening import set_sharpness
@@ -56,6 +57,9 @@ _EXPECTED = (
     ".*It is recommended to use `self.log.*",
     ".*in eval mode at the start of training.*",
 )
+
+
+MOST_WORKERS = 1024  # processes that read images
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,9 @@ def fit(
     """
     out, processes = Path(out), Processes(devices, nodes, strategy, sync_batch_norm)
     processes.check(device, recipe.compile)
+    expect_seed(seed, TrainingError)
+    if not 0 <= workers <= MOST_WORKERS:
+        raise TrainingError(f"workers must be in 0 to {MOST_WORKERS}, got {workers}")
     attributes = supervision(recipe) if attributes is None else attributes
     identity = run_identity(recipe, data, seed, mode, test=test, gradients=gradients, attributes=attributes)
     key, before = content_hash(identity), read_record(out)
@@ -194,6 +201,9 @@ def _network(train: _Prepared) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(train.seed)
         try:
+            copies = 3 if train.recipe.optimizer == "sgd" else 4  # weights, gradients, the optimiser's moments
+            needed = copies * weight_bytes(train.network)
+            expect_memory(needed, "training this network", "choose a smaller one")
             net = build(train.network)
             if isinstance(net, ICBM) and train.recipe.pretrained:
                 start_from(net, train.recipe)

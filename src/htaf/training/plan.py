@@ -209,6 +209,12 @@ def read_plan(path: str | Path) -> Plan:
     if unknown := content.keys() - known:
         raise PlanError(f"{path}: expected the keys {', '.join(sorted(known))}, got {', '.join(sorted(unknown))}")
     try:
+        for name in ("recipe", "methods"):
+            if not isinstance(content.get(name, {}), dict):
+                raise PlanError(f"expected a table [{name}], got {content[name]!r}")
+        for method, grid in content.get("methods", {}).items():
+            if not isinstance(grid, dict):
+                raise PlanError(f"expected a table [methods.{method}], got {grid!r}")
         recipe: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in content.pop("recipe", {}).items()
         }

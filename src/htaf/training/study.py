@@ -31,9 +31,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sqlalchemy.exc import SQLAlchemyError
 
 from htaf._errors import HtafError
+from htaf._files import check_output_folder
 from htaf.data import images, tabular
 from htaf.data.attributes import Attributes
-from htaf.runs import content_hash, open_run, to_json, write_atomic
+from htaf.runs import content_hash, locked, open_run, to_json, write_atomic
 from htaf.training.fit import fit, run_identity
 from htaf.training.metrics import LOWER_IS_BETTER
 from htaf.training.plan import Plan, Source
@@ -260,10 +261,27 @@ def run_study(
         reference values.
 
     Raises:
-        DataError: a data set cannot be loaded. StudyError: a worker died, or no candidate of a search succeeded.
+        DataError: a data set cannot be loaded. StudyError: a worker died, no candidate of a search succeeded, or
+            another process runs a study in the folder.
     """
     out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
+    check_output_folder(out)
+    with locked(out, "another study runs in", StudyError):  # its own workers are of the process that holds it
+        return _study(plan, out, data_dir, workers, threads, device, storage, progress, keep_runs)
+
+
+def _study(
+    plan: Plan,
+    out: Path,
+    data_dir: str | None,
+    workers: int,
+    threads: int,
+    device: str,
+    storage: str | None,
+    progress: bool,
+    keep_runs: bool,
+) -> dict[str, Any]:
+    """`run_study` in a folder that is held."""
     pairs = [(source, method) for source in plan.sources for method in plan.methods]
     run = functools.partial(run_cells, out=out, workers=workers, threads=threads, progress=progress)
     url = storage or f"sqlite:///{out / 'search.db'}"
