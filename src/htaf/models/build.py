@@ -124,12 +124,13 @@ def backbone(description: dict[str, Any], in_channels: int, size: tuple[int, int
             net = WideResNet(depth, width, 1, nn.ReLU, in_channels=in_channels, dropout=dropout)
         case {"kind": "resnet", "depth": depth, "width": width, "stem": stem}:
             net = ResNet(depth, 1, nn.ReLU, width=width, stem=stem, in_channels=in_channels)
-        case {"kind": "timm", "name": name}:
-            return timm_backbone(name, in_channels, size, description.get("options", {}))
+        case {"kind": "timm", "name": str(name), **more} if isinstance(more.get("options", {}), dict):
+            return timm_backbone(name, in_channels, size, more.get("options", {}))
         case {"kind": "transformers", "config": config}:
             return transformers_backbone(config, size, pretrained=False)
         case _:
-            raise ValueError(f"expected a backbone of kind {', '.join(_OWN)}, timm or transformers, got {description}")
+            kinds = f"{', '.join(_OWN)}, timm or transformers"
+            raise ValueError(f"expected a backbone of kind {kinds}, got {description!r:.200}")
     net.head = nn.Identity()  # pyright: ignore[reportAttributeAccessIssue]
     return net
 
