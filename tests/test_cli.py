@@ -433,7 +433,7 @@ def test_a_finished_run_that_lost_its_files_says_so(
     for words in (again, ("predict", copy, table), ("evaluate", copy)):
         code, out, err = htaf(*words)
         assert (code, out) == (1, "")
-        assert re.search(rf"{name} is {how}.*: put back a copy of it, or delete .*copy and run the same", one_line(err))
+        assert re.search(rf"{name} is {how}.*put back a copy of it, or delete .*copy and run the same", one_line(err))
 
 
 def test_a_folder_named_like_a_set(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

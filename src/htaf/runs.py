@@ -144,11 +144,23 @@ class Run:
 
     def preprocessor(self) -> Preprocessor | ImagePreprocessor:
         """The fitted preprocessing. Raises RunError when its file is missing or damaged."""
-        data = self._checked(PREPROCESSING)
+        data, model = self._checked(PREPROCESSING), self.record["model"]
         try:
-            return (ImagePreprocessor if self.takes_images else Preprocessor).from_json(parse_json(data))
+            found = (ImagePreprocessor if self.takes_images else Preprocessor).from_json(parse_json(data))
         except (DataError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{self.path / PREPROCESSING} cannot be read: {_first_line(error)}") from None
+        if isinstance(found, Preprocessor):
+            inputs, outputs = ("in_features", len(found.feature_names)), len(found.target.classes) or 1
+        else:
+            inputs, outputs = ("in_channels", found.channels), len(found.classes)
+        sizes = model.get("image_size") or list(getattr(found, "size", ()))
+        if (model.get(inputs[0]), model.get("out_features"), sizes) != (
+            inputs[1],
+            outputs,
+            [*getattr(found, "size", ())],
+        ):
+            raise RunError(f"{self.path / PREPROCESSING} does not fit the network that {RECORD} describes")
+        return found
 
     def verify(self) -> None:
         """See that weights and preprocessing are there as they were written.
@@ -267,6 +279,7 @@ def _wrong_entry(record: Mapping[str, Any]) -> str:
     """What was expected of an entry that is of another kind, and what came; "" where all are as they are written."""
     text, whole, number = _is(str), _is(int), _is(int, float)
     images = "model" in record and record["model"].get("kind") != "mlp"
+    source = record["source"] if isinstance(record.get("source"), dict) else {}
     entries: list[tuple[str, Any, Callable[[Any], bool], str]] = [
         ("status", record["status"], lambda v: v in ("running", "finished"), "running or finished"),
         ("key", record["key"], text, "a text"),
@@ -288,10 +301,10 @@ def _wrong_entry(record: Mapping[str, Any]) -> str:
         (
             "metrics",
             record.get("metrics"),
-            lambda v: not v or _are_metrics(v, record.get("headline")),
+            lambda v: not v or are_metrics(v, record.get("headline")),
             "figures by network and part",
         ),
-        *((f"source.{name}", (record.get("source") or {}).get(name), text, "a text") for name in ("name", "data_dir")),
+        *((f"source.{name}", source.get(name), text, "a text") for name in ("name", "data_dir")),
     ]
     entries += [entry for entry in optional if entry[1] is not None]
     if "model" in record:
@@ -312,11 +325,15 @@ def _is(*kinds: type) -> Callable[[Any], bool]:
     return lambda value: type(value) in kinds  # of JSON: true is no number
 
 
-def _are_metrics(metrics: Mapping[str, Any], headline: str | None) -> bool:
-    """{"smooth": {part: {headline: number or None, ...}}, "exact": the same or None}."""
-    networks = [metrics.get("smooth"), *([] if metrics.get("exact") is None else [metrics["exact"]])]
+def are_metrics(metrics: Any, headline: Any) -> bool:
+    """Whether they are {"smooth": {part: {headline: number or None, ...}}, "exact": the same or None}."""
+    if not isinstance(metrics, dict) or not isinstance(headline, str) or not metrics.keys() >= {"smooth", "exact"}:
+        return False
+    parts: list[Any] = []
+    for network in (metrics["smooth"], metrics["exact"] or {}):
+        parts += network.values() if isinstance(network, dict) else [None]
     known = (int, float, type(None))
-    return all(headline in part and type(part[headline]) in known for parts in networks for part in parts.values())
+    return all(isinstance(part, dict) and headline in part and type(part[headline]) in known for part in parts)
 
 
 @contextmanager
