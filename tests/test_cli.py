@@ -6,6 +6,8 @@ import dataclasses
 import errno
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -424,6 +426,24 @@ def test_a_finished_run_is_said_to_be_one(htaf, run: Path, table: Path) -> None:
     code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", run, *QUICK)
     assert code == 0
     assert "finished before" in err
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "preprocessing.json"])
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+def test_a_finished_run_that_lost_its_files_says_so(
+    htaf, run: Path, table: Path, tmp_path: Path, name: str, how: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    if how == "missing":
+        (copy / name).unlink()
+    else:
+        (copy / name).write_bytes((copy / name).read_bytes()[:-9])
+    again = ("train", "tabular", "--data", table, "--target", "label", "--out", copy, *QUICK)
+    for words in (again, ("predict", copy, table), ("evaluate", copy)):
+        code, out, err = htaf(*words)
+        assert (code, out) == (1, "")
+        assert re.search(rf"{name} is {how}.*put back a copy of it, or delete .*copy and run the same", one_line(err))
 
 
 def test_a_folder_named_like_a_set(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
