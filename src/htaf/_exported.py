@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,11 +37,13 @@ def export_program(
     *,
     dynamic_batch: bool = True,
     functional: bool = False,
+    runs: Callable[[torch.fx.Node], bool] | None = None,
 ) -> torch.export.ExportedProgram:
     """`torch.export` of a model in eval mode, whose first dimension is dynamic unless told otherwise.
 
     Args:
         functional: decompose it until no operator changes its input.
+        runs: with `functional`, whether an operator can stay; others become those of ATen's core set where they can.
 
     Raises:
         error: PyTorch does not take the model; the message is the first line of the cause.
@@ -51,10 +54,30 @@ def export_program(
     try:
         with quiet(), torch.no_grad():
             program = torch.export.export(model, inputs, dynamic_shapes=dynamic)
-            return program.run_decompositions({}) if functional else program
+            if not functional:
+                return program
+            program = program.run_decompositions({})
+            return program if runs is None else _decomposed(program, runs)
     except Exception as cause:  # whatever the model's own code raises under tracing
         message = f"torch.export does not take {type(model).__name__}: {first_line(cause)}"
         raise error(message) from cause
+
+
+def _decomposed(
+    program: torch.export.ExportedProgram, runs: Callable[[torch.fx.Node], bool]
+) -> torch.export.ExportedProgram:
+    """The program with the parts of every operator that does not run, as far as PyTorch knows them."""
+    tried: set[Any] = set()
+    while True:
+        calls = [n for n in program.graph.nodes if n.op == "call_function" and not runs(n)]
+        missing = {n.target for n in calls if isinstance(n.target, torch._ops.OpOverload)} - tried
+        if not missing:
+            return program
+        known = torch.export.default_decompositions()
+        table: dict[Any, Any] = {target: known[target] for target in missing if target in known}
+        if table:
+            program = program.run_decompositions(table)
+        tried |= missing
 
 
 @contextmanager

@@ -46,13 +46,16 @@ def check(program: Program) -> None:
 
 def _sizes(step: Step, values: list[Any], tensors: dict[str, Tensor], meta: dict[str, Tensor], most: int) -> list[Any]:
     if isinstance(step, Call):
-        function = operators.ALLOWED.get(step.operator)
+        function = operators.allowed(step.operator)
         if function is None:
             raise PackedError(f"expected an operator of a packed model, got {step.operator!r:.40}")
         if any(not k.isidentifier() for k in step.kwargs):
             raise PackedError("expected names of arguments, got others")
         given = [_given(a, values, meta) for a in step.args]
-        return [function(*given, **{k: _given(a, values, meta) for k, a in step.kwargs.items()})]
+        operators.check_arguments(function, given, step.kwargs)
+        named = {k: _given(a, values, meta) for k, a in step.kwargs.items()}
+        where = {"device": "meta"} if operators.makes(function) else {}
+        return [function(*given, **named, **where)]
     x = values[step.input]
     if not isinstance(x, Tensor):
         raise PackedError("expected a tensor, got a list of them")
@@ -157,6 +160,8 @@ def _check_size(step: Step, value: Any, most: int) -> int:
     for tensor in value if isinstance(value, (list, tuple)) else [value]:
         if not isinstance(tensor, Tensor):
             raise PackedError(f"{step.name}: expected a tensor, got {type(tensor).__name__}")
+        if tensor.dtype not in operators.DTYPES:
+            raise PackedError(f"{step.name}: expected values in float32 or whole numbers, got {tensor.dtype}")
         if _bytes(tensor) > most:
             raise PackedError(f"{step.name}: expected values of at most {most:,} bytes, got {list(tensor.shape)}")
         total += _bytes(tensor)

@@ -159,7 +159,8 @@ class Execution:
 
 
 def _call(step: Call, tensors: dict[str, Tensor]) -> Run:
-    function = operators.ALLOWED[step.operator]
+    function = operators.allowed(step.operator)
+    assert function is not None  # `check` has seen to it
     args = [operators.decode(a, tensors) for a in step.args]
     kwargs = {k: operators.decode(a, tensors) for k, a in step.kwargs.items()}
     pending = [(i, a) for i, a in enumerate(args) if isinstance(a, operators.Pending)]
@@ -167,6 +168,8 @@ def _call(step: Call, tensors: dict[str, Tensor]) -> Run:
     if step.operator == "where.Scalar" and float in map(type, args[1:]):  # or their dtype is PyTorch's default
         function = torch.where
         args[1:] = [torch.tensor(level, dtype=torch.float32, device="cpu") for level in args[1:]]
+    if operators.makes(function):
+        kwargs["device"] = "cpu"
     y = step.y
     if "conv2d" in step.operator and len(step.args) > 1 and isinstance(args[1], Tensor):
         args[1] = args[1].contiguous(memory_format=torch.channels_last)  # then so is the output
