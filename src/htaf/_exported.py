@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,8 +51,8 @@ def export_program(
     """
     if dynamic_batch and any(len(x) == 1 for x in inputs):  # a dimension of 1 cannot be told from one that is always 1
         inputs = tuple(torch.cat([x, x]) for x in inputs)
-    dynamic = tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs) if dynamic_batch else None
     try:
+        dynamic = _dynamic(model, inputs) if dynamic_batch else None
         with quiet(), torch.no_grad():
             program = torch.export.export(model, inputs, dynamic_shapes=dynamic)
             if not functional:
@@ -61,6 +62,13 @@ def export_program(
     except Exception as cause:  # whatever the model's own code raises under tracing
         message = f"torch.export does not take {type(model).__name__}: {first_line(cause)}"
         raise error(message) from cause
+
+
+def _dynamic(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    """Dimension 0 of every input, structured as the arguments of `forward`: those of `*args` are one tuple."""
+    first = {0: torch.export.Dim.DYNAMIC}
+    bound = inspect.signature(model.forward).bind(*inputs).arguments.values()
+    return tuple(tuple(first for _ in value) if isinstance(value, tuple) else first for value in bound)
 
 
 def _decomposed(

@@ -102,7 +102,9 @@ def _layer(step: Layer, x: Tensor, values: list[Any], tensors: dict[str, Tensor]
     if step.weights == "binary":
         _expect(tensors[step.weight], [g.outputs, *g.kernel, row_bytes(per_group)], torch.uint8)
     else:
-        _expect(tensors[step.weight], [g.outputs, per_group, *g.kernel], torch.float32)
+        _expect(tensors[step.weight], [g.outputs, _kept(step, tensors), *g.kernel], torch.float32)
+        if (size := 4 * g.outputs * per_group * math.prod(g.kernel)) > most:
+            raise PackedError(f"expected weights of at most {most:,} bytes, got {size:,}")
         if step.bipolar:
             raise PackedError("expected bits 0 and 1 for a table, got -1 and 1")
     for name in (step.scale, step.shift, step.lower, step.upper):
@@ -138,6 +140,16 @@ def _layer(step: Layer, x: Tensor, values: list[Any], tensors: dict[str, Tensor]
         _expect(values[step.residual], floats, torch.float32)
     made = [] if step.y is None else [_empty(floats, torch.float32)]
     return made if step.bits is None else [*made, _empty([*bits, row_bytes(g.outputs)], torch.uint8)]
+
+
+def _kept(step: Layer, tensors: dict[str, Tensor]) -> int:
+    """The channels of a table's weights, of which those of the file may be the first of each plane."""
+    g, weight = step.geometry, tensors[step.weight]
+    each = g.channels // g.groups // step.planes
+    if g.channels // g.groups != each * step.planes or (step.planes > 1 and (g.groups > 1 or each % 64)):
+        raise PackedError(f"expected {step.planes} planes of whole words in one group, got {g}")
+    kept = weight.shape[1] if weight.ndim == 4 else 0
+    return kept if g.groups == 1 and not each % 64 and each - 64 < kept <= each else each
 
 
 def _check_padded(g: Geometry, batch: int, height: int, width: int, most: int) -> None:

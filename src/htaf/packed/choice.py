@@ -11,6 +11,7 @@ from torch import Tensor
 
 from htaf.kernels.layers import Epilogue
 from htaf.packed.execution import FORMS, kernels
+from htaf.packed.layers import widened
 from htaf.packed.model import PackedModel
 from htaf.packed.program import Kind, Layer, Program, Step
 
@@ -69,7 +70,8 @@ def choose(packed: PackedModel, inputs: tuple[Tensor, ...], budget: float) -> tu
 def measure(step: Layer, bits: Tensor, tensors: dict[str, Tensor]) -> dict[Kind, Measured]:
     """The seconds and errors of a layer's sums over these bits with each kind of tables, timed in turn."""
     taken, tables = FORMS[step.form][0](bits), kernels()[1]
-    weights = {kind: tables.prepare(tensors[step.weight], step.geometry, kind) for kind in KINDS}
+    weight = widened(tensors[step.weight], step.geometry, step.planes)
+    weights = {kind: tables.prepare(weight, step.geometry, kind) for kind in KINDS}
     times: dict[Kind, list[float]] = {kind: [] for kind in KINDS}
     sums: dict[Kind, Tensor] = {}
     for _ in range(_REPEATS + 1):  # the first of each fills the caches

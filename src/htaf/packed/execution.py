@@ -17,6 +17,7 @@ from htaf.kernels.packed_maps import reference as maps_formulas
 from htaf.kernels.table_convolution import cpu as tables
 from htaf.kernels.table_convolution import reference as tables_formulas
 from htaf.packed import operators
+from htaf.packed.layers import widened
 from htaf.packed.program import Call, Layer, Pool, Program, Spikes, Step, Threshold, Unpack, made, read
 
 Values = list[Any]
@@ -94,7 +95,10 @@ class Execution:
         if step.weights == "binary":
             kernel, self.prepared[index] = self.binary, self.binary.prepare(t[step.weight], g, bipolar=step.bipolar)
         else:
-            kernel, self.prepared[index] = self.tables, self.tables.prepare(t[step.weight], g, step.tables)
+            kernel, self.prepared[index] = (
+                self.tables,
+                self.tables.prepare(widened(t[step.weight], g, step.planes), g, step.tables),
+            )
         scale, shift, lower, upper = (
             None if n is None else t[n] for n in (step.scale, step.shift, step.lower, step.upper)
         )

@@ -92,7 +92,7 @@ class Lowering(Emission):
             lower=lower, upper=upper,
             y=self._value() if chain.keep else None,
             bits=self._value() if chain.tail is not None else None,
-            slope=slope,
+            slope=slope, planes=ready.planes,
         )  # fmt: skip
         self.steps.append(step)
         if step.y is not None:
@@ -126,16 +126,15 @@ class Lowering(Emission):
         scale = affine.scale.broadcast_to(outputs)
         bias = torch.zeros(outputs).double() if site.bias is None else site.bias.double()
         weight = (site.weight.double() * scale.reshape(-1, 1, 1, 1)).float()
+        weight = {"row": weight.flatten(1), "line": weight.squeeze(2)}.get(site.form, weight)
         shift = (scale * bias + affine.shift).float()
         layer = site.node
         source = {"v": self._float(site.source)}
         names = [{"t": self._tensor(f"{layer.name}.{n}", t)} for n, t in (("weight", weight), ("bias", shift))]
         g = site.geometry
         if site.form == "row":
-            self.tensors[names[0]["t"]] = weight.flatten(1).contiguous()
             call: tuple[str, list[Any]] = ("linear.default", [source, *names])
         elif site.form == "line":
-            self.tensors[names[0]["t"]] = weight.squeeze(2).contiguous()
             call = "conv1d.default", [source, *names, [g.stride[1]], [g.padding[1]], [g.dilation[1]], g.groups]
         else:
             sizes = [list(g.stride), list(g.padding), list(g.dilation), g.groups]
