@@ -727,8 +727,8 @@ def main() -> int:
         args.json.write_text(json.dumps(found, indent=1) + "\n")
     print(
         f"{found['networks']} networks: {len(found['refused'])} refused, {len(found['wrong'])} wrong; "
-        f"{found['rows']} rows, {found['differing']} differ, {found['unexplained']} unexplained; {found['flips']} of {found['bits']:,} bits "
-        f"flipped; {len(found['operators'])} operators; {found['seconds']} s"
+        f"{found['rows']} rows, {found['differing']} differ, {found['unexplained']} unexplained; "
+        f"{found['flips']} of {found['bits']:,} bits flipped; {len(found['operators'])} operators; {found['seconds']} s"
     )
     return bool(found["refused"] or found["wrong"] or found["unexplained"])
 

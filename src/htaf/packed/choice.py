@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,13 +40,16 @@ class Choice:
         return f"{self.kind} ({found} of the rms)"
 
 
-def choose(packed: PackedModel, inputs: tuple[Tensor, ...], budget: float) -> tuple[Program, dict[str, Choice]]:
+def choose(
+    packed: PackedModel, inputs: tuple[Tensor, ...], budget: float, advance: Callable[[], None]
+) -> tuple[Program, dict[str, Choice]]:
     """For each layer the fastest kind whose error is within the budget.
 
     Args:
         packed: with tables of float32.
         inputs: the example; each kind is timed and measured on what reaches the layer in a run of it.
         budget: the largest rms error of a layer's sums, over their rms.
+        advance: is told of each layer.
 
     Returns:
         The program with these kinds, and what was measured, by the layer's name.
@@ -58,6 +62,7 @@ def choose(packed: PackedModel, inputs: tuple[Tensor, ...], budget: float) -> tu
             fitting: list[Kind] = [kind for kind in KINDS if found[kind].error <= budget]
             fastest: Kind = min(fitting, key=lambda kind: found[kind].seconds)
             chosen[step.name] = Choice(fastest, found)
+            advance()
 
     packed.watch(inputs, after)
     steps = tuple(

@@ -44,7 +44,7 @@ class Emission:
         while name in self.tensors:
             name += "_"
         kept = tensor.detach().clone(memory_format=torch.contiguous_format)
-        key = kept.dtype, kept.shape, hashlib.sha256(kept.view(-1).view(torch.uint8).numpy()).digest()
+        key = kept.dtype, kept.shape, hashlib.sha256(kept.numpy().tobytes()).digest()
         self.tensors[name] = self.equal.setdefault(key, kept)
         return name
 
