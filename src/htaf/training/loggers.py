@@ -18,6 +18,17 @@ from htaf.training.distributed import TrainingError
 LoggerName = Literal["tensorboard", "wandb"]
 
 
+def check_loggers(names: Sequence[LoggerName]) -> None:
+    """Raises TrainingError for another name than tensorboard and wandb, or a package that is not installed."""
+    for name in names:
+        if name not in get_args(LoggerName):
+            raise TrainingError(f"expected logger tensorboard or wandb, got {name!r}")
+        try:
+            __import__(name)  # in place of tensorboard, Lightning would take an older package
+        except ModuleNotFoundError:
+            raise TrainingError(f"logger {name} needs a package: pip install 'htaf[{name}]'") from None
+
+
 def loggers(names: Sequence[LoggerName], out: Path, key: str) -> list[Logger]:
     """Lightning's loggers of these names; tensorboard writes into out/tensorboard, wandb into out/wandb.
 
@@ -29,19 +40,13 @@ def loggers(names: Sequence[LoggerName], out: Path, key: str) -> list[Logger]:
         TrainingError: another name, or a package that is not installed.
     """
     made: list[Logger] = []
+    check_loggers(names)
     for name in dict.fromkeys(names):
-        if name not in get_args(LoggerName):
-            raise TrainingError(f"expected logger tensorboard or wandb, got {name!r}")
-        try:
-            if name == "tensorboard":
-                import tensorboard  # noqa: F401  # Lightning would take an older package in its place
-
-                made.append(TensorBoardLogger(out, name="tensorboard", version=""))
-            else:
-                identity = content_hash({"key": key, "out": str(out.resolve())})
-                made.append(WandbLogger(name=out.name, save_dir=out, project="htaf", id=identity, resume="allow"))
-        except ModuleNotFoundError:
-            raise TrainingError(f"logger {name} needs a package: pip install 'htaf[{name}]'") from None
+        if name == "tensorboard":
+            made.append(TensorBoardLogger(out, name="tensorboard", version=""))
+        else:
+            identity = content_hash({"key": key, "out": str(out.resolve())})
+            made.append(WandbLogger(name=out.name, save_dir=out, project="htaf", id=identity, resume="allow"))
     return made
 
 

@@ -6,10 +6,11 @@ for two cores. Small: the same networks on any set.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from htaf.models.build import is_layer_normed, is_own_backbone
 from htaf.training.recipe import Family, Recipe
 
 TabularName = Literal["tabular-mlp", "tabular-paper", "tabular-quick"]
@@ -40,7 +41,7 @@ TABULAR: dict[TabularName, Callable[[], Recipe]] = {
 
 
 def dhn(depth: int) -> Recipe:
-    """WRN-depth-6 as AugMix trains it: SGD 0.1, Nesterov, per-step cosine to 1e-6, 100 epochs, crop and flip."""
+    """WRN-depth-6 as AugMix trains it: SGD 0.1, Nesterov, per-step cosine to 1e-6, 100 epochs, crop and flip (auto)."""
     return Recipe(
         family="dhn", depth=depth, width=6, epochs=100, batch_size=128, patience=0,
         optimizer="sgd", nesterov=True, lr=0.1, weight_decay=5e-4, schedule="cosine", lr_end=1e-6,
@@ -72,8 +73,62 @@ def finetune() -> Recipe:
     """An ICBM over a pretrained timm ResNet-18: AdamW, the backbone at a tenth of the head's learning rate."""
     return Recipe(
         family="icbm", backbone="resnet18", pretrained="hub", epochs=20, batch_size=32, lr=1e-3, backbone_lr=0.1,
-        weight_decay=0.01, schedule="one_cycle", augment="crop-flip", patience=0, precision="bfloat16",
+        weight_decay=0.01, schedule="one_cycle", patience=0, precision="bfloat16",
     )  # fmt: skip
+
+
+def continuing(record: Mapping[str, Any]) -> Recipe:
+    """The recipe of a run, to go on from its weights with a new schedule: the activation starts as it was left.
+
+    Args:
+        record: of a finished run.
+
+    Raises:
+        ValueError: the record holds no such recipe.
+    """
+    try:
+        recipe = Recipe(**{**record["recipe"], "pretrained": ""})
+        if recipe.sharpening() is None:
+            return recipe
+        names = ("alpha0", "alpha1") if recipe.method == "htaf" else ("beta",)
+        return replace(recipe, start=tuple(record["model"]["activation"][name] for name in names))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the record holds no recipe of this version: {error}") from None
+
+
+def for_backbone(recipe: Recipe, backbone: str, optimizer: str | None = None) -> tuple[Recipe, tuple[str, ...]]:
+    """A recipe of an ICBM over another backbone than its own, and in words what changes.
+
+    One of htaf's comes with a depth and width that it knows. One that normalises by layers (ViT, Mixer, ConvNeXt) is
+    trained by AdamW with one cycle up to 1e-3, weight decay 0.05 and gradients of norm 1 at most, where the recipe
+    would take SGD at a rate that such networks do not stand.
+
+    Args:
+        recipe: family icbm.
+        backbone: its name. optimizer: what someone asked for; sgd keeps the recipe's.
+
+    Raises:
+        ValueError: no such backbone.
+    """
+    if backbone in _SHAPES and backbone != recipe.backbone:
+        depth, width = _SHAPES[backbone]
+        return replace(recipe, backbone=backbone, pretrained="", depth=depth, width=width), ()
+    recipe = replace(recipe, backbone=backbone)
+    if recipe.optimizer != "sgd" or optimizer == "sgd" or is_own_backbone(backbone) or not is_layer_normed(backbone):
+        return recipe, ()
+    adapted = replace(
+        recipe, optimizer="adamw", lr=ADAPTIVE_RATE, lr_end=0.0, weight_decay=0.05, clip=1.0, schedule="one_cycle",
+    )  # fmt: skip
+    note = (
+        f"{backbone} normalises by layers: optimizer adamw, lr {adapted.lr:g}, one cycle, weight decay "
+        f"{adapted.weight_decay:g}, clip {adapted.clip:g} instead of sgd, lr {recipe.lr:g}"
+    )
+    return adapted, (note,)
+
+
+# depth and width of a backbone that is not the recipe's own
+_SHAPES = {"resnet": (18, 16), "wide_resnet": (16, 1)}
+ADAPTIVE_RATE = 1e-3
 
 
 def reduced(recipe: Recipe) -> Recipe:
