@@ -36,10 +36,7 @@ train = tyro.extras.SubcommandApp()
 
 Json = Annotated[bool, arg(help="Print JSON for programs instead of a table.")]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where to train.")]
-DataDir = Annotated[
-    str | None,
-    arg(help="Folder of the named data sets, before HTAF_DATA.", metavar="DIR", help_behavior_hint="(optional)"),
-]
+DataDir = Annotated[str | None, arg(help="Folder of the named data sets, before HTAF_DATA.", metavar="DIR")]
 Task = Annotated[
     Literal["regression", "classification"] | None, arg(help="Instead of the task inferred from the target.")
 ]
@@ -74,7 +71,7 @@ def with_defaults(family: Family) -> Callable[[type[T]], type[T]]:
         for name, hint in get_type_hints(flags, include_extras=True).items():
             kind, (config, *_) = hint.__origin__, hint.__metadata__
             default = f"(default: {_values(name, recipes)})"
-            shown = dataclasses.replace(config, metavar=config.metavar or _metavar(kind), help_behavior_hint=default)
+            shown = dataclasses.replace(config, help_behavior_hint=default)
             fields.append((name, Annotated[kind, shown], dataclasses.field(default=None)))
         made = dataclasses.make_dataclass(flags.__name__, fields, bases=(flags,))
         made.__doc__ = flags.__doc__
@@ -86,14 +83,6 @@ def with_defaults(family: Family) -> Callable[[type[T]], type[T]]:
 def base_recipe(family: Family, name: Any) -> Recipe:
     """The recipe of a family by its name."""
     return TABULAR[name]() if family == "mlp" else image_recipe(family, name)
-
-
-def _metavar(kind: Any) -> str:
-    """What a flag takes, without the None that stands for the recipe's own value."""
-    (given, *_) = (each for each in get_args(kind) if each is not type(None))
-    return {int: "INT", float: "FLOAT", str: "TEXT", bool: "{True,False}"}.get(
-        given
-    ) or f"{{{','.join(get_args(given))}}}"
 
 
 def _values(field: str, recipes: Mapping[str, Recipe]) -> str:
@@ -258,8 +247,7 @@ class Running:
     )
     sync_batch_norm: Annotated[bool, arg(help="Normalise over the whole batch; GPUs only.")] = False
     logger: Annotated[
-        tuple[LoggerName, ...],
-        arg(help="tensorboard, wandb: beside metrics.csv, in the run folder.", help_behavior_hint="(default: none)"),
+        tuple[LoggerName, ...], arg(help="tensorboard, wandb: beside metrics.csv, in the run folder.")
     ] = ()
     gradients: Annotated[bool, arg(help="Write the gradient norms of every layer: gradients.csv and .png.")] = False
     continue_from: Annotated[
@@ -299,11 +287,7 @@ def train_tabular(
     seed: Annotated[int, arg(help="Of the split, the weights and the order of the batches.")] = 0,
     recipe: Annotated[
         TabularName | None,
-        arg(
-            help="What the other flags start from.",
-            metavar=f"{{{','.join(NAMES['mlp'])}}}",
-            help_behavior_hint="(default: tabular-mlp)",
-        ),
+        arg(help="What the other flags start from.", help_behavior_hint="(default: tabular-mlp)"),
     ] = None,
     overrides: OmitArgPrefixes[TabularOverrides] = TabularOverrides(),  # noqa: B008
     split: Annotated[Literal["random", "grouped"], arg(help="grouped keeps repeated rows on one side.")] = "random",
@@ -349,7 +333,6 @@ def _image_command(
         overrides: Any = kind(),  # noqa: B008
         size: Annotated[int | None, arg(
             help="Height and width to which images from files are scaled.",
-            metavar="INT",
             help_behavior_hint="(default: by the images, from 32 to 224; their own where all are alike and at most 64)",
         )] = None,
         strict: Annotated[bool, arg(help="Stop at unreadable files and empty classes, else left out.")] = False,
@@ -383,9 +366,7 @@ def _image_command(
     command.__doc__ = text
     # strings could not name these
     hint = "(default: cifar10 and cifar100 for these sets, else small)"
-    command.__annotations__["recipe"] = Annotated[
-        names | None, arg(help=recipes, metavar=f"{{{','.join(get_args(names))}}}", help_behavior_hint=hint)
-    ]
+    command.__annotations__["recipe"] = Annotated[names | None, arg(help=recipes, help_behavior_hint=hint)]
     command.__annotations__["overrides"] = OmitArgPrefixes[kind]
     train.command(name=family)(command)
 
