@@ -13,6 +13,7 @@ from rich.table import Table as TextTable
 from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._console import UsageError, check_seed, figures, print_json, say_notes
+from htaf._errors import HtafError
 from htaf.models.build import Method, SlopeName
 from htaf.models.icbm import Bottleneck
 from htaf.training.recipe import AugmentChoice, Family, Optimizer, Recipe, Schedule
@@ -144,7 +145,7 @@ class Overrides:
             if base.method != changes.get("method", base.method):
                 base = dataclasses.replace(base, method=changes["method"], start=None)
             if "backbone" in changes:
-                base, notes = for_backbone(base, changes["backbone"], changes.get("optimizer"))
+                base, notes = _over(base, changes["backbone"], changes.get("optimizer"))
             optimizer = changes.get("optimizer", base.optimizer)
             if "lr" not in changes and (optimizer == "sgd") != (base.optimizer == "sgd"):
                 lr = 0.1 if optimizer == "sgd" else ADAPTIVE_RATE  # that of the other kind is no choice for this one
@@ -155,6 +156,14 @@ class Overrides:
         except ValueError as error:
             raise UsageError(str(error)) from None
         return recipe, notes
+
+
+def _over(base: Recipe, backbone: str, optimizer: str | None) -> tuple[Recipe, tuple[str, ...]]:
+    """As `for_backbone`; what cannot be had is no wrong use of the command."""
+    try:
+        return for_backbone(base, backbone, optimizer)
+    except (ValueError, OSError) as error:
+        raise HtafError(str(error)) from None
 
 
 @with_defaults("mlp")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from htaf.activations import SATURATION
 from htaf.training.metrics import loss_function
@@ -55,7 +55,7 @@ def result_notes(record: Mapping[str, Any], posed: Problem, net: nn.Module, reci
         recipe: how.
     """
     chosen = record["metrics"]["exact"] or record["metrics"]["smooth"]
-    learned = constant_notes(chosen["validation"], posed)
+    learned = constant_notes(chosen["validation"], posed.train.targets(), posed.validation.targets())
     dead = dead_notes(record["layers"], recipe.family == "icbm" and recipe.bottleneck == "implicit")
     overflow = [
         f"WARNING: the loss on the {part} part is not finite: look for outliers in its rows"
@@ -66,25 +66,23 @@ def result_notes(record: Mapping[str, Any], posed: Problem, net: nn.Module, reci
     return [*learned, *overflow, *dead, *harm]
 
 
-@torch.no_grad()
-def constant_notes(found: Mapping[str, float | None], posed: Problem) -> list[str]:
+def constant_notes(found: Mapping[str, float | None], train: Tensor, validation: Tensor) -> list[str]:
     """Whether a network beats the same answer for every row: the training part's mean, or its most frequent class.
 
     Args:
         found: its metrics on the validation part.
-        posed: the parts.
+        train, validation: targets of the parts: float [rows, 1], or int64 [rows] class codes.
     """
-    target, other = posed.train.targets(), posed.validation.targets()
     loss = found["loss"]
-    if posed.task == "regression":
-        constant = loss_function(posed.task)(target.mean().expand_as(other), other).item()
+    if train.is_floating_point():
+        constant = loss_function("regression")(train.mean().expand_as(validation), validation).item()
         better = loss is not None and loss < constant
-        said = f"loss {loss:.4g}, the training mean {constant:.4g}"
+        said = f"loss {loss:.4g}, the training mean {constant:.4g}" if loss is not None else "its loss is not finite"
     else:
-        shares = torch.bincount(target, minlength=posed.outputs).double() / len(target)
-        majority = int(shares.argmax())
-        accuracy, always = found["accuracy"] or 0.0, (other == majority).double().mean().item()
-        entropy = loss_function(posed.task)(shares.clamp_min(1e-9).log().expand(len(other), -1), other).item()
+        counts = torch.bincount(train, minlength=int(validation.max()) + 1)
+        shares = (counts / counts.sum()).clamp_min(1e-9)
+        accuracy, always = found["accuracy"] or 0.0, (validation == counts.argmax()).double().mean().item()
+        entropy = loss_function("classification")(shares.log().expand(len(validation), -1), validation).item()
         better = accuracy > always or (loss is not None and loss < entropy)
         said = f"accuracy {accuracy:.1%}, the most frequent class {always:.1%}"
     if better:

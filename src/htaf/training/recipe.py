@@ -315,7 +315,8 @@ class Recipe:
 
     def identity(self) -> dict[str, Any]:
         """The fields that bear on the result: two recipes with the same identity train the same network."""
-        unused = self.unread().keys() - {"lr_end", "backbone_lr"}  # keys of earlier records hold these two
+        # keys of earlier records hold lr_end and backbone_lr, read or not
+        unused = {name for name, why in self.unread().items() if not why.startswith(("schedule", "freeze"))}
         if self.family == "mlp":
             unused |= {f.name for f in fields_of(self) if f.name in _LATER and getattr(self, f.name) == f.default}
         kept = {k: v for k, v in asdict(self).items() if k not in unused}

@@ -41,9 +41,9 @@ TABULAR: dict[TabularName, Callable[[], Recipe]] = {
 
 
 def dhn(depth: int) -> Recipe:
-    """WRN-depth-6 as AugMix trains it: SGD 0.1, Nesterov, per-step cosine to 1e-6, 100 epochs, crop and flip (auto)."""
+    """WRN-depth-6 as AugMix trains it: SGD 0.1, Nesterov, per-step cosine to 1e-6, 100 epochs, crop and flip."""
     return Recipe(
-        family="dhn", depth=depth, width=6, epochs=100, batch_size=128, patience=0,
+        family="dhn", augment="crop-flip", depth=depth, width=6, epochs=100, batch_size=128, patience=0,
         optimizer="sgd", nesterov=True, lr=0.1, weight_decay=5e-4, schedule="cosine", lr_end=1e-6,
     )  # fmt: skip
 
@@ -51,7 +51,8 @@ def dhn(depth: int) -> Recipe:
 def bnn() -> Recipe:
     """Bi-Real-18 as its authors train it: Adam 1e-3, linear to 0 over 256 epochs, batch 512, label smoothing 0.1."""
     return Recipe(
-        family="bnn", depth=18, width=64, stem="cifar", slope="approx_sign", epochs=256, batch_size=512, patience=0,
+        family="bnn", augment="crop-flip",
+        depth=18, width=64, stem="cifar", slope="approx_sign", epochs=256, batch_size=512, patience=0,
         optimizer="adam", lr=1e-3, schedule="linear", label_smoothing=0.1,
     )  # fmt: skip
 
@@ -59,7 +60,8 @@ def bnn() -> Recipe:
 def snn() -> Recipe:
     """SEW-ResNet-18, T = 4, as its authors train it: SGD 0.1, momentum 0.9, no weight decay, cosine over 320 epochs."""
     return Recipe(
-        family="snn", depth=18, width=64, stem="cifar", steps=4, slope="atan", epochs=320, batch_size=128, patience=0,
+        family="snn", augment="crop-flip",
+        depth=18, width=64, stem="cifar", steps=4, slope="atan", epochs=320, batch_size=128, patience=0,
         optimizer="sgd", lr=0.1, schedule="cosine", precision="bfloat16",
     )  # fmt: skip
 
@@ -87,7 +89,8 @@ def continuing(record: Mapping[str, Any]) -> Recipe:
         ValueError: the record holds no such recipe.
     """
     try:
-        recipe = Recipe(**{**record["recipe"], "pretrained": ""})
+        fields = {name: tuple(v) if isinstance(v, list) else v for name, v in record["recipe"].items()}
+        recipe = Recipe(**{**fields, "pretrained": ""})
         if recipe.sharpening() is None:
             return recipe
         names = ("alpha0", "alpha1") if recipe.method == "htaf" else ("beta",)
@@ -134,8 +137,9 @@ ADAPTIVE_RATE = 1e-3
 def reduced(recipe: Recipe) -> Recipe:
     """The same training for two cores: 5,000 + 1,000 images, WRN-16-1 or a first stage of 16 channels, one cycle."""
     small = replace(
-        recipe, train_images=5000, validation_images=1000, schedule="one_cycle", lr_end=0.0, precision="bfloat16"
-    )
+        recipe, train_images=5000, validation_images=1000, schedule="one_cycle", lr_end=0.0, precision="bfloat16",
+        augment="auto",
+    )  # fmt: skip
     match recipe.family:
         case "dhn" | "icbm":
             return replace(small, depth=16, width=1, epochs=14, batch_size=128)
