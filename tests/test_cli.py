@@ -15,7 +15,7 @@ import pytest
 import torch
 from filelock import FileLock
 
-from htaf import _files, cli, runs
+from htaf import _console, _files, cli, runs
 from htaf.training.plan import PlanError, read_plan
 
 QUICK = ("--epochs", "2", "--hidden", "8")
@@ -484,3 +484,20 @@ def test_the_plan_of_the_documents(tmp_path: Path) -> None:
         with pytest.raises(PlanError, match="expected") as error:
             read_plan(tmp_path / "plan.toml")
         assert "__init__" not in str(error.value)
+
+
+def test_progress_without_a_terminal_is_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with _console.progress("epochs [b]", 4, done=1, every=0) as advance:
+        advance(1, "accuracy [0.9]")
+        advance(2)
+    one, last = capsys.readouterr().err.splitlines()
+    assert one.startswith("epochs [b]: 2 of 4 in 0.0 s, ")
+    assert one.endswith("; accuracy [0.9]")
+    assert last == "epochs [b]: 4 of 4 in 0.0 s"
+    with _console.progress("soon done", 2) as advance:  # a line every ten seconds
+        advance(2)
+    with _console.progress("exporting", None) as advance:
+        advance()
+    with _console.progress("not a word", 2, shown=False, every=0) as advance:
+        advance(2, "done")
+    assert capsys.readouterr().err == "exporting\n"
