@@ -7,30 +7,62 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
 
 from htaf._errors import HtafError
+from htaf.concepts.quoting import visible
 
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+class Terminal(Console):
+    """A console for text with names that others gave: they are shown letter by letter, with nothing hidden in them.
+
+    No markup and no emoji codes are read; control and bidirectional characters show as \\uXXXX (`visible`).
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text, keep="\n"), **options)
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # for `plain_errors`: rich would end with exit code 1
+
+
+err = Terminal(stderr=True, highlight=False, soft_wrap=True)
 
 
 class UsageError(Exception):
     """The command was used wrongly: exit code 2."""
 
 
+def say(*words: object, sep: str = " ", end: str = "\n") -> None:
+    """As `print`, with nothing hidden in the text (`visible`)."""
+    print(*(visible(str(word), keep="\n") for word in words), sep=sep, end=end)
+
+
 def print_json(value: Any) -> None:
     """Strict JSON on the output."""
-    print(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False))
+    say(
+        json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)
+    )  # \\uXXXX is the same text to a reader of JSON
+
+
+def print_csv(text: str) -> None:
+    """CSV on the output: as it is into a file or a pipe, with nothing hidden in it on a terminal."""
+    (say if sys.stdout.isatty() else print)(text, end="")
 
 
 def say_notes(notes: Sequence[str]) -> None:
     """What was handled in the data, on the error stream so that results can be piped."""
     for note in notes:
-        err.print(f"note: {note}", markup=False)
+        err.print(f"note: {note}")
 
 
 def figures(smooth: float | None, exact: float | None) -> tuple[str, str, str]:
@@ -56,7 +88,8 @@ def progress(
     one line tells that it begins. done: how many were done before. shown: False for no word at all.
     """
     # not `err`: the error stream may have been another when this module was imported
-    console = Console(stderr=True, highlight=False)
+    console = Terminal(stderr=True, highlight=False)
+    what = visible(what)
     start = told = time.monotonic()
     count = done
 
@@ -82,14 +115,14 @@ def progress(
             yield advance
     else:
         if total is None:
-            console.print(what, markup=False, soft_wrap=True)
+            console.print(what, soft_wrap=True)
 
         def advance(more: int = 1, note: str = "") -> None:
             nonlocal count, told
             count += more
             if time.monotonic() - told >= every:
                 told = time.monotonic()
-                console.print(f"{what}: {state(note)}", markup=False, soft_wrap=True)
+                console.print(f"{what}: {state(note)}", soft_wrap=True)
 
         yield advance
 
@@ -110,6 +143,7 @@ def check_seed(seed: int) -> None:
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
     """One clear line and an exit code instead of a traceback, for errors that a user can cause."""
+    before, warnings.formatwarning = warnings.formatwarning, _warning
     try:
         yield
     except UsageError as error:
@@ -122,12 +156,24 @@ def plain_errors() -> Iterator[None]:
             130,
         )
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: head, less
+        pass  # the reader has gone: head, less
     except OSError as error:
         fail(f"{error.filename or 'writing'}: {error.strerror or error}", 1)
+    finally:
+        warnings.formatwarning = before
+        try:
+            sys.stdout.flush()  # here, as Python's own flush at the end would complain
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _warning(message: Warning | str, *_: object) -> str:
+    """A warning as one line, without the file and the line of code that it came from."""
+    return f"warning: {visible(str(message))}\n"
 
 
 def fail(message: str, code: int) -> None:
     """Print one line and leave."""
-    err.print(f"htaf: error: {message}", markup=False)
+    with contextlib.suppress(BrokenPipeError):
+        err.print(f"htaf: error: {message}")
     raise SystemExit(code)

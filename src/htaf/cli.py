@@ -2,26 +2,64 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import signal
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args
 
 import tyro
-from rich.console import Console
 from rich.table import Table as TextTable
 from tyro.conf import Positional, arg
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from htaf._console import UsageError, check_seed, fail, figures, plain_errors, print_json, say_notes
+from htaf import __version__
+from htaf._console import (
+    Terminal,
+    UsageError,
+    check_seed,
+    fail,
+    figures,
+    plain_errors,
+    print_csv,
+    print_json,
+    say,
+    say_notes,
+)
 from htaf._explore_commands import explore
 from htaf._intervention_commands import concepts
 from htaf._naming_commands import name_command
 from htaf._pack_commands import export, own_data, pack, predictors
 from htaf._train_commands import DataDir, Json, train
 
+ABOUT = """Networks whose activations are 0 or 1, trained by ordinary gradient descent.
+
+To begin: htaf train tabular --data digits --out runs/digits; then htaf evaluate runs/digits. htaf --version tells the
+version, htaf VERB --help the flags of a verb."""
+
 app = tyro.extras.SubcommandApp()
+flags = ConstructorRegistry()
+
+
+@flags.primitive_rule
+def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """A flag of type `T | None` reads and shows a T: None is what it is when it is left out."""
+    kinds = get_args(info.type)
+    if len(kinds) != 2 or NoneType not in kinds or info.type_origin not in (Union, UnionType):
+        return None
+    (kind,) = (kind for kind in kinds if kind is not NoneType)
+    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kind, info.markers))
+    if not isinstance(spec, PrimitiveConstructorSpec):
+        return None
+    return dataclasses.replace(
+        spec,
+        is_instance=lambda given: True if given is None else spec.is_instance(given),
+        str_from_instance=lambda given: [] if given is None else spec.str_from_instance(given),
+    )
+
 
 RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
 
@@ -31,10 +69,16 @@ def evaluate(
     run: RunDir,
     *,
     data: Annotated[
-        str | None, arg(help="Other labelled data: a table with the same columns, or images of the same classes.")
+        str | None,
+        arg(
+            help="Other labelled data: a table with the same columns, or images of the same classes.",
+            metavar="NAME_OR_PATH",
+            help_behavior_hint="(default: the run's own)",
+        ),
     ] = None,
     part: Annotated[
-        Literal["train", "validation", "test", "all"] | None, arg(help="Of the run's own data; default: test.")
+        Literal["train", "validation", "test", "all"] | None,
+        arg(help="Part of the run's own data.", help_behavior_hint="(default: test)"),
     ] = None,
     data_dir: DataDir = None,
     json: Json = False,
@@ -66,7 +110,7 @@ def evaluate(
         text.add_column(column, justify="left" if column == "metric" else "right")
     for name, smooth in result["smooth"].items():
         text.add_row(name, *figures(smooth, result["exact"][name] if result["exact"] else None))
-    return Console().print(text)
+    return Terminal().print(text)
 
 
 @app.command
@@ -80,7 +124,8 @@ def predict(
     ],
     *,
     out: Annotated[
-        Path | None, arg(help="Write a .csv or .parquet file instead of CSV to the output.", metavar="FILE")
+        Path | None,
+        arg(help="Write a .csv or .parquet file.", metavar="FILE", help_behavior_hint="(default: print CSV)"),
     ] = None,
     smooth: Annotated[bool, arg(help="Use the smooth network instead of the exact one.")] = False,
     json: Json = False,
@@ -106,25 +151,34 @@ def predict(
     if json:
         return print_json(frame.to_dict(orient="records"))
     if out is None:
-        return print(frame.to_csv(index=False), end="")
+        return print_csv(frame.to_csv(index=False))
     data: Any = frame.to_csv(index=False) if out.suffix == ".csv" else frame.to_parquet(index=False)
     write_atomic(out, data)
-    return print(f"{len(frame)} rows: {out}")
+    return say(f"{len(frame)} rows: {out}")
 
 
 @app.command
 def study(
     plan: Annotated[Positional[str], arg(help="A TOML file, or the name of a ready study.", metavar="FILE_OR_NAME")],
     *,
-    out: Annotated[Path, arg(help="Study folder; the same command goes on where it was.", metavar="DIR")],
-    workers: Annotated[int, arg(help="Processes.")] = 1,
+    out: Annotated[
+        Path, arg(help="Study folder. Give the same command again to continue a stopped study.", metavar="DIR")
+    ],
+    workers: Annotated[int, arg(help="Trainings at the same time, one process each.")] = 1,
     threads: Annotated[int, arg(help="Threads of each process.")] = 1,
-    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where they train.")] = "cpu",
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where to train.")] = "cpu",
     data_dir: DataDir = None,
     storage: Annotated[
-        str | None, arg(help="Optuna storage, e.g. postgresql://...; default: search.db in the folder.")
+        str | None,
+        arg(
+            help="Optuna storage, such as postgresql://...",
+            metavar="URL",
+            help_behavior_hint="(default: search.db in the study folder)",
+        ),
     ] = None,
-    keep_runs: Annotated[bool, arg(help="Leave the final run folders, networks included, in runs/.")] = False,
+    keep_runs: Annotated[
+        bool, arg(help="Keep the run folders of the final trainings, in runs/ of the study folder.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Search candidates with equal budgets, then train the chosen ones over several splits or seeds.
@@ -163,7 +217,7 @@ def study(
             )
         )
         if not json:
-            print(markdown(reports[-1]), end="")
+            say(markdown(reports[-1]), end="")
     if json:
         print_json(reports[0] if len(reports) == 1 else reports)
     if failures := sum(len(report["failures"]) for report in reports):
@@ -174,7 +228,10 @@ def study(
 def theory(
     *,
     eps: Annotated[float, arg(help="Distance from the step that the bounds guarantee for |x| >= eps.")] = 0.1,
-    alpha1: Annotated[tuple[float, ...], arg(help="Values to tabulate; default: the paper's.")] = (),
+    alpha1: Annotated[
+        tuple[float, ...],
+        arg(help="Rows of the table.", metavar="ALPHA1 ...", help_behavior_hint="(default: the paper's)"),
+    ] = (),
     json: Json = False,
 ) -> None:
     """Print the exact bounds beside the paper's table, and what its six pairs achieve."""
@@ -200,7 +257,7 @@ def theory(
         return print_json(
             {"eps": eps, "alpha1_lower_bound": least, "product_limit": limit, "bounds": rows, "pairs": achieved}
         )
-    console = Console()
+    console = Terminal()
     text = TextTable(title=f"Least alpha0 at eps = {eps:g} (alpha1 > {least:.4f})", title_justify="left")
     for column in ("alpha1", "exact alpha0", "rounded up", "paper", "equal", "alpha0 alpha1"):
         text.add_column(column, justify="right")
@@ -269,9 +326,9 @@ def demo(
     for row in rows:
         values = (f"{100 * row[k]:.2f}" for k in ("smooth", "exact"))
         text.add_row(row["method"], *values, f"{100 * row['gap']:+.2f}", str(row["epochs"]), f"{row['seconds']:.1f}")
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     console.print(text)
-    print(f"picture: {out / 'demo.png'}\n")
+    say(f"picture: {out / 'demo.png'}\n")
     text = TextTable(title=f"An image model whose last {found['concepts']} features are bits", title_justify="left")
     text.add_column("score, test images")
     text.add_column("value", justify="right")
@@ -289,13 +346,13 @@ def demo(
     console.print(text)
     for one in found["strongest"]:
         shown = f"most of {', '.join(one['most']) or 'none'} have it, few of {', '.join(one['few']) or 'none'}"
-        console.print(f"concept {one['concept']}: {shown}; {one['picture']}", markup=False, soft_wrap=True)
-    print(f"scores: {out / 'concepts' / 'scores.md'}; go on with htaf concepts --help on {found['codes']}")
+        console.print(f"concept {one['concept']}: {shown}; {one['picture']}", soft_wrap=True)
+    say(f"scores: {out / 'concepts' / 'scores.md'}; go on with htaf concepts --help on {found['codes']}")
     names = found["names"]
-    print(f"names: {names['found']} by strokes, {names['verified']} hold on digits that did not choose them")
-    print(f"page: open {found['page']} in a browser, or serve it:")
+    say(f"names: {names['found']} by strokes, {names['verified']} hold on digits that did not choose them")
+    say(f"page: open {found['page']} in a browser, or serve it:")
     words = f"--codes {found['codes']} --names {out / 'names.json'} --out {out / 'explorer'}"
-    return print(f"  htaf explore {found['run']} {words} --serve")
+    return say(f"  htaf explore {found['run']} {words} --serve")
 
 
 @app.command
@@ -311,7 +368,7 @@ def doctor(*, json: Json = False) -> None:
         shown = (
             ", ".join(f"{k}: {'yes' if v else 'no'}" for k, v in value.items()) if isinstance(value, dict) else value
         )
-        print(f"{name:<{width}}  {shown}")
+        say(f"{name:<{width}}  {shown}")
     return None
 
 
@@ -328,9 +385,12 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")  # names of classes and columns are any text
+    if sys.argv[1:] == ["--version"]:
+        return say(f"htaf {__version__}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a scheduler sends is to stop as Ctrl-C does
     with plain_errors():
-        app.cli(prog="htaf", description="Networks whose activations are 0 or 1, trained by ordinary gradient descent.")
+        app.cli(prog="htaf", description=ABOUT, registry=flags)
+    return None
 
 
 if __name__ == "__main__":

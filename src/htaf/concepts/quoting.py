@@ -17,9 +17,16 @@ def shortened(text: str, most: int = LONGEST) -> str:
     return text if len(text) <= most else text[: most - 1] + ELLIPSIS
 
 
-def visible(text: str) -> str:
-    r"""The text with control, format, surrogate and separator characters as \uXXXX: for a terminal, one line."""
-    return "".join(_escaped(letter) if unicodedata.category(letter) in HIDDEN else letter for letter in text)
+def visible(text: str, keep: str = "") -> str:
+    r"""The text with control, format, surrogate and separator characters, but those to keep, as \uXXXX.
+
+    For a terminal; without `keep` on one line.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        _escaped(letter) if letter not in keep and unicodedata.category(letter) in HIDDEN else letter for letter in text
+    )
 
 
 @lru_cache(maxsize=2**14)  # the same classes stand in many prompts
