@@ -92,7 +92,9 @@ def extract(
     if min(batch, workers) < 1:
         raise UsageError(f"--batch and --workers must be >= 1, got {batch} and {workers}")
     if bool(data) + bool(files) + bool(parts) > 1:
-        raise UsageError("expected one of --data, --files and --parts: parts are of the run's own images")
+        raise UsageError(
+            "expected at most one of --data, --files and --parts, got more (--parts are of the run's own images)"
+        )
     from htaf.concepts import extract as room
     from htaf.data import images
     from htaf.data.image_reading import image_files
@@ -137,7 +139,7 @@ def binarise(
 ) -> None:
     """Make codes of a plain network by one threshold for each node, from its training images."""
     if (how == "rates") != (like is not None) or (sorted and how != "rates"):
-        raise UsageError("expected --like with --how rates, and --sorted only there")
+        raise UsageError("--how rates needs --like CODES; --like and --sorted are for --how rates alone")
     from htaf.concepts.binarise import binarise as make
     from htaf.concepts.store import open_codes
 
@@ -261,7 +263,12 @@ def needed(
     if most is not None:
         rows.insert(1, (f"{most} concepts, refitted head", result["curve"][most], None))
         if result["curve"][most] > accuracy["full"]["validation"] + tolerance / 100:
-            say_notes(["a refitted head is better than the trained one: train longer before you read this number"])
+            say_notes(
+                [
+                    "a refitted head is better than the trained one, so the network is undertrained: train longer, "
+                    "then count again"
+                ]
+            )
     title = f"{result['needed']} of {opened.concepts} concepts are needed ({result['head']} head)"
     show(title, ("accuracy", "validation", "test"), rows)
     return say("concepts:", *result["kept"])

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,7 +17,24 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from htaf._errors import HtafError
-from htaf.concepts.quoting import visible
+
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # control, format (bidirectional too), surrogates, line, paragraph
+
+
+def visible(text: str, keep: str = "") -> str:
+    r"""The text with control, format, surrogate and separator characters, but those to keep, as \uXXXX.
+
+    For a terminal; without `keep` on one line.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        _escaped(letter) if letter not in keep and unicodedata.category(letter) in HIDDEN else letter for letter in text
+    )
+
+
+def _escaped(letter: str) -> str:
+    return json.dumps(letter)[1:-1] if ord(letter) != 0x7F else "\\u007f"
 
 
 class Terminal(Console):
@@ -49,9 +67,8 @@ def say(*words: object, sep: str = " ", end: str = "\n") -> None:
 
 def print_json(value: Any) -> None:
     """Strict JSON on the output."""
-    say(
-        json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)
-    )  # \\uXXXX is the same text to a reader of JSON
+    # what `visible` writes as \\uXXXX is the same text to a reader of JSON
+    say(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False))
 
 
 def print_csv(text: str) -> None:

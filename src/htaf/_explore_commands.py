@@ -63,7 +63,9 @@ def explore(
         raise UsageError(f"expected --images >= 1 and --thumbnail in 16 to 1024, got {images} and {thumbnail}")
     if run is None:
         if not serve or names is not None or codes is not None:
-            raise UsageError("expected RUN: only a finished page is served without, as it is (--out DIR --serve)")
+            raise UsageError(
+                "expected RUN, the run folder; without it only a finished page can be served: --out DIR --serve"
+            )
         serve_page(out, port)
         return
     from htaf.concepts.codes import codes_key
@@ -151,7 +153,9 @@ def _codes(
         images = ConceptError(where if isinstance(error, UsageError) else str(error))
     if codes is None:
         if images.fingerprint != run.record["data"]["fingerprint"]:
-            raise UsageError(f"{images.name} is not what {run.path} was trained on: it has changed; give --codes")
+            raise UsageError(
+                f"{images.name} has changed since {run.path} was trained on it: give codes made before, with --codes"
+            )
         if progress:
             err.print(f"codes: {folder}")
         parts: Sequence[PartName] = ("train", "validation", "test", *(("other",) if part == "other" else ()))
@@ -168,7 +172,10 @@ def _check_run(run: Run, codes: Codes, folder: Path) -> None:
         if settings.get("run") != run.record["key"]:
             raise ConceptError(f"expected codes of {run.path}, {folder} holds those of {codes.info.get('run')}")
         if settings.get("model_sha256") != run.record["model_sha256"]:
-            raise ConceptError(f"expected codes of {run.path}, {folder} holds those of its weights before they changed")
+            raise ConceptError(
+                f"expected codes of {run.path}, {folder} holds codes of other weights of it: extract them again, into "
+                "another folder"
+            )
         return
     head: Any = getattr(run.model(exact=False), "head", None)  # binarised features say nothing of their run but this
     weight = None if head is None else head.weight.detach().float().cpu().numpy()

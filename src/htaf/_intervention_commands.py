@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 ImageId = Annotated[str, arg(help="Id of an image, as images.arrow has it, or its row number.", metavar="ID")]
 
 
+SEARCHED = 20_000  # ids among which a near one is looked for: a second or so
+
+
 def _row(codes: Codes, image: str) -> int:
     """The row of an image."""
     try:
@@ -25,8 +28,12 @@ def _row(codes: Codes, image: str) -> int:
     except ValueError:
         if image.isdecimal() and int(image) < len(codes):
             return int(image)
+    from htaf.data.reading import suggestion
+
+    near = suggestion(image, codes.ids[:SEARCHED])
     raise UsageError(
-        f"expected the id of an image or a row below {len(codes):,}, got {image!r}; ids: {codes.ids[0]!r} ..."
+        f"expected the id of an image or a row below {len(codes):,}, got {image!r}{near}; ids are such as "
+        f"{codes.ids[0]!r}"
     )
 
 
@@ -164,10 +171,10 @@ def edit(
     for text in itertools.chain(*off):
         label, colon, concept = text.rpartition(":")
         if not colon or not label or not concept.isdecimal():
-            raise UsageError(f"expected CLASS:CONCEPT with the concept's number for --off, got {text!r}")
+            raise UsageError(f"--off: expected CLASS:CONCEPT with the concept's number, such as 3:17, got {text!r}")
         edits.append((label, int(concept)))
     if not edits:
-        raise UsageError("expected at least one CLASS:CONCEPT for --off")
+        raise UsageError("--off: expected at least one CLASS:CONCEPT, got none")
     import tempfile
 
     from htaf.concepts.edit_head import write_edited

@@ -320,7 +320,7 @@ def _train(
     json: bool,
 ) -> None:
     """Load, train, print."""
-    from htaf.runs import read_record
+    from htaf.runs import read_record, short_commit
     from htaf.training.distributed import PeerError, first_process
     from htaf.training.fit import fit
 
@@ -339,7 +339,7 @@ def _train(
         return None
     say_notes(run.record["notes"][len(data.notes) :])
     if before is not None and before["status"] == "finished":
-        say_notes([f"{out} was finished before (commit {before['commit']}): delete it to train again"])
+        say_notes([f"{out} was finished before (commit {short_commit(before['commit'])}): delete it to train again"])
     if json:
         return print_json(run.record)
     metrics, name = run.record["metrics"], run.record["headline"]

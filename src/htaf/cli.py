@@ -188,6 +188,7 @@ def study(
     """
     if min(workers, threads) < 1:
         raise UsageError(f"--workers and --threads must be >= 1, got {workers} and {threads}")
+    from htaf.data.reading import suggestion
     from htaf.training.plan import read_plan
     from htaf.training.report import markdown
     from htaf.training.study import run_study
@@ -199,7 +200,9 @@ def study(
     elif plan.endswith(".toml"):
         plans = (read_plan(plan),)
     else:
-        raise UsageError(f"expected a TOML file or one of {', '.join(sorted(ready))}, got {plan!r}")
+        raise UsageError(
+            f"expected a TOML file or one of {', '.join(sorted(ready))}, got {plan!r}{suggestion(plan, [*ready])}"
+        )
     reports = []
     for one in plans:
         folder = out if len(plans) == 1 else out / one.name
@@ -221,7 +224,7 @@ def study(
     if json:
         print_json(reports[0] if len(reports) == 1 else reports)
     if failures := sum(len(report["failures"]) for report in reports):
-        fail(f"{failures} cells failed; the same command tries them again", 1)
+        fail(f"{failures} cells failed; give the same command again to retry them", 1)
 
 
 @app.command

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 import subprocess
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,6 +83,11 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
     }
+
+
+def short_commit(commit: str | None) -> str:
+    """The first 12 digits of a commit, with `+changes` where it had some, for people; "unknown" for None."""
+    return "unknown" if commit is None else re.sub(r"^([0-9a-f]{12})[0-9a-f]+", r"\1", commit)
 
 
 def _commit() -> str | None:
@@ -288,7 +294,7 @@ def start_run(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
         if record["key"] != key:
             there, here = _flat({k: record.get(k) for k in identity}), _flat(dict(identity))
             differences = [
-                f"{k}: {there.get(k)!r} there, {here.get(k)!r} here"
+                f"{k}: {shown(there.get(k))} there, {shown(here.get(k))} here"
                 for k in sorted(there.keys() | here.keys())
                 if there.get(k) != here.get(k)
             ]
@@ -318,6 +324,11 @@ def finish_run(
     record = {**record, "status": "finished", **hashes}
     write_atomic(path / RECORD, to_json(record))
     return Run(path, record)
+
+
+def shown(value: Any) -> str:
+    """A value in a message; of a hash of 40 digits or more the first 12."""
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b", r"\1...", repr(value))
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

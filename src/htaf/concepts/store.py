@@ -68,7 +68,9 @@ def open_codes(path: str | Path, *, verify: bool = False) -> Codes:
     path = Path(path)
     record = _finished(path, verify)
     if "codes" not in record["arrays"]:
-        raise ConceptError(f"{path} holds features of a plain network: make its codes with `htaf concepts binarise`")
+        raise ConceptError(
+            f"{path} holds features of a plain network, not codes: make codes of them with htaf concepts binarise"
+        )
     bits, smooth, exact, saturated = _arrays(path, record, "codes", "smooth", "exact", "saturated")
     fields = _images(path, record)
     return Codes(bits=bits, concepts=record["concepts"], smooth=smooth, exact=exact, saturated=saturated, **fields)
@@ -83,7 +85,9 @@ def open_features(path: str | Path) -> Features:
     path = Path(path)
     record = _finished(path, False)
     if "features" not in record["arrays"]:
-        raise ConceptError(f"{path} has no features.npy: extract with features")
+        raise ConceptError(
+            f"{path} has no features.npy: extract them with htaf concepts extract --features, into a new folder"
+        )
     values, smooth = _arrays(path, record, "features", "smooth")
     return Features(values=values, smooth=smooth, **_images(path, record))
 
@@ -93,7 +97,7 @@ def _finished(path: Path, verify: bool) -> dict[str, Any]:
     if record is None:
         raise ConceptError(f"expected a folder of codes with {RECORD}, found none at {path}")
     if record["status"] != "finished":
-        raise ConceptError(f"{path} is not finished: run the same command again, it goes on where it was")
+        raise ConceptError(f"{path} is not finished: give the command that makes it again, to finish it")
     for name, digest in record["files"].items():
         if verify and sha256(path / name) != digest:
             raise ConceptError(f"{path / name} is damaged: its SHA-256 differs from the one in {RECORD}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import json
 from collections.abc import Callable, Mapping
@@ -209,8 +210,11 @@ def timm_backbone(
     """
     timm = _import("timm")
     if not timm.is_model(name):
-        near = ", ".join(timm.list_models(f"*{name}*")[:5])
-        raise ValueError(f"expected the name of a timm model, got {name!r}" + (f"; near it: {near}" if near else ""))
+        known = timm.list_models()
+        near = ", ".join([k for k in known if name in k][:5] or difflib.get_close_matches(name, known, 3))
+        raise ValueError(
+            f"expected the name of a timm model, got {name!r}" + (f" (did you mean {near}?)" if near else "")
+        )
     fixed = {"num_classes": 0, "in_chans": in_channels, "pretrained": pretrained, **options}
     try:
         try:
