@@ -82,15 +82,20 @@ def say_notes(notes: Sequence[str]) -> None:
         err.print(f"note: {note}")
 
 
-def figures(smooth: float | None, exact: float | None) -> tuple[str, str, str]:
-    """Smooth, exact and gap for a table."""
+def direction(gap: float, *, lower_is_better: bool = False) -> str:
+    """What a gap, exact minus smooth, says of the exact network: better, worse, or nothing where there is none."""
+    return "" if not gap else "better" if (gap < 0) == lower_is_better else "worse"
+
+
+def figures(smooth: float | None, exact: float | None, *, lower_is_better: bool) -> tuple[str, str, str]:
+    """Smooth, exact and gap for a table; behind the gap whether the exact network is better or worse."""
     gap = None if smooth is None or exact is None else exact - smooth
     large = max(abs(v) for v in (smooth or 0.0, exact or 0.0)) >= 1000
     digits = 1 if large else 4
     return (
         "-" if smooth is None else f"{smooth:.{digits}f}",
         "-" if exact is None else f"{exact:.{digits}f}",
-        "-" if gap is None else f"{gap:+.{digits}f}",
+        "-" if gap is None else f"{gap:+.{digits}f} {direction(gap, lower_is_better=lower_is_better)}".strip(),
     )
 
 

@@ -323,6 +323,7 @@ def _train(
     from htaf.runs import read_record, short_commit
     from htaf.training.distributed import PeerError, first_process
     from htaf.training.fit import fit
+    from htaf.training.metrics import LOWER_IS_BETTER
 
     several = options["devices"] * options["nodes"] > 1
     before = read_record(out)
@@ -350,7 +351,9 @@ def _train(
     for part in ("validation", "test"):
         smooth = metrics["smooth"][part][name]
         exact = metrics["exact"][part][name] if metrics["exact"] else None
-        text.add_row(part, str(run.record["rows"][part]), *figures(smooth, exact))
+        text.add_row(
+            part, str(run.record["rows"][part]), *figures(smooth, exact, lower_is_better=name in LOWER_IS_BETTER)
+        )
     Terminal().print(text)
     return say(f"run folder: {out}")
 

@@ -21,6 +21,7 @@ from htaf._console import (
     Terminal,
     UsageError,
     check_seed,
+    direction,
     fail,
     figures,
     plain_errors,
@@ -87,6 +88,7 @@ def evaluate(
     from htaf.data import images, tabular
     from htaf.runs import open_run
     from htaf.training.evaluate import evaluate as measure
+    from htaf.training.metrics import LOWER_IS_BETTER
 
     opened = open_run(run)
     if data is not None:
@@ -109,7 +111,8 @@ def evaluate(
     for column in ("metric", "smooth", "exact", "gap"):
         text.add_column(column, justify="left" if column == "metric" else "right")
     for name, smooth in result["smooth"].items():
-        text.add_row(name, *figures(smooth, result["exact"][name] if result["exact"] else None))
+        exact = result["exact"][name] if result["exact"] else None
+        text.add_row(name, *figures(smooth, exact, lower_is_better=name in LOWER_IS_BETTER))
     return Terminal().print(text)
 
 
@@ -328,7 +331,8 @@ def demo(
         text.add_column(column, justify="left" if column == "method" else "right")
     for row in rows:
         values = (f"{100 * row[k]:.2f}" for k in ("smooth", "exact"))
-        text.add_row(row["method"], *values, f"{100 * row['gap']:+.2f}", str(row["epochs"]), f"{row['seconds']:.1f}")
+        gap = f"{100 * row['gap']:+.2f} {direction(row['gap'])}".strip()
+        text.add_row(row["method"], *values, gap, str(row["epochs"]), f"{row['seconds']:.1f}")
     console = Terminal(highlight=False)
     console.print(text)
     say(f"picture: {out / 'demo.png'}\n")

@@ -74,7 +74,7 @@ def tables(scores: Mapping[str, Any], needed: Mapping[str, Any] | None = None, *
         f"{scores['concepts']} concepts, {len(scores['classes'])} classes; fitted on the part {fitted!r}, scored on "
         f"{scored!r}. All scores: {SCORES}.",
         "",
-        "| Part | images | smooth | exact | gap, points | predictions that differ |",
+        "| Part | images | smooth | exact | gap, points (below 0: exact is worse) | predictions that differ |",
         "|---|---|---|---|---|---|",
         *(
             f"| {part} | {row['images']:,} | {_percent(row['smooth'])} | {_percent(row['exact'])} | "
