@@ -174,7 +174,7 @@ def plain_errors() -> Iterator[None]:
         fail(str(error), 1)
     except KeyboardInterrupt:
         fail(
-            "stopped; train, study and concepts extract go on from what they kept when the same command is given again",
+            "stopped; to continue, give the same command again (train, study and concepts extract keep what is done)",
             130,
         )
     except BrokenPipeError:

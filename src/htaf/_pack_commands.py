@@ -271,7 +271,8 @@ def _sizes(run: Run, out: Path) -> dict[str, int]:
 
 def _compared_sizes(sizes: dict[str, int]) -> str:
     ratio = sizes["run_bytes"] / sizes["bytes"]
-    return f"{sizes['bytes']:,} bytes; the run's weights in float32 {sizes['run_bytes']:,} ({ratio:.1f} times this)"
+    said = f"{ratio:.1f} times smaller" if ratio >= 1 else f"{1 / ratio:.1f} times larger"
+    return f"{sizes['bytes']:,} bytes, {said} than the run's weights in float32 ({sizes['run_bytes']:,} bytes)"
 
 
 def _say(found: Agreement, part: str) -> None:
