@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help:
 	@echo "make demo      handwritten digits: three methods side by side, then a concept bottleneck (no download)"
 	@echo "make test      checks and tests, 5 minutes on two cores"
-	@echo "make test-all  the slow tests too (kills, long runs)"
+	@echo "make test-all  the slow tests alone (kills, browsers, compilers, the rest of large tables)"
 	@echo "make check     ruff, pyright and the import order"
 	@echo "make bench     errors of the kernels, then times of activations and training steps (10 minutes)"
 	@echo "make bench-packed  packed layers and networks beside float32 and int8 (30 minutes)"
