@@ -63,6 +63,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         gc.unfreeze()
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """A worker a core, where memory holds them: each takes about 1.5 GiB."""
     return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
