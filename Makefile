@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # empty: Python keeps the compiled modules, of which collecting the tests takes more than half its time otherwise
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo test test-fast test-all check bench bench-packed docs web wheel clean
+.PHONY: help install demo test test-fast test-all check lint types bench bench-packed docs web wheel clean
 
 help:
 	@echo "make demo      handwritten digits: three methods side by side, then a concept bottleneck (no download)"
@@ -32,15 +32,19 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(filter-out csrc/selfte
 demo: $(STAMP)
 	$(BIN)/htaf demo --out runs/demo
 
-check: $(STAMP)
+check: lint types
+
+lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -q tests/test_import_order.py
+
+types: $(STAMP)
 	$(BIN)/pyright
 
-# as many workers as cores; the checks run beside them, where a test waits
-test: $(STAMP)
-	@$(MAKE) --no-print-directory -j 2 check test-fast
+# a worker a core; pyright runs beside them, where they wait
+test: lint
+	@$(MAKE) --no-print-directory -j 2 types test-fast
 
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow" -n auto --dist worksteal --durations=10
