@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help:
 	@echo "make demo      handwritten digits: three methods side by side, then a concept bottleneck (no download)"
 	@echo "make test      checks and tests, 5 minutes on two cores"
-	@echo "make test-all  the slow tests alone (kills, browsers, compilers, the rest of large tables)"
+	@echo "make test-all  the slow tests: kills, browsers, compilers, the rest of large tables, more examples"
 	@echo "make check     ruff, pyright and the import order"
 	@echo "make bench     errors of the kernels, then times of activations and training steps (10 minutes)"
 	@echo "make bench-packed  packed layers and networks beside float32 and int8 (30 minutes)"
@@ -50,7 +50,7 @@ test-fast: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow" -n auto --dist worksteal --durations=10
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -q -m slow -n auto --dist loadfile --durations=10
+	$(BIN)/python -m pytest -q -m "slow or hypothesis" --hypothesis-profile many -n auto --dist loadfile --durations=10
 
 # tests first, then times; nothing heavy should run beside it
 bench: $(STAMP)

@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the tests' networ
 
 import jaxtyping
 import pytest
+from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
 gc.disable()  # until all is imported and collected: see pytest_collection_finish
@@ -22,6 +23,11 @@ install_import_hook("htaf", "beartype.beartype(conf=beartype.BeartypeConf(is_pep
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job, whose children could not be stopped
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# of `make test` and of `make test-all`, unless a test says how many; no deadlines, as workers share the cores
+for name, examples in (("quick", 50), ("many", 200)):
+    settings.register_profile(name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("quick")
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
