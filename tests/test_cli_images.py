@@ -50,7 +50,7 @@ def test_a_folder_from_training_to_prediction(htaf, folder: Path, tmp_path: Path
     code, out, err = htaf("predict", run, folder / "red")
     assert code == 0, err
     frame = pd.read_csv(io.StringIO(out))
-    assert list(frame.columns) == ["image", "prediction", "probability_blue", "probability_red"]
+    assert list(frame.columns) == ["image", "prediction", "probability_blue", "probability_red", "error"]
     assert len(frame) == 20
     assert (frame["prediction"] == "red").mean() > 0.5
     code, out, _ = htaf("predict", run, folder / "red" / "0.png", folder / "blue" / "1.png", "--json")

@@ -99,6 +99,7 @@ def extract_files(
     out: str | Path,
     *,
     features: bool = False,
+    strict: bool = False,
     batch: int = 250,
     workers: int = 1,
     device: Device = "auto",
@@ -111,11 +112,13 @@ def extract_files(
     Args:
         paths: files of any kind that Pillow reads; they are scaled as the training images were.
 
+        strict: raise for a file that cannot be read.
+
     Raises:
-        DataError: no file can be read.
+        DataError: no file can be read, or, with `strict`, one cannot.
     """
     network = _network(run, device, plain=False)
-    part, info = _files([Path(path) for path in paths], network.preprocessor)
+    part, info = _files([Path(path) for path in paths], network.preprocessor, strict)
     ids = [str(part.folder / name) for name in part.names]
     contents = _contents(
         run,
@@ -136,7 +139,8 @@ def _network(run: Run, device: Device, *, plain: bool) -> Network:
     network = Network(run, device)
     if network.plain and not plain:
         raise ConceptError(
-            f"{run.path} is a plain network (method relu), which has no bits: extract its features, then binarise them"
+            f"{run.path} is a plain network (method relu), which has no bits: extract its features, then make bits of "
+            "them with htaf concepts binarise"
         )
     if plain and not network.plain:
         raise ConceptError(f"expected a plain network (method relu), {run.path} has bits: extract(..., features=True)")
@@ -214,12 +218,12 @@ def _ids(part: Part, side: str, rows: Tensor) -> list[str]:
     return [f"{side}/{row}" if part.names is None else part.names[row] for row in rows.tolist()]
 
 
-def _files(paths: list[Path], preprocessor: ImagePreprocessor) -> tuple[FilePart, dict[str, Any]]:
+def _files(paths: list[Path], preprocessor: ImagePreprocessor, strict: bool) -> tuple[FilePart, dict[str, Any]]:
     """Those files that can be read, and what is to be said of the others."""
     looks = look_all(paths)
     bad = [f"{path} ({seen.problem})" for path, seen in zip(paths, looks, strict=True) if seen.problem]
     names = tuple(str(path) for path, seen in zip(paths, looks, strict=True) if not seen.problem)
-    if not names:
+    if not names or (strict and bad):
         raise DataError(f"expected image files, got {bad[0] if bad else 'none'}")
     labels = torch.full((len(names),), -1, dtype=torch.int64)
     info: dict[str, Any] = {"unreadable": len(bad), "unreadable_files": bad[:NAMED]}

@@ -11,11 +11,13 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from htaf._errors import expect_seed
 from htaf.data.augment import Augment, augment, check_preset
 from htaf.data.downloads import obtain
 from htaf.data.image_folders import read_folder, shuffled_by_class
 from htaf.data.image_parts import FilePart, Images, MemoryPart, Part
 from htaf.data.image_preprocess import ImagePreprocessor, fit_preprocessor
+from htaf.data.image_reading import MAX_PIXELS
 from htaf.data.image_sets import (
     CIFAR10,
     CIFAR100,
@@ -44,6 +46,9 @@ __all__ = [
     "of_files",
     "split",
 ]
+
+
+LARGEST = int(MAX_PIXELS**0.5)  # of --size
 
 
 @dataclass(frozen=True)
@@ -93,11 +98,12 @@ def load(
         DataError: nothing by that name, or images that cannot be used.
     """
     given = os.fspath(name)
-    if size is not None and size < 1:
-        raise DataError(f"size: expected 1 pixel or more, got {size}")
+    if size is not None and not 1 <= size <= LARGEST:
+        needed = f", {15 * size * size / 1e9:,.1f} GB for one image in the network" if size > LARGEST else ""
+        raise DataError(f"size: expected 1 to {LARGEST:,} pixels, got {size}{needed}")
     known = given.lower()
     if size is not None and not of_files(known):
-        raise DataError(f"{known}: size is for sets of image files; its images are of one size")
+        raise DataError(f"{known}: leave size out, it is for sets of image files; these images are of one size")
     match known:
         case "cifar10":
             return read_cifar(CIFAR10, obtain(known, CIFAR10.archive, data_dir, download))
@@ -134,8 +140,7 @@ def split(images: Images, *, train: int | float = 0, validation: int | float = 0
     Raises:
         DataError: a negative number, a fraction of 1 or more, or a class with too few images.
     """
-    if seed < 0:
-        raise DataError(f"seed must be >= 0, got {seed}")
+    expect_seed(seed, DataError)
     classes = len(images.classes)
     of_class = shuffled_by_class(images.train.labels, classes, seed)
     kept: tuple[list[Tensor], list[Tensor]] = ([], [])
@@ -145,7 +150,8 @@ def split(images: Images, *, train: int | float = 0, validation: int | float = 0
         if held + wanted > len(rows):
             raise DataError(
                 f"{images.name}: expected {wanted} training and {held} validation images of "
-                f"{images.classes[number]!r}, got {len(rows)}: ask for fewer"
+                f"{images.classes[number]!r}, got {len(rows)}: lower train_images or "
+                "validation_images"
             )
         kept[0].append(rows[held : held + wanted])
         kept[1].append(rows[:held])
@@ -156,12 +162,12 @@ def _share(what: str, amount: int | float, number: int, classes: int, rows: int)
     """How many rows of class `number` belong to an amount."""
     if isinstance(amount, float) and not amount.is_integer():
         if not 0 < amount < 1:
-            raise DataError(f"{what}: expected a whole number of images or a fraction below 1, got {amount}")
+            raise DataError(f"{what}_images: expected a whole number or a fraction below 1, got {amount}")
         return max(1, round(amount * rows))
     if amount < 0 or (amount == 1.0 and isinstance(amount, float)):
-        raise DataError(f"{what}: expected a whole number of images or a fraction below 1, got {amount}")
+        raise DataError(f"{what}_images: expected a whole number >= 0 or a fraction below 1, got {amount}")
     if 0 < amount < classes:
-        raise DataError(f"{what}: expected one image of each of the {classes} classes or more, got {amount} in all")
+        raise DataError(f"{what}_images: expected at least {classes}, one for each class, got {amount}")
     return int(amount) // classes + (number < int(amount) % classes)
 
 

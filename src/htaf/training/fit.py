@@ -18,13 +18,14 @@ import torch
 from torch import nn
 
 from htaf import convert
+from htaf._errors import expect_memory, expect_seed
 from htaf.data.attributes import Attributes
 from htaf.data.images import Images
 from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
-from htaf.models.build import build, check_backbone
+from htaf.models.build import build, check_backbone, weight_bytes
 from htaf.models.icbm import ICBM
-from htaf.runs import CHECKPOINTS, PLOT, Run, claim, content_hash, finish_run, read_record, to_json
+from htaf.runs import CHECKPOINTS, PLOT, Run, claim, content_hash, finish_run, finished_run, read_record, to_json
 from htaf.sharpening import set_sharpness
 from htaf.training.callbacks import AtomicCheckpoint, EpochBar, History, last_checkpoint
 from htaf.training.distributed import (
@@ -58,6 +59,9 @@ _EXPECTED = (
     ".*It is recommended to use `self.log.*",
     ".*in eval mode at the start of training.*",
 )
+
+
+MOST_WORKERS = 1024  # processes that read images
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,8 @@ def fit(
         The finished run: `.record["metrics"]`, `.model()`, `.predict(rows)`; in every process.
 
     Raises:
-        RunError: `out` holds another run or other files, or another process trains there. DataError: the data are not
+        RunError: `out` holds another run or other files, or another process trains there; or it holds this
+            run, finished, whose weights or preprocessing are missing or damaged. DataError: the data are not
             of the family's kind, or too little to split or to learn from. TrainingError: no such device, a logger that
             is not installed, too few rows for so many processes, no such backbone, pretrained weights that are missing
             or of another architecture, a continued run of another network or data, or the loss became NaN or infinite;
@@ -151,6 +156,7 @@ def fit(
     """
     out, processes = Path(out), Processes(devices, nodes, strategy, sync_batch_norm)
     check(recipe, device, processes, workers=workers, checkpoint_seconds=checkpoint_seconds, logger=logger)
+    expect_seed(seed, TrainingError)
     attributes = supervision(recipe) if attributes is None else attributes
     recipe, why = resolved(recipe, data)
     identity = run_identity(
@@ -158,7 +164,7 @@ def fit(
     )
     key, before = content_hash(identity), read_record(out)
     if before is not None and before["key"] == key and before["status"] == "finished":
-        return Run(out, before)  # images from files need not be decoded for it
+        return finished_run(out, before)  # images from files need not be decoded for it
     posed = problem(recipe, data, seed, mode, test=test, attributes=attributes)
     options = _Options(processes, key, device, workers, progress, checkpoint_seconds, tuple(logger), gradients)
     if attributes is not None and (recipe.compile or strategy == "fsdp"):
@@ -182,7 +188,7 @@ def fit(
                 record = wait()
             return Run(out, record)
         with claim(out, identity) as record:
-            return Run(out, record) if record["status"] == "finished" else _lead(train, first, record, source)
+            return finished_run(out, record) if record["status"] == "finished" else _lead(train, first, record, source)
 
 
 def check(
@@ -198,8 +204,8 @@ def check(
     processes.check(device, recipe.compile)
     if not 0 <= checkpoint_seconds < math.inf:
         raise TrainingError(f"checkpoint_seconds must be >= 0 and finite, got {checkpoint_seconds}")
-    if workers < 0:
-        raise TrainingError(f"workers must be >= 0, got {workers}")
+    if not 0 <= workers <= MOST_WORKERS:
+        raise TrainingError(f"workers must be in 0 to {MOST_WORKERS}, got {workers}")
     check_loggers(logger)
     fingerprint(recipe)
     if recipe.family == "icbm":
@@ -259,6 +265,9 @@ def _network(train: _Prepared) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(train.seed)
         try:
+            copies = 3 if train.recipe.optimizer == "sgd" else 4  # weights, gradients, the optimiser's moments
+            needed = copies * weight_bytes(train.network)
+            expect_memory(needed, "training this network", "choose a smaller one")
             net = build(train.network)
             if train.continued is not None:
                 net.load_state_dict(train.continued.model(exact=False).state_dict())
@@ -374,7 +383,7 @@ def _train(train: _Prepared, net: nn.Module, number: int) -> None:
             with torch.random.fork_rng(enabled=module.draws):
                 trainer.fit(module, *parts, ckpt_path=start, weights_only=True)
         if train.history.best_epoch < 0:
-            raise TrainingError(f"no epoch of {train.out} had a finite validation loss: lower lr or check the data")
+            raise TrainingError(f"no epoch of {train.out} had a finite validation loss: lower lr, or check the data")
     except SystemExit:  # lightning's answer to Ctrl-C: it exits, and leaves the signal ignored
         signal.signal(signal.SIGINT, interrupt)
         end_others(trainer)

@@ -58,6 +58,10 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 }
 
 
+LIMIT = 2**31  # of whole numbers: PyTorch's kernels take no larger sizes
+DEEPEST = 1204  # of 6 n + 4; WideResNet's paper ends at 40, ResNet's at 1202
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How to train a network with 0/1 activations.
@@ -174,6 +178,7 @@ class Recipe:
                 expect(isinstance(value, bool), f"{name} must be true or false", repr(value))
             if field.type == "int":
                 expect(isinstance(value, int) and not isinstance(value, bool), f"{name} must be an integer", value)
+                expect(value < LIMIT, f"{name} must be below {LIMIT:,}", value)
         if self.start is not None:
             expect(numbers(self.start), "start must be several numbers", self.start)
             object.__setattr__(self, "start", tuple(float(v) for v in self.start))
@@ -192,8 +197,8 @@ class Recipe:
             expect(getattr(self, name) >= 0, f"{name} must be >= 0", getattr(self, name))
         share = 0 < self.validation_images < 1 or self.validation_images % 1 == 0 < self.validation_images
         expect(share, "validation_images must be a number of images or a share below 1", self.validation_images)
-        sizes = len(self.hidden) > 0 and all(isinstance(size, int) and size >= 1 for size in self.hidden)
-        expect(sizes, "hidden sizes must be integers >= 1", self.hidden)
+        sizes = len(self.hidden) > 0 and all(isinstance(size, int) and 1 <= size < LIMIT for size in self.hidden)
+        expect(sizes, f"hidden sizes must be integers in 1 to {LIMIT - 1:,}", self.hidden)
         normalised = self.batch_norm or self.family != "mlp"
         expect(not normalised or self.batch_size >= 2, "batch_size must be >= 2 with batch_norm", self.batch_size)
         expect(not self.nesterov or self.momentum > 0, "momentum must be > 0 with nesterov", self.momentum)
@@ -207,7 +212,8 @@ class Recipe:
             expect(not given, f"concepts must be 0 for bottleneck {self.bottleneck}: the attributes", self.concepts)
         if self.family == "dhn" or (own and self.backbone == "wide_resnet"):
             name = "dhn" if self.family == "dhn" else self.backbone
-            expect(self.depth >= 10 and self.depth % 6 == 4, f"depth for {name} must be 6 n + 4 >= 10", self.depth)
+            fits = 10 <= self.depth <= DEEPEST and self.depth % 6 == 4
+            expect(fits, f"depth for {name} must be 6 n + 4 in 10 to {DEEPEST}", self.depth)
         elif own:
             expect(self.depth in (18, 34), "depth for resnet must be one of (18, 34)", self.depth)
         elif self.family in ("bnn", "snn"):

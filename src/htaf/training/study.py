@@ -30,9 +30,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from htaf._console import progress as progress_of
 from htaf._errors import HtafError
+from htaf._files import check_output_folder, parse_json
 from htaf.data import images, tabular
 from htaf.data.attributes import Attributes
-from htaf.runs import content_hash, open_run, to_json, write_atomic
+from htaf.runs import are_metrics, content_hash, locked, open_run, to_json, write_atomic
 from htaf.training.fit import check, fit, run_identity
 from htaf.training.metrics import LOWER_IS_BETTER
 from htaf.training.plan import Plan, Source
@@ -187,11 +188,23 @@ def read_cell(out: Path, key: str) -> dict[str, Any] | None:
     overwritten."""
     path = cell_path(out, key)
     try:
-        return json.loads(path.read_bytes())
+        record = parse_json(path.read_bytes())
     except FileNotFoundError:
         return None
-    except ValueError:
-        raise StudyError(f"{path} is damaged: delete it to compute the cell again") from None
+    except (OSError, ValueError):
+        record = None
+    if not _is_cell(record):
+        raise StudyError(f"{path} is damaged: delete it to compute the cell again")
+    return record
+
+
+def _is_cell(record: Any) -> bool:
+    """Whether it holds what a report is made of."""
+    names = {"metrics", "headline", "seconds", "commit", "versions", "platform", "threads", "device"}
+    if not isinstance(record, dict) or not record.keys() >= names or not isinstance(record["versions"], dict):
+        return False
+    seconds = (record["seconds"], record.get("cpu_seconds") or 0.0)
+    return all(type(value) in (int, float) for value in seconds) and are_metrics(record["metrics"], record["headline"])
 
 
 def _start_worker(threads: int) -> None:
@@ -251,13 +264,30 @@ def run_study(
         reference values.
 
     Raises:
-        DataError: a data set cannot be loaded. StudyError: a worker died, or no candidate of a search succeeded.
+        DataError: a data set cannot be loaded. StudyError: a worker died, no candidate of a search succeeded, or
+            another process runs a study in the folder.
     """
     out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
+    check_output_folder(out)
     for method in plan.methods:  # what can be said before data are read
         for recipe in plan.recipes(method):
             check(recipe, device)
+    with locked(out, "another study runs in", StudyError):  # its own workers are of the process that holds it
+        return _study(plan, out, data_dir, workers, threads, device, storage, progress, keep_runs)
+
+
+def _study(
+    plan: Plan,
+    out: Path,
+    data_dir: str | None,
+    workers: int,
+    threads: int,
+    device: str,
+    storage: str | None,
+    progress: bool,
+    keep_runs: bool,
+) -> dict[str, Any]:
+    """`run_study` in a folder that is held."""
     pairs = [(source, method) for source in plan.sources for method in plan.methods]
     run = functools.partial(run_cells, out=out, workers=workers, threads=threads, progress=progress)
     url = storage or f"sqlite:///{out / 'search.db'}"
