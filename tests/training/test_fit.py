@@ -638,7 +638,7 @@ def test_other_data_cannot_be_continued(runs: Callable[[str], Run], tmp_path: Pa
 def test_options_out_of_range(table: Table, tmp_path: Path, name: str, value: float) -> None:
     if name == "workers" and value != -1:
         return
-    with pytest.raises(TrainingError, match=f"{name} must be >= 0"):
+    with pytest.raises(TrainingError, match=f"{name} must be "):
         train(tmp_path / "run", table, **{name: value})
     assert not (tmp_path / "run").exists()
 

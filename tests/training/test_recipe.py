@@ -262,6 +262,7 @@ def test_the_keys_of_committed_records() -> None:
             continue
         seen.add(kind)
         known = {name: record[name] for name in ("seed", "data", "test") if name in record}
-        recipe = Recipe(**{name: tuple(v) if isinstance(v, list) else v for name, v in record["recipe"].items()})
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record["recipe"].items()}
+        recipe = Recipe(**fields)
         assert content_hash({"recipe": recipe.identity(), **known}) == record["key"], cell
     assert {family for family, *_ in seen} >= {"dhn", "bnn", "snn", "icbm"}
