@@ -241,7 +241,7 @@ def test_damaged_files_are_left_out_and_counted(tmp_path: Path) -> None:
     assert problems["empty.png"] == "an empty file"
     assert problems["bomb.png"] == "10000 x 9500 pixels, more than 89,478,485"
     assert "decompression bomb" in problems["larger.png"]
-    assert "floating point" in problems["float.tiff"]
+    assert "floating-point" in problems["float.tiff"]
     assert problems["000.png"] == ""
 
 

@@ -162,14 +162,14 @@ class Recipe:
                 raise ValueError(f"{what}, got {got}")
 
         def numbers(values: Any) -> bool:
-            return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+            return all(isinstance(v, float) or (type(v) is int and abs(v) < 2**1000) for v in values)
 
         for field in fields_of(self):
             name, value = field.name, getattr(self, field.name)
             if field.type == "float":
                 expect(numbers([value]), f"{name} must be a number", repr(value))
                 object.__setattr__(self, name, float(value))  # 2 and 2.0 are one recipe
-            if name == "hidden" or (name == "start" and value is not None):
+            if name == "hidden" or (name == "start" and self.start is not None):
                 expect(isinstance(value, list | tuple), f"{name} must be several numbers", repr(value))
                 object.__setattr__(self, name, tuple(value))
             if field.type == "str":
