@@ -147,7 +147,7 @@ class Run:
         try:
             kind = ImagePreprocessor if self.takes_images else Preprocessor
             return kind.from_json(json.loads(self._checked(file, "preprocessing_sha256")))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise RunError(f"{file} cannot be read: {_first_line(error)}") from None
 
     def _checked(self, file: Path, name: str) -> bytes:
@@ -222,7 +222,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
         record = json.loads(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{file} is damaged: {_first_line(error)}") from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         found = record.get("format") if isinstance(record, dict) else type(record).__name__
@@ -250,7 +250,7 @@ def locked(path: Path, busy: str, error: type[HtafError] = RunError) -> Iterator
 def claim(path: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Hold a folder for a run while the block runs, so that two processes never write one run.
 
-    Gives the record that `start_run` gives. A new folder is emptied again where the block raises before there is
+    Gives the record that `start_run` gives. A new folder is emptied again where the block refuses before there is
     anything to go on from.
 
     Raises:
@@ -263,7 +263,7 @@ def claim(path: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         record = start_run(path, identity)
         try:
             yield record
-        except Exception:
+        except HtafError:
             if new and not any((path / CHECKPOINTS).glob("*")):
                 for left in path.iterdir():
                     if left.name != LOCK:

@@ -107,7 +107,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
         record = json.loads(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConceptError(f"{file} is damaged: {error}") from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         found = record.get("format") if isinstance(record, dict) else type(record).__name__

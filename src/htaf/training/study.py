@@ -200,7 +200,7 @@ def read_cell(out: Path, key: str) -> dict[str, Any] | None:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise StudyError(f"{path} is damaged: delete it to compute the cell again") from None
 
 
