@@ -19,6 +19,7 @@ from PIL import Image
 import made_runs
 from htaf import packed_runs, predictions
 from htaf.packed import PackedModel, load, save
+from quick import slow_but
 
 
 @pytest.fixture(scope="module")
@@ -163,8 +164,13 @@ def test_outputs_over_what_is_read(htaf, run: Path, images: Path, tmp_path: Path
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("tables", ["float32", "int16", "int8", "auto"])
-@pytest.mark.parametrize("target", ["label", "value"])
+TABLES = [(target, tables) for target in ("label", "value") for tables in ("float32", "int16", "int8", "auto")]
+
+
+@pytest.mark.parametrize(
+    ("target", "tables"),
+    slow_but(TABLES, ("label", "float32"), ("label", "int8"), ("value", "auto"), ("value", "int8"), rows=True),
+)
 def test_a_packed_table(
     htaf, table_runs: dict[str, Path], table: Path, target: str, tables: str, tmp_path: Path
 ) -> None:

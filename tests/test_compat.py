@@ -86,6 +86,7 @@ def test_no_version_file(torchvision: Path, defined: dict[str, str]) -> None:
     assert not defined
 
 
+@pytest.mark.slow
 def test_imports_work_after_htaf() -> None:
     code = "import htaf, torchvision, lightning, torchmetrics; print(torchvision.models.resnet18.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)

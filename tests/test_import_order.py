@@ -12,6 +12,7 @@ SRC = Path(__file__).parents[1] / "src"
 ORDER = [
     ["_compat", "_errors"],
     ["_files"],
+    ["_console"],
     ["theory"],
     ["kernels"],
     ["functional"],
@@ -31,7 +32,6 @@ ORDER = [
     ["packed_runs"],
     ["explorer"],
     ["demo", "doctor"],
-    ["_console"],
     ["_train_commands"],
     ["_concept_commands"],
     ["_intervention_commands", "_naming_commands", "_explore_commands", "_pack_commands"],

@@ -230,6 +230,16 @@ def edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
         (edit(lambda record: record.update(model=None)), "expected model to be an object, got None"),
         (edit(lambda record: record.pop("model_sha256")), "it lacks model_sha256"),
         (edit(lambda record: [record.pop("seed"), record.pop("metrics")]), "it lacks metrics, seed"),
+        (edit(lambda record: record["recipe"].pop("method")), "expected recipe.method to be a known method, got None"),
+        (edit(lambda record: record.update(seed=True)), "expected seed to be a whole number, got True"),
+        (edit(lambda record: record.update(threads=10**6)), "expected threads to be a number in 1 to 1024"),
+        (edit(lambda record: record.update(notes=[1])), r"expected notes to be a list of texts, got \[1\]"),
+        (edit(lambda record: record.update(metrics={"smooth": 1})), "expected metrics to be figures by network"),
+        (lambda path: (path / "record.json").write_text("[" * 10**5), "record.json is damaged: expected at most 100"),
+        (lambda path: (path / "record.json").write_text('{"format": NaN}'), "is damaged: expected finite numbers"),
+        (lambda path: (path / "record.json").write_text('{"format": 1e999}'), "is damaged: expected finite numbers"),
+        (lambda path: (path / "record.json").write_text("9" * 999), "is damaged: expected whole numbers of 64 bits"),
+        (lambda path: (path / "record.json").write_text('"\\ud800"'), "is damaged: .*surrogates not allowed"),
     ],
 )
 def test_records_that_cannot_be_read(copy: Path, damage: Callable[[Path], Any], words: str) -> None:
@@ -258,7 +268,7 @@ def flip(path: Path) -> None:
         (lambda file: file.write_bytes(file.read_bytes()[:-100]), "is damaged: its SHA-256 differs"),
         (flip, "is damaged: its SHA-256 differs"),
         (lambda file: file.write_bytes(b""), "is damaged: its SHA-256 differs"),
-        (lambda file: file.unlink(), "cannot be read: .*No such file"),
+        (lambda file: file.unlink(), "is missing, .*: put back a copy of it, or delete .* and run the same train"),
     ],
 )
 def test_damaged_weights(copy: Path, damage: Callable[[Path], Any], words: str) -> None:
@@ -271,7 +281,9 @@ def test_damaged_weights(copy: Path, damage: Callable[[Path], Any], words: str) 
     "change",
     [
         lambda record: record["model"].update(hidden=[7]),
-        lambda record: record["model"].update(kind="cnn"),
+        lambda record: record["model"].update(hidden=[10**9, 10**9]),
+        lambda record: record["model"].update(hidden=[1] * 10**5),
+        lambda record: record["model"].update(activation=[]),
         lambda record: record["model"].pop("batch_norm"),
         lambda record: record["model"]["activation"].update(alpha0=-1.0),
     ],
@@ -280,6 +292,12 @@ def test_weights_that_do_not_fit_the_record(copy: Path, change: Callable[[dict[s
     edit(change)(copy)
     with pytest.raises(RunError, match=r"model.safetensors cannot be read: "):
         open_run(copy).model()
+
+
+def test_an_edited_kind_is_told(copy: Path) -> None:
+    edit(lambda record: record["model"].update(kind="cnn"))(copy)
+    with pytest.raises(RunError, match=r"record.json is damaged: expected model.kind to be one of mlp, .*got 'cnn'"):
+        open_run(copy)
 
 
 @pytest.mark.parametrize(
@@ -296,9 +314,7 @@ def test_weights_that_do_not_fit_the_record(copy: Path, change: Callable[[dict[s
 )
 def test_damaged_preprocessing(copy: Path, damage: Callable[[Path], Any]) -> None:
     damage(copy / "preprocessing.json")
-    with pytest.raises(
-        RunError, match=r"preprocessing.json (cannot be read: .*No such file|is damaged: its SHA-256 differs)"
-    ):
+    with pytest.raises(RunError, match=r"preprocessing.json (is missing|is damaged: its SHA-256 differs)"):
         open_run(copy).predict(ROWS)
 
 

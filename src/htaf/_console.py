@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
 
 from htaf._errors import HtafError, expect_seed
 from htaf._files import OutputError
@@ -58,6 +60,62 @@ def figures(smooth: float | None, exact: float | None) -> tuple[str, str, str]:
         "-" if exact is None else f"{exact:.{digits}f}",
         "-" if gap is None else f"{gap:+.{digits}f}",
     )
+
+
+@contextlib.contextmanager
+def progress(
+    what: str, total: int | None, *, shown: bool = True, done: int = 0, every: float = 10.0
+) -> Iterator[Callable[..., None]]:
+    """What is told how many more are done: `advance(1, "accuracy 0.93")`, the note standing behind the count.
+
+    A bar on a terminal, which goes when all is done. Elsewhere, as in the log of a job, plain lines: one at most
+    `every` seconds (0: one each time), so that what is soon done prints none. total: None where it is not known; then
+    one line tells that it begins. done: how many were done before. shown: False for no word at all.
+    """
+    # not `err`: the error stream may have been another when this module was imported
+    console = Console(stderr=True, highlight=False)
+    start = told = time.monotonic()
+    count = done
+
+    def state(note: str) -> str:
+        spent = time.monotonic() - start
+        rest = 0 if total is None or count <= done else spent * (total - count) / (count - done)
+        left = f", {_span(rest)} left" if rest > 0 else ""
+        of = f"{count:,}" if total is None else f"{count:,} of {total:,}"
+        return f"{of} in {_span(spent)}{left}{'; ' if note else ''}{note}"
+
+    if not shown:
+        yield lambda more=1, note="": None
+    elif console.is_terminal:
+        before, after = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[state]"))
+        with Progress(before, BarColumn(20), after, console=console, transient=True) as bar:
+            task = bar.add_task(what, total=total, completed=done, state="")
+
+            def advance(more: int = 1, note: str = "") -> None:
+                nonlocal count
+                count += more
+                bar.update(task, completed=count, state=state(note))
+
+            yield advance
+    else:
+        if total is None:
+            console.print(what, markup=False, soft_wrap=True)
+
+        def advance(more: int = 1, note: str = "") -> None:
+            nonlocal count, told
+            count += more
+            if time.monotonic() - told >= every:
+                told = time.monotonic()
+                console.print(f"{what}: {state(note)}", markup=False, soft_wrap=True)
+
+        yield advance
+
+
+def _span(seconds: float) -> str:
+    """A duration as people say it: 0.4 s, 12 s, 3 min, 2.5 h."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 9.5 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def check_seed(seed: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from htaf._console import UsageError, print_json
+from htaf._console import UsageError, print_json, progress
 from htaf._errors import HtafError
 from htaf._files import LOCK, check_output, hold
 from htaf._train_commands import DataDir, Json
@@ -91,11 +91,11 @@ def _pack(
     from htaf import packed
 
     rows, training, model = _parts(opened, data_dir, part)
-    made = packed.pack(model, _some(training, 64), tables=tables, budget=budget)
+    made = packed.pack(model, _some(training, 64), tables=tables, budget=budget, progress=not json)
     hint = f"--tables {tables}" if tables != "float32" else ""
-    found = _compared(model, made, rows)
+    found = _compared(model, made, rows, shown=not json)
     _expect_equal(found, differing, part, hint)
-    layers = packed.verify(made, model, compared := _some(rows, 256))
+    layers = packed.verify(made, model, compared := _some(rows, 256), progress=not json)
     _expect_explained(layers, part, hint)
     extra = _extra(opened, found, part)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def _export(
         else:
             writers.to_onnx(model, example, written, opset=opset)
             if importlib.util.find_spec("onnxruntime") is not None:
-                found = _compared(model, writers.onnx_network(written), rows)
+                found = _compared(model, writers.onnx_network(written), rows, shown=not json)
                 _expect_equal(found, differing, part, "")
         written.replace(out)
     finally:
@@ -242,17 +242,18 @@ def _some(rows: Joined, most: int) -> Tensor:
     return inputs if len(inputs) > 1 else inputs.expand(2, *inputs.shape[1:]).contiguous()
 
 
-def _compared(model: nn.Module, other: Callable[[Tensor], Tensor], rows: Joined) -> Agreement:
+def _compared(model: nn.Module, other: Callable[[Tensor], Tensor], rows: Joined, *, shown: bool) -> Agreement:
     import torch
 
     from htaf.predictions import agreement
 
     expected, found = [], []
-    with torch.no_grad():
+    with torch.no_grad(), progress("comparing predictions", len(rows), shown=shown) as advance:
         for inputs, _ in rows:
             for x in inputs.split(256):
                 expected.append(model(x))
                 found.append(other(x))
+                advance(len(x))
     return agreement(torch.cat(found), torch.cat(expected))
 
 

@@ -24,6 +24,7 @@ from htaf.concepts.store import (
     HEAD,
     IMAGES,
     RECORD,
+    UNHASHED,
     array_shapes,
     chunk_count,
     map_array,
@@ -31,8 +32,6 @@ from htaf.concepts.store import (
     sha256,
 )
 from htaf.runs import LOCK, content_hash, environment, locked, to_json, write_atomic
-
-UNHASHED = "features"  # gigabytes
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def _open(path: Path, contents: Contents) -> Writer:
             left.unlink(missing_ok=True)
     if not _whole(path, record):
         _create(path, record, contents)
-    done = np.load(path / DONE)
+    done = map_array(path / DONE, np.dtype("u1"), (chunk_count(record),))
     return Writer(path, record, np.flatnonzero(done == 0).tolist())
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
 
 from htaf import surrogates
 from htaf._errors import expect_memory
@@ -21,6 +26,7 @@ from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
 from htaf.neurons import IF, LIF
 
+KINDS = ("mlp", "wide_resnet", "resnet", "bireal", "sew_resnet", "icbm")
 Method = Literal["htaf", "ste", "ss", "relu"]
 SlopeName = Literal["sigmoid", "tanh", "rectangular", "atan", "approx_sign", "htaf"]
 
@@ -126,12 +132,13 @@ def backbone(description: dict[str, Any], in_channels: int, size: tuple[int, int
             net = WideResNet(depth, width, 1, nn.ReLU, in_channels=in_channels, dropout=dropout)
         case {"kind": "resnet", "depth": depth, "width": width, "stem": stem}:
             net = ResNet(depth, 1, nn.ReLU, width=width, stem=stem, in_channels=in_channels)
-        case {"kind": "timm", "name": name}:
-            return timm_backbone(name, in_channels, size, description.get("options", {}))
+        case {"kind": "timm", "name": str(name), **more} if isinstance(more.get("options", {}), dict):
+            return timm_backbone(name, in_channels, size, more.get("options", {}))
         case {"kind": "transformers", "config": config}:
             return transformers_backbone(config, size, pretrained=False)
         case _:
-            raise ValueError(f"expected a backbone of kind {', '.join(_OWN)}, timm or transformers, got {description}")
+            kinds = f"{', '.join(_OWN)}, timm or transformers"
+            raise ValueError(f"expected a backbone of kind {kinds}, got {description!r:.200}")
     net.head = nn.Identity()  # pyright: ignore[reportAttributeAccessIssue]
     return net
 
@@ -166,6 +173,31 @@ def weight_bytes(description: dict[str, Any]) -> int:
     with torch.device("meta"), warnings.catch_warnings():  # shapes alone
         warnings.simplefilter("ignore")
         return 4 * sum(p.numel() for p in _built(description).parameters())
+
+
+@contextmanager
+def at_most(weights: int, tensors: int) -> Iterator[None]:
+    """Networks that are built in the block may hold about so many weights in so many tensors: those of their file.
+
+    A description is a few bytes that may ask for any amount of memory, which many systems give and then kill for.
+
+    Raises:
+        ValueError: from the block, before what is too large is filled.
+    """
+    left = [4 * weights + (1 << 22), 4 * tensors + 1000]  # what a backbone makes and is then taken away counts too
+
+    def count(module: nn.Module, name: str, tensor: torch.Tensor | None) -> None:
+        left[0] -= 0 if tensor is None else tensor.numel()
+        left[1] -= 1
+        if min(left) < 0:
+            raise ValueError(f"expected a network of {weights:,} weights in {tensors:,} tensors, got a larger one")
+
+    hooks = [register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def build(description: dict[str, Any]) -> nn.Module:
@@ -215,8 +247,6 @@ def _built(d: dict[str, Any]) -> nn.Module:
                     in_channels=d["in_channels"],
                 )
             case kind:
-                raise ValueError(
-                    f"expected a model of kind mlp, wide_resnet, resnet, bireal, sew_resnet or icbm, got {kind!r}"
-                )
+                raise ValueError(f"expected a model of kind {', '.join(KINDS)}, got {kind!r:.80}")
     except KeyError as missing:
         raise ValueError(f"the model's description lacks {missing}") from None

@@ -8,6 +8,7 @@ import math
 import os
 import time
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from torch.distributed.tensor import DTensor
 
 from htaf.runs import METRICS, write_atomic
 from htaf.training.module import Training
+
+_WHOLE = {"state_dict", "callbacks", "loops", "optimizer_states", "lr_schedulers", "epoch", "global_step"}
+_KEPT = ("rows", "best_loss", "best_epoch", "stopped", "best", "device", "processes", "notes")
 
 
 class History(Callback):
@@ -107,12 +111,12 @@ class History(Callback):
         return self.cpu_spent + time.process_time() - self.cpu_began
 
     def state_dict(self) -> dict[str, Any]:
-        names = ("rows", "best_loss", "best_epoch", "stopped", "best", "device", "processes", "notes")
-        return {k: getattr(self, k) for k in names} | {"spent": self.seconds(), "cpu_spent": self.cpu_seconds()}
+        return {k: getattr(self, k) for k in _KEPT} | {"spent": self.seconds(), "cpu_spent": self.cpu_seconds()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for name, value in state_dict.items():
-            setattr(self, name, value)
+        for name in _KEPT:  # no others: a checkpoint of elsewhere must not say where this one writes
+            setattr(self, name, state_dict[name])
+        self.spent, self.cpu_spent = state_dict["spent"], state_dict["cpu_spent"]
 
 
 class AtomicCheckpoint(Checkpoint):
@@ -158,7 +162,12 @@ def last_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint that can be read; a damaged one is passed over with a warning."""
     for path in sorted(folder.glob("epoch-*.ckpt"), reverse=True):
         try:
-            torch.load(path, weights_only=True, map_location="cpu")
+            with zipfile.ZipFile(path) as archive:  # torch.load does not compare the checksums that it wrote
+                if (part := archive.testzip()) is not None:
+                    raise ValueError(f"{part} has another checksum")
+            found = torch.load(path, weights_only=True, map_location="cpu")
+            if not isinstance(found, dict) or not found.keys() >= _WHOLE:
+                raise ValueError("expected the state of a training")
         except Exception as error:
             warnings.warn(f"{path} is damaged ({type(error).__name__}): going back to the one before", stacklevel=2)
             continue

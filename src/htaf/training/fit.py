@@ -24,7 +24,7 @@ from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
 from htaf.models.build import build, weight_bytes
 from htaf.models.icbm import ICBM
-from htaf.runs import CHECKPOINTS, PLOT, Run, claim, content_hash, finish_run, read_record
+from htaf.runs import CHECKPOINTS, PLOT, Run, claim, content_hash, finish_run, finished_run, read_record
 from htaf.sharpening import set_sharpness
 from htaf.training.callbacks import AtomicCheckpoint, EpochBar, History, last_checkpoint
 from htaf.training.distributed import (
@@ -138,7 +138,8 @@ def fit(
         The finished run: `.record["metrics"]`, `.model()`, `.predict(rows)`; in every process.
 
     Raises:
-        RunError: `out` holds another run or other files, or another process trains there. DataError: the data are not
+        RunError: `out` holds another run or other files, or another process trains there; or it holds this
+            run, finished, whose weights or preprocessing are missing or damaged. DataError: the data are not
             of the family's kind, or too little to split or to learn from. TrainingError: no such device, a logger that
             is not installed, too few rows for so many processes, no such backbone, pretrained weights that are missing
             or of another architecture, or the loss became NaN or infinite; the message names step and layer. PeerError:
@@ -153,7 +154,7 @@ def fit(
     identity = run_identity(recipe, data, seed, mode, test=test, gradients=gradients, attributes=attributes)
     key, before = content_hash(identity), read_record(out)
     if before is not None and before["key"] == key and before["status"] == "finished":
-        return Run(out, before)  # images from files need not be decoded for it
+        return finished_run(out, before)  # images from files need not be decoded for it
     posed = problem(recipe, data, seed, mode, test=test, attributes=attributes)
     options = _Options(processes, key, device, workers, progress, checkpoint_seconds, tuple(logger), gradients)
     if attributes is not None and (recipe.compile or strategy == "fsdp"):
@@ -173,7 +174,7 @@ def fit(
                 record = wait()
             return Run(out, record)
         with claim(out, identity) as record:
-            return Run(out, record) if record["status"] == "finished" else _lead(train, first, record, source)
+            return finished_run(out, record) if record["status"] == "finished" else _lead(train, first, record, source)
 
 
 def run_identity(

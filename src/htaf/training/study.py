@@ -31,10 +31,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sqlalchemy.exc import SQLAlchemyError
 
 from htaf._errors import HtafError
-from htaf._files import check_output_folder
+from htaf._files import check_output_folder, parse_json
 from htaf.data import images, tabular
 from htaf.data.attributes import Attributes
-from htaf.runs import content_hash, locked, open_run, to_json, write_atomic
+from htaf.runs import are_metrics, content_hash, locked, open_run, to_json, write_atomic
 from htaf.training.fit import fit, run_identity
 from htaf.training.metrics import LOWER_IS_BETTER
 from htaf.training.plan import Plan, Source
@@ -197,11 +197,23 @@ def read_cell(out: Path, key: str) -> dict[str, Any] | None:
     overwritten."""
     path = cell_path(out, key)
     try:
-        return json.loads(path.read_bytes())
+        record = parse_json(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (ValueError, RecursionError):
-        raise StudyError(f"{path} is damaged: delete it to compute the cell again") from None
+    except (OSError, ValueError):
+        record = None
+    if not _is_cell(record):
+        raise StudyError(f"{path} is damaged: delete it to compute the cell again")
+    return record
+
+
+def _is_cell(record: Any) -> bool:
+    """Whether it holds what a report is made of."""
+    names = {"metrics", "headline", "seconds", "commit", "versions", "platform", "threads", "device"}
+    if not isinstance(record, dict) or not record.keys() >= names or not isinstance(record["versions"], dict):
+        return False
+    seconds = (record["seconds"], record.get("cpu_seconds") or 0.0)
+    return all(type(value) in (int, float) for value in seconds) and are_metrics(record["metrics"], record["headline"])
 
 
 def _start_worker(threads: int) -> None:
