@@ -80,9 +80,9 @@ def progress(
     def state(note: str) -> str:
         spent = time.monotonic() - start
         rest = 0 if total is None or count <= done else spent * (total - count) / (count - done)
-        left = f", {_span(rest)} left" if rest > 0 else ""
+        left = f", {span(rest)} left" if rest > 0 else ""
         of = f"{count:,}" if total is None else f"{count:,} of {total:,}"
-        return f"{of} in {_span(spent)}{left}{'; ' if note else ''}{note}"
+        return f"{of} in {span(spent)}{left}{'; ' if note else ''}{note}"
 
     if not shown:
         yield lambda more=1, note="": None
@@ -111,7 +111,7 @@ def progress(
         yield advance
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     """A duration as people say it: 0.4 s, 12 s, 3 min, 2.5 h."""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 9.5 else f"{seconds:.0f} s"

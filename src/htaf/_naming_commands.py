@@ -14,6 +14,7 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._concept_commands import CodesDir
 from htaf._console import UsageError, check_seed, err, print_json, say_notes
+from htaf._console import progress as progress_of
 from htaf._files import LOCK, check_output, hold
 from htaf._train_commands import DataDir, Json
 
@@ -264,16 +265,16 @@ def _asker(model: str, asking: Asking, server: Server) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _bar(done: list[int], shown: bool) -> Iterator[Callable[[int, int], None]]:
-    """What draws how many names are finished, and keeps the two numbers in `done`."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), "names", TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=not (shown and err.is_terminal)) as bar:
-        task = bar.add_task("", total=None)
+    """What tells how many names are finished, and keeps the two numbers in `done`."""
+    with contextlib.ExitStack() as stack:
+        more: list[Callable[..., None]] = []
 
         def advance(finished: int, total: int) -> None:
+            if not more:  # the first call says how many there are, and how many were finished before
+                more.append(stack.enter_context(progress_of("names", total, shown=shown, done=finished)))
+            else:
+                more[0](finished - done[0])
             done[:] = finished, total
-            bar.update(task, completed=finished, total=total)
 
         yield advance
 

@@ -203,8 +203,12 @@ def own_data(run: Run, data_dir: str | None, instead: str = "give --data") -> An
     source.pop("data_dir", None)
     if not source.get("name"):
         raise UsageError(f"{run.path} does not say where its data came from: {instead}")
-    load = images.load if run.takes_images else tabular.load
-    return load(source.pop("name"), data_dir=folder, **source)
+    if not run.takes_images:
+        return tabular.load(source.pop("name"), data_dir=folder, **source)
+    height, width = run.preprocessor().size  # pyright: ignore[reportAttributeAccessIssue]
+    if source.get("size") is None and height == width and images.of_files(source["name"]):
+        source["size"] = height  # that of the training, however it was chosen
+    return images.load(source.pop("name"), data_dir=folder, **source)
 
 
 def _opened(path: Path, out: Path, data: str | None, differing: int | None) -> Run:

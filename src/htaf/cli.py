@@ -55,7 +55,7 @@ def evaluate(
         part = "all"
         preprocessor = opened.preprocessor()
         if isinstance(preprocessor, images.ImagePreprocessor):
-            size = None if data.lower() in ("cifar10", "cifar100", "digits") else preprocessor.size[0]
+            size = preprocessor.size[0] if images.of_files(data) else None
             found: Any = images.load(data, data_dir=data_dir, size=size)
         else:
             found = tabular.load_like(data, target=preprocessor.target, data_dir=data_dir)

@@ -38,8 +38,8 @@ from htaf.data.reading import DataError
 from htaf.models.build import KINDS, Method, at_most, build
 from htaf.predictions import forward, of_images, of_rows
 
-__all__ = ["Run", "RunError", "claim", "content_hash", "environment", "finish_run", "finished_run", "forward", "locked",
-           "open_run", "read_record", "start_run", "to_json", "write_atomic"]  # fmt: skip
+__all__ = ["Run", "RunError", "check_folder", "claim", "content_hash", "environment", "finish_run", "finished_run",
+           "forward", "locked", "open_run", "read_record", "start_run", "to_json", "write_atomic"]  # fmt: skip
 
 FORMAT = 1
 RECORD, MODEL, PREPROCESSING, METRICS, PLOT = (
@@ -384,24 +384,40 @@ def start_run(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
         RunError: the folder holds another run (the message names the difference) or files that are not a run.
     """
     key = content_hash(identity)
-    record = read_record(path)
+    record = check_folder(path, identity)
     if record is not None:
-        if record["key"] != key:
-            there, here = _flat({k: record.get(k) for k in identity}), _flat(dict(identity))
-            differences = [
-                f"{k}: {there.get(k)!r} there, {here.get(k)!r} here"
-                for k in sorted(there.keys() | here.keys())
-                if there.get(k) != here.get(k)
-            ]
-            raise RunError(f"{path} holds another run ({'; '.join(differences[:4])}): choose another --out")
         return record
-    for left in path.glob(f".{RECORD}.*"):  # of a process that was killed while it claimed the folder
+    for left in path.glob(f".{RECORD}.*"):
         left.unlink(missing_ok=True)
-    if path.exists() and (not path.is_dir() or any(p.name != LOCK for p in path.iterdir())):
-        raise RunError(f"expected a new or empty folder, {path} holds other files: choose another --out")
     record = {"format": FORMAT, "status": "running", "key": key, **json.loads(to_json(identity)), **environment()}
     write_atomic(path / RECORD, to_json(record))
     return record
+
+
+def check_folder(path: Path, identity: Mapping[str, Any], *, part: bool = False) -> dict[str, Any] | None:
+    """The record of the run that a folder holds, None where it can become one.
+
+    Args:
+        path: need not exist.
+        identity: as `start_run` takes it. part: or only what is known of it; what it lacks may be anything.
+
+    Raises:
+        RunError: as `start_run`.
+    """
+    record = read_record(path)
+    if record is not None:
+        there, here = _flat({k: record.get(k) for k in identity}), _flat(json.loads(to_json(identity)))
+        differing = sorted(k for k in (here if part else there | here) if there.get(k) != here.get(k))
+        if differing if part else record["key"] != content_hash(identity):
+            shown = "; ".join(f"{k}: {there.get(k)!r} there, {here.get(k)!r} here" for k in differing[:4])
+            further = f", or train it further with --continue-from {path}" if "recipe.epochs" in differing else ""
+            raise RunError(f"{path} holds another run ({shown}): choose another --out{further}")
+        return record
+    left = (LOCK, f".{RECORD}.")  # of a process that was killed while it claimed the folder
+    if path.exists() and (not path.is_dir() or not all(p.name.startswith(left) for p in path.iterdir())):
+        what = "holds other files" if path.is_dir() else "is a file"
+        raise RunError(f"expected a new or empty folder, {path} {what}: choose another --out")
+    return None
 
 
 def finish_run(

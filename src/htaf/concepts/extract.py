@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from htaf._console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
 from htaf.concepts.passes import Device, Network, Source, in_order, in_processes
 from htaf.concepts.store import CHUNK, Features, open_codes, open_features
-from htaf.concepts.writing import Contents, Writer, writing
+from htaf.concepts.writing import Contents, writing
 from htaf.data.image_reading import look_all
 from htaf.data.images import FilePart, ImagePreprocessor, Images, Part, split
 from htaf.data.reading import DataError
@@ -280,7 +280,8 @@ def _write(
     if batch < 1 or not 1 <= workers <= MOST_WORKERS:
         raise ConceptError(f"batch must be >= 1 and workers in 1 to {MOST_WORKERS}, got {batch} and {workers}")
     n = len(contents.labels)
-    with writing(Path(out), contents) as writer, _bar(n, writer, progress) as advance:
+    with writing(Path(out), contents) as writer:
+        before = min(n, max(0, n - len(writer.pending) * CHUNK))
         jobs = [(k, lambda k=k: source.piece(k * CHUNK, min(n, (k + 1) * CHUNK))) for k in writer.pending]
         several = workers > 1 and len(jobs) > 1
         results = (
@@ -288,24 +289,8 @@ def _write(
             if several
             else in_order(network, jobs, batch, contents.features)
         )
-        for chunk, arrays in results:
-            writer.write(chunk, arrays)
-            advance(len(arrays["smooth"]))
+        with progress_of("images", n, shown=progress, done=before) as advance:
+            for chunk, arrays in results:
+                writer.write(chunk, arrays)
+                advance(len(arrays["smooth"]))
         writer.finish()
-
-
-@contextmanager
-def _bar(images: int, writer: Writer, shown: bool) -> Iterator[Any]:
-    """What tells a bar that so many images are done."""
-    if not shown:
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), "images", TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        before = min(images, max(0, images - len(writer.pending) * CHUNK))
-        task = bar.add_task("", total=images, completed=before)
-        yield lambda done: bar.advance(task, done)

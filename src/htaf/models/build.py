@@ -19,7 +19,7 @@ from htaf import surrogates
 from htaf._errors import expect_memory
 from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
 from htaf.models.bireal import BiRealNet
-from htaf.models.icbm import ICBM, timm_backbone, transformers_backbone, transformers_config
+from htaf.models.icbm import ICBM, check_timm, timm_backbone, transformers_backbone, transformers_config
 from htaf.models.mlp import MLP
 from htaf.models.resnet import ResNet
 from htaf.models.sew_resnet import SEWResNet
@@ -96,6 +96,40 @@ def is_own_backbone(name: str) -> bool:
     return name in _OWN
 
 
+def check_backbone(name: str) -> None:
+    """Raises ValueError where there is no backbone of this name, without building it."""
+    if name.startswith(_TRANSFORMERS):
+        backbone_description(name, {})
+    elif name not in _OWN:
+        check_timm(name)
+
+
+def is_layer_normed(name: str) -> bool:
+    """Whether a backbone has more layer norms than batch norms, as ViT, MLP-Mixer and ConvNeXt do.
+
+    Args:
+        name: as `backbone_description` takes it.
+
+    Raises:
+        ValueError: no such model.
+    """
+    described = backbone_description(name, {"depth": 10, "width": 1, "stem": "cifar", "dropout": 0.0})
+    net = without_weights(lambda: backbone(described, 3, None))
+    kinds = [type(module).__name__ for module in net.modules()]
+    count = [sum(word in kind for kind in kinds) for word in ("LayerNorm", "RMSNorm", "RmsNorm", "BatchNorm")]
+    return sum(count[:3]) > count[3]
+
+
+def without_weights(make: Callable[[], nn.Module]) -> nn.Module:
+    """A network to look at: on PyTorch's meta device, which needs no memory, where its constructor can do that."""
+    try:
+        with torch.device("meta"):
+            return make()
+    except (RuntimeError, ValueError):
+        with torch.random.fork_rng():
+            return make()
+
+
 def backbone_fields(name: str) -> tuple[str, ...]:
     """Which of depth, width, stem and dropout a backbone reads."""
     return _OWN.get(name, ())
@@ -118,11 +152,11 @@ def backbone_description(name: str, fields: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "transformers", "config": transformers_config(name.removeprefix(_TRANSFORMERS))}
 
 
-def backbone(description: dict[str, Any], in_channels: int, size: tuple[int, int]) -> nn.Module:
+def backbone(description: dict[str, Any], in_channels: int, size: tuple[int, int] | None) -> nn.Module:
     """A network without its classifier, with fresh weights: images -> [batch, features].
 
     Args:
-        description: from `backbone_description`. in_channels, size: of the images.
+        description: from `backbone_description`. in_channels, size: of the images; None: the size of its own.
 
     Raises:
         ValueError: an unknown kind or model.

@@ -19,6 +19,19 @@ from htaf.training.distributed import TrainingError
 LoggerName = Literal["tensorboard", "wandb"]
 
 
+def check_loggers(names: Sequence[LoggerName]) -> None:
+    """Raises TrainingError for another name than tensorboard and wandb, a missing package, or no key for wandb."""
+    for name in names:
+        if name not in get_args(LoggerName):
+            raise TrainingError(f"expected logger tensorboard or wandb, got {name!r}")
+        try:
+            __import__(name)  # in place of tensorboard, Lightning would take an older package
+            if name == "wandb":
+                _login()
+        except ModuleNotFoundError:
+            raise TrainingError(f"logger {name} needs a package: pip install 'htaf[{name}]'") from None
+
+
 def loggers(names: Sequence[LoggerName], out: Path, key: str) -> list[Logger]:
     """Lightning's loggers of these names; tensorboard writes into out/tensorboard, wandb into out/wandb.
 
@@ -30,20 +43,13 @@ def loggers(names: Sequence[LoggerName], out: Path, key: str) -> list[Logger]:
         TrainingError: another name, a package that is not installed, or no key for wandb.
     """
     made: list[Logger] = []
+    check_loggers(names)
     for name in dict.fromkeys(names):
-        if name not in get_args(LoggerName):
-            raise TrainingError(f"expected logger tensorboard or wandb, got {name!r}")
-        try:
-            if name == "tensorboard":
-                import tensorboard  # noqa: F401  # Lightning would take an older package in its place
-
-                made.append(TensorBoardLogger(out, name="tensorboard", version=""))
-            else:
-                _login()
-                identity = content_hash({"key": key, "out": str(out.resolve())})
-                made.append(WandbLogger(name=out.name, save_dir=out, project="htaf", id=identity, resume="allow"))
-        except ModuleNotFoundError:
-            raise TrainingError(f"logger {name} needs a package: pip install 'htaf[{name}]'") from None
+        if name == "tensorboard":
+            made.append(TensorBoardLogger(out, name="tensorboard", version=""))
+        else:
+            identity = content_hash({"key": key, "out": str(out.resolve())})
+            made.append(WandbLogger(name=out.name, save_dir=out, project="htaf", id=identity, resume="allow"))
     return made
 
 
