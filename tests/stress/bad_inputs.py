@@ -45,7 +45,7 @@ from PIL import Image
 SECONDS, GIGABYTES = 30.0, 2.0  # that one input may take
 SAYS = re.compile(
     r"expect|must|need|choose|give|cannot|invalid|require|unrecogni|no such|did you mean|lack|not exist|missing"
-    r"|is not|holds|does not read|is for|unknown|damaged|not found|none of|could not|unexpected|in \{|than",
+    r"|is not|null|holds|does not read|is for|unknown|damaged|not found|none of|could not|unexpected|in \{|than",
     re.IGNORECASE,
 )
 
@@ -572,8 +572,8 @@ def damaged(world: World) -> Iterator[Bad]:
             for words in several:
                 if words[0] != "predict" and not what.startswith(("model", "without model", "source", "recipe")):
                     continue  # what every verb reads in the same place is tried once
-                if words[0] == "explore" and what.startswith("source"):
-                    continue  # a page without pictures, with a note
+                if words[0] == "explore" and what.startswith(("source", "model.", "without model.")):
+                    continue  # codes are given: the network is not read, and without images there is a note
                 if what.startswith(unread.get(words[0], ("metrics", "notes", "headline", "data"))):
                     continue
                 make = functools.partial(copied, source=source, name="record.json", change=change)
