@@ -500,8 +500,8 @@ def test_a_pair_within_the_sharpening_is_said(htaf, table: Path, tmp_path: Path)
     assert code == 0
     record = json.loads(out)
     early = record["best_epoch"] < 13
-    assert any("within the sharpening" in note for note in record["notes"]) == early
-    assert ("within the sharpening" in err) == early
+    assert any("before sharpening ended" in note for note in record["notes"]) == early
+    assert ("before sharpening ended" in err) == early
 
 
 def test_the_plan_of_the_documents(tmp_path: Path) -> None:

@@ -28,17 +28,24 @@ def quiet_interrupt() -> None:
         signal.signal(signal.SIGINT, stop)
 
 
-def repair_torchvision() -> bool:
-    """Declare `nms` and `qnms` when torch has no CUDA and torchvision was built for it; True when it did."""
+def is_mismatched() -> bool:
+    """Whether torchvision was built for CUDA and torch was not; neither is imported for it but torch."""
     import torch
 
-    if torch.version.cuda is not None or torch.version.hip is not None or "torchvision" in sys.modules:
+    if torch.version.cuda is not None or torch.version.hip is not None:
         return False
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
         return False
     version = Path(spec.origin).with_name("version.py")
-    if not version.is_file() or "+cu" not in version.read_text():
+    return version.is_file() and "+cu" in version.read_text()
+
+
+def repair_torchvision() -> bool:
+    """Declare `nms` and `qnms` when torch has no CUDA and torchvision was built for it; True when it did."""
+    import torch
+
+    if "torchvision" in sys.modules or not is_mismatched():
         return False
     for name, schema in {
         "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",

@@ -83,9 +83,16 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     """Write a whole file or nothing: to a temporary file beside it, flushed to disk, then renamed.
 
     Raises:
-        OSError: the disk is full or the folder is not writable; the old file, if any, is untouched.
+        OSError: the disk is full or the folder is not writable; it names `path`. The old file, if any, is untouched.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _write(path, data)
+    except OSError as error:  # of the temporary file, whose name says nothing to a reader
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def _write(path: Path, data: bytes | str) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -9,11 +9,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console
 from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._concept_commands import CodesDir
-from htaf._console import UsageError, check_seed, err, print_json, say_notes
+from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes
 from htaf._console import progress as progress_of
 from htaf._files import LOCK, check_output, hold
 from htaf._train_commands import DataDir, Json
@@ -34,17 +33,19 @@ class Asking:
         str | None,
         _flag("Choose names from a list: cub, or a .txt, .json or .csv file.", "NAME_OR_FILE", "own words"),
     ] = None
-    rounds: Annotated[int, _flag("Namings of each concept, each with other classes held out.")] = 3
-    most: Annotated[int, _flag("Classes of a group that a prompt lists; more are drawn from at random.")] = 100
-    top: Annotated[int | None, _flag("Only so many concepts, the most important.", "N", "all")] = None
-    concept: Annotated[tuple[int, ...], _flag("Only these concepts.", "C", "all")] = ()
-    check: Annotated[Path | None, _flag("Check this file's names made by hand, or those of --concept.", "FILE")] = None
+    rounds: Annotated[int, _flag("How often each concept is named, each time with other classes held out.")] = 3
+    most: Annotated[int, _flag("Most classes of a group in a prompt; of more, so many are drawn at random.")] = 100
+    top: Annotated[int | None, _flag("Name only the N most important concepts.", "N", "all")] = None
+    concept: Annotated[tuple[int, ...], _flag("Name only these concepts, by number.", "C ...", "all")] = ()
+    check: Annotated[
+        Path | None, _flag("Check the names of this file, such as your own, instead of finding names.", "FILE", "none")
+    ] = None
     estimate: Annotated[bool, _flag("Only say how many requests and tokens it will take.")] = False
     prompts_only: Annotated[
-        Path | None, _flag("Ask no server: write the prompts that wait to this file (JSON lines).", "FILE")
+        Path | None, _flag("Ask no server: write the prompts that wait to this file (JSON lines).", "FILE", "none")
     ] = None
     replies: Annotated[
-        tuple[Path, ...], _flag("Ask no server: read replies from these files (JSON lines).", "FILE", "none")
+        tuple[Path, ...], _flag("Ask no server: read replies from these files (JSON lines).", "FILE ...", "none")
     ] = ()
 
 
@@ -53,19 +54,23 @@ class Server:
     """Who is asked."""
 
     base_url: Annotated[
-        str | None, _flag("Of an OpenAI-compatible server.", "URL", "OPENAI_BASE_URL, else OpenAI's")
+        str | None, _flag("Address of an OpenAI-compatible server.", "URL", "OPENAI_BASE_URL, else OpenAI's")
     ] = None
     key_file: Annotated[
-        Path | None, _flag("File with the key; it is printed and stored nowhere.", "FILE", "OPENAI_API_KEY, else none")
+        Path | None,
+        _flag("File with the key. The key is never printed or stored.", "FILE", "OPENAI_API_KEY, else none"),
     ] = None
-    max_calls: Annotated[int | None, _flag("Most requests, retries among them.", "N", "no limit")] = None
-    max_tokens: Annotated[int | None, _flag("No request is sent once so many are used.", "N", "no limit")] = None
+    max_calls: Annotated[int | None, _flag("Most requests, retries included.", "N", "no limit")] = None
+    max_tokens: Annotated[int | None, _flag("Send no more requests once so many tokens are used.", "N", "no limit")] = (
+        None
+    )
     parallel: Annotated[int, _flag("Requests at once.")] = 4
     timeout: Annotated[float, _flag("Seconds for one request.")] = 60.0
     cache: Annotated[
-        Path | None, _flag("Where replies are kept, so that nothing is paid for twice.", "DIR", "~/.cache/htaf/replies")
+        Path | None,
+        _flag("Folder where replies are kept, so that nothing is paid for twice.", "DIR", "~/.cache/htaf/replies"),
     ] = None
-    refresh: Annotated[bool, _flag("Ask anew, and pay anew, for what is kept there.")] = False
+    refresh: Annotated[bool, _flag("Ask again, and pay again, for replies that are kept there.")] = False
 
 
 def name_command(
@@ -73,16 +78,17 @@ def name_command(
     *,
     attributes: Annotated[
         str | None,
-        _flag("Names from cub, digits, or a CSV or Parquet file with a row a class.", "NAME_OR_FILE"),
+        _flag("Names from cub, digits, or a CSV or Parquet file with a row for each class.", "NAME_OR_FILE", "none"),
     ] = None,
     model: Annotated[
         str | None, _flag("Names from this language model, which sees the classes' names.", "NAME", "OPENAI_MODEL")
     ] = None,
     out: Annotated[
-        Path | None, _flag("Also write the names: .json, which a stopped command goes on from, or .csv.", "FILE")
+        Path | None,
+        _flag("Also write the names, to .json or .csv. A stopped command continues from .json.", "FILE", "none"),
     ] = None,
-    threshold: Annotated[float, _flag("Least held-out balanced accuracy of a verified name.")] = 0.75,
-    seed: Annotated[int, _flag("Of the splits of the classes.")] = 0,
+    threshold: Annotated[float, _flag("A name is verified from this held-out balanced accuracy on.")] = 0.75,
+    seed: Annotated[int, _flag("Seed of the splits of the classes.")] = 0,
     asking: OmitArgPrefixes[Asking] = Asking(),
     server: OmitArgPrefixes[Server] = Server(),
     data_dir: DataDir = None,
@@ -207,8 +213,8 @@ def _by_model(
         needed = estimate(plan, asker, **options)
         if asking.estimate:
             say_notes(needed_notes(needed))
-            return print_json(asdict(needed)) if json else print(needed_words(needed))
-        err.print(needed_words(needed), markup=False)
+            return print_json(asdict(needed)) if json else say(needed_words(needed))
+        err.print(needed_words(needed))
         say_notes(needed_notes(needed))
         read = asker.usage.cached if hasattr(asker, "usage") else 0
         work = name_by_model if asking.check is None else check_names
@@ -306,7 +312,7 @@ def _table(names: Sequence[Entry], order: Sequence[int], json: bool) -> None:
         return print_json(names)
     if any(entry.get("checked_by") for entry in names):
         say_notes(["names that were given (--check) were sorted on all classes, none held out"])
-    print(f"{sum(entry['verified'] for entry in names)} of {len(names)} names verified")
-    for line in name_lines(names, order, Console().width):
-        print(line)
+    say(f"{sum(entry['verified'] for entry in names)} of {len(names)} names verified")
+    for line in name_lines(names, order, Terminal().width):
+        say(line)
     return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from htaf._console import UsageError, print_json, progress
+from htaf._console import UsageError, print_json, progress, say
 from htaf._errors import HtafError
 from htaf._files import LOCK, check_output, hold
 from htaf._train_commands import DataDir, Json
@@ -25,22 +25,23 @@ if TYPE_CHECKING:
     from htaf.training.evaluate import Joined
 
 RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
-OutFile = Annotated[Path, arg(help="File to write; nothing is written where a check fails.", metavar="FILE")]
+OutFile = Annotated[Path, arg(help="File to write. Nothing is written if a check fails.", metavar="FILE")]
 Part = Annotated[
-    Literal["train", "validation", "test"], arg(help="Of the run's data: where the predictions are compared.")
+    Literal["train", "validation", "test"], arg(help="Part of the run's data on which predictions are compared.")
 ]
 Source = Annotated[
     str | None,
     arg(
-        help="Where the run's own data are now, a name or a path.",
-        help_behavior_hint="(default: as the run was trained)",
+        help="Where the run's own data are now.",
+        metavar="NAME_OR_PATH",
+        help_behavior_hint="(default: where they were at the training)",
     ),
 ]
 Differing = Annotated[
     int | None,
     arg(
-        help="Rows of that part that may be predicted otherwise.",
-        help_behavior_hint="(default: 0.2%, as PyTorch itself in another memory layout)",
+        help="Rows of that part that may have another prediction, from rounding.",
+        help_behavior_hint="(default: 0.2%)",
         metavar="ROWS",
     ),
 ]
@@ -60,9 +61,9 @@ def pack(
     out: OutFile,
     tables: Annotated[
         Literal["float32", "int16", "int8", "auto"],
-        arg(help="Sums of real weights over bits: exact, or faster and rounded; auto: by measurement."),
+        arg(help="Sums of real weights over bits. float32: exact; int16, int8: faster and rounded; auto: as measured."),
     ] = "float32",
-    budget: Annotated[float, arg(help="Of auto: largest relative rms error of a layer's sums.")] = 1e-3,
+    budget: Annotated[float, arg(help="With --tables auto: largest relative rms error of a layer's sums.")] = 1e-3,
     part: Part = "test",
     differing: Differing = None,
     data: Source = None,
@@ -105,10 +106,10 @@ def _pack(
         report = made.report.to_json()
         told = {"file": str(out), **sizes, **_as_json(found, part), "layers": _layers_json(layers, len(compared))}
         return print_json({**told, "report": report})
-    print(made.report)
+    say(made.report)
     _say(found, part)
-    print(*str(layers).splitlines()[2:], sep="\n")  # bits that differ, given the same bits before
-    return print(f"{out}: {_compared_sizes(sizes)}")
+    say(*str(layers).splitlines()[2:], sep="\n")  # bits that differ, given the same bits before
+    return say(f"{out}: {_compared_sizes(sizes)}")
 
 
 def export(
@@ -116,7 +117,7 @@ def export(
     *,
     to: Annotated[Literal["onnx", "nir"], arg(help="ONNX for any runtime; NIR for spiking networks.")],
     out: OutFile,
-    opset: Annotated[int, arg(help="Of ONNX's operators.")] = 18,
+    opset: Annotated[int, arg(help="ONNX operator set.")] = 18,
     part: Part = "test",
     differing: Differing = None,
     data: Source = None,
@@ -170,10 +171,10 @@ def _export(
     if found is not None:
         _say(found, part)
     elif to == "onnx":
-        print("not compared: onnxruntime is not installed (pip install 'htaf[export]')")
+        say("not compared: onnxruntime is not installed (pip install 'htaf[export]')")
     else:
-        print("not compared: a NIR graph is run by the software of a chip or simulator (docs/export.md)")
-    return print(f"{out}: {_compared_sizes(sizes)}")
+        say("not compared: a NIR graph is run by the software of a chip or simulator (docs/export.md)")
+    return say(f"{out}: {_compared_sizes(sizes)}")
 
 
 def predictors(path: Path, *, exact: bool) -> tuple[Callable[..., Any], Callable[..., Any], bool]:
@@ -317,9 +318,10 @@ def _sizes(run: Run, out: Path) -> dict[str, int]:
 
 def _compared_sizes(sizes: dict[str, int]) -> str:
     ratio = sizes["run_bytes"] / sizes["bytes"]
-    return f"{sizes['bytes']:,} bytes; the run's weights in float32 {sizes['run_bytes']:,} ({ratio:.1f} times this)"
+    said = f"{ratio:.1f} times smaller" if ratio >= 1 else f"{1 / ratio:.1f} times larger"
+    return f"{sizes['bytes']:,} bytes, {said} than the run's weights in float32 ({sizes['run_bytes']:,} bytes)"
 
 
 def _say(found: Agreement, part: str) -> None:
     differ = f"outputs differ by at most {found.difference:.1e} of the largest"
-    print(f"{found.predictions:,} of {found.rows:,} {part} rows predicted as by the run's exact network; {differ}")
+    say(f"{found.predictions:,} of {found.rows:,} {part} rows predicted as by the run's exact network; {differ}")

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 import tyro
-from rich.console import Console
 from rich.table import Table as TextTable
 from tyro.conf import OmitArgPrefixes, arg
 
-from htaf._console import UsageError, check_seed, figures, print_json, say_notes
+from htaf._console import Terminal, UsageError, check_seed, figures, print_json, say, say_notes
 from htaf._errors import HtafError
 from htaf.models.build import Method, SlopeName
 from htaf.models.icbm import Bottleneck
@@ -37,9 +36,17 @@ train = tyro.extras.SubcommandApp()
 
 Json = Annotated[bool, arg(help="Print JSON for programs instead of a table.")]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where to train.")]
-DataDir = Annotated[str | None, arg(help="Folder of the named data sets, before HTAF_DATA.", metavar="DIR")]
+DataDir = Annotated[
+    str | None,
+    arg(
+        help="Folder of the named data sets.",
+        metavar="DIR",
+        help_behavior_hint="(default: HTAF_DATA, else a download)",
+    ),
+]
 Task = Annotated[
-    Literal["regression", "classification"] | None, arg(help="Instead of the task inferred from the target.")
+    Literal["regression", "classification"] | None,
+    arg(help="What to do with the target.", help_behavior_hint="(default: by its values, said in a note)"),
 ]
 Out = Annotated[Path, arg(help="Run folder: new, or the same run to resume.", metavar="DIR")]
 Seconds = Annotated[float, arg(help="Least time between checkpoints: what a kill can cost.")]
@@ -256,7 +263,11 @@ class Running:
     )
     sync_batch_norm: Annotated[bool, arg(help="Normalise over the whole batch; GPUs only.")] = False
     logger: Annotated[
-        tuple[LoggerName, ...], arg(help="tensorboard, wandb: beside metrics.csv, in the run folder.")
+        tuple[LoggerName, ...],
+        arg(
+            help="Log to these too, in the run folder; metrics.csv is always written.",
+            help_behavior_hint="(default: none)",
+        ),
     ] = ()
     gradients: Annotated[bool, arg(help="Write the gradient norms of every layer: gradients.csv and .png.")] = False
     continue_from: Annotated[
@@ -291,7 +302,9 @@ def train_tabular(
         str, arg(help="wine, abalone, churn, fico, digits, or a CSV or Parquet file.", metavar="NAME_OR_PATH")
     ],
     out: Out,
-    target: Annotated[str | None, arg(help="Target column of a file.")] = None,
+    target: Annotated[
+        str | None, arg(help="Target column of a file.", metavar="COLUMN", help_behavior_hint="(needed for a file)")
+    ] = None,
     task: Task = None,
     seed: Annotated[int, arg(help="Of the split, the weights and the order of the batches.")] = 0,
     recipe: Annotated[
@@ -341,7 +354,7 @@ def _image_command(
         recipe: Any = None,
         overrides: Any = kind(),  # noqa: B008
         size: Annotated[int | None, arg(
-            help="Height and width to which images from files are scaled.",
+            help="Height and width in pixels to which images from files are scaled.",
             help_behavior_hint="(default: by the images, from 32 to 224; their own where all are alike and at most 64)",
         )] = None,
         strict: Annotated[bool, arg(help="Stop at unreadable files and empty classes, else left out.")] = False,
@@ -436,9 +449,10 @@ def _train(
     json: bool,
 ) -> None:
     """Check what can be checked before the data are read; load, train, print."""
-    from htaf.runs import check_folder
+    from htaf.runs import check_folder, short_commit
     from htaf.training.distributed import PeerError, Processes, first_process
     from htaf.training.fit import check, fit
+    from htaf.training.metrics import LOWER_IS_BETTER
     from htaf.training.problems import resolved
 
     recipe = chosen.recipe
@@ -472,7 +486,7 @@ def _train(
         return None
     say_notes([note for note in run.record["notes"] if note not in said])
     if before is not None and before["status"] == "finished":
-        say_notes([f"{out} was finished before (commit {before['commit']}): delete it to train again"])
+        say_notes([f"{out} was finished before (commit {short_commit(before['commit'])}): delete it to train again"])
     if json:
         return print_json(run.record)
     metrics, name = run.record["metrics"], run.record["headline"]
@@ -483,9 +497,11 @@ def _train(
     for part in ("validation", "test"):
         smooth = metrics["smooth"][part][name]
         exact = metrics["exact"][part][name] if metrics["exact"] else None
-        text.add_row(part, str(run.record["rows"][part]), *figures(smooth, exact))
-    Console().print(text)
-    return print(f"run folder: {out}")
+        text.add_row(
+            part, str(run.record["rows"][part]), *figures(smooth, exact, lower_is_better=name in LOWER_IS_BETTER)
+        )
+    Terminal().print(text)
+    return say(f"run folder: {out}")
 
 
 def _print_recipe(recipe: Recipe, json: bool) -> None:

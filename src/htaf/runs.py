@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 import shutil
 import subprocess
 import warnings
@@ -82,6 +83,11 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
     }
+
+
+def short_commit(commit: str | None) -> str:
+    """The first 12 digits of a commit, with `+changes` where it had some, for people; "unknown" for None."""
+    return "unknown" if commit is None else re.sub(r"^([0-9a-f]{12})[0-9a-f]+", r"\1", commit)
 
 
 def _commit() -> str | None:
@@ -409,9 +415,9 @@ def check_folder(path: Path, identity: Mapping[str, Any], *, part: bool = False)
         there, here = _flat({k: record.get(k) for k in identity}), _flat(json.loads(to_json(identity)))
         differing = sorted(k for k in (here if part else there | here) if there.get(k) != here.get(k))
         if differing if part else record["key"] != content_hash(identity):
-            shown = "; ".join(f"{k}: {there.get(k)!r} there, {here.get(k)!r} here" for k in differing[:4])
+            first = "; ".join(f"{k}: {shown(there.get(k))} there, {shown(here.get(k))} here" for k in differing[:4])
             further = f", or train it further with --continue-from {path}" if "recipe.epochs" in differing else ""
-            raise RunError(f"{path} holds another run ({shown}): choose another --out{further}")
+            raise RunError(f"{path} holds another run ({first}): choose another --out{further}")
         return record
     left = (LOCK, f".{RECORD}.")  # of a process that was killed while it claimed the folder
     if path.exists() and (not path.is_dir() or not all(p.name.startswith(left) for p in path.iterdir())):
@@ -435,6 +441,11 @@ def finish_run(
     record = {**record, "status": "finished", **hashes}
     write_atomic(path / RECORD, to_json(record))
     return Run(path, record)
+
+
+def shown(value: Any) -> str:
+    """A value in a message; of a hash of 40 digits or more the first 12."""
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b", r"\1...", repr(value))
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -140,7 +140,8 @@ def _network(run: Run, device: Device, *, plain: bool) -> Network:
     network = Network(run, device)
     if network.plain and not plain:
         raise ConceptError(
-            f"{run.path} is a plain network (method relu), which has no bits: extract its features, then binarise them"
+            f"{run.path} is a plain network (method relu), which has no bits: extract its features, then make bits of "
+            "them with htaf concepts binarise"
         )
     if plain and not network.plain:
         raise ConceptError(f"expected a plain network (method relu), {run.path} has bits: extract(..., features=True)")

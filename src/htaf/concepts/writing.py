@@ -31,7 +31,7 @@ from htaf.concepts.store import (
     read_record,
     sha256,
 )
-from htaf.runs import LOCK, content_hash, environment, locked, to_json, write_atomic
+from htaf.runs import LOCK, content_hash, environment, locked, shown, to_json, write_atomic
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _open(path: Path, contents: Contents) -> Writer:
     elif record["key"] != content_hash(contents.settings):
         there, here = record["settings"], json.loads(to_json(contents.settings))
         differences = [
-            f"{name}: {there.get(name)!r} there, {here.get(name)!r} here"
+            f"{name}: {shown(there.get(name))} there, {shown(here.get(name))} here"
             for name in sorted(there.keys() | here.keys())
             if there.get(name) != here.get(name)
         ]

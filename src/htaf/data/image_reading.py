@@ -201,10 +201,10 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):  # PIL would clip these at 255; "I" holds 16-bit PNG in older versions of it
         values = np.asarray(image)
         if values.size and (values.min() < 0 or values.max() > 65535):
-            raise ValueError(f"expected values of 8 or 16 bits, got {values.min()} to {values.max()}")
+            raise ValueError(f"values from {values.min()} to {values.max()}: 8 or 16 bits, 0 to 65535, are read")
         image = Image.fromarray((values.astype(np.float64) / 257).round().astype(np.uint8))
     elif image.mode == "F":
-        raise ValueError("expected values of 8 or 16 bits, got floating point")
+        raise ValueError("floating-point values: 8 or 16 bits are read")
     elif image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert("RGB")

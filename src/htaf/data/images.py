@@ -103,7 +103,7 @@ def load(
         raise DataError(f"size: expected 1 to {LARGEST:,} pixels, got {size}{needed}")
     known = given.lower()
     if size is not None and not of_files(known):
-        raise DataError(f"{known}: size is for sets of image files; its images are of one size")
+        raise DataError(f"{known}: leave size out, it is for sets of image files; these images are of one size")
     match known:
         case "cifar10":
             return read_cifar(CIFAR10, obtain(known, CIFAR10.archive, data_dir, download))
@@ -150,7 +150,8 @@ def split(images: Images, *, train: int | float = 0, validation: int | float = 0
         if held + wanted > len(rows):
             raise DataError(
                 f"{images.name}: expected {wanted} training and {held} validation images of "
-                f"{images.classes[number]!r}, got {len(rows)}: ask for fewer"
+                f"{images.classes[number]!r}, got {len(rows)}: lower train_images or "
+                "validation_images"
             )
         kept[0].append(rows[held : held + wanted])
         kept[1].append(rows[:held])
@@ -161,12 +162,12 @@ def _share(what: str, amount: int | float, number: int, classes: int, rows: int)
     """How many rows of class `number` belong to an amount."""
     if isinstance(amount, float) and not amount.is_integer():
         if not 0 < amount < 1:
-            raise DataError(f"{what}: expected a whole number of images or a fraction below 1, got {amount}")
+            raise DataError(f"{what}_images: expected a whole number or a fraction below 1, got {amount}")
         return max(1, round(amount * rows))
     if amount < 0 or (amount == 1.0 and isinstance(amount, float)):
-        raise DataError(f"{what}: expected a whole number of images or a fraction below 1, got {amount}")
+        raise DataError(f"{what}_images: expected a whole number >= 0 or a fraction below 1, got {amount}")
     if 0 < amount < classes:
-        raise DataError(f"{what}: expected one image of each of the {classes} classes or more, got {amount} in all")
+        raise DataError(f"{what}_images: expected at least {classes}, one for each class, got {amount}")
     return int(amount) // classes + (number < int(amount) % classes)
 
 

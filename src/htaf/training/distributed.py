@@ -28,7 +28,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from htaf._errors import HtafError
-from htaf.runs import read_record
+from htaf.runs import read_record, shown
 
 Strategy = Literal["auto", "ddp", "fsdp"]
 
@@ -218,7 +218,9 @@ class Together(Callback):
         dist.all_gather_object(found, mine)
         for rank, other in enumerate(found):
             if other != found[0]:
-                differ = ", ".join(f"{k} {other[k]!r} instead of {v!r}" for k, v in found[0].items() if other[k] != v)
+                differ = ", ".join(
+                    f"{k} {shown(other[k])} instead of {shown(v)}" for k, v in found[0].items() if other[k] != v
+                )
                 raise TrainingError(
                     f"process {rank} has {differ}: all must be given the same command, the same data and one run folder"
                 )

@@ -383,7 +383,7 @@ def _train(train: _Prepared, net: nn.Module, number: int) -> None:
             with torch.random.fork_rng(enabled=module.draws):
                 trainer.fit(module, *parts, ckpt_path=start, weights_only=True)
         if train.history.best_epoch < 0:
-            raise TrainingError(f"no epoch of {train.out} had a finite validation loss: lower lr or check the data")
+            raise TrainingError(f"no epoch of {train.out} had a finite validation loss: lower lr, or check the data")
     except SystemExit:  # lightning's answer to Ctrl-C: it exits, and leaves the signal ignored
         signal.signal(signal.SIGINT, interrupt)
         end_others(trainer)

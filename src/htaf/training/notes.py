@@ -27,11 +27,19 @@ def pair_notes(net: nn.Module, recipe: Recipe) -> list[str]:
     notes, final = [], recipe.activation()
     used = activation_of(net, recipe)
     if used != final:
-        shown = ", ".join(f"{k} = {used[k]:.4g} of {final[k]:g}" for k in final if k != "method")
-        notes.append(f"the best epoch lies within the sharpening, so the smooth network has {shown}")
+        shown = ", ".join(f"{k} {used[k]:.4g} instead of {final[k]:g}" for k in final if k != "method")
+        notes.append(
+            f"the best epoch came before sharpening ended, so the smooth network has {shown}. Where its gap is too "
+            "large, "
+            "train longer (epochs), sharpen sooner (a smaller sharpen_fraction) or not at all (sharpen False)"
+        )
     alpha1 = used.get("alpha1", float("inf"))
     if alpha1 <= SATURATION:
-        notes.append(f"alpha1 = {alpha1:.4g} <= ln 99 = {SATURATION:.3f}: no output passes 0.99, so binarity is 0")
+        notes.append(
+            f"alpha1 is {alpha1:.4g}, and no smooth output passes 0.99 unless it is above ln 99 = {SATURATION:.3f}: "
+            "binarity is 0. Choose a larger alpha1 if smooth outputs near 0 and 1 matter; the exact network has them "
+            "anyway"
+        )
     return notes
 
 

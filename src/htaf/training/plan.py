@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -16,6 +16,7 @@ import numpy as np
 import optuna
 
 from htaf._errors import HtafError
+from htaf.data.reading import suggestion
 from htaf.models.build import Method
 from htaf.training.recipe import Recipe
 
@@ -118,12 +119,15 @@ class Plan:
         fields = {f.name for f in dataclasses.fields(Recipe)} - {"method"}
         for method, grid in self.methods.items():
             if method not in get_args(Method):
-                raise PlanError(f"expected methods of {get_args(Method)}, got {method!r}")
+                raise PlanError(
+                    f"expected the methods {', '.join(get_args(Method))}, got {_named([method], get_args(Method))}"
+                )
             for names, values in grid.items():
                 unknown = set(names.split(",")) - fields
                 if unknown:
                     raise PlanError(
-                        f"{method}: expected fields of a recipe ({', '.join(sorted(fields))}), got {unknown}"
+                        f"{method}: expected fields of a recipe ({', '.join(sorted(fields))}), got "
+                        f"{_named(unknown, fields)}"
                     )
                 if not isinstance(values, (list, tuple)) or not values:
                     raise PlanError(f"{method}: expected a list of values for {names!r}, got {values!r}")
@@ -238,12 +242,12 @@ def read_plan(path: str | Path) -> Plan:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise PlanError(f"{path}: {error.strerror}") from None
+        raise PlanError(f"{path}: expected a TOML file with a plan: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PlanError(f"{path} is not TOML: {error}") from None
     known = {"name", "data", "methods", "recipe", "candidates", "splits", "seed", "adaptive", "search_epochs"}
     if unknown := content.keys() - known:
-        raise PlanError(f"{path}: expected the keys {', '.join(sorted(known))}, got {', '.join(sorted(unknown))}")
+        raise PlanError(f"{path}: expected the keys {', '.join(sorted(known))}, got {_named(unknown, known)}")
     try:
         for name in ("recipe", "methods"):
             if not isinstance(content.get(name, {}), dict):
@@ -254,6 +258,9 @@ def read_plan(path: str | Path) -> Plan:
         recipe: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in content.pop("recipe", {}).items()
         }
+        fields = {f.name for f in dataclasses.fields(Recipe)}
+        if unknown := recipe.keys() - fields:
+            raise PlanError(f"recipe: expected some of {', '.join(sorted(fields))}, got {_named(unknown, fields)}")
         sources = tuple(_source(entry) for entry in _listed("data", content.pop("data", [])))
         methods = {
             method: {names: tuple(_listed(f"methods.{method}: {names}", values)) for names, values in grid.items()}
@@ -278,6 +285,11 @@ def _is_read(plan: Plan, method: str, field: str) -> bool:
     except PlanError:
         return False
     return True
+
+
+def _named(unknown: Iterable[str], known: Iterable[str]) -> str:
+    """Names that were not expected, each with the one that may have been meant."""
+    return ", ".join(f"{name!r}{suggestion(name, [*known])}" for name in sorted(unknown))
 
 
 def _listed(name: str, value: Any) -> list[Any]:
