@@ -317,6 +317,9 @@ def _wrong_entry(record: Mapping[str, Any]) -> str:
     entries += [entry for entry in optional if entry[1] is not None]
     if "model" in record:
         entries.append(("model.kind", record["model"].get("kind"), lambda v: v in KINDS, f"one of {', '.join(KINDS)}"))
+        if "activation" in record["model"]:
+            known, methods = "an object with a known method", get_args(Method)
+            entries.append(("model.activation", record["model"]["activation"], lambda v: v["method"] in methods, known))
     if record["status"] == "finished" and images:
         for name in ("train_images", "validation_images"):
             entries.append((f"recipe.{name}", record["recipe"].get(name), lambda v: number(v) and v >= 0, "a number"))
@@ -324,7 +327,7 @@ def _wrong_entry(record: Mapping[str, Any]) -> str:
         try:
             if not fits(value):
                 return f"{name} to be {kind}, got {value!r:.80}"
-        except (TypeError, AttributeError):
+        except (TypeError, AttributeError, KeyError):
             return f"{name} to be {kind}, got {value!r:.80}"
     return ""
 

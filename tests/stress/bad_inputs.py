@@ -45,7 +45,8 @@ from PIL import Image
 SECONDS, GIGABYTES = 30.0, 2.0  # that one input may take
 SAYS = re.compile(
     r"expect|must|need|choose|give|cannot|invalid|require|unrecogni|no such|did you mean|lack|not exist|missing"
-    r"|is not|null|holds|does not read|is for|unknown|damaged|not found|none of|could not|unexpected|in \{|than",
+    r"|is not|null|too long|does not fit|holds|does not read|is for|unknown|damaged|not found|none of|could not"
+    r"|unexpected|in \{|than",
     re.IGNORECASE,
 )
 
