@@ -428,7 +428,7 @@ def test_who_takes_a_folder_as_it_is_released_keeps_it(tmp_path: Path, monkeypat
 
 def _enter(folder: Path, until: float, counts: Any) -> None:
     entered = overlaps = 0
-    while time.monotonic() < until:
+    while entered < 250 and time.monotonic() < until:
         try:
             with locked(folder, "another process writes"):
                 entered += 1
@@ -444,15 +444,15 @@ def _enter(folder: Path, until: float, counts: Any) -> None:
 
 
 def test_no_two_processes_are_inside_at_once(tmp_path: Path) -> None:
-    fork = multiprocessing.get_context("fork")  # nothing to import: all of the second is contention
-    counts, until = fork.Queue(), time.monotonic() + 1.0
+    fork = multiprocessing.get_context("fork")  # nothing to import: all of the time is contention
+    counts, until = fork.Queue(), time.monotonic() + 20.0
     children = [fork.Process(target=_enter, args=(tmp_path, until, counts)) for _ in range(4)]
     for child in children:
         child.start()
     found = [counts.get(timeout=60) for _ in children]
     for child in children:
         child.join()
-    assert sum(entered for entered, _ in found) > 50
+    assert all(entered for entered, _ in found)
     assert sum(overlaps for _, overlaps in found) == 0
     assert list(tmp_path.iterdir()) == []
 

@@ -81,7 +81,7 @@ def explore(
     found, own = _codes(opened, out, codes, part, data_dir, progress=not json)
     notes: list[str] = []
     if names is not None:
-        given = read_names(names, codes=codes_key(found))
+        given = read_names(names, found.concepts, codes=codes_key(found))
     else:
         given = _supervised(opened, found, data_dir, notes)
     preprocessor: Any = opened.preprocessor()  # one of images, as the run is

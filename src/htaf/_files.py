@@ -126,7 +126,7 @@ def check_output(out: Path, inputs: Iterable[str | os.PathLike[str]] = (), *, fl
         if _same(out, Path(given)):
             raise OutputError(f"{flag} {out} is the same file as the input {given}: choose another file")
     # a link is replaced, but what it leads to is meant
-    for place in {out.parent.resolve() / out.name, out.resolve()}:
+    for place in {Path(os.path.realpath(out.parent)) / out.name, Path(os.path.realpath(out))}:
         if kind := kind_of(place.parent):
             mark, files = OWNED[kind]
             if place.name.casefold() in (mark, LOCK, *files):
@@ -184,7 +184,7 @@ def _same(one: Path, other: Path) -> bool:
     try:
         return os.path.samefile(one, other)
     except (OSError, ValueError):  # one is not there: not the same file, unless by name
-        return one.absolute() == other.absolute()
+        return os.path.realpath(one) == os.path.realpath(other)
 
 
 @contextmanager

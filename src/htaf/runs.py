@@ -317,6 +317,9 @@ def _wrong_entry(record: Mapping[str, Any]) -> str:
     entries += [entry for entry in optional if entry[1] is not None]
     if "model" in record:
         entries.append(("model.kind", record["model"].get("kind"), lambda v: v in KINDS, f"one of {', '.join(KINDS)}"))
+        if "activation" in record["model"]:
+            known, methods = "an object with a known method", get_args(Method)
+            entries.append(("model.activation", record["model"]["activation"], lambda v: v["method"] in methods, known))
     if record["status"] == "finished" and images:
         for name in ("train_images", "validation_images"):
             entries.append((f"recipe.{name}", record["recipe"].get(name), lambda v: number(v) and v >= 0, "a number"))
@@ -324,7 +327,7 @@ def _wrong_entry(record: Mapping[str, Any]) -> str:
         try:
             if not fits(value):
                 return f"{name} to be {kind}, got {value!r:.80}"
-        except (TypeError, AttributeError):
+        except (TypeError, AttributeError, KeyError):
             return f"{name} to be {kind}, got {value!r:.80}"
     return ""
 
@@ -355,7 +358,7 @@ def locked(path: Path, busy: str, error: type[HtafError] = RunError) -> Iterator
 def claim(path: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Hold a folder for a run while the block runs, so that two processes never write one run.
 
-    Gives the record that `start_run` gives. A new folder is emptied again where the block raises before there is
+    Gives the record that `start_run` gives. A new folder is emptied again where the block refuses before there is
     anything to go on from.
 
     Raises:
@@ -368,7 +371,7 @@ def claim(path: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         record = start_run(path, identity)
         try:
             yield record
-        except Exception:
+        except HtafError:
             if new and not any((path / CHECKPOINTS).glob("*")):
                 for left in path.iterdir():
                     if left.name != LOCK:

@@ -25,6 +25,7 @@ from htaf.runs import Run
 __all__ = ["extract", "extract_features", "extract_files", "open_codes", "open_features"]
 
 OWN: tuple[PartName, ...] = ("train", "validation", "test")
+MOST_WORKERS = 1024
 NAMED = 100  # unreadable files that concepts.json names
 
 
@@ -277,8 +278,8 @@ def _write(
     device: Device,
     progress: bool,
 ) -> None:
-    if batch < 1 or workers < 1:
-        raise ConceptError(f"batch and workers must be >= 1, got {batch} and {workers}")
+    if batch < 1 or not 1 <= workers <= MOST_WORKERS:
+        raise ConceptError(f"batch must be >= 1 and workers in 1 to {MOST_WORKERS}, got {batch} and {workers}")
     n = len(contents.labels)
     with writing(Path(out), contents) as writer:
         before = min(n, max(0, n - len(writer.pending) * CHUNK))

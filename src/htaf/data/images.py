@@ -115,8 +115,8 @@ def load(
             return read_cub(obtain(known, CUB, data_dir, download), size)
         case "digits":
             return read_digits()
-    if not Path(given).is_dir():
-        came = "a file" if Path(given).exists() else "neither"
+    if not given or not Path(given).is_dir():  # "" would be the working folder
+        came = "a file" if given and Path(given).exists() else "neither"
         raise DataError(
             f"{given!r}: expected one of {listed(NAMES)} or a folder of images, got {came}{suggestion(given, NAMES)}"
         )

@@ -255,7 +255,7 @@ def about_run(record: Mapping[str, Any], name: str, size: Sequence[int]) -> list
     backbone = model.get("backbone") or {}
     shape = ", ".join(f"{key} {backbone[key]}" for key in ("depth", "width") if key in backbone)
     network = str(backbone.get("name") or backbone.get("kind") or model["kind"])
-    activation = model["activation"]
+    activation = model.get("activation", {"method": record["recipe"]["method"]})
     curve = ", ".join(f"{key} {value:g}" for key, value in activation.items() if isinstance(value, float))
     bottleneck = str(model.get("bottleneck", "implicit"))
     return [

@@ -56,11 +56,12 @@ def loggers(names: Sequence[LoggerName], out: Path, key: str) -> list[Logger]:
 def _login() -> None:
     """Find the key of Weights & Biases before there is a folder; raises TrainingError where there is none."""
     import wandb
+    from wandb.errors import Error
 
     try:
         if wandb.setup().settings.mode not in ("offline", "disabled"):
             wandb.login()
-    except wandb.errors.Error as error:
+    except Error as error:
         raise TrainingError(f"logger wandb: {first_line(error)} Or set WANDB_API_KEY, or WANDB_MODE=offline") from None
 
 

@@ -96,12 +96,16 @@ class Plan:
     reference: Mapping[tuple[str, str], tuple[float, float | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise PlanError(f"expected a text for name, got {self.name!r}")
         if not self.sources or not self.methods:
             raise PlanError("a plan needs at least one data set and one method")
         for name, least in (("candidates", 1), ("splits", 1), ("seed", 0)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise PlanError(f"{name} must be a whole number >= {least}, got {value!r}")
+        if self.seed >= 2**32:
+            raise PlanError(f"seed must be below 2**32, which Optuna's samplers take, got {self.seed}")
         if not isinstance(self.adaptive, bool):
             raise PlanError(f"adaptive must be true or false, got {self.adaptive!r}")
         short = self.search_epochs

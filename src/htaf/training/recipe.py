@@ -59,6 +59,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 
 
 LIMIT = 2**31  # of whole numbers: PyTorch's kernels take no larger sizes
+MOST_STEPS = 4096  # time steps, all of which a training holds in memory
 DEEPEST = 1204  # of 6 n + 4; WideResNet's paper ends at 40, ResNet's at 1202
 
 
@@ -193,6 +194,7 @@ class Recipe:
         expect(0 <= self.lr_end <= self.lr, f"lr_end must lie in [0, lr = {self.lr}]", self.lr_end)
         for name in ("epochs", "batch_size", "width", "steps"):
             expect(getattr(self, name) >= 1, f"{name} must be >= 1", getattr(self, name))
+        expect(self.steps <= MOST_STEPS, f"steps must be in 1 to {MOST_STEPS:,}", self.steps)
         for name in ("patience", "train_images", "concepts"):
             expect(getattr(self, name) >= 0, f"{name} must be >= 0", getattr(self, name))
         share = 0 < self.validation_images < 1 or self.validation_images % 1 == 0 < self.validation_images
