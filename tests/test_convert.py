@@ -866,6 +866,13 @@ def test_nothing_is_left_without_a_word(form):
     assert told == ([] if line is None else [line])
 
 
+def test_one_note_for_all_blocks_of_a_kind():
+    model = nn.Sequential(*(Form(torch.sin) for _ in range(3)), nn.ReLU())
+    assert conversion(replace(model, HTAF, example=X)).hints == (
+        "0 (Form) and 2 more of its class: also computes sin, left as it is",
+    )
+
+
 @pytest.mark.parametrize(
     ("layer", "line"),
     [
@@ -915,8 +922,11 @@ def test_calls_of_hooks_are_named_and_left_alone():
 
 def test_parametrizations_are_no_sites():
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    nn.utils.parametrize.register_parametrization(model[0], "weight", nn.Sigmoid())
-    assert names(conversion(replace(model, HTAF)).replaced) == ["1"]
+    for part in (nn.Sigmoid(), Form(torch.tanh)):
+        nn.utils.parametrize.register_parametrization(model[0], "weight", part)
+    for new in (replace(model, HTAF), replace(model, HTAF, example=X)):
+        assert names(conversion(new).replaced) == ["1"]
+        assert str(conversion(new)).splitlines()[0] == "replaced 1 of 1 activation sites"
 
 
 def test_a_hand_written_module_is_a_site_and_a_guard_is_none():
