@@ -115,8 +115,8 @@ class HTAF(Remembering):
         _register(self, "alpha1", alpha1)
         if _least(alpha1) <= SATURATION:
             warnings.warn(
-                f"alpha1 = {_show(alpha1)} <= ln 99 = {SATURATION:.3f}: no output passes 0.99 or falls below 0.01, "
-                "so binarity is 0 however well the network trains",
+                f"alpha1 = {_show(alpha1)} is not above ln 99 = {SATURATION:.3f}: no output passes 0.99 or falls below "
+                "0.01, so binarity is 0 however well the network trains; choose a larger alpha1 if that matters",
                 stacklevel=2,
             )
 

@@ -25,7 +25,7 @@ from htaf.activations import HTAF, Heaviside, Remembering, ScaledSigmoid, Straig
 from htaf.functional import check_floating, check_positive, heaviside
 from htaf.kernels import native, operators
 from htaf.kernels._plain import compute_dtype
-from htaf.kernels._registration import _forward_level, _plain
+from htaf.kernels._registration import _plain
 from htaf.kernels.neuron import cpu, reference
 
 Reset = Literal["hard", "soft"]
@@ -278,7 +278,7 @@ def _as_it_was(neuron: Neuron, told: reference.Neuron) -> Neuron:
 
 def _fusible(neuron: Neuron, x: Tensor, v: Tensor | None) -> bool:
     """Whether nobody would miss the calls of the spike module and of the operators in it."""
-    if torch.compiler.is_compiling() or not _plain((x, v)) or _forward_level() >= 0 or not native.available():
+    if torch.compiler.is_compiling() or not _plain((x, v)) or not native.available():
         return False
     return not _watched(neuron.spike)
 
