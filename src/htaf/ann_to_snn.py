@@ -23,8 +23,8 @@ from htaf import _functional_sites as functional
 from htaf import convert
 from htaf._calibration import Mode, Recorder, Watch, check, other_calls
 from htaf._finding import Site
-from htaf.activations import Remembering
 from htaf._fusion import fuse_batch_norm
+from htaf.activations import Remembering
 from htaf.kernels._plain import compute_dtype
 
 STEPS = (10, 30, 50, 100, 200)
