@@ -217,7 +217,8 @@ def _run(trial: nn.Module, record: calls.Recorder, args: tuple[Any, ...], kwargs
     torch.backends.mha.set_fastpath_enabled(False)  # it computes relu or gelu itself, without asking `activation`
     record.watch(trial)
     try:
-        with torch.no_grad(), calls.Operators(record), record:
+        # compiled functions run as they are written, where their calls are seen
+        with torch.compiler.set_stance("force_eager"), torch.no_grad(), calls.Operators(record), record:
             trial(*args, **kwargs)
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
