@@ -899,6 +899,12 @@ def test_fused_layers_are_named_with_and_without_an_example(layer, line):
         assert str(conversion(new)).startswith("replaced 1 of 2 activation sites\n")
 
 
+def test_calls_in_a_compiled_function_are_seen():
+    compiled = torch.compile(swish, fullgraph=True)  # no mode can follow where it is really compiled
+    new = replace(nn.Sequential(Form(lambda x: compiled(x)), nn.ReLU()), HTAF, example=X)
+    assert names(conversion(new).replaced) == ["0.sigmoid_0", "1"]
+
+
 def test_calls_of_hooks_are_named_and_left_alone():
     class Hooked(nn.Module):
         def __init__(self):
