@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -57,6 +61,44 @@ def htaf(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
         except SystemExit as exit:
             code = int(exit.code or 0)
         captured = capsys.readouterr()
+        told = captured.err if "--json" in words else captured.out + captured.err
+        assert not re.search(r"\b[0-9a-f]{40,}\b", told), f"a hash in full: {told}"
+        assert not re.search(r"(expected|got):? (expected|got) ", told), f"words twice: {told}"
+        lines = [line for line in captured.err.splitlines() if line.startswith(("htaf: error:", "note:"))]
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", OTHER_VERB.sub("", "\n".join(lines))))
+        if named:
+            assert named <= flags_of(*(word for word in map(str, words) if word in VERBS)), (
+                f"flags of another verb: {lines}"
+            )
         return code, captured.out, captured.err
 
     return call
+
+
+VERBS = {
+    "train", "tabular", "dhn", "bnn", "snn", "icbm", "evaluate", "predict", "study", "theory", "demo", "doctor", "pack",
+    "export", "explore", "concepts", "extract", "binarise", "score", "needed", "pictures", "flips", "intervene", "edit",
+    "neighbours", "name",
+}  # fmt: skip
+OTHER_VERB = re.compile(
+    r"htaf [a-z]+( [a-z]+)?( --[a-z-]+)+"
+)  # a whole command, such as htaf concepts extract --features
+
+
+@functools.cache
+def flags_of(*verbs: str) -> set[str]:
+    """The flags of a verb, by its help."""
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", help_of(*verbs)))
+
+
+@functools.cache
+def help_of(*verbs: str) -> str:
+    """What `htaf VERB --help` prints, in lines as wide as they want to be."""
+    from htaf import cli
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
+        patch.setattr(sys, "argv", ["htaf", *verbs, "--help"])
+        patch.setenv("COLUMNS", "250")
+        with contextlib.suppress(SystemExit):
+            cli.main()
+    return printed.getvalue()

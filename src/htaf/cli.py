@@ -122,7 +122,9 @@ def predict(
     inputs: Annotated[
         Positional[tuple[Path, ...]],
         arg(
-            help="A CSV or Parquet file with the raw columns; for a run on images, files or a folder.", metavar="INPUT"
+            help="A CSV or Parquet file with the raw columns; for a run on images, files or a folder.",
+            metavar="INPUT",
+            help_behavior_hint="(required)",
         ),
     ],
     *,
@@ -392,10 +394,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")  # names of classes and columns are any text
-    if sys.argv[1:] == ["--version"]:
-        return say(f"htaf {__version__}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a scheduler sends is to stop as Ctrl-C does
     with plain_errors():
+        if sys.argv[1:] == ["--version"]:
+            return say(f"htaf {__version__}")
         app.cli(prog="htaf", description=ABOUT, registry=flags)
     return None
 
