@@ -8,6 +8,7 @@ import io
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the tests' networks are too small for more
@@ -86,13 +87,13 @@ OTHER_VERB = re.compile(
 
 
 @functools.cache
-def flags_of(*verbs: str) -> set[str]:
+def _flags_of(*verbs: str) -> set[str]:
     """The flags of a verb, by its help."""
-    return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", help_of(*verbs)))
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", _help_of(*verbs)))
 
 
 @functools.cache
-def help_of(*verbs: str) -> str:
+def _help_of(*verbs: str) -> str:
     """What `htaf VERB --help` prints, in lines as wide as they want to be."""
     from htaf import cli
 
@@ -102,3 +103,13 @@ def help_of(*verbs: str) -> str:
         with contextlib.suppress(SystemExit):
             cli.main()
     return printed.getvalue()
+
+
+@pytest.fixture(scope="session")
+def help_of() -> Callable[..., str]:
+    return _help_of
+
+
+@pytest.fixture(scope="session")
+def flags_of() -> Callable[..., set[str]]:
+    return _flags_of

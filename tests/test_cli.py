@@ -20,7 +20,6 @@ import rich.table
 import torch
 from filelock import FileLock
 
-from conftest import flags_of, help_of
 from htaf import __version__, _console, _files, cli, runs
 from htaf.training.plan import PlanError, read_plan
 
@@ -524,7 +523,7 @@ COMMANDS = [(), *((v,) for v in VERBS), *(("train", f) for f in FAMILIES), *(("c
 
 
 @pytest.mark.parametrize("verbs", COMMANDS, ids=" ".join)
-def test_help_shows_types_and_defaults(verbs: tuple[str, ...]) -> None:
+def test_help_shows_types_and_defaults(help_of, verbs: tuple[str, ...]) -> None:
     text = " ".join(help_of(*verbs).replace("│", " ").split())
     assert "usage: htaf" in text
     for odd in ("None", "(default: )", "{["):
@@ -597,7 +596,7 @@ def test_gaps_have_a_direction() -> None:
     assert _console.figures(0.5, None, lower_is_better=False)[2] == "-"
 
 
-def test_flags_in_messages_exist() -> None:
+def test_flags_in_messages_exist(flags_of) -> None:
     """Each flag that a text of the library names is one of some verb; `htaf` in conftest checks those of one."""
     known = set().union(*(flags_of(*verbs) for verbs in COMMANDS)) | {"--version", "--porcelain"}
     named: dict[str, str] = {}

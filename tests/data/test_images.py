@@ -71,7 +71,7 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="size: expected 1 pixel or more, got 0"):
         load(tmp_path, size=0)
     for name in ("cifar10", "cifar100", "digits"):
-        with pytest.raises(DataError, match=f"{name}: size is for sets of image files"):
+        with pytest.raises(DataError, match=f"{name}: leave size out, it is for sets of image files"):
             load(name, size=64)
 
 
@@ -113,7 +113,7 @@ def test_counts_are_even_over_the_classes(classes: int, train: int, validation: 
     labels = images.train.labels
     least = min(torch.bincount(labels).tolist())
     if any(0 < amount < classes for amount in (train, validation)):
-        with pytest.raises(DataError, match=f"expected one image of each of the {classes} classes or more"):
+        with pytest.raises(DataError, match=f"expected at least {classes}, one for each class"):
             split(images, train=train, validation=validation, seed=seed)
         return
     if math.ceil(train / classes) + math.ceil(validation / classes) + (not train) > least:
