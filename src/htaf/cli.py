@@ -368,10 +368,12 @@ def demo(
 def doctor(*, json: Json = False) -> None:
     """Say what this machine can do: versions, processor, accelerator, kernels, data sets."""
     from htaf.doctor import report
+    from htaf.runs import short_commit
 
     found = report()
     if json:
         return print_json(found)
+    found["commit"] = short_commit(found["commit"])
     width = max(map(len, found))
     for name, value in found.items():
         shown = (
