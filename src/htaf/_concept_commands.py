@@ -10,7 +10,8 @@ import tyro
 from rich.table import Table as TextTable
 from tyro.conf import Positional, arg
 
-from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes
+from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes, say_unread
+from htaf._files import check_output, check_output_folder
 from htaf._train_commands import DataDir, Json
 from htaf.concepts.codes import PartName
 
@@ -85,10 +86,14 @@ def extract(
     batch: Annotated[int, arg(help="Images at once.")] = 250,
     workers: Annotated[int, arg(help="Processes that read images and run the network.")] = 1,
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where the network runs.")] = "auto",
+    strict: Annotated[bool, arg(help="--files: stop where one cannot be read.")] = False,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Write the bits of images, and both networks' predictions, to a folder. Of a plain network (relu) its features."""
+    """Write the bits of images, and both networks' predictions, to a folder. Of a plain network (relu) its features.
+
+    Of --files those that cannot be read are left out; the exit code is then 3.
+    """
     if min(batch, workers) < 1:
         raise UsageError(f"--batch and --workers must be >= 1, got {batch} and {workers}")
     if bool(data) + bool(files) + bool(parts) > 1:
@@ -100,11 +105,12 @@ def extract(
     from htaf.data.image_reading import image_files
     from htaf.runs import open_run
 
-    opened = of_images(open_run(run))
+    opened, unread, total = of_images(open_run(run)), [], 0
     options: dict[str, Any] = {"batch": batch, "workers": workers, "device": device, "progress": not json}
     if files:
-        found: Any = room.extract_files(opened, image_files(files), out, features=features, **options)
-        say_notes(found.info["notes"])
+        listed = image_files(files)
+        found: Any = room.extract_files(opened, listed, out, features=features, strict=strict, **options)
+        unread, total = found.info["unreadable_files"], len(listed)
     else:
         if data is None:
             chosen = own_images(opened, data_dir, "give --data")
@@ -118,6 +124,7 @@ def extract(
         else:
             found = room.extract_features(opened, chosen, out, parts=parts or None, **options)
     _summary(found, out, json)
+    say_unread(unread, total, found.info.get("unreadable", 0))
 
 
 @concepts.command
@@ -194,6 +201,8 @@ def score(
     from htaf.concepts.scores import score as measure
     from htaf.concepts.store import open_codes
 
+    if out is not None:
+        check_output_folder(out, [codes, *baseline])
     others = {folder.name: open_codes(folder) for folder in baseline}
     if len(others) < len(baseline):
         raise UsageError(f"expected folders of different names for --baseline, got {', '.join(map(str, baseline))}")
@@ -248,6 +257,8 @@ def needed(
     def told(kept: int, accuracy: float) -> None:
         err.print(f"{kept} concepts: validation accuracy {accuracy:.4f}")
 
+    if out is not None:
+        check_output(out, [codes])
     opened = open_codes(codes)
     result = search(opened, tolerance=tolerance, seed=seed, progress=None if json else told)
     if out is not None:
@@ -296,6 +307,7 @@ def pictures(
     from htaf.concepts.store import open_codes
     from htaf.runs import open_run, write_atomic
 
+    check_output_folder(out, [codes, run])
     opened = open_codes(codes)
     images = own_images(open_run(run), data_dir, "draw them in Python, with htaf.concepts.report.pictures")
     chosen = concept or tuple(most_important(opened)[:5].tolist())

@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from htaf._errors import HtafError
+from htaf._errors import HtafError, expect_seed
+from htaf._files import OutputError
 
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # control, format (bidirectional too), surrogates, line, paragraph
 
@@ -82,6 +83,22 @@ def say_notes(notes: Sequence[str]) -> None:
         err.print(f"note: {note}")
 
 
+UNREAD = 3  # exit code: done, but for some inputs
+LISTED = 20
+
+
+def say_unread(problems: Sequence[str], total: int, count: int | None = None) -> None:
+    """List files that could not be read, `count` or all of `problems`, and leave with their exit code; if there are."""
+    count = len(problems) if count is None else count
+    if not count:
+        return
+    for problem in problems[:LISTED]:
+        err.print(f"not read: {problem}")
+    if count > LISTED:
+        err.print(f"not read: {count - LISTED:,} more")
+    fail(f"{count:,} of {total:,} files cannot be read; all others are done", UNREAD)
+
+
 def direction(gap: float, *, lower_is_better: bool = False) -> str:
     """What a gap, exact minus smooth, says of the exact network: better, worse, or nothing where there is none."""
     return "" if not gap else "better" if (gap < 0) == lower_is_better else "worse"
@@ -118,9 +135,9 @@ def progress(
     def state(note: str) -> str:
         spent = time.monotonic() - start
         rest = 0 if total is None or count <= done else spent * (total - count) / (count - done)
-        left = f", {_span(rest)} left" if rest > 0 else ""
+        left = f", {span(rest)} left" if rest > 0 else ""
         of = f"{count:,}" if total is None else f"{count:,} of {total:,}"
-        return f"{of} in {_span(spent)}{left}{'; ' if note else ''}{note}"
+        return f"{of} in {span(spent)}{left}{'; ' if note else ''}{note}"
 
     if not shown:
         yield lambda more=1, note="": None
@@ -149,7 +166,7 @@ def progress(
         yield advance
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     """A duration as people say it: 0.4 s, 12 s, 3 min, 2.5 h."""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 9.5 else f"{seconds:.0f} s"
@@ -157,9 +174,8 @@ def _span(seconds: float) -> str:
 
 
 def check_seed(seed: int) -> None:
-    """A seed is a whole number >= 0, as NumPy and PyTorch both take it."""
-    if seed < 0:
-        raise UsageError(f"--seed must be >= 0, got {seed}")
+    """A seed is a whole number that NumPy and PyTorch both take."""
+    expect_seed(seed, UsageError, "--seed")
 
 
 @contextlib.contextmanager
@@ -168,7 +184,7 @@ def plain_errors() -> Iterator[None]:
     before, warnings.formatwarning = warnings.formatwarning, _warning
     try:
         yield
-    except UsageError as error:
+    except (UsageError, OutputError) as error:
         fail(str(error), 2)
     except HtafError as error:
         fail(str(error), 1)

@@ -13,6 +13,8 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._concept_commands import CodesDir
 from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes
+from htaf._console import progress as progress_of
+from htaf._files import LOCK, check_output, hold
 from htaf._train_commands import DataDir, Json
 
 Entry = dict[str, Any]
@@ -97,6 +99,30 @@ def name_command(
     check_seed(seed)
     if out is not None and out.suffix.lower() not in (".json", ".csv"):
         raise UsageError(f"--out must end in .json or .csv, got {out.name}")
+    read = [codes, attributes, asking.candidates, *asking.replies, server.key_file]
+    for flag, written, others in (("--out", out, (asking.prompts_only,)), ("--prompts-only", asking.prompts_only, ())):
+        if written is not None:  # names that are checked may be written back to their file
+            more = (asking.check,) if flag == "--prompts-only" else ()
+            check_output(written, [path for path in (*read, *others, *more) if path is not None], flag=flag)
+    with contextlib.ExitStack() as held:
+        if out is not None:
+            held.enter_context(hold(out.with_name(f".{out.name}{LOCK}"), f"another process writes {out}"))
+        _name(codes, attributes, model, out, threshold, seed, asking, server, data_dir, json)
+
+
+def _name(
+    codes: Path,
+    attributes: str | None,
+    model: str | None,
+    out: Path | None,
+    threshold: float,
+    seed: int,
+    asking: Asking,
+    server: Server,
+    data_dir: str | None,
+    json: bool,
+) -> None:
+    """`name_command`, of a file that is held."""
     if attributes is not None and model is not None:
         raise UsageError("expected one of --attributes and --model, got both")
     if attributes is not None:
@@ -245,16 +271,16 @@ def _asker(model: str, asking: Asking, server: Server) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _bar(done: list[int], shown: bool) -> Iterator[Callable[[int, int], None]]:
-    """What draws how many names are finished, and keeps the two numbers in `done`."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), "names", TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=not (shown and err.is_terminal)) as bar:
-        task = bar.add_task("", total=None)
+    """What tells how many names are finished, and keeps the two numbers in `done`."""
+    with contextlib.ExitStack() as stack:
+        more: list[Callable[..., None]] = []
 
         def advance(finished: int, total: int) -> None:
+            if not more:  # the first call says how many there are, and how many were finished before
+                more.append(stack.enter_context(progress_of("names", total, shown=shown, done=finished)))
+            else:
+                more[0](finished - done[0])
             done[:] = finished, total
-            bar.update(task, completed=finished, total=total)
 
         yield advance
 

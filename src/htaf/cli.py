@@ -1,4 +1,7 @@
-"""The command `htaf`: a few verbs. Exit code 0: done; 2: the command was used wrongly; 1: anything else that failed."""
+"""The command `htaf`: a few verbs.
+
+Exit code 0: done; 1: it failed; 2: it was used wrongly; 3: done, but for images that cannot be read; 130: stopped.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,10 @@ from htaf._console import (
     print_json,
     say,
     say_notes,
+    say_unread,
 )
 from htaf._explore_commands import explore
+from htaf._files import LOCK, check_output, check_output_folder, hold, write_atomic
 from htaf._intervention_commands import concepts
 from htaf._naming_commands import name_command
 from htaf._pack_commands import export, own_data, pack, predictors
@@ -97,7 +102,7 @@ def evaluate(
         part = "all"
         preprocessor = opened.preprocessor()
         if isinstance(preprocessor, images.ImagePreprocessor):
-            size = None if data.lower() in ("cifar10", "cifar100", "digits") else preprocessor.size[0]
+            size = preprocessor.size[0] if images.of_files(data) else None
             found: Any = images.load(data, data_dir=data_dir, size=size)
         else:
             found = tabular.load_like(data, target=preprocessor.target, data_dir=data_dir)
@@ -133,18 +138,30 @@ def predict(
         arg(help="Write a .csv or .parquet file.", metavar="FILE", help_behavior_hint="(default: print CSV)"),
     ] = None,
     smooth: Annotated[bool, arg(help="Use the smooth network instead of the exact one.")] = False,
+    strict: Annotated[bool, arg(help="Images: stop at the first file that cannot be read.")] = False,
     json: Json = False,
 ) -> None:
-    """Predict with the exact network: a column `prediction`, and a probability per class."""
-    from htaf._files import write_atomic
+    """Predict with the exact network: a column `prediction`, and a probability per class.
 
+    Images that cannot be read keep their row, with the reason in a column `error`; the exit code is then 3.
+    """
+    unread: dict[str, str] = {}
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise UsageError(f"--out must end in .csv or .parquet, got {out.name}")
+    if not inputs:
+        raise UsageError("expected INPUT: a CSV or Parquet file, or for a run on images files or a folder; got none")
+    if out is not None:
+        check_output(out, [run, *inputs])
     of_images, of_rows, takes_images = predictors(run, exact=not smooth)
     if takes_images:
         from htaf.data.image_reading import image_files
+        from htaf.data.reading import DataError
 
-        frame = of_images(image_files(inputs)).reset_index()
+        frame = of_images(image_files(inputs), strict=strict).reset_index()
+        unread = {} if strict else frame.set_index("image")["error"].dropna().to_dict()
+        if unread and len(unread) == len(frame):
+            first = next(iter(unread))
+            raise DataError(f"none of {len(frame)} files can be read as an image: {first}: {unread[first]}")
     else:
         from htaf.data.reading import read_frame
 
@@ -153,13 +170,16 @@ def predict(
         rows, notes = read_frame(inputs[0])
         frame, seen = of_rows(rows)
         say_notes([*notes, *seen])
+    if out is not None:
+        data: Any = frame.to_csv(index=False) if out.suffix == ".csv" else frame.to_parquet(index=False)
+        write_atomic(out, data)
     if json:
-        return print_json(frame.to_dict(orient="records"))
-    if out is None:
-        return print_csv(frame.to_csv(index=False))
-    data: Any = frame.to_csv(index=False) if out.suffix == ".csv" else frame.to_parquet(index=False)
-    write_atomic(out, data)
-    return say(f"{len(frame)} rows: {out}")
+        print_json(frame.astype(object).where(frame.notna(), None).to_dict(orient="records"))
+    elif out is None:
+        print_csv(frame.to_csv(index=False))
+    else:
+        say(f"{len(frame)} rows: {out}")
+    say_unread([f"{file}: {reason}" for file, reason in unread.items()], len(frame))
 
 
 @app.command
@@ -321,8 +341,10 @@ def demo(
     check_seed(seed)
     if (out / "demo.json").exists():
         say_notes([f"{out} was finished before: delete it to train again"])
-    rows = run_demo(out, seed=seed)
-    found = run_concepts(out, seed=seed)
+    check_output_folder(out)
+    with hold(out / LOCK, f"another process writes {out}"):
+        rows = run_demo(out, seed=seed)
+        found = run_concepts(out, seed=seed)
     if json:
         return print_json({"methods": rows, "concepts": found})
     text = TextTable(
@@ -396,6 +418,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")  # names of classes and columns are any text
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # after the imports, see `_compat`
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a scheduler sends is to stop as Ctrl-C does
     with plain_errors():
         if sys.argv[1:] == ["--version"]:

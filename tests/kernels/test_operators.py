@@ -66,6 +66,7 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "straight through backward": (
         ops.straight_through_backward.default, (leaf(5, 3), leaf(5, 3), "htaf", [2.0, 11.0], True),
     ),
+    "surrogate": (ops.surrogate.default, (leaf(5, 3, dtype=torch.bfloat16), leaf(5, 3).detach(), True)),
     "spikes": (ops.spikes.default, (leaf(3, 2, 5), 0.5, 0.5, 0.3, False)),
     "spikes double, channels last": (
         ops.spikes.default, (leaf(6, 3, 4, 4, dtype=torch.float64, like="channels last").unflatten(0, (3, 2)).detach(),

@@ -226,8 +226,8 @@ def read_column(data: Any, where: str) -> Column:
     """
     kind = data.get("kind") if isinstance(data, dict) else None
     keys = {"number": ("low", "high", "fill", "codes"), "category": ("categories",), "dropped": ()}
-    if kind not in keys:
-        raise DataError(f"{where}: expected the kind number, category or dropped, got {kind!r}")
+    if not isinstance(kind, str) or kind not in keys:
+        raise DataError(f"{where}: expected the kind number, category or dropped, got {kind!r:.80}")
     strict_keys(data, where, ("name", "kind", *keys[kind]))
     if not isinstance(data["name"], str):
         raise DataError(f"{where}: expected a name, got {data['name']!r}")

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64, Int64, Shaped
 
+from htaf._errors import expect_seed
 from htaf.data.columns import Target
 from htaf.data.named import NAMED, lookup, read_named
 from htaf.data.preprocess import Preprocessor
@@ -320,8 +321,7 @@ def split(table: Table, seed: int, *, mode: Literal["random", "grouped"] = "rand
     Raises:
         DataError: a negative seed, an unknown mode, or fewer than three groups.
     """
-    if seed < 0:
-        raise DataError(f"seed must be >= 0, got {seed}")
+    expect_seed(seed, DataError)
     rows = len(table.target)
     if mode == "random":
         groups = np.arange(rows)

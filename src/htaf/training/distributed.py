@@ -41,6 +41,9 @@ class PeerError(TrainingError):
     """Another process of the same training failed; its own message says why."""
 
 
+MOST = 65_536  # processes of one training
+
+
 @final
 @dataclass(frozen=True)
 class Processes:
@@ -72,8 +75,9 @@ class Processes:
 
     def check(self, device: str, compiled: bool) -> None:
         """Raises TrainingError where this machine, or PyTorch, cannot do it."""
-        if min(self.devices, self.nodes) < 1:
-            raise TrainingError(f"devices and nodes must be >= 1, got {self.devices} and {self.nodes}")
+        if min(self.devices, self.nodes) < 1 or self.world > MOST:
+            got = f"got {self.devices} and {self.nodes}"
+            raise TrainingError(f"devices and nodes must be >= 1, and at most {MOST:,} processes in all, {got}")
         if self.strategy not in get_args(Strategy):
             raise TrainingError(f"expected strategy auto, ddp or fsdp, got {self.strategy!r}")
         there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}

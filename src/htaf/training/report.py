@@ -27,7 +27,7 @@ def score(record: dict[str, Any], part: str, network: str | None = None) -> floa
     """The headline metric of a record; of the exact network unless `network` says otherwise or there is none."""
     metrics = record["metrics"]
     chosen = metrics[network] if network else metrics["exact"] or metrics["smooth"]
-    return chosen[part][record["headline"]] if chosen else None
+    return chosen.get(part, {}).get(record["headline"]) if chosen else None  # a search does not measure the test part
 
 
 def summary_row(
