@@ -615,6 +615,16 @@ def test_a_reader_that_has_gone(words: str, unread: str, monkeypatch: pytest.Mon
     stream.close()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has a device that is always full")
+def test_an_output_that_is_full(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        monkeypatch.setattr(sys, "argv", ["htaf", "theory"])
+        with pytest.raises(SystemExit, match="1"):
+            cli.main()
+    assert one_line(capsys.readouterr().err) == "htaf: error: writing the output: No space left on device"
+
+
 HIDDEN = "gnp.\u202eexe\x1b[2J\x9b1m\r"
 
 

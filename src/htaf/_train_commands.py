@@ -511,9 +511,9 @@ def _print_recipe(recipe: Recipe, json: bool) -> None:
     values = recipe.effective()
     if json:
         return print_json(values)
-    print("[recipe]")
+    say("[recipe]")
     for name, value in values.items():
-        print(f"{name} = {dumps(value, ensure_ascii=False)}")
+        say(f"{name} = {dumps(value, ensure_ascii=False)}")
     return None
 
 

@@ -54,9 +54,9 @@ flags = ConstructorRegistry()
 def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """A flag of type `T | None` reads and shows a T: None is what it is when it is left out."""
     kinds = get_args(info.type)
-    if len(kinds) != 2 or NoneType not in kinds or info.type_origin not in (Union, UnionType):
+    if NoneType not in kinds or info.type_origin not in (Union, UnionType):
         return None
-    (kind,) = (kind for kind in kinds if kind is not NoneType)
+    kind: Any = Union[tuple(kind for kind in kinds if kind is not NoneType)]  # noqa: UP007
     spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kind, info.markers))
     if not isinstance(spec, PrimitiveConstructorSpec):
         return None
