@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
+import io
 import os
+import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the tests' networks are too small for more
@@ -101,6 +105,53 @@ def htaf(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
         except SystemExit as exit:
             code = int(exit.code or 0)
         captured = capsys.readouterr()
+        told = captured.err if "--json" in words else captured.out + captured.err
+        assert not re.search(r"\b[0-9a-f]{40,}\b", told), f"a hash in full: {told}"
+        assert not re.search(r"(expected|got):? (expected|got) ", told), f"words twice: {told}"
+        lines = [line for line in captured.err.splitlines() if line.startswith(("htaf: error:", "note:"))]
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", OTHER_VERB.sub("", "\n".join(lines))))
+        if named:
+            verbs = (word for word in map(str, words[:2]) if word in VERBS)
+            assert named <= _flags_of(*verbs), f"flags of another verb: {lines}"
         return code, captured.out, captured.err
 
     return call
+
+
+VERBS = {
+    "train", "tabular", "dhn", "bnn", "snn", "icbm", "evaluate", "predict", "study", "theory", "demo", "doctor", "pack",
+    "export", "explore", "concepts", "extract", "binarise", "score", "needed", "pictures", "flips", "intervene", "edit",
+    "neighbours", "name",
+}  # fmt: skip
+OTHER_VERB = re.compile(
+    r"htaf [a-z]+( [a-z]+)?( --[a-z-]+)+"
+)  # a whole command, such as htaf concepts extract --features
+
+
+@functools.cache
+def _flags_of(*verbs: str) -> set[str]:
+    """The flags of a verb, by its help."""
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", _help_of(*verbs)))
+
+
+@functools.cache
+def _help_of(*verbs: str) -> str:
+    """What `htaf VERB --help` prints, in lines as wide as they want to be."""
+    from htaf import cli
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
+        patch.setattr(sys, "argv", ["htaf", *verbs, "--help"])
+        patch.setenv("COLUMNS", "250")
+        with contextlib.suppress(SystemExit):
+            cli.main()
+    return printed.getvalue()
+
+
+@pytest.fixture(scope="session")
+def help_of() -> Callable[..., str]:
+    return _help_of
+
+
+@pytest.fixture(scope="session")
+def flags_of() -> Callable[..., set[str]]:
+    return _flags_of

@@ -281,7 +281,7 @@ def test_options_of_named_sets() -> None:
     with pytest.raises(DataError, match="wine: expected its own target 'quality', got 'pH'"):
         load("wine", target="pH")
     for name in ("wine", "t.csv"):
-        with pytest.raises(DataError, match="drop_empty is for 'fico' only"):
+        with pytest.raises(DataError, match="leave drop_empty out, it is for 'fico' alone"):
             load(name, drop_empty=True)
     with pytest.raises(DataError, match=r"expected one of 'wine', .* got neither \(did you mean 'abalone'\?\)"):
         load("abalon")
@@ -356,7 +356,7 @@ def test_columns_that_help_nothing_are_dropped_with_a_note(tmp_path: Path) -> No
         "column 'flat' dropped: one value in every row",
         "column 'empty' dropped: one value in every row",
         "column 'key' dropped: text with 40 distinct values in 40 rows",
-        "column 'row' looks like a row number; it is kept, leave it out if it is one",
+        "column 'row' looks like a row number and is kept: delete it from the file if it is one",
     ):
         assert note in table.notes
 
@@ -368,7 +368,7 @@ def test_rows_without_a_target_are_dropped_with_a_note(tmp_path: Path) -> None:
     assert len(loaded.target) == len(loaded.features) == 30
     np.testing.assert_array_equal(loaded.features["x"], table["x"][10:])
     assert "10 rows without a target 'y' dropped" in loaded.notes
-    with pytest.raises(DataError, match="expected target 'y' in most rows, got it in 19 of 40"):
+    with pytest.raises(DataError, match="expected target 'y' in at least half of the rows, got it in 19 of 40"):
         load(saved(tmp_path, table.assign(y=table["y"].where(table.index >= 21))), target="y")
 
 
@@ -407,7 +407,7 @@ def test_notes_on_repeats_blanks_and_lone_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "options", "message"),
     [
-        (frame(), {}, "expected the name of the target column, got none; columns: 'x', 'colour', 'y'"),
+        (frame(), {}, "expected the name of the target column (--target), got none; columns: 'x', 'colour', 'y'"),
         (frame(), {"target": "color"}, "'color' (did you mean 'colour'?), got the columns 'x', 'colour', 'y'"),
         (frame(19), {"target": "y"}, "expected at least 20 rows with a target, got 19"),
         (frame().assign(y=1.5), {"target": "y"}, "expected a target 'y' that varies, got 1.5 in every row"),
@@ -530,7 +530,7 @@ def test_other_rows_that_are_nowhere(tmp_path: Path) -> None:
         load_like("digit", target=KINDS)
     with pytest.raises(DataError, match="no such file"):
         load_like(tmp_path / "absent.csv", target=KINDS)
-    with pytest.raises(DataError, match="drop_empty is for 'fico' only"):
+    with pytest.raises(DataError, match="leave drop_empty out, it is for 'fico' alone"):
         load_like(tmp_path / "absent.csv", target=KINDS, drop_empty=True)
     with pytest.raises(DataError, match=r"digits: expected a target column 'digits' \(did you mean 'digit'"):
         load_like("digits", target=Target("digits", "regression"))
@@ -581,3 +581,40 @@ def test_splits_refuse() -> None:
         split(table, 0, mode="grouped")
     with pytest.raises(DataError, match="seed must be >= 0, got -1"):
         split(table, -1)
+
+
+def test_whole_numbers_beyond_float64_are_not_merged(tmp_path: Path) -> None:
+    """2^53 + 1 becomes 2^53 in float64: classes that differ there are refused, and so are targets that become one."""
+    few = frame().assign(y=[2**53 + row % 5 for row in range(40)])
+    many = frame().assign(y=[2**63 + row for row in range(40)])
+    for table, first in ((few, 2**53 + 1), (many, 2**63 + 1)):
+        for name in ("table.csv", "table.parquet"):
+            path = tmp_path / name
+            table.to_csv(path, index=False) if name.endswith("csv") else table.to_parquet(path)
+            with pytest.raises(DataError, match=f"float64 can hold, .* in target 'y', got {first} in row 2"):
+                load(path, target="y")
+    spread = frame().assign(y=[2**63 + row * 10**15 + 1 for row in range(40)])
+    assert load(saved(tmp_path, spread), target="y").task == "regression", "rounded, but all different still"
+    feature = saved(tmp_path, frame().assign(x=[2**63 + row for row in range(40)]))
+    notes = load(feature, target="y").notes
+    assert any(
+        f"column 'x': whole numbers beyond 2^53 are rounded (first {2**63 + 1}, row 2)" in note for note in notes
+    )
+
+
+@pytest.mark.parametrize("scale", [1e300, 1e-300])
+def test_targets_too_large_or_small_to_square(tmp_path: Path, scale: float) -> None:
+    table = load(saved(tmp_path, frame().assign(y=np.linspace(1, 2, 40) * scale)), target="y")
+    with pytest.raises(DataError, match=r"expected values whose squares float64 can hold .* change the unit"):
+        table.fit_preprocessor(np.arange(40))
+
+
+def test_a_target_of_truth_values_is_not_text(tmp_path: Path) -> None:
+    table = frame().assign(late=[row % 2 == 0 for row in range(40)])
+    table.to_parquet(tmp_path / "table.parquet")
+    for path in (tmp_path / "table.parquet", saved(tmp_path, table)):
+        notes = load(path, target="late").notes
+        assert "task classification inferred: target 'late' holds true and false" in notes
+    table["late"] = [f"{row}" + "x" for row in range(40)]
+    with pytest.raises(DataError, match=r"40 distinct values in 40 rows: choose another column$"):
+        load(saved(tmp_path, table), target="late")  # text has no regression
