@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo test test-all check bench bench-packed docs web wheel clean
+.PHONY: help install demo test test-all sanitize check bench bench-packed docs web wheel clean
 
 help:
 	@echo "make demo      handwritten digits: three methods side by side, then a concept bottleneck (no download)"
 	@echo "make test      checks and tests, under 15 minutes on two cores"
 	@echo "make test-all  the slow tests too (kills, long runs)"
+	@echo "make sanitize  the kernels under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make check     ruff, pyright and the import order"
 	@echo "make bench     errors of the kernels, then times of activations and training steps (10 minutes)"
 	@echo "make bench-packed  packed layers and networks beside float32 and int8 (30 minutes)"
@@ -41,6 +42,12 @@ test: check
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow --durations=10
+
+sanitize: $(STAMP)
+	$(BIN)/cmake -G Ninja -S . -B build/sanitize -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DHTAF_SELFTEST=ON -DHTAF_SANITIZE=ON
+	$(BIN)/cmake --build build/sanitize
+	build/sanitize/selftest > build/sanitize/selftest.log || { grep -v '^ok ' build/sanitize/selftest.log; exit 1; }
+	tail -n 1 build/sanitize/selftest.log
 
 # tests first, then times; nothing heavy should run beside it
 bench: $(STAMP)

@@ -39,7 +39,8 @@ class HTAF(nn.Module):
     Shape: any, output equal to input; dtype kept.
 
     Raises:
-        ValueError: an alpha is not > 0 and finite, or `dim` is given with a tensor that is not one-dimensional.
+        ValueError: an alpha is not > 0 or not from 1e-37 to 1e37, or `dim` is given with a
+            tensor that is not one-dimensional.
 
     Source: the paper, equation (1).
     """
