@@ -19,10 +19,7 @@ from torch import Tensor
 from htaf.kernels import operators
 from htaf.kernels._plain import Scalar, compute_dtype
 
-LEAST, MOST = (
-    1e-37,
-    1e37,
-)  # of parameters, whatever the dtype of x: their products by small numbers are normal in float32
+LEAST, MOST = 2.0**-123, 2.0**123  # of parameters, whatever the dtype of x: small multiples are normal in float32 too
 
 
 def heaviside(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -247,7 +244,7 @@ def check_positive(name: str, value: float) -> float:
     if not 0.0 < value < math.inf:  # also False for NaN
         raise ValueError(f"{name} must be > 0 and finite, got {value}")
     if not LEAST <= value <= MOST:
-        raise ValueError(f"{name} must be from {LEAST:g} to {MOST:g}, which float32 can hold, got {value}")
+        raise ValueError(f"{name} must be from {LEAST:.3g} to {MOST:.3g}, which float32 can hold, got {value}")
     return float(value)
 
 
