@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the tests' networks are too small for more
 
+import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
 
 # an int is good where a float is asked for, as type checkers hold it (PEP 484)
 install_import_hook("htaf", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # in a shell's background job; programs that tests stop inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
@@ -39,9 +47,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="HTAF_DATA must name the folder of the real data sets"))
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """A worker a core, where memory holds them: each takes about 1.5 GiB."""
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
+
+
 @pytest.fixture
 def missing_data_fails() -> None:
     pytest.fail("HTAF_DATA must name the folder of the real data sets in CI")
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Without the checks of shapes, as users have it."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +50,7 @@ def test_a_folder_from_training_to_prediction(htaf, folder: Path, tmp_path: Path
     code, out, err = htaf("predict", run, folder / "red")
     assert code == 0, err
     frame = pd.read_csv(io.StringIO(out))
-    assert list(frame.columns) == ["image", "prediction", "probability_blue", "probability_red"]
+    assert list(frame.columns) == ["image", "prediction", "probability_blue", "probability_red", "error"]
     assert len(frame) == 20
     assert (frame["prediction"] == "red").mean() > 0.5
     code, out, _ = htaf("predict", run, folder / "red" / "0.png", folder / "blue" / "1.png", "--json")
@@ -137,3 +139,88 @@ def test_concept_bottlenecks(htaf, folder: Path, tmp_path: Path) -> None:
     code, _, err = htaf(*words, "--depth", "10", *given, "--out", tmp_path / "d")
     assert code == 0, err
     assert json.loads((tmp_path / "d" / "record.json").read_text())["model"]["concepts"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("icbm", "--backbone", "resnet99"), "expected the name of a timm model, got 'resnet99'"),
+        (("icbm", "--pretrained", "nowhere.safetensors"), "expected a file of weights or a run folder"),
+        (("dhn", "--device", "mps"), "expected a mps device"),
+        (("dhn", "--checkpoint-seconds", "-1"), "checkpoint_seconds must be >= 0"),
+        (("dhn", "--workers", "-1"), "workers must be >= 0"),
+        (("dhn", "--out", "full"), "expected a new or empty folder"),
+        (("dhn", "--logger", "tensorboard"), "needs a package"),
+        (("dhn", "--continue-from", "none"), "expected a run folder with record.json"),
+        (("dhn", "--sharpen", "False", "--start", "1", "2"), "sharpen false does not read --start"),
+    ],
+)
+def test_cheap_checks_come_before_the_images_are_read(
+    htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
+) -> None:
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("the images were read")
+
+    monkeypatch.setattr("htaf.data.images.load", read)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    code, _, err = htaf("train", words[0], "--data", "photos", "--out", "x", *words[1:])
+    assert code in (1, 2)
+    (line,) = [line for line in err.splitlines() if line.startswith("htaf: error:")]
+    assert message in line
+
+
+def test_the_recipe_is_printed_with_its_effective_values(htaf, folder: Path, tmp_path: Path) -> None:
+    words = ("train", "icbm", "--data", folder, "--out", tmp_path / "x", *FEW, "--print-recipe")
+    code, out, err = htaf(*words, "--backbone", "convnext_atto", "--clip", "2")
+    assert code == 0, err
+    recipe = tomllib.loads(out)["recipe"]
+    assert (recipe["optimizer"], recipe["lr"], recipe["clip"], recipe["augment"]) == ("adamw", 1e-3, 2.0, "crop-flip")
+    assert recipe["start"] == [1.0, 2.0]
+    assert "momentum" not in recipe
+    assert "depth" not in recipe
+    assert "convnext_atto normalises by layers" in err
+    code, out, _ = htaf("train", "dhn", "--data", "digits", "--out", tmp_path / "x", "--print-recipe", "--json")
+    assert code == 0
+    assert json.loads(out)["augment"] == "none"
+    code, out, err = htaf(
+        "train", "dhn", "--data", "digits", "--out", tmp_path / "x", "--optimizer", "adam", "--print-recipe"
+    )
+    assert tomllib.loads(out)["recipe"]["lr"] == 1e-3  # 0.1 is SGD's
+    assert "lr 0.001, as the recipe's is for another optimizer than adam" in err
+    assert not (tmp_path / "x").exists()
+
+
+def test_help_shows_the_values_of_the_recipes(htaf) -> None:
+    for verb, wanted in {
+        "icbm": ("(default: 20; 14 in reduced; 100 in cifar10, cifar100)", "0.001 in finetune", "hub in finetune"),
+        "tabular": ("(default: 100; 1000 in tabular-paper; 30 in tabular-quick)", "(default: 256 256 128)"),
+        "snn": ("(default: half of alpha0 with alpha0 alpha1 = 2; beta 2)", "(default: atan)"),
+    }.items():
+        text = " ".join(htaf("train", verb, "--help")[1].replace("│", " ").split())
+        assert "as the recipe" not in text
+        for words in wanted:
+            assert words in text, (verb, words)
+
+
+def test_the_command_goes_on_from_a_finished_run(htaf, folder: Path, tmp_path: Path) -> None:
+    words = ("train", "dhn", "--data", folder)
+    code, _, err = htaf(*words, "--out", tmp_path / "a", *SMALL, *FEW)
+    assert code == 0, err
+    assert "augment crop-flip" in err
+    code, _, err = htaf(*words, "--out", tmp_path / "a", *SMALL, *FEW, "--epochs", "2")
+    assert code == 1
+    assert f"or train it further with --continue-from {tmp_path / 'a'}" in err
+    code, _, err = htaf(*words, "--out", tmp_path / "b", "--continue-from", tmp_path / "a", "--lr", "0.01")
+    assert code == 0, err
+    first, second = (json.loads((tmp_path / name / "record.json").read_text()) for name in "ab")
+    assert second["continued"]["key"] == first["key"]
+    assert second["recipe"] == first["recipe"] | {"lr": 0.01, "start": second["recipe"]["start"]}
+    code, _, err = htaf(*words, "--out", tmp_path / "c", "--continue-from", tmp_path / "a", "--recipe", "small")
+    assert code == 2
+    assert "--recipe small goes not with --continue-from" in err
+    code, _, err = htaf("train", "bnn", *words[2:], "--out", tmp_path / "c", "--continue-from", tmp_path / "a")
+    assert code == 2
+    assert "is a run of family dhn, not bnn" in err

@@ -241,7 +241,7 @@ def _is_relu(site: Site) -> bool:
 
 
 def _refuse(account: convert.Conversion, functions: set[str], strict: bool) -> None:
-    others = [str(site) for site in account.left if site.calls != 0] + sorted(functions)
+    others = [str(site) for site in account.left if site.calls != 0] + [*account.beyond, *sorted(functions)]
     if not others:
         return
     text = f"expected only affine maps and ReLU, got {', '.join(others)}"

@@ -271,7 +271,7 @@ def test_names_in_any_case() -> None:
 
 
 def test_options_of_named_sets() -> None:
-    with pytest.raises(DataError, match="wine: its target is 'quality', got 'pH'"):
+    with pytest.raises(DataError, match="wine: expected its own target 'quality', got 'pH'"):
         load("wine", target="pH")
     for name in ("wine", "t.csv"):
         with pytest.raises(DataError, match="drop_empty is for 'fico' only"):

@@ -142,6 +142,7 @@ def test_windows_without_a_pixel_are_pooled_in_float(size: int, bits: bool) -> N
     assert any(isinstance(step, Pool) for step in packed.program.steps) == bits
 
 
+@pytest.mark.usefixtures("exported_once")
 def test_bounds_follow_factors_of_sums_and_of_means() -> None:
     front = nn.Sequential(nn.Linear(5, 64), htaf.Heaviside(), nn.Linear(64, 64), nn.Unflatten(1, (4, 4, 4)))
     x = torch.randn(64, 5)

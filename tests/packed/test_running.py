@@ -113,6 +113,7 @@ def test_watching_gives_the_same(made: tuple[PackedModel, tuple[int, ...]]) -> N
     assert tuple(steps) == packed.program.steps
 
 
+@pytest.mark.usefixtures("unchecked")  # the checks of shapes are not made for threads
 def test_threads_may_share_a_model(made: tuple[PackedModel, tuple[int, ...]]) -> None:
     packed, size = made
     inputs = [torch.randn(batch, *size) for batch in (2, 2, 3, 4)]

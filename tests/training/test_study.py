@@ -23,9 +23,10 @@ import pandas as pd
 import pytest
 import torch
 
+from htaf._errors import HtafError
 from htaf.data.reading import DataError
-from htaf.runs import to_json, write_atomic
-from htaf.training.plan import Plan, Source
+from htaf.runs import locked, to_json, write_atomic
+from htaf.training.plan import Plan, PlanError, Source, read_plan
 from htaf.training.recipe import Recipe
 from htaf.training.study import Cell, StudyError, cell_path, markdown, run_cells, run_study
 
@@ -477,3 +478,20 @@ def test_a_cell_goes_on_from_its_checkpoint(source: Source, tmp_path: Path, here
     records, _ = run_cells([cell], tmp_path)
     assert json.loads(cell_path(tmp_path, key).read_text()) == records[cell]
     assert not list((tmp_path / "work").iterdir())
+
+
+def test_two_studies_in_one_folder_and_a_folder_of_a_run(source: Source, tmp_path: Path) -> None:
+    with locked(tmp_path, "another study runs in"), pytest.raises(StudyError, match=r"\(process \d+ on .*wait for it"):
+        run_study(plan_of(source), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "record.json").write_text("{}")
+    with pytest.raises(HtafError, match="holds a run"):
+        run_study(plan_of(source), tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
+
+
+@pytest.mark.parametrize("text", ["recipe = 5", "methods = 5", "methods = {htaf = 5}"])
+def test_plans_whose_tables_are_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(f'data = ["wine"]\n{text}\n')
+    with pytest.raises(PlanError, match=r"expected a table \[.*got 5"):
+        read_plan(tmp_path / "plan.toml")

@@ -168,7 +168,7 @@ def score_objects(found: Measured) -> list[dict[str, Any]]:
              f"A guess finds {1 / len(found.sizes):.1%}, always the most frequent class {found.most_frequent:.1%}."),
             ("smooth", "Accuracy, smooth", accuracy["smooth"], "percent",
              "The same of the network as it was trained, before its outputs are cut to 0 and 1."),
-            ("gap", "Gap", accuracy["gap"], "points", "Exact minus smooth accuracy."),
+            ("gap", "Gap", accuracy["gap"], "points", "Exact minus smooth accuracy: below 0, the bits cost accuracy."),
             ("flips", "Predictions that differ", accuracy["flips"], "percent",
              "Share of images whose predicted class the cut changes."),
             ("binarity", "Binarity", scores["binarity"], "percent",
