@@ -63,7 +63,7 @@ def htaf(
 
     Args:
         x: floating-point tensor of any shape.
-        alpha0: > 0, width of the tails: they decay as exp(-2 alpha0 |x|). A float from 1e-37 to 1e37, or a
+        alpha0: > 0, width of the tails: they decay as exp(-2 alpha0 |x|). A float from 9.4e-38 to 1.06e37, or a
             floating-point tensor that broadcasts to x (a value that is not > 0 gives NaN; the module `HTAF` checks when
             it is made). Over all of this range, also of products, errors are as in docs/kernels.md.
         alpha1: > 0, a float or a tensor as alpha0. The slope at 0 is alpha0 alpha1 / 4.
