@@ -7,12 +7,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # empty: Python keeps the compiled modules, of which collecting the tests takes more than half its time otherwise
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo test test-fast test-all check lint types bench bench-packed docs web wheel clean
+.PHONY: help install demo test test-fast test-all sanitize stress check lint types bench bench-packed docs web wheel clean
 
 help:
 	@echo "make demo      handwritten digits: three methods side by side, then a concept bottleneck (no download)"
 	@echo "make test      checks and tests, 5 minutes on two cores"
 	@echo "make test-all  the slow tests: kills, browsers, compilers, the rest of large tables, more examples"
+	@echo "make sanitize  the kernels under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make check     ruff, pyright and the import order"
 	@echo "make bench     errors of the kernels, then times of activations and training steps (10 minutes)"
 	@echo "make bench-packed  packed layers and networks beside float32 and int8 (30 minutes)"
@@ -51,6 +52,12 @@ test-fast: $(STAMP)
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q -m "slow or hypothesis" --hypothesis-profile many -n auto --dist loadfile --durations=10
+
+sanitize: $(STAMP)
+	$(BIN)/cmake -G Ninja -S . -B build/sanitize -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DHTAF_SELFTEST=ON -DHTAF_SANITIZE=ON
+	$(BIN)/cmake --build build/sanitize
+	build/sanitize/selftest > build/sanitize/selftest.log || { grep -v '^ok ' build/sanitize/selftest.log; exit 1; }
+	tail -n 1 build/sanitize/selftest.log
 
 # tests first, then times; nothing heavy should run beside it
 bench: $(STAMP)

@@ -9,6 +9,7 @@ from dataclasses import fields as fields_of
 from typing import Any, Literal, get_args
 
 from htaf.data.augment import Augment
+from htaf.functional import check_positive
 from htaf.models.build import SLOPES, Method, SlopeName, backbone_description, backbone_fields, is_own_backbone
 from htaf.models.icbm import Bottleneck
 from htaf.sharpening import Geometric, soft_start
@@ -185,7 +186,9 @@ class Recipe:
             object.__setattr__(self, "start", tuple(float(v) for v in self.start))
         for name, known in _CHOICES.items():
             expect(getattr(self, name) in known, f"{name} must be one of {known}", repr(getattr(self, name)))
-        for name in ("alpha0", "alpha1", "beta", "lr", "backbone_lr"):
+        for name in ("alpha0", "alpha1", "beta"):
+            check_positive(name, getattr(self, name))
+        for name in ("lr", "backbone_lr"):
             expect(0 < getattr(self, name) < math.inf, f"{name} must be > 0 and finite", getattr(self, name))
         for name in ("weight_decay", "clip", "concept_weight"):
             expect(0 <= getattr(self, name) < math.inf, f"{name} must be >= 0 and finite", getattr(self, name))
