@@ -315,6 +315,7 @@ ORDINARY: dict[str, Callable[[Tensor, nn.ModuleDict], Tensor]] = {
     "decomposed": lambda x, net: F.local_response_norm(x, 2) + F.softsign(x),
     "made on the way": lambda x, net: x * torch.arange(6) + torch.full((x.shape[0], 1, 1, 1), 0.25),
     "sorted": lambda x, net: x.sort(2).values + x.cumsum(1).argmax(1, keepdim=True),
+    "of a random slope in training": lambda x, net: F.rrelu(x - 0.5) + F.rrelu(-x, 0.25, 0.75),
     "in float64": lambda x, net: (x.double() / 3).float(),
 }
 
