@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo test test-all check bench bench-packed docs web wheel clean
+.PHONY: help install demo test test-all stress check bench bench-packed docs web wheel clean
 
 help:
 	@echo "make demo      handwritten digits: three methods side by side, then a concept bottleneck (no download)"
 	@echo "make test      checks and tests, under 15 minutes on two cores"
 	@echo "make test-all  the slow tests too (kills, long runs)"
+	@echo "make stress    changed files, bad inputs, random networks: 100,000 cases and more, into results/stress (an hour)"
 	@echo "make check     ruff, pyright and the import order"
 	@echo "make bench     errors of the kernels, then times of activations and training steps (10 minutes)"
 	@echo "make bench-packed  packed layers and networks beside float32 and int8 (30 minutes)"
@@ -41,6 +42,11 @@ test: check
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow --durations=10
+
+stress: $(STAMP)
+	$(BIN)/python tests/stress/mutations.py --count 100000 --seed 0 --json results/stress/mutations.json
+	$(BIN)/python tests/stress/bad_inputs.py --count 900 --seed 0 --json results/stress/bad_inputs.json
+	$(BIN)/python tests/stress/networks.py --count 1000 --seed 0 --json results/stress/networks.json
 
 # tests first, then times; nothing heavy should run beside it
 bench: $(STAMP)

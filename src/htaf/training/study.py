@@ -311,7 +311,13 @@ def _optuna(url: str) -> Iterator[None]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         yield
-    except (optuna.exceptions.OptunaError, SQLAlchemyError, ImportError) as error:
+    except (
+        optuna.exceptions.OptunaError,
+        SQLAlchemyError,
+        ImportError,
+        UnicodeDecodeError,
+        json.JSONDecodeError,
+    ) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise StudyError(f"Optuna's storage {url} cannot be used: {reason}") from None
     finally:
