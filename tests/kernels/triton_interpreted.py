@@ -8,6 +8,7 @@ from torch import Tensor
 
 from htaf.kernels import _triton_maps
 from htaf.kernels.heaviside import triton as heaviside
+from htaf.kernels.htaf import reference
 from htaf.kernels.htaf import triton as htaf
 from htaf.kernels.scaled_sigmoid import triton as scaled_sigmoid
 from htaf.kernels.straight_through import triton as straight_through
@@ -299,3 +300,18 @@ def test_supports() -> None:
     assert not htaf.supports(x, torch.ones(4), torch.ones(()))
     assert not htaf.supports(x, torch.ones(4), 11.0)
     assert not htaf.supports(x, 2.0, torch.ones(4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("pair", [(2.0, 1e4), (1e-7, 1e7), (1e-20, 1e20), (1e-37, 1e37)])
+def test_tiny_alpha0_with_huge_alpha1(pair: tuple[float, float], dtype: torch.dtype) -> None:
+    p = [torch.tensor(v) for v in pair]
+    x = (torch.linspace(-0.5, 9, 301) / (pair[0] * pair[1])).to(dtype)
+    wide, ones = [v.double() for v in (x, *p)], torch.ones_like(x)
+    limit = 3e-5 if dtype == torch.float32 else 4.1e-3
+    for q in (p, pair):
+        y = htaf.forward(x, *q, bipolar=False).double()
+        torch.testing.assert_close(y, reference.forward(*wide, bipolar=False), rtol=limit, atol=2.5e-7)
+    truth = reference.backward_all(ones.double(), *wide, bipolar=False)
+    for found, right in zip(htaf.backward_all(ones, x, *p, bipolar=False), truth, strict=True):
+        torch.testing.assert_close(found.double(), right, rtol=2 * limit, atol=1e-6 * right.abs().max().item())

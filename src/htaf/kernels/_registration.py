@@ -84,7 +84,7 @@ class Operator:
         if not (transformed() or (torch.is_grad_enabled() and _any_requires_grad(inputs))):
             return _below_autograd(self, keys, *inputs)
         with enable_single_level_autograd_function():  # of the transforms of torch.func: each comes here by itself
-            return _Recorded.apply(self, keys, *inputs)
+            return _Recorded.apply(self, keys, *inputs)  # pyright: ignore[reportAttributeAccessIssue]
 
     def save(self, ctx: Any, inputs: tuple[Any, ...]) -> None:
         ctx.save_for_backward(*(value for value in inputs if isinstance(value, Tensor)))
