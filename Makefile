@@ -7,12 +7,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # empty: Python keeps the compiled modules, of which collecting the tests takes more than half its time otherwise
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo test test-fast test-all check bench bench-packed docs web wheel clean
+.PHONY: help install demo test test-fast test-all sanitize stress check lint types bench bench-packed docs web wheel clean
 
 help:
 	@echo "make demo      handwritten digits: three methods side by side, then a concept bottleneck (no download)"
 	@echo "make test      checks and tests, 5 minutes on two cores"
-	@echo "make test-all  the slow tests too (kills, long runs)"
+	@echo "make test-all  the slow tests: kills, browsers, compilers, the rest of large tables, more examples"
+	@echo "make sanitize  the kernels under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make check     ruff, pyright and the import order"
 	@echo "make bench     errors of the kernels, then times of activations and training steps (10 minutes)"
 	@echo "make bench-packed  packed layers and networks beside float32 and int8 (30 minutes)"
@@ -32,21 +33,31 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(filter-out csrc/selfte
 demo: $(STAMP)
 	$(BIN)/htaf demo --out runs/demo
 
-check: $(STAMP)
+check: lint types
+
+lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -q tests/test_import_order.py
+
+types: $(STAMP)
 	$(BIN)/pyright
 
-# as many workers as cores; the checks run beside them, where a test waits
-test: $(STAMP)
-	@$(MAKE) --no-print-directory -j 2 check test-fast
+# a worker a core; pyright runs beside them, where they wait
+test: lint
+	@$(MAKE) --no-print-directory -j 2 types test-fast
 
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow" -n auto --dist worksteal --durations=10
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -q -m slow -n auto --dist loadfile --durations=10
+	$(BIN)/python -m pytest -q -m "slow or hypothesis" --hypothesis-profile many -n auto --dist loadfile --durations=10
+
+sanitize: $(STAMP)
+	$(BIN)/cmake -G Ninja -S . -B build/sanitize -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DHTAF_SELFTEST=ON -DHTAF_SANITIZE=ON
+	$(BIN)/cmake --build build/sanitize
+	build/sanitize/selftest > build/sanitize/selftest.log || { grep -v '^ok ' build/sanitize/selftest.log; exit 1; }
+	tail -n 1 build/sanitize/selftest.log
 
 # tests first, then times; nothing heavy should run beside it
 bench: $(STAMP)

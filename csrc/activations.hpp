@@ -1,5 +1,5 @@
 // The activations on one f32. The plain formulas: src/htaf/kernels/*/reference.py; why these forms: docs/kernels.md.
-// Included once per instruction set; see kernels.cpp.
+// Included once per instruction set; see CMakeLists.txt.
 #pragma once
 
 #include <algorithm>
@@ -22,6 +22,16 @@ inline void split(double value, float& high, float& low) {
     low = static_cast<float>(value - high);
 }
 
+// Beyond 2^20 a larger alpha1 is a larger product alone: u^3 / (3 alpha1^2), what u = a1 tanh(a0 x) lacks of the linear
+// a1 a0 x, is below 3e-7 for every u at which the sigmoid is a normal number. So alpha1 stays there and alpha0 takes the
+// rest, which a tiny alpha0 needs: a0 x of its own could be below the normal numbers.
+struct Pair {
+    double alpha0, alpha1, excess;  // excess: alpha1 as given over this one
+    explicit Pair(const double* p) : alpha1(std::min(p[1], 0x1p20)), excess(p[1] / alpha1) {
+        alpha0 = std::min(p[0] * excess, 1e38);  // times 2 log2(e) within float32, as the limits derived from it
+    }
+};
+
 // scale / (1 + 2^(x rate)) + shift. In units of 2^32, so that a quotient down to 2^-158 is a normal number until the last
 // multiplication rounds it, to 0 where x is cut.
 template <bool Half, class C>
@@ -31,14 +41,15 @@ HTAF_INLINE f32 sigmoid_of(f32 x, C rate, C low, C high, C scale, C shift) {
 }
 
 // y = scale / (1 + f) + shift with f = exp(-a1 t), t = tanh(a0 x) = E / (E + 2), E = exp(2 a0 x) - 1 without
-// cancellation; in half precision t = 1 - 2 / (1 + exp(2 a0 x)). t is 1 to the last bit from 2^25 on.
+// cancellation. t is 1 to the last bit from 2^25 on.
 template <class C, bool Half>
 struct HtafForward {
     static constexpr int parameters = 2, constants = 7;
     C rate0, limit0, rate1, low1, high1, scale, shift;
 
     static void derive(const double* p, double scale, double shift, float* c) {
-        double c0 = 2 * p[0] * log2e, c1 = p[1] * log2e;
+        const Pair a(p);
+        double c0 = 2 * a.alpha0 * log2e, c1 = a.alpha1 * log2e;
         c[0] = finite(c0);
         c[1] = finite(30 / c0);
         c[2] = finite(-c1);
@@ -52,14 +63,8 @@ struct HtafForward {
 
     HTAF_INLINE f32 operator()(f32 x) const {
         Exp2<127> e(at_least(at_most(x, limit0), -limit0), rate0);
-        f32 t;
-        if constexpr (Half) {
-            f32 q = reciprocal(e.value() + 1.0f);
-            t = 1.0f - (q + q);
-        } else {
-            f32 expm1 = e.minus_one() * e.s + (e.s - 1.0f);
-            t = quotient(expm1, expm1 + 2.0f);
-        }
+        f32 expm1 = (Half ? e.rough_minus_one() : e.minus_one()) * e.s + (e.s - 1.0f);
+        f32 t = Half ? expm1 * reciprocal(expm1 + 2.0f) : quotient(expm1, expm1 + 2.0f);
         return sigmoid_of<Half>(t, rate1, low1, high1, scale, shift);
     }
 };
@@ -73,12 +78,14 @@ struct HtafBackward {
     C rate0, rest0, limit0, rate1, rest1, limit1, factor, unit;
 
     static void derive(const double* p, double scale, double, float* c) {
-        double c0 = 2 * p[0] * log2e, c1 = p[1] * log2e;
+        const Pair a(p);
+        double c0 = 2 * a.alpha0 * log2e, c1 = a.alpha1 * log2e;
         double root = std::sqrt(scale * p[0] * p[1]);  // carried by q, which costs no multiplication
+        root = std::clamp(root, 0x1p-68, 0x1p94);      // beyond, the slope is below or above every number of float32
         split(-c0, c[0], c[1]);
         c[2] = finite(158.9 / c0);  // e is 0 from there on
         split(-c1, c[3], c[4]);
-        c[5] = finite(Half ? 158.9 : 158.9 / c1);
+        c[5] = finite(158.9 / c1);
         c[6] = 1 / root;
         c[7] = 0x1p32 / root;
     }
@@ -92,27 +99,26 @@ struct HtafBackward {
     HTAF_INLINE f32 operator()(f32 g, f32 x, f32* terms) const { return gradient<true>(g, x, terms); }
 
     // What the sum of terms i still lacks.
-    static double finish(int i, const double* p, double sum) { return i == 0 ? sum / p[0] : sum / (p[0] * p[1]); }
+    static double finish(int i, const double* p, double sum) {
+        return i == 0 ? sum / p[0] : sum / (p[0] * p[1]) / Pair(p).excess;
+    }
 
    private:
     template <bool Terms>
     HTAF_INLINE f32 gradient(f32 g, f32 x, f32* terms) const {
-        f32 z = at_most(abs(x), limit0), e, t, w, f;
+        f32 z = at_most(abs(x), limit0), t, f;
+        Exp2<159> power = Half ? Exp2<159>(z, rate0) : Exp2<159>(z, rate0, rest0);
+        f32 h = (Half ? power.rough_minus_one() : power.minus_one()) * power.s;
+        f32 e = power.s + h;
+        f32 above = (1.0f - power.s * 0x1p-32f) - h * 0x1p-32f;  // 1 - e without cancellation
         if constexpr (Half) {
-            e = Exp2<159>(z * rate0).value();
-            w = reciprocal(e * 0x1p-32f + 1.0f);
-            w = w + w;
-            t = w - 1.0f;
-            f = Exp2<159>(at_least(t * rate1, -limit1)).rough();
+            t = above * reciprocal(2.0f - above);
+            f = Exp2<159>(at_most(t, limit1), rate1).rough();
         } else {
-            Exp2<159> power(z, rate0, rest0);
-            f32 h = power.minus_one() * power.s;
-            e = power.s + h;
-            f32 above = (1.0f - power.s * 0x1p-32f) - h * 0x1p-32f;  // 1 - e without cancellation
             t = quotient(above, 2.0f - above);
-            w = t + 1.0f;
             f = Exp2<159>(at_most(t, limit1), rate1, rest1).value();
         }
+        f32 w = t + 1.0f;
         f32 q = reciprocal(f * factor + unit);  // 2^-32 sqrt(scale a0 a1) / (1 + f)
         f32 wq = w * q;
         f32 gx = g * (e * f * (wq * wq));
@@ -182,7 +188,7 @@ struct RectangularSlope {
 struct AtanSlope {
     reg rate, height;
     AtanSlope(float alpha, float scale)
-        : rate(one(static_cast<float>(1.57079632679489662 * alpha))), height(one(scale * alpha / 2)) {}
+        : rate(one(finite(1.57079632679489662 * alpha))), height(one(scale * alpha / 2)) {}
     HTAF_INLINE f32 operator()(f32 g, f32 x) const {
         f32 z = x * rate;
         return g * (height / (z * z + 1.0f));

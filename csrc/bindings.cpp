@@ -54,20 +54,20 @@ NB_MODULE(_native, m) {
                         float scale, float shift, int threads) {
         nb::gil_scoped_release unlocked;
         const double* p[] = {&p0, &p1};
-        chosen().load()->forward(Smooth(kind), Type(type), at(x), at(y), {1, 1, n}, p, scale, shift, threads);
+        chosen().load()->smooth->forward(Smooth(kind), Type(type), at(x), at(y), {1, 1, n}, p, scale, shift, threads);
     });
     m.def("backward", [](int kind, int type, std::uintptr_t g, std::uintptr_t x, std::uintptr_t gx, std::size_t n,
                          double p0, double p1, float scale, int threads) {
         nb::gil_scoped_release unlocked;
         const double* p[] = {&p0, &p1};
-        chosen().load()->backward(Smooth(kind), Type(type), at(g), at(x), at(gx), {1, 1, n}, p, scale, nullptr, threads);
+        chosen().load()->smooth->backward(Smooth(kind), Type(type), at(g), at(x), at(gx), {1, 1, n}, p, scale, nullptr, threads);
     });
     m.def("forward_channels", [](int kind, int type, std::uintptr_t x, std::uintptr_t y, std::size_t outer,
                                  std::size_t channels, std::size_t inner, std::uintptr_t parameters, float scale,
                                  float shift, int threads) {
         nb::gil_scoped_release unlocked;
         Rows p(at<const double>(parameters), channels);
-        chosen().load()->forward(Smooth(kind), Type(type), at(x), at(y), {outer, channels, inner}, p.values, scale, shift,
+        chosen().load()->smooth->forward(Smooth(kind), Type(type), at(x), at(y), {outer, channels, inner}, p.values, scale, shift,
                         threads);
     });
     m.def("backward_channels", [](int kind, int type, std::uintptr_t g, std::uintptr_t x, std::uintptr_t gx,
@@ -76,13 +76,13 @@ NB_MODULE(_native, m) {
         nb::gil_scoped_release unlocked;
         Rows p(at<const double>(parameters), channels);
         Rows s(at<double>(sums), channels);
-        chosen().load()->backward(Smooth(kind), Type(type), at(g), at(x), at(gx), {outer, channels, inner}, p.values, scale,
+        chosen().load()->smooth->backward(Smooth(kind), Type(type), at(g), at(x), at(gx), {outer, channels, inner}, p.values, scale,
                          sums ? s.values : nullptr, threads);
     });
     m.def("slope", [](int kind, int type, std::uintptr_t g, std::uintptr_t x, std::uintptr_t gx, std::size_t n,
                       float parameter, float scale, int threads) {
         nb::gil_scoped_release unlocked;
-        chosen().load()->slope(Slope(kind), Type(type), at(g), at(x), at(gx), n, parameter, scale, threads);
+        chosen().load()->smooth->slope(Slope(kind), Type(type), at(g), at(x), at(gx), n, parameter, scale, threads);
     });
     m.def("heaviside", [](int type, std::uintptr_t x, std::uintptr_t y, std::size_t n, float below, int threads) {
         nb::gil_scoped_release unlocked;
@@ -117,14 +117,14 @@ NB_MODULE(_native, m) {
     m.def("neuron_forward", [](const Description& k, int type, std::uintptr_t x, std::size_t stride, std::uintptr_t v0,
                                std::uintptr_t s, std::uintptr_t v, std::size_t steps, std::size_t n, int threads) {
         nb::gil_scoped_release unlocked;
-        chosen().load()->neuron_forward(neuron(k), Type(type), at(x), stride, at<const float>(v0), at(s), at<float>(v),
+        chosen().load()->neurons->forward(neuron(k), Type(type), at(x), stride, at<const float>(v0), at(s), at<float>(v),
                                       steps, n, threads);
     });
     m.def("neuron_backward", [](const Description& k, int type, std::uintptr_t gs, std::uintptr_t gv, std::uintptr_t x,
                                 std::size_t stride, std::uintptr_t v0, std::uintptr_t gx, std::uintptr_t gv0,
                                 std::size_t steps, std::size_t n, int threads) {
         nb::gil_scoped_release unlocked;
-        chosen().load()->neuron_backward(neuron(k), Type(type), at(gs), at<const float>(gv), at(x), stride,
+        chosen().load()->neurons->backward(neuron(k), Type(type), at(gs), at<const float>(gv), at(x), stride,
                                        at<const float>(v0), at(gx), at<float>(gv0), steps, n, threads);
     });
 

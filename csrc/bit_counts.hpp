@@ -1,13 +1,10 @@
 // Matrices of packed bits: turned on their side, and multiplied (popcount of the and of two rows).
-// Included once per instruction set; see kernels.cpp.
+// Included once per instruction set; see CMakeLists.txt.
 #pragma once
 
-#include <algorithm>
 #include <cstring>
 
-#include "kernels.hpp"
-#include "parallel.hpp"
-#include "simd.hpp"
+#include "loops.hpp"
 #if defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif

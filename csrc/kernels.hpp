@@ -33,16 +33,7 @@ struct Shape {
     std::size_t size() const { return outer * channels * inner; }
 };
 
-struct BinaryKernels;
-struct TableKernels;
-struct MapKernels;
-
-struct Kernels {
-    const char* name;
-    // the layers over packed bits: binary.hpp, tables.hpp, maps.hpp
-    const BinaryKernels* binary;
-    const TableKernels* tables;
-    const MapKernels* maps;
+struct SmoothKernels {
     // y = scale f(x) + shift
     void (*forward)(Smooth, Type, const void* x, void* y, Shape, const double* const* parameters, float scale,
                     float shift, int threads);
@@ -52,6 +43,29 @@ struct Kernels {
     // gx = scale g slope(x), slopes that are not the derivative of a smooth function above
     void (*slope)(Slope, Type, const void* g, const void* x, void* gx, std::size_t n, float parameter, float scale,
                   int threads);
+};
+
+struct NeuronKernels {
+    // n neurons over `steps` time steps; step t of x starts at x + t stride, of s, gs and gx at t n. v0 null: from rest;
+    // v, gv and gv0 null: not wanted, or zero. Potentials and their gradients are float32.
+    void (*forward)(const Neuron&, Type, const void* x, std::size_t stride, const float* v0, void* s, float* v,
+                    std::size_t steps, std::size_t n, int threads);
+    void (*backward)(const Neuron&, Type, const void* gs, const float* gv, const void* x, std::size_t stride,
+                     const float* v0, void* gx, float* gv0, std::size_t steps, std::size_t n, int threads);
+};
+
+struct BinaryKernels;
+struct TableKernels;
+struct MapKernels;
+
+struct Kernels {
+    const char* name;
+    const SmoothKernels* smooth;
+    const NeuronKernels* neurons;
+    // the layers over packed bits: binary.hpp, tables.hpp, maps.hpp
+    const BinaryKernels* binary;
+    const TableKernels* tables;
+    const MapKernels* maps;
     // 1 where x >= 0, `below` elsewhere, NaN where x is NaN
     void (*heaviside)(Type, const void* x, void* y, std::size_t n, float below, int threads);
     // Bit j of byte i of a row is 1 where value 8 i + j of the row is >= 0; unused bits are 0. False when x holds a NaN.
@@ -64,12 +78,6 @@ struct Kernels {
     // counts [m, n] of a [m, bytes] and b [n, bytes]: how many bits are set in both of two rows
     void (*count_common)(const std::uint8_t* a, const std::uint8_t* b, std::int64_t* counts, std::size_t m,
                          std::size_t n, std::size_t bytes, int threads);
-    // n neurons over `steps` time steps; step t of x starts at x + t stride, of s, gs and gx at t n. v0 null: from rest;
-    // v, gv and gv0 null: not wanted, or zero. Potentials and their gradients are float32.
-    void (*neuron_forward)(const Neuron&, Type, const void* x, std::size_t stride, const float* v0, void* s, float* v,
-                           std::size_t steps, std::size_t n, int threads);
-    void (*neuron_backward)(const Neuron&, Type, const void* gs, const float* gv, const void* x, std::size_t stride,
-                            const float* v0, void* gx, float* gv0, std::size_t steps, std::size_t n, int threads);
 };
 
 extern const Kernels portable;

@@ -14,6 +14,7 @@
 
 #include "binary.hpp"
 #include "kernels.hpp"
+#include "maps.hpp"
 #include "processor.hpp"
 #include "tables.hpp"
 
@@ -91,7 +92,20 @@ double unit(const Format& f, double v) {
     return std::ldexp(1, (v == 0 ? f.least() : std::max(f.least(), std::ilogb(v))) - f.mantissa);
 }
 
-// A tensor that ends where its allocation ends but for a guard, so that what is written too far is seen.
+// A tensor that ends where its allocation ends but for a guard, so that what is written too far is seen. The sanitizer
+// sees it by itself, and what is read too far as well.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define HTAF_SANITIZED 1
+#endif
+#elif defined(__SANITIZE_ADDRESS__)
+#define HTAF_SANITIZED 1
+#endif
+#ifdef HTAF_SANITIZED
+constexpr std::size_t guard = 0;
+#else
+constexpr std::size_t guard = 64;
+#endif
 class Tensor {
    public:
     Tensor(const Format& f, std::size_t n) : f_(f), n_(n), bytes_(n * f.bytes + guard, 0xA5) {}
@@ -112,7 +126,6 @@ class Tensor {
     std::size_t size() const { return n_; }
 
    private:
-    static constexpr std::size_t guard = 64;
     const Format& f_;
     std::size_t n_;
     std::vector<unsigned char> bytes_;  // little-endian
@@ -148,6 +161,10 @@ struct Checks {
     void binary(const Convolution&, bool bipolar);
     template <class Entry>
     void tables(TableKind, Convolution);
+    void maps(std::size_t pixels, std::size_t channels);
+    void pools(const Convolution&);
+    void packed_spikes(std::size_t pixels, std::size_t channels, bool soft, bool scaled);
+    void neurons(const Format&, Fire, std::size_t n, bool soft, bool carried);
 };
 
 struct Worst {
@@ -196,8 +213,8 @@ void Checks::accuracy(Smooth kind, const Format& f, double p0, double p1, double
     Tensor x(f, values), y(f, values.size()), g(f, std::vector<double>(values.size(), 1)), gx(f, values.size());
     Shape s{1, 1, values.size()};
     const double *p[] = {&p0, &p1}, rounded[] = {static_cast<float>(p0), static_cast<float>(p1)};
-    k.forward(kind, f.type, x.data(), y.data(), s, p, scale, shift, 1);
-    k.backward(kind, f.type, g.data(), x.data(), gx.data(), s, p, scale, nullptr, 1);
+    k.smooth->forward(kind, f.type, x.data(), y.data(), s, p, scale, shift, 1);
+    k.smooth->backward(kind, f.type, g.data(), x.data(), gx.data(), s, p, scale, nullptr, 1);
     Worst forward, backward;
     for (std::size_t i = 0; i < values.size(); ++i) {
         Value v = value_of(kind, values[i], rounded);
@@ -221,9 +238,9 @@ void Checks::layout(Smooth kind, const Format& f, Shape s) {
     Tensor x(f, vx), g(f, vg), y(f, n), gx(f, n), alone(f, n);  // alone: the gradient without sums, another loop
     std::vector<double> sums[2] = {std::vector<double>(s.channels, nan), std::vector<double>(s.channels, nan)};
     double* to[] = {sums[0].data(), sums[1].data()};
-    k.forward(kind, f.type, x.data(), y.data(), s, p, scale, shift, 1);
-    k.backward(kind, f.type, g.data(), x.data(), gx.data(), s, p, scale, to, 1);
-    k.backward(kind, f.type, g.data(), x.data(), alone.data(), s, p, scale, nullptr, 1);
+    k.smooth->forward(kind, f.type, x.data(), y.data(), s, p, scale, shift, 1);
+    k.smooth->backward(kind, f.type, g.data(), x.data(), gx.data(), s, p, scale, to, 1);
+    k.smooth->backward(kind, f.type, g.data(), x.data(), alone.data(), s, p, scale, nullptr, 1);
 
     Worst forward, backward, total;
     int parameters = kind == Smooth::htaf ? 2 : 1;
@@ -255,9 +272,9 @@ void Checks::layout(Smooth kind, const Format& f, Shape s) {
     std::vector<double> sums3[2] = {sums[0], sums[1]};
     for (auto& row : sums3) std::fill(row.begin(), row.end(), nan);
     double* to3[] = {sums3[0].data(), sums3[1].data()};
-    k.forward(kind, f.type, x.data(), y3.data(), s, p, scale, shift, 3);
-    k.backward(kind, f.type, g.data(), x.data(), gx3.data(), s, p, scale, to3, 3);
-    k.backward(kind, f.type, g.data(), x.data(), alone3.data(), s, p, scale, nullptr, 3);
+    k.smooth->forward(kind, f.type, x.data(), y3.data(), s, p, scale, shift, 3);
+    k.smooth->backward(kind, f.type, g.data(), x.data(), gx3.data(), s, p, scale, to3, 3);
+    k.smooth->backward(kind, f.type, g.data(), x.data(), alone3.data(), s, p, scale, nullptr, 3);
     must(y.whole() && gx.whole() && alone.whole(), what + std::string(" writes past the end"));
     must(y == y3 && gx == gx3 && alone == alone3, what + std::string(" depends on the number of threads"));
     for (int j = 0; j < parameters; ++j)
@@ -270,8 +287,8 @@ void Checks::special(Smooth kind, const Format& f) {
     std::vector<double> values = {nan, inf, -inf, 0.0, -0.0, tiny, -tiny, decode(f, encode(f, inf) - 1), -1.0};
     Tensor x(f, values), g(f, std::vector<double>(values.size(), 1)), y(f, values.size()), gx(f, values.size());
     Shape s{1, 1, values.size()};
-    k.forward(kind, f.type, x.data(), y.data(), s, p, 1, 0, 1);
-    k.backward(kind, f.type, g.data(), x.data(), gx.data(), s, p, 1, nullptr, 1);
+    k.smooth->forward(kind, f.type, x.data(), y.data(), s, p, 1, 0, 1);
+    k.smooth->backward(kind, f.type, g.data(), x.data(), gx.data(), s, p, 1, nullptr, 1);
     std::string what = std::string(name_of(kind)) + " " + f.name;
     for (std::size_t i = 0; i < values.size(); ++i) {
         const double rounded[] = {p0, p1};
@@ -285,13 +302,13 @@ void Checks::special(Smooth kind, const Format& f) {
         }
     }
     Tensor bad(f, std::vector<double>{nan, 1, nan}), at(f, std::vector<double>{0, 1, inf}), out(f, 3);
-    k.backward(kind, f.type, bad.data(), at.data(), out.data(), {1, 1, 3}, p, 1, nullptr, 1);
+    k.smooth->backward(kind, f.type, bad.data(), at.data(), out.data(), {1, 1, 3}, p, 1, nullptr, 1);
     must(out[0] != out[0] && out[1] == out[1] && out[2] != out[2], what + " loses a NaN of the incoming gradient");
 
     double sum[] = {nan, nan}, *sums[] = {&sum[0], &sum[1]};
     for (Shape none : {Shape{0, 1, 5}, Shape{1, 1, 0}}) {
-        k.forward(kind, f.type, x.data(), y.data(), none, p, 1, 0, 1);
-        k.backward(kind, f.type, g.data(), x.data(), gx.data(), none, p, 1, sums, 1);
+        k.smooth->forward(kind, f.type, x.data(), y.data(), none, p, 1, 0, 1);
+        k.smooth->backward(kind, f.type, g.data(), x.data(), gx.data(), none, p, 1, sums, 1);
         must(sum[0] == 0 && (kind == Smooth::scaled_sigmoid || sum[1] == 0), what + " sums over nothing");
     }
 }
@@ -303,7 +320,7 @@ void Checks::slopes(const Format& f) {
     const std::pair<Slope, double> all[] = {
         {Slope::rectangular, 1}, {Slope::atan, 2}, {Slope::atan, 0.25}, {Slope::approx_sign, 1}};
     for (auto [kind, a] : all) {
-        k.slope(kind, f.type, g.data(), x.data(), gx.data(), values.size(), a, 2, 2);
+        k.smooth->slope(kind, f.type, g.data(), x.data(), gx.data(), values.size(), a, 2, 2);
         Worst worst;
         for (std::size_t i = 0; i < values.size(); ++i) {
             double want = 3 * slope_of(kind, values[i], a);
@@ -321,7 +338,7 @@ void Checks::rounding(const Format& f) {
     std::vector<double> values = points(f);
     Tensor g(f, values), x(f, std::vector<double>(values.size(), 0)), gx(f, values.size());
     for (float scale : {0.5f, 1.5f}) {
-        k.slope(Slope::rectangular, f.type, g.data(), x.data(), gx.data(), values.size(), 1, scale, 1);
+        k.smooth->slope(Slope::rectangular, f.type, g.data(), x.data(), gx.data(), values.size(), 1, scale, 1);
         Worst worst;
         for (std::size_t i = 0; i < values.size(); ++i) {
             double product = scale * values[i], want = std::nearbyint(product / unit(f, product)) * unit(f, product);
@@ -537,9 +554,27 @@ void Checks::tables(TableKind kind, Convolution c) {
     char what[99];
     std::snprintf(what, sizeof what, "tables, kind %d, %zu channels, %zu outputs, %zu pixels", static_cast<int>(kind),
                   c.channels, c.outputs, pixels);
-    for (const Epilogue& e : {both, step}) {
+    // The same weights as int16, whose sums are exact here: what is near 0 counts as undecided and is summed again.
+    const std::size_t sixes = each / 64 * 11 + (each % 64 + 5) / 6;
+    std::vector<std::uint16_t> rough(floats ? c.outputs * taps * sixes * 16 : 0);
+    for (std::size_t i = 0; i < rough.size(); ++i) {
+        const Entry* weights = &values[i / (sixes * 16) * fields * width];  // of an output and a tap
+        rough[i] = 96;
+        for (std::size_t b = 0; b < 3; ++b) {
+            std::size_t field = i / 16 % sixes, in_word = field % 11 * 6 + i / 8 % 2 * 3 + b, k = field / 11 * 64 + in_word;
+            if (in_word < 64 && k < each && i >> b & 1) rough[i] = static_cast<std::uint16_t>(rough[i] + weights[k]);
+        }
+    }
+    std::vector<float> one(c.outputs, 1), ends(4 * c.outputs, static_cast<float>(inf));
+    std::fill_n(ends.begin(), c.outputs, 4.0f);
+    std::fill_n(ends.begin() + 2 * c.outputs, c.outputs, -4.0f);
+    std::vector<std::int32_t> shift(c.outputs, static_cast<std::int32_t>(taps * sixes * 2 * 96));
+    for (bool roughly : {false, true}) for (const Epilogue& e : {both, step}) {
+        if (roughly && !(floats && kernels.rough && !e.y)) continue;
         std::fill(packed.begin(), packed.end(), 7);
-        kernels.forward({kind, values.data(), unit.data(), bias.data()}, bits.data(), c, e, 2);
+        Tables tables = {kind, values.data(), unit.data(), bias.data()};
+        if (roughly) tables.rough = {rough.data(), one.data(), shift.data(), ends.data()};
+        kernels.forward(tables, bits.data(), c, e, 2);
         bool good = packed.back() == 7 && y.back() == -7.0f;
         for (std::size_t i = 0; i < want.size(); ++i) {
             std::size_t o = i % c.outputs;
@@ -550,7 +585,151 @@ void Checks::tables(TableKind kind, Convolution c) {
     }
 }
 
+// Small multiples of 1/8, exact in every type.
+std::vector<float> eighths(std::size_t n, unsigned seed) {
+    std::mt19937 random(seed);
+    std::vector<float> values(n);
+    for (float& v : values) v = (static_cast<int>(random() % 33) - 16) / 8.0f;
+    return values;
+}
+
+std::vector<std::uint64_t> random_bits(std::size_t pixels, std::size_t channels, unsigned seed) {
+    std::mt19937 random(seed);
+    std::size_t words = (channels + 63) / 64;
+    std::vector<std::uint64_t> bits(pixels * words);
+    for (std::size_t i = 0; i < pixels * channels; ++i)
+        bits[i / channels * words + i % channels / 64] |= static_cast<std::uint64_t>(random() & 1) << i % channels % 64;
+    return bits;
+}
+
+void Checks::maps(std::size_t pixels, std::size_t channels) {
+    const MapKernels& kernels = *for_packed(&k)->maps;
+    std::size_t words = (channels + 63) / 64, n = pixels * channels;
+    auto bit_of = [&](const std::vector<std::uint64_t>& bits, std::size_t i) {
+        return bits[i / channels * words + i % channels / 64] >> i % channels % 64 & 1;
+    };
+    std::vector<float> sums = eighths(n, 6), scale = eighths(channels, 7), shift = eighths(channels, 8), add = eighths(n, 9);
+    std::vector<float> lower(channels, -1), upper(channels, 1.5f);
+    char what[99];
+    std::snprintf(what, sizeof what, "epilogue of [%zu, %zu]", pixels, channels);
+    for (bool affine : {false, true}) {
+        std::vector<float> y(n);
+        std::vector<std::uint64_t> bits(pixels * words), alone(pixels * words);
+        Epilogue e = {affine ? scale.data() : nullptr, affine ? shift.data() : nullptr, affine ? add.data() : nullptr,
+                      y.data(), lower.data(), upper.data(), bits.data()};
+        kernels.finish(sums.data(), pixels, channels, e, 2);
+        e.y = nullptr, e.bits = alone.data();
+        kernels.finish(sums.data(), pixels, channels, e, 2);
+        bool good = bits == alone;
+        for (std::size_t i = 0; i < n; ++i) {
+            float want = affine ? scale[i % channels] * sums[i] + shift[i % channels] + add[i] : sums[i];
+            good = good && y[i] == want && bit_of(bits, i) == (-1 <= want && want <= 1.5f);
+        }
+        must(good, what);
+    }
+    std::vector<std::uint64_t> bits = random_bits(pixels, channels, 10);
+    std::vector<float> values(n);
+    for (float below : {0.0f, -1.0f}) {
+        kernels.unpack(bits.data(), values.data(), pixels, channels, below, 2);
+        bool good = true;
+        for (std::size_t i = 0; i < n; ++i) good = good && values[i] == (bit_of(bits, i) ? 1 : below);
+        must(good, std::string("floats of bits, ") + what);
+    }
+}
+
+void Checks::pools(const Convolution& c) {
+    std::size_t words = (c.channels + 63) / 64;
+    std::vector<std::uint64_t> bits = random_bits(c.batch * c.height * c.width, c.channels, 11);
+    std::vector<std::uint64_t> want(c.pixels() * words), found(want.size(), 7);
+    for (std::size_t p = 0; p < c.pixels(); ++p)
+        for (std::size_t tap = 0; tap < c.kernel[0] * c.kernel[1]; ++tap) {
+            std::size_t image = p / c.out_width() / c.out_height();
+            std::size_t y = p / c.out_width() % c.out_height() * c.stride[0] + tap / c.kernel[1] * c.dilation[0] - c.padding[0];
+            std::size_t x = p % c.out_width() * c.stride[1] + tap % c.kernel[1] * c.dilation[1] - c.padding[1];
+            if (y < c.height && x < c.width)
+                for (std::size_t w = 0; w < words; ++w)
+                    want[p * words + w] |= bits[((image * c.height + y) * c.width + x) * words + w];
+        }
+    for_packed(&k)->maps->max_pool(bits.data(), found.data(), c, 2);
+    must(found == want, "max pooling of " + std::to_string(c.channels) + " channels");
+}
+
+void Checks::packed_spikes(std::size_t pixels, std::size_t channels, bool soft, bool scaled) {
+    const std::size_t steps = 3, n = pixels * channels, words = (channels + 63) / 64, stride = n + 5;
+    std::vector<float> x = eighths((steps - 1) * stride + n, 12), scale(channels, 2), shift(channels, 0.25f);
+    std::vector<std::uint64_t> found(steps * pixels * words, 7), want(found.size());
+    for (std::size_t i = 0; i < n; ++i) {
+        double v = 0;
+        for (std::size_t t = 0; t < steps; ++t) {
+            double h = 0.5 * v + (scaled ? 2 * x[t * stride + i] + 0.25 : x[t * stride + i]);
+            if (h >= 1) want[(t * pixels + i / channels) * words + i % channels / 64] |= std::uint64_t{1} << i % channels % 64;
+            v = h < 1 ? h : soft ? h - 1 : 0;
+        }
+    }
+    const SpikingNeuron neuron = {scaled ? scale.data() : nullptr, scaled ? shift.data() : nullptr, 0.5f, 1, 1, soft};
+    for_packed(&k)->maps->spikes(x.data(), stride, found.data(), steps, pixels, channels, neuron, 2);
+    must(found == want, "packed spikes of " + std::to_string(channels) + " channels");
+}
+
+// The formulas of src/htaf/kernels/neuron/reference.py.
+void Checks::neurons(const Format& f, Fire fire, std::size_t n, bool soft, bool carried) {
+    const std::size_t steps = 4, stride = n + 3;
+    const bool smooth = fire == Fire::htaf || fire == Fire::scaled_sigmoid;
+    const Neuron neuron = {fire, {2, 5}, 1, 0.5f, 1, 0.75f, soft, !smooth && carried, smooth && carried};
+    auto wide = [](const std::vector<float>& v) { return std::vector<double>(v.begin(), v.end()); };
+    std::vector<float> v0 = eighths(n, 13), gv = eighths(n, 14), v(n, -7), gv0(n, -7);
+    Tensor x(f, wide(eighths((steps - 1) * stride + n, 15))), gs(f, wide(eighths(steps * n, 16)));
+    Tensor s(f, steps * n), gx(f, steps * n);
+    k.neurons->forward(neuron, f.type, x.data(), stride, carried ? v0.data() : nullptr, s.data(), carried ? v.data() : nullptr,
+                     steps, n, 2);
+    k.neurons->backward(neuron, f.type, gs.data(), carried ? gv.data() : nullptr, x.data(), stride,
+                      carried ? v0.data() : nullptr, gx.data(), carried ? gv0.data() : nullptr, steps, n, 2);
+    Worst worst;
+    auto see = [&](double found, double want, std::size_t i) { worst.see(std::fabs(found - want) / (1 + std::fabs(want)), i); };
+    for (std::size_t i = 0; i < n; ++i) {
+        double h[steps], r[steps], now = carried ? v0[i] : 0;
+        auto at = [&](double u) {
+            if (smooth) return value_of(fire == Fire::htaf ? Smooth::htaf : Smooth::scaled_sigmoid, u, neuron.parameters);
+            Value step = {u >= 0 ? 1.0 : 0.0, 0, {}};
+            switch (fire) {
+                case Fire::step_htaf: step.dx = htaf_of(u, neuron.parameters).dx; break;
+                case Fire::step_sigmoid: step.dx = sigmoid_of(u, neuron.parameters).dx; break;
+                case Fire::step_rectangular: step.dx = slope_of(Slope::rectangular, u, 2); break;
+                case Fire::step_atan: step.dx = slope_of(Slope::atan, u, 2); break;
+                case Fire::step_approx_sign: step.dx = slope_of(Slope::approx_sign, u, 2); break;
+                default: break;
+            }
+            return step;
+        };
+        for (std::size_t t = 0; t < steps; ++t) {
+            h[t] = 0.5 * now + x[t * stride + i];
+            r[t] = at(h[t] - 0.75).y;
+            see(s[t * n + i], r[t], i);
+            now = soft ? h[t] - 0.75 * r[t] : h[t] - r[t] * h[t];
+        }
+        if (carried) see(v[i], now, i);
+        double back = carried ? gv[i] : 0;
+        for (std::size_t t = steps; t-- > 0;) {
+            double g = gs[t * n + i] - (neuron.attached ? back * (soft ? 0.75 : h[t]) : 0);
+            double gh = g * at(h[t] - 0.75).dx + (soft ? back : back * (1 - r[t]));
+            see(gx[t * n + i], gh, i);
+            back = 0.5 * gh;
+        }
+        if (carried) see(gv0[i], back, i);
+    }
+    char what[99];
+    std::snprintf(what, sizeof what, "neurons %d %s [%zu, %zu]%s", static_cast<int>(fire), f.name, steps, n, soft ? " soft" : "");
+    report(what, worst.error, f.bytes == 4 ? 1e-5 : unit(f, 1), worst.at);
+    must(s.whole() && gx.whole(), what + std::string(" writes past the end"));
+}
+
 void Checks::everything() {
+    for (std::size_t channels : {1, 7, 63, 64, 70, 200}) {
+        for (std::size_t pixels : {1, 5, 90}) maps(pixels, channels);
+        pools({2, 7, 9, channels, channels, {3, 2}, {2, 1}, {1, 1}, {1, 2}, 1});
+        for (bool soft : {false, true})
+            for (bool scaled : {false, true}) packed_spikes(9, channels, soft, scaled);
+    }
     for (bool bipolar : {false, true}) {
         binary({2, 5, 7, 64, 64, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1}, bipolar);
         binary({1, 8, 9, 70, 130, {3, 2}, {2, 1}, {2, 3}, {1, 2}, 1}, bipolar);
@@ -586,6 +765,9 @@ void Checks::everything() {
         slopes(f);
         if (f.bytes == 2) rounding(f);
         steps(f);
+        for (int fire = 0; fire < 8; ++fire)
+            for (std::size_t n : {1, 7, 65, 1000})
+                for (bool soft : {false, true}) neurons(f, Fire(fire), n, soft, n % 2);
         for (std::size_t rows : {1, 3})
             for (std::size_t columns : {1, 7, 8, 31, 32, 33, 63, 64, 65, 1000, 20001}) bits(f, rows, columns);
         bits(f, 700, 24);

@@ -1,6 +1,6 @@
 // HTAF_LANES floats in one register as a compiler vector type, and `f32`: HTAF_PARTS such registers that go through the
 // same operations. The steps of an exponential wait for one another; several independent ones keep the units busy.
-// Included once per instruction set; see kernels.cpp.
+// Included once per instruction set; see CMakeLists.txt.
 #pragma once
 
 #include <cmath>
@@ -281,6 +281,14 @@ struct Exp2 {
         q = q * r + 0x1.62e42ap-1f;
         q = q * r + 1.0f;
         return q * s;
+    }
+    // 2^r - 1, relative error 5e-7, for 16-bit results
+    HTAF_INLINE f32 rough_minus_one() const {
+        f32 q = r * 0x1.5bba14p-10f + 0x1.3cea88p-7f;
+        q = q * r + 0x1.c6b752p-5f;
+        q = q * r + 0x1.ebf9bcp-3f;
+        q = q * r + 0x1.62e42ap-1f;
+        return q * r;
     }
     // s 2^r, relative error 3e-6, for 16-bit results
     HTAF_INLINE f32 rough() const {

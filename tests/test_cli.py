@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import errno
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import rich.table
 import torch
 from filelock import FileLock
 
-from htaf import _console, _files, cli, runs
+from htaf import __version__, _console, _files, cli, runs
 from htaf.training.plan import PlanError, read_plan
 
 QUICK = ("--epochs", "2", "--hidden", "8")
@@ -289,12 +293,12 @@ def test_not_a_run(htaf, table: Path, tmp_path: Path) -> None:
 
 def test_full_disk(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(source: object, target: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source))
 
     monkeypatch.setattr(_files.os, "replace", full)
     code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
     assert code == 1
-    assert "No space left on device" in one_line(err)
+    assert one_line(err) == f"htaf: error: {tmp_path / 'r' / 'record.json'}: No space left on device"
     assert not (tmp_path / "r").exists(), "no half-written file stays"
     monkeypatch.undo()
     words = ["htaf", "train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK]
@@ -316,6 +320,14 @@ def test_bad_plans(htaf, tmp_path: Path) -> None:
         code, _, err = htaf("study", plan, "--out", tmp_path / "s")
         assert code == 1
         assert expected in one_line(err)
+    for text, near in {
+        "[recipe]\nepoch = 1\n[methods.relu]\n": "epochs",
+        "[methods.rellu]\n": "relu",
+        "[methods.relu]\nlrs = [1]\n": "lr",
+    }.items():
+        plan.write_text(f"data = ['digits']\n{text}")
+        assert f"did you mean {near!r}?" in one_line(htaf("study", plan, "--out", tmp_path / "s")[2])
+    assert "did you mean 'tabular'?" in one_line(htaf("study", "tabluar", "--out", tmp_path / "s")[2])
     code, _, err = htaf("study", tmp_path / "none.toml", "--out", tmp_path / "s")
     assert code == 1
     assert "none.toml" in one_line(err)
@@ -565,3 +577,104 @@ def test_progress_without_a_terminal_is_plain_lines(capsys: pytest.CaptureFixtur
     with _console.progress("not a word", 2, shown=False, every=0) as advance:
         advance(2, "done")
     assert capsys.readouterr().err == "exporting\n"
+
+
+VERBS = ("train", "evaluate", "predict", "study", "theory", "demo", "doctor", "pack", "export", "explore", "concepts")
+FAMILIES = ("tabular", "dhn", "bnn", "snn", "icbm")
+OF_CONCEPTS = ("extract", "binarise", "score", "needed", "pictures", "flips", "intervene", "edit", "neighbours", "name")
+COMMANDS = [(), *((v,) for v in VERBS), *(("train", f) for f in FAMILIES), *(("concepts", v) for v in OF_CONCEPTS)]
+
+
+@pytest.mark.parametrize("verbs", COMMANDS, ids=" ".join)
+def test_help_shows_types_and_defaults(help_of, verbs: tuple[str, ...]) -> None:
+    text = " ".join(help_of(*verbs).replace("│", " ").split())
+    assert "usage: htaf" in text
+    for odd in ("None", "(default: )", "{["):
+        assert odd not in text, text
+
+
+def test_version(htaf) -> None:
+    assert htaf("--version") == (0, f"htaf {__version__}\n", "")
+
+
+@pytest.mark.parametrize("words", ["theory", "theory --json", "theory --help", "doctor", "--version"])
+@pytest.mark.parametrize("unread", ["at once", "after a while"])
+def test_a_reader_that_has_gone(words: str, unread: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`htaf theory | head -1` ends quietly, whether the text is written at once or by the last flush."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = io.TextIOWrapper(os.fdopen(writer, "wb"), line_buffering=unread == "at once")
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "argv", ["htaf", *words.split()])
+    try:
+        cli.main()
+        code = 0
+    except SystemExit as left:
+        code = left.code or 0
+    assert code == 0
+    stream.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has a device that is always full")
+def test_an_output_that_is_full(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        monkeypatch.setattr(sys, "argv", ["htaf", "theory"])
+        with pytest.raises(SystemExit, match="1"):
+            cli.main()
+    assert one_line(capsys.readouterr().err) == "htaf: error: writing the output: No space left on device"
+
+
+HIDDEN = "gnp.\u202eexe\x1b[2J\x9b1m\r"
+
+
+def test_nothing_is_hidden_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    table = rich.table.Table(title=f"[red]{HIDDEN}")
+    table.add_column(HIDDEN)
+    table.add_row(f"[b]:cat: {HIDDEN}")
+    _console.Terminal(width=200).print(table)
+    _console.say(HIDDEN, end="")
+    _console.say_notes([HIDDEN])
+    with pytest.raises(SystemExit):
+        _console.fail(HIDDEN, 1)
+    _console.print_json({"name": HIDDEN})
+    captured = capsys.readouterr()
+    assert not set(captured.out + captured.err) & {"\u202e", "\x1b", "\x9b", "\r"}
+    assert captured.out.count(r"gnp.\u202eexe\u001b[2J\u009b1m\r") == 5
+    assert "[b]:cat: gnp" in captured.out
+    assert json.loads(captured.out[captured.out.index("{") :]) == {"name": HIDDEN}
+
+
+def test_warnings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings(), _console.plain_errors():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda *args: sys.stderr.write(warnings.formatwarning(*args[:4]))
+        warnings.warn(f"{HIDDEN}; zeros stand in for it", stacklevel=1)
+    assert capsys.readouterr().err == "warning: gnp.\\u202eexe\\u001b[2J\\u009b1m\\r; zeros stand in for it\n"
+
+
+@pytest.mark.parametrize("path", [*sorted(Path(cli.__file__).parent.glob("_*commands.py")), Path(cli.__file__)])
+def test_commands_speak_through_the_console(path: Path) -> None:
+    """`say`, `Terminal`, `print_csv`: print() and rich's own console show control characters of names as they are."""
+    calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    assert not {node.func.id for node in calls if isinstance(node.func, ast.Name)} & {"print", "Console"}
+
+
+def test_gaps_have_a_direction() -> None:
+    assert _console.figures(2.0, 2.5, lower_is_better=True)[2] == "+0.5000 worse"
+    assert _console.figures(2.5, 2.0, lower_is_better=True)[2] == "-0.5000 better"
+    assert _console.figures(0.5, 0.75, lower_is_better=False)[2] == "+0.2500 better"
+    assert _console.figures(0.75, 0.5, lower_is_better=False)[2] == "-0.2500 worse"
+    assert _console.figures(0.5, 0.5, lower_is_better=False)[2] == "+0.0000"
+    assert _console.figures(0.5, None, lower_is_better=False)[2] == "-"
+
+
+def test_flags_in_messages_exist(flags_of) -> None:
+    """Each flag that a text of the library names is one of some verb; `htaf` in conftest checks those of one."""
+    known = set().union(*(flags_of(*verbs) for verbs in COMMANDS)) | {"--version", "--porcelain"}
+    named: dict[str, str] = {}
+    for path in Path(cli.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                named |= dict.fromkeys(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", node.value), path.name)
+    assert {flag: where for flag, where in named.items() if flag not in known} == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
@@ -12,6 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+
+from htaf import cli
 
 SMALL = ("--recipe", "reduced", "--depth", "10", "--epochs", "1", "--batch-size", "8")
 FEW = ("--train-images", "0", "--validation-images", "0.2")
@@ -28,6 +31,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pixels[..., channel] += 140
             Image.fromarray(pixels).save(root / name / f"{i}.png")
     return root
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run of one epoch, and what was said of it on the error stream."""
+    out, said = tmp_path_factory.mktemp("trained") / "run", io.StringIO()
+    words = ("train", "dhn", "--data", folder, "--out", out, *SMALL, *FEW)
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(said):
+        patch.setattr(sys, "argv", ["htaf", *map(str, words)])
+        cli.main()
+    return out, said.getvalue()
 
 
 def test_a_folder_from_training_to_prediction(htaf, folder: Path, tmp_path: Path) -> None:
@@ -103,11 +117,9 @@ def test_flags_of_other_families_are_unknown(htaf, tmp_path: Path, family: str, 
     assert flag not in htaf("train", family, "--help")[1]
 
 
-def test_a_run_on_images_and_a_table_do_not_mix(htaf, folder: Path, tmp_path: Path) -> None:
-    code, _, err = htaf("train", "dhn", "--data", folder, "--out", tmp_path / "run", *SMALL, *FEW)
-    assert code == 0, err
+def test_a_run_on_images_and_a_table_do_not_mix(htaf, trained: tuple[Path, str], tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
-    code, _, err = htaf("predict", tmp_path / "run", tmp_path / "rows.csv")
+    code, _, err = htaf("predict", trained[0], tmp_path / "rows.csv")
     assert code == 1
     assert "rows.csv" in err
 
@@ -145,10 +157,10 @@ def test_concept_bottlenecks(htaf, folder: Path, tmp_path: Path) -> None:
     ("words", "message"),
     [
         (("icbm", "--backbone", "resnet99"), "expected the name of a timm model, got 'resnet99'"),
-        (("icbm", "--pretrained", "nowhere.safetensors"), "expected a file of weights or a run folder"),
+        (("icbm", "--pretrained", "nowhere.safetensors"), "a file of weights or a run folder"),
         (("dhn", "--device", "mps"), "expected a mps device"),
         (("dhn", "--checkpoint-seconds", "-1"), "checkpoint_seconds must be >= 0"),
-        (("dhn", "--workers", "-1"), "workers must be >= 0"),
+        (("dhn", "--workers", "-1"), "workers must be"),
         (("dhn", "--out", "full"), "expected a new or empty folder"),
         (("dhn", "--logger", "tensorboard"), "needs a package"),
         (("dhn", "--continue-from", "none"), "expected a run folder with record.json"),
@@ -205,22 +217,21 @@ def test_help_shows_the_values_of_the_recipes(htaf) -> None:
             assert words in text, (verb, words)
 
 
-def test_the_command_goes_on_from_a_finished_run(htaf, folder: Path, tmp_path: Path) -> None:
+def test_the_command_goes_on_from_a_finished_run(htaf, folder: Path, trained: tuple[Path, str], tmp_path: Path) -> None:
+    run, said = trained
+    assert "26 images to train on, augment crop-flip, 6 to validate" in said
     words = ("train", "dhn", "--data", folder)
-    code, _, err = htaf(*words, "--out", tmp_path / "a", *SMALL, *FEW)
-    assert code == 0, err
-    assert "augment crop-flip" in err
-    code, _, err = htaf(*words, "--out", tmp_path / "a", *SMALL, *FEW, "--epochs", "2")
+    code, _, err = htaf(*words, "--out", run, *SMALL, *FEW, "--epochs", "2")
     assert code == 1
-    assert f"or train it further with --continue-from {tmp_path / 'a'}" in err
-    code, _, err = htaf(*words, "--out", tmp_path / "b", "--continue-from", tmp_path / "a", "--lr", "0.01")
+    assert f"or train it further with --continue-from {run}" in err
+    code, _, err = htaf(*words, "--out", tmp_path / "b", "--continue-from", run, "--lr", "0.01")
     assert code == 0, err
-    first, second = (json.loads((tmp_path / name / "record.json").read_text()) for name in "ab")
+    first, second = (json.loads((out / "record.json").read_text()) for out in (run, tmp_path / "b"))
     assert second["continued"]["key"] == first["key"]
     assert second["recipe"] == first["recipe"] | {"lr": 0.01, "start": second["recipe"]["start"]}
-    code, _, err = htaf(*words, "--out", tmp_path / "c", "--continue-from", tmp_path / "a", "--recipe", "small")
+    code, _, err = htaf(*words, "--out", tmp_path / "c", "--continue-from", run, "--recipe", "small")
     assert code == 2
     assert "--recipe small goes not with --continue-from" in err
-    code, _, err = htaf("train", "bnn", *words[2:], "--out", tmp_path / "c", "--continue-from", tmp_path / "a")
+    code, _, err = htaf("train", "bnn", *words[2:], "--out", tmp_path / "c", "--continue-from", run)
     assert code == 2
     assert "is a run of family dhn, not bnn" in err

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from htaf import _compat
+from htaf import _compat, doctor
 from htaf._compat import repair_torchvision
 
 
@@ -44,6 +44,12 @@ def test_declares_both_operators(torchvision: Path, defined: dict[str, str]) -> 
     assert repair_torchvision() is True
     schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
     assert defined == {"torchvision::nms": schema, "torchvision::qnms": schema}
+
+
+def test_doctor_tells_of_the_pair(torchvision: Path) -> None:
+    assert "import htaf first" in doctor.report()["torchvision"]
+    (torchvision / "version.py").write_text("__version__ = '0.28.0+cpu'\n")
+    assert "torchvision" not in doctor.report()
 
 
 def test_leaves_existing_operators_alone(torchvision: Path, defined, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -866,6 +866,13 @@ def test_nothing_is_left_without_a_word(form):
     assert told == ([] if line is None else [line])
 
 
+def test_one_note_for_all_blocks_of_a_kind():
+    model = nn.Sequential(*(Form(torch.sin) for _ in range(3)), nn.ReLU())
+    assert conversion(replace(model, HTAF, example=X)).hints == (
+        "0 (Form) and 2 more of its class: also computes sin, left as it is",
+    )
+
+
 @pytest.mark.parametrize(
     ("layer", "line"),
     [
@@ -892,6 +899,12 @@ def test_fused_layers_are_named_with_and_without_an_example(layer, line):
         assert str(conversion(new)).startswith("replaced 1 of 2 activation sites\n")
 
 
+def test_calls_in_a_compiled_function_are_seen():
+    compiled = torch.compile(swish, fullgraph=True)  # no mode can follow where it is really compiled
+    new = replace(nn.Sequential(Form(lambda x: compiled(x)), nn.ReLU()), HTAF, example=X)
+    assert names(conversion(new).replaced) == ["0.sigmoid_0", "1"]
+
+
 def test_calls_of_hooks_are_named_and_left_alone():
     class Hooked(nn.Module):
         def __init__(self):
@@ -915,8 +928,11 @@ def test_calls_of_hooks_are_named_and_left_alone():
 
 def test_parametrizations_are_no_sites():
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    nn.utils.parametrize.register_parametrization(model[0], "weight", nn.Sigmoid())
-    assert names(conversion(replace(model, HTAF)).replaced) == ["1"]
+    for part in (nn.Sigmoid(), Form(torch.tanh)):
+        nn.utils.parametrize.register_parametrization(model[0], "weight", part)
+    for new in (replace(model, HTAF), replace(model, HTAF, example=X)):
+        assert names(conversion(new).replaced) == ["1"]
+        assert str(conversion(new)).splitlines()[0] == "replaced 1 of 1 activation sites"
 
 
 def test_a_hand_written_module_is_a_site_and_a_guard_is_none():

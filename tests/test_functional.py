@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import subprocess
 import sys
@@ -20,8 +21,12 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.graph import saved_tensors_hooks
 
-from htaf import functional
+from htaf import functional, surrogates
+from htaf.activations import HTAF, ScaledSigmoid
 from htaf.functional import heaviside, htaf, scaled_sigmoid, sign
+from htaf.neurons import IF
+from htaf.surrogates import straight_through
+from htaf.training.recipe import Recipe
 
 PAIRS = [(0.1, 220.0), (0.5, 44.0), (1.0, 22.0), (2.0, 11.0), (3.0, 7.3), (5.0, 4.4)]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -128,6 +133,50 @@ def test_half_gradient_is_rounded_once(pair: tuple[float, float], dtype: torch.d
         bad = figures(gradient(naive, x, *pair), gradient(naive, -x, *pair), truth)
         assert bad.error >= 1
         assert bad.zeros > 0.3
+
+
+# a1 from 1e4 on: with x times a0 in the range where tanh is linear; the last: a0 x is no normal number for |x| < 1
+WIDE = [
+    (1e-3, 1e4),
+    (1e-7, 1e7),
+    (1e-8, 1e8),
+    (1e-20, 1e20),
+    (1e-37, 1e37),
+    (1e37, 1e-37),
+    (1e37, 1e37),
+    (1e-37, 1e-37),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:3])
+@pytest.mark.parametrize("pair", WIDE)
+def test_pairs_up_to_the_ends_of_float32(pair: tuple[float, float], dtype: torch.dtype) -> None:
+    pair = (rounded(pair[0]), rounded(pair[1]))
+    x, single = torch.linspace(-12, 12, 2001).to(dtype), dtype == torch.float32
+    truth = true_value(x, *pair)
+    for found in (htaf(x, *pair), htaf(x, *map(torch.tensor, pair))):
+        if single:
+            assert (found.double() - truth).abs().max() <= 2.5e-7
+        else:
+            assert units(found, truth) <= 0.51
+    slope = true_slope(x, *pair)
+    for found in (gradient(htaf, x, *pair), gradient(htaf, x, *map(torch.tensor, pair))):
+        flat = (slope > torch.finfo(dtype).max) & (found > 1e37 if single else found.isinf())
+        if (fine := ~flat & (slope >= torch.finfo(dtype).tiny)).any():
+            assert units(found[fine], slope[fine]) <= (260 if single else 0.51)  # 3e-5
+        assert (found[slope < 1e-38] <= 1e-38).all()
+        assert not found.isnan().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_derivatives_by_tiny_and_huge_alphas(dtype: torch.dtype) -> None:
+    x, alpha0, alpha1 = torch.linspace(-9, 9, 31, dtype=dtype), torch.tensor(1e-20), torch.tensor(1e20)
+    p = [a.to(dtype).requires_grad_() for a in (alpha0, alpha1)]
+    found = torch.autograd.grad(htaf(x, *p), p, x)
+    s = true_sigmoid_slope(x, 1.0)  # HTAF is sigmoid(x) here
+    truth = ((x * x * s).sum() * 1e20, (x * x * s).sum() * 1e-20)
+    for v, w in zip(found, truth, strict=True):
+        assert v.item() == pytest.approx(w.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -456,6 +505,27 @@ def test_float_parameters_must_be_positive_and_finite(bad: float) -> None:
         htaf(x, 2.0, bad)
     with pytest.raises(ValueError, match=rf"^beta must be > 0 and finite, got {bad}$"):
         scaled_sigmoid(x, bad)
+
+
+@pytest.mark.parametrize("bad", [1e300, 1e-300, 1e38, 1e-38])
+def test_parameters_beyond_float32_are_refused(bad: float) -> None:
+    x, wide = torch.zeros(3), torch.tensor(bad, dtype=torch.float64)
+    calls: dict[str, list[Callable[[], object]]] = {
+        "alpha0": [
+            lambda: htaf(x, bad),
+            lambda: HTAF(bad),
+            lambda: HTAF(wide),
+            lambda: Recipe(alpha0=bad),
+        ],
+        "alpha1": [lambda: htaf(x.double(), 2.0, bad), lambda: HTAF(2.0, bad, learnable=True)],
+        "beta": [lambda: scaled_sigmoid(x, bad), lambda: ScaledSigmoid(wide)],
+        "alpha": [lambda: straight_through(x, functools.partial(surrogates.atan, alpha=bad))],
+        "threshold": [lambda: IF(threshold=bad)],
+    }
+    for name, refused in calls.items():
+        for call in refused:
+            with pytest.raises(ValueError, match=f"^{name} must be from 9.4e-38 to 1.06e[+]37, which float32 can hold"):
+                call()
 
 
 @pytest.mark.usefixtures("unchecked")

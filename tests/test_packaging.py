@@ -139,6 +139,13 @@ def test_the_kernels_of_this_processor(selftest: Path) -> None:
     check_kernels(selftest)
 
 
+@LINUX
+@pytest.mark.slow
+def test_the_kernels_under_sanitizers(tmp_path: Path) -> None:
+    """What is read or written beyond an allocation, and what C++ leaves undefined: `make sanitize`."""
+    check_kernels(build_selftest(tmp_path, "-DHTAF_SANITIZE=ON"))
+
+
 @X86
 @pytest.mark.slow
 @pytest.mark.parametrize(("cpu", "sets"), [("Nehalem", ["portable"]), ("Haswell", ["avx2", "portable"])])

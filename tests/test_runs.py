@@ -23,6 +23,7 @@ import pytest
 import torch
 from filelock import FileLock
 
+from htaf import _files
 from htaf._files import OutputError, check_output, check_output_folder
 from htaf.activations import HTAF, Heaviside
 from htaf.data.preprocess import Preprocessor
@@ -38,6 +39,7 @@ from htaf.runs import (
     locked,
     open_run,
     read_record,
+    short_commit,
     start_run,
     to_json,
     write_atomic,
@@ -163,6 +165,27 @@ def test_another_run_is_named(tmp_path: Path) -> None:
     other = IDENTITY | {"recipe": IDENTITY["recipe"] | {"lr": 0.5}, "seed": 3}
     with pytest.raises(RunError, match=r"recipe.lr: 0.1 there, 0.5 here; seed: 0 there, 3 here.*choose another --out"):
         start_run(tmp_path, other)
+
+
+def test_hashes_in_messages_are_short(tmp_path: Path) -> None:
+    one, other = "0123456789abcdef" * 4, "fedcba9876543210" * 4
+    start_run(tmp_path, IDENTITY | {"data": {"name": "photos", "fingerprint": one}})
+    said = r"data.fingerprint: '0123456789ab\.\.\.' there, 'fedcba987654\.\.\.' here"
+    with pytest.raises(RunError, match=said):
+        start_run(tmp_path, IDENTITY | {"data": {"name": "photos", "fingerprint": other}})
+    assert short_commit(one[:40]) == one[:12]
+    assert short_commit(f"{one[:40]}+changes") == f"{one[:12]}+changes"
+
+
+def test_a_failed_write_names_the_file_that_was_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(_files.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as error:
+        _files.write_atomic(tmp_path / "record.json", "{}")
+    assert error.value.filename == str(tmp_path / "record.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_other_files_are_left_alone(tmp_path: Path) -> None:

@@ -127,6 +127,11 @@ def call_kind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> s
     return None if kind is None or isinstance(call_input(args, kwargs), nn.Parameter) else kind
 
 
+def is_of_a_parameter(path: str) -> bool:
+    """Whether a module makes a parameter (torch.nn.utils.parametrize): squashing one is no activation."""
+    return ".parametrizations." in f".{path}."
+
+
 def call_name(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], watched: frozenset[str]) -> str | None:
     """The name under which a forward counts a call: its kind, or one of `watched`; None: it is not counted."""
     kind = call_kind(function, args, kwargs)
@@ -501,6 +506,8 @@ class Recorder(TorchFunctionMode):
         """Note a call of the running module; whether it is an activation that is accounted for."""
         frame = self._stack[-1]
         path = self.paths[id(frame.module)]
+        if is_of_a_parameter(path):
+            return True
         function = self._running_function()
         if function is not None:
             self.functions.setdefault(path, {})[function] = None

@@ -184,6 +184,7 @@ def plain_errors() -> Iterator[None]:
     before, warnings.formatwarning = warnings.formatwarning, _warning
     try:
         yield
+        sys.stdout.flush()  # here, where an error of it is told, not at the end of Python
     except (UsageError, OutputError) as error:
         fail(str(error), 2)
     except HtafError as error:
@@ -196,12 +197,12 @@ def plain_errors() -> Iterator[None]:
     except BrokenPipeError:
         pass  # the reader has gone: head, less
     except OSError as error:
-        fail(f"{error.filename or 'writing'}: {error.strerror or error}", 1)
+        fail(f"{error.filename or 'writing the output'}: {error.strerror or error}", 1)
     finally:
         warnings.formatwarning = before
         try:
-            sys.stdout.flush()  # here, as Python's own flush at the end would complain
-        except BrokenPipeError:
+            sys.stdout.flush()
+        except OSError:  # the reader has gone, or the disk is full: Python's own flush at the end would complain
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -54,7 +54,8 @@ class Site:
         kind: "relu", "gelu", "htaf", ...; of an activation class that torch does not have, its name in lower case.
         calls: how often it ran in the example batch; None when there was no example.
         functional: a call such as `F.relu(x)` inside a forward.
-        index: order number of the functional call among those in one forward of its module; 0 for modules.
+        index: order number of the functional call among those that are counted in one forward of its module; 0 for
+            modules. Beside the activation functions these are all calls of `maximum`, say, where one is an activation.
         module_type: class of the module; None for a function.
         aliases: further paths of the same module.
         in_place: the model goes on reading the input that the activation overwrites.
@@ -136,7 +137,7 @@ def find(model: nn.Module, example: tuple[tuple[Any, ...], dict[str, Any]] | Non
                 site = protos[id(module)]
                 protos[id(module)] = dataclasses.replace(site, aliases=(*site.aliases, path))
                 continue
-            if ".parametrizations." in f".{path}.":  # it acts on a parameter
+            if calls.is_of_a_parameter(path):
                 continue
             kind = _module_kind(module)
             if kind is not None:
@@ -203,8 +204,12 @@ def _hints(trial: nn.Module, protos: Mapping[int, Site], record: calls.Recorder,
     for path, functions in record.functions.items():
         if path not in known:
             yield f"{_label(trial, path)}: runs the autograd Function {', '.join(functions)}, which is left as it is"
+    alike: dict[tuple[type, str], list[str]] = {}  # one line for all blocks of a kind
     for path, operators in record.doubtful.items():
-        yield f"{_label(trial, path)}: also computes {', '.join(operators)}, left as it is"
+        alike.setdefault((type(trial.get_submodule(path)), ", ".join(operators)), []).append(path)
+    for (_, operators), among in alike.items():
+        more = f" and {len(among) - 1} more of its class" if len(among) > 1 else ""
+        yield f"{_label(trial, among[0])}{more}: also computes {operators}, left as it is"
 
 
 def _run(trial: nn.Module, record: calls.Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -212,7 +217,8 @@ def _run(trial: nn.Module, record: calls.Recorder, args: tuple[Any, ...], kwargs
     torch.backends.mha.set_fastpath_enabled(False)  # it computes relu or gelu itself, without asking `activation`
     record.watch(trial)
     try:
-        with torch.no_grad(), calls.Operators(record), record:
+        # compiled functions run as they are written, where their calls are seen
+        with torch.compiler.set_stance("force_eager"), torch.no_grad(), calls.Operators(record), record:
             trial(*args, **kwargs)
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)

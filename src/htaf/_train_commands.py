@@ -123,7 +123,7 @@ class Overrides:
     slope: Annotated[SlopeName | None, own("Straight-through: backward slope.")] = None
     sharpen: Annotated[bool | None, own("Move the parameters from a soft start to their final values.")] = None
     start: Annotated[
-        tuple[float, ...] | None, own("Where sharpening starts: a pair, or one beta.", "FLOAT [FLOAT]")
+        tuple[float, ...] | None, own("Where sharpening starts: a pair; of ss one beta.", "ALPHA0 ALPHA1")
     ] = None
     sharpen_fraction: Annotated[float | None, own("Share of the epochs over which it moves.")] = None
     lr: Annotated[float | None, own("Highest learning rate.")] = None
@@ -511,9 +511,9 @@ def _print_recipe(recipe: Recipe, json: bool) -> None:
     values = recipe.effective()
     if json:
         return print_json(values)
-    print("[recipe]")
+    say("[recipe]")
     for name, value in values.items():
-        print(f"{name} = {dumps(value, ensure_ascii=False)}")
+        say(f"{name} = {dumps(value, ensure_ascii=False)}")
     return None
 
 

@@ -93,7 +93,8 @@ class HTAF(Remembering):
     Shape: any, output equal to input; dtype kept.
 
     Raises:
-        ValueError: an alpha is not > 0 and finite, or `dim` is given with a tensor that is not one-dimensional.
+        ValueError: an alpha is not from 9.4e-38 to 1.06e37, or `dim` is given with a
+            tensor that is not one-dimensional.
 
     Source: the paper, equation (1).
     """

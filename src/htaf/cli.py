@@ -54,9 +54,9 @@ flags = ConstructorRegistry()
 def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """A flag of type `T | None` reads and shows a T: None is what it is when it is left out."""
     kinds = get_args(info.type)
-    if len(kinds) != 2 or NoneType not in kinds or info.type_origin not in (Union, UnionType):
+    if NoneType not in kinds or info.type_origin not in (Union, UnionType):
         return None
-    (kind,) = (kind for kind in kinds if kind is not NoneType)
+    kind: Any = Union[tuple(kind for kind in kinds if kind is not NoneType)]  # noqa: UP007
     spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kind, info.markers))
     if not isinstance(spec, PrimitiveConstructorSpec):
         return None
@@ -127,7 +127,9 @@ def predict(
     inputs: Annotated[
         Positional[tuple[Path, ...]],
         arg(
-            help="A CSV or Parquet file with the raw columns; for a run on images, files or a folder.", metavar="INPUT"
+            help="A CSV or Parquet file with the raw columns; for a run on images, files or a folder.",
+            metavar="INPUT",
+            help_behavior_hint="(required)",
         ),
     ],
     *,
@@ -388,10 +390,12 @@ def demo(
 def doctor(*, json: Json = False) -> None:
     """Say what this machine can do: versions, processor, accelerator, kernels, data sets."""
     from htaf.doctor import report
+    from htaf.runs import short_commit
 
     found = report()
     if json:
         return print_json(found)
+    found["commit"] = short_commit(found["commit"])
     width = max(map(len, found))
     for name, value in found.items():
         shown = (
@@ -415,10 +419,10 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")  # names of classes and columns are any text
     signal.signal(signal.SIGINT, signal.default_int_handler)  # after the imports, see `_compat`
-    if sys.argv[1:] == ["--version"]:
-        return say(f"htaf {__version__}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a scheduler sends is to stop as Ctrl-C does
     with plain_errors():
+        if sys.argv[1:] == ["--version"]:
+            return say(f"htaf {__version__}")
         app.cli(prog="htaf", description=ABOUT, registry=flags)
     return None
 

@@ -61,9 +61,15 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
     """List every place where an elementwise activation acts, in order of first run.
 
     A site is a module (all elementwise activations of torch.nn, those of htaf, and any childless module without
-    parameters that calls an activation function and maps every element by itself), an activation function kept in an
-    attribute (`TransformerEncoderLayer.activation`), or an activation function called inside a forward. Softmax, GLU,
-    the gates inside fused LSTM and GRU layers, functions applied to a parameter and scripted code are no sites.
+    parameters that calls an activation function, or compares, and maps every element by itself), an activation function
+    kept in an attribute (`TransformerEncoderLayer.activation`), or one called inside a forward. There `x.clamp(min=0)`,
+    `torch.maximum(x, zeros)`, `torch.where(x > 0, x, 0)`, `x * (x > 0)`, `x.masked_fill(x < 0, 0)`, `x[x < 0] = 0` and
+    their like count as relu, `x.clamp(0, 6)` as relu6; the values of the example decide.
+
+    Softmax and functions applied to a parameter are no sites. What acts like an activation and cannot be replaced is
+    none either, but `conversion` names it after `replace`: the activations inside torch's recurrent layers and GLU,
+    those in an autograd Function, in scripted or compiled code, in a hook; in its notes other elementwise functions
+    (`x.clamp(0, 1)`, `x.sin()`, `x.exp()`), which mostly are no activations.
 
     The example runs once, in eval mode without gradients, on a copy that shares the parameters: the model is not
     touched. The fused path of torch's transformer layers is off during that run.

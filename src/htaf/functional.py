@@ -2,8 +2,8 @@
 
 Every function computes in at least float32 and rounds once to the dtype of x. Gradients are closed forms that
 keep their relative accuracy in the tails; second derivatives too. All work on any device, under `torch.compile`,
-`torch.func.grad`, `torch.func.vmap` and autocast; of forward mode only dual numbers with respect to x (`torch.func.jvp`
-raises). With float parameters one tensor, x, is saved for the backward pass.
+autocast, the transforms of `torch.func` and forward mode (`jvp`, `jacfwd`, `hessian`, dual numbers), for x and for
+tensor parameters. With float parameters one tensor, x, is saved for the backward pass.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from torch import Tensor
 
 from htaf.kernels import operators
 from htaf.kernels._plain import Scalar, compute_dtype
+
+LEAST, MOST = 2.0**-123, 2.0**123  # of parameters, whatever the dtype of x: small multiples are normal in float32 too
 
 
 def heaviside(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -61,8 +63,9 @@ def htaf(
 
     Args:
         x: floating-point tensor of any shape.
-        alpha0: > 0, width of the tails: they decay as exp(-2 alpha0 |x|). A float, or a floating-point tensor that
-            broadcasts to x (a value that is not > 0 gives NaN; the module `HTAF` checks when it is made).
+        alpha0: > 0, width of the tails: they decay as exp(-2 alpha0 |x|). A float from 9.4e-38 to 1.06e37, or a
+            floating-point tensor that broadcasts to x (a value that is not > 0 gives NaN; the module `HTAF` checks when
+            it is made). Over all of this range, also of products, errors are as in docs/kernels.md.
         alpha1: > 0, a float or a tensor as alpha0. The slope at 0 is alpha0 alpha1 / 4.
         bipolar: 2 HTAF(x) - 1 instead, in one pass; its error is absolute (2.5e-7), not relative, near 0.
 
@@ -71,7 +74,7 @@ def htaf(
 
     Raises:
         TypeError: x or a tensor parameter is not floating-point.
-        ValueError: a float parameter is not > 0 and finite, or a tensor does not broadcast to x.
+        ValueError: a float parameter is out of range, or a tensor does not broadcast to x.
 
     Source: the paper, equation (1); the stable gradient is this library's.
 
@@ -235,11 +238,13 @@ def check_floating(x: object) -> None:
 
 
 def check_positive(name: str, value: float) -> float:
-    """The value as a float; ValueError unless it is > 0 and finite."""
+    """The value as a float; ValueError unless it is > 0, finite and well within the normal numbers of float32."""
     if not isinstance(value, (float, int)) and not isinstance(value, numbers.Real):  # Dynamo knows the first test only
         raise TypeError(f"{name} must be a number or a tensor, got {value!r}")
     if not 0.0 < value < math.inf:  # also False for NaN
         raise ValueError(f"{name} must be > 0 and finite, got {value}")
+    if not LEAST <= value <= MOST:
+        raise ValueError(f"{name} must be from {LEAST:.3g} to {MOST:.3g}, which float32 can hold, got {value}")
     return float(value)
 
 

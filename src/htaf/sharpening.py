@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from htaf.activations import HTAF, ScaledSigmoid
+from htaf.functional import check_positive
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def set_sharpness(model: nn.Module, values: tuple[float, ...]) -> int:
     """Give every HTAF of the model the pair `values`, or every ScaledSigmoid the beta; returns how many took it.
 
     Raises:
-        ValueError: the model holds none, or one of them keeps its parameters as tensors.
+        ValueError: the model holds none, one of them keeps its parameters as tensors, or a value is out of range.
     """
     kind, names = (HTAF, ("alpha0", "alpha1")) if len(values) == 2 else (ScaledSigmoid, ("beta",))
     modules = [m for m in model.modules() if isinstance(m, kind)]
@@ -69,5 +70,5 @@ def set_sharpness(model: nn.Module, values: tuple[float, ...]) -> int:
         for name, value in zip(names, values, strict=True):
             if not isinstance(getattr(module, name, None), float):
                 raise ValueError(f"{kind.__name__}.{name} must be a float to be sharpened, not a tensor")
-            setattr(module, name, float(value))
+            setattr(module, name, check_positive(name, value))
     return len(modules)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from htaf.functional import check_floating, heaviside, sign
+from htaf.functional import check_floating, check_positive, heaviside, sign
 from htaf.kernels import operators
 from htaf.kernels._plain import compute_dtype
 from htaf.kernels._registration import transformed
@@ -64,7 +64,7 @@ def _known(slope: Slope) -> tuple[str, list[float]] | None:
     name, defaults = _KNOWN[slope]
     if not all(key in defaults and isinstance(value, (int, float)) and value > 0 for key, value in given.items()):
         return None
-    return name, [float(given.get(key, default)) for key, default in defaults.items()]
+    return name, [check_positive(key, given.get(key, default)) for key, default in defaults.items()]
 
 
 class _StraightThrough(torch.autograd.Function):

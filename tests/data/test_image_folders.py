@@ -241,7 +241,14 @@ def test_damaged_files_are_left_out_and_counted(tmp_path: Path) -> None:
     assert problems["empty.png"] == "an empty file"
     assert problems["bomb.png"] == "10000 x 9500 pixels, more than 89,478,485"
     assert "decompression bomb" in problems["larger.png"]
-    assert "floating point" in problems["float.tiff"]
+    assert problems["float.tiff"] == "floating-point values: 8 or 16 bits are read"
+    wide = tmp_path / "b" / "wide.tiff"
+    Image.fromarray(np.full((4, 4), -5, np.int32)).save(wide)
+    with pytest.raises(DataError) as error:
+        decode(wide, 3, (4, 4))
+    assert (
+        str(error.value) == f"{wide}: expected an image, got values from -5 to -5: 8 or 16 bits, 0 to 65535, are read"
+    )
     assert problems["000.png"] == ""
 
 

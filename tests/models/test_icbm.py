@@ -270,7 +270,7 @@ def test_bad_arguments() -> None:
         ICBM(Ends("none"), 0, example=x)
     with pytest.raises(ValueError, match=r"expected a backbone with features \[batch, features\], got \(2, 6, 6, 6\)"):
         ICBM(Ends("square"), 2, example=x)
-    with pytest.raises(ValueError, match="expected the name of a timm model, got 'resnet_18'"):
+    with pytest.raises(ValueError, match=r"name of a timm model, got 'resnet_18' \(did you mean .*resnet18"):
         ICBM.from_timm("resnet_18", 2)
     with pytest.raises(ValueError, match="expected an image model of transformers"):
         ICBM.from_transformers("/nowhere/at-all", 2)

@@ -77,7 +77,10 @@ def test_every_method_trains_and_is_read_back(runs, method: str) -> None:
     "changes",
     [
         {"backbone": "resnet", "depth": 18, "width": 4, "concepts": 24},
-        {"backbone": "vit_tiny_patch16_224", "augment": "none", "train_images": 50, "epochs": 1},
+        pytest.param(
+            {"backbone": "vit_tiny_patch16_224", "augment": "none", "train_images": 50, "epochs": 1},
+            marks=pytest.mark.slow,
+        ),
         {"freeze": True, "concept_norm": "batch"},
     ],
 )

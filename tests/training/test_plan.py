@@ -138,7 +138,7 @@ def test_name_of_the_file_is_the_default(tmp_path: Path) -> None:
     [
         ("name = ", "is not TOML"),
         (b"\xff\xfe", "is not TOML"),
-        ("colour = 1\n" + GOOD, "expected the keys .*, got colour"),
+        ("colour = 1\n" + GOOD, "expected the keys .*, got 'colour'"),
         ('data = [{name = "wine", kind = "red"}]\n[methods.relu]\n', "kind"),
         ('data = [{target = "x"}]\n[methods.relu]\n', "name"),
         ('data = "wine"\n[methods.relu]\n', "bad.toml: "),

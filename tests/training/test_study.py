@@ -29,6 +29,7 @@ from htaf.runs import locked, to_json, write_atomic
 from htaf.training.plan import Plan, PlanError, Source, read_plan
 from htaf.training.recipe import Recipe
 from htaf.training.study import Cell, StudyError, cell_path, markdown, run_cells, run_study
+from quick import slow_but
 
 STUDY = sys.modules["htaf.training.study"]
 BASE = Recipe(hidden=(4,), epochs=1, batch_size=64, patience=0)
@@ -76,13 +77,14 @@ class Here:
         return future
 
 
+@contextmanager
+def pool_here(workers: int, threads: int) -> Iterator[Here | None]:
+    yield Here() if workers else None
+
+
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def pool(workers: int, threads: int) -> Iterator[Here | None]:
-        yield Here() if workers else None
-
-    monkeypatch.setattr(STUDY, "_pool", pool)
+    monkeypatch.setattr(STUDY, "_pool", pool_here)
 
 
 def fabricated(validation: float, test: float, *, smooth: float = 0.0, headline: str = "rmse", seconds: float = 1.5):
@@ -130,11 +132,13 @@ def states(out: Path) -> dict[str, int]:
     return {name: found.count(name) for name in set(found)}
 
 
-# ---- one real study by worker processes ----
+# ---- one real study, in this process and by worker processes ----
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory, source: Source) -> tuple[Path, Plan, dict[str, Any]]:
+@pytest.fixture(scope="module", params=slow_but(["here", "processes"], "here"))
+def real(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, source: Source
+) -> tuple[Path, Plan, dict[str, Any]]:
     methods = {
         "htaf": {"alpha0,alpha1": ((2.0, 11.0),)},
         "ste": {"slope": ("sigmoid", "tanh")},
@@ -142,7 +146,10 @@ def real(tmp_path_factory: pytest.TempPathFactory, source: Source) -> tuple[Path
         "relu": {"lr": (0.01,)},
     }
     out, plan = tmp_path_factory.mktemp("study"), plan_of(source, methods, candidates=2, splits=1)
-    return out, plan, run_study(plan, out)
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "here":
+            patch.setattr(STUDY, "_pool", pool_here)
+        return out, plan, run_study(plan, out)
 
 
 def test_every_method_runs(real: tuple[Path, Plan, dict[str, Any]]) -> None:

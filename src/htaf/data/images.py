@@ -162,7 +162,7 @@ def _share(what: str, amount: int | float, number: int, classes: int, rows: int)
     """How many rows of class `number` belong to an amount."""
     if isinstance(amount, float) and not amount.is_integer():
         if not 0 < amount < 1:
-            raise DataError(f"{what}_images: expected a whole number or a fraction below 1, got {amount}")
+            raise DataError(f"{what}_images: expected a whole number >= 0 or a fraction below 1, got {amount}")
         return max(1, round(amount * rows))
     if amount < 0 or (amount == 1.0 and isinstance(amount, float)):
         raise DataError(f"{what}_images: expected a whole number >= 0 or a fraction below 1, got {amount}")

@@ -151,16 +151,24 @@ def split_exp2_rough(x, rate):
 
 @triton.jit
 @no_type_check
-def split_expm1(x, high, low):
-    """2^(x (high + low)) - 1, relative error 1.1e-8 before rounding."""
-    r, s = split(x, high, 127)
+def split_expm1_parts(x, high, low, BIAS: tl.constexpr):
+    """(h, s) with 2^(x (high + low)) = (s + h) 2^(127 - BIAS), s a power of two; relative error of h 1.1e-8."""
+    r, s = split(x, high, BIAS)
     r = fma(x, low, r)
     q = fma(r, 1.54035122e-4, 1.33907353e-3)
     q = fma(q, r, 9.61823761e-3)
     q = fma(q, r, 5.55035733e-2)
     q = fma(q, r, 2.40226492e-1)
     q = fma(q, r, 6.93147182e-1)
-    return fma(q * r, s, s - 1.0)
+    return q * r * s, s
+
+
+@triton.jit
+@no_type_check
+def split_expm1(x, high, low):
+    """2^(x (high + low)) - 1, relative error 1.1e-8 before rounding."""
+    h, s = split_expm1_parts(x, high, low, 127)
+    return h + (s - 1.0)
 
 
 @triton.jit

@@ -239,9 +239,9 @@ class EpochBar(Callback):
             name, exact, other = "RMSE", *(f"{self.posed.scale * v**0.5:.4g}" for v in (loss, smooth))
         else:
             name, exact, other = "accuracy", *(f"{seen[k]:.4f}" for k in ("val_accuracy", "val_accuracy_smooth"))
-        self.losses = f"loss {loss:.4f}, {name} {exact}"
+        self.losses = f"loss {_figure(loss)}, {name} {exact}"
         real = self.recipe.method == "relu"
-        smooth_loss, smooth_metric = ("", "") if real else (f" (smooth {smooth:.4f})", f" (smooth {other})")
+        smooth_loss, smooth_metric = ("", "") if real else (f" (smooth {_figure(smooth)})", f" (smooth {other})")
         rate = f"; {len(self.posed.train) / self.trained:,.0f} {self.unit}/s" if self.trained else ""
         epoch = trainer.current_epoch + 1
         if self.console.is_terminal:
@@ -249,8 +249,8 @@ class EpochBar(Callback):
             self.bar.update(self.task, completed=self.done, state=state)
         else:
             self._say(
-                f"epoch {epoch}/{self.recipe.epochs}: train loss {seen['train_loss']:.4f}, validation loss "
-                f"{loss:.4f}{smooth_loss}, {name} {exact}{smooth_metric}{rate}{self._left('; ')}"
+                f"epoch {epoch}/{self.recipe.epochs}: train loss {_figure(seen['train_loss'])}, validation loss "
+                f"{_figure(loss)}{smooth_loss}, {name} {exact}{smooth_metric}{rate}{self._left('; ')}"
             )
 
     def _left(self, before: str = "") -> str:
@@ -269,3 +269,7 @@ class EpochBar(Callback):
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         self.bar.stop()
+
+
+def _figure(value: float) -> str:
+    return f"{value:.4f}" if abs(value) < 1000 else f"{value:.4g}"

@@ -15,6 +15,7 @@ from htaf.training.recipe import Recipe
 
 MANY_DEAD = 0.5  # of a hidden layer; of concepts one is worth a word
 SAMPLE, ENOUGH, BETTER = 1000, 0.95, 0.02
+FAR = 10.0  # times the loss of a constant: it diverged
 
 
 def start_notes(recipe: Recipe) -> list[str]:
@@ -68,7 +69,7 @@ def result_notes(record: Mapping[str, Any], posed: Problem, net: nn.Module, reci
     overflow = [
         f"WARNING: the loss on the {part} part is not finite: look for outliers in its rows"
         for part, values in chosen.items()
-        if values["loss"] is None
+        if part != "validation" and values["loss"] is None
     ]
     harm = [] if learned or recipe.family == "mlp" else augment_notes(net, posed, record["metrics"]["smooth"], recipe)
     return [*learned, *overflow, *dead, *harm]
@@ -91,8 +92,19 @@ def constant_notes(found: Mapping[str, float | None], train: Tensor, validation:
         shares = (counts / counts.sum()).clamp_min(1e-9)
         accuracy, always = found["accuracy"] or 0.0, (validation == counts.argmax()).double().mean().item()
         entropy = loss_function("classification")(shares.log().expand(len(validation), -1), validation).item()
-        better = accuracy > always or (loss is not None and loss < entropy)
+        better = loss is not None and loss < entropy
         said = f"accuracy {accuracy:.1%}, the most frequent class {always:.1%}"
+        if not better and accuracy > always:
+            far = "WARNING: " if loss is None or loss > FAR * entropy else ""
+            shown = (
+                "is not finite"
+                if loss is None
+                else f"is {loss:.4g}, that of always giving the classes' shares {entropy:.4g}"
+            )
+            return [
+                f"{far}on the validation part the loss {shown}: the probabilities are not to be trusted ({said}). "
+                "Lower lr, or set clip"
+            ]
     if better:
         return []
     return [

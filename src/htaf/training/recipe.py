@@ -9,6 +9,7 @@ from dataclasses import fields as fields_of
 from typing import Any, Literal, get_args
 
 from htaf.data.augment import Augment
+from htaf.functional import check_positive
 from htaf.models.build import SLOPES, Method, SlopeName, backbone_description, backbone_fields, is_own_backbone
 from htaf.models.icbm import Bottleneck
 from htaf.sharpening import Geometric, soft_start
@@ -163,14 +164,14 @@ class Recipe:
                 raise ValueError(f"{what}, got {got}")
 
         def numbers(values: Any) -> bool:
-            return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+            return all(isinstance(v, float) or (type(v) is int and abs(v) < 2**1000) for v in values)
 
         for field in fields_of(self):
             name, value = field.name, getattr(self, field.name)
             if field.type == "float":
                 expect(numbers([value]), f"{name} must be a number", repr(value))
                 object.__setattr__(self, name, float(value))  # 2 and 2.0 are one recipe
-            if name == "hidden" or (name == "start" and value is not None):
+            if name == "hidden" or (name == "start" and self.start is not None):
                 expect(isinstance(value, list | tuple), f"{name} must be several numbers", repr(value))
                 object.__setattr__(self, name, tuple(value))
             if field.type == "str":
@@ -185,7 +186,9 @@ class Recipe:
             object.__setattr__(self, "start", tuple(float(v) for v in self.start))
         for name, known in _CHOICES.items():
             expect(getattr(self, name) in known, f"{name} must be one of {known}", repr(getattr(self, name)))
-        for name in ("alpha0", "alpha1", "beta", "lr", "backbone_lr"):
+        for name in ("alpha0", "alpha1", "beta"):
+            check_positive(name, getattr(self, name))
+        for name in ("lr", "backbone_lr"):
             expect(0 < getattr(self, name) < math.inf, f"{name} must be > 0 and finite", getattr(self, name))
         for name in ("weight_decay", "clip", "concept_weight"):
             expect(0 <= getattr(self, name) < math.inf, f"{name} must be >= 0 and finite", getattr(self, name))

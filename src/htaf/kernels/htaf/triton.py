@@ -20,6 +20,7 @@ from htaf.kernels._triton import (
     split_exp2,
     split_exp2_rough,
     split_expm1,
+    split_expm1_parts,
     times,
 )
 from htaf.kernels._triton_maps import run_backward, run_forward, supports
@@ -30,10 +31,14 @@ __all__ = ["backward", "backward_all", "forward", "supports"]
 @triton.jit
 @no_type_check
 def derive(alpha0, alpha1, scale):
-    """-2 a0 log2(e) and -a1 log2(e) as pairs, and the factor of the slope."""
-    rate0, rest0 = times(-alpha0, 2.88539004, 3.851926e-8)
-    rate1, rest1 = times(-alpha1, 1.44269502, 1.925963e-8)
-    return rate0, rest0, rate1, rest1, scale * alpha0 * alpha1
+    """-2 a0 log2(e) and -a1 log2(e) as pairs, and the factor of the slope.
+
+    Beyond 2^20 alpha1 stays there and alpha0 takes the rest: see `Pair` in csrc/activations.hpp.
+    """
+    less = at_most(alpha1, 2.0**20)
+    rate0, rest0 = times(-at_most(alpha0 * (alpha1 / less), 1e38), 2.88539004, 3.851926e-8)
+    rate1, rest1 = times(-less, 1.44269502, 1.925963e-8)
+    return rate0, rest0, rate1, rest1, at_most(scale * alpha0 * alpha1, 3e38)
 
 
 @triton.jit
@@ -41,13 +46,13 @@ def derive(alpha0, alpha1, scale):
 def value(x, constants, scale, shift, HALF: tl.constexpr):
     """scale / (1 + f) + shift with f = exp(-a1 t), t = tanh(a0 x) = -E / (E + 2), E = exp(-2 a0 x) - 1."""
     rate0, rest0, rate1, _, _ = constants
-    if HALF:  # once the processor's exp2, once a polynomial: of exp2 and reciprocals it has few a cycle
-        t = fma(reciprocal(exp2(x * rate0) + 1.0), 2.0, -1.0)
+    limit = at_most(-30.0 / rate0, 3e38)  # t is 1 to the last bit from 2^25 on
+    e = split_expm1(at_least(at_most(x, limit), -limit), rate0, rest0)
+    if HALF:  # of exp2 and reciprocals the processor has few a cycle, so both exponentials are polynomials
+        t = -e * reciprocal(e + 2.0)
         t = at_least(at_most(t, -127.0 / rate1), 128.0 / rate1)  # f is 0 or infinite from there on
         f = split_exp2_rough(t, rate1)
     else:
-        limit = at_most(-30.0 / rate0, 3e38)  # t is 1 to the last bit from 2^25 on
-        e = split_expm1(at_least(at_most(x, limit), -limit), rate0, rest0)
         f = exp2(-quotient(e, e + 2.0) * rate1)
     return fma(reciprocal(f + 1.0), scale, shift)
 
@@ -60,17 +65,17 @@ def gradient(grad, x, constants, HALF: tl.constexpr):
     e and f are kept times 2^32: each may be below the smallest normal number when the slope is not.
     """
     rate0, rest0, rate1, rest1, factor = constants
-    z = tl.abs(x)
+    z = at_most(tl.abs(x), at_most(-158.9 / rate0, 3e38))  # e is 0 from there on
+    h, s = split_expm1_parts(z, rate0, rest0, 159)
+    e = s + h
+    above = fma(h, -(2.0**-32), fma(s, -(2.0**-32), 1.0))  # 1 - e without cancellation
     if HALF:
-        e = exp2(fma(z, rate0, 32.0))
-        w = 2.0 * reciprocal(fma(e, 2.0**-32, 1.0))
-        t = w - 1.0
+        t = above * reciprocal(2.0 - above)
         f = exp2(fma(t, rate1, 32.0))
     else:
-        e = split_exp2(at_most(z, at_most(-158.9 / rate0, 3e38)), rate0, rest0, 159)  # 0 from there on
-        t = quotient(fma(e, -(2.0**-32), 1.0), fma(e, 2.0**-32, 1.0))
-        w = t + 1.0
+        t = quotient(above, 2.0 - above)
         f = split_exp2(at_most(t, -158.9 / rate1), rate1, rest1, 159)
+    w = t + 1.0
     q = reciprocal(f + 2.0**32)
     wq = w * q
     gx = grad * (e * factor * f * (wq * wq))
@@ -96,6 +101,6 @@ def backward_all(
     scale = 2.0 if bipolar else 1.0
 
     def finish(sums: Tensor, alpha0: Tensor, alpha1: Tensor) -> tuple[Tensor, ...]:
-        return sums[0] / alpha0, sums[1] * scale
+        return sums[0] / alpha0, sums[1] * scale / (alpha1 / alpha1.clamp(max=2.0**20))
 
     return run_backward(grad, x, (alpha0, alpha1), scale, derive, gradient, finish)

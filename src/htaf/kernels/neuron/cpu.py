@@ -1,4 +1,4 @@
-"""The compiled kernels of csrc/neurons.hpp, with the signatures of reference.py."""
+"""The compiled kernels of csrc/neurons.cpp, with the signatures of reference.py."""
 
 from __future__ import annotations
 

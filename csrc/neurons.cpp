@@ -1,6 +1,7 @@
 // Spiking neurons over a whole sequence: the membrane potential stays in registers, and one pass over x makes the spikes.
-// The formulas: src/htaf/kernels/neuron/reference.py. Included by kernels.cpp, once per instruction set.
-#pragma once
+// The formulas: src/htaf/kernels/neuron/reference.py. Compiled once per instruction set: see CMakeLists.txt.
+#include "activations.hpp"
+#include "loops.hpp"
 
 namespace htaf::HTAF_NAMESPACE {
 namespace {
@@ -159,4 +160,8 @@ void neuron_backward(const Neuron& k, Type type, const void* gs, const float* gv
 }
 
 }  // namespace
+
+extern const NeuronKernels neurons;
+const NeuronKernels neurons = {neuron_forward, neuron_backward};
+
 }  // namespace htaf::HTAF_NAMESPACE
