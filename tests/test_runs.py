@@ -291,7 +291,7 @@ def flip(path: Path) -> None:
         (lambda file: file.write_bytes(file.read_bytes()[:-100]), "is damaged: its SHA-256 differs"),
         (flip, "is damaged: its SHA-256 differs"),
         (lambda file: file.write_bytes(b""), "is damaged: its SHA-256 differs"),
-        (lambda file: file.unlink(), "is missing, .*: put back a copy of it, or delete .* and run the same train"),
+        (lambda file: file.unlink(), "is missing, .*: put back a copy of it, or delete .* and run the same command"),
     ],
 )
 def test_damaged_weights(copy: Path, damage: Callable[[Path], Any], words: str) -> None:

@@ -89,4 +89,6 @@ def open_packed(path: str | Path) -> PackedRun:
         )
     if not isinstance(run["preprocessing"], dict) or not isinstance(run["about"], dict):
         raise packed.PackedError(f"{path}: expected objects for preprocessing and about, got others")
+    if model.program.outputs.keys() != {"v"}:
+        raise packed.PackedError(f"{path}: expected a network with one output, got {list(model.program.outputs)}")
     return PackedRun(path, model, run["images"], run["preprocessing"], run["about"])

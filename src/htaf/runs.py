@@ -179,7 +179,7 @@ class Run:
 
     def _checked(self, name: str) -> bytes:
         file = self.path / name
-        again = f"put back a copy of it, or delete {self.path} and run the same train command again, which trains anew"
+        again = f"put back a copy of it, or delete {self.path} and run the same command again, which trains anew"
         try:
             data = file.read_bytes()
         except FileNotFoundError:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ from torch import nn
 
 import htaf
 from htaf import _files
-from htaf.packed import PackedError, files, load, pack, save
+from htaf.packed import PackedError, files, load, operators, pack, save
 from htaf.packed.checking import check
 from htaf.packed.program import Call, Program
 
@@ -120,6 +121,11 @@ def _more(graph: dict, **fields) -> None:
     graph["steps"].append({"name": "more", "y": made[-1] + 1, **fields})
 
 
+def _call(graph: dict, operator: str, *args, **kwargs) -> None:
+    """One more call, of the input."""
+    _more(graph, step="call", operator=operator, args=[{"v": 0}, *args], kwargs=kwargs)
+
+
 UNPACK = {"step": "unpack", "axis": 1, "low": 0.0, "high": 1.0}
 SAID = {
     "list of extras": (lambda g, m: m.update(extra="[]"), "to be an object"),
@@ -128,12 +134,12 @@ SAID = {
     "residual": (lambda g, m: _step(g, "layer").update(residual=0), r"float32 \[2, 4, 3, 3\]"),
     "one end": (lambda g, m: _step(g, "layer").update(lower=None), "both ends"),
     "no output": (lambda g, m: _step(g, "layer").update(lower=None, upper=None, bits=None), "made before"),
-    "scale": (lambda g, m: _step(g, "layer").update(scale=_step(g, "threshold")["lower"]), r"float32 \[4\]"),
+    "scale": (lambda g, m: _step(g, "layer").update(scale=_step(g, "layer")["weight"]), r"float32 \[4\]"),
     "weight": (lambda g, m: _step(g, "layer").update(weight=_step(g, "threshold")["lower"]), r"uint8 \[4, 3, 3, 8\]"),
     "floats": (lambda g, m: _step(g, "layer").update(input=0), "expected bits"),
     "floats to pool": (lambda g, m: _step(g, "pool").update(input=0), "expected bits"),
     "padding": (lambda g, m: _step(g, "pool").update(padding=[2, 1]), "half a window"),
-    "end": (lambda g, m: _step(g, "threshold").update(lower=_step(g, "layer")["lower"]), r"float32 \[3\]"),
+    "end": (lambda g, m: _step(g, "threshold").update(lower=_step(g, "layer")["weight"]), r"float32 \[3\]"),
     "axis": (lambda g, m: _step(g, "threshold").update(axis=9), "a dimension 9"),
     "unpack": (lambda g, m: _more(g, **UNPACK, input=_step(g, "pool")["bits"], channels=65), "16 bytes"),
     "unpack floats": (lambda g, m: _more(g, **UNPACK, input=0, channels=64), "8 bytes"),
@@ -150,6 +156,27 @@ SAID = {
                            args=[{"v": 0}, [2**30, 2, 2**30, 2**30, 1, 2, 1, 8, 8]]),
         "at most|overflow",
     ),
+    "device": (lambda g, m: _call(g, "_to_copy.default", device="meta"), "no argument device"),
+    "layout": (lambda g, m: _call(g, "full_like.default", 1, layout=2), "no argument layout"),
+    "place": (lambda g, m: _call(g, "to.dtype", {"d": "float32"}, False, False, 1), "no argument memory_format"),
+    "half": (lambda g, m: _call(g, "_to_copy.default", dtype=5), "float16"),
+    "complex": (lambda g, m: _call(g, "_to_copy.default", dtype=9), "complex64"),
+    "quantized": (lambda g, m: _call(g, "full_like.default", 1, dtype=12), "expected|[Qq]uant"),
+    "random": (lambda g, m: _call(g, "rand_like.default"), "an operator of a packed model"),
+    "memory as it is found": (lambda g, m: _call(g, "empty_like.default"), "an operator of a packed model"),
+    "strides": (lambda g, m: _call(g, "as_strided.default", [1], [1]), "an operator of a packed model"),
+    "in place": (lambda g, m: _call(g, "relu_.default"), "an operator of a packed model"),
+    "training": (lambda g, m: _call(g, "native_layer_norm_backward.default"), "an operator of a packed model"),
+    "size of the data": (lambda g, m: _call(g, "nonzero.default"), "an operator of a packed model"),
+    "namespace": (lambda g, m: _call(g, "__class__.default"), "an operator of a packed model"),
+    "method": (lambda g, m: _call(g, "add.decompose"), "an operator of a packed model"),
+    "another library": (lambda g, m: _call(g, "htaf.pack_bits.default"), "an operator of a packed model"),
+    "mask": (lambda g, m: _call(g, "index.Tensor", [{"v": 0}]), "expected|meta|bool|indices"),
+    "a large range": (
+        lambda g, m: _more(g, step="call", operator="arange.start_step", kwargs={}, args=[0, 2**40, 1]), "at most"
+    ),
+    "planes": (lambda g, m: _step(g, "layer").update(planes=3), "one plane"),
+    "names of one": (lambda g, m: g.update(same={"a": "nothing"}), "a tensor of the file"),
     "large": (
         lambda g, m: _more(g, step="call", operator="repeat.default", kwargs={}, args=[{"v": 0}, [2**22, 1, 1, 1]]),
         "at most 1,073,741,824 bytes",
@@ -254,3 +281,59 @@ def test_the_digest_covers_header_and_tensors(written: bytes) -> None:
     assert header["__metadata__"]["sha256"] == files._digest(header, body)
     assert files._digest(header, body[:-1] + b"x") != files._digest(header, body)
     assert len(hashlib.sha256().hexdigest()) == len(header["__metadata__"]["sha256"])
+
+
+class Repeating(nn.Module):
+    """What once was kept several times: planes of sums, channels of ones, shared layers, ends of flattened pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(1, 6, 3, padding=1), nn.GroupNorm(2, 6)
+        self.sums, self.shared = nn.Conv2d(6, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.folded, self.last = nn.Linear(8, 8), nn.Linear(8 * 12 * 12, 2)
+
+    def forward(self, x):
+        y = self.norm(self.first(x))
+        x = self.sums((y >= 0).float() + (y >= 1).float() + (y >= -1).float())
+        for _ in range(3):
+            x = self.shared(torch.where(x >= 0, 1.0, -1.0))
+        for i in range(2):
+            x = torch.tanh(self.folded(x.movedim(1, -1)).movedim(-1, 1) * (i + 2))
+        return self.last((x.flatten(1) >= 0).float())
+
+
+def test_a_file_is_no_larger_than_the_weights_but_for_its_graph(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net, x = Repeating().eval(), torch.randn(3, 1, 12, 12)
+    packed = pack(net, x)
+    assert packed.report.layers == 5, packed.report
+    save(packed, path := tmp_path / "model.htaf")
+    header, _ = files._parts(path.read_bytes())
+    plain = len(safetensors.torch.save(net.state_dict()))
+    assert path.stat().st_size <= plain + len(json.dumps(header)) + 500
+    save(again := load(path), tmp_path / "again.htaf")
+    assert (tmp_path / "again.htaf").read_bytes() == path.read_bytes()
+    assert torch.equal(again(x), packed(x))
+
+
+def test_a_file_of_version_1_is_read(written: bytes, tmp_path: Path) -> None:
+    def older(graph: dict, metadata: dict) -> None:
+        metadata["version"] = "1"
+        for step in graph["steps"]:
+            step.pop("planes", None)
+
+    (tmp_path / "old.htaf").write_bytes(_forged(written, older))
+    (tmp_path / "new.htaf").write_bytes(written)
+    x = torch.randn(2, 1, 8, 8)
+    assert torch.equal(load(tmp_path / "old.htaf")(x), load(tmp_path / "new.htaf")(x))
+
+
+def test_operators_are_pure() -> None:
+    """Of those that may be called, none changes an argument, is random or has a size that depends on the data."""
+    names = {n.removeprefix("aten::") for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::")}
+    found = {n: f for n in names if (f := operators.allowed(n if "." in n else f"{n}.default")) is not None}
+    assert {"add.Tensor", "pad", "conv_transpose2d.input", "slice_scatter", "adaptive_max_pool2d"} <= found.keys()
+    for name, function in found.items():
+        assert not function._schema.is_mutable, name
+        if name not in ("index.Tensor", "scaled_dot_product_attention"):  # masks are refused; dropout is 0
+            assert not operators._DEPENDS & set(function.tags), name

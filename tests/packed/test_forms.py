@@ -17,6 +17,7 @@ from htaf.packed.program import PackedError, Pool
 from quick import slow_but
 
 aten = torch.ops.aten
+F = nn.functional
 STEPS: dict[str, Callable[[Tensor], Tensor]] = {
     "ge": lambda z: (z >= 0).float(),
     "gt": lambda z: (z > 0.2).float(),
@@ -296,3 +297,81 @@ def test_infinite_numbers_before_a_step_hide_no_others() -> None:
     packed.program.tensors[lower][1:] += 0.5
     again = htaf.packed.PackedModel(packed.program, packed.report)
     assert not verify(again, model, x).ok
+
+
+def _written(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[:, :, 1:3] = 0.5
+    return y
+
+
+# of bits [batch, 8, 6, 6]; each once was refused
+ORDINARY: dict[str, Callable[[Tensor, nn.ModuleDict], Tensor]] = {
+    "zeros": lambda x, net: F.pad(x, (1, 0, 2, 1)),
+    "constant": lambda x, net: F.pad(x, (1, 1), value=0.5),
+    "reflect": lambda x, net: F.pad(x, (1, 2, 0, 1), mode="reflect"),
+    "replicate": lambda x, net: F.pad(x.flatten(2), (1, 2), mode="replicate"),
+    "circular": lambda x, net: F.pad(x, (1, 2, 0, 1), mode="circular"),
+    "transposed 1d": lambda x, net: net["line"](x.flatten(2)),
+    "transposed 2d": lambda x, net: net["image"](x),
+    "a view that is not checked": lambda x, net: torch.ops.aten._unsafe_view(x, [-1, 36]),
+    "the largest of each part": lambda x, net: F.adaptive_max_pool2d(x * 0.5, (2, 4)),
+    "written into": lambda x, net: _written(x),
+    "picked": lambda x, net: x[:, [2, 0, 1]],
+    "decomposed": lambda x, net: F.local_response_norm(x, 2) + F.softsign(x),
+    "made on the way": lambda x, net: x * torch.arange(6) + torch.full((x.shape[0], 1, 1, 1), 0.25),
+    "sorted": lambda x, net: x.sort(2).values + x.cumsum(1).argmax(1, keepdim=True),
+    "of a random slope in training": lambda x, net: F.rrelu(x - 0.5) + F.rrelu(-x, 0.25, 0.75),
+    "in float64": lambda x, net: (x.double() / 3).float(),
+}
+
+
+class Ordinary(nn.Module):
+    """All of them after one step, and one input as `*inputs`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 2, 3)
+        self.parts = nn.ModuleDict({"line": nn.ConvTranspose1d(8, 3, 2, 2), "image": nn.ConvTranspose2d(8, 4, 3, 2)})
+
+    def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
+        bits = (self.first(inputs[0]) >= 0).float()
+        return {"packed": self.last(bits)} | {name: form(bits, self.parts) for name, form in ORDINARY.items()}
+
+
+def test_ordinary_operators_are_not_refused() -> None:
+    model, x = Ordinary().eval(), torch.randn(5, 3, 6, 6)
+    packed = pack(model, x)
+    found = verify(packed, model, x)
+    assert found.ok, found
+    with torch.no_grad():
+        wanted, got = model(x), packed(x)
+    for name in ("packed", *ORDINARY):
+        torch.testing.assert_close(got[name], wanted[name], rtol=1e-5, atol=1e-6)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # what is made on the way is as it was exported
+    try:
+        assert packed(x)["made on the way"].dtype == torch.float32
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize(
+    ("step", "level"), [("sign", -1.0), ("sign", 1.0), ("ge", 1.0), ("where le", 1.0), ("sum", 0.0)]
+)
+def test_padding_by_a_level_stays_bits(step: str, level: float) -> None:
+    """Also of 9 channels, whose unused bits stay 0, and of negative width."""
+
+    def between(z: Tensor) -> Tensor:
+        bits = STEPS["ge"](z) + STEPS["gt"](z) if step == "sum" else STEPS[step](z)
+        return F.pad(bits, (2, -1, 0, 1), value=level)
+
+    packed = agree(Net(nn.Conv2d(3, 9, 3), between, nn.Conv2d(9, 4, 3, padding=1)).eval(), torch.randn(4, 3, 8, 8))
+    assert packed.report.layers == 1
+    assert "packed: padded bits" in str(packed.report)
+
+
+def test_a_padding_of_another_level_is_floats() -> None:
+    net = Net(nn.Conv2d(3, 9, 3), lambda z: F.pad(STEPS["sign"](z), (1, 1)), nn.Conv2d(9, 4, 3)).eval()
+    with pytest.raises(PackedError, match="nothing to pack"):
+        pack(net, torch.randn(2, 3, 8, 8))

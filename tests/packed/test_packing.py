@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,10 +13,15 @@ from packed_nets import IMAGES, Residual, columns, packs_as, plain, settled
 from torch import nn
 
 import htaf
+from htaf._console import progress
 from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
 from htaf.models.wide_resnet import WideResNet
-from htaf.packed import PackedError, pack, verify
+from htaf.packed import PackedError, pack, packing, verify
+from htaf.packed.verify import compare
+
+sys.path.append(str(Path(__file__).parents[1] / "stress"))
+import networks
 
 NETS = {
     "mlp": (lambda: MLP(9, 3, (70, 20)), (9,), 2),
@@ -63,6 +71,30 @@ def test_kinds_of_tables_are_chosen_within_the_budget() -> None:
 def test_what_cannot_be_packed_is_said(make, example, message: str) -> None:
     with pytest.raises(PackedError, match=message):
         pack(make(), example)
+
+
+def test_progress_is_plain_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setattr(sys.modules[compare.__module__], "shown_progress", partial(progress, every=0))
+    monkeypatch.setattr(packing, "shown_progress", partial(progress, every=0))
+    net = nn.Sequential(nn.Linear(3, 4), htaf.Heaviside(), nn.Linear(4, 2))
+    pack(net, x := torch.randn(2, 3))
+    assert capsys.readouterr().err == ""
+    packed = pack(net, x, tables="auto", progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "exporting the network"
+    assert "timing tables: 1 of 1 in " in lines[1]
+    count = re.fullmatch(r"comparing layer by layer: (\d+) of (\d+) in \S+ s", lines[-1])
+    assert count, lines[-1]
+    assert count[1] == count[2]
+    verify(packed, net, x, progress=True)
+    assert "comparing layer by layer" in capsys.readouterr().err
+
+
+def test_random_networks_agree_with_themselves(tmp_path: Path) -> None:
+    """A few of those that tests/stress/networks.py draws."""
+    for seed in (6, 13, 20, 27, 34):
+        found = networks.attempt(seed, tmp_path)
+        assert (found.refused, found.wrong, found.unexplained) == (None, None, 0), seed
 
 
 def test_inputs_and_devices_that_do_not_fit_are_said() -> None:

@@ -2,10 +2,10 @@
 
     python tests/stress/mutations.py --count 100000 --seed 0 --json results/stress/mutations.json
 
-A case is a number: it chooses a kind, a file of it and a change (bytes, or what knows JSON, headers and digests). Cases run
-in child processes, so that one that ends the process is seen and named; `--only NUMBER` repeats one. What fails a case: any
-error but htaf's own, a signal, more than 20 s of a processor, more than 1 GiB, a canary that was touched or opened, a
-program that was started, a connection, a file written elsewhere.
+A case is a number: it chooses a kind, a file of it and a change (of bytes, or one that knows JSON, headers, digests).
+Cases run in child processes, so that one that ends its process is seen and named; `--only NUMBER` repeats one. What
+fails a case: any error but htaf's own, a signal, more than 20 s of a processor, more than 1 GiB, a canary that was
+touched or opened, a program that was started, a connection, a file written elsewhere.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ import torch
 from htaf._errors import HtafError
 
 SECONDS, BYTES = 20, 1 << 30
+LIBRARIES = ("htaf", "torch", "numpy", "pyarrow", "safetensors", "pillow", "timm", "transformers", "optuna", "pandas")
 Files = dict[str, bytes]
 Seal = Callable[[Files], None]
 
@@ -714,10 +715,11 @@ class Mutator:
 
     def key(self) -> str:
         names = (
-            "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "auto_map", "options",
-            "trust_remote_code", "attn_implementation", "_attn_implementation", "model_args", "backbone", "_name_or_path",
-            "config", "name", "kind", "family", "__class__", "__proto__", "", "files", "features_only", "model_type",
-            "architecture", "quantization_config", "backbone_config", "use_pretrained_backbone", "\ud800", "a" * 5000,
+            "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "auto_map",
+            "options", "trust_remote_code", "attn_implementation", "_attn_implementation", "model_args", "backbone",
+            "_name_or_path", "config", "name", "kind", "family", "__class__", "__proto__", "", "files", "features_only",
+            "model_type", "architecture", "quantization_config", "backbone_config", "use_pretrained_backbone", "\ud800",
+            "a" * 5000,
         )  # fmt: skip
         return self.rng.choice(names)
 
@@ -749,8 +751,9 @@ class Mutator:
         for _ in range(rng.choice((5, 90, 400))):
             deep = [deep]
         return rng.choice([
-            None, True, False, 0, 1, -1, 2, 7, 0.5, -0.0, 1e300, 1e-300, 255, 256, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1,
-            -(2**63), 2**64, 10**25, "", "x", "0", "\0", "\ud800", "\u202eabc", "a" * 10_000, [], {}, [0], {"a": 1}, [[]], [None],
+            None, True, False, 0, 1, -1, 2, 7, 0.5, -0.0, 1e300, 1e-300, 255, 256, 2**31 - 1, 2**31, 2**32, 2**53 + 1,
+            2**63 - 1, -(2**63), 2**64, 10**25, "", "x", "0", "\0", "\ud800", "\u202eabc", "a" * 10_000, [], {}, [0],
+            {"a": 1}, [[]], [None],
             deep, code, f"${{{code}}}", "../../../etc/passwd", str(traps / "evil.pt"), str(traps), f"file://{traps}/evil.pt",
             {"checkpoint_path": str(traps / "evil.pt")}, {"file": str(traps / "evil.pt"), "custom_load": True},
             {"kind": "timm", "name": "test_vit", "options": {"checkpoint_path": str(traps / "evil.pt")}},
@@ -760,7 +763,7 @@ class Mutator:
                                                 "model_args": {"checkpoint_path": str(traps / "evil.pt")}}},
             {"kind": "transformers", "config": {"model_type": "vit", "attn_implementation": "evil/kernel"}},
             {"kind": "transformers", "config": str(traps)}, f"transformers:{traps}", f"local-dir:{traps}",
-            {"AutoModel": f"{traps}--modeling.Evil"}, rng.choice(kinds), "</script><script>alert(1)</script>", "!!python/object",
+            {"AutoModel": f"{traps}--modeling.Evil"}, rng.choice(kinds), "</script><script>alert(1)</script>",
         ])  # fmt: skip
 
     def safetensors(self, data: bytes) -> bytes:
@@ -993,7 +996,7 @@ def stress(
             made = made_kinds(base, kinds)
         made_in = time.monotonic() - began
         todo: list[range] = [range(start + w, start + count, workers) for w in range(workers)]
-        running: dict[int, tuple[int, Any, Any, range]] = {}
+        running: dict[int, list[Any]] = {}
         done = 0
 
         def begin(worker: int, numbers: range) -> None:
@@ -1010,7 +1013,7 @@ def stress(
                 code = 1
                 try:
                     os.close(reading)
-                    with os.fdopen(writing, "w") as send:
+                    with os.fdopen(writing, "w", buffering=1) as send:  # a line a case: none is lost with the process
                         child(numbers, seed, made, place, at, send)
                     code = 0
                 except BaseException:
@@ -1018,7 +1021,7 @@ def stress(
                 finally:
                     os._exit(code)
             os.close(writing)
-            running[pid] = (worker, at, os.fdopen(reading), numbers)
+            running[pid] = [worker, at, reading, numbers, b""]
 
         def take(number: int, name: str, outcome: str, why: str) -> None:
             counts[name][outcome] += 1
@@ -1035,22 +1038,19 @@ def stress(
                 streams = {entry[2]: pid for pid, entry in running.items()}
                 ready, _, _ = select.select(list(streams), [], [], 5.0)
                 for stream in ready:
-                    line = stream.readline()
-                    if line:
-                        take(*json.loads(line)) if line.endswith("\n") else None
-                        done += 1
-                        continue
                     pid = streams[stream]
-                    worker, at, _, numbers = running.pop(pid)
+                    if chunk := os.read(stream, 1 << 16):
+                        *lines, running[pid][4] = (running[pid][4] + chunk).split(b"\n")
+                        for line in lines:
+                            take(*json.loads(line))
+                        done += len(lines)
+                        continue
+                    worker, at, _, numbers, _ = running.pop(pid)
                     _, status = os.waitpid(pid, 0)
-                    stream.close()
+                    os.close(stream)
                     if status:
-                        last = int.from_bytes(at[:8], "little")
-                        said = (
-                            f"signal {os.WTERMSIG(status)}"
-                            if os.WIFSIGNALED(status)
-                            else f"exit {os.WEXITSTATUS(status)}"
-                        )
+                        last, ended = int.from_bytes(at[:8], "little"), os.waitstatus_to_exitcode(status)
+                        said = f"signal {-ended}" if ended < 0 else f"exit {ended}"
                         take(last, kind_of(last, seed, made), "failed", f"the process ended: {said}")
                         done += 1
                         if last + workers < numbers.stop:
@@ -1072,9 +1072,8 @@ def stress(
         "seconds": round(time.monotonic() - began, 1),
         "cpu_seconds": round(own.ru_utime + own.ru_stime, 1),
         "made_in": round(made_in, 1),
-        "versions": {"python": platform.python_version(), "htaf": metadata.version("htaf")} | {n: metadata.version(n) for n in
-                     ("torch", "numpy", "pyarrow", "safetensors", "pillow", "timm", "transformers", "optuna", "pandas")},
-    }  # fmt: skip
+        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in LIBRARIES},
+    }
 
 
 def kind_of(number: int, seed: int, kinds: dict[str, Kind]) -> str:

@@ -332,7 +332,7 @@ def norm(d: Draw) -> nn.Module:
     c = d.channels
     if d.tokens:
         return d.pick(lambda: nn.LayerNorm(c), lambda: nn.RMSNorm(c), nn.Identity)()
-    groups = [g for g in (1, 2, 3, 4) if c % g == 0]
+    groups = [g for g in (1, 2, 3, 4) if c % g == 0 and c > g]  # of one value there is no norm
     choices: list[Callable[[], nn.Module]] = [lambda: nn.GroupNorm(d.pick(*groups), c)]
     if d.rank == 0:
         choices += [lambda: nn.BatchNorm1d(c), lambda: nn.LayerNorm(c), lambda: nn.BatchNorm1d(c, affine=False)]
@@ -367,7 +367,7 @@ def convolution(d: Draw, out: int, *, keep: bool = False) -> nn.Module:
     groups = d.pick(*(g for g in (1, 1, 2, 3, c) if c % g == 0 and out % g == 0))
     options = {"stride": stride, "padding": pad, "dilation": dilation, "groups": groups, "bias": d.pick(True, False)}
     if d.rng.random() < 0.12 and groups == 1 and not flat:
-        return htaf.BinaryConv2d(c, out, kernel, stride=stride, padding=pad)
+        return htaf.BinaryConv2d(c, out, kernel, stride=stride, padding=(kernel - 1) // 2 if same else 0)
     if keep and d.rng.random() < 0.2:
         return (nn.Conv1d if flat else nn.Conv2d)(c, out, kernel, padding="same", dilation=dilation, groups=groups)
     return (nn.Conv1d if flat else nn.Conv2d)(c, out, kernel, padding_mode=mode, **options)

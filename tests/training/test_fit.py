@@ -9,6 +9,7 @@ import functools
 import io
 import json
 import os
+import pickle
 import re
 import signal
 import sys
@@ -25,7 +26,7 @@ from rich.console import Console
 from htaf.activations import HTAF, ScaledSigmoid
 from htaf.data.tabular import Table, load, split
 from htaf.runs import Run, RunError, forward, open_run
-from htaf.training.callbacks import AtomicCheckpoint, EpochBar, History
+from htaf.training.callbacks import _WHOLE, AtomicCheckpoint, EpochBar, History, last_checkpoint
 from htaf.training.distributed import Processes
 from htaf.training.evaluate import evaluate
 from htaf.training.fit import fit
@@ -365,6 +366,40 @@ def test_stopped_between_early_stop_and_the_record(table: Table, tmp_path: Path)
             with pytest.raises(Stopped):
                 train(tmp_path / "run", table, recipe)
         assert train(tmp_path / "run", table, recipe).record["epochs_run"] == 3
+
+
+class Canary:
+    """Its pickle makes a folder when it is read by something that runs what a pickle says."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.path,)
+
+
+def test_checkpoints_that_are_none_run_no_code_and_are_passed_over(tmp_path: Path) -> None:
+    """A flipped bit in a tensor too: torch.load itself gives back the other value."""
+    whole = dict.fromkeys(_WHOLE, 0) | {"state_dict": {"weight": torch.zeros(1000)}}
+    evil = Canary(tmp_path / "ran")
+    for number, content in enumerate((whole, whole | {"epoch": evil}, {"epoch": 1}, [evil], whole)):
+        torch.save(content, tmp_path / f"epoch-{number:06d}.ckpt")
+    data = bytearray((tmp_path / "epoch-000004.ckpt").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "epoch-000004.ckpt").write_bytes(data)
+    (tmp_path / "epoch-000005.ckpt").write_bytes(pickle.dumps(evil))
+    with pytest.warns(UserWarning, match="is damaged") as warned:
+        assert last_checkpoint(tmp_path) == tmp_path / "epoch-000000.ckpt"
+    assert len(warned) == 5
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_checkpoint_does_not_say_where_files_go(tmp_path: Path) -> None:
+    history = History(tmp_path, 0, -1, {})
+    state = history.state_dict() | {"folder": "elsewhere", "best_epoch": 3, "write": None}
+    history.load_state_dict(state)
+    assert (history.folder, history.best_epoch) == (tmp_path, 3)
+    assert callable(history.write)
 
 
 @pytest.mark.parametrize("damaged", [1, 2])

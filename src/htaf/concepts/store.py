@@ -114,11 +114,9 @@ def _finished(path: Path) -> dict[str, Any]:
     return record
 
 
-def _damaged(file: Path) -> ConceptError:
-    return ConceptError(
-        f"{file} is damaged: its SHA-256 differs from the one in {RECORD}; put back a copy of it, or delete "
-        f"{file.parent} and run the command that wrote it again"
-    )
+def _damaged(file: Path, why: str = f"is damaged: its SHA-256 differs from the one in {RECORD}") -> ConceptError:
+    again = f"put back a copy of it, or delete {file.parent} and run the command that wrote it again"
+    return ConceptError(f"{file} {why}; {again}")
 
 
 def _in_range(file: Path, array: np.ndarray, least: int, end: int) -> None:
@@ -161,8 +159,10 @@ def map_array(file: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray
     try:
         array = np.lib.format.open_memmap(file, mode="r")
         size = file.stat().st_size
+    except FileNotFoundError:
+        raise _damaged(file, "is missing") from None
     except Exception as error:  # numpy's reader of headers raises nearly everything
-        raise ConceptError(f"{file} is missing or damaged: {error}") from None
+        raise _damaged(file, f"is damaged: {error}") from None
     if (array.dtype, array.shape) != (dtype, shape):
         raise ConceptError(f"{file}: expected {dtype} {shape}, got {array.dtype} {array.shape}")
     if size != array.offset + array.nbytes:
@@ -199,8 +199,10 @@ def _hashed(file: Path, record: Mapping[str, Any]) -> bytes:
     """The bytes of a file, once their SHA-256 is the one in the record."""
     try:
         data = file.read_bytes()
+    except FileNotFoundError:
+        raise _damaged(file, "is missing") from None
     except OSError as error:
-        raise ConceptError(f"{file} is missing or damaged: {error.strerror or error}") from None
+        raise _damaged(file, f"cannot be read: {error.strerror or error}") from None
     if hashlib.sha256(data).hexdigest() != record["files"].get(file.name):
         raise _damaged(file)
     return data

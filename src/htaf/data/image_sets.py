@@ -119,18 +119,44 @@ def _cifar_file(layout: Cifar, path: Path, rows: int) -> MemoryPart:
     return MemoryPart(torch.from_numpy(pixels.reshape(rows, 3, 32, 32)), torch.tensor(labels, dtype=torch.int64))
 
 
+class _Dtype:
+    """What a pickle says of the type of an array."""
+
+    def __init__(self, code: Any, *_: Any) -> None:
+        self.code, self.order = code, "|"
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.order = state[1]
+
+    def value(self) -> np.dtype:
+        dtype = np.dtype(self.code if isinstance(self.code, str) else "O").newbyteorder(self.order)
+        if dtype.kind not in "biuf":
+            raise pickle.UnpicklingError(f"it holds an array of {dtype}")
+        return dtype
+
+
+class _Array:
+    """What a pickle says of an array: NumPy's own way back trusts flags and sizes that a file can make up."""
+
+    def __init__(self, *_: Any) -> None:
+        self.value = np.empty(0)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, dtype, fortran, data = state
+        raw = data.encode("latin1") if isinstance(data, str) else bytes(data)
+        self.value = np.frombuffer(raw, dtype.value()).reshape(shape, order="F" if fortran else "C").copy()
+
+
 class _Unpickler(pickle.Unpickler):
-    """Admits numpy arrays and plain containers; anything else in a pickle could run code."""
+    """Admits arrays of numbers and plain containers; anything else in a pickle could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         module = module.replace("numpy.core.", "numpy._core.")  # the name before numpy 2
         match module, name:
-            case "numpy", "ndarray":
-                return np.ndarray
+            case ("numpy", "ndarray") | ("numpy._core.multiarray", "_reconstruct"):
+                return _Array
             case "numpy", "dtype":
-                return np.dtype
-            case "numpy._core.multiarray", "_reconstruct":
-                return np.empty(0).__reduce__()[0]
+                return _Dtype
             case "_codecs", "encode":  # how Python 3 writes bytes in the old protocols
                 return lambda text, _: text.encode("latin1")
         raise pickle.UnpicklingError(f"it refers to {module}.{name}")
@@ -146,7 +172,7 @@ def _unpickled(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: expected a pickle of plain data, cannot be read: {first_line(error)}") from error
     if not isinstance(content, dict):
         raise DataError(f"{path}: expected a dict in the pickle, got {type(content).__name__}")
-    return content
+    return {key: value.value if isinstance(value, _Array) else value for key, value in content.items()}
 
 
 def read_tiny_imagenet(

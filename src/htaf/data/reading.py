@@ -201,7 +201,7 @@ def read_frame(
     if path.name.lower().endswith(".parquet"):
         try:
             frame, notes = pd.read_parquet(path), []
-        except (ValueError, OSError, RuntimeError) as error:
+        except Exception as error:  # Arrow's and pandas' readers raise nearly everything on damaged files
             raise DataError(
                 f"{path}: expected a Parquet file, this one cannot be read as one ({_first_line(error)})"
             ) from error

@@ -82,8 +82,8 @@ def _sizes(step: Step, values: list[Any], tensors: dict[str, Tensor], meta: dict
     sizes = list(x.shape)
     channels = sizes.pop(step.axis)
     if isinstance(step, Threshold):
-        _expect(tensors[step.lower], [channels], torch.float32)
-        _expect(tensors[step.upper], [channels], torch.float32)
+        _expect_channels(tensors[step.lower], channels)
+        _expect_channels(tensors[step.upper], channels)
     elif x.ndim < 2 or step.axis == 0 or x.shape[0] == 0:
         raise PackedError(f"expected time steps, then more dimensions, got {list(x.shape)}")
     return [_empty([*sizes, row_bytes(channels)], torch.uint8)]
@@ -101,6 +101,8 @@ def _layer(step: Layer, x: Tensor, values: list[Any], tensors: dict[str, Tensor]
     per_group = g.channels // g.groups
     if step.weights == "binary":
         _expect(tensors[step.weight], [g.outputs, *g.kernel, row_bytes(per_group)], torch.uint8)
+        if step.planes != 1:
+            raise PackedError(f"expected one plane of bits for binary weights, got {step.planes}")
     else:
         _expect(tensors[step.weight], [g.outputs, _kept(step, tensors), *g.kernel], torch.float32)
         if (size := 4 * g.outputs * per_group * math.prod(g.kernel)) > most:
@@ -109,7 +111,7 @@ def _layer(step: Layer, x: Tensor, values: list[Any], tensors: dict[str, Tensor]
             raise PackedError("expected bits 0 and 1 for a table, got -1 and 1")
     for name in (step.scale, step.shift, step.lower, step.upper):
         if name is not None:
-            _expect(tensors[name], [g.outputs], torch.float32)
+            _expect_channels(tensors[name], g.outputs)
     if (step.lower is None) != (step.upper is None) or (step.bits is None) != (step.lower is None):
         raise PackedError("expected both ends of an interval where there are bits, got one or none")
     if step.y is None and step.bits is None:
@@ -188,6 +190,11 @@ def _expect(tensor: Any, sizes: list[int], dtype: torch.dtype) -> None:
     if not isinstance(tensor, Tensor) or tensor.dtype != dtype or list(tensor.shape) != sizes:
         got = f"{tensor.dtype} {list(tensor.shape)}" if isinstance(tensor, Tensor) else type(tensor).__name__
         raise PackedError(f"expected {dtype} {sizes}, got {got}")
+
+
+def _expect_channels(tensor: Tensor, channels: int) -> None:
+    """A number of every channel, or one for all."""
+    _expect(tensor, [1] if list(tensor.shape) == [1] else [channels], torch.float32)
 
 
 def _expect_bits(x: Tensor, rank: int | None, channels: int | None) -> None:

@@ -54,7 +54,11 @@ class Emission:
 
     def _ends(self, node: Node, ends: tuple[Tensor, Tensor], channels: int) -> tuple[str, str]:
         lower, upper = (end.broadcast_to(channels) for end in ends)
-        return self._tensor(f"{node.name}.lower", lower), self._tensor(f"{node.name}.upper", upper)
+        return self._channels(f"{node.name}.lower", lower), self._channels(f"{node.name}.upper", upper)
+
+    def _channels(self, name: str, values: Tensor) -> str:
+        """Numbers of every channel, as one where they are equal: pixels that were flattened may be many."""
+        return self._tensor(name, values[:1] if bool((values == values[:1]).all()) else values)
 
     def _aten(self, node: Node, operator: str, args: list[Any], kwargs: dict[str, Any] | None = None) -> int:
         step = Call(node.name, operator, args, kwargs or {}, self._value())

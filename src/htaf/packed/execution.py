@@ -100,7 +100,8 @@ class Execution:
                 self.tables.prepare(widened(t[step.weight], g, step.planes), g, step.tables),
             )
         scale, shift, lower, upper = (
-            None if n is None else t[n] for n in (step.scale, step.shift, step.lower, step.upper)
+            None if n is None else t[n].expand(g.outputs).contiguous()
+            for n in (step.scale, step.shift, step.lower, step.upper)
         )
         source, residual, y_at, bits_at = step.input, step.residual, step.y, step.bits
         layer = kernel.bind(self.prepared[index], g, Epilogue(scale, shift, None, lower, upper, step.y is not None))
@@ -120,11 +121,16 @@ class Execution:
 
     def _threshold(self, step: Threshold) -> Run:
         lower, upper = self.program.tensors[step.lower], self.program.tensors[step.upper]
-        epilogue = Epilogue(None, None, None, lower, upper, False)
         finish, source, axis, bits = self.maps.finish, step.input, step.axis, step.bits
+        epilogues: dict[int, Epilogue] = {}  # the channels are known when a value is there
 
         def run(values: Values, batch: int) -> None:
-            values[bits] = finish(values[source].movedim(axis, -1).contiguous(), epilogue)[1]
+            x = values[source].movedim(axis, -1).contiguous()
+            channels = x.shape[-1]
+            if channels not in epilogues:
+                low, high = (end.expand(channels).contiguous() for end in (lower, upper))
+                epilogues[channels] = Epilogue(None, None, None, low, high, False)
+            values[bits] = finish(x, epilogues[channels])[1]
 
         return run
 

@@ -20,6 +20,7 @@ from htaf.packed.affine import Constants, aten, same, shape_of
 from htaf.packed.program import PackedError
 
 _NOTHING = (aten.clone.default, aten.detach.default, aten.alias.default, aten.contiguous.default)
+_RENAMED = (aten._unsafe_view.default, aten.rrelu.default)
 _DROPPED = ("_assert", "sym_constrain", "sym_assert")
 
 
@@ -99,7 +100,7 @@ def _stays(node: Node) -> bool:
     """Whether an operator is one that a packed model can run, or that `_simplify` takes out."""
     return (
         operators.name_of(node) is not None
-        or node.target in (*_NOTHING, aten._unsafe_view.default, aten.sym_size.int)
+        or node.target in (*_NOTHING, *_RENAMED, aten.sym_size.int)
         or any(word in str(node.target) for word in _DROPPED)
     )
 
@@ -113,6 +114,9 @@ def _simplify(graph: Graph, constants: Constants) -> None:
         if node.target is aten.pad.default and (len(node.args) < 3 or node.args[2] == "constant"):
             value = node.args[3] if len(node.args) > 3 else node.kwargs.get("value")
             node.target, node.args, node.kwargs = aten.constant_pad_nd.default, (*node.args[:2], value or 0), {}
+        if node.target is aten.rrelu.default:  # whose slope is random in training alone
+            source, lower, upper = (*node.args[:3], *(0.125, 1 / 3)[max(0, len(node.args) - 1) :])
+            node.target, node.args, node.kwargs = aten.leaky_relu.default, (source, (lower + upper) / 2), {}
         if any(word in str(node.target) for word in _DROPPED):
             graph.erase_node(node)
         elif (source := _unchanged(node, constants)) is not None:

@@ -243,7 +243,7 @@ def read_plan(path: str | Path) -> Plan:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PlanError(f"{path}: expected a TOML file with a plan: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PlanError(f"{path} is not TOML: {error}") from None
     known = {"name", "data", "methods", "recipe", "candidates", "splits", "seed", "adaptive", "search_epochs"}
     if unknown := content.keys() - known:

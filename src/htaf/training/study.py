@@ -110,12 +110,14 @@ def run_cells(
         again.
 
     Raises:
-        StudyError: a worker process died. KeyboardInterrupt: stopped; what is finished is stored, what was running
-            resumes from its last checkpoint.
+        StudyError: a worker process died. RunError: a run folder that was kept is damaged. KeyboardInterrupt: stopped;
+            what is finished is stored, what was running resumes from its last checkpoint.
     """
     keys = {cell: cell.key() for cell in cells}
     there = {key: read_cell(out, key) for key in keys.values() if not keep or run_path(out, key).is_dir()}
     records = {cell: record for cell, key in keys.items() if (record := there.get(key)) is not None}
+    for key in {keys[cell] for cell in records} if keep else ():
+        open_run(run_path(out, key))  # raises RunError for one that has lost its weights
     first_of = {key: cell for cell, key in reversed(keys.items()) if cell not in records}
     failures: dict[Cell, str] = {}
     others = set(multiprocessing.active_children())  # the caller's own, not to be touched
@@ -322,7 +324,13 @@ def _optuna(url: str) -> Iterator[None]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         yield
-    except (optuna.exceptions.OptunaError, SQLAlchemyError, ImportError) as error:
+    except (
+        optuna.exceptions.OptunaError,
+        SQLAlchemyError,
+        ImportError,
+        UnicodeDecodeError,
+        json.JSONDecodeError,
+    ) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise StudyError(f"Optuna's storage {url} cannot be used: {reason}") from None
     finally:
