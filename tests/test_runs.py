@@ -532,6 +532,8 @@ def test_outputs_that_would_do_harm(finished: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(OutputError, match=said):
             check_output(out)
+    with pytest.raises(OutputError, match="null character"), locked(Path("a\0b"), "another process writes"):
+        pass
     check_output(finished / "predictions.csv", [table])
     check_output(tmp_path / "not" / "there" / "yet.csv", [table])
     with pytest.raises(OutputError, match="holds a run"):

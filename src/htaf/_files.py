@@ -199,6 +199,7 @@ def hold(lock: Path, busy: str, error: type[HtafError] = BusyError) -> Iterator[
         busy: what another process does, such as "another process trains in runs/a".
         error: raised, with `busy`, the holder and what to do, where another process holds it.
     """
+    _check_place(lock, "--out")
     made = [folder for folder in lock.parents if not folder.exists()]
     while True:
         lock.parent.mkdir(parents=True, exist_ok=True)

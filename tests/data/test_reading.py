@@ -2,14 +2,19 @@
 
 import gzip
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from htaf._errors import HtafError
+from htaf._errors import HtafError, TooLargeError
+from htaf.data import attributes, images, tabular
+from htaf.data.image_reading import read_each
 from htaf.data.reading import DataError, read_frame, to_number, to_text, typed
+from htaf.models.build import build
 
 
 def write(folder: Path, content: str | bytes, name: str = "table.csv") -> Path:
@@ -145,3 +150,27 @@ def test_infinite_values_name_their_place() -> None:
     for column in (["1", "inf"], [1.0, np.inf]):
         with pytest.raises(DataError, match="column 'c', row 2: expected a finite number, got inf"):
             typed(pd.DataFrame({"c": column}))
+
+
+@pytest.mark.parametrize("load", [tabular.load, images.load, attributes.load])
+def test_no_name_is_not_the_working_folder(load: Callable[[str], Any]) -> None:
+    with pytest.raises(DataError, match=r"^'': expected .*got neither"):
+        load("")
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 10**20])
+def test_seeds_that_no_generator_takes(seed: int) -> None:
+    with pytest.raises(DataError, match=rf"seed must be >= 0 and below 2\*\*63, got {seed}"):
+        tabular.split(tabular.load("digits"), seed)
+    with pytest.raises(DataError, match="seed must be"):
+        images.split(images.load("digits"), seed=seed)
+
+
+def test_sizes_that_no_memory_holds(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"size: expected 1 to 9,459 pixels, got 30000, 13\.5 GB for one image"):
+        images.load(tmp_path, size=30_000)
+    with pytest.raises(TooLargeError, match=r"a batch of 100000 images of 9000 x 9000 pixels needs 122 TB of memory"):
+        read_each([tmp_path] * 100_000, 3, (9000, 9000))
+    layers = {"in_features": 3, "hidden": [10**7, 10**7], "batch_norm": True, "activation": {"method": "relu"}}
+    with pytest.raises(TooLargeError, match="this network needs 400 TB of memory, this machine has"):
+        build({"kind": "mlp", "out_features": 2, **layers})

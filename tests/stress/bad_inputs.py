@@ -45,7 +45,7 @@ from PIL import Image
 SECONDS, GIGABYTES = 30.0, 2.0  # that one input may take
 SAYS = re.compile(
     r"expect|must|need|choose|give|cannot|invalid|require|unrecogni|no such|did you mean|lack|not exist|missing"
-    r"|is not|null|too long|does not fit|holds|does not read|is for|unknown|damaged|not found|none of|could not"
+    r"|is not|outside|null|too long|does not fit|holds|does not read|is for|unknown|damaged|not found|none of|could not"
     r"|unexpected|in \{|than",
     re.IGNORECASE,
 )
@@ -359,6 +359,8 @@ def _of_out(world: World, verb: str, base: tuple[str, ...]) -> Iterator[Bad]:
         outs += [f"{w['codes']}/concepts.json", "/proc/nowhere/x" + end, "", "."]
     else:
         outs = [w["rows.csv"], f"{w['rows.csv']}/x", "a\0b", w["run"], w["codes"], "/proc/nowhere", "n" * 300]
+        if verb == "concepts extract":
+            outs.remove(w["codes"])  # made by these words: nothing is left to do
         if verb == "explore":
             outs = [value for value in outs if value != w["codes"]] + [w["photos"]]
     for value in outs:
@@ -926,9 +928,9 @@ def inputs(world: World, count: int, seed: int) -> list[Bad]:
     order.shuffle(product)
     order.shuffle(made)
     share = min(len(made), max(count - len(product), int(count * 0.55)))
-    chosen = [*made[:share], *product[: count - share]]
+    chosen = [*made[:share], *product, *made[share:]]
     distinct = {(str(b), b.words): b for b in chosen}
-    return list(distinct.values())
+    return list(distinct.values())[:count]
 
 
 # ---- trying one ----

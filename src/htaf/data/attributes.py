@@ -144,7 +144,7 @@ def load(
         return Attributes(tuple(DIGITS), tuple("0123456789"), values)
     if given.lower() in NAMES:
         return read_cub_attributes(obtain("cub", CUB, data_dir, download))
-    if not Path(given).exists():
+    if not given or not Path(given).exists():  # "" would be the working folder
         raise DataError(
             f"{given!r}: expected {listed(NAMES)} or a CSV or Parquet file with a row for each class, got neither"
             f"{suggestion(given, NAMES)}"

@@ -206,7 +206,7 @@ def _read(given: str, data_dir: str | os.PathLike[str] | None, drop_empty: bool)
         raise DataError(f"{given}: leave drop_empty out, it is for 'fico' alone")
     path = Path(given)
     looks_like_name = not path.suffix and path.name == given
-    if looks_like_name and not path.exists():
+    if not given or (looks_like_name and not path.exists()):  # "" would be the working folder
         near = suggestion(given, list(NAMED))
         raise DataError(
             f"{given!r}: expected one of {listed(list(NAMED))} or a file ending in {', '.join(SUFFIXES)}, "

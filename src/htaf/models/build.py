@@ -247,7 +247,7 @@ def build(description: dict[str, Any]) -> nn.Module:
     Raises:
         ValueError: an unknown kind, or a description that lacks a field. TooLargeError: it does not fit into memory.
     """
-    expect_memory(weight_bytes(description), "the network's weights", "choose a smaller one")
+    expect_memory(weight_bytes(description), "this network", "choose a smaller one")
     return _built(description)
 
 
