@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
+import io
 import os
+import re
+import signal
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the tests' networks are too small for more
 
+import jaxtyping
 import pytest
+from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
+
+gc.disable()  # until all is imported and collected: see pytest_collection_finish
 
 # an int is good where a float is asked for, as type checkers hold it (PEP 484)
 install_import_hook("htaf", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job, whose children could not be stopped
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# of `make test` and of `make test-all`, unless a test says how many; no deadlines, as workers share the cores
+for name, examples in (("quick", 50), ("many", 200)):
+    settings.register_profile(name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("quick")
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
@@ -39,9 +58,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="HTAF_DATA must name the folder of the real data sets"))
 
 
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: no garbage collection looks through it again."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        # to take all down would take seconds, and nanobind would tell what is left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    else:
+        gc.unfreeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """A worker a core, where memory holds them: each takes about 1.5 GiB."""
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
+
+
 @pytest.fixture
 def missing_data_fails() -> None:
     pytest.fail("HTAF_DATA must name the folder of the real data sets in CI")
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Without the checks of shapes, as users have it."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture
@@ -57,6 +105,53 @@ def htaf(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
         except SystemExit as exit:
             code = int(exit.code or 0)
         captured = capsys.readouterr()
+        told = captured.err if "--json" in words else captured.out + captured.err
+        assert not re.search(r"\b[0-9a-f]{40,}\b", told), f"a hash in full: {told}"
+        assert not re.search(r"(expected|got):? (expected|got) ", told), f"words twice: {told}"
+        lines = [line for line in captured.err.splitlines() if line.startswith(("htaf: error:", "note:"))]
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", OTHER_VERB.sub("", "\n".join(lines))))
+        if named:
+            verbs = (word for word in map(str, words[:2]) if word in VERBS)
+            assert named <= _flags_of(*verbs), f"flags of another verb: {lines}"
         return code, captured.out, captured.err
 
     return call
+
+
+VERBS = {
+    "train", "tabular", "dhn", "bnn", "snn", "icbm", "evaluate", "predict", "study", "theory", "demo", "doctor", "pack",
+    "export", "explore", "concepts", "extract", "binarise", "score", "needed", "pictures", "flips", "intervene", "edit",
+    "neighbours", "name",
+}  # fmt: skip
+OTHER_VERB = re.compile(
+    r"htaf [a-z]+( [a-z]+)?( --[a-z-]+)+"
+)  # a whole command, such as htaf concepts extract --features
+
+
+@functools.cache
+def _flags_of(*verbs: str) -> set[str]:
+    """The flags of a verb, by its help."""
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", _help_of(*verbs)))
+
+
+@functools.cache
+def _help_of(*verbs: str) -> str:
+    """What `htaf VERB --help` prints, in lines as wide as they want to be."""
+    from htaf import cli
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
+        patch.setattr(sys, "argv", ["htaf", *verbs, "--help"])
+        patch.setenv("COLUMNS", "250")
+        with contextlib.suppress(SystemExit):
+            cli.main()
+    return printed.getvalue()
+
+
+@pytest.fixture(scope="session")
+def help_of() -> Callable[..., str]:
+    return _help_of
+
+
+@pytest.fixture(scope="session")
+def flags_of() -> Callable[..., set[str]]:
+    return _flags_of

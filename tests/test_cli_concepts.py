@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from htaf.concepts.codes import ConceptError, class_number
 from htaf.concepts.fewest_flips import fewest_flips
 from htaf.concepts.intervene import flip
 from htaf.concepts.store import open_codes
@@ -83,9 +84,15 @@ def test_files_without_labels(htaf, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "in" / "3.png").touch()
     words = ("concepts", "extract", folder / "run", "--out", tmp_path / "a", "--files", tmp_path / "in")
     code, out, err = htaf(*words)
-    assert code == 0, err
-    assert "1 of 4 files cannot be read and are left out" in err
+    assert code == 3, "done, but for some"
+    assert f"not read: {tmp_path / 'in' / '3.png'} (an empty file)" in err
+    assert "1 of 4 files cannot be read" in one_line(err)
     assert "3 images, 21 concepts" in out
+    assert htaf(*words)[0] == 3, "a finished folder too"
+    code, _, err = htaf(*words[:4], tmp_path / "b", *words[5:], "--strict")
+    assert code == 1
+    assert "3.png" in one_line(err)
+    assert not (tmp_path / "b").exists()
     pytest.importorskip("faiss")  # an extra
     code, out, err = htaf(
         "concepts", "neighbours", tmp_path / "a", "--image", tmp_path / "in" / "1.png", "-k", 1, "--json"
@@ -242,6 +249,26 @@ def test_an_edited_run(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
     assert f"{accuracy:.4f}" in out
 
 
+def test_a_class_that_looks_like_a_flag(htaf, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from htaf.concepts import edit_head
+
+    seen: list[object] = []
+
+    def written(run: object, out: object, edits: object, metrics: object) -> None:
+        seen.append(edits)
+        raise ConceptError("enough")
+
+    monkeypatch.setattr(edit_head, "write_edited", written)
+    words = ("concepts", "edit", folder / "run", "--off", "a:1", "b:2", "--off=-rf:3", "--off=--x y:4")
+    assert htaf(*words, "--out", tmp_path / "e")[0] == 1
+    assert seen == [[("a", 1), ("b", 2), ("-rf", 3), ("--x y", 4)]]
+
+
+def test_a_class_that_is_nearly_named() -> None:
+    with pytest.raises(ConceptError, match=r"got 'tabby cta' \(did you mean 'tabby cat'\?\)"):
+        class_number(["dog", "tabby cat"], "tabby cta")
+
+
 def test_neighbours(htaf, codes: Path) -> None:
     pytest.importorskip("faiss")
     opened = open_codes(codes)
@@ -261,12 +288,16 @@ def test_neighbours(htaf, codes: Path) -> None:
     [
         (("extract", "{}/dhn", "--out", "{}/x"), 1, "expected a run with concepts, as `htaf train icbm` makes it"),
         (("extract", "{}/run", "--out", "{}/x", "--batch", "0"), 2, "--batch and --workers must be >= 1"),
-        (("extract", "{}/run", "--out", "{}/x", "--parts", "test", "--data", "digits"), 2, "expected one of --data"),
+        (
+            ("extract", "{}/run", "--out", "{}/x", "--parts", "test", "--data", "digits"),
+            2,
+            "expected at most one of --data",
+        ),
         (("extract", "{}/run", "--out", "{}/run"), 1, "expected a new or empty folder"),
         (("extract", "{}/nothing", "--out", "{}/x"), 1, "expected a run folder"),
         (("extract", "{}/run", "--out", "{}/x", "--files", "{}/nothing"), 1, "expected an image file or a folder"),
-        (("binarise", "{}/codes", "--out", "{}/x", "--how", "rates"), 2, "expected --like with --how rates"),
-        (("binarise", "{}/codes", "--out", "{}/x", "--sorted"), 2, "--sorted only there"),
+        (("binarise", "{}/codes", "--out", "{}/x", "--how", "rates"), 2, "--how rates needs --like CODES"),
+        (("binarise", "{}/codes", "--out", "{}/x", "--sorted"), 2, "--sorted are for --how rates alone"),
         (("score", "{}/run"), 1, "expected a folder of codes with concepts.json, found none"),
         (("score", "{}/codes", "--part", "other"), 1, "part 'other'"),
         (("score", "{}/codes", "--baseline", "{}/codes", "{}/codes"), 2, "folders of different names"),
@@ -277,7 +308,7 @@ def test_neighbours(htaf, codes: Path) -> None:
         (
             ("flips", "{}/codes", "--image", "0", "--target", "cat"),
             1,
-            "expected a class in 0 to 9 or its name, got 'cat'",
+            "expected a class, by name or a number from 0 to 9, got 'cat'",
         ),
         (("edit", "{}/run", "--off", "3", "--out", "{}/x"), 2, "expected CLASS:CONCEPT"),
         (("edit", "{}/run", "--off", "cat:3", "--out", "{}/x"), 1, "cat"),

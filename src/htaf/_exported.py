@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,10 +91,15 @@ def _decomposed(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the exporters' own warnings, which say nothing of the model."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Without the exporters' own warnings and log, which say nothing of the model."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)  # with tracebacks; what bears on the model comes as an exception
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def first_line(error: BaseException) -> str:

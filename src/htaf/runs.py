@@ -14,33 +14,33 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
+import shutil
 import subprocess
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 import safetensors.torch
 import torch
-from filelock import FileLock, Timeout
-from safetensors import SafetensorError
 from torch import nn
 
 from htaf import convert
 from htaf._errors import HtafError
-from htaf._files import write_atomic
+from htaf._files import LOCK, hold, nearest, parse_json, write_atomic
 from htaf.data.images import ImagePreprocessor
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
-from htaf.models.build import build
+from htaf.models.build import KINDS, Method, at_most, build
 from htaf.predictions import forward, of_images, of_rows
 
-__all__ = ["Run", "RunError", "claim", "content_hash", "environment", "finish_run", "forward", "locked", "open_run",
-           "read_record", "start_run", "to_json", "write_atomic"]  # fmt: skip
+__all__ = ["Run", "RunError", "check_folder", "claim", "content_hash", "environment", "finish_run", "finished_run",
+           "forward", "locked", "open_run", "read_record", "start_run", "to_json", "write_atomic"]  # fmt: skip
 
 FORMAT = 1
 RECORD, MODEL, PREPROCESSING, METRICS, PLOT = (
@@ -50,7 +50,8 @@ RECORD, MODEL, PREPROCESSING, METRICS, PLOT = (
     "metrics.csv",
     "loss.png",
 )
-CHECKPOINTS, LOCK = "checkpoints", ".lock"
+CHECKPOINTS = "checkpoints"
+HASHED = {MODEL: "model_sha256", PREPROCESSING: "preprocessing_sha256"}  # what a run is of no use without
 
 
 class RunError(HtafError):
@@ -82,6 +83,11 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
     }
+
+
+def short_commit(commit: str | None) -> str:
+    """The first 12 digits of a commit, with `+changes` where it had some, for people; "unknown" for None."""
+    return "unknown" if commit is None else re.sub(r"^([0-9a-f]{12})[0-9a-f]+", r"\1", commit)
 
 
 def _commit() -> str | None:
@@ -119,15 +125,16 @@ class Run:
             RunError: the weights are missing, damaged, or do not fit the network that the record describes.
         """
         file = self.path / MODEL
+        data = self._checked(MODEL)
         try:
-            data = self._checked(file, "model_sha256")
-            with warnings.catch_warnings():
+            state = safetensors.torch.load(data)
+            with warnings.catch_warnings(), at_most(sum(map(torch.numel, state.values())), len(state)):
                 warnings.simplefilter("ignore")  # the training said what there is to say of the pair
                 model = build(self.record["model"])
-            model.load_state_dict(safetensors.torch.load(data))
+            model.load_state_dict(state)
             if self.takes_images:  # as it was trained: the same bits, and faster
                 model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        except Exception as error:  # networks raise nearly everything on a description that makes no sense
             raise RunError(f"{file} cannot be read: {_first_line(error)}") from None
         return (convert.harden(model) if exact and self.has_step else model).eval()
 
@@ -143,17 +150,44 @@ class Run:
 
     def preprocessor(self) -> Preprocessor | ImagePreprocessor:
         """The fitted preprocessing. Raises RunError when its file is missing or damaged."""
-        file = self.path / PREPROCESSING
+        data, model = self._checked(PREPROCESSING), self.record["model"]
         try:
-            kind = ImagePreprocessor if self.takes_images else Preprocessor
-            return kind.from_json(json.loads(self._checked(file, "preprocessing_sha256")))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{file} cannot be read: {_first_line(error)}") from None
+            found = (ImagePreprocessor if self.takes_images else Preprocessor).from_json(parse_json(data))
+        except (DataError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{self.path / PREPROCESSING} cannot be read: {_first_line(error)}") from None
+        if isinstance(found, Preprocessor):
+            inputs, outputs = ("in_features", len(found.feature_names)), len(found.target.classes) or 1
+        else:
+            inputs, outputs = ("in_channels", found.channels), len(found.classes)
+        sizes = model.get("image_size") or list(getattr(found, "size", ()))
+        if (model.get(inputs[0]), model.get("out_features"), sizes) != (
+            inputs[1],
+            outputs,
+            [*getattr(found, "size", ())],
+        ):
+            raise RunError(f"{self.path / PREPROCESSING} does not fit the network that {RECORD} describes")
+        return found
 
-    def _checked(self, file: Path, name: str) -> bytes:
-        data = file.read_bytes()
-        if _sha256(data) != self.record[name]:
-            raise RunError(f"{file} is damaged: its SHA-256 differs from the one in {RECORD}")
+    def verify(self) -> None:
+        """See that weights and preprocessing are there as they were written.
+
+        Raises:
+            RunError: one is missing or damaged; the message says what to do.
+        """
+        for name in HASHED:
+            self._checked(name)
+
+    def _checked(self, name: str) -> bytes:
+        file = self.path / name
+        again = f"put back a copy of it, or delete {self.path} and run the same train command again, which trains anew"
+        try:
+            data = file.read_bytes()
+        except FileNotFoundError:
+            raise RunError(f"{file} is missing, and the run is of no use without it: {again}") from None
+        except OSError as error:
+            raise RunError(f"{file} cannot be read: {error.strerror or error}") from None
+        if _sha256(data) != self.record[HASHED[name]]:
+            raise RunError(f"{file} is damaged: its SHA-256 differs from the one in {RECORD}; {again}")
         return data
 
     def predict(self, rows: pd.DataFrame, *, exact: bool = True) -> pd.DataFrame:
@@ -179,30 +213,33 @@ class Run:
             raise DataError(f"{self.path} was trained on images: expected image files, got a table")
         return of_rows(self.model(exact=exact), preprocessor, rows)
 
-    def predict_images(self, paths: Sequence[str | Path], *, exact: bool = True) -> pd.DataFrame:
+    def predict_images(self, paths: Sequence[str | Path], *, exact: bool = True, strict: bool = True) -> pd.DataFrame:
         """Predictions for image files.
 
         Args:
             paths: files of any size and kind that Pillow reads; they are scaled as the training images were.
             exact: use the exact step (the default) or the smooth network.
+            strict: raise for a file that cannot be read; else its row has only the reason.
 
         Returns:
-            `prediction` (the class) and one probability column per class, `probability_<class>`, indexed by path.
+            `prediction` (the class) and one probability column per class, `probability_<class>`, indexed by path; with
+            strict=False also `error`, None where all is well.
 
         Raises:
-            RunError: a damaged run. DataError: a table's run, or a file that is not an image (the message names it).
+            RunError: a damaged run. DataError: a table's run, or, with `strict`, a file that is no image (it is named).
         """
         preprocessor = self.preprocessor()
         if not isinstance(preprocessor, ImagePreprocessor):
             raise DataError(f"{self.path} was trained on a table: expected its rows, got image files")
-        return of_images(self.model(exact=exact), preprocessor, paths)
+        return of_images(self.model(exact=exact), preprocessor, paths, strict=strict)
 
 
 def open_run(path: str | Path) -> Run:
     """Read a finished run folder.
 
     Raises:
-        RunError: no such folder, no run in it, a damaged record, another format, or a training that has not finished.
+        RunError: no such folder, no run in it, a damaged record, another format, a training that has not finished, or
+            weights or preprocessing that are missing or damaged.
     """
     path = Path(path)
     record = read_record(path)
@@ -210,14 +247,21 @@ def open_run(path: str | Path) -> Run:
         raise RunError(f"expected a run folder with {RECORD}, found none at {path}")
     if record["status"] != "finished":
         raise RunError(f"{path} holds a training that has not finished: run the same train command again to resume it")
-    return Run(path, record)
+    return finished_run(path, record)
+
+
+def finished_run(path: Path, record: dict[str, Any]) -> Run:
+    """The run of a record that says finished, once its files are seen to be whole. Raises RunError: they are not."""
+    run = Run(path, record)
+    run.verify()
+    return run
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
     """The record of a folder, None when it holds none. Raises RunError when it is damaged or of another format."""
     file = path / RECORD
     try:
-        record = json.loads(file.read_bytes())
+        record = parse_json(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
@@ -233,44 +277,110 @@ def read_record(path: Path) -> dict[str, Any] | None:
         raise RunError(f"{file} is damaged: it lacks {', '.join(sorted(missing))}")
     for name in ("recipe", "data", "model", "metrics", "rows"):
         if not isinstance(record.get(name, {}), dict):
-            raise RunError(f"{file} is damaged: expected {name} to be an object, got {record[name]!r}")
+            raise RunError(f"{file} is damaged: expected {name} to be an object, got {record[name]!r:.80}")
+    if wrong := _wrong_entry(record):
+        raise RunError(f"{file} is damaged: expected {wrong}")
     return record
 
 
+def _wrong_entry(record: Mapping[str, Any]) -> str:
+    """What was expected of an entry that is of another kind, and what came; "" where all are as they are written."""
+    text, whole, number = _is(str), _is(int), _is(int, float)
+    images = "model" in record and record["model"].get("kind") != "mlp"
+    source = record["source"] if isinstance(record.get("source"), dict) else {}
+    entries: list[tuple[str, Any, Callable[[Any], bool], str]] = [
+        ("status", record["status"], lambda v: v in ("running", "finished"), "running or finished"),
+        ("key", record["key"], text, "a text"),
+        ("seed", record["seed"], whole, "a whole number"),
+        ("threads", record["threads"], lambda v: whole(v) and 1 <= v <= 1024, "a number in 1 to 1024"),
+        ("data.name", record["data"].get("name"), text, "a text"),
+        ("recipe.method", record["recipe"].get("method"), lambda v: v in get_args(Method), "a known method"),
+    ]
+    optional = [
+        *((f"data.{name}", record["data"].get(name), text, "a text") for name in ("fingerprint", "task", "split")),
+        ("recipe.family", record["recipe"].get("family"), text, "a text"),
+        *((name, record.get(name), text, "a text") for name in ("headline", *HASHED.values())),
+        *((name, record.get(name), whole, "a whole number") for name in ("best_epoch", "epochs_run", "parameters")),
+        *((name, record.get(name), number, "a number") for name in ("seconds", "cpu_seconds")),
+        ("source", record.get("source"), _is(dict), "an object"),
+        ("versions", record.get("versions"), _is(dict), "an object"),
+        ("notes", record.get("notes"), lambda v: isinstance(v, list) and all(map(text, v)), "a list of texts"),
+        ("rows", record.get("rows"), lambda v: all(map(whole, v.values())), "whole numbers"),
+        (
+            "metrics",
+            record.get("metrics"),
+            lambda v: not v or are_metrics(v, record.get("headline")),
+            "figures by network and part",
+        ),
+        *((f"source.{name}", source.get(name), text, "a text") for name in ("name", "data_dir")),
+    ]
+    entries += [entry for entry in optional if entry[1] is not None]
+    if "model" in record:
+        entries.append(("model.kind", record["model"].get("kind"), lambda v: v in KINDS, f"one of {', '.join(KINDS)}"))
+        if "activation" in record["model"]:
+            known, methods = "an object with a known method", get_args(Method)
+            entries.append(("model.activation", record["model"]["activation"], lambda v: v["method"] in methods, known))
+    if record["status"] == "finished" and images:
+        for name in ("train_images", "validation_images"):
+            entries.append((f"recipe.{name}", record["recipe"].get(name), lambda v: number(v) and v >= 0, "a number"))
+    for name, value, fits, kind in entries:
+        try:
+            if not fits(value):
+                return f"{name} to be {kind}, got {value!r:.80}"
+        except (TypeError, AttributeError, KeyError):
+            return f"{name} to be {kind}, got {value!r:.80}"
+    return ""
+
+
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: type(value) in kinds  # of JSON: true is no number
+
+
+def are_metrics(metrics: Any, headline: Any) -> bool:
+    """Whether they are {"smooth": {part: {headline: number or None, ...}}, "exact": the same or None}."""
+    if not isinstance(metrics, dict) or not isinstance(headline, str) or not metrics.keys() >= {"smooth", "exact"}:
+        return False
+    parts: list[Any] = []
+    for network in (metrics["smooth"], metrics["exact"] or {}):
+        parts += network.values() if isinstance(network, dict) else [None]
+    known = (int, float, type(None))
+    return all(isinstance(part, dict) and headline in part and type(part[headline]) in known for part in parts)
+
+
 @contextmanager
-def locked(path: Path, busy: HtafError) -> Iterator[None]:
-    """Hold a folder while the block runs; raises `busy` at once where another process holds it."""
-    lock = FileLock(path / LOCK, timeout=0)  # the system lets go of it when the process ends, however it ends
-    try:
-        lock.acquire()
-    except Timeout:
-        raise busy from None
-    try:
+def locked(path: Path, busy: str, error: type[HtafError] = RunError) -> Iterator[None]:
+    """Hold a folder while the block runs; raises `error` at once where another process holds it, see `_files.hold`."""
+    with hold(path / LOCK, f"{busy} {path}", error):
         yield
-    finally:
-        lock.release()
-        (path / LOCK).unlink(missing_ok=True)
 
 
 @contextmanager
 def claim(path: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Hold a folder for a run while the block runs, so that two processes never write one run.
 
-    Gives the record that `start_run` gives.
+    Gives the record that `start_run` gives. A new folder is emptied again where the block refuses before there is
+    anything to go on from.
 
     Raises:
         RunError: as `start_run`, or another process holds the folder.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise RunError(f"expected a folder for the run, {path} is a file: choose another --out") from None
-    with locked(path, RunError(f"another process trains in {path}: wait for it, or choose another --out")):
-        yield start_run(path, identity)
+    if nearest(path).is_file():
+        raise RunError(f"expected a folder for the run, {path} is or lies in a file: choose another --out")
+    with locked(path, "another process trains in"):
+        new = read_record(path) is None
+        record = start_run(path, identity)
+        try:
+            yield record
+        except HtafError:
+            if new and not any((path / CHECKPOINTS).glob("*")):
+                for left in path.iterdir():
+                    if left.name != LOCK:
+                        shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+            raise
 
 
 def start_run(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Claim a folder for a run, or find it claimed by the same run.
+    """Claim a folder for a run, or find it claimed by the same run; a finished one may have lost its files.
 
     Args:
         path: made when it does not exist.
@@ -283,24 +393,40 @@ def start_run(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
         RunError: the folder holds another run (the message names the difference) or files that are not a run.
     """
     key = content_hash(identity)
-    record = read_record(path)
+    record = check_folder(path, identity)
     if record is not None:
-        if record["key"] != key:
-            there, here = _flat({k: record.get(k) for k in identity}), _flat(dict(identity))
-            differences = [
-                f"{k}: {there.get(k)!r} there, {here.get(k)!r} here"
-                for k in sorted(there.keys() | here.keys())
-                if there.get(k) != here.get(k)
-            ]
-            raise RunError(f"{path} holds another run ({'; '.join(differences[:4])}): choose another --out")
         return record
-    for left in path.glob(f".{RECORD}.*"):  # of a process that was killed while it claimed the folder
+    for left in path.glob(f".{RECORD}.*"):
         left.unlink(missing_ok=True)
-    if path.exists() and (not path.is_dir() or any(p.name != LOCK for p in path.iterdir())):
-        raise RunError(f"expected a new or empty folder, {path} holds other files: choose another --out")
     record = {"format": FORMAT, "status": "running", "key": key, **json.loads(to_json(identity)), **environment()}
     write_atomic(path / RECORD, to_json(record))
     return record
+
+
+def check_folder(path: Path, identity: Mapping[str, Any], *, part: bool = False) -> dict[str, Any] | None:
+    """The record of the run that a folder holds, None where it can become one.
+
+    Args:
+        path: need not exist.
+        identity: as `start_run` takes it. part: or only what is known of it; what it lacks may be anything.
+
+    Raises:
+        RunError: as `start_run`.
+    """
+    record = read_record(path)
+    if record is not None:
+        there, here = _flat({k: record.get(k) for k in identity}), _flat(json.loads(to_json(identity)))
+        differing = sorted(k for k in (here if part else there | here) if there.get(k) != here.get(k))
+        if differing if part else record["key"] != content_hash(identity):
+            first = "; ".join(f"{k}: {shown(there.get(k))} there, {shown(here.get(k))} here" for k in differing[:4])
+            further = f", or train it further with --continue-from {path}" if "recipe.epochs" in differing else ""
+            raise RunError(f"{path} holds another run ({first}): choose another --out{further}")
+        return record
+    left = (LOCK, f".{RECORD}.")  # of a process that was killed while it claimed the folder
+    if path.exists() and (not path.is_dir() or not all(p.name.startswith(left) for p in path.iterdir())):
+        what = "holds other files" if path.is_dir() else "is a file"
+        raise RunError(f"expected a new or empty folder, {path} {what}: choose another --out")
+    return None
 
 
 def finish_run(
@@ -318,6 +444,11 @@ def finish_run(
     record = {**record, "status": "finished", **hashes}
     write_atomic(path / RECORD, to_json(record))
     return Run(path, record)
+
+
+def shown(value: Any) -> str:
+    """A value in a message; of a hash of 40 digits or more the first 12."""
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b", r"\1...", repr(value))
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -71,7 +71,7 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="size: expected 1 pixel or more, got 0"):
         load(tmp_path, size=0)
     for name in ("cifar10", "cifar100", "digits"):
-        with pytest.raises(DataError, match=f"{name}: size is for sets of image files"):
+        with pytest.raises(DataError, match=f"{name}: leave size out, it is for sets of image files"):
             load(name, size=64)
 
 
@@ -113,7 +113,7 @@ def test_counts_are_even_over_the_classes(classes: int, train: int, validation: 
     labels = images.train.labels
     least = min(torch.bincount(labels).tolist())
     if any(0 < amount < classes for amount in (train, validation)):
-        with pytest.raises(DataError, match=f"expected one image of each of the {classes} classes or more"):
+        with pytest.raises(DataError, match=f"expected at least {classes}, one for each class"):
             split(images, train=train, validation=validation, seed=seed)
         return
     if math.ceil(train / classes) + math.ceil(validation / classes) + (not train) > least:
@@ -152,23 +152,26 @@ def test_a_split_is_the_same_in_every_version() -> None:
     [
         (
             {"train": 95, "validation": 10},
-            "made: expected 48 training and 5 validation images of 'class 0', got 50: ask for fewer",
+            "made: expected 48 training and 5 validation images of 'class 0', got 50: lower "
+            "train_images or validation_images",
         ),
         (
             {"train": 0.95},
-            "made: expected 48 training and 5 validation images of 'class 0', got 50: ask for fewer",
+            "made: expected 48 training and 5 validation images of 'class 0', got 50: lower "
+            "train_images or validation_images",
         ),
         (
             {"validation": 100},
-            "made: expected 1 training and 50 validation images of 'class 0', got 50: ask for fewer",
+            "made: expected 1 training and 50 validation images of 'class 0', got 50: lower "
+            "train_images or validation_images",
         ),
-        ({"validation": 1.0}, "validation: expected a whole number of images or a fraction below 1, got 1.0"),
-        ({"validation": 1.5}, "validation: expected a whole number of images or a fraction below 1, got 1.5"),
-        ({"train": -0.5}, "train: expected a whole number of images or a fraction below 1, got -0.5"),
-        ({"train": -4}, "train: expected a whole number of images or a fraction below 1, got -4"),
-        ({"train": math.nan}, "train: expected a whole number of images or a fraction below 1, got nan"),
-        ({"train": math.inf}, "train: expected a whole number of images or a fraction below 1, got inf"),
-        ({"train": 1}, "train: expected one image of each of the 2 classes or more, got 1 in all"),
+        ({"validation": 1.0}, "validation_images: expected a whole number >= 0 or a fraction below 1, got 1.0"),
+        ({"validation": 1.5}, "validation_images: expected a whole number >= 0 or a fraction below 1, got 1.5"),
+        ({"train": -0.5}, "train_images: expected a whole number >= 0 or a fraction below 1, got -0.5"),
+        ({"train": -4}, "train_images: expected a whole number >= 0 or a fraction below 1, got -4"),
+        ({"train": math.nan}, "train_images: expected a whole number >= 0 or a fraction below 1, got nan"),
+        ({"train": math.inf}, "train_images: expected a whole number >= 0 or a fraction below 1, got inf"),
+        ({"train": 1}, "train_images: expected at least 2, one for each class, got 1"),
         ({"seed": -1}, "seed must be >= 0, got -1"),
     ],
 )

@@ -44,7 +44,7 @@ def test_parquet(tmp_path: Path) -> None:
     np.testing.assert_array_equal(frame["a"], [1, np.nan, 3])
     assert frame["b"].tolist() == ["x", None, "y"]
     assert frame["c"].tolist() == ["True", "False", "True"]
-    with pytest.raises(DataError, match="expected a Parquet file, got"):
+    with pytest.raises(DataError, match="expected a Parquet file, this one cannot be read"):
         read_frame(write(tmp_path, "a,b\n1,2\n", "fake.parquet"))
 
 
@@ -70,7 +70,9 @@ def test_columns_without_a_name_are_left_out(tmp_path: Path) -> None:
 
 def test_a_first_line_of_numbers_is_noted(tmp_path: Path) -> None:
     path = write(tmp_path, "M,1,2\nF,3,4\n", "t.data")
-    assert read_frame(path)[1] == ("the first line looks like data; it was taken for the column names",)
+    assert read_frame(path)[1] == (
+        "the first line looks like data, but was taken for the column names: add a line of names if it is data",
+    )
     frame, notes = read_frame(path, names=["sex", "x", "y"])
     assert (len(frame), notes) == (2, ())
 

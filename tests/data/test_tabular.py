@@ -1,5 +1,6 @@
 """Tables: named sets, any file, clear refusals, and splits that are disjoint, complete and stable."""
 
+import functools
 import re
 import subprocess
 import sys
@@ -46,6 +47,12 @@ def without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HTAF_DATA", raising=False)
 
 
+@functools.cache
+def loaded(name: str, data_dir: Path) -> Table:
+    """A set that several tests read and none changes."""
+    return load(name, data_dir=data_dir)
+
+
 # --- the real sets -----------------------------------------------------------------------------------
 
 
@@ -67,7 +74,7 @@ def without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_real_sets(data_dir: Path, name: str, rows: int, raw: int, inputs: int, task: str, facts: list[str]) -> None:
-    table = load(name, data_dir=data_dir)
+    table = loaded(name, data_dir)
     assert table.features.shape == (rows, raw)
     assert table.task == task
     assert table.target.shape == (rows,)
@@ -87,7 +94,7 @@ def test_real_targets(data_dir: Path) -> None:
     wine, abalone = load("Wine", data_dir=data_dir), load("abalone", data_dir=data_dir / "tabular")
     assert np.bincount(wine.target.astype(int)).tolist() == [0, 0, 0, 20, 163, 1457, 2198, 880, 175, 5]
     assert (abalone.target.min(), abalone.target.max()) == (1, 29)
-    churn, fico = load("churn", data_dir=data_dir), load("fico", data_dir=data_dir)
+    churn, fico = loaded("churn", data_dir), loaded("fico", data_dir)
     assert (churn.classes, np.bincount(churn.target).tolist()) == (("No", "Yes"), [5174, 1869])
     assert (fico.classes, np.bincount(fico.target).tolist()) == (("Good", "Bad"), [5000, 5459])
     assert load("wine", task="classification", data_dir=data_dir).classes == ("3", "4", "5", "6", "7", "8", "9")
@@ -102,7 +109,7 @@ def test_fico_without_its_empty_rows(data_dir: Path) -> None:
 
 @pytest.mark.data
 def test_raw_file_rows_predict_as_loaded_rows(data_dir: Path) -> None:
-    table = load("churn", data_dir=data_dir)
+    table = loaded("churn", data_dir)
     preprocessor = table.fit_preprocessor(split(table, 0).train)
     raw = pd.read_csv(data_dir / "tabular" / "Telco-Customer-Churn.csv")
     expected = preprocessor.transform(table.features)
@@ -114,7 +121,7 @@ def test_raw_file_rows_predict_as_loaded_rows(data_dir: Path) -> None:
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["wine", "abalone", "churn", "fico", "digits"])
 def test_a_named_set_like_itself(data_dir: Path, name: str) -> None:
-    table = load(name, data_dir=data_dir)
+    table = loaded(name, data_dir)
     preprocessor = table.fit_preprocessor(split(table, 0).train)
     again = load_like(name.upper(), target=preprocessor.target, data_dir=data_dir)
     assert (again.name, again.task, again.classes) == (table.name, table.task, table.classes)
@@ -126,7 +133,7 @@ def test_a_named_set_like_itself(data_dir: Path, name: str) -> None:
 
 @pytest.mark.data
 def test_red_wine_like_white_wine(data_dir: Path) -> None:
-    white = load("wine", data_dir=data_dir)
+    white = loaded("wine", data_dir)
     preprocessor = white.fit_preprocessor(split(white, 0).train)
     red = load_like(data_dir / "tabular" / "winequality-red.csv", target=preprocessor.target)
     assert preprocessor.transform(red.features).shape == (1599, 11)
@@ -143,7 +150,7 @@ def test_fico_like_itself_without_its_empty_rows(data_dir: Path) -> None:
 
 @pytest.mark.data
 def test_wine_repeats_stay_together(data_dir: Path) -> None:
-    table = load("wine", data_dir=data_dir)
+    table = loaded("wine", data_dir)
     parts = split(table, 3, mode="grouped")
     pieces = [parts.train, parts.validation, parts.test]
     rows = [set(map(tuple, table.features.iloc[piece].to_numpy())) for piece in pieces]
@@ -271,10 +278,10 @@ def test_names_in_any_case() -> None:
 
 
 def test_options_of_named_sets() -> None:
-    with pytest.raises(DataError, match="wine: its target is 'quality', got 'pH'"):
+    with pytest.raises(DataError, match="wine: expected its own target 'quality', got 'pH'"):
         load("wine", target="pH")
     for name in ("wine", "t.csv"):
-        with pytest.raises(DataError, match="drop_empty is for 'fico' only"):
+        with pytest.raises(DataError, match="leave drop_empty out, it is for 'fico' alone"):
             load(name, drop_empty=True)
     with pytest.raises(DataError, match=r"expected one of 'wine', .* got neither \(did you mean 'abalone'\?\)"):
         load("abalon")
@@ -349,7 +356,7 @@ def test_columns_that_help_nothing_are_dropped_with_a_note(tmp_path: Path) -> No
         "column 'flat' dropped: one value in every row",
         "column 'empty' dropped: one value in every row",
         "column 'key' dropped: text with 40 distinct values in 40 rows",
-        "column 'row' looks like a row number; it is kept, leave it out if it is one",
+        "column 'row' looks like a row number and is kept: delete it from the file if it is one",
     ):
         assert note in table.notes
 
@@ -361,7 +368,7 @@ def test_rows_without_a_target_are_dropped_with_a_note(tmp_path: Path) -> None:
     assert len(loaded.target) == len(loaded.features) == 30
     np.testing.assert_array_equal(loaded.features["x"], table["x"][10:])
     assert "10 rows without a target 'y' dropped" in loaded.notes
-    with pytest.raises(DataError, match="expected target 'y' in most rows, got it in 19 of 40"):
+    with pytest.raises(DataError, match="expected target 'y' in at least half of the rows, got it in 19 of 40"):
         load(saved(tmp_path, table.assign(y=table["y"].where(table.index >= 21))), target="y")
 
 
@@ -400,7 +407,7 @@ def test_notes_on_repeats_blanks_and_lone_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "options", "message"),
     [
-        (frame(), {}, "expected the name of the target column, got none; columns: 'x', 'colour', 'y'"),
+        (frame(), {}, "expected the name of the target column (--target), got none; columns: 'x', 'colour', 'y'"),
         (frame(), {"target": "color"}, "'color' (did you mean 'colour'?), got the columns 'x', 'colour', 'y'"),
         (frame(19), {"target": "y"}, "expected at least 20 rows with a target, got 19"),
         (frame().assign(y=1.5), {"target": "y"}, "expected a target 'y' that varies, got 1.5 in every row"),
@@ -523,7 +530,7 @@ def test_other_rows_that_are_nowhere(tmp_path: Path) -> None:
         load_like("digit", target=KINDS)
     with pytest.raises(DataError, match="no such file"):
         load_like(tmp_path / "absent.csv", target=KINDS)
-    with pytest.raises(DataError, match="drop_empty is for 'fico' only"):
+    with pytest.raises(DataError, match="leave drop_empty out, it is for 'fico' alone"):
         load_like(tmp_path / "absent.csv", target=KINDS, drop_empty=True)
     with pytest.raises(DataError, match=r"digits: expected a target column 'digits' \(did you mean 'digit'"):
         load_like("digits", target=Target("digits", "regression"))
@@ -574,3 +581,40 @@ def test_splits_refuse() -> None:
         split(table, 0, mode="grouped")
     with pytest.raises(DataError, match="seed must be >= 0, got -1"):
         split(table, -1)
+
+
+def test_whole_numbers_beyond_float64_are_not_merged(tmp_path: Path) -> None:
+    """2^53 + 1 becomes 2^53 in float64: classes that differ there are refused, and so are targets that become one."""
+    few = frame().assign(y=[2**53 + row % 5 for row in range(40)])
+    many = frame().assign(y=[2**63 + row for row in range(40)])
+    for table, first in ((few, 2**53 + 1), (many, 2**63 + 1)):
+        for name in ("table.csv", "table.parquet"):
+            path = tmp_path / name
+            table.to_csv(path, index=False) if name.endswith("csv") else table.to_parquet(path)
+            with pytest.raises(DataError, match=f"float64 can hold, .* in target 'y', got {first} in row 2"):
+                load(path, target="y")
+    spread = frame().assign(y=[2**63 + row * 10**15 + 1 for row in range(40)])
+    assert load(saved(tmp_path, spread), target="y").task == "regression", "rounded, but all different still"
+    feature = saved(tmp_path, frame().assign(x=[2**63 + row for row in range(40)]))
+    notes = load(feature, target="y").notes
+    assert any(
+        f"column 'x': whole numbers beyond 2^53 are rounded (first {2**63 + 1}, row 2)" in note for note in notes
+    )
+
+
+@pytest.mark.parametrize("scale", [1e300, 1e-300])
+def test_targets_too_large_or_small_to_square(tmp_path: Path, scale: float) -> None:
+    table = load(saved(tmp_path, frame().assign(y=np.linspace(1, 2, 40) * scale)), target="y")
+    with pytest.raises(DataError, match=r"expected values whose squares float64 can hold .* change the unit"):
+        table.fit_preprocessor(np.arange(40))
+
+
+def test_a_target_of_truth_values_is_not_text(tmp_path: Path) -> None:
+    table = frame().assign(late=[row % 2 == 0 for row in range(40)])
+    table.to_parquet(tmp_path / "table.parquet")
+    for path in (tmp_path / "table.parquet", saved(tmp_path, table)):
+        notes = load(path, target="late").notes
+        assert "task classification inferred: target 'late' holds true and false" in notes
+    table["late"] = [f"{row}" + "x" for row in range(40)]
+    with pytest.raises(DataError, match=r"40 distinct values in 40 rows: choose another column$"):
+        load(saved(tmp_path, table), target="late")  # text has no regression

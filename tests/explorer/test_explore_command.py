@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import re
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 from PIL import Image
 
 from htaf import runs
@@ -150,7 +152,10 @@ def test_other_weights_of_a_run(htaf, folder: Path, codes: Path, tmp_path: Path)
         assert code == 1
         assert f"expected codes of {run}, {codes} holds those of {folder / 'run'}" in one_line(err)
     again = shutil.copytree(folder / "run", tmp_path / "again")
-    record = json.loads((again / "record.json").read_text()) | {"model_sha256": "0"}
+    weights = safetensors.torch.load_file(again / "model.safetensors")
+    data = safetensors.torch.save({name: tensor * 2 for name, tensor in weights.items()})
+    (again / "model.safetensors").write_bytes(data)
+    record = json.loads((again / "record.json").read_text()) | {"model_sha256": hashlib.sha256(data).hexdigest()}
     (again / "record.json").write_text(runs.to_json(record))
     code, _, err = htaf("explore", again, "--out", tmp_path / "p", "--codes", codes)
     assert code == 1

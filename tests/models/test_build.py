@@ -82,7 +82,7 @@ def test_unknown_activations(description: dict[str, Any]) -> None:
 
 def test_unknown_kind_and_missing_fields() -> None:
     with pytest.raises(
-        ValueError, match="expected a model of kind mlp, wide_resnet, resnet, bireal, sew_resnet or icbm, got 'cnn'"
+        ValueError, match="expected a model of kind mlp, wide_resnet, resnet, bireal, sew_resnet, icbm, got 'cnn'"
     ):
         build(described("htaf", kind="cnn"))
     for name in ("kind", "in_features", "out_features", "hidden", "batch_norm", "activation"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import warnings
 from functools import partial
 from pathlib import Path
@@ -20,13 +22,23 @@ from htaf.activations import HTAF, Heaviside, StraightThrough
 from htaf.convert import harden
 from htaf.models._final_activation import origin
 from htaf.models.build import backbone, build
-from htaf.models.icbm import ICBM
+from htaf.models.icbm import ICBM, transformers_backbone
 from htaf.models.resnet import ResNet
 from htaf.models.wide_resnet import WideResNet
 
 VIT = ViTConfig(
     hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48, image_size=32, patch_size=8
 )
+
+
+class Canary:
+    """Its pickle makes a file when it is read by something that runs what a pickle says."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.file,)
 
 
 def trained_looking(model: nn.Module) -> nn.Module:
@@ -44,11 +56,11 @@ def trained_looking(model: nn.Module) -> nn.Module:
     [
         ("resnet18", "layer4.1.act2", True),
         ("convnext_atto", None, False),  # pools, then a layer norm
-        ("vit_tiny_patch16_224", None, False),  # a layer norm, then the CLS token
-        ("efficientnet_b0", "bn2.act", True),
         ("mobilenetv3_small_050", "act2", True),  # behind the pooling
-        ("densenet121", "features.norm5.act", True),
-        ("regnetx_002", "s4.b7.act3", True),
+        pytest.param("vit_tiny_patch16_224", None, False, marks=pytest.mark.slow),  # a layer norm, then the CLS token
+        pytest.param("efficientnet_b0", "bn2.act", True, marks=pytest.mark.slow),
+        pytest.param("densenet121", "features.norm5.act", True, marks=pytest.mark.slow),
+        pytest.param("regnetx_002", "s4.b7.act3", True, marks=pytest.mark.slow),
     ],
 )
 def test_the_last_activation_of_timm_models_is_taken_away(name: str, last: str | None, norm: bool) -> None:
@@ -258,12 +270,71 @@ def test_bad_arguments() -> None:
         ICBM(Ends("none"), 0, example=x)
     with pytest.raises(ValueError, match=r"expected a backbone with features \[batch, features\], got \(2, 6, 6, 6\)"):
         ICBM(Ends("square"), 2, example=x)
-    with pytest.raises(ValueError, match="expected the name of a timm model, got 'resnet_18'"):
+    with pytest.raises(ValueError, match=r"name of a timm model, got 'resnet_18' \(did you mean .*resnet18"):
         ICBM.from_timm("resnet_18", 2)
     with pytest.raises(ValueError, match="expected an image model of transformers"):
         ICBM.from_transformers("/nowhere/at-all", 2)
     with pytest.raises(ValueError, match=r"timm model resnet18 .*colour"):
         ICBM.from_timm("resnet18", 2, options={"colour": "red"})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"checkpoint_path": "FILE"},
+        {"pretrained": True},
+        {"pretrained_cfg": {"file": "FILE"}},
+        {"pretrained_cfg_overlay": {"file": "FILE", "custom_load": True}},
+        {"cache_dir": "FILE"},
+        {"features_only": True},
+        {"drop_rate": "FILE"},
+        {"img_size": [8, "FILE"]},
+        {"global_pool": ["avg"]},
+        {"class_token": 1},
+    ],
+)
+def test_options_that_could_load_a_file_never_reach_timm(
+    options: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pickle runs code; older versions of timm unpickle the checkpoint_path that a record could name."""
+    file = tmp_path / "evil.pt"
+    file.write_bytes(pickle.dumps(Canary(tmp_path / "ran")))
+    monkeypatch.setattr(timm, "create_model", lambda *_, **given: pickle.loads(file.read_bytes()))
+    text = json.dumps(options).replace("FILE", str(file))
+    with pytest.raises(ValueError, match="timm model resnet18"):
+        build(described(backbone={"kind": "timm", "name": "resnet18", "options": json.loads(text)}))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_options_that_are_allowed_arrive() -> None:
+    options = {"drop_path_rate": 0.1, "img_size": [32, 48], "class_token": True, "global_pool": "avg"}
+    made = backbone({"kind": "timm", "name": "vit_tiny_patch16_224", "options": options}, 3, (8, 8))
+    assert made(torch.zeros(1, 3, 32, 48)).shape == (1, 192)
+
+
+def test_configurations_load_neither_code_nor_another_model(tmp_path: Path) -> None:
+    evil = {
+        "auto_map": {"AutoModel": "x--modeling.Evil"},
+        "attn_implementation": "evil/kernel",
+        "_name_or_path": "evil",
+    }
+    config = VIT.to_dict() | evil | {"to_dict": 5, "_attn_implementation": "evil/kernel", "checkpoint": "x"}
+    for place in (config, tmp_path):
+        (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "vit"}))
+        made = transformers_backbone(place, 32, pretrained=False).model
+        assert made.config._attn_implementation in ("sdpa", "eager")
+        assert not hasattr(made.config, "auto_map")
+        assert callable(made.config.to_dict)
+    file = tmp_path / "evil.pt"
+    file.write_bytes(pickle.dumps(Canary(tmp_path / "ran")))
+    timms = {"model_type": "timm_wrapper", "architecture": "resnet18", "model_args": {"checkpoint_path": str(file)}}
+    for others in (timms, {"model_type": "detr"}, {"model_type": "timm_backbone", "backbone": "resnet18"}, {}):
+        with pytest.raises(ValueError, match="expected an image model of transformers"):
+            transformers_backbone(others, 32, pretrained=False)
+    torch.save(Canary(tmp_path / "ran"), tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="expected tensors alone"):
+        transformers_backbone(tmp_path, 32, pretrained=True)
+    assert not (tmp_path / "ran").exists()
 
 
 def described(**changes: Any) -> dict[str, Any]:

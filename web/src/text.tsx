@@ -1,9 +1,9 @@
 // Strings of the data: always text, never markup, and isolated, so that none reorders what stands around it.
 import type { JSX } from "preact";
-import { clip, count } from "./words.ts";
+import { clip, count, shown } from "./words.ts";
 
 export function Text({ value, limit = 80 }: { value: string; limit?: number }): JSX.Element {
-  const parts = (value.trim() ? clip(value, limit) : "(blank)").split(/(?<=[_./\\-])(?=[^_./\\-])/);
+  const parts = (value.trim() ? clip(shown(value), limit) : "(blank)").split(/(?<=[_./\\-])(?=[^_./\\-])/);
   return <bdi>{parts.map((part, index) => (index > 0 ? [<wbr key={index} />, part] : part))}</bdi>; // where names of files may break
 }
 
@@ -14,7 +14,7 @@ export function Rest({ value, limit = 80 }: { value: string; limit?: number }): 
     <details class="rest">
       <summary>All {count(value.length)} characters</summary>
       <p>
-        <bdi>{value}</bdi>
+        <bdi>{shown(value)}</bdi>
       </p>
     </details>
   );

@@ -9,6 +9,11 @@ export function clip(text: string, limit: number): string {
   return `${text.slice(0, limit).toWellFormed().replace(/\uFFFD$/, "").trimEnd()}…`;
 }
 
+const TURNING = /[\u202a-\u202e]/g;
+
+/** With the characters that turn the direction of others shown as \uXXXX: a name must not read as another one. */
+export const shown = (text: string): string => text.replace(TURNING, (mark) => `\\u${mark.charCodeAt(0).toString(16)}`);
+
 /** For attributes, options and the title, which cannot isolate: one line without marks that turn the direction. */
 export const plain = (text: string, limit = 80): string => clip(text.replace(CONTROL, " ").replace(BIDI, "").trim(), limit) || "(blank)";
 

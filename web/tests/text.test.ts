@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { guard, readCsv, unguard, writeCsv } from "../src/csv.ts";
 import { format, parse } from "../src/route.ts";
-import { clip, plain } from "../src/words.ts";
+import { clip, plain, shown } from "../src/words.ts";
 
 const HOSTILE = ["a,b", 'say "no"', "two\nlines", "\r\n", " space ", "=1+1", "'=1", "''-", "\u202Ertl", "", "a;b\tc", "@x", "😀"];
 
@@ -38,5 +38,6 @@ test("texts are clipped between characters and stripped of what turns the line",
   assert.equal(clip("abcd", 3), "abc…");
   assert.equal(clip("ab😀cd", 3), "ab…");
   assert.equal(plain("a\n\u202Eb\u0000"), "a b");
+  assert.equal(shown("gnp.\u202Eexe \u200Eok"), "gnp.\\u202eexe \u200Eok");
   assert.equal(plain("\u202E"), "(blank)");
 });

@@ -13,7 +13,7 @@ import torch
 from htaf.concepts.codes import Codes, ConceptError, PartName, class_number
 from htaf.data.images import ImagePreprocessor
 from htaf.models.icbm import ICBM
-from htaf.runs import Run, claim, finish_run
+from htaf.runs import Run, claim, finish_run, finished_run
 
 CHUNK = 16_384  # images at once
 FILES = ("model_sha256", "preprocessing_sha256")  # of the run's own files
@@ -102,7 +102,7 @@ def write_edited(run: Run, out: str | Path, off: Sequence[Edit], metrics: Mappin
     identity |= {name: run.record[name] for name in GIVEN if name in run.record} | {"edited": edit}
     with claim(Path(out), identity) as record:
         if record["status"] == "finished":
-            return Run(Path(out), record)
+            return finished_run(Path(out), record)
         kept = {name: value for name, value in run.record.items() if name not in record and name not in FILES}
         shown = ", ".join(f"concept {concept} of class {label}" for label, concept in pairs)
         notes = [*run.record["notes"], f"head of the run at {run.path} edited: no weight for {shown}"]

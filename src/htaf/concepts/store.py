@@ -1,10 +1,10 @@
-"""A folder of codes on disk, read by memory mapping; `htaf.concepts.writing` writes it.
+"""A folder of codes on disk: arrays are memory-mapped, all else is checked in full; `htaf.concepts.writing` writes it.
 
 concepts.json      format, status, settings, run, data, classes, sizes, versions; SHA-256 of the files once finished
 codes.npy          uint8 [N, ceil(C / 8)], the bits; not there for a plain network
 features.npy       float32 [N, C], pre-activations, where asked for
 smooth.npy, exact.npy, saturated.npy    int32 [N], as in `htaf.concepts.codes.Codes`
-images.arrow       id, label and part of each image; an Arrow file that can be memory-mapped
+images.arrow       id, label and part of each image; an Arrow file
 head.safetensors   weight [K, C], bias [K] and, from `binarise`, thresholds [C]
 done.npy           a byte for each chunk of images, only while the folder is being written
 """
@@ -12,7 +12,6 @@ done.npy           a byte for each chunk of images, only while the folder is bei
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +22,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import safetensors.numpy
 from jaxtyping import Float32, Int32, UInt8
-from safetensors import SafetensorError
 
+from htaf._files import parse_json
 from htaf.concepts.codes import PARTS, Codes, ConceptError
 
 FORMAT = 1
 CHUNK = 1000  # images written at once: a whole number of batches of 250, as evaluation takes them
 RECORD, IMAGES, HEAD, DONE = "concepts.json", "images.arrow", "head.safetensors", "done.npy"
+UNHASHED = "features"  # gigabytes of floats, which nothing indexes with
+SCHEMA = pa.schema([("id", pa.large_string()), ("label", pa.int32()), ("part", pa.dictionary(pa.uint8(), pa.string()))])
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,23 +55,36 @@ class Features:
         return len(self.values)
 
 
-def open_codes(path: str | Path, *, verify: bool = False) -> Codes:
-    """The codes of a finished folder, memory-mapped: of any size, opened at once.
+def open_codes(path: str | Path, *, verify: bool = True) -> Codes:
+    """The codes of a finished folder; the bits are memory-mapped.
 
     Args:
         path: a folder that `extract` or `binarise` wrote.
-        verify: read all files and compare their SHA-256.
+        verify: read the arrays and compare their SHA-256, about a second for a gigabyte. What else the folder holds is
+            always compared and checked.
 
     Raises:
-        ConceptError: no such folder, another format, not finished, a missing, truncated or changed file, or the
-            features of a plain network, which has no codes.
+        ConceptError: no such folder, another format, not finished, a missing, truncated or changed file, values that
+            cannot be, or the features of a plain network, which has no codes.
     """
     path = Path(path)
-    record = _finished(path, verify)
+    record = _finished(path)
     if "codes" not in record["arrays"]:
-        raise ConceptError(f"{path} holds features of a plain network: make its codes with `htaf concepts binarise`")
-    bits, smooth, exact, saturated = _arrays(path, record, "codes", "smooth", "exact", "saturated")
+        raise ConceptError(
+            f"{path} holds features of a plain network, not codes: make codes of them with htaf concepts binarise"
+        )
+    names = ("codes", "smooth", "exact", "saturated")
+    bits, smooth, exact, saturated = _arrays(path, record, *names, verify=verify)
     fields = _images(path, record)
+    k, c = len(record["classes"]), record["concepts"]
+    for name, array, least, most in (
+        ("smooth", smooth, -1, k),
+        ("exact", exact, 0, k),
+        ("saturated", saturated, -1, c + 1),
+    ):
+        _in_range(path / f"{name}.npy", array, least, most)
+    if c % 8 and verify and (bits[:, -1] >> c % 8).any():
+        raise ConceptError(f"{path / 'codes.npy'} is damaged: expected {c} concepts, got bits of more")
     return Codes(bits=bits, concepts=record["concepts"], smooth=smooth, exact=exact, saturated=saturated, **fields)
 
 
@@ -81,30 +95,42 @@ def open_features(path: str | Path) -> Features:
         ConceptError: as `open_codes`, or a folder without features.
     """
     path = Path(path)
-    record = _finished(path, False)
+    record = _finished(path)
     if "features" not in record["arrays"]:
-        raise ConceptError(f"{path} has no features.npy: extract with features")
+        raise ConceptError(
+            f"{path} has no features.npy: extract them with htaf concepts extract --features, into a new folder"
+        )
     values, smooth = _arrays(path, record, "features", "smooth")
+    _in_range(path / "smooth.npy", smooth, -1, len(record["classes"]))
     return Features(values=values, smooth=smooth, **_images(path, record))
 
 
-def _finished(path: Path, verify: bool) -> dict[str, Any]:
+def _finished(path: Path) -> dict[str, Any]:
     record = read_record(path)
     if record is None:
         raise ConceptError(f"expected a folder of codes with {RECORD}, found none at {path}")
     if record["status"] != "finished":
-        raise ConceptError(f"{path} is not finished: run the same command again, it goes on where it was")
-    for name, digest in record["files"].items():
-        if verify and sha256(path / name) != digest:
-            raise ConceptError(f"{path / name} is damaged: its SHA-256 differs from the one in {RECORD}")
+        raise ConceptError(f"{path} is not finished: give the command that makes it again, to finish it")
     return record
+
+
+def _damaged(file: Path) -> ConceptError:
+    return ConceptError(
+        f"{file} is damaged: its SHA-256 differs from the one in {RECORD}; put back a copy of it, or delete "
+        f"{file.parent} and run the command that wrote it again"
+    )
+
+
+def _in_range(file: Path, array: np.ndarray, least: int, end: int) -> None:
+    if len(array) and not least <= int(array.min()) <= int(array.max()) < end:
+        raise ConceptError(f"{file} is damaged: expected {least} to {end - 1}, got {array.min()} to {array.max()}")
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
     """concepts.json of a folder, None where there is none. Raises ConceptError: damaged, or of another format."""
     file = path / RECORD
     try:
-        record = json.loads(file.read_bytes())
+        record = parse_json(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
@@ -114,22 +140,28 @@ def read_record(path: Path) -> dict[str, Any] | None:
         raise ConceptError(f"{file}: expected format {FORMAT}, got {found}")
     kinds = {"status": str, "key": str, "settings": dict, "images": int, "concepts": int, "classes": list}
     kinds |= {"arrays": list} | ({"files": dict} if record.get("status") == "finished" else {})
-    if wrong := sorted(name for name, kind in kinds.items() if not isinstance(record.get(name), kind)):
+    if wrong := sorted(name for name, kind in kinds.items() if type(record.get(name)) is not kind):
         raise ConceptError(f"{file} is damaged: it lacks {', '.join(wrong)}")
+    if min(record["images"], record["concepts"]) < 1 or not all(isinstance(name, str) for name in record["classes"]):
+        raise ConceptError(f"{file} is damaged: expected images, concepts and names of classes")
     return record
 
 
-def _arrays(path: Path, record: Mapping[str, Any], *names: str) -> list[np.ndarray]:
-    shapes = array_shapes(record)
-    return [map_array(path / f"{name}.npy", *shapes[name]) for name in names]
+def _arrays(path: Path, record: Mapping[str, Any], *names: str, verify: bool = True) -> list[np.ndarray]:
+    shapes, files = array_shapes(record), {name: path / f"{name}.npy" for name in names}
+    arrays = [map_array(file, *shapes[name]) for name, file in files.items()]
+    for name, file in files.items():
+        if verify and name != UNHASHED and sha256(file) != record["files"].get(file.name):
+            raise _damaged(file)
+    return arrays
 
 
 def map_array(file: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     """An npy file, memory-mapped read-only. Raises ConceptError unless it has this dtype, shape and size."""
     try:
-        array = np.load(file, mmap_mode="r")
+        array = np.lib.format.open_memmap(file, mode="r")
         size = file.stat().st_size
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # numpy's reader of headers raises nearly everything
         raise ConceptError(f"{file} is missing or damaged: {error}") from None
     if (array.dtype, array.shape) != (dtype, shape):
         raise ConceptError(f"{file}: expected {dtype} {shape}, got {array.dtype} {array.shape}")
@@ -141,23 +173,16 @@ def map_array(file: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray
 def _images(path: Path, record: dict[str, Any]) -> dict[str, Any]:
     """labels, parts, ids, weight, bias, classes and info."""
     n, k, c = record["images"], len(record["classes"]), record["concepts"]
+    batch = _checked_batch(path / IMAGES, _hashed(path / IMAGES, record), n)
+    labels, part = batch.column("label"), batch.column("part")
+    _in_range(path / IMAGES, labels.to_numpy(zero_copy_only=True), -1, k)
+    data = _hashed(path / HEAD, record)
     try:
-        file = pa.ipc.open_file(pa.memory_map(str(path / IMAGES)))
-        batch = file.get_batch(0)
-        if batch.num_rows != n:
-            raise ConceptError(f"{path / IMAGES}: expected {n:,} images, got {batch.num_rows:,}")
-        labels, part = batch.column("label"), batch.column("part")
-        if part.dictionary.to_pylist() != list(PARTS):
-            raise ConceptError(f"{path / IMAGES}: expected the parts {PARTS}, got {part.dictionary.to_pylist()}")
-    except (OSError, KeyError, pa.ArrowException) as error:
-        raise ConceptError(f"{path / IMAGES} is missing or damaged: {error}") from None
-    try:
-        data = (path / HEAD).read_bytes()
         head = safetensors.numpy.load(data)
-        shapes = head["weight"].shape, head["bias"].shape
-    except (OSError, KeyError, SafetensorError) as error:
-        raise ConceptError(f"{path / HEAD} is missing or damaged: {error}") from None
-    if shapes != ((k, c), (k,)) or hashlib.sha256(data).hexdigest() != record["files"].get(HEAD):
+        kinds = [(head[name].shape, head[name].dtype) for name in ("weight", "bias")]
+    except Exception as error:  # of a header that makes no sense
+        raise ConceptError(f"{path / HEAD} is damaged: {error}") from None
+    if kinds != [((k, c), np.float32), ((k,), np.float32)]:
         raise ConceptError(f"{path / HEAD} is damaged: it differs from what {RECORD} says")
     return {
         "labels": labels.to_numpy(zero_copy_only=True),
@@ -168,6 +193,38 @@ def _images(path: Path, record: dict[str, Any]) -> dict[str, Any]:
         "classes": tuple(record["classes"]),
         "info": record,
     }
+
+
+def _hashed(file: Path, record: Mapping[str, Any]) -> bytes:
+    """The bytes of a file, once their SHA-256 is the one in the record."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConceptError(f"{file} is missing or damaged: {error.strerror or error}") from None
+    if hashlib.sha256(data).hexdigest() != record["files"].get(file.name):
+        raise _damaged(file)
+    return data
+
+
+def _checked_batch(file: Path, data: bytes, images: int) -> pa.RecordBatch:
+    """The table of an Arrow file, every offset and index checked: Arrow itself reads whatever they point to."""
+    try:
+        found = pa.ipc.open_file(pa.BufferReader(data))
+        if not found.schema.equals(SCHEMA) or found.num_record_batches != 1:
+            raise ValueError("expected one table with id, label and part")
+        batch = found.get_batch(0)
+        batch.validate(full=True)
+        parts = batch.column("part").dictionary
+        parts.validate(full=True)
+        if any(column.null_count for column in batch.columns):
+            raise ValueError("expected a value in each cell, got none in some")
+        if batch.num_rows != images:
+            raise ValueError(f"expected {images:,} images, got {batch.num_rows:,}")
+        if parts.to_pylist() != list(PARTS):
+            raise ValueError(f"expected the parts {PARTS}, got {parts.to_pylist()!r:.80}")
+    except Exception as error:  # Arrow's readers raise nearly everything on damaged files
+        raise ConceptError(f"{file} is damaged: {error}") from None
+    return batch
 
 
 class Ids(Sequence[str]):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import pickle
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -18,6 +20,15 @@ from htaf.models._pretrained import load_backbone
 
 Bottleneck = Literal["implicit", "joint", "sequential", "independent"]
 Pretrained = bool | str | Path
+
+# the options of timm that a record or a caller may set: what they may hold can neither name a file nor code
+_SHARES = ("drop_rate", "drop_path_rate", "attn_drop_rate", "proj_drop_rate", "pos_drop_rate", "patch_drop_rate")
+_SIZES = ("img_size", "patch_size", "output_stride", "reg_tokens")
+_FLAGS = ("class_token", "qkv_bias", "dynamic_img_size", "no_embed_class")
+_POOLS = ("avg", "max", "avgmax", "catavgmax", "token", "map")
+OPTIONS = (*_SHARES, *_SIZES, *_FLAGS, "global_pool")
+# of a configuration of transformers: what would load code, or weights of another place, beside the model itself
+_LOADING = ("auto_map", "attn_implementation", "experts_implementation", "quantization_config", "trust_remote_code")
 
 
 @final
@@ -125,7 +136,7 @@ class ICBM(nn.Module):
             pretrained: True: timm's weights, downloaded; a path: a file of weights or a run folder of the same
                 architecture, see `htaf.models._pretrained.load_backbone`.
             in_channels, image_size: of the images, (height, width) in pixels; a ViT is built for this size.
-            options: further arguments of `timm.create_model`.
+            options: further arguments of `timm.create_model`, of those in `htaf.models.icbm.OPTIONS`.
 
         Raises:
             ValueError: no such model, or weights of another architecture.
@@ -199,28 +210,59 @@ def _import(name: str) -> Any:
         raise ValueError(f"this backbone needs {name}: pip install 'htaf[backbones]' ({error})") from None
 
 
+def check_timm(name: str) -> Any:
+    """timm, which has a model of this name; raises ValueError where it has none."""
+    timm = _import("timm")
+    if not timm.is_model(name):
+        near = ", ".join(timm.list_models(f"*{name}*")[:5] or get_close_matches(name, timm.list_models(), 5))
+        raise ValueError(
+            f"expected the name of a timm model, got {name!r:.80}" + (f"; near it: {near}" if near else "")
+        )
+    return timm
+
+
 def timm_backbone(
-    name: str, in_channels: int, size: tuple[int, int], options: Mapping[str, Any], *, pretrained: bool = False
+    name: str, in_channels: int, size: tuple[int, int] | None, options: Mapping[str, Any], *, pretrained: bool = False
 ) -> nn.Module:
-    """A timm model without its classifier, with fresh weights or timm's.
+    """A timm model without its classifier, with fresh weights or timm's; size None: that of its own.
+
+    Args:
+        options: of `OPTIONS` alone: others of timm's arguments name files, some of which can run code.
 
     Raises:
         ValueError: no such model, or options that it does not take.
     """
-    timm = _import("timm")
-    if not timm.is_model(name):
-        near = ", ".join(timm.list_models(f"*{name}*")[:5])
-        raise ValueError(f"expected the name of a timm model, got {name!r}" + (f"; near it: {near}" if near else ""))
-    fixed = {"num_classes": 0, "in_chans": in_channels, "pretrained": pretrained, **options}
+    timm = check_timm(name)
+    fixed = {"num_classes": 0, "in_chans": in_channels, "pretrained": pretrained, **_checked_options(name, options)}
     try:
         try:
-            return timm.create_model(name, **fixed, img_size=size)
+            return timm.create_model(name, **fixed, **({} if size is None else {"img_size": size}))
         except TypeError as error:  # convolutional models take images of any size, and no such argument
             if "img_size" not in str(error):
                 raise
         return timm.create_model(name, **fixed)
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-        raise ValueError(f"timm model {name} for images of {size[0]} x {size[1]} pixels: {_line(error)}") from None
+        shown = "" if size is None else f" for images of {size[0]} x {size[1]} pixels"
+        raise ValueError(f"timm model {name}{shown}: {_line(error)}") from None
+
+
+def _checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, once each is known and holds a plain value of its kind."""
+    for key, value in options.items():
+        if key not in OPTIONS:
+            raise ValueError(f"timm model {name} takes the options {', '.join(OPTIONS)} here, got {key!r:.80}")
+        if key in _SHARES:
+            fits, kind = type(value) in (int, float) and 0 <= value < 1, "a share in [0, 1)"
+        elif key in _SIZES:
+            sizes = value if isinstance(value, (list, tuple)) and len(value) == 2 else [value]
+            fits, kind = all(type(size) is int and 0 <= size <= 1 << 16 for size in sizes), "a size or two"
+        elif key in _FLAGS:
+            fits, kind = isinstance(value, bool), "true or false"
+        else:
+            fits, kind = value in _POOLS, f"one of {', '.join(_POOLS)}"
+        if not fits:
+            raise ValueError(f"timm model {name}: expected {kind} for {key}, got {value!r:.80}")
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
 
 
 @final
@@ -244,10 +286,37 @@ def transformers_config(name: str) -> dict[str, Any]:
         ValueError: no such model.
     """
     try:
-        config = _import("transformers").AutoConfig.from_pretrained(name)
+        library = _import("transformers")
+        config = _safe_config(library, library.PretrainedConfig.get_config_dict(name)[0])
     except (OSError, ValueError) as error:
         raise ValueError(f"expected an image model of transformers, got {name!r:.80}: {error}") from None
     return json.loads(config.to_json_string(use_diff=False))
+
+
+def _safe_config(library: Any, content: Mapping[str, Any]) -> Any:
+    """The configuration object of plain values, without anything that would load code, or another library's model.
+
+    Raises:
+        ValueError: no such kind of model, or one that is built around a model of timm or of the hub.
+    """
+    content = _without_loading(content)
+    kind = content.pop("model_type", None)
+    if not isinstance(kind, str):
+        raise ValueError(f"its configuration lacks model_type, got {kind!r:.80}")
+    if kind.startswith("timm"):
+        raise ValueError("expected a model of transformers, got one of timm: give its name without transformers:")
+    known = library.AutoConfig.for_model(kind).to_dict()
+    config = library.AutoConfig.for_model(kind, **{name: content[name] for name in content if name in known})
+    if getattr(config, "backbone_config", None) is not None or getattr(config, "backbone", None) is not None:
+        raise ValueError(f"expected an image model of its own, got {kind}, which loads another one as its backbone")
+    return config
+
+
+def _without_loading(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        kept = {k: v for k, v in value.items() if isinstance(k, str) and k not in _LOADING and not k.startswith("_")}
+        return {key: _without_loading(inner) for key, inner in kept.items()}
+    return [_without_loading(inner) for inner in value] if isinstance(value, list) else value
 
 
 def transformers_backbone(
@@ -263,11 +332,11 @@ def transformers_backbone(
     library = _import("transformers")
     given = isinstance(model, (Mapping, library.PretrainedConfig))
     try:
-        if isinstance(model, Mapping):
-            content = dict(model)
-            config: Any = library.AutoConfig.for_model(content.pop("model_type"), **content)
-        else:
-            config = model if given else library.AutoConfig.from_pretrained(str(model))
+        if isinstance(model, library.PretrainedConfig):
+            config: Any = model
+        else:  # a file's content: of a record, a folder or the hub
+            content = model if isinstance(model, Mapping) else library.PretrainedConfig.get_config_dict(str(model))[0]
+            config = _safe_config(library, content)
         stored = getattr(config, "image_size", None) or 224
         own = (stored, stored) if isinstance(stored, int) else (int(stored[0]), int(stored[1]))
         wanted = own if size is None else (size, size) if isinstance(size, int) else (size[0], size[1])
@@ -276,10 +345,16 @@ def transformers_backbone(
                 shown = f"{own[0]} x {own[1]} pixels, got {wanted[0]} x {wanted[1]}"
                 raise ValueError(f"its weights are for images of {shown}")
             config.image_size = wanted if wanted[0] != wanted[1] else wanted[0]
-        weights = library.AutoModel.from_pretrained(str(model)) if pretrained and not given else None
-        network: Any = library.AutoModel.from_config(config) if weights is None else weights
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"expected an image model of transformers, got {model!r:.80}: {error}") from None
+        if pretrained and not given:  # of .bin files the tensors alone: transformers reads them with weights_only
+            network: Any = library.AutoModel.from_pretrained(str(model), config=config, trust_remote_code=False)
+        else:
+            network = library.AutoModel.from_config(config, trust_remote_code=False)
+    except pickle.UnpicklingError:
+        raise ValueError(
+            f"expected tensors alone in the weights of {model!r:.80}, got a pickle of other objects"
+        ) from None
+    except Exception as error:  # its classes raise nearly everything on a configuration that makes no sense
+        raise ValueError(f"expected an image model of transformers, got {model!r:.80}: {_line(error)}") from None
     if isinstance(getattr(getattr(network, "pooler", None), "dense", None), nn.Linear):
         network.pooler = None  # a ViT's: a layer for the CLS token that nothing here reads
     return TransformersFeatures(network.float(), wanted, getattr(config, "num_channels", 3))

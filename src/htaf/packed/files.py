@@ -14,7 +14,7 @@ from typing import Any
 import safetensors.torch
 from safetensors import SafetensorError
 
-from htaf._files import write_atomic
+from htaf._files import check_output, write_atomic
 from htaf.packed.checking import check
 from htaf.packed.model import PackedModel
 from htaf.packed.program import PackedError
@@ -36,8 +36,10 @@ def save(packed: PackedModel, path: str | Path, extra: Mapping[str, Any] | None 
 
     Raises:
         PackedError: `extra` is not JSON, or the file cannot be written; a file that was there is then untouched.
+        HtafError: the path is that of a folder, or of a file of a run or of codes.
     """
     path = Path(path)
+    check_output(path, flag="path")
     graph = program_to_json(packed.program)
     try:
         metadata = {
