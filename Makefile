@@ -4,13 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# empty: Python keeps the compiled modules, of which collecting the tests takes more than half its time otherwise
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo test test-all stress check bench bench-packed docs web wheel clean
+.PHONY: help install demo test test-fast test-all stress check lint types bench bench-packed docs web wheel clean
 
 help:
 	@echo "make demo      handwritten digits: three methods side by side, then a concept bottleneck (no download)"
-	@echo "make test      checks and tests, under 15 minutes on two cores"
-	@echo "make test-all  the slow tests too (kills, long runs)"
+	@echo "make test      checks and tests, 5 minutes on two cores"
+	@echo "make test-all  the slow tests: kills, browsers, compilers, the rest of large tables, more examples"
 	@echo "make stress    changed files, bad inputs, random networks: 100,000 cases and more, into results/stress (an hour)"
 	@echo "make check     ruff, pyright and the import order"
 	@echo "make bench     errors of the kernels, then times of activations and training steps (10 minutes)"
@@ -31,17 +33,25 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(filter-out csrc/selfte
 demo: $(STAMP)
 	$(BIN)/htaf demo --out runs/demo
 
-check: $(STAMP)
+check: lint types
+
+lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
 	$(BIN)/python -m pytest -q tests/test_import_order.py
 
-test: check
-	$(BIN)/python -m pytest -q -m "not slow" --durations=10
+types: $(STAMP)
+	$(BIN)/pyright
+
+# a worker a core; pyright runs beside them, where they wait
+test: lint
+	@$(MAKE) --no-print-directory -j 2 types test-fast
+
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not slow" -n auto --dist worksteal --durations=10
 
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -q -m slow --durations=10
+	$(BIN)/python -m pytest -q -m "slow or hypothesis" --hypothesis-profile many -n auto --dist loadfile --durations=10
 
 stress: $(STAMP)
 	$(BIN)/python tests/stress/mutations.py --count 100000 --seed 0 --json results/stress/mutations.json

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the tests' networks are too small for more
 
+import jaxtyping
 import pytest
+from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
+
+gc.disable()  # until all is imported and collected: see pytest_collection_finish
 
 # an int is good where a float is asked for, as type checkers hold it (PEP 484)
 install_import_hook("htaf", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job, whose children could not be stopped
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# of `make test` and of `make test-all`, unless a test says how many; no deadlines, as workers share the cores
+for name, examples in (("quick", 50), ("many", 200)):
+    settings.register_profile(name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("quick")
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
@@ -39,9 +54,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="HTAF_DATA must name the folder of the real data sets"))
 
 
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: no garbage collection looks through it again."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        # to take all down would take seconds, and nanobind would tell what is left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    else:
+        gc.unfreeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """A worker a core, where memory holds them: each takes about 1.5 GiB."""
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
+
+
 @pytest.fixture
 def missing_data_fails() -> None:
     pytest.fail("HTAF_DATA must name the folder of the real data sets in CI")
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Without the checks of shapes, as users have it."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

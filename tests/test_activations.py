@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor, nn
 
-from htaf import HTAF, Heaviside, ScaledSigmoid, StraightThrough, functional, surrogates
+from htaf import HTAF, IF, LIF, Heaviside, ScaledSigmoid, StraightThrough, functional, harden, surrogates
 
 X = torch.linspace(-3, 3, 24).reshape(2, 3, 4)
 CHANNELS = torch.tensor([1.0, 2.0, 3.0])
@@ -115,6 +115,90 @@ def test_state_dict(case: tuple[Callable[..., Smooth], set[str]]) -> None:
     assert torch.equal(other(X), module(X))
 
 
+SHARP = {  # with other numbers than the defaults: the modules, what they hold
+    "htaf": (functools.partial(HTAF, 1.0, 22.0), HTAF),
+    "scaled": (functools.partial(ScaledSigmoid, 3.0), ScaledSigmoid),
+    "if": (functools.partial(IF, threshold=2.0), IF),
+    "lif": (functools.partial(LIF, HTAF(1.0, 5.0), tau=3.0, threshold=0.5), LIF),
+}
+
+
+@pytest.mark.parametrize("kind", SHARP)
+def test_a_saved_state_dict_carries_the_numbers(kind: str) -> None:
+    make, make_default = SHARP[kind]
+    x = torch.linspace(-2, 2, 24).reshape(2, 3, 4)
+    trained, loaded, exact = (nn.Sequential(m) for m in (make(), make_default(), make_default()))
+    assert not torch.equal(loaded(x), trained(x))
+    assert trained.state_dict().keys() == set(), "numbers are no keys"
+    file = io.BytesIO()
+    torch.save(trained.state_dict(), file)
+    file.seek(0)
+    assert str(loaded.load_state_dict(torch.load(file, weights_only=True))) == "<All keys matched successfully>"
+    assert torch.equal(loaded(x), trained(x))
+    assert repr(loaded) == repr(trained)
+    exact.load_state_dict(harden(trained).state_dict())  # the exact step keeps them too
+    assert repr(exact) == repr(trained)
+
+
+def test_a_state_dict_without_numbers_leaves_them() -> None:
+    module = nn.Sequential(HTAF(1.0, 22.0), LIF(tau=3.0))
+    shown = repr(module)
+    for state in (
+        {},
+        nn.Sequential(nn.ReLU(), nn.ReLU()).state_dict(),
+        nn.Sequential(Heaviside(), nn.Tanh()).state_dict(),
+    ):
+        assert str(module.load_state_dict(state)) == "<All keys matched successfully>"
+    tensors = nn.Sequential(HTAF(CHANNELS, 4 * CHANNELS + 1, dim=1))
+    with pytest.raises(RuntimeError, match="alpha0"):
+        module.load_state_dict(tensors.state_dict())
+    with pytest.raises(RuntimeError, match="alpha0"):
+        tensors.load_state_dict(nn.Sequential(HTAF()).state_dict())
+    assert repr(module) == shown
+
+
+def test_settings_that_differ_are_refused() -> None:
+    state = nn.Sequential(HTAF(bipolar=True)).state_dict()
+    for other in (HTAF(), ScaledSigmoid(), StraightThrough(), Heaviside()):
+        with pytest.raises(RuntimeError, match="0: expected bipolar=False, got a state dict with bipolar=True"):
+            nn.Sequential(other).load_state_dict(state)
+    with pytest.raises(RuntimeError, match="expected reset=hard, got a state dict with reset=soft"):
+        IF().load_state_dict(IF(reset="soft").state_dict())
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("bad", [-1.0, math.nan, "2", None, [1.0]])
+def test_numbers_in_a_state_dict_are_checked(bad: object) -> None:
+    state = nn.Sequential(HTAF()).state_dict()
+    state._metadata["0"]["htaf"]["alpha0"] = bad
+    module = nn.Sequential(HTAF(1.0, 22.0))
+    with pytest.raises(RuntimeError, match=r"0\.alpha0 in the state dict must be"):
+        module.load_state_dict(state)
+    assert module[0].alphas[0] == 1.0
+
+
+def told(model: nn.Module, x: Tensor) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            model(x)
+    return [str(one.message) for one in caught]
+
+
+@pytest.mark.parametrize("make", [HTAF, IF, functools.partial(IF, exact_reset=True)])
+def test_an_exact_step_in_training_is_told_once(make: Callable[[], nn.Module]) -> None:
+    net = nn.Sequential(nn.Linear(4, 4), make())
+    assert told(net, X) == []
+    exact = harden(net)
+    with torch.no_grad():
+        assert told(exact, X) == []
+    assert told(exact.eval(), X) == []
+    (message,) = told(exact.train(), X)
+    assert message.startswith("the exact step has gradient 0, so the layers before it will not be trained: train the")
+    assert told(harden(net).requires_grad_(False), X) == []
+    assert len(told(harden(net), X)) == 1, "one more network, one more word"
+
+
 def test_the_callers_tensor_is_copied() -> None:
     alpha0 = CHANNELS.clone()
     module = HTAF(alpha0, 11.0, dim=1)
@@ -193,7 +277,7 @@ def test_training_keeps_learnable_alphas_positive(alpha: float | Tensor) -> None
 
 @pytest.mark.parametrize("alpha1", [4.4, 2.0, math.log(99), torch.tensor([11.0, 4.5, 22.0])])
 def test_warns_when_no_output_can_pass_99_percent(alpha1: float | Tensor) -> None:
-    with pytest.warns(UserWarning, match=r"<= ln 99 = 4.595: no output passes 0.99") as caught:
+    with pytest.warns(UserWarning, match=r"is not above ln 99 = 4.595: no output passes 0.99") as caught:
         module = HTAF(5.0, alpha1)
     assert len(caught) == 1
     if isinstance(alpha1, float):

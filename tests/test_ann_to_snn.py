@@ -420,3 +420,28 @@ def test_forwards_that_vary() -> None:
             spiking(X, 3)
     with pytest.raises(RuntimeError, match="inside a SpikingModel"):
         next(iter(spiking.neurons.values()))(X)
+
+
+def test_a_fused_activation_and_one_by_its_arguments_are_seen():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.cell = nn.Linear(4, 4), nn.RNNCell(4, 4)
+
+        def forward(self, x):
+            return self.cell(self.linear(x).clamp(min=0))
+
+    model, x = Recurrent(), torch.rand(3, 4)
+    with pytest.raises(ValueError, match=r"got .*cell \(RNNCell\): tanh inside a fused layer"):
+        to_spiking(model, [x])
+    model.cell = nn.Linear(4, 4)
+    spiking = to_spiking(model, [x])
+    assert list(spiking.neurons) == ["relu_0"]
+    torch.testing.assert_close(spiking(x, steps=400), model(x), atol=0.02, rtol=0)
+
+
+def test_a_state_dict_with_another_v0_is_refused():
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.rand(3, 4)
+    half, rest = to_spiking(model, [x], v0=0.5), to_spiking(model, [x])
+    with pytest.raises(RuntimeError, match=r"network\.1: expected v0=0\.0, got a state dict with v0=0\.5"):
+        rest.load_state_dict(half.state_dict())

@@ -83,9 +83,15 @@ def test_files_without_labels(htaf, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "in" / "3.png").touch()
     words = ("concepts", "extract", folder / "run", "--out", tmp_path / "a", "--files", tmp_path / "in")
     code, out, err = htaf(*words)
-    assert code == 0, err
-    assert "1 of 4 files cannot be read and are left out" in err
+    assert code == 3, "done, but for some"
+    assert f"not read: {tmp_path / 'in' / '3.png'} (an empty file)" in err
+    assert "1 of 4 files cannot be read" in one_line(err)
     assert "3 images, 21 concepts" in out
+    assert htaf(*words)[0] == 3, "a finished folder too"
+    code, _, err = htaf(*words[:4], tmp_path / "b", *words[5:], "--strict")
+    assert code == 1
+    assert "3.png" in one_line(err)
+    assert not (tmp_path / "b").exists()
     pytest.importorskip("faiss")  # an extra
     code, out, err = htaf(
         "concepts", "neighbours", tmp_path / "a", "--image", tmp_path / "in" / "1.png", "-k", 1, "--json"

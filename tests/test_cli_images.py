@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+
+from htaf import cli
 
 SMALL = ("--recipe", "reduced", "--depth", "10", "--epochs", "1", "--batch-size", "8")
 FEW = ("--train-images", "0", "--validation-images", "0.2")
@@ -26,6 +31,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pixels[..., channel] += 140
             Image.fromarray(pixels).save(root / name / f"{i}.png")
     return root
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run of one epoch, and what was said of it on the error stream."""
+    out, said = tmp_path_factory.mktemp("trained") / "run", io.StringIO()
+    words = ("train", "dhn", "--data", folder, "--out", out, *SMALL, *FEW)
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(said):
+        patch.setattr(sys, "argv", ["htaf", *map(str, words)])
+        cli.main()
+    return out, said.getvalue()
 
 
 def test_a_folder_from_training_to_prediction(htaf, folder: Path, tmp_path: Path) -> None:
@@ -48,7 +64,7 @@ def test_a_folder_from_training_to_prediction(htaf, folder: Path, tmp_path: Path
     code, out, err = htaf("predict", run, folder / "red")
     assert code == 0, err
     frame = pd.read_csv(io.StringIO(out))
-    assert list(frame.columns) == ["image", "prediction", "probability_blue", "probability_red"]
+    assert list(frame.columns) == ["image", "prediction", "probability_blue", "probability_red", "error"]
     assert len(frame) == 20
     assert (frame["prediction"] == "red").mean() > 0.5
     code, out, _ = htaf("predict", run, folder / "red" / "0.png", folder / "blue" / "1.png", "--json")
@@ -101,11 +117,9 @@ def test_flags_of_other_families_are_unknown(htaf, tmp_path: Path, family: str, 
     assert flag not in htaf("train", family, "--help")[1]
 
 
-def test_a_run_on_images_and_a_table_do_not_mix(htaf, folder: Path, tmp_path: Path) -> None:
-    code, _, err = htaf("train", "dhn", "--data", folder, "--out", tmp_path / "run", *SMALL, *FEW)
-    assert code == 0, err
+def test_a_run_on_images_and_a_table_do_not_mix(htaf, trained: tuple[Path, str], tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
-    code, _, err = htaf("predict", tmp_path / "run", tmp_path / "rows.csv")
+    code, _, err = htaf("predict", trained[0], tmp_path / "rows.csv")
     assert code == 1
     assert "rows.csv" in err
 
@@ -137,3 +151,87 @@ def test_concept_bottlenecks(htaf, folder: Path, tmp_path: Path) -> None:
     code, _, err = htaf(*words, "--depth", "10", *given, "--out", tmp_path / "d")
     assert code == 0, err
     assert json.loads((tmp_path / "d" / "record.json").read_text())["model"]["concepts"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("icbm", "--backbone", "resnet99"), "expected the name of a timm model, got 'resnet99'"),
+        (("icbm", "--pretrained", "nowhere.safetensors"), "a file of weights or a run folder"),
+        (("dhn", "--device", "mps"), "expected a mps device"),
+        (("dhn", "--checkpoint-seconds", "-1"), "checkpoint_seconds must be >= 0"),
+        (("dhn", "--workers", "-1"), "workers must be"),
+        (("dhn", "--out", "full"), "expected a new or empty folder"),
+        (("dhn", "--logger", "tensorboard"), "needs a package"),
+        (("dhn", "--continue-from", "none"), "expected a run folder with record.json"),
+        (("dhn", "--sharpen", "False", "--start", "1", "2"), "sharpen false does not read --start"),
+    ],
+)
+def test_cheap_checks_come_before_the_images_are_read(
+    htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
+) -> None:
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("the images were read")
+
+    monkeypatch.setattr("htaf.data.images.load", read)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    code, _, err = htaf("train", words[0], "--data", "photos", "--out", "x", *words[1:])
+    assert code in (1, 2)
+    (line,) = [line for line in err.splitlines() if line.startswith("htaf: error:")]
+    assert message in line
+
+
+def test_the_recipe_is_printed_with_its_effective_values(htaf, folder: Path, tmp_path: Path) -> None:
+    words = ("train", "icbm", "--data", folder, "--out", tmp_path / "x", *FEW, "--print-recipe")
+    code, out, err = htaf(*words, "--backbone", "convnext_atto", "--clip", "2")
+    assert code == 0, err
+    recipe = tomllib.loads(out)["recipe"]
+    assert (recipe["optimizer"], recipe["lr"], recipe["clip"], recipe["augment"]) == ("adamw", 1e-3, 2.0, "crop-flip")
+    assert recipe["start"] == [1.0, 2.0]
+    assert "momentum" not in recipe
+    assert "depth" not in recipe
+    assert "convnext_atto normalises by layers" in err
+    code, out, _ = htaf("train", "dhn", "--data", "digits", "--out", tmp_path / "x", "--print-recipe", "--json")
+    assert code == 0
+    assert json.loads(out)["augment"] == "none"
+    code, out, err = htaf(
+        "train", "dhn", "--data", "digits", "--out", tmp_path / "x", "--optimizer", "adam", "--print-recipe"
+    )
+    assert tomllib.loads(out)["recipe"]["lr"] == 1e-3  # 0.1 is SGD's
+    assert "lr 0.001, as the recipe's is for another optimizer than adam" in err
+    assert not (tmp_path / "x").exists()
+
+
+def test_help_shows_the_values_of_the_recipes(htaf) -> None:
+    for verb, wanted in {
+        "icbm": ("(default: 20; 14 in reduced; 100 in cifar10, cifar100)", "0.001 in finetune", "hub in finetune"),
+        "tabular": ("(default: 100; 1000 in tabular-paper; 30 in tabular-quick)", "(default: 256 256 128)"),
+        "snn": ("(default: half of alpha0 with alpha0 alpha1 = 2; beta 2)", "(default: atan)"),
+    }.items():
+        text = " ".join(htaf("train", verb, "--help")[1].replace("│", " ").split())
+        assert "as the recipe" not in text
+        for words in wanted:
+            assert words in text, (verb, words)
+
+
+def test_the_command_goes_on_from_a_finished_run(htaf, folder: Path, trained: tuple[Path, str], tmp_path: Path) -> None:
+    run, said = trained
+    assert "26 images to train on, augment crop-flip, 6 to validate" in said
+    words = ("train", "dhn", "--data", folder)
+    code, _, err = htaf(*words, "--out", run, *SMALL, *FEW, "--epochs", "2")
+    assert code == 1
+    assert f"or train it further with --continue-from {run}" in err
+    code, _, err = htaf(*words, "--out", tmp_path / "b", "--continue-from", run, "--lr", "0.01")
+    assert code == 0, err
+    first, second = (json.loads((out / "record.json").read_text()) for out in (run, tmp_path / "b"))
+    assert second["continued"]["key"] == first["key"]
+    assert second["recipe"] == first["recipe"] | {"lr": 0.01, "start": second["recipe"]["start"]}
+    code, _, err = htaf(*words, "--out", tmp_path / "c", "--continue-from", run, "--recipe", "small")
+    assert code == 2
+    assert "--recipe small goes not with --continue-from" in err
+    code, _, err = htaf("train", "bnn", *words[2:], "--out", tmp_path / "c", "--continue-from", run)
+    assert code == 2
+    assert "is a run of family dhn, not bnn" in err

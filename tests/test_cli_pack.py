@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,6 +19,7 @@ from PIL import Image
 import made_runs
 from htaf import packed_runs, predictions
 from htaf.packed import PackedModel, load, save
+from quick import slow_but
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +107,70 @@ def test_pack_and_predict(htaf, run: Path, images: Path, tmp_path: Path) -> None
     assert htaf("predict", out, images)[0] == 1
 
 
-@pytest.mark.parametrize("tables", ["float32", "int16", "int8", "auto"])
-@pytest.mark.parametrize("target", ["label", "value"])
+def test_images_that_cannot_be_read_keep_their_row(htaf, run: Path, images: Path, tmp_path: Path) -> None:
+    good, packed = [images / f"{i}.png" for i in range(2)], tmp_path / "net.packed"
+    assert htaf("pack", run, "--out", packed)[0] == 0
+    (tmp_path / "text.png").write_text("no image")
+    (tmp_path / "empty.png").touch()
+    files = [good[0], tmp_path / "text.png", good[1], tmp_path / "gone.png", tmp_path / "empty.png"]
+    for model in (run, packed):
+        code, out, err = htaf("predict", model, *files)
+        assert code == 3
+        frame = pd.read_csv(io.StringIO(out))
+        assert frame["image"].tolist() == [str(file) for file in files], "in the order that was given"
+        read = frame["error"].isna()
+        assert read.tolist() == [True, False, True, False, False]
+        assert frame.loc[~read].drop(columns=["image", "error"]).isna().all(axis=None)
+        assert frame.loc[3, "error"] == "expected an image, got No such file or directory"
+        alone = pd.read_csv(io.StringIO(htaf("predict", model, *good)[1]))
+        pd.testing.assert_frame_equal(frame[read].reset_index(drop=True), alone, atol=1e-6, check_dtype=False)
+        assert err.count("not read: ") == 3
+        assert "3 of 5 files cannot be read; all others are done" in err
+        for suffix, read_back in ((".csv", pd.read_csv), (".parquet", pd.read_parquet)):
+            assert htaf("predict", model, *files, "--out", tmp_path / f"out{suffix}")[0] == 3
+            assert read_back(tmp_path / f"out{suffix}")["error"].isna().tolist() == read.tolist()
+        code, out, _ = htaf("predict", model, *files, "--json")
+        assert code == 3
+        rows = json.loads(out)
+        assert rows[1]["prediction"] is None
+        assert rows[0]["error"] is None
+        for words in (files[1:2], files[3:4], [*files, "--strict"]):
+            code, out, err = htaf("predict", model, *words, "--out", tmp_path / "none.csv")
+            assert code == 1
+            assert words[0].name in err or "text.png" in err
+            assert not (tmp_path / "none.csv").exists()
+        code, _, err = htaf("predict", model)
+        assert code == 2
+        assert "expected INPUT" in err
+
+
+def test_outputs_over_what_is_read(htaf, run: Path, images: Path, tmp_path: Path) -> None:
+    weights = (run / "model.safetensors").read_bytes()
+    for verb in (("pack", run), ("export", run, "--to", "onnx"), ("export", run, "--to", "nir")):
+        for name in ("model.safetensors", "record.json"):
+            code, _, err = htaf(*verb, "--out", run / name)
+            assert code == 2
+            assert "is a file of the run" in err
+        data = tmp_path / "data.csv"
+        data.write_text("a\n1\n")
+        code, _, err = htaf(*verb, "--data", data, "--out", data)
+        assert code == 2
+        assert "same file as the input" in err
+    assert (run / "model.safetensors").read_bytes() == weights
+    assert data.read_text() == "a\n1\n"
+    code, _, err = htaf("export", run, "--to", "onnx", "--out", tmp_path / "a.onnx", "--opset", "99")
+    assert code == 1
+    assert re.search(r"opset must be in 18 to \d+, the newest of the installed onnx, got 99", err)
+    assert "Traceback" not in err
+
+
+TABLES = [(target, tables) for target in ("label", "value") for tables in ("float32", "int16", "int8", "auto")]
+
+
+@pytest.mark.parametrize(
+    ("target", "tables"),
+    slow_but(TABLES, ("label", "float32"), ("label", "int8"), ("value", "auto"), ("value", "int8"), rows=True),
+)
 def test_a_packed_table(
     htaf, table_runs: dict[str, Path], table: Path, target: str, tables: str, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from htaf import _compat
 from htaf._compat import repair_torchvision
 
 
@@ -84,6 +86,7 @@ def test_no_version_file(torchvision: Path, defined: dict[str, str]) -> None:
     assert not defined
 
 
+@pytest.mark.slow
 def test_imports_work_after_htaf() -> None:
     code = "import htaf, torchvision, lightning, torchmetrics; print(torchvision.models.resnet18.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
@@ -94,3 +97,20 @@ def test_htaf_does_not_import_torchvision_itself() -> None:
     code = "import sys, htaf; print('torchvision' in sys.modules, 'lightning' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.stdout.strip() == "False False", done.stderr
+
+
+def test_ctrl_c_during_the_imports_ends_the_command_quietly() -> None:
+    script = (
+        "import importlib.util, os, signal, sys, time\n"
+        "sys.argv = [sys.argv[2]]\n"
+        f"spec = importlib.util.spec_from_file_location('compat', {_compat.__file__!r})\n"
+        "compat = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(compat)\n"
+        "compat.quiet_interrupt()\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "time.sleep(9)\n"
+    )
+    for name, code in (("/somewhere/bin/htaf", 130), ("/somewhere/notebook", -signal.SIGINT)):
+        done = subprocess.run([sys.executable, "-c", script, "-", name], capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+        assert (done.stderr == "htaf: error: stopped\n") == (code == 130)

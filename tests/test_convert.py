@@ -8,9 +8,13 @@ import logging
 import pickle
 import subprocess
 import sys
+import types
+import unittest.mock
 import warnings
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -99,6 +103,17 @@ class DiscardsModule(nn.Module):
         x = x - 0.3
         self.act(x)
         return x
+
+
+class ByArguments(Owner):
+    """Activations that only their arguments tell, beside calls of the same functions that are none."""
+
+    def forward(self, x):
+        x = torch.maximum(torch.maximum(x, x - 1), torch.zeros_like(x)) - 0.3
+        x = torch.where(x > 0, x, 0.0) * 0.5 - 0.2
+        x = x * (x > 0) - 0.1
+        x.clamp_(min=0)
+        return x - 0.1
 
 
 class Looping(Owner):
@@ -684,6 +699,424 @@ def test_training_flags_and_hooks_carry_over():
     assert new.train()[2].relu_0.training
 
 
+# ---- every spelling, and what no module can stand in for ----
+
+
+class Clamping(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clamp(min=0)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class Signing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class Tripling(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 3 * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 3 * grad
+
+
+class Form(Owner):
+    """One spelling of an activation between affine maps."""
+
+    def __init__(self, call):
+        super().__init__()
+        self.call = [call]  # not kept in an attribute of its own, so the call and not the function is the site
+
+    def forward(self, x):
+        return self.call[0](x - 0.25) - 0.25
+
+
+def set_item(x):
+    x[x < 0] = 0
+    return x
+
+
+def multiplied_in_place(x):
+    x *= x > 0
+    return x
+
+
+def clamped_and_thrown_away(x):
+    x.clamp_(min=0)
+    return x
+
+
+RELUS = {
+    "clamp": lambda x: x.clamp(min=0),
+    "clamp positional": lambda x: torch.clamp(x, 0),
+    "clamp to infinity": lambda x: x.clamp(0.0, float("inf")),
+    "clamp by a tensor": lambda x: x.clamp(min=torch.tensor(0.0)),
+    "clip": lambda x: x.clip(min=0),
+    "clamp_min": lambda x: torch.clamp_min(x, 0),
+    "clamp_min_": lambda x: x.clamp_min_(0),
+    "clamp_": clamped_and_thrown_away,
+    "maximum": lambda x: torch.maximum(x, torch.zeros_like(x)),
+    "maximum from the right": lambda x: torch.maximum(x.new_zeros(()), x),
+    "max": lambda x: torch.max(x, torch.zeros_like(x)),
+    "max method": lambda x: x.max(torch.tensor(0.0)),
+    "fmax": lambda x: torch.fmax(x, x.new_zeros(1)),
+    "where": lambda x: torch.where(x > 0, x, 0.0),
+    "where with zeros": lambda x: torch.where(x >= 0, x, torch.zeros_like(x)),
+    "where the other way": lambda x: torch.where(x < 0, torch.tensor(0.0), x),
+    "where by names": lambda x: torch.where(condition=x > 0, input=x, other=torch.zeros_like(x)),
+    "where method": lambda x: x.where(x > 0, torch.tensor(0.0)),
+    "product": lambda x: x * (x > 0),
+    "product from the left": lambda x: (x > 0).float() * x,
+    "product in place": multiplied_in_place,
+    "masked_fill": lambda x: x.masked_fill(x < 0, 0.0),
+    "masked_fill_": lambda x: x.masked_fill_(x < 0, 0.0),
+    "set item": set_item,
+    "relu_": lambda x: torch.relu_(x),
+    "aten": lambda x: torch.ops.aten.relu(x),
+    "aten overload": lambda x: torch.ops.aten.relu.default(x),
+    "a maximum before": lambda x: torch.maximum(torch.maximum(x, x - 1), x.new_zeros(())),
+}
+
+
+@pytest.mark.parametrize("form", RELUS)
+def test_every_spelling_of_relu_is_replaced(form):
+    model = Form(RELUS[form])
+    (site,) = sites(model, X)
+    assert (site.kind, site.functional, site.calls) == ("relu", True, 1)
+    new = replace(model, HTAF, example=X)
+    assert str(conversion(new)).startswith("replaced 1 of 1 activation sites")
+    assert conversion(new).beyond == ()
+    x, y = X.clone().requires_grad_(), X.clone().requires_grad_()
+    out, expected = new(x), HTAF()(y - 0.25) - 0.25
+    assert torch.equal(out, expected)
+    out.square().sum().backward()
+    expected.square().sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
+    assert names(sites(new, X)) == [site.name]
+    assert torch.equal(harden(new)(X), (X >= 0.25).float() - 0.25)
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    SCRIPTED = torch.jit.script(swish)
+
+
+# what the report says, besides the ReLU that follows
+REPORTS = {
+    "relu6": (lambda x: x.clamp(0, 6), "replaced 0.relu6_0 (relu6, functional, 1 call)"),
+    "leaky": (
+        lambda x: torch.where(x > 0, x, 0.1 * x),
+        "left     0 (Form): an activation written with where; make it a module without children",
+    ),
+    "Function": (
+        Clamping.apply,
+        "left     0 (Form): autograd Function Clamping, which calls relu; write it as a module",
+    ),
+    "Function of a sign": (
+        Signing.apply,
+        "left     0 (Form): autograd Function Signing, which calls sign; write it as a module",
+    ),
+    "Function that may be anything": (
+        Tripling.apply,
+        "note     0 (Form): runs the autograd Function Tripling, which is left as it is",
+    ),
+    "scripted function": (
+        lambda x: SCRIPTED(x),
+        "left     0 (Form): sigmoid in scripted, compiled or C++ code; call it from Python",
+    ),
+    "glu": (lambda x: F.glu(x).repeat(1, 2), "left     0 (Form): sigmoid inside glu; write its formula with modules"),
+    "clamp to a range": (lambda x: x.clamp(0, 1), "note     0 (Form): also computes clamp, left as it is"),
+    "sine": (lambda x: x.sin(), "note     0 (Form): also computes sin, left as it is"),
+    "abs": (lambda x: (x.abs() + x) / 2, "note     0 (Form): also computes abs, left as it is"),
+    "where without a negative": (
+        lambda x: torch.where(x + 9 > 0, x + 9, 0.0),
+        "note     0 (Form): also computes where, left as it is",
+    ),
+    "guarded division": (lambda x: x / x.norm(dim=1, keepdim=True).clamp(min=1e-6), None),
+    "normalize": (lambda x: F.normalize(x), None),
+    "softmax": (lambda x: x.softmax(-1), None),
+    "mask": (lambda x: x.masked_fill(torch.arange(4) > 2, 0.0), None),
+    "the largest": (lambda x: x - x.max(-1, keepdim=True).values, None),
+}
+
+
+@pytest.mark.parametrize("form", REPORTS)
+def test_nothing_is_left_without_a_word(form):
+    call, line = REPORTS[form]
+    new = replace(nn.Sequential(Form(call), nn.ReLU()), HTAF, example=X)
+    new(X)
+    head, *rest = str(conversion(new)).splitlines()
+    replaced = 1 + (line is not None and line.startswith("replaced"))
+    left = line is not None and line.startswith("left")
+    seen = " that were seen" if line is not None and line.startswith("note") else ""
+    assert head == f"replaced {replaced} of {replaced + left} activation sites{seen}"
+    told = [text.strip() for text in rest if not text.startswith("  replaced 1 ")]
+    assert told == ([] if line is None else [line])
+
+
+def test_one_note_for_all_blocks_of_a_kind():
+    model = nn.Sequential(*(Form(torch.sin) for _ in range(3)), nn.ReLU())
+    assert conversion(replace(model, HTAF, example=X)).hints == (
+        "0 (Form) and 2 more of its class: also computes sin, left as it is",
+    )
+
+
+@pytest.mark.parametrize(
+    ("layer", "line"),
+    [
+        (nn.RNN(4, 4, nonlinearity="relu"), "0 (RNN): relu"),
+        (nn.RNN(4, 4), "0 (RNN): tanh"),
+        (nn.LSTM(4, 4), "0 (LSTM): sigmoid and tanh"),
+        (nn.GRU(4, 4), "0 (GRU): sigmoid and tanh"),
+        (nn.GRUCell(4, 4), "0 (GRUCell): sigmoid and tanh"),
+        (nn.RNNCell(4, 4, nonlinearity="relu"), "0 (RNNCell): relu"),
+        (nn.GLU(), "0 (GLU): sigmoid"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_fused_layers_are_named_with_and_without_an_example(layer, line):
+    class First(nn.Module):
+        def forward(self, x):
+            return x[0] if isinstance(x, tuple) else x
+
+    model = nn.Sequential(layer, First(), nn.ReLU())
+    seen = replace(model, HTAF, example=X)
+    expected = (f"{line} inside a fused layer; write its formula with modules",)
+    for new in (seen, replace(model, HTAF), harden(seen)):
+        assert conversion(new).beyond == expected
+        assert str(conversion(new)).startswith("replaced 1 of 2 activation sites\n")
+
+
+def test_calls_in_a_compiled_function_are_seen():
+    compiled = torch.compile(swish, fullgraph=True)  # no mode can follow where it is really compiled
+    new = replace(nn.Sequential(Form(lambda x: compiled(x)), nn.ReLU()), HTAF, example=X)
+    assert names(conversion(new).replaced) == ["0.sigmoid_0", "1"]
+
+
+def test_calls_of_hooks_are_named_and_left_alone():
+    class Hooked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.linear.register_forward_pre_hook(lambda module, args: (F.relu(args[0]),))
+            self.linear.register_forward_hook(lambda module, args, output: F.relu(output))
+
+        def forward(self, x):
+            return torch.tanh(self.linear(x))
+
+    model = Hooked()
+    new = replace(model, HTAF, example=X)
+    assert str(conversion(new)).splitlines() == [
+        "replaced 1 of 2 activation sites",
+        "  replaced tanh_0 (tanh, functional, 1 call)",
+        "  left     linear (Linear): relu called by a hook; make it a module",
+    ]
+    assert torch.equal(new(X), HTAF()(model.linear(X)))
+
+
+def test_parametrizations_are_no_sites():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    for part in (nn.Sigmoid(), Form(torch.tanh)):
+        nn.utils.parametrize.register_parametrization(model[0], "weight", part)
+    for new in (replace(model, HTAF), replace(model, HTAF, example=X)):
+        assert names(conversion(new).replaced) == ["1"]
+        assert str(conversion(new)).splitlines()[0] == "replaced 1 of 1 activation sites"
+
+
+def test_a_hand_written_module_is_a_site_and_a_guard_is_none():
+    class Act(nn.Module):
+        def __init__(self, call):
+            super().__init__()
+            self.call = [call]
+
+        def forward(self, x):
+            return self.call[0](x)
+
+    acts = (*RELUS.values(), Clamping.apply, Signing.apply, lambda x: (x.abs() + x) / 2, lambda x: (x > 0).float())
+    for call in acts:
+        (site,) = sites(Act(call), X)
+        assert (site.path, site.kind) == ("", "act")
+    for call in (lambda x: x.clamp(-100, 100), lambda x: x.nan_to_num(), lambda x: torch.where(x.isnan(), 0.0, x)):
+        assert sites(Act(call), X) == []
+
+
+def test_attributes_that_cannot_be_copied():
+    class Keeps(Owner):
+        def __init__(self):
+            super().__init__()
+            self.act, self.library, self.linear = SCRIPTED, np, nn.Linear(4, 4)
+
+        def forward(self, x):
+            self.features = self.act(self.linear(x))
+            return F.relu(self.features)
+
+    model = Keeps()
+    model(X)
+    new = replace(model, HTAF, example=X)
+    assert [site.name for site in conversion(new).replaced] == ["relu_0"]
+    assert len(conversion(new).beyond) == 1
+    assert new.features is not model.features
+    assert binary(harden(new)(X))
+
+
+# ---- models defined in a notebook ----
+
+
+class Hostile:
+    """Nothing can be asked of it."""
+
+    __hash__ = None
+
+    def __bool__(self):
+        raise RuntimeError("bool")
+
+    def __eq__(self, other):
+        raise RuntimeError("eq")
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+    @property
+    def __class__(self):
+        raise RuntimeError("class")
+
+
+class LazyModule(types.ModuleType):
+    def __getattr__(self, name):
+        raise ImportError(name)
+
+
+class OddMeta(type):
+    def __eq__(cls, other):
+        raise RuntimeError("eq of the class")
+
+    def __hash__(cls):
+        raise RuntimeError("hash of the class")
+
+
+class OfOddMeta(metaclass=OddMeta):
+    pass
+
+
+NOTEBOOK = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        size = self.linear(x)
+        if size is None:
+            return mask(size)
+        return F.relu(size)
+"""
+
+
+GLOBALS = {  # made in the test: pytest itself asks too much of some
+    "tensor": lambda: torch.arange(3),
+    "array": lambda: np.zeros(3),
+    "table": lambda: pd.DataFrame({"__module__": [1, 2]}),
+    "NA": lambda: pd.NA,
+    "hostile": Hostile,
+    "mock": unittest.mock.MagicMock,
+    "call": lambda: unittest.mock.call,
+    "lazy module": lambda: LazyModule("lazy"),
+    "odd class": lambda: OfOddMeta,
+    "of an odd class": OfOddMeta,
+}
+
+
+@pytest.mark.parametrize("kind", GLOBALS)
+def test_globals_that_bear_the_names_of_a_forward_are_not_touched(kind):
+    # as in a notebook: no source to be had, and tables and tensors among the globals
+    names_of_forward = dict.fromkeys(("size", "mask", "linear", "relu"), GLOBALS[kind]())
+    notebook = {"__name__": "__main__", "nn": nn, "F": F, **names_of_forward}
+    exec(NOTEBOOK, notebook)
+    model = nn.Sequential(notebook["Net"](), HTAF())
+    assert isinstance(harden(model)[1], Heaviside)
+    assert names(sites(model, X)) == ["0.relu_0", "1"]
+    (hint,) = conversion(replace(model, HTAF)).hints
+    assert hint == "0 (Net): pass example= to convert functional calls; its forward names activation functions"
+
+
+@pytest.mark.parametrize("way", ["closure", "static", "class", "property", "partial", "decorated", "Function"])
+def test_helpers_of_a_forward_are_read_however_it_reaches_them(way):
+    def act(x):
+        return F.relu(x)
+
+    class Net(Owner):
+        helper = {"static": staticmethod(act), "class": classmethod(act), "property": property(act)}.get(way)
+
+        def forward(self, x):
+            return self.helper(x)
+
+    helper = {"partial": functools.partial(act), "Function": Clamping.apply, "closure": act}.get(way, act)
+    if way == "decorated":
+        helper = torch.no_grad()(act)
+    if way in ("closure", "partial", "decorated", "Function"):
+
+        def forward(self, x):
+            return helper(x)
+
+        Net.forward = forward
+    (hint,) = conversion(replace(nn.Sequential(Net(), nn.ReLU()), HTAF)).hints
+    assert hint.startswith("0 (Net): pass example=")
+
+
+# ---- an optimizer from before ----
+
+
+def stepped(model, optimizer, times=2):
+    """What is warned of when `model` is trained with `optimizer`."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(times):
+            optimizer.zero_grad()
+            model(X).sum().backward()
+            optimizer.step()
+    return [str(one.message) for one in caught]
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
+def test_an_optimizer_from_before_replace_is_told_once(times):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    old = torch.optim.Adam(model.parameters())
+    stepped(model, old)
+    for _ in range(times):
+        model = replace(model, HTAF)
+    (message,) = stepped(model, old)
+    assert message == (
+        "this Adam holds the parameters of a model from before htaf.replace, which returned a new model: that one has "
+        "gradients and is not trained. Make the optimizer from its parameters()"
+    )
+    assert stepped(model, torch.optim.Adam(model.parameters())) == []
+
+
+def test_optimizers_that_train_what_they_hold_are_not_told():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    old = torch.optim.SGD(model.parameters(), 0.1)
+    new, shared = replace(model, HTAF), replace(model, HTAF, share=True)
+    own = torch.optim.SGD(new.parameters(), 0.1)
+    for _ in range(2):  # both trained, side by side
+        assert stepped(new, own) == []
+        assert stepped(model, old) == []
+    assert stepped(shared, old) == []
+    model[0].requires_grad_(False)
+    assert stepped(model, old) == []
+
+
 # ---- harden ----
 
 
@@ -748,7 +1181,8 @@ def test_state_dict_round_trip_and_training():
 
 def compile_in_one_graph():
     """Every odd model, smooth and exact, values and gradients; True when all agree with eager."""
-    for model in (Calls(), Nested(), DiscardsMethods(), DiscardsModule(), Looping(2), Shared(), Attribute(F.relu)):
+    models = (Calls(), Nested(), DiscardsMethods(), DiscardsModule(), Looping(2), Shared(), Attribute(F.relu))
+    for model in (*models, ByArguments()):
         smooth = replace(model, HTAF, example=X)
         for new in (smooth, harden(smooth), replace(model, nn.Sigmoid, example=X)):
             torch._dynamo.reset()

@@ -5,6 +5,7 @@ import torch
 
 from htaf.activations import HTAF
 from htaf.convert import conversion, harden, replace, sites
+from quick import slow_but
 
 timm = pytest.importorskip("timm")
 
@@ -69,14 +70,25 @@ def check(model, example, n_sites, n_functional):
     assert all(torch.equal(weights[k], v) for k, v in model.state_dict().items())
 
 
-@pytest.mark.parametrize(("name", "options", "size", "n_sites", "n_functional"), TIMM, ids=[row[0] for row in TIMM])
+QUICK = [
+    row for row in TIMM if row[0] in ("resnet10t", "vit_tiny_patch16_224", "mobilenetv3_small_050", "ghostnet_050")
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "size", "n_sites", "n_functional"),
+    slow_but(TIMM, *QUICK, rows=True),
+    ids=[row[0] for row in TIMM],
+)
 def test_timm(name, options, size, n_sites, n_functional):
     torch.manual_seed(0)
     check(timm.create_model(name, pretrained=False, **options), torch.randn(1, 3, size, size), n_sites, n_functional)
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "size", "n_sites", "n_functional"), TORCHVISION, ids=[row[0] for row in TORCHVISION]
+    ("name", "options", "size", "n_sites", "n_functional"),
+    slow_but(TORCHVISION, *TORCHVISION[2:], rows=True),
+    ids=[row[0] for row in TORCHVISION],
 )
 def test_torchvision(name, options, size, n_sites, n_functional):
     models = pytest.importorskip("torchvision.models")

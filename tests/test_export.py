@@ -19,6 +19,7 @@ from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
 from htaf.predictions import agreement
+from quick import slow_but
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -72,7 +73,7 @@ def trained(net: nn.Module, x: Tensor, y: Tensor, steps: int = 8) -> nn.Module:
     return harden(net).eval()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", slow_but(FAMILIES, "mlp", "leaky neurons", "icbm"))
 def test_onnxruntime_predicts_the_same_digits(family: str, tmp_path: Path) -> None:
     x, y = digits()
     torch.manual_seed(0)
@@ -107,7 +108,7 @@ class Steps(nn.Module):
         return self.step(x), self.sign(x), self.neuron(x.expand(5, *x.shape)), bits, unpacked
 
 
-@pytest.mark.parametrize("opset", [18, 21])
+@pytest.mark.parametrize("opset", slow_but([18, 21], 18))
 def test_exact_at_the_edges(opset: int, tmp_path: Path) -> None:
     import onnxruntime
 
@@ -180,6 +181,7 @@ def test_agreement() -> None:
     assert agreement(torch.tensor([[1.0], [2.1]]), torch.tensor([[1.0], [2.0]])).predictions == 1
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_cifar10(data_dir: Path, tmp_path: Path) -> None:
     from htaf.data.images import fit_preprocessor, load

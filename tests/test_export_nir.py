@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from htaf import HTAF, IF, LIF, Heaviside, harden
 from htaf.export import ExportError, to_nir
 from htaf.models.sew_resnet import SEWResNet
+from quick import slow_but
 
 nir = pytest.importorskip("nir")
 
@@ -120,7 +121,10 @@ NEURONS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(("neuron", "dt"), [*zip(NEURONS, (2.0**-13, 1.0, 2.0**-13, 1.0), strict=True)])
+PAIRS = [*zip(NEURONS, (2.0**-13, 1.0, 2.0**-13, 1.0), strict=True)]
+
+
+@pytest.mark.parametrize(("neuron", "dt"), slow_but(PAIRS, PAIRS[1], PAIRS[2], rows=True))
 def test_sew_resnets_exactly(neuron: str, dt: float, tmp_path: Path) -> None:
     torch.manual_seed(0)
     x = images().mul(4).round() / 4

@@ -10,7 +10,9 @@ import pytest
 SRC = Path(__file__).parents[1] / "src"
 # Rooms in order; rooms on one line do not import each other unless a later line allows it.
 ORDER = [
-    ["_compat", "_errors", "_files"],
+    ["_compat", "_errors"],
+    ["_files"],
+    ["_console"],
     ["theory"],
     ["kernels"],
     ["functional"],
@@ -30,7 +32,6 @@ ORDER = [
     ["packed_runs"],
     ["explorer"],
     ["demo", "doctor"],
-    ["_console"],
     ["_train_commands"],
     ["_concept_commands"],
     ["_intervention_commands", "_naming_commands", "_explore_commands", "_pack_commands"],

@@ -402,6 +402,7 @@ for neuron in (IF(), LIF(reset="soft", detach_reset=False), IF(StraightThrough()
 """
 
 
+@pytest.mark.slow
 def test_compiled() -> None:
     subprocess.run([sys.executable, "-c", COMPILED], check=True)  # beartype's wrappers cannot be compiled
 

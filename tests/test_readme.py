@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
+import warnings
 from pathlib import Path
+
+import pytest
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
-def test_the_python_of_the_readme_runs() -> None:
+def test_the_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    done = subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "relu" in done.stdout.lower(), "the conversion says what it replaced"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
+    assert "relu" in capsys.readouterr().out.lower(), "the conversion says what it replaced"
 
 
-def test_the_commands_of_the_readme_exist() -> None:
+def test_the_commands_of_the_readme_exist(htaf) -> None:
     verbs = set(re.findall(r"\.venv/bin/htaf (\w+)", README))
     assert {"train", "evaluate", "predict"} <= verbs
     for verb in verbs:
-        done = subprocess.run([sys.executable, "-m", "htaf.cli", verb, "--help"], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        code, _, err = htaf(verb, "--help")
+        assert code == 0, err
 
 
 def test_make_knows_the_targets_that_documents_name() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import json
+import multiprocessing
 import os
 import re
 import shutil
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +21,27 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from filelock import FileLock
 
+from htaf._files import OutputError, check_output, check_output_folder
 from htaf.activations import HTAF, Heaviside
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.models.build import build
-from htaf.runs import Run, RunError, finish_run, forward, open_run, read_record, start_run, to_json, write_atomic
+from htaf.runs import (
+    LOCK,
+    Run,
+    RunError,
+    claim,
+    finish_run,
+    forward,
+    locked,
+    open_run,
+    read_record,
+    start_run,
+    to_json,
+    write_atomic,
+)
 
 IDENTITY: dict[str, Any] = {"recipe": {"method": "htaf", "lr": 0.1, "hidden": [6]}, "seed": 0, "data": {"name": "made"}}
 ROWS = pd.DataFrame({"a": np.linspace(0, 10, 24), "b": [1.0, 5.0, 2.0] * 8, "kind": ["x", "y", "z", "x"] * 6})
@@ -387,3 +405,122 @@ print([name for name in ("lightning", "torchmetrics", "optuna", "matplotlib") if
 """
     done = subprocess.run([sys.executable, "-c", code, str(finished)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_who_takes_a_folder_as_it_is_released_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The release of one must not take away the name of a lock that another holds by then."""
+    other, release = FileLock(tmp_path / LOCK, timeout=0), FileLock.release
+
+    def released(lock: FileLock, *args: Any, **options: Any) -> None:
+        release(lock, *args, **options)
+        if lock is not other:
+            other.acquire()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileLock, "release", released)
+        with locked(tmp_path, "another process writes"):
+            pass
+    assert other.is_locked
+    with pytest.raises(RunError, match="another process writes"), locked(tmp_path, "another process writes"):
+        pass
+    other.release()
+
+
+def _enter(folder: Path, until: float, counts: Any) -> None:
+    entered = overlaps = 0
+    while entered < 250 and time.monotonic() < until:
+        try:
+            with locked(folder, "another process writes"):
+                entered += 1
+                try:
+                    os.close(os.open(folder / "inside", os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    overlaps += 1
+                else:
+                    (folder / "inside").unlink()
+        except RunError:
+            pass
+    counts.put((entered, overlaps))
+
+
+def test_no_two_processes_are_inside_at_once(tmp_path: Path) -> None:
+    fork = multiprocessing.get_context("fork")  # nothing to import: all of the time is contention
+    counts, until = fork.Queue(), time.monotonic() + 20.0
+    children = [fork.Process(target=_enter, args=(tmp_path, until, counts)) for _ in range(4)]
+    for child in children:
+        child.start()
+    found = [counts.get(timeout=60) for _ in children]
+    for child in children:
+        child.join()
+    assert all(entered for entered, _ in found)
+    assert sum(overlaps for _, overlaps in found) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_busy_folder_names_its_holder(tmp_path: Path) -> None:
+    held = rf"in {re.escape(str(tmp_path))} \(process {os.getpid()} on \S+\): wait for it, or choose another --out"
+    study = partial(locked, tmp_path, "another study runs in")
+    with study(), pytest.raises(RunError, match=held), study():
+        pass
+
+
+def test_a_training_that_fails_before_it_has_begun_leaves_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "run"
+
+    def fail(after: str = "") -> None:
+        with claim(out, IDENTITY):
+            (out / "wandb").mkdir(exist_ok=True)
+            if after:
+                write_atomic(out / "checkpoints" / after, "weights")
+            raise RunError("no key")
+
+    with pytest.raises(RunError, match="no key"):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RunError, match="no key"):
+        fail("epoch-1.ckpt")
+    assert read_record(out) is not None, "there is something to go on from"
+    with pytest.raises(RunError, match="no key"):
+        fail()
+    assert (out / "checkpoints" / "epoch-1.ckpt").is_file()
+
+
+def test_outputs_that_would_do_harm(finished: Path, tmp_path: Path) -> None:
+    table = tmp_path / "own.csv"
+    table.write_text("a\n1\n")
+    (tmp_path / "link.csv").symlink_to(table)
+    os.link(table, tmp_path / "hard.csv")
+    for out in (table, tmp_path / "link.csv", tmp_path / "hard.csv", finished / ".." / finished.name / ".." / "x.csv"):
+        given = [finished, table, finished.parent / "x.csv"]
+        with pytest.raises(OutputError, match="is the same file as the input"):
+            check_output(out, given)
+    (tmp_path / "away").symlink_to(finished)
+    for out in (finished / "record.json", finished / "MODEL.safetensors", tmp_path / "away" / "metrics.csv"):
+        with pytest.raises(OutputError, match="is a file of the run in"):
+            check_output(out)
+    (tmp_path / "late").symlink_to(finished / "loss.png")
+    with pytest.raises(OutputError, match="is a file of the run in"):
+        check_output(tmp_path / "late")
+    for out, said in (
+        (tmp_path, "must be a file"),
+        (table / "x.csv", "is a file"),
+        (Path("a\0b"), "null character"),
+        (tmp_path / ("n" * 300), "at most 239 bytes"),
+    ):
+        with pytest.raises(OutputError, match=said):
+            check_output(out)
+    check_output(finished / "predictions.csv", [table])
+    check_output(tmp_path / "not" / "there" / "yet.csv", [table])
+    with pytest.raises(OutputError, match="holds a run"):
+        check_output_folder(finished)
+    with pytest.raises(OutputError, match="same folder as the input"):
+        check_output_folder(tmp_path, [tmp_path / "." / ".." / tmp_path.name])
+    with pytest.raises(OutputError, match="is a file"):
+        check_output_folder(table)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(OutputError, match="cannot be written"):
+        check_output(tmp_path / "new" / "out.csv")

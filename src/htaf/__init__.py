@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from htaf import _compat
 
+_compat.quiet_interrupt()
 _compat.repair_torchvision()
 
 from htaf import functional, surrogates, theory  # noqa: E402

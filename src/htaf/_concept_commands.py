@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
-from rich.console import Console
 from rich.table import Table as TextTable
 from tyro.conf import Positional, arg
 
-from htaf._console import UsageError, check_seed, err, print_json, say_notes
+from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes, say_unread
+from htaf._files import check_output, check_output_folder
 from htaf._train_commands import DataDir, Json
 from htaf.concepts.codes import PartName
 
@@ -22,7 +22,7 @@ concepts = tyro.extras.SubcommandApp()
 
 RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
 CodesDir = Annotated[Positional[Path], arg(help="Folder that extract or binarise wrote.", metavar="CODES")]
-Out = Annotated[Path, arg(help="Folder: new, or the same one, which goes on where it was.", metavar="DIR")]
+Out = Annotated[Path, arg(help="Folder: a new one, or that of a stopped command, to continue it.", metavar="DIR")]
 Part = Annotated[PartName, arg(help="Which images are scored.")]
 Rows = Sequence[Sequence[object]]
 
@@ -34,8 +34,8 @@ def show(title: str, columns: Sequence[str], rows: Rows) -> None:
         text.add_column(column, justify="right" if i else "left", overflow="fold")
     for row in rows:
         text.add_row(*("-" if v is None else f"{v:.4f}" if isinstance(v, float) else str(v) for v in row))
-    print(title)  # a table's own title would be folded to its width
-    Console().print(text, markup=False)
+    say(title)  # a table's own title would be folded to its width
+    Terminal().print(text)
 
 
 def of_images(run: Run) -> Run:
@@ -63,38 +63,54 @@ def extract(
     out: Out,
     data: Annotated[
         str | None,
-        arg(help="Other labelled images of the same classes, instead of the run's own.", metavar="NAME_OR_PATH"),
+        arg(
+            help="Other labelled images of the same classes.",
+            metavar="NAME_OR_PATH",
+            help_behavior_hint="(default: the run's own)",
+        ),
     ] = None,
     files: Annotated[
-        tuple[Path, ...], arg(help="Images without labels instead: files, or folders of them.", metavar="FILE")
+        tuple[Path, ...],
+        arg(
+            help="Images without labels instead: files, or folders of them.",
+            metavar="FILE ...",
+            help_behavior_hint="(default: none)",
+        ),
     ] = (),
     parts: Annotated[
         tuple[PartName, ...],
-        arg(help="Of the run's own images; other: training images that its recipe left out.",
+        arg(help="Parts of the run's own images; other: training images that its recipe left out.",
             help_behavior_hint="(default: train validation test)"),
     ] = (),
-    features: Annotated[bool, arg(help="Keep the pre-activations too: 4 bytes a concept and image.")] = False,
+    features: Annotated[bool, arg(help="Keep the pre-activations too: 4 bytes for each concept and image.")] = False,
     batch: Annotated[int, arg(help="Images at once.")] = 250,
-    workers: Annotated[int, arg(help="Processes.")] = 1,
+    workers: Annotated[int, arg(help="Processes that read images and run the network.")] = 1,
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where the network runs.")] = "auto",
+    strict: Annotated[bool, arg(help="--files: stop where one cannot be read.")] = False,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:  # fmt: skip
-    """Write the bits of images, and both networks' predictions, to a folder. Of a plain network (relu) its features."""
+    """Write the bits of images, and both networks' predictions, to a folder. Of a plain network (relu) its features.
+
+    Of --files those that cannot be read are left out; the exit code is then 3.
+    """
     if min(batch, workers) < 1:
         raise UsageError(f"--batch and --workers must be >= 1, got {batch} and {workers}")
     if bool(data) + bool(files) + bool(parts) > 1:
-        raise UsageError("expected one of --data, --files and --parts: parts are of the run's own images")
+        raise UsageError(
+            "expected at most one of --data, --files and --parts, got more (--parts are of the run's own images)"
+        )
     from htaf.concepts import extract as room
     from htaf.data import images
     from htaf.data.image_reading import image_files
     from htaf.runs import open_run
 
-    opened = of_images(open_run(run))
+    opened, unread, total = of_images(open_run(run)), [], 0
     options: dict[str, Any] = {"batch": batch, "workers": workers, "device": device, "progress": not json}
     if files:
-        found: Any = room.extract_files(opened, image_files(files), out, features=features, **options)
-        say_notes(found.info["notes"])
+        listed = image_files(files)
+        found: Any = room.extract_files(opened, listed, out, features=features, strict=strict, **options)
+        unread, total = found.info["unreadable_files"], len(listed)
     else:
         if data is None:
             chosen = own_images(opened, data_dir, "give --data")
@@ -108,6 +124,7 @@ def extract(
         else:
             found = room.extract_features(opened, chosen, out, parts=parts or None, **options)
     _summary(found, out, json)
+    say_unread(unread, total, found.info.get("unreadable", 0))
 
 
 @concepts.command
@@ -116,15 +133,20 @@ def binarise(
     *,
     out: Out,
     how: Annotated[
-        Literal["median", "rates"], arg(help="median: of each node; rates: fire as often as the concepts of --like.")
+        Literal["median", "rates"],
+        arg(help="median: each node's median is its threshold; rates: nodes are 1 as often as the concepts of --like."),
     ] = "median",
-    like: Annotated[Path | None, arg(help="Codes whose rates are copied.", metavar="CODES")] = None,
-    sorted: Annotated[bool, arg(help="rates: pair nodes and concepts in the order of their rates.")] = False,
+    like: Annotated[
+        Path | None, arg(help="Codes for --how rates.", metavar="CODES", help_behavior_hint="(default: none)")
+    ] = None,
+    sorted: Annotated[
+        bool, arg(help="With --how rates: pair nodes and concepts by the order of their rates, not by number.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Make codes of a plain network by one threshold for each node, from its training images."""
     if (how == "rates") != (like is not None) or (sorted and how != "rates"):
-        raise UsageError("expected --like with --how rates, and --sorted only there")
+        raise UsageError("--how rates needs --like CODES; --like and --sorted are for --how rates alone")
     from htaf.concepts.binarise import binarise as make
     from htaf.concepts.store import open_codes
 
@@ -152,7 +174,7 @@ def _summary(found: Any, out: Path, json: bool) -> None:
         return print_json(result | {"notes": found.info.get("notes", [])})
     title = f"{result['images']:,} images, {result['concepts']} concepts: accuracy"
     show(title, ("part", "images", "smooth", "exact"), [tuple(row.values()) for row in rows])
-    return print(f"folder: {out}")
+    return say(f"folder: {out}")
 
 
 @concepts.command
@@ -160,10 +182,18 @@ def score(
     codes: CodesDir,
     *,
     baseline: Annotated[
-        tuple[Path, ...], arg(help="Codes of other networks, whose class specificity is shown beside.", metavar="CODES")
+        tuple[Path, ...],
+        arg(
+            help="Codes of other networks, to compare class specificity with.",
+            metavar="CODES ...",
+            help_behavior_hint="(default: none)",
+        ),
     ] = (),
     part: Part = "test",
-    out: Annotated[Path | None, arg(help="Also write tables and plots to this folder.", metavar="DIR")] = None,
+    out: Annotated[
+        Path | None,
+        arg(help="Also write tables and plots to this folder.", metavar="DIR", help_behavior_hint="(default: none)"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Score concepts: gap, binarity, dead concepts, concept accuracy, class specificity, redundancy."""
@@ -171,6 +201,8 @@ def score(
     from htaf.concepts.scores import score as measure
     from htaf.concepts.store import open_codes
 
+    if out is not None:
+        check_output_folder(out, [codes, *baseline])
     others = {folder.name: open_codes(folder) for folder in baseline}
     if len(others) < len(baseline):
         raise UsageError(f"expected folders of different names for --baseline, got {', '.join(map(str, baseline))}")
@@ -196,7 +228,7 @@ def score(
     ]
     show(f"{scores['concepts']} concepts, part {part}", ("score", "value"), rows)
     for file in files:
-        print(file)
+        say(file)
     return None
 
 
@@ -204,9 +236,16 @@ def score(
 def needed(
     codes: CodesDir,
     *,
-    tolerance: Annotated[float, arg(help="Accuracy that may be lost on validation, in points.")] = 0.5,
-    seed: Annotated[int, arg(help="Of the random orders that it is compared with.")] = 0,
-    out: Annotated[Path | None, arg(help="Also write the result, with the new head, as JSON.", metavar="FILE")] = None,
+    tolerance: Annotated[float, arg(help="Validation accuracy that may be lost, in percentage points.")] = 0.5,
+    seed: Annotated[int, arg(help="Seed of the random orders of concepts to compare with.")] = 0,
+    out: Annotated[
+        Path | None,
+        arg(
+            help="Also write the result, with the new head, as JSON.",
+            metavar="FILE",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Look for the fewest concepts that keep the exact network's accuracy."""
@@ -215,11 +254,13 @@ def needed(
     from htaf.concepts.store import open_codes
     from htaf.runs import to_json, write_atomic
 
-    def say(kept: int, accuracy: float) -> None:
-        err.print(f"{kept} concepts: validation accuracy {accuracy:.4f}", markup=False)
+    def told(kept: int, accuracy: float) -> None:
+        err.print(f"{kept} concepts: validation accuracy {accuracy:.4f}")
 
+    if out is not None:
+        check_output(out, [codes])
     opened = open_codes(codes)
-    result = search(opened, tolerance=tolerance, seed=seed, progress=None if json else say)
+    result = search(opened, tolerance=tolerance, seed=seed, progress=None if json else told)
     if out is not None:
         write_atomic(out, to_json(result))
     if json:
@@ -233,10 +274,15 @@ def needed(
     if most is not None:
         rows.insert(1, (f"{most} concepts, refitted head", result["curve"][most], None))
         if result["curve"][most] > accuracy["full"]["validation"] + tolerance / 100:
-            say_notes(["a refitted head is better than the trained one: train longer before you read this number"])
+            say_notes(
+                [
+                    "a refitted head is better than the trained one, so the network is undertrained: train longer, "
+                    "then count again"
+                ]
+            )
     title = f"{result['needed']} of {opened.concepts} concepts are needed ({result['head']} head)"
     show(title, ("accuracy", "validation", "test"), rows)
-    return print("concepts:", *result["kept"])
+    return say("concepts:", *result["kept"])
 
 
 @concepts.command
@@ -246,7 +292,8 @@ def pictures(
     *,
     out: Annotated[Path, arg(help="Folder for concept-NUMBER.png.", metavar="DIR")],
     concept: Annotated[
-        tuple[int, ...], arg(help="Which.", help_behavior_hint="(default: the five most important)")
+        tuple[int, ...],
+        arg(help="Numbers of concepts.", metavar="C ...", help_behavior_hint="(default: the five most important)"),
     ] = (),
     count: Annotated[int, arg(help="Images with the concept, and as many without it.")] = 8,
     part: Part = "test",
@@ -260,6 +307,7 @@ def pictures(
     from htaf.concepts.store import open_codes
     from htaf.runs import open_run, write_atomic
 
+    check_output_folder(out, [codes, run])
     opened = open_codes(codes)
     images = own_images(open_run(run), data_dir, "draw them in Python, with htaf.concepts.report.pictures")
     chosen = concept or tuple(most_important(opened)[:5].tolist())
@@ -273,5 +321,5 @@ def pictures(
     if json:
         return print_json([str(file) for file in files])
     for file in files:
-        print(file)
+        say(file)
     return None

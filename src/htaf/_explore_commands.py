@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from htaf._concept_commands import of_images, own_images
-from htaf._console import UsageError, err, print_json, say_notes
+from htaf._console import UsageError, err, print_json, say, say_notes
 from htaf._errors import HtafError
 from htaf._train_commands import DataDir, Json
 from htaf.concepts.codes import ConceptError, PartName
@@ -24,27 +24,35 @@ if TYPE_CHECKING:
 def explore(
     run: Annotated[
         Positional[Path | None],
-        arg(help="Run folder.", metavar="RUN", help_behavior_hint="(without, --serve serves DIR's page as it is)"),
+        arg(
+            help="Run folder.",
+            metavar="RUN",
+            help_behavior_hint="(leave it out, with --serve, to serve a finished page)",
+        ),
     ] = None,
     *,
-    out: Annotated[Path, arg(help="Folder of the page: new, or a former one.", metavar="DIR")],
+    out: Annotated[Path, arg(help="Folder of the page: a new one, or that of an earlier page.", metavar="DIR")],
     codes: Annotated[
         Path | None,
         arg(
             help="Codes of this run.",
             metavar="CODES",
-            help_behavior_hint="(default: DIR-codes, which is written, or goes on, where it is not whole)",
+            help_behavior_hint="(default: DIR-codes, made or finished where needed)",
         ),
     ] = None,
     names: Annotated[
         Path | None,
-        arg(help="Names, .json or .csv: of htaf concepts name, the page's export, your own.", metavar="FILE"),
+        arg(
+            help="Names, .json or .csv: from htaf concepts name, exported by the page, or your own.",
+            metavar="FILE",
+            help_behavior_hint="(default: numbers alone)",
+        ),
     ] = None,
     part: Annotated[PartName, arg(help="Which images are shown.")] = "test",
-    images: Annotated[int, arg(help="How many at most: half at random, then misclassified ones.")] = 10_000,
-    thumbnail: Annotated[int, arg(help="Longest side in pixels.")] = 96,
-    serve: Annotated[bool, arg(help="Then serve the page to this machine's browser, until Ctrl-C.")] = False,
-    port: Annotated[int, arg(help="Of --serve; where it is taken, the next free one.")] = 8000,
+    images: Annotated[int, arg(help="Most images on the page: half at random, then misclassified ones.")] = 10_000,
+    thumbnail: Annotated[int, arg(help="Longest side of a picture on the page, in pixels.")] = 96,
+    serve: Annotated[bool, arg(help="Then serve the page to a browser on this machine, until Ctrl-C.")] = False,
+    port: Annotated[int, arg(help="Port of --serve; if it is taken, the next free one.")] = 8000,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -55,7 +63,9 @@ def explore(
         raise UsageError(f"expected --images >= 1 and --thumbnail in 16 to 1024, got {images} and {thumbnail}")
     if run is None:
         if not serve or names is not None or codes is not None:
-            raise UsageError("expected RUN: only a finished page is served without, as it is (--out DIR --serve)")
+            raise UsageError(
+                "expected RUN, the run folder; without it only a finished page can be served: --out DIR --serve"
+            )
         serve_page(out, port)
         return
     from htaf.concepts.codes import codes_key
@@ -71,7 +81,7 @@ def explore(
     found, own = _codes(opened, out, codes, part, data_dir, progress=not json)
     notes: list[str] = []
     if names is not None:
-        given = read_names(names, codes=codes_key(found))
+        given = read_names(names, found.concepts, codes=codes_key(found))
     else:
         given = _supervised(opened, found, data_dir, notes)
     preprocessor: Any = opened.preprocessor()  # one of images, as the run is
@@ -94,8 +104,8 @@ def explore(
         say_notes(made["notes"])
         size = f"{made['bytes'] / 1e6:.1f} MB"
         named = f"{made['concepts']} concepts ({made['named']} named, {made['verified']} of them verified)"
-        print(f"{made['images']:,} {part} images, {named}, {made['classes']} classes, {size}")
-        print(f"page: {made['page']} (open it in a browser)")
+        say(f"{made['images']:,} {part} images, {named}, {made['classes']} classes, {size}")
+        say(f"page: {made['page']} (open it in a browser)")
     if serve:
         serve_page(out, port)
 
@@ -106,12 +116,12 @@ def serve_page(folder: Path, port: int) -> None:
 
     with PageServer(folder, port) as server:
         if port not in (0, server.server_port):
-            err.print(f"note: port {port} is taken", markup=False)
-        err.print(f"serving {server.url} on this machine alone; Ctrl-C ends it", markup=False)
+            err.print(f"note: port {port} is taken")
+        err.print(f"serving {server.url} on this machine alone; Ctrl-C ends it")
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            err.print("stopped", markup=False)
+            err.print("stopped")
 
 
 def _codes(
@@ -143,9 +153,11 @@ def _codes(
         images = ConceptError(where if isinstance(error, UsageError) else str(error))
     if codes is None:
         if images.fingerprint != run.record["data"]["fingerprint"]:
-            raise UsageError(f"{images.name} is not what {run.path} was trained on: it has changed; give --codes")
+            raise UsageError(
+                f"{images.name} has changed since {run.path} was trained on it: give codes made before, with --codes"
+            )
         if progress:
-            err.print(f"codes: {folder}", markup=False)
+            err.print(f"codes: {folder}")
         parts: Sequence[PartName] = ("train", "validation", "test", *(("other",) if part == "other" else ()))
         codes = extract(run, images, folder, parts=parts, progress=progress)
     return codes, images
@@ -160,7 +172,10 @@ def _check_run(run: Run, codes: Codes, folder: Path) -> None:
         if settings.get("run") != run.record["key"]:
             raise ConceptError(f"expected codes of {run.path}, {folder} holds those of {codes.info.get('run')}")
         if settings.get("model_sha256") != run.record["model_sha256"]:
-            raise ConceptError(f"expected codes of {run.path}, {folder} holds those of its weights before they changed")
+            raise ConceptError(
+                f"expected codes of {run.path}, {folder} holds codes of other weights of it: extract them again, into "
+                "another folder"
+            )
         return
     head: Any = getattr(run.model(exact=False), "head", None)  # binarised features say nothing of their run but this
     weight = None if head is None else head.weight.detach().float().cpu().numpy()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,33 +39,67 @@ def export_program(
     *,
     dynamic_batch: bool = True,
     functional: bool = False,
+    runs: Callable[[torch.fx.Node], bool] | None = None,
 ) -> torch.export.ExportedProgram:
     """`torch.export` of a model in eval mode, whose first dimension is dynamic unless told otherwise.
 
     Args:
         functional: decompose it until no operator changes its input.
+        runs: with `functional`, whether an operator can stay; others become those of ATen's core set where they can.
 
     Raises:
         error: PyTorch does not take the model; the message is the first line of the cause.
     """
     if dynamic_batch and any(len(x) == 1 for x in inputs):  # a dimension of 1 cannot be told from one that is always 1
         inputs = tuple(torch.cat([x, x]) for x in inputs)
-    dynamic = tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs) if dynamic_batch else None
     try:
+        dynamic = _dynamic(model, inputs) if dynamic_batch else None
         with quiet(), torch.no_grad():
             program = torch.export.export(model, inputs, dynamic_shapes=dynamic)
-            return program.run_decompositions({}) if functional else program
+            if not functional:
+                return program
+            program = program.run_decompositions({})
+            return program if runs is None else _decomposed(program, runs)
     except Exception as cause:  # whatever the model's own code raises under tracing
         message = f"torch.export does not take {type(model).__name__}: {first_line(cause)}"
         raise error(message) from cause
 
 
+def _dynamic(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    """Dimension 0 of every input, structured as the arguments of `forward`: those of `*args` are one tuple."""
+    first = {0: torch.export.Dim.DYNAMIC}
+    bound = inspect.signature(model.forward).bind(*inputs).arguments.values()
+    return tuple(tuple(first for _ in value) if isinstance(value, tuple) else first for value in bound)
+
+
+def _decomposed(
+    program: torch.export.ExportedProgram, runs: Callable[[torch.fx.Node], bool]
+) -> torch.export.ExportedProgram:
+    """The program with the parts of every operator that does not run, as far as PyTorch knows them."""
+    tried: set[Any] = set()
+    while True:
+        calls = [n for n in program.graph.nodes if n.op == "call_function" and not runs(n)]
+        missing = {n.target for n in calls if isinstance(n.target, torch._ops.OpOverload)} - tried
+        if not missing:
+            return program
+        known = torch.export.default_decompositions()
+        table: dict[Any, Any] = {target: known[target] for target in missing if target in known}
+        if table:
+            program = program.run_decompositions(table)
+        tried |= missing
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the exporters' own warnings, which say nothing of the model."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Without the exporters' own warnings and log, which say nothing of the model."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)  # with tracebacks; what bears on the model comes as an exception
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def first_line(error: BaseException) -> str:

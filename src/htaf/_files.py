@@ -1,13 +1,21 @@
-"""Files that are written whole or not at all, and JSON of files that anyone may have written."""
+"""Files that are written whole or not at all, by one process at a time, never over what is read; JSON of strangers."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import socket
 import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
+
+from htaf._errors import HtafError
 
 _DEEPEST = 100  # levels: what walks over the values again must not run out of stack
 
@@ -53,13 +61,38 @@ def _whole(text: str) -> int:
     return int(text)
 
 
+LOCK = ".lock"
+# what a folder of each kind is known by, and the files that belong to it
+OWNED = {
+    "run": ("record.json", ("model.safetensors", "preprocessing.json", "metrics.csv", "loss.png", "gradients.csv",
+                            "gradients.png", "checkpoints", "tensorboard", "wandb")),
+    "codes": ("concepts.json", ("images.arrow", "head.safetensors", "codes.npy", "features.npy", "smooth.npy",
+                                "exact.npy", "saturated.npy", "done.npy")),
+}  # fmt: skip
+
+
+class OutputError(HtafError):
+    """A place where nothing may or can be written."""
+
+
+class BusyError(HtafError):
+    """Another process holds what is to be written."""
+
+
 def write_atomic(path: Path, data: bytes | str) -> None:
     """Write a whole file or nothing: to a temporary file beside it, flushed to disk, then renamed.
 
     Raises:
-        OSError: the disk is full or the folder is not writable; the old file, if any, is untouched.
+        OSError: the disk is full or the folder is not writable; it names `path`. The old file, if any, is untouched.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _write(path, data)
+    except OSError as error:  # of the temporary file, whose name says nothing to a reader
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def _write(path: Path, data: bytes | str) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -71,3 +104,139 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def check_output(out: Path, inputs: Iterable[str | os.PathLike[str]] = (), *, flag: str = "--out") -> None:
+    """See, before any work, that a file can be written without harm to what is read.
+
+    Args:
+        out: the file that will be written.
+        inputs: files and folders that are read; those that do not exist do not matter.
+        flag: that names `out`, for the message.
+    Raises:
+        OutputError: `out` is a folder; is the same file as an input, by any name (another spelling, a link); is one of
+            the files of a run or of codes; or lies where nothing can be written.
+    """
+    _check_place(out, flag)
+    if out.is_dir():
+        raise OutputError(f"{flag} must be a file, {out} is a folder")
+    if out.exists() and not out.is_file():
+        raise OutputError(f"{flag}: expected a file, {out} is a device or a pipe")
+    for given in inputs:
+        if _same(out, Path(given)):
+            raise OutputError(f"{flag} {out} is the same file as the input {given}: choose another file")
+    # a link is replaced, but what it leads to is meant
+    for place in {Path(os.path.realpath(out.parent)) / out.name, Path(os.path.realpath(out))}:
+        if kind := kind_of(place.parent):
+            mark, files = OWNED[kind]
+            if place.name.casefold() in (mark, LOCK, *files):
+                raise OutputError(f"{flag} {out} is a file of the {kind} in {place.parent}: choose another file")
+
+
+def check_output_folder(out: Path, inputs: Iterable[str | os.PathLike[str]] = (), *, flag: str = "--out") -> None:
+    """As `check_output`, for a folder into which files of one's own are written beside others.
+
+    Raises:
+        OutputError: it is a file; an input folder; a folder of a run or of codes; or cannot be written.
+    """
+    _check_place(out, flag)
+    if out.exists() and not out.is_dir():
+        raise OutputError(f"{flag}: expected a folder, {out} is a file")
+    for given in inputs:
+        if _same(out, Path(given)):
+            raise OutputError(f"{flag} {out} is the same folder as the input {given}: choose another folder")
+    if kind := kind_of(out):
+        raise OutputError(f"{flag}: expected a folder of its own, {out} holds a {kind}: choose another folder")
+
+
+def kind_of(folder: Path) -> str | None:
+    """run or codes, by the file that makes a folder one; None for another folder."""
+    return next((kind for kind, (mark, _) in OWNED.items() if (folder / mark).is_file()), None)
+
+
+def nearest(path: Path) -> Path:
+    """The path itself where there is something, else the nearest of its folders that is there."""
+    return next((place for place in (path, *path.parents) if place.exists()), Path("."))
+
+
+def _check_place(out: Path, flag: str) -> None:
+    """See that something can be written at a path, whose folders need not exist yet."""
+    if "\0" in str(out):
+        raise OutputError(f"{flag}: expected a path, got {str(out)!r}, which holds a null character")
+    try:
+        there = nearest(out.absolute().parent)
+        name_max = os.pathconf(there, "PC_NAME_MAX") if hasattr(os, "pathconf") else 255
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise OutputError(f"{flag}: expected a path, got {str(out)!r} ({reason})") from None
+    if not there.is_dir():
+        raise OutputError(f"{flag}: expected a folder to write into, {there} is a file")
+    if "\0" in str(out):
+        raise OutputError(f"{flag}: expected a path, got {str(out)!r} (embedded null byte)")
+    longest = max((part for part in out.parts), key=lambda part: len(os.fsencode(part)))
+    if len(os.fsencode(longest)) > name_max - 16:  # a temporary file beside it has a longer name
+        raise OutputError(f"{flag}: expected names of at most {name_max - 16} bytes, got {longest[:40]!r}...")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise OutputError(f"{flag}: {there} is a folder that cannot be written: choose another")
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except (OSError, ValueError):  # one is not there: not the same file, unless by name
+        return os.path.realpath(one) == os.path.realpath(other)
+
+
+@contextmanager
+def hold(lock: Path, busy: str, error: type[HtafError] = BusyError) -> Iterator[None]:
+    """Hold a lock file while the block runs; the system lets go of it when the process ends, however it ends.
+
+    The file is removed while it is held. One who had opened it before would then hold a file without a name, beside
+    one who makes a new file: so a lock counts only while its file is the one at this path.
+
+    Args:
+        lock: made, with its folders, and removed at the end; so are folders that are empty then.
+        busy: what another process does, such as "another process trains in runs/a".
+        error: raised, with `busy`, the holder and what to do, where another process holds it.
+    """
+    made = [folder for folder in lock.parents if not folder.exists()]
+    while True:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        ours = FileLock(lock, timeout=0)
+        try:
+            ours.acquire()
+        except Timeout:
+            raise error(f"{busy}{_holder(lock)}: wait for it, or choose another --out") from None
+        if _is_at(ours, lock):
+            break
+        ours.release()
+    try:
+        if type(ours) is FileLock:  # without flock the file itself is the lock, and says the same
+            with contextlib.suppress(OSError):
+                lock.write_text(f"{os.getpid()}\n{socket.gethostname()}\n", encoding="utf-8")
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # Windows keeps an open file; the next one takes it
+            lock.unlink()
+        ours.release()
+        for folder in made:
+            with contextlib.suppress(OSError):  # not empty
+                folder.rmdir()
+
+
+def _is_at(lock: FileLock, path: Path) -> bool:
+    """Whether the file that is held is still the one at this path."""
+    held = lock._context.lock_file_fd
+    try:
+        return held is not None and os.path.samestat(os.fstat(held), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _holder(lock: Path) -> str:
+    """Who holds a lock, as far as its file says."""
+    try:
+        pid, host, *_ = lock.read_text(encoding="utf-8").split()
+    except (OSError, ValueError):
+        return ""
+    return f" (process {pid} on {host})"

@@ -54,10 +54,12 @@ class Site:
         kind: "relu", "gelu", "htaf", ...; of an activation class that torch does not have, its name in lower case.
         calls: how often it ran in the example batch; None when there was no example.
         functional: a call such as `F.relu(x)` inside a forward.
-        index: order number of the functional call among those in one forward of its module; 0 for modules.
+        index: order number of the functional call among those that are counted in one forward of its module; 0 for
+            modules. Beside the activation functions these are all calls of `maximum`, say, where one is an activation.
         module_type: class of the module; None for a function.
         aliases: further paths of the same module.
         in_place: the model goes on reading the input that the activation overwrites.
+        source: of a functional call, the argument that is its input.
     """
 
     path: str
@@ -68,6 +70,7 @@ class Site:
     module_type: type | None = None
     aliases: tuple[str, ...] = ()
     in_place: bool = field(default=False, repr=False)
+    source: int | str = field(default=0, repr=False)
 
     @property
     def name(self) -> str:
@@ -89,7 +92,9 @@ class Site:
 class Found:
     sites: tuple[Site, ...]
     hints: tuple[str, ...]
+    beyond: tuple[str, ...] = ()
     forwards: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+    watched: dict[str, frozenset[str]] = field(default_factory=dict)
     callees: dict[str, set[str]] = field(default_factory=dict)
 
 
@@ -132,6 +137,8 @@ def find(model: nn.Module, example: tuple[tuple[Any, ...], dict[str, Any]] | Non
                 site = protos[id(module)]
                 protos[id(module)] = dataclasses.replace(site, aliases=(*site.aliases, path))
                 continue
+            if calls.is_of_a_parameter(path):
+                continue
             kind = _module_kind(module)
             if kind is not None:
                 protos[id(module)] = Site(path, kind, module_type=own_class(module))
@@ -148,9 +155,11 @@ def find(model: nn.Module, example: tuple[tuple[Any, ...], dict[str, Any]] | Non
         record = calls.Recorder(paths, set(protos))
         if example is not None:
             _run(trial, record, *example)
+            record.settle()
     hints = tuple(_hints(trial, protos, record, example is not None))
+    beyond = tuple(_beyond(trial, record))
     if example is None:
-        return Found(tuple(protos.values()), hints)
+        return Found(tuple(protos.values()), hints, beyond)
     modules = {site.path: site for site in protos.values()}
     ran = []
     for (path, index), times in record.order.items():
@@ -158,9 +167,25 @@ def find(model: nn.Module, example: tuple[tuple[Any, ...], dict[str, Any]] | Non
             site = modules.pop(path)
             ran.append(dataclasses.replace(site, calls=times, in_place=site.in_place or path in record.in_place))
         else:
-            ran.append(Site(path, record.kinds[path, index], times, functional=True, index=index))
+            call = record.calls[path, index]
+            assert call.kind is not None
+            ran.append(Site(path, call.kind, times, functional=True, index=index, source=call.source))
     never = [dataclasses.replace(site, calls=0) for site in modules.values()]
-    return Found((*ran, *never), hints, record.forwards, record.callees)
+    return Found((*ran, *never), hints, beyond, record.forwards, record.watched, record.callees)
+
+
+def _beyond(trial: nn.Module, record: calls.Recorder) -> Iterator[str]:
+    """Activations that no module can stand in for: inside torch's fused layers, and what the run brought to light."""
+    for path, module in trial.named_modules():
+        kind = calls.fused_kind(module)
+        if kind is not None:
+            yield f"{_label(trial, path)}: {kind} inside a fused layer; write its formula with modules"
+    for path, what, advice in record.beyond:
+        yield f"{_label(trial, path)}: {what}; {advice}"
+
+
+def _label(trial: nn.Module, path: str) -> str:
+    return f"{path or 'the model'} ({type(trial.get_submodule(path)).__name__})"
 
 
 def _hints(trial: nn.Module, protos: Mapping[int, Site], record: calls.Recorder, ran: bool) -> Iterator[str]:
@@ -175,6 +200,16 @@ def _hints(trial: nn.Module, protos: Mapping[int, Site], record: calls.Recorder,
         if not seen and calls.probably_calls(module):
             reason = "never ran in the example" if ran else "pass example= to convert functional calls"
             yield f"{label}: {reason}; its forward names activation functions"
+    known = {path for path, *_ in record.beyond}
+    for path, functions in record.functions.items():
+        if path not in known:
+            yield f"{_label(trial, path)}: runs the autograd Function {', '.join(functions)}, which is left as it is"
+    alike: dict[tuple[type, str], list[str]] = {}  # one line for all blocks of a kind
+    for path, operators in record.doubtful.items():
+        alike.setdefault((type(trial.get_submodule(path)), ", ".join(operators)), []).append(path)
+    for (_, operators), among in alike.items():
+        more = f" and {len(among) - 1} more of its class" if len(among) > 1 else ""
+        yield f"{_label(trial, among[0])}{more}: also computes {operators}, left as it is"
 
 
 def _run(trial: nn.Module, record: calls.Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -182,13 +217,16 @@ def _run(trial: nn.Module, record: calls.Recorder, args: tuple[Any, ...], kwargs
     torch.backends.mha.set_fastpath_enabled(False)  # it computes relu or gelu itself, without asking `activation`
     record.watch(trial)
     try:
-        with torch.no_grad(), record:
+        # compiled functions run as they are written, where their calls are seen
+        with torch.compiler.set_stance("force_eager"), torch.no_grad(), calls.Operators(record), record:
             trial(*args, **kwargs)
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
 
 
 def _module_kind(module: nn.Module) -> str | None:
+    if isinstance(module, torch.jit.ScriptModule):  # cannot be exchanged
+        return None
     for base in type(module).__mro__:
         if base in _MODULES:
             return _MODULES[base]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ import torch.fx
 from torch import nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from htaf._activation_calls import IN_PLACE, call_input, call_kind
+from htaf._activation_calls import BY_ARGUMENTS_IN_PLACE, IN_PLACE, call_input, call_name
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,10 @@ class Calls:
     """The activation calls of one forward of a module, in order: what each was, and the child that stands in for it."""
 
     path: str
-    kinds: tuple[str, ...]
+    kinds: tuple[str, ...]  # or the name of a function that is an activation with some arguments
     children: tuple[str | None, ...]  # None: the call is left as it is
+    sources: tuple[int | str, ...] = ()  # the argument that is the input; of none: the first one
+    watched: frozenset[str] = frozenset()  # the functions that are counted beside those that are activations always
 
 
 class _Diverted(TorchFunctionMode):
@@ -40,7 +43,7 @@ class _Diverted(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        kind = None if self.inside else call_kind(func, args, kwargs)
+        kind = None if self.inside else call_name(func, args, kwargs, self.calls.watched)
         if kind is None:
             return func(*args, **kwargs)
         position = self.position
@@ -50,10 +53,13 @@ class _Diverted(TorchFunctionMode):
         name = self.calls.children[position]
         if name is None:
             return func(*args, **kwargs)
-        x, module = call_input(args, kwargs), self.owner._modules[name]
+        source = self.calls.sources[position] if self.calls.sources else 0
+        x, module = call_input(args, kwargs, source), self.owner._modules[name]
         assert module is not None
         if kwargs.get("out") is not None:
             return kwargs["out"].copy_(module(x))
+        if getattr(func, "__name__", None) in BY_ARGUMENTS_IN_PLACE:
+            return args[0].copy_(module(x.clone()))
         # the step keeps its input for the backward pass, so it gets a copy of what is overwritten
         if getattr(func, "__name__", None) in IN_PLACE or kwargs.get("inplace"):
             return x.copy_(module(x.clone()))
@@ -151,14 +157,21 @@ def unshadow(module: nn.Module) -> None:
         del module.__dict__[name]
 
 
-def divert(owner: nn.Module, path: str, kinds: tuple[str, ...], modules: dict[int, nn.Module]) -> dict[int, str]:
-    """Let `modules[i]` stand in for the i-th of the activation calls that `owner` still makes itself.
+def divert(
+    owner: nn.Module,
+    path: str,
+    kinds: tuple[str, ...],
+    modules: dict[int, tuple[str, int | str, nn.Module]],
+    watched: frozenset[str] = frozenset(),
+) -> dict[int, str]:
+    """Let modules stand in for some of the activation calls that `owner` still makes itself.
 
     Args:
         owner: changed in place.
         path: its path, for messages.
-        kinds: the kinds of those calls in one forward, in order.
-        modules: index of a call -> the module.
+        kinds: what those calls are in one forward, in order.
+        modules: index of a call -> its kind, the argument that is its input, and the module.
+        watched: functions that are counted beside those that are activations always.
 
     Returns:
         Index of a call -> the name of the new child.
@@ -171,16 +184,18 @@ def divert(owner: nn.Module, path: str, kinds: tuple[str, ...], modules: dict[in
             f"{path or 'the model'}: expected a {type(owner).__name__} that runs the forward of its class, got a "
             "traced graph or a forward set on the instance: its functional calls cannot be replaced"
         )
-    before = owner.__dict__.get("_htaf_calls") or Calls(path, kinds, (None,) * len(kinds))
+    before = owner.__dict__.get("_htaf_calls") or Calls(path, kinds, (None,) * len(kinds), (0,) * len(kinds), watched)
     still = [position for position, child in enumerate(before.children) if child is None]
     children, names = list(before.children), {}
-    for index, module in modules.items():
-        name = f"{before.kinds[still[index]]}_{still[index]}"
+    sources = list(before.sources or (0,) * len(children))
+    for index, (kind, source, module) in modules.items():
+        name = f"{kind}_{still[index]}"
         while hasattr(owner, name):
             name += "_"
         owner.add_module(name, module)
         children[still[index]] = names[index] = name
-    owner.__dict__["_htaf_calls"] = Calls(path, before.kinds, tuple(children))
+        sources[still[index]] = source
+    owner.__dict__["_htaf_calls"] = Calls(path, before.kinds, tuple(children), tuple(sources), before.watched)
     derive(owner)
     return names
 
@@ -190,7 +205,7 @@ def shield(owner: nn.Module, also: list[nn.Module]) -> None:
     stand_ins = set(owner.__dict__["_htaf_calls"].children)
     for module in [*_callable_children(owner, stand_ins), *also]:
         if not _inert(module) and _enter not in module._forward_pre_hooks.values():
-            module.register_forward_pre_hook(_enter)
+            module.register_forward_pre_hook(_enter, prepend=True)  # before the hooks of others, which may call too
             module.register_forward_hook(_leave, always_call=True)
 
 
@@ -206,6 +221,8 @@ def _callable_children(module: nn.Module, skip: set[str | None]) -> Iterator[nn.
 
 def _inert(module: nn.Module) -> bool:
     """A layer of torch.nn that calls no activation function: convolutions, norms, linear maps, dropout, pooling."""
+    if module._forward_hooks or module._forward_pre_hooks:  # which may
+        return False
     kind = type(module).__module__
     return kind.startswith("torch.nn.modules.") and not kind.endswith(".activation") and not module._modules
 
@@ -237,6 +254,14 @@ def duplicate(model: nn.Module, *, parameters: bool = False, buffers: bool = Fal
         memo.update((id(p), p) for p in model.parameters())
     if buffers:
         memo.update((id(b), b) for b in model.buffers())
+    for module in model.modules():
+        for value in vars(module).values():
+            if issubclass(type(value), (torch.jit.ScriptFunction, types.ModuleType)):  # without state, and not to copy
+                memo[id(value)] = value
+            elif (
+                issubclass(type(value), torch.Tensor) and not value.is_leaf
+            ):  # kept from a forward: no deep copy either
+                memo[id(value)] = value.detach().clone()
     new = copy.deepcopy(model, memo)
     for module in new.modules():
         unshadow(module)

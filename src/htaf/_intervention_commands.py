@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import arg
+from tyro.conf import UseAppendAction, arg
 
 from htaf._concept_commands import CodesDir, Part, RunDir, concepts, own_images, show
-from htaf._console import UsageError, print_json
+from htaf._console import UsageError, print_json, say
 from htaf._train_commands import DataDir, Json
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
 
 ImageId = Annotated[str, arg(help="Id of an image, as images.arrow has it, or its row number.", metavar="ID")]
+
+
+SEARCHED = 20_000  # ids among which a near one is looked for: a second or so
 
 
 def _row(codes: Codes, image: str) -> int:
@@ -24,8 +28,12 @@ def _row(codes: Codes, image: str) -> int:
     except ValueError:
         if image.isdecimal() and int(image) < len(codes):
             return int(image)
+    from htaf.data.reading import suggestion
+
+    near = suggestion(image, codes.ids[:SEARCHED])
     raise UsageError(
-        f"expected the id of an image or a row below {len(codes):,}, got {image!r}; ids: {codes.ids[0]!r} ..."
+        f"expected the id of an image or a row below {len(codes):,}, got {image!r}{near}; ids are such as "
+        f"{codes.ids[0]!r}"
     )
 
 
@@ -33,9 +41,23 @@ def _row(codes: Codes, image: str) -> int:
 def flips(
     codes: CodesDir,
     *,
-    image: ImageId | None = None,
-    target: Annotated[str | None, arg(help="Class to reach; default: the image's label.", metavar="CLASS")] = None,
-    seconds: Annotated[float, arg(help="Time for the proof.")] = 10.0,
+    image: Annotated[
+        str | None,
+        arg(
+            help="Id of an image, as images.arrow has it, or its row number.",
+            metavar="ID",
+            help_behavior_hint="(default: list the misclassified test images)",
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        arg(
+            help="Class to reach, by name or number.",
+            metavar="CLASS",
+            help_behavior_hint="(default: the image's label)",
+        ),
+    ] = None,
+    seconds: Annotated[float, arg(help="Most seconds to search for the fewest flips.")] = 10.0,
     json: Json = False,
 ) -> None:
     """Find the fewest bits of an image to flip so that a class has the highest logit. Without --image: list images
@@ -68,7 +90,7 @@ def flips(
         return print_json(result)
     if result["flips"] is None:
         known = "no flips reach it" if found.feasible is False else f"none found; at least {found.lower} are needed"
-        return print(f"{result['image']}: {result['predicted']} -> {result['target']}: {known}")
+        return say(f"{result['image']}: {result['predicted']} -> {result['target']}: {known}")
     how = "proven the fewest" if found.proven else f"at least {found.lower} are needed"
     count = len(result["flips"])
     said = "is already reached" if not count else f"takes {count} {'flip' if count == 1 else 'flips'}, {how}"
@@ -102,12 +124,13 @@ def intervene(
     codes: CodesDir,
     *,
     order: Annotated[
-        Literal["random", "importance"], arg(help="In which bits are set; importance: by largest weight.")
+        Literal["random", "importance"], arg(help="Order in which bits are set; importance: largest weight first.")
     ] = "random",
     points: Annotated[
-        tuple[int, ...], arg(help="Numbers of bits.", help_behavior_hint="(default: 0 1 2 4 ... C)")
+        tuple[int, ...],
+        arg(help="How many bits are set, for each row.", metavar="N ...", help_behavior_hint="(default: 0 1 2 4 ...)"),
     ] = (),
-    seeds: Annotated[int, arg(help="Random orders.")] = 5,
+    seeds: Annotated[int, arg(help="Random orders to average over.")] = 5,
     part: Part = "test",
     json: Json = False,
 ) -> None:
@@ -131,7 +154,13 @@ def edit(
     run: RunDir,
     *,
     off: Annotated[
-        tuple[str, ...], arg(help="A class, by name or number, may no longer use a concept.", metavar="CLASS:CONCEPT")
+        UseAppendAction[tuple[tuple[str, ...], ...]],
+        arg(
+            help="Weight of a class, by name or number, and a concept, to be 0. May be given again. "
+            "A class that begins with -: --off=-NAME:CONCEPT.",
+            metavar="CLASS:CONCEPT ...",
+            help_behavior_hint="(required)",
+        ),
     ],
     out: Annotated[Path, arg(help="New run folder.", metavar="DIR")],
     data_dir: DataDir = None,
@@ -139,13 +168,13 @@ def edit(
 ) -> None:
     """Write a new run whose head has some weights at 0, measured again on validation and test images."""
     edits: list[tuple[int | str, int]] = []
-    for text in off:
+    for text in itertools.chain(*off):
         label, colon, concept = text.rpartition(":")
         if not colon or not label or not concept.isdecimal():
-            raise UsageError(f"expected CLASS:CONCEPT with the concept's number for --off, got {text!r}")
+            raise UsageError(f"--off: expected CLASS:CONCEPT with the concept's number, such as 3:17, got {text!r}")
         edits.append((label, int(concept)))
     if not edits:
-        raise UsageError("expected at least one CLASS:CONCEPT for --off")
+        raise UsageError("--off: expected at least one CLASS:CONCEPT, got none")
     import tempfile
 
     from htaf.concepts.edit_head import write_edited
@@ -167,7 +196,7 @@ def edit(
     kind = "exact" if opened.has_step else "smooth"
     rows = [(part, before[kind][part][headline], metrics[kind][part][headline]) for part in ("validation", "test")]
     show(f"{headline} ({kind}), {len(edits)} weights set to 0", ("part", "before", "after"), rows)
-    return print(f"run folder: {out}")
+    return say(f"run folder: {out}")
 
 
 @concepts.command
@@ -175,7 +204,7 @@ def neighbours(
     codes: CodesDir,
     *,
     image: ImageId,
-    k: Annotated[int, arg(help="How many.", aliases=("-k",))] = 10,
+    k: Annotated[int, arg(help="How many images to list.", aliases=("-k",))] = 10,
     json: Json = False,
 ) -> None:
     """List the images whose bits differ least from those of an image."""

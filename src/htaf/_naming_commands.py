@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console
 from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._concept_commands import CodesDir
-from htaf._console import UsageError, check_seed, err, print_json, say_notes
+from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes
+from htaf._console import progress as progress_of
+from htaf._files import LOCK, check_output, hold
 from htaf._train_commands import DataDir, Json
 
 Entry = dict[str, Any]
@@ -32,17 +33,19 @@ class Asking:
         str | None,
         _flag("Choose names from a list: cub, or a .txt, .json or .csv file.", "NAME_OR_FILE", "own words"),
     ] = None
-    rounds: Annotated[int, _flag("Namings of each concept, each with other classes held out.")] = 3
-    most: Annotated[int, _flag("Classes of a group that a prompt lists; more are drawn from at random.")] = 100
-    top: Annotated[int | None, _flag("Only so many concepts, the most important.", "N", "all")] = None
-    concept: Annotated[tuple[int, ...], _flag("Only these concepts.", "C", "all")] = ()
-    check: Annotated[Path | None, _flag("Check this file's names made by hand, or those of --concept.", "FILE")] = None
+    rounds: Annotated[int, _flag("How often each concept is named, each time with other classes held out.")] = 3
+    most: Annotated[int, _flag("Most classes of a group in a prompt; of more, so many are drawn at random.")] = 100
+    top: Annotated[int | None, _flag("Name only the N most important concepts.", "N", "all")] = None
+    concept: Annotated[tuple[int, ...], _flag("Name only these concepts, by number.", "C ...", "all")] = ()
+    check: Annotated[
+        Path | None, _flag("Check the names of this file, such as your own, instead of finding names.", "FILE", "none")
+    ] = None
     estimate: Annotated[bool, _flag("Only say how many requests and tokens it will take.")] = False
     prompts_only: Annotated[
-        Path | None, _flag("Ask no server: write the prompts that wait to this file (JSON lines).", "FILE")
+        Path | None, _flag("Ask no server: write the prompts that wait to this file (JSON lines).", "FILE", "none")
     ] = None
     replies: Annotated[
-        tuple[Path, ...], _flag("Ask no server: read replies from these files (JSON lines).", "FILE", "none")
+        tuple[Path, ...], _flag("Ask no server: read replies from these files (JSON lines).", "FILE ...", "none")
     ] = ()
 
 
@@ -51,19 +54,23 @@ class Server:
     """Who is asked."""
 
     base_url: Annotated[
-        str | None, _flag("Of an OpenAI-compatible server.", "URL", "OPENAI_BASE_URL, else OpenAI's")
+        str | None, _flag("Address of an OpenAI-compatible server.", "URL", "OPENAI_BASE_URL, else OpenAI's")
     ] = None
     key_file: Annotated[
-        Path | None, _flag("File with the key; it is printed and stored nowhere.", "FILE", "OPENAI_API_KEY, else none")
+        Path | None,
+        _flag("File with the key. The key is never printed or stored.", "FILE", "OPENAI_API_KEY, else none"),
     ] = None
-    max_calls: Annotated[int | None, _flag("Most requests, retries among them.", "N", "no limit")] = None
-    max_tokens: Annotated[int | None, _flag("No request is sent once so many are used.", "N", "no limit")] = None
+    max_calls: Annotated[int | None, _flag("Most requests, retries included.", "N", "no limit")] = None
+    max_tokens: Annotated[int | None, _flag("Send no more requests once so many tokens are used.", "N", "no limit")] = (
+        None
+    )
     parallel: Annotated[int, _flag("Requests at once.")] = 4
     timeout: Annotated[float, _flag("Seconds for one request.")] = 60.0
     cache: Annotated[
-        Path | None, _flag("Where replies are kept, so that nothing is paid for twice.", "DIR", "~/.cache/htaf/replies")
+        Path | None,
+        _flag("Folder where replies are kept, so that nothing is paid for twice.", "DIR", "~/.cache/htaf/replies"),
     ] = None
-    refresh: Annotated[bool, _flag("Ask anew, and pay anew, for what is kept there.")] = False
+    refresh: Annotated[bool, _flag("Ask again, and pay again, for replies that are kept there.")] = False
 
 
 def name_command(
@@ -71,16 +78,17 @@ def name_command(
     *,
     attributes: Annotated[
         str | None,
-        _flag("Names from cub, digits, or a CSV or Parquet file with a row a class.", "NAME_OR_FILE"),
+        _flag("Names from cub, digits, or a CSV or Parquet file with a row for each class.", "NAME_OR_FILE", "none"),
     ] = None,
     model: Annotated[
         str | None, _flag("Names from this language model, which sees the classes' names.", "NAME", "OPENAI_MODEL")
     ] = None,
     out: Annotated[
-        Path | None, _flag("Also write the names: .json, which a stopped command goes on from, or .csv.", "FILE")
+        Path | None,
+        _flag("Also write the names, to .json or .csv. A stopped command continues from .json.", "FILE", "none"),
     ] = None,
-    threshold: Annotated[float, _flag("Least held-out balanced accuracy of a verified name.")] = 0.75,
-    seed: Annotated[int, _flag("Of the splits of the classes.")] = 0,
+    threshold: Annotated[float, _flag("A name is verified from this held-out balanced accuracy on.")] = 0.75,
+    seed: Annotated[int, _flag("Seed of the splits of the classes.")] = 0,
     asking: OmitArgPrefixes[Asking] = Asking(),
     server: OmitArgPrefixes[Server] = Server(),
     data_dir: DataDir = None,
@@ -91,6 +99,30 @@ def name_command(
     check_seed(seed)
     if out is not None and out.suffix.lower() not in (".json", ".csv"):
         raise UsageError(f"--out must end in .json or .csv, got {out.name}")
+    read = [codes, attributes, asking.candidates, *asking.replies, server.key_file]
+    for flag, written, others in (("--out", out, (asking.prompts_only,)), ("--prompts-only", asking.prompts_only, ())):
+        if written is not None:  # names that are checked may be written back to their file
+            more = (asking.check,) if flag == "--prompts-only" else ()
+            check_output(written, [path for path in (*read, *others, *more) if path is not None], flag=flag)
+    with contextlib.ExitStack() as held:
+        if out is not None:
+            held.enter_context(hold(out.with_name(f".{out.name}{LOCK}"), f"another process writes {out}"))
+        _name(codes, attributes, model, out, threshold, seed, asking, server, data_dir, json)
+
+
+def _name(
+    codes: Path,
+    attributes: str | None,
+    model: str | None,
+    out: Path | None,
+    threshold: float,
+    seed: int,
+    asking: Asking,
+    server: Server,
+    data_dir: str | None,
+    json: bool,
+) -> None:
+    """`name_command`, of a file that is held."""
     if attributes is not None and model is not None:
         raise UsageError("expected one of --attributes and --model, got both")
     if attributes is not None:
@@ -181,8 +213,8 @@ def _by_model(
         needed = estimate(plan, asker, **options)
         if asking.estimate:
             say_notes(needed_notes(needed))
-            return print_json(asdict(needed)) if json else print(needed_words(needed))
-        err.print(needed_words(needed), markup=False)
+            return print_json(asdict(needed)) if json else say(needed_words(needed))
+        err.print(needed_words(needed))
         say_notes(needed_notes(needed))
         read = asker.usage.cached if hasattr(asker, "usage") else 0
         work = name_by_model if asking.check is None else check_names
@@ -239,16 +271,16 @@ def _asker(model: str, asking: Asking, server: Server) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _bar(done: list[int], shown: bool) -> Iterator[Callable[[int, int], None]]:
-    """What draws how many names are finished, and keeps the two numbers in `done`."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), "names", TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=not (shown and err.is_terminal)) as bar:
-        task = bar.add_task("", total=None)
+    """What tells how many names are finished, and keeps the two numbers in `done`."""
+    with contextlib.ExitStack() as stack:
+        more: list[Callable[..., None]] = []
 
         def advance(finished: int, total: int) -> None:
+            if not more:  # the first call says how many there are, and how many were finished before
+                more.append(stack.enter_context(progress_of("names", total, shown=shown, done=finished)))
+            else:
+                more[0](finished - done[0])
             done[:] = finished, total
-            bar.update(task, completed=finished, total=total)
 
         yield advance
 
@@ -280,7 +312,7 @@ def _table(names: Sequence[Entry], order: Sequence[int], json: bool) -> None:
         return print_json(names)
     if any(entry.get("checked_by") for entry in names):
         say_notes(["names that were given (--check) were sorted on all classes, none held out"])
-    print(f"{sum(entry['verified'] for entry in names)} of {len(names)} names verified")
-    for line in name_lines(names, order, Console().width):
-        print(line)
+    say(f"{sum(entry['verified'] for entry in names)} of {len(names)} names verified")
+    for line in name_lines(names, order, Terminal().width):
+        say(line)
     return None

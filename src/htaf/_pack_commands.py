@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from htaf._console import UsageError, print_json
+from htaf._console import UsageError, print_json, progress, say
 from htaf._errors import HtafError
+from htaf._files import LOCK, check_output, hold
 from htaf._train_commands import DataDir, Json
 
 if TYPE_CHECKING:
@@ -24,22 +25,23 @@ if TYPE_CHECKING:
     from htaf.training.evaluate import Joined
 
 RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
-OutFile = Annotated[Path, arg(help="File to write; nothing is written where a check fails.", metavar="FILE")]
+OutFile = Annotated[Path, arg(help="File to write. Nothing is written if a check fails.", metavar="FILE")]
 Part = Annotated[
-    Literal["train", "validation", "test"], arg(help="Of the run's data: where the predictions are compared.")
+    Literal["train", "validation", "test"], arg(help="Part of the run's data on which predictions are compared.")
 ]
 Source = Annotated[
     str | None,
     arg(
-        help="Where the run's own data are now, a name or a path.",
-        help_behavior_hint="(default: as the run was trained)",
+        help="Where the run's own data are now.",
+        metavar="NAME_OR_PATH",
+        help_behavior_hint="(default: where they were at the training)",
     ),
 ]
 Differing = Annotated[
     int | None,
     arg(
-        help="Rows of that part that may be predicted otherwise.",
-        help_behavior_hint="(default: 0.2%, as PyTorch itself in another memory layout)",
+        help="Rows of that part that may have another prediction, from rounding.",
+        help_behavior_hint="(default: 0.2%)",
         metavar="ROWS",
     ),
 ]
@@ -59,9 +61,9 @@ def pack(
     out: OutFile,
     tables: Annotated[
         Literal["float32", "int16", "int8", "auto"],
-        arg(help="Sums of real weights over bits: exact, or faster and rounded; auto: by measurement."),
+        arg(help="Sums of real weights over bits. float32: exact; int16, int8: faster and rounded; auto: as measured."),
     ] = "float32",
-    budget: Annotated[float, arg(help="Of auto: largest relative rms error of a layer's sums.")] = 1e-3,
+    budget: Annotated[float, arg(help="With --tables auto: largest relative rms error of a layer's sums.")] = 1e-3,
     part: Part = "test",
     differing: Differing = None,
     data: Source = None,
@@ -69,16 +71,32 @@ def pack(
     json: Json = False,
 ) -> None:
     """Pack the exact network: bits instead of floats. `htaf predict FILE` reads the file, preprocessing included."""
+    if not 0 < budget < inf:
+        raise UsageError(f"--budget must be > 0 and finite, got {budget}")
+    opened = _opened(run, out, data, differing)
+    with hold(out.with_name(f".{out.name}{LOCK}"), f"another process writes {out}"):
+        _pack(opened, out, tables, budget, part, differing, data_dir, json)
+
+
+def _pack(
+    opened: Run,
+    out: Path,
+    tables: Literal["float32", "int16", "int8", "auto"],
+    budget: float,
+    part: str,
+    differing: int | None,
+    data_dir: str | None,
+    json: bool,
+) -> None:
+    """`pack`, of a file that is held."""
     from htaf import packed
 
-    if budget <= 0:
-        raise UsageError(f"--budget must be > 0, got {budget}")
-    opened, rows, training, model = _opened(run, out, data, data_dir, part, differing)
-    made = packed.pack(model, _some(training, 64), tables=tables, budget=budget)
+    rows, training, model = _parts(opened, data_dir, part)
+    made = packed.pack(model, _some(training, 64), tables=tables, budget=budget, progress=not json)
     hint = f"--tables {tables}" if tables != "float32" else ""
-    found = _compared(model, made, rows)
+    found = _compared(model, made, rows, shown=not json)
     _expect_equal(found, differing, part, hint)
-    layers = packed.verify(made, model, compared := _some(rows, 256))
+    layers = packed.verify(made, model, compared := _some(rows, 256), progress=not json)
     _expect_explained(layers, part, hint)
     extra = _extra(opened, found, part)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -88,10 +106,10 @@ def pack(
         report = made.report.to_json()
         told = {"file": str(out), **sizes, **_as_json(found, part), "layers": _layers_json(layers, len(compared))}
         return print_json({**told, "report": report})
-    print(made.report)
+    say(made.report)
     _say(found, part)
-    print(*str(layers).splitlines()[2:], sep="\n")  # bits that differ, given the same bits before
-    return print(f"{out}: {_compared_sizes(sizes)}")
+    say(*str(layers).splitlines()[2:], sep="\n")  # bits that differ, given the same bits before
+    return say(f"{out}: {_compared_sizes(sizes)}")
 
 
 def export(
@@ -99,7 +117,7 @@ def export(
     *,
     to: Annotated[Literal["onnx", "nir"], arg(help="ONNX for any runtime; NIR for spiking networks.")],
     out: OutFile,
-    opset: Annotated[int, arg(help="Of ONNX's operators.")] = 18,
+    opset: Annotated[int, arg(help="ONNX operator set.")] = 18,
     part: Part = "test",
     differing: Differing = None,
     data: Source = None,
@@ -107,11 +125,31 @@ def export(
     json: Json = False,
 ) -> None:
     """Write the exact network as ONNX, compared by onnxruntime where it is installed, or as a NIR graph."""
+    if to == "onnx":
+        from htaf.export.onnx import check_opset
+
+        check_opset(opset)
+    opened = _opened(run, out, data, differing)
+    with hold(out.with_name(f".{out.name}{LOCK}"), f"another process writes {out}"):
+        _export(opened, to, out, opset, part, differing, data_dir, json)
+
+
+def _export(
+    opened: Run,
+    to: Literal["onnx", "nir"],
+    out: Path,
+    opset: int,
+    part: str,
+    differing: int | None,
+    data_dir: str | None,
+    json: bool,
+) -> None:
+    """`export`, of a file that is held."""
     import importlib.util
 
     import htaf.export as writers
 
-    opened, rows, training, model = _opened(run, out, data, data_dir, part, differing)
+    rows, training, model = _parts(opened, data_dir, part)
     example = _some(training, 2)
     found = None
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +160,7 @@ def export(
         else:
             writers.to_onnx(model, example, written, opset=opset)
             if importlib.util.find_spec("onnxruntime") is not None:
-                found = _compared(model, writers.onnx_network(written), rows)
+                found = _compared(model, writers.onnx_network(written), rows, shown=not json)
                 _expect_equal(found, differing, part, "")
         written.replace(out)
     finally:
@@ -133,10 +171,10 @@ def export(
     if found is not None:
         _say(found, part)
     elif to == "onnx":
-        print("not compared: onnxruntime is not installed (pip install 'htaf[export]')")
+        say("not compared: onnxruntime is not installed (pip install 'htaf[export]')")
     else:
-        print("not compared: a NIR graph is run by the software of a chip or simulator (docs/export.md)")
-    return print(f"{out}: {_compared_sizes(sizes)}")
+        say("not compared: a NIR graph is run by the software of a chip or simulator (docs/export.md)")
+    return say(f"{out}: {_compared_sizes(sizes)}")
 
 
 def predictors(path: Path, *, exact: bool) -> tuple[Callable[..., Any], Callable[..., Any], bool]:
@@ -166,31 +204,40 @@ def own_data(run: Run, data_dir: str | None, instead: str = "give --data") -> An
     source.pop("data_dir", None)
     if not source.get("name"):
         raise UsageError(f"{run.path} does not say where its data came from: {instead}")
-    load = images.load if run.takes_images else tabular.load
-    return load(source.pop("name"), data_dir=folder, **source)
+    if not run.takes_images:
+        return tabular.load(source.pop("name"), data_dir=folder, **source)
+    height, width = run.preprocessor().size  # pyright: ignore[reportAttributeAccessIssue]
+    if source.get("size") is None and height == width and images.of_files(source["name"]):
+        source["size"] = height  # that of the training, however it was chosen
+    return images.load(source.pop("name"), data_dir=folder, **source)
 
 
-def _opened(
-    path: Path, out: Path, data: str | None, data_dir: str | None, part: str, differing: int | None
-) -> tuple[Run, Joined, Joined, nn.Module]:
-    """The run, the rows of the part that is compared, those that it was trained on, and the hardened network."""
+def _opened(path: Path, out: Path, data: str | None, differing: int | None) -> Run:
+    """The run, once it is sure that the file can be written."""
     from htaf.runs import RunError, open_run
-    from htaf.training.evaluate import part_of
 
     if differing is not None and differing < 0:
         raise UsageError(f"--differing must be >= 0, got {differing}")
-    if out.is_dir():
-        raise UsageError(f"--out must be a file, {out} is a folder")
     run = open_run(path)
+    own = (run.record.get("source") or {}).get("name")
+    check_output(out, [path, *(name for name in (data, own) if name)])
     if not run.has_step:
         raise RunError(f"expected a run with steps, {path} is a plain network (method relu)")
     if data is not None:
         run.record["source"] = {**(run.record.get("source") or {}), "name": data}
+    return run
+
+
+def _parts(run: Run, data_dir: str | None, part: str) -> tuple[Joined, Joined, nn.Module]:
+    """The rows of the part that is compared, those that the run was trained on, and the hardened network."""
+    from htaf.runs import RunError
+    from htaf.training.evaluate import part_of
+
     found = own_data(run, data_dir)
     rows = part_of(run, found, part)
     if not len(rows):
-        raise RunError(f"{path} has no rows in its {part} part: choose another --part")
-    return run, rows, part_of(run, found, "train"), run.model()
+        raise RunError(f"{run.path} has no rows in its {part} part: choose another --part")
+    return rows, part_of(run, found, "train"), run.model()
 
 
 def _some(rows: Joined, most: int) -> Tensor:
@@ -200,17 +247,18 @@ def _some(rows: Joined, most: int) -> Tensor:
     return inputs if len(inputs) > 1 else inputs.expand(2, *inputs.shape[1:]).contiguous()
 
 
-def _compared(model: nn.Module, other: Callable[[Tensor], Tensor], rows: Joined) -> Agreement:
+def _compared(model: nn.Module, other: Callable[[Tensor], Tensor], rows: Joined, *, shown: bool) -> Agreement:
     import torch
 
     from htaf.predictions import agreement
 
     expected, found = [], []
-    with torch.no_grad():
+    with torch.no_grad(), progress("comparing predictions", len(rows), shown=shown) as advance:
         for inputs, _ in rows:
             for x in inputs.split(256):
                 expected.append(model(x))
                 found.append(other(x))
+                advance(len(x))
     return agreement(torch.cat(found), torch.cat(expected))
 
 
@@ -270,9 +318,10 @@ def _sizes(run: Run, out: Path) -> dict[str, int]:
 
 def _compared_sizes(sizes: dict[str, int]) -> str:
     ratio = sizes["run_bytes"] / sizes["bytes"]
-    return f"{sizes['bytes']:,} bytes; the run's weights in float32 {sizes['run_bytes']:,} ({ratio:.1f} times this)"
+    said = f"{ratio:.1f} times smaller" if ratio >= 1 else f"{1 / ratio:.1f} times larger"
+    return f"{sizes['bytes']:,} bytes, {said} than the run's weights in float32 ({sizes['run_bytes']:,} bytes)"
 
 
 def _say(found: Agreement, part: str) -> None:
     differ = f"outputs differ by at most {found.difference:.1e} of the largest"
-    print(f"{found.predictions:,} of {found.rows:,} {part} rows predicted as by the run's exact network; {differ}")
+    say(f"{found.predictions:,} of {found.rows:,} {part} rows predicted as by the run's exact network; {differ}")

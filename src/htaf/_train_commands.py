@@ -5,30 +5,48 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 import tyro
-from rich.console import Console
 from rich.table import Table as TextTable
 from tyro.conf import OmitArgPrefixes, arg
 
-from htaf._console import UsageError, check_seed, figures, print_json, say_notes
+from htaf._console import Terminal, UsageError, check_seed, figures, print_json, say, say_notes
+from htaf._errors import HtafError
 from htaf.models.build import Method, SlopeName
 from htaf.models.icbm import Bottleneck
-from htaf.training.recipe import ACTIVATION_FIELDS, FAMILY_FIELDS, Augment, Family, Optimizer, Recipe, Schedule
-from htaf.training.recipes import TABULAR, ConceptName, ImageName, TabularName, image_recipe
+from htaf.training.recipe import AugmentChoice, Family, Optimizer, Recipe, Schedule
+from htaf.training.recipes import (
+    ADAPTIVE_RATE,
+    TABULAR,
+    ConceptName,
+    ImageName,
+    TabularName,
+    for_backbone,
+    image_recipe,
+)
 
 # as in htaf.training, which needs lightning: seconds that `htaf --help` must not take
 Strategy = Literal["auto", "ddp", "fsdp"]
 LoggerName = Literal["tensorboard", "wandb"]
 
+T = TypeVar("T")
+
 train = tyro.extras.SubcommandApp()
 
 Json = Annotated[bool, arg(help="Print JSON for programs instead of a table.")]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where to train.")]
-DataDir = Annotated[str | None, arg(help="Folder of the named data sets, before HTAF_DATA.", metavar="DIR")]
+DataDir = Annotated[
+    str | None,
+    arg(
+        help="Folder of the named data sets.",
+        metavar="DIR",
+        help_behavior_hint="(default: HTAF_DATA, else a download)",
+    ),
+]
 Task = Annotated[
-    Literal["regression", "classification"] | None, arg(help="Instead of the task inferred from the target.")
+    Literal["regression", "classification"] | None,
+    arg(help="What to do with the target.", help_behavior_hint="(default: by its values, said in a note)"),
 ]
 Out = Annotated[Path, arg(help="Run folder: new, or the same run to resume.", metavar="DIR")]
 Seconds = Annotated[float, arg(help="Least time between checkpoints: what a kill can cost.")]
@@ -38,9 +56,59 @@ ImageSource = Annotated[
 ]
 
 
-def own(text: str) -> Any:
-    """Help of a flag whose default is the recipe's own value."""
-    return arg(help=text, help_behavior_hint="(default: as the recipe)")
+# names of the recipes of a family, the default first
+NAMES: dict[Family, tuple[str, ...]] = {
+    "mlp": get_args(TabularName),
+    **dict.fromkeys(("dhn", "bnn", "snn"), ("small", "reduced", "cifar10", "cifar100")),
+    "icbm": ("small", "reduced", "cifar10", "cifar100", "finetune"),
+}
+SHARPEN_START = "half of alpha0 with alpha0 alpha1 = 2; beta 2"
+
+
+def own(text: str, metavar: str | None = None) -> Any:
+    """Help of a flag whose default is the recipe's own value; `with_defaults` writes those values behind it."""
+    return arg(help=text, metavar=metavar)
+
+
+def with_defaults(family: Family) -> Callable[[type[T]], type[T]]:
+    """A class of flags whose help shows what each of them is in the recipes of a family."""
+
+    def decorate(flags: type[T]) -> type[T]:
+        recipes = {name: base_recipe(family, name) for name in NAMES[family]}
+        fields: list[Any] = []
+        for name, hint in get_type_hints(flags, include_extras=True).items():
+            kind, (config, *_) = hint.__origin__, hint.__metadata__
+            default = f"(default: {_values(name, recipes)})"
+            shown = dataclasses.replace(config, help_behavior_hint=default)
+            fields.append((name, Annotated[kind, shown], dataclasses.field(default=None)))
+        made = dataclasses.make_dataclass(flags.__name__, fields, bases=(flags,))
+        made.__doc__ = flags.__doc__
+        return made
+
+    return decorate
+
+
+def base_recipe(family: Family, name: Any) -> Recipe:
+    """The recipe of a family by its name."""
+    return TABULAR[name]() if family == "mlp" else image_recipe(family, name)
+
+
+def _values(field: str, recipes: Mapping[str, Recipe]) -> str:
+    """A field's value in the default recipe, then where it is another one: "20; 14 in reduced"."""
+    where: dict[str, list[str]] = {}
+    for name, recipe in recipes.items():
+        where.setdefault(_shown(field, recipe), []).append(name)
+    first, *others = where
+    return "; ".join([first, *(f"{value} in {', '.join(where[value])}" for value in others)])
+
+
+def _shown(field: str, recipe: Recipe) -> str:
+    value = getattr(recipe, field)
+    if field == "start" and value is None:
+        return SHARPEN_START
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value) or "none"
 
 
 @dataclasses.dataclass
@@ -54,7 +122,9 @@ class Overrides:
     beta: Annotated[float | None, own("Scaled sigmoid: > 0.")] = None
     slope: Annotated[SlopeName | None, own("Straight-through: backward slope.")] = None
     sharpen: Annotated[bool | None, own("Move the parameters from a soft start to their final values.")] = None
-    start: Annotated[tuple[float, ...] | None, own("Where sharpening starts: a pair, or one beta.")] = None
+    start: Annotated[
+        tuple[float, ...] | None, own("Where sharpening starts: a pair, or one beta.", "FLOAT [FLOAT]")
+    ] = None
     sharpen_fraction: Annotated[float | None, own("Share of the epochs over which it moves.")] = None
     lr: Annotated[float | None, own("Highest learning rate.")] = None
     batch_size: Annotated[int | None, own("Rows or images a step.")] = None
@@ -70,29 +140,45 @@ class Overrides:
         own("Stop after so many epochs without a better exact network, counted from the end of sharpening; 0 never."),
     ] = None
 
-    def apply(self, base: Recipe) -> Recipe:
-        """The recipe with these changes; raises UsageError for a bad value or one that it does not read."""
+    def apply(self, base: Recipe) -> tuple[Recipe, tuple[str, ...]]:
+        """The recipe with these changes, and in words what they bring with them.
+
+        Raises:
+            UsageError: a bad value, or one that the recipe does not read.
+        """
         changes = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+        notes: tuple[str, ...] = ()
         try:
+            if base.method != changes.get("method", base.method):
+                base = dataclasses.replace(base, method=changes["method"], start=None)
+            if "backbone" in changes:
+                base, notes = _over(base, changes["backbone"], changes.get("optimizer"))
+            optimizer = changes.get("optimizer", base.optimizer)
+            if "lr" not in changes and (optimizer == "sgd") != (base.optimizer == "sgd"):
+                lr = 0.1 if optimizer == "sgd" else ADAPTIVE_RATE  # that of the other kind is no choice for this one
+                base = dataclasses.replace(base, lr=lr, lr_end=min(lr, base.lr_end))
+                notes += (f"lr {lr:g}, as the recipe's is for another optimizer than {optimizer}",)
             recipe = dataclasses.replace(base, **changes)
+            recipe.refuse_unread(changes.keys(), lambda name: "--" + name.replace("_", "-"))
         except ValueError as error:
             raise UsageError(str(error)) from None
-        for what, chosen, fields in (
-            ("method", recipe.method, ACTIVATION_FIELDS),
-            ("family", recipe.family, FAMILY_FIELDS),
-        ):
-            known = {field for names in fields.values() for field in names}
-            if unread := sorted((changes.keys() & known) - set(fields[chosen])):
-                flags = ", ".join("--" + u.replace("_", "-") for u in unread)
-                raise UsageError(f"{what} {chosen} does not read {flags}")
-        return recipe
+        return recipe, notes
 
 
+def _over(base: Recipe, backbone: str, optimizer: str | None) -> tuple[Recipe, tuple[str, ...]]:
+    """As `for_backbone`; what cannot be had is no wrong use of the command."""
+    try:
+        return for_backbone(base, backbone, optimizer)
+    except (ValueError, OSError) as error:
+        raise HtafError(str(error)) from None
+
+
+@with_defaults("mlp")
 @dataclasses.dataclass
 class TabularOverrides(Overrides):
     """Those of an MLP too."""
 
-    hidden: Annotated[tuple[int, ...] | None, own("Sizes of the hidden layers.")] = None
+    hidden: Annotated[tuple[int, ...] | None, own("Sizes of the hidden layers.", "INT [INT ...]")] = None
     batch_norm: Annotated[bool | None, own("Normalise the pre-activations.")] = None
 
 
@@ -105,11 +191,12 @@ class ImageOverrides(Overrides):
     lr_end: Annotated[float | None, own("Where cosine and linear schedules end.")] = None
     depth: Annotated[int | None, own("dhn: 6 n + 4; bnn: 18 or 34; snn: 18, 34 or 50.")] = None
     width: Annotated[int | None, own("dhn: widening factor; bnn, snn: channels of the first stage.")] = None
-    augment: Annotated[Augment | None, own("Of the training images.")] = None
+    augment: Annotated[AugmentChoice | None, own("Of the training images; auto: crop-flip, none for grey ones.")] = None
     train_images: Annotated[int | None, own("So many, class-balanced; 0: all.")] = None
     validation_images: Annotated[float | None, own("So many, class-balanced; below 1: a share.")] = None
 
 
+@with_defaults("dhn")
 @dataclasses.dataclass
 class DHNOverrides(ImageOverrides):
     """Those of a deep Heaviside network."""
@@ -117,6 +204,7 @@ class DHNOverrides(ImageOverrides):
     dropout: Annotated[float | None, own("Between the convolutions of a block.")] = None
 
 
+@with_defaults("bnn")
 @dataclasses.dataclass
 class BNNOverrides(ImageOverrides):
     """Those of a binary network."""
@@ -124,6 +212,7 @@ class BNNOverrides(ImageOverrides):
     stem: Annotated[Literal["cifar", "imagenet"] | None, own("First layers: 3x3; 7x7 and pooling.")] = None
 
 
+@with_defaults("snn")
 @dataclasses.dataclass
 class SNNOverrides(BNNOverrides):
     """Those of a spiking network."""
@@ -137,6 +226,7 @@ class SNNOverrides(BNNOverrides):
     exact_reset: Annotated[bool | None, own("Reset by the exact step.")] = None
 
 
+@with_defaults("icbm")
 @dataclasses.dataclass
 class ICBMOverrides(ImageOverrides):
     """Those of an implicit concept bottleneck model."""
@@ -161,17 +251,6 @@ class ICBMOverrides(ImageOverrides):
     attributes: Annotated[str | None, own("Those attributes: cub, or a CSV with a row for each class.")] = None
     concept_weight: Annotated[float | None, own("Of their loss.")] = None
 
-    def apply(self, base: Recipe) -> Recipe:
-        """As `Overrides.apply`; another backbone of htaf's comes with a depth and width that it knows."""
-        if self.backbone in _SHAPES and self.backbone != base.backbone:
-            depth, width = _SHAPES[self.backbone]
-            base = dataclasses.replace(base, backbone=self.backbone, pretrained="", depth=depth, width=width)
-        return super().apply(base)
-
-
-# depth and width of a backbone that is not the recipe's own
-_SHAPES = {"resnet": (18, 16), "wide_resnet": (16, 1)}
-
 
 @dataclasses.dataclass
 class Running:
@@ -184,9 +263,36 @@ class Running:
     )
     sync_batch_norm: Annotated[bool, arg(help="Normalise over the whole batch; GPUs only.")] = False
     logger: Annotated[
-        tuple[LoggerName, ...], arg(help="tensorboard, wandb: beside metrics.csv, in the run folder.")
+        tuple[LoggerName, ...],
+        arg(
+            help="Log to these too, in the run folder; metrics.csv is always written.",
+            help_behavior_hint="(default: none)",
+        ),
     ] = ()
     gradients: Annotated[bool, arg(help="Write the gradient norms of every layer: gradients.csv and .png.")] = False
+    continue_from: Annotated[
+        Path | None,
+        arg(
+            help="Go on from the weights of this finished run, with a new schedule of --epochs and its recipe for the "
+            "other flags; it stays as it is.",
+            metavar="RUN",
+            help_behavior_hint="(optional)",
+        ),
+    ] = None
+    print_recipe: Annotated[
+        bool, arg(help="Print the recipe with the values that would be used, as a TOML table, and train nothing.")
+    ] = False
+
+    def parent(self, family: Family) -> Any:
+        """The run that is gone on from, if any."""
+        if self.continue_from is None:
+            return None
+        from htaf.runs import open_run
+
+        found = open_run(self.continue_from)
+        if (there := found.record["recipe"].get("family", "mlp")) != family:
+            raise UsageError(f"--continue-from {found.path} is a run of family {there}, not {family}")
+        return found
 
 
 @train.command(name="tabular")
@@ -196,10 +302,15 @@ def train_tabular(
         str, arg(help="wine, abalone, churn, fico, digits, or a CSV or Parquet file.", metavar="NAME_OR_PATH")
     ],
     out: Out,
-    target: Annotated[str | None, arg(help="Target column of a file.")] = None,
+    target: Annotated[
+        str | None, arg(help="Target column of a file.", metavar="COLUMN", help_behavior_hint="(needed for a file)")
+    ] = None,
     task: Task = None,
     seed: Annotated[int, arg(help="Of the split, the weights and the order of the batches.")] = 0,
-    recipe: Annotated[TabularName, arg(help="What the other flags start from.")] = "tabular-mlp",
+    recipe: Annotated[
+        TabularName | None,
+        arg(help="What the other flags start from.", help_behavior_hint="(default: tabular-mlp)"),
+    ] = None,
     overrides: OmitArgPrefixes[TabularOverrides] = TabularOverrides(),  # noqa: B008
     split: Annotated[Literal["random", "grouped"], arg(help="grouped keeps repeated rows on one side.")] = "random",
     drop_empty: Annotated[bool, arg(help="fico: leave out the 588 rows without any record.")] = False,
@@ -210,7 +321,7 @@ def train_tabular(
     json: Json = False,
 ) -> None:
     """Train an MLP with 0/1 activations on a table; smooth and exact results, and the gap."""
-    chosen = overrides.apply(TABULAR[recipe]())
+    chosen = _chosen("mlp", recipe, "tabular-mlp", overrides, running)
     check_seed(seed)
     from htaf.data.named import is_named
     from htaf.data.tabular import load
@@ -221,8 +332,7 @@ def train_tabular(
         return load(data, target=target, task=task, data_dir=data_dir, drop_empty=drop_empty)
 
     options = {"seed": seed, "mode": split, "device": device, "checkpoint_seconds": checkpoint_seconds}
-    options |= dataclasses.asdict(running)
-    _train(chosen, read, out, source, options, json)
+    _train(chosen, running, read, out, source, options, json)
 
 
 RECIPES = (
@@ -244,8 +354,10 @@ def _image_command(
         recipe: Any = None,
         overrides: Any = kind(),  # noqa: B008
         size: Annotated[int | None, arg(
-            help="Height and width to which images from files are scaled.",
-            help_behavior_hint="(default: 224, or their own where all are alike and at most 64)")] = None,
+            help="Height and width in pixels to which images from files are scaled.",
+            help_behavior_hint="(default: by the images, from 32 to 224; their own where all are alike and at most 64)",
+        )] = None,
+        strict: Annotated[bool, arg(help="Stop at unreadable files and empty classes, else left out.")] = False,
         workers: Annotated[int, arg(help="Processes that read images from files.")] = 0,
         data_dir: DataDir = None,
         device: Device = "auto",
@@ -254,21 +366,24 @@ def _image_command(
         json: Json = False,
     ) -> None:  # fmt: skip
         known: dict[str, ConceptName] = {"cifar10": "cifar10", "cifar100": "cifar100"}
-        name = recipe or known.get(data.lower(), "small")
-        chosen = overrides.apply(image_recipe(family, name))
+        chosen = _chosen(family, recipe, known.get(data.lower(), "small"), overrides, running)
         check_seed(seed)
         from htaf.data.images import is_named, load
 
         source = _source(data, is_named(data), data_dir) | {"size": size}
         options = {"seed": seed, "device": device, "workers": workers, "checkpoint_seconds": checkpoint_seconds}
-        options |= dataclasses.asdict(running)
         if isinstance(overrides, ICBMOverrides):
             from htaf.training.problems import supervision
 
-            if chosen.bottleneck != "implicit" and overrides.attributes is None and data.lower() != "cub":
-                raise UsageError(f"--bottleneck {chosen.bottleneck} on {data} needs --attributes, a row for each class")
-            options["attributes"] = supervision(chosen, data_dir)
-        _train(chosen, lambda: load(data, data_dir=data_dir, size=size), out, source, options, json)
+            if chosen.recipe.bottleneck != "implicit" and overrides.attributes is None and data.lower() != "cub":
+                kind = chosen.recipe.bottleneck
+                raise UsageError(f"--bottleneck {kind} on {data} needs --attributes, a row for each class")
+            options["attributes"] = supervision(chosen.recipe, data_dir)
+
+        def read() -> Any:
+            return load(data, data_dir=data_dir, size=size, strict=strict)
+
+        _train(chosen, running, read, out, source, options, json)
 
     command.__doc__ = text
     # strings could not name these
@@ -298,35 +413,80 @@ _image_command(
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """What a command trains by: its recipe, in words what it brings with it, and the run that it goes on from."""
+
+    recipe: Recipe
+    notes: tuple[str, ...]
+    parent: Any
+
+
+def _chosen(family: Family, name: str | None, default: str, overrides: Overrides, running: Running) -> Chosen:
+    """The recipe by its name, or that of the run to go on from, with the flags' changes."""
+    parent = running.parent(family)
+    if parent is None:
+        base = base_recipe(family, name or default)
+    elif name is not None:
+        raise UsageError(f"--recipe {name} goes not with --continue-from, whose recipe the other flags start from")
+    else:
+        from htaf.training.recipes import continuing
+
+        try:
+            base = continuing(parent.record)
+        except ValueError as error:
+            raise UsageError(f"--continue-from {parent.path}: {error}") from None
+    return Chosen(*overrides.apply(base), parent)
+
+
 def _train(
-    recipe: Recipe,
+    chosen: Chosen,
+    running: Running,
     read: Callable[[], Any],
     out: Path,
     source: Mapping[str, Any],
-    options: Mapping[str, Any],
+    options: dict[str, Any],
     json: bool,
 ) -> None:
-    """Load, train, print."""
-    from htaf.runs import read_record
-    from htaf.training.distributed import PeerError, first_process
-    from htaf.training.fit import fit
+    """Check what can be checked before the data are read; load, train, print."""
+    from htaf.runs import check_folder, short_commit
+    from htaf.training.distributed import PeerError, Processes, first_process
+    from htaf.training.fit import check, fit
+    from htaf.training.metrics import LOWER_IS_BETTER
+    from htaf.training.problems import resolved
 
-    several = options["devices"] * options["nodes"] > 1
-    before = read_record(out)
-    data = read()
+    recipe = chosen.recipe
+    several = running.devices * running.nodes > 1
+    spread = {name: getattr(running, name) for name in ("devices", "nodes", "strategy", "sync_batch_norm")}
+    checked = {name: options[name] for name in ("workers", "checkpoint_seconds") if name in options}
+    check(recipe, options["device"], Processes(**spread), logger=running.logger, **checked)
+    before = None
+    if not running.print_recipe:
+        known = recipe.identity()
+        if known.get("augment") == "auto":  # known once the data are
+            del known["augment"]
+        before = check_folder(out, {"seed": options["seed"], "recipe": known}, part=True)
     if not several or first_process():
-        say_notes(data.notes)
+        say_notes(chosen.notes)
+    data = read()
+    recipe, why = resolved(recipe, data)
+    said = [*chosen.notes, *data.notes, *why]
+    if not several or first_process():
+        say_notes(said[len(chosen.notes) :])
+    if running.print_recipe:
+        return _print_recipe(recipe, json)
+    options |= spread | {"logger": running.logger, "gradients": running.gradients, "continued": chosen.parent}
     try:
-        run = fit(recipe, data, out, source=source, progress=True, **options)
+        run = fit(recipe, data, out, source=source, progress=True, notes=(*chosen.notes, *why), **options)
     except PeerError:
         if first_process():
             raise
         raise SystemExit(1) from None  # the process that failed says why
     if several and not first_process():
         return None
-    say_notes(run.record["notes"][len(data.notes) :])
+    say_notes([note for note in run.record["notes"] if note not in said])
     if before is not None and before["status"] == "finished":
-        say_notes([f"{out} was finished before (commit {before['commit']}): delete it to train again"])
+        say_notes([f"{out} was finished before (commit {short_commit(before['commit'])}): delete it to train again"])
     if json:
         return print_json(run.record)
     metrics, name = run.record["metrics"], run.record["headline"]
@@ -337,9 +497,24 @@ def _train(
     for part in ("validation", "test"):
         smooth = metrics["smooth"][part][name]
         exact = metrics["exact"][part][name] if metrics["exact"] else None
-        text.add_row(part, str(run.record["rows"][part]), *figures(smooth, exact))
-    Console().print(text)
-    return print(f"run folder: {out}")
+        text.add_row(
+            part, str(run.record["rows"][part]), *figures(smooth, exact, lower_is_better=name in LOWER_IS_BETTER)
+        )
+    Terminal().print(text)
+    return say(f"run folder: {out}")
+
+
+def _print_recipe(recipe: Recipe, json: bool) -> None:
+    """The effective values as JSON, or as the [recipe] of a study's plan."""
+    from json import dumps
+
+    values = recipe.effective()
+    if json:
+        return print_json(values)
+    print("[recipe]")
+    for name, value in values.items():
+        print(f"{name} = {dumps(value, ensure_ascii=False)}")
+    return None
 
 
 def _source(data: str, named: bool, data_dir: str | None) -> dict[str, Any]:

@@ -2,13 +2,17 @@
 
 `HTAF`, `ScaledSigmoid` and `StraightThrough` each have `.hardened()`, which makes the `Heaviside` that holds the same
 state-dict entries. Switching is separate from `train()` and `eval()`: see `htaf.harden`.
+
+Plain numbers (alpha0, alpha1, beta; the threshold and tau of neurons) add no keys to a state dict. They stand in its
+metadata, which `torch.save` keeps, and `load_state_dict` takes them up. A file of tensors alone (safetensors) and a
+dict made from the items have none of them: load these into a network that was made with the same numbers.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -20,15 +24,65 @@ from htaf.functional import check_floating, check_positive
 SATURATION = math.log(99)  # sigma(alpha1) > 0.99 needs alpha1 above this
 
 
+class Remembering(nn.Module):
+    """Keeps the plain numbers of a module in the metadata of its state dict, and takes them up when one is loaded.
+
+    As keys they would make the state dicts of the smooth, the exact and the ReLU network differ.
+    """
+
+    numbers: tuple[str, ...] = ()  # attributes > 0; those that are tensors have keys of their own
+    settings: tuple[str, ...] = ()  # attributes that change the output, and must be equal
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        metadata = getattr(destination, "_metadata", {}).get(prefix[:-1])
+        if metadata is not None:
+            metadata["htaf"] = self._remembered()
+
+    def _remembered(self) -> dict[str, Any]:
+        held = {name: getattr(self, name, None) for name in self.numbers}
+        numbers = {name: value for name, value in held.items() if isinstance(value, float)}
+        return numbers | {name: getattr(self, name) for name in self.settings}
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        kept = local_metadata.get("htaf")
+        kept = kept if isinstance(kept, dict) else {}
+        for name in self.settings:
+            own = getattr(self, name)
+            came = kept.get(name, own)
+            if type(came) is not type(own) or came != own:
+                told = f"expected {name}={own}, got a state dict with {name}={came}"
+                error_msgs.append(f"{prefix[:-1] or 'the module'}: {told}")
+        for name in self.numbers:
+            if name in kept and isinstance(getattr(self, name, None), float):
+                try:
+                    setattr(self, name, check_positive(f"{prefix}{name} in the state dict", kept[name]))
+                except (TypeError, ValueError) as error:
+                    error_msgs.append(str(error))
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+
 @final
-class HTAF(nn.Module):
+class HTAF(Remembering):
     """HTAF(x) = sigma(alpha1 tanh(alpha0 x)), the smooth stand-in for the step; 2 HTAF(x) - 1 with `bipolar`.
 
     Gradient: `htaf.functional.htaf`. Range: sigma(-alpha1) to sigma(alpha1), so alpha1 <= ln 99 = 4.595 never
     passes 0.99 (a warning says so).
 
     Args:
-        alpha0: > 0, float or tensor. Floats are plain attributes, not in the state dict; tensors are buffers.
+        alpha0: > 0, float or tensor. Tensors are buffers; floats are plain attributes, which a state dict holds in its
+            metadata and gives back when it is loaded (a file of tensors alone cannot).
         alpha1: > 0, float or tensor, likewise.
         learnable: make both trainable; their logarithms are the parameters (`log_alpha0`, `log_alpha1`), so they
             stay positive.
@@ -43,6 +97,8 @@ class HTAF(nn.Module):
 
     Source: the paper, equation (1).
     """
+
+    numbers, settings = ("alpha0", "alpha1"), ("bipolar",)
 
     def __init__(
         self,
@@ -59,8 +115,8 @@ class HTAF(nn.Module):
         _register(self, "alpha1", alpha1)
         if _least(alpha1) <= SATURATION:
             warnings.warn(
-                f"alpha1 = {_show(alpha1)} <= ln 99 = {SATURATION:.3f}: no output passes 0.99 or falls below 0.01, "
-                "so binarity is 0 however well the network trains",
+                f"alpha1 = {_show(alpha1)} is not above ln 99 = {SATURATION:.3f}: no output passes 0.99 or falls below "
+                "0.01, so binarity is 0 however well the network trains; choose a larger alpha1 if that matters",
                 stacklevel=2,
             )
 
@@ -83,16 +139,18 @@ class HTAF(nn.Module):
 
 
 @final
-class ScaledSigmoid(nn.Module):
+class ScaledSigmoid(Remembering):
     """Scaled sigmoid (SS), sigma(beta x); 2 sigma(beta x) - 1 with `bipolar`. The limit of HTAF for alpha0 -> 0.
 
     Args:
-        beta: > 0, float (an attribute) or tensor (a buffer).
+        beta: > 0, float (an attribute, as the alphas of `HTAF`) or tensor (a buffer).
         learnable, dim, bipolar: as for `HTAF`.
 
     Raises:
         ValueError: beta is not > 0 and finite.
     """
+
+    numbers, settings = ("beta",), ("bipolar",)
 
     def __init__(
         self, beta: float | Tensor = 22.0, *, learnable: bool = False, dim: int | None = None, bipolar: bool = False
@@ -113,7 +171,7 @@ class ScaledSigmoid(nn.Module):
 
 
 @final
-class StraightThrough(nn.Module):
+class StraightThrough(Remembering):
     """The exact step forward, `slope` backward (STE); sign and 2 slope with `bipolar`.
 
     Args:
@@ -123,6 +181,8 @@ class StraightThrough(nn.Module):
 
     Source: Bengio et al. 2013, arXiv:1308.3432.
     """
+
+    settings = ("bipolar",)
 
     def __init__(self, slope: surrogates.Slope = surrogates.sigmoid, *, bipolar: bool = False) -> None:
         super().__init__()
@@ -142,21 +202,38 @@ class StraightThrough(nn.Module):
 
 
 @final
-class Heaviside(nn.Module):
+class Heaviside(Remembering):
     """The exact step, 1 if x >= 0 else 0; with `bipolar` the sign in {-1, +1}.
 
-    What 0, -0.0 and NaN give: `htaf.functional.heaviside`.
+    What 0, -0.0 and NaN give: `htaf.functional.heaviside`. The gradient is 0, so nothing in front of it is trained: in
+    train mode an input that wants a gradient brings a warning (once; not inside `torch.compile`).
     """
+
+    numbers, settings = ("alpha0", "alpha1", "beta"), ("bipolar",)  # those of the module that it stands for
 
     def __init__(self, *, bipolar: bool = False) -> None:
         super().__init__()
         self.bipolar = bipolar
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        warn_untrained(self, x)
         return functional.sign(x) if self.bipolar else functional.heaviside(x)
 
     def extra_repr(self) -> str:
         return "bipolar=True" if self.bipolar else ""
+
+
+def warn_untrained(step: Heaviside, x: Tensor) -> None:
+    """Say once that a step which runs in a training passes no gradient."""
+    if torch.compiler.is_compiling() or not step.training or "_htaf_told" in step.__dict__:
+        return
+    if torch.is_grad_enabled() and isinstance(x, Tensor) and x.requires_grad:
+        step.__dict__["_htaf_told"] = True
+        warnings.warn(
+            "the exact step has gradient 0, so the layers before it will not be trained: train the smooth network and "
+            "harden it afterwards, or use StraightThrough; to measure only, call .eval() or use torch.no_grad()",
+            stacklevel=3,
+        )
 
 
 def _register(module: nn.Module, name: str, value: float | Tensor) -> None:
@@ -195,12 +272,15 @@ def _along(value: float | Tensor, x: Tensor, dim: int | None) -> float | Tensor:
     return value.reshape(shape)
 
 
-def _hardened(module: nn.Module, bipolar: bool) -> Heaviside:
+def _hardened(module: Remembering, bipolar: bool) -> Heaviside:
     step = Heaviside(bipolar=bipolar)
     for name, tensor in module.named_buffers():
         step.register_buffer(name, tensor)
     for name, parameter in module.named_parameters():
         step.register_parameter(name, parameter)
+    for name in module.numbers:
+        if isinstance(value := getattr(module, name, None), float):
+            setattr(step, name, value)
     return step.train(module.training)
 
 

@@ -24,13 +24,14 @@ from htaf import convert
 from htaf._calibration import Mode, Recorder, Watch, check, other_calls
 from htaf._finding import Site
 from htaf._fusion import fuse_batch_norm
+from htaf.activations import Remembering
 from htaf.kernels._plain import compute_dtype
 
 STEPS = (10, 30, 50, 100, 200)
 
 
 @final
-class BalancedIF(nn.Module):
+class BalancedIF(Remembering):
     """Integrate-and-fire neurons in the place of a ReLU: threshold s, reset by subtraction, spikes of height s.
 
         v[t] = u[t-1] + x[t],   z[t] = H(v[t] - s),   u[t] = v[t] - s z[t],   output s z[t],   u[0] = v0 s
@@ -44,11 +45,12 @@ class BalancedIF(nn.Module):
     """
 
     thresholds: Tensor
+    settings = ("v0",)
 
     def __init__(self, thresholds: Float[Tensor, " calls"], v0: float = 0.0) -> None:
         super().__init__()
         self.register_buffer("thresholds", thresholds)
-        self.v0 = v0
+        self.v0 = float(v0)
         self._membrane: _Membrane | None = None
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -241,7 +243,7 @@ def _is_relu(site: Site) -> bool:
 
 
 def _refuse(account: convert.Conversion, functions: set[str], strict: bool) -> None:
-    others = [str(site) for site in account.left if site.calls != 0] + sorted(functions)
+    others = [str(site) for site in account.left if site.calls != 0] + [*account.beyond, *sorted(functions)]
     if not others:
         return
     text = f"expected only affine maps and ReLU, got {', '.join(others)}"

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from htaf.functional import sign
+from htaf.kernels._registration import transformed
 
 
 def binary_weight(w: Float[Tensor, "*shape"], dim: int = 0) -> Float[Tensor, "*shape"]:
@@ -36,6 +37,9 @@ def binary_weight(w: Float[Tensor, "*shape"], dim: int = 0) -> Float[Tensor, "*s
         tensor([[ 1.0000, -1.0000],
                 [ 0.2500,  0.2500]])
     """
+    if transformed():  # the same bits and derivatives from PyTorch's own functions, which know them all
+        clipped = w.clamp(-1, 1)
+        return _value(w, dim) + (clipped - clipped.detach())
     return _BinaryWeight.apply(w, dim)  # pyright: ignore[reportReturnType]
 
 
@@ -61,14 +65,17 @@ def signs_and_scales(
     return sign(w), w.abs().mean(others)
 
 
+def _value(w: Tensor, dim: int) -> Tensor:
+    signs, scales = signs_and_scales(w, dim)
+    return signs * scales.reshape([-1 if i == dim % w.ndim else 1 for i in range(w.ndim)])
+
+
 class _BinaryWeight(torch.autograd.Function):
     # `straight_through` with a rectangular slope would multiply the gradient by twice the scale and leave out |w| = 1
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(w: Tensor, dim: int) -> Tensor:
-        signs, scales = signs_and_scales(w, dim)
-        return signs * scales.reshape([-1 if i == dim % w.ndim else 1 for i in range(w.ndim)])
+        return _value(w, dim)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:

@@ -1,27 +1,71 @@
-"""The command `htaf`: a few verbs. Exit code 0: done; 2: the command was used wrongly; 1: anything else that failed."""
+"""The command `htaf`: a few verbs.
+
+Exit code 0: done; 1: it failed; 2: it was used wrongly; 3: done, but for images that cannot be read; 130: stopped.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import signal
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args
 
 import tyro
-from rich.console import Console
 from rich.table import Table as TextTable
 from tyro.conf import Positional, arg
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from htaf._console import UsageError, check_seed, fail, figures, plain_errors, print_json, say_notes
+from htaf import __version__
+from htaf._console import (
+    Terminal,
+    UsageError,
+    check_seed,
+    direction,
+    fail,
+    figures,
+    plain_errors,
+    print_csv,
+    print_json,
+    say,
+    say_notes,
+    say_unread,
+)
 from htaf._explore_commands import explore
+from htaf._files import LOCK, check_output, check_output_folder, hold, write_atomic
 from htaf._intervention_commands import concepts
 from htaf._naming_commands import name_command
 from htaf._pack_commands import export, own_data, pack, predictors
 from htaf._train_commands import DataDir, Json, train
 
+ABOUT = """Networks whose activations are 0 or 1, trained by ordinary gradient descent.
+
+To begin: htaf train tabular --data digits --out runs/digits; then htaf evaluate runs/digits. htaf --version tells the
+version, htaf VERB --help the flags of a verb."""
+
 app = tyro.extras.SubcommandApp()
+flags = ConstructorRegistry()
+
+
+@flags.primitive_rule
+def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """A flag of type `T | None` reads and shows a T: None is what it is when it is left out."""
+    kinds = get_args(info.type)
+    if len(kinds) != 2 or NoneType not in kinds or info.type_origin not in (Union, UnionType):
+        return None
+    (kind,) = (kind for kind in kinds if kind is not NoneType)
+    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kind, info.markers))
+    if not isinstance(spec, PrimitiveConstructorSpec):
+        return None
+    return dataclasses.replace(
+        spec,
+        is_instance=lambda given: True if given is None else spec.is_instance(given),
+        str_from_instance=lambda given: [] if given is None else spec.str_from_instance(given),
+    )
+
 
 RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
 
@@ -31,10 +75,16 @@ def evaluate(
     run: RunDir,
     *,
     data: Annotated[
-        str | None, arg(help="Other labelled data: a table with the same columns, or images of the same classes.")
+        str | None,
+        arg(
+            help="Other labelled data: a table with the same columns, or images of the same classes.",
+            metavar="NAME_OR_PATH",
+            help_behavior_hint="(default: the run's own)",
+        ),
     ] = None,
     part: Annotated[
-        Literal["train", "validation", "test", "all"] | None, arg(help="Of the run's own data; default: test.")
+        Literal["train", "validation", "test", "all"] | None,
+        arg(help="Part of the run's own data.", help_behavior_hint="(default: test)"),
     ] = None,
     data_dir: DataDir = None,
     json: Json = False,
@@ -43,6 +93,7 @@ def evaluate(
     from htaf.data import images, tabular
     from htaf.runs import open_run
     from htaf.training.evaluate import evaluate as measure
+    from htaf.training.metrics import LOWER_IS_BETTER
 
     opened = open_run(run)
     if data is not None:
@@ -51,7 +102,7 @@ def evaluate(
         part = "all"
         preprocessor = opened.preprocessor()
         if isinstance(preprocessor, images.ImagePreprocessor):
-            size = None if data.lower() in ("cifar10", "cifar100", "digits") else preprocessor.size[0]
+            size = preprocessor.size[0] if images.of_files(data) else None
             found: Any = images.load(data, data_dir=data_dir, size=size)
         else:
             found = tabular.load_like(data, target=preprocessor.target, data_dir=data_dir)
@@ -65,8 +116,9 @@ def evaluate(
     for column in ("metric", "smooth", "exact", "gap"):
         text.add_column(column, justify="left" if column == "metric" else "right")
     for name, smooth in result["smooth"].items():
-        text.add_row(name, *figures(smooth, result["exact"][name] if result["exact"] else None))
-    return Console().print(text)
+        exact = result["exact"][name] if result["exact"] else None
+        text.add_row(name, *figures(smooth, exact, lower_is_better=name in LOWER_IS_BETTER))
+    return Terminal().print(text)
 
 
 @app.command
@@ -80,21 +132,34 @@ def predict(
     ],
     *,
     out: Annotated[
-        Path | None, arg(help="Write a .csv or .parquet file instead of CSV to the output.", metavar="FILE")
+        Path | None,
+        arg(help="Write a .csv or .parquet file.", metavar="FILE", help_behavior_hint="(default: print CSV)"),
     ] = None,
     smooth: Annotated[bool, arg(help="Use the smooth network instead of the exact one.")] = False,
+    strict: Annotated[bool, arg(help="Images: stop at the first file that cannot be read.")] = False,
     json: Json = False,
 ) -> None:
-    """Predict with the exact network: a column `prediction`, and a probability per class."""
-    from htaf._files import write_atomic
+    """Predict with the exact network: a column `prediction`, and a probability per class.
 
+    Images that cannot be read keep their row, with the reason in a column `error`; the exit code is then 3.
+    """
+    unread: dict[str, str] = {}
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise UsageError(f"--out must end in .csv or .parquet, got {out.name}")
+    if not inputs:
+        raise UsageError("expected INPUT: a CSV or Parquet file, or for a run on images files or a folder; got none")
+    if out is not None:
+        check_output(out, [run, *inputs])
     of_images, of_rows, takes_images = predictors(run, exact=not smooth)
     if takes_images:
         from htaf.data.image_reading import image_files
+        from htaf.data.reading import DataError
 
-        frame = of_images(image_files(inputs)).reset_index()
+        frame = of_images(image_files(inputs), strict=strict).reset_index()
+        unread = {} if strict else frame.set_index("image")["error"].dropna().to_dict()
+        if unread and len(unread) == len(frame):
+            first = next(iter(unread))
+            raise DataError(f"none of {len(frame)} files can be read as an image: {first}: {unread[first]}")
     else:
         from htaf.data.reading import read_frame
 
@@ -103,28 +168,40 @@ def predict(
         rows, notes = read_frame(inputs[0])
         frame, seen = of_rows(rows)
         say_notes([*notes, *seen])
+    if out is not None:
+        data: Any = frame.to_csv(index=False) if out.suffix == ".csv" else frame.to_parquet(index=False)
+        write_atomic(out, data)
     if json:
-        return print_json(frame.to_dict(orient="records"))
-    if out is None:
-        return print(frame.to_csv(index=False), end="")
-    data: Any = frame.to_csv(index=False) if out.suffix == ".csv" else frame.to_parquet(index=False)
-    write_atomic(out, data)
-    return print(f"{len(frame)} rows: {out}")
+        print_json(frame.astype(object).where(frame.notna(), None).to_dict(orient="records"))
+    elif out is None:
+        print_csv(frame.to_csv(index=False))
+    else:
+        say(f"{len(frame)} rows: {out}")
+    say_unread([f"{file}: {reason}" for file, reason in unread.items()], len(frame))
 
 
 @app.command
 def study(
     plan: Annotated[Positional[str], arg(help="A TOML file, or the name of a ready study.", metavar="FILE_OR_NAME")],
     *,
-    out: Annotated[Path, arg(help="Study folder; the same command goes on where it was.", metavar="DIR")],
-    workers: Annotated[int, arg(help="Processes.")] = 1,
+    out: Annotated[
+        Path, arg(help="Study folder. Give the same command again to continue a stopped study.", metavar="DIR")
+    ],
+    workers: Annotated[int, arg(help="Trainings at the same time, one process each.")] = 1,
     threads: Annotated[int, arg(help="Threads of each process.")] = 1,
-    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where they train.")] = "cpu",
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where to train.")] = "cpu",
     data_dir: DataDir = None,
     storage: Annotated[
-        str | None, arg(help="Optuna storage, e.g. postgresql://...; default: search.db in the folder.")
+        str | None,
+        arg(
+            help="Optuna storage, such as postgresql://...",
+            metavar="URL",
+            help_behavior_hint="(default: search.db in the study folder)",
+        ),
     ] = None,
-    keep_runs: Annotated[bool, arg(help="Leave the final run folders, networks included, in runs/.")] = False,
+    keep_runs: Annotated[
+        bool, arg(help="Keep the run folders of the final trainings, in runs/ of the study folder.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Search candidates with equal budgets, then train the chosen ones over several splits or seeds.
@@ -134,6 +211,7 @@ def study(
     """
     if min(workers, threads) < 1:
         raise UsageError(f"--workers and --threads must be >= 1, got {workers} and {threads}")
+    from htaf.data.reading import suggestion
     from htaf.training.plan import read_plan
     from htaf.training.report import markdown
     from htaf.training.study import run_study
@@ -145,7 +223,9 @@ def study(
     elif plan.endswith(".toml"):
         plans = (read_plan(plan),)
     else:
-        raise UsageError(f"expected a TOML file or one of {', '.join(sorted(ready))}, got {plan!r}")
+        raise UsageError(
+            f"expected a TOML file or one of {', '.join(sorted(ready))}, got {plan!r}{suggestion(plan, [*ready])}"
+        )
     reports = []
     for one in plans:
         folder = out if len(plans) == 1 else out / one.name
@@ -163,18 +243,21 @@ def study(
             )
         )
         if not json:
-            print(markdown(reports[-1]), end="")
+            say(markdown(reports[-1]), end="")
     if json:
         print_json(reports[0] if len(reports) == 1 else reports)
     if failures := sum(len(report["failures"]) for report in reports):
-        fail(f"{failures} cells failed; the same command tries them again", 1)
+        fail(f"{failures} cells failed; give the same command again to retry them", 1)
 
 
 @app.command
 def theory(
     *,
     eps: Annotated[float, arg(help="Distance from the step that the bounds guarantee for |x| >= eps.")] = 0.1,
-    alpha1: Annotated[tuple[float, ...], arg(help="Values to tabulate; default: the paper's.")] = (),
+    alpha1: Annotated[
+        tuple[float, ...],
+        arg(help="Rows of the table.", metavar="ALPHA1 ...", help_behavior_hint="(default: the paper's)"),
+    ] = (),
     json: Json = False,
 ) -> None:
     """Print the exact bounds beside the paper's table, and what its six pairs achieve."""
@@ -200,7 +283,7 @@ def theory(
         return print_json(
             {"eps": eps, "alpha1_lower_bound": least, "product_limit": limit, "bounds": rows, "pairs": achieved}
         )
-    console = Console()
+    console = Terminal()
     text = TextTable(title=f"Least alpha0 at eps = {eps:g} (alpha1 > {least:.4f})", title_justify="left")
     for column in ("alpha1", "exact alpha0", "rounded up", "paper", "equal", "alpha0 alpha1"):
         text.add_column(column, justify="right")
@@ -256,8 +339,10 @@ def demo(
     check_seed(seed)
     if (out / "demo.json").exists():
         say_notes([f"{out} was finished before: delete it to train again"])
-    rows = run_demo(out, seed=seed)
-    found = run_concepts(out, seed=seed)
+    check_output_folder(out)
+    with hold(out / LOCK, f"another process writes {out}"):
+        rows = run_demo(out, seed=seed)
+        found = run_concepts(out, seed=seed)
     if json:
         return print_json({"methods": rows, "concepts": found})
     text = TextTable(
@@ -268,10 +353,11 @@ def demo(
         text.add_column(column, justify="left" if column == "method" else "right")
     for row in rows:
         values = (f"{100 * row[k]:.2f}" for k in ("smooth", "exact"))
-        text.add_row(row["method"], *values, f"{100 * row['gap']:+.2f}", str(row["epochs"]), f"{row['seconds']:.1f}")
-    console = Console(highlight=False)
+        gap = f"{100 * row['gap']:+.2f} {direction(row['gap'])}".strip()
+        text.add_row(row["method"], *values, gap, str(row["epochs"]), f"{row['seconds']:.1f}")
+    console = Terminal(highlight=False)
     console.print(text)
-    print(f"picture: {out / 'demo.png'}\n")
+    say(f"picture: {out / 'demo.png'}\n")
     text = TextTable(title=f"An image model whose last {found['concepts']} features are bits", title_justify="left")
     text.add_column("score, test images")
     text.add_column("value", justify="right")
@@ -289,13 +375,13 @@ def demo(
     console.print(text)
     for one in found["strongest"]:
         shown = f"most of {', '.join(one['most']) or 'none'} have it, few of {', '.join(one['few']) or 'none'}"
-        console.print(f"concept {one['concept']}: {shown}; {one['picture']}", markup=False, soft_wrap=True)
-    print(f"scores: {out / 'concepts' / 'scores.md'}; go on with htaf concepts --help on {found['codes']}")
+        console.print(f"concept {one['concept']}: {shown}; {one['picture']}", soft_wrap=True)
+    say(f"scores: {out / 'concepts' / 'scores.md'}; go on with htaf concepts --help on {found['codes']}")
     names = found["names"]
-    print(f"names: {names['found']} by strokes, {names['verified']} hold on digits that did not choose them")
-    print(f"page: open {found['page']} in a browser, or serve it:")
+    say(f"names: {names['found']} by strokes, {names['verified']} hold on digits that did not choose them")
+    say(f"page: open {found['page']} in a browser, or serve it:")
     words = f"--codes {found['codes']} --names {out / 'names.json'} --out {out / 'explorer'}"
-    return print(f"  htaf explore {found['run']} {words} --serve")
+    return say(f"  htaf explore {found['run']} {words} --serve")
 
 
 @app.command
@@ -311,7 +397,7 @@ def doctor(*, json: Json = False) -> None:
         shown = (
             ", ".join(f"{k}: {'yes' if v else 'no'}" for k, v in value.items()) if isinstance(value, dict) else value
         )
-        print(f"{name:<{width}}  {shown}")
+        say(f"{name:<{width}}  {shown}")
     return None
 
 
@@ -328,9 +414,13 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")  # names of classes and columns are any text
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # after the imports, see `_compat`
+    if sys.argv[1:] == ["--version"]:
+        return say(f"htaf {__version__}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a scheduler sends is to stop as Ctrl-C does
     with plain_errors():
-        app.cli(prog="htaf", description="Networks whose activations are 0 or 1, trained by ordinary gradient descent.")
+        app.cli(prog="htaf", description=ABOUT, registry=flags)
+    return None
 
 
 if __name__ == "__main__":

@@ -6,12 +6,17 @@ Every transform returns a new model and says what it did: see `conversion`.
 from __future__ import annotations
 
 import logging
+import warnings
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 from htaf import _functional_sites as functional
 from htaf._finding import Found, Site, arguments, find
@@ -30,16 +35,21 @@ class Conversion:
         replaced: the sites that have new modules.
         left: the sites that are as they were.
         hints: where activations may act that the transform could not see.
+        beyond: activations that no module can stand in for, and what to do: inside torch's fused recurrent layers and
+            GLU, in an autograd Function, in scripted code, in a hook.
     """
 
     replaced: tuple[Site, ...]
     left: tuple[Site, ...]
     hints: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"replaced {len(self.replaced)} of {len(self.replaced) + len(self.left)} activation sites"]
+        everything = len(self.replaced) + len(self.left) + len(self.beyond)
+        seen = " that were seen" if self.hints else ""
+        lines = [f"replaced {len(self.replaced)} of {everything} activation sites{seen}"]
         lines += [f"  replaced {site}" for site in self.replaced]
-        lines += [f"  left     {site}" for site in self.left]
+        lines += [f"  left     {site}" for site in (*self.left, *self.beyond)]
         lines += [f"  note     {hint}" for hint in self.hints]
         return "\n".join(lines)
 
@@ -51,9 +61,15 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
     """List every place where an elementwise activation acts, in order of first run.
 
     A site is a module (all elementwise activations of torch.nn, those of htaf, and any childless module without
-    parameters that calls an activation function and maps every element by itself), an activation function kept in an
-    attribute (`TransformerEncoderLayer.activation`), or an activation function called inside a forward. Softmax, GLU,
-    the gates inside fused LSTM and GRU layers, functions applied to a parameter and scripted code are no sites.
+    parameters that calls an activation function, or compares, and maps every element by itself), an activation function
+    kept in an attribute (`TransformerEncoderLayer.activation`), or one called inside a forward. There `x.clamp(min=0)`,
+    `torch.maximum(x, zeros)`, `torch.where(x > 0, x, 0)`, `x * (x > 0)`, `x.masked_fill(x < 0, 0)`, `x[x < 0] = 0` and
+    their like count as relu, `x.clamp(0, 6)` as relu6; the values of the example decide.
+
+    Softmax and functions applied to a parameter are no sites. What acts like an activation and cannot be replaced is
+    none either, but `conversion` names it after `replace`: the activations inside torch's recurrent layers and GLU,
+    those in an autograd Function, in scripted or compiled code, in a hook; in its notes other elementwise functions
+    (`x.clamp(0, 1)`, `x.sin()`, `x.exp()`), which mostly are no activations.
 
     The example runs once, in eval mode without gradients, on a copy that shares the parameters: the model is not
     touched. The fused path of torch's transformer layers is off during that run.
@@ -92,6 +108,9 @@ def replace(
     the example did raises a RuntimeError; nothing is assigned by guess. Calls made outside that module's forward (a
     method called from elsewhere, a function that `torch.utils.checkpoint` runs again) are not taken.
 
+    Make the optimizer after it: the parameters are new ones, and an optimizer of the old ones that steps while the new
+    ones have the gradients brings a warning.
+
     Results can be copied, pickled, trained and exported, and `torch.compile(fullgraph=True)` takes them, functional
     sites too; only `torch.relu_(x)` and its like, which it hides from modes, raise there (`x.relu_()` does not).
 
@@ -126,10 +145,11 @@ def replace(
     new = functional.duplicate(model, parameters=share, buffers=share)
     modules = dict(new.named_modules(remove_duplicate=False))
     made = [_placed(factory(), new) for _ in chosen]
-    calls: dict[str, dict[int, nn.Module]] = {}
+    calls: dict[str, dict[int, tuple[str, int | str, nn.Module]]] = {}
     for site, module in zip(chosen, made, strict=True):
         if site.functional:
-            calls.setdefault(site.path, {})[site.index] = module.train(modules[site.path].training)
+            module.train(modules[site.path].training)
+            calls.setdefault(site.path, {})[site.index] = site.kind, site.source, module
         else:
             new = _put(new, modules, site, module)
     for path, stand_ins in calls.items():
@@ -139,10 +159,13 @@ def replace(
                 f"{path or 'the model'}: expected the same activation calls in every forward, got {ways}. "
                 "Leave it out with where=, or give it activation modules"
             )
-        functional.divert(modules[path], path, next(iter(found.forwards[path])), stand_ins)
+        watched = found.watched.get(path, frozenset())
+        functional.divert(modules[path], path, next(iter(found.forwards[path])), stand_ins, watched)
     _settle(new, set(map(id, made)), modules, found.callees)
+    if not share:
+        _follow(model, new)
     left = tuple(site for site in found.sites if site not in chosen)
-    return _account(new, Conversion(tuple(chosen), left, found.hints))
+    return _account(new, Conversion(tuple(chosen), left, found.hints, found.beyond))
 
 
 def harden(model: nn.Module, *, share: bool = False) -> nn.Module:
@@ -174,7 +197,7 @@ def harden(model: nn.Module, *, share: bool = False) -> nn.Module:
         assert isinstance(smooth, _SMOOTH)
         new = _put(new, modules, site, smooth.hardened())
     left = tuple(site for site in found.sites if site not in chosen)
-    return _account(new, Conversion(tuple(chosen), left))
+    return _account(new, Conversion(tuple(chosen), left, beyond=found.beyond))
 
 
 def conversion(model: nn.Module) -> Conversion:
@@ -218,7 +241,7 @@ def _nothing(model: nn.Module, where: Where | None, found: Found) -> str:
     text = f"expected an activation to replace in {type(model).__name__}"
     text += f" where {where!r}" if where is not None else ""
     text += ", got none" + (f" of these {len(found.sites)} sites:" if found.sites else ": it has no activation site")
-    return "\n  ".join([text, *map(str, found.sites), *found.hints])
+    return "\n  ".join([text, *map(str, found.sites), *found.beyond, *found.hints])
 
 
 # ---- placing ----
@@ -271,3 +294,48 @@ def _settle(model: nn.Module, made: set[int], modules: dict[str, nn.Module], cal
             module.__dict__["activation_relu_or_gelu"] = 0
         elif isinstance(module, nn.TransformerEncoder) and any(id(layer) in ours for layer in module.layers):
             module.use_nested_tensor = False  # nested tensors know few of the operations a new activation needs
+
+
+# ---- optimizers from before ----
+
+# parameter -> itself and those that took its place, in order; one list for all of them
+_LINES: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_watching = False
+
+
+def _follow(old: nn.Module, new: nn.Module) -> None:
+    """Remember which parameters took the place of which, so that an optimizer left behind can be told."""
+    global _watching
+    successors = dict(new.named_parameters())
+    for name, parameter in old.named_parameters():
+        if name in successors:
+            line = _LINES[parameter] if parameter in _LINES else [weakref.ref(parameter)]
+            line.append(weakref.ref(successors[name]))
+            _LINES[parameter] = _LINES[successors[name]] = line
+    if not _watching:
+        register_optimizer_step_pre_hook(_tell_left_behind)
+        _watching = True
+
+
+def _tell_left_behind(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """Warn once of an optimizer whose parameters have no gradients while those that took their place have."""
+    if torch.compiler.is_compiling() or "_htaf_told" in optimizer.__dict__:
+        return
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    idle = [p for p in held if p.grad is None and p.requires_grad and p in _LINES]
+    if not idle or any(p.grad is not None and p in _LINES for p in held):  # the others are trained on purpose
+        return
+    own = set(map(id, held))
+    if any(q.grad is not None and id(q) not in own for p in idle for q in _successors(p)):
+        optimizer.__dict__["_htaf_told"] = True
+        warnings.warn(
+            f"this {type(optimizer).__name__} holds the parameters of a model from before htaf.replace, which returned "
+            "a new model: that one has gradients and is not trained. Make the optimizer from its parameters()",
+            stacklevel=4,
+        )
+
+
+def _successors(parameter: Tensor) -> list[Tensor]:
+    line = [ref() for ref in _LINES[parameter]]
+    at = next(i for i, one in enumerate(line) if one is parameter)
+    return [one for one in line[at + 1 :] if one is not None]

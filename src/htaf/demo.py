@@ -32,7 +32,7 @@ from htaf.runs import Run, forward, to_json, write_atomic
 from htaf.training.fit import fit
 from htaf.training.recipes import image_recipe, tabular_quick
 
-CONCEPTS, SHOWN = 32, 3
+CONCEPTS, SHOWN, EPOCHS = 32, 3, 15
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid"}
 
 
@@ -76,7 +76,7 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
         what to open in a browser.
     """
     images = load_images("digits")
-    recipe = dataclasses.replace(image_recipe("icbm", "small"), depth=10, concepts=CONCEPTS, epochs=15)
+    recipe = dataclasses.replace(image_recipe("icbm", "small"), depth=10, concepts=CONCEPTS, epochs=EPOCHS)
     run = fit(recipe, images, out / "icbm", seed=seed, source={"name": "digits"}, progress=progress)
     codes = extract(run, images, out / "codes")
     scores = score(codes)

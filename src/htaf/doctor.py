@@ -10,10 +10,16 @@ from typing import Any
 
 import torch
 
+from htaf._compat import is_mismatched
 from htaf.kernels import native
 from htaf.kernels._registration import has_triton
 from htaf.runs import environment
 
+MISMATCH = (
+    "built for CUDA beside a CPU-only torch, so importing timm, torchvision, lightning or transformers before htaf "
+    "fails "
+    "(operator torchvision::nms does not exist): import htaf first, or install torchvision from PyTorch's CPU index"
+)
 EXTRAS = ("timm", "torchvision", "transformers", "triton")
 
 
@@ -30,6 +36,7 @@ def report() -> dict[str, Any]:
         "accelerator": _accelerator(),
         "kernels": _kernels(),
         "HTAF_DATA": "not set: named data sets come from --data-dir or OpenML" if not folder else _data(Path(folder)),
+        **({"torchvision": MISMATCH} if is_mismatched() else {}),
         "optional": {name: importlib.util.find_spec(name) is not None for name in EXTRAS},
     }
 

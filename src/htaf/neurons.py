@@ -21,18 +21,18 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from htaf import surrogates
-from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
+from htaf.activations import HTAF, Heaviside, Remembering, ScaledSigmoid, StraightThrough, warn_untrained
 from htaf.functional import check_floating, check_positive, heaviside
 from htaf.kernels import native, operators
 from htaf.kernels._plain import compute_dtype
-from htaf.kernels._registration import _forward_level, _plain
+from htaf.kernels._registration import _plain
 from htaf.kernels.neuron import cpu, reference
 
 Reset = Literal["hard", "soft"]
 
 
 @final
-class IF(nn.Module):
+class IF(Remembering):
     """Integrate-and-fire neuron: v <- v + x, s = spike(v - threshold), then the reset of v.
 
     Gradient: that of the formulas, through the spike as it is; no surrogate unless the spike is one.
@@ -63,6 +63,7 @@ class IF(nn.Module):
     reset: Reset
     detach_reset: bool
     exact_reset: bool
+    numbers, settings = ("threshold",), ("reset", "exact_reset")
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class IF(nn.Module):
 
 
 @final
-class LIF(nn.Module):
+class LIF(Remembering):
     """Leaky integrate-and-fire neuron: v <- v + (x - v) / tau, s = spike(v - threshold), then the reset of v.
 
     Args:
@@ -121,6 +122,7 @@ class LIF(nn.Module):
     reset: Reset
     detach_reset: bool
     exact_reset: bool
+    numbers, settings = ("threshold", "tau"), ("reset", "exact_reset", "decay_input")
 
     def __init__(
         self,
@@ -204,6 +206,8 @@ def _run(neuron: Neuron, x: Tensor, v: Tensor | None, last: bool = True) -> tupl
     told = _told(neuron) if _fusible(neuron, x, v) else None
     if told is None or not cpu.supports(x, v, told):
         return _loop(neuron, x, v)
+    if type(neuron.spike) is Heaviside:  # which is not called
+        warn_untrained(neuron.spike, x)
     if torch.is_grad_enabled() and (x.requires_grad or (v is not None and v.requires_grad)):
         return _Fused.apply(x, v, neuron, told, last)  # pyright: ignore[reportReturnType]
     return cpu.forward(x, v, told, last=last)
@@ -274,7 +278,7 @@ def _as_it_was(neuron: Neuron, told: reference.Neuron) -> Neuron:
 
 def _fusible(neuron: Neuron, x: Tensor, v: Tensor | None) -> bool:
     """Whether nobody would miss the calls of the spike module and of the operators in it."""
-    if torch.compiler.is_compiling() or not _plain((x, v)) or _forward_level() >= 0 or not native.available():
+    if torch.compiler.is_compiling() or not _plain((x, v)) or not native.available():
         return False
     return not _watched(neuron.spike)
 

@@ -66,12 +66,12 @@ class PackedRun:
             raise packed.PackedError(f"{self.path} was trained on images: expected image files, got a table")
         return of_rows(self.model, preprocessor, rows)
 
-    def predict_images(self, paths: Sequence[str | Path]) -> pd.DataFrame:
+    def predict_images(self, paths: Sequence[str | Path], *, strict: bool = True) -> pd.DataFrame:
         """Predictions for image files; as `htaf.runs.Run.predict_images`."""
         preprocessor: Any = self.preprocessor()
         if not self.takes_images:
             raise packed.PackedError(f"{self.path} was trained on a table: expected its rows, got image files")
-        return of_images(self.model, preprocessor, paths)
+        return of_images(self.model, preprocessor, paths, strict=strict)
 
 
 def open_packed(path: str | Path) -> PackedRun:

@@ -29,14 +29,25 @@ def of_rows(model: nn.Module, preprocessor: Preprocessor, rows: pd.DataFrame) ->
     return _probabilities(outputs, preprocessor.target.classes, rows.index), notes
 
 
-def of_images(model: nn.Module, preprocessor: ImagePreprocessor, paths: Sequence[str | Path]) -> pd.DataFrame:
+def of_images(
+    model: nn.Module, preprocessor: ImagePreprocessor, paths: Sequence[str | Path], *, strict: bool = True
+) -> pd.DataFrame:
     """Predictions of a network for image files; see `htaf.runs.Run.predict_images`."""
-    files, outputs = [Path(path) for path in paths], []
+    files, outputs, problems = [Path(path) for path in paths], [], []
     for i in range(0, len(files), 64):
-        outputs.append(forward(model, preprocessor.normalise(preprocessor.read(files[i : i + 64]))))
+        some = files[i : i + 64]
+        pixels, found = preprocessor.read_each(some)
+        if strict and (error := next(filter(None, found), None)) is not None:
+            raise error
+        outputs.append(forward(model, preprocessor.normalise(pixels)))
+        problems += [None if e is None else str(e).removeprefix(f"{f}: ") for e, f in zip(found, some, strict=True)]
     joined = torch.cat(outputs) if outputs else torch.zeros(0, len(preprocessor.classes))
     joined = _checked(joined, len(preprocessor.classes))
-    return _probabilities(joined, preprocessor.classes, pd.Index([str(f) for f in files], name="image"))
+    frame = _probabilities(joined, preprocessor.classes, pd.Index([str(f) for f in files], name="image"))
+    if not strict:
+        frame["error"] = pd.Series(problems, index=frame.index, dtype=object)
+        frame.loc[frame["error"].notna().to_numpy(), frame.columns != "error"] = None
+    return frame
 
 
 def _checked(outputs: Tensor, columns: int) -> Tensor:

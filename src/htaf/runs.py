@@ -14,6 +14,8 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
+import shutil
 import subprocess
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,20 +28,19 @@ from typing import Any, get_args
 import pandas as pd
 import safetensors.torch
 import torch
-from filelock import FileLock, Timeout
 from torch import nn
 
 from htaf import convert
 from htaf._errors import HtafError
-from htaf._files import parse_json, write_atomic
+from htaf._files import LOCK, hold, nearest, parse_json, write_atomic
 from htaf.data.images import ImagePreprocessor
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.models.build import KINDS, Method, at_most, build
 from htaf.predictions import forward, of_images, of_rows
 
-__all__ = ["Run", "RunError", "claim", "content_hash", "environment", "finish_run", "finished_run", "forward", "locked",
-           "open_run", "read_record", "start_run", "to_json", "write_atomic"]  # fmt: skip
+__all__ = ["Run", "RunError", "check_folder", "claim", "content_hash", "environment", "finish_run", "finished_run",
+           "forward", "locked", "open_run", "read_record", "start_run", "to_json", "write_atomic"]  # fmt: skip
 
 FORMAT = 1
 RECORD, MODEL, PREPROCESSING, METRICS, PLOT = (
@@ -49,7 +50,7 @@ RECORD, MODEL, PREPROCESSING, METRICS, PLOT = (
     "metrics.csv",
     "loss.png",
 )
-CHECKPOINTS, LOCK = "checkpoints", ".lock"
+CHECKPOINTS = "checkpoints"
 HASHED = {MODEL: "model_sha256", PREPROCESSING: "preprocessing_sha256"}  # what a run is of no use without
 
 
@@ -82,6 +83,11 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
     }
+
+
+def short_commit(commit: str | None) -> str:
+    """The first 12 digits of a commit, with `+changes` where it had some, for people; "unknown" for None."""
+    return "unknown" if commit is None else re.sub(r"^([0-9a-f]{12})[0-9a-f]+", r"\1", commit)
 
 
 def _commit() -> str | None:
@@ -207,23 +213,25 @@ class Run:
             raise DataError(f"{self.path} was trained on images: expected image files, got a table")
         return of_rows(self.model(exact=exact), preprocessor, rows)
 
-    def predict_images(self, paths: Sequence[str | Path], *, exact: bool = True) -> pd.DataFrame:
+    def predict_images(self, paths: Sequence[str | Path], *, exact: bool = True, strict: bool = True) -> pd.DataFrame:
         """Predictions for image files.
 
         Args:
             paths: files of any size and kind that Pillow reads; they are scaled as the training images were.
             exact: use the exact step (the default) or the smooth network.
+            strict: raise for a file that cannot be read; else its row has only the reason.
 
         Returns:
-            `prediction` (the class) and one probability column per class, `probability_<class>`, indexed by path.
+            `prediction` (the class) and one probability column per class, `probability_<class>`, indexed by path; with
+            strict=False also `error`, None where all is well.
 
         Raises:
-            RunError: a damaged run. DataError: a table's run, or a file that is not an image (the message names it).
+            RunError: a damaged run. DataError: a table's run, or, with `strict`, a file that is no image (it is named).
         """
         preprocessor = self.preprocessor()
         if not isinstance(preprocessor, ImagePreprocessor):
             raise DataError(f"{self.path} was trained on a table: expected its rows, got image files")
-        return of_images(self.model(exact=exact), preprocessor, paths)
+        return of_images(self.model(exact=exact), preprocessor, paths, strict=strict)
 
 
 def open_run(path: str | Path) -> Run:
@@ -309,6 +317,9 @@ def _wrong_entry(record: Mapping[str, Any]) -> str:
     entries += [entry for entry in optional if entry[1] is not None]
     if "model" in record:
         entries.append(("model.kind", record["model"].get("kind"), lambda v: v in KINDS, f"one of {', '.join(KINDS)}"))
+        if "activation" in record["model"]:
+            known, methods = "an object with a known method", get_args(Method)
+            entries.append(("model.activation", record["model"]["activation"], lambda v: v["method"] in methods, known))
     if record["status"] == "finished" and images:
         for name in ("train_images", "validation_images"):
             entries.append((f"recipe.{name}", record["recipe"].get(name), lambda v: number(v) and v >= 0, "a number"))
@@ -316,7 +327,7 @@ def _wrong_entry(record: Mapping[str, Any]) -> str:
         try:
             if not fits(value):
                 return f"{name} to be {kind}, got {value!r:.80}"
-        except (TypeError, AttributeError):
+        except (TypeError, AttributeError, KeyError):
             return f"{name} to be {kind}, got {value!r:.80}"
     return ""
 
@@ -337,35 +348,35 @@ def are_metrics(metrics: Any, headline: Any) -> bool:
 
 
 @contextmanager
-def locked(path: Path, busy: HtafError) -> Iterator[None]:
-    """Hold a folder while the block runs; raises `busy` at once where another process holds it."""
-    lock = FileLock(path / LOCK, timeout=0)  # the system lets go of it when the process ends, however it ends
-    try:
-        lock.acquire()
-    except Timeout:
-        raise busy from None
-    try:
+def locked(path: Path, busy: str, error: type[HtafError] = RunError) -> Iterator[None]:
+    """Hold a folder while the block runs; raises `error` at once where another process holds it, see `_files.hold`."""
+    with hold(path / LOCK, f"{busy} {path}", error):
         yield
-    finally:
-        lock.release()
-        (path / LOCK).unlink(missing_ok=True)
 
 
 @contextmanager
 def claim(path: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Hold a folder for a run while the block runs, so that two processes never write one run.
 
-    Gives the record that `start_run` gives.
+    Gives the record that `start_run` gives. A new folder is emptied again where the block refuses before there is
+    anything to go on from.
 
     Raises:
         RunError: as `start_run`, or another process holds the folder.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise RunError(f"expected a folder for the run, {path} is a file: choose another --out") from None
-    with locked(path, RunError(f"another process trains in {path}: wait for it, or choose another --out")):
-        yield start_run(path, identity)
+    if nearest(path).is_file():
+        raise RunError(f"expected a folder for the run, {path} is or lies in a file: choose another --out")
+    with locked(path, "another process trains in"):
+        new = read_record(path) is None
+        record = start_run(path, identity)
+        try:
+            yield record
+        except HtafError:
+            if new and not any((path / CHECKPOINTS).glob("*")):
+                for left in path.iterdir():
+                    if left.name != LOCK:
+                        shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+            raise
 
 
 def start_run(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
@@ -382,24 +393,40 @@ def start_run(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
         RunError: the folder holds another run (the message names the difference) or files that are not a run.
     """
     key = content_hash(identity)
-    record = read_record(path)
+    record = check_folder(path, identity)
     if record is not None:
-        if record["key"] != key:
-            there, here = _flat({k: record.get(k) for k in identity}), _flat(dict(identity))
-            differences = [
-                f"{k}: {there.get(k)!r} there, {here.get(k)!r} here"
-                for k in sorted(there.keys() | here.keys())
-                if there.get(k) != here.get(k)
-            ]
-            raise RunError(f"{path} holds another run ({'; '.join(differences[:4])}): choose another --out")
         return record
-    for left in path.glob(f".{RECORD}.*"):  # of a process that was killed while it claimed the folder
+    for left in path.glob(f".{RECORD}.*"):
         left.unlink(missing_ok=True)
-    if path.exists() and (not path.is_dir() or any(p.name != LOCK for p in path.iterdir())):
-        raise RunError(f"expected a new or empty folder, {path} holds other files: choose another --out")
     record = {"format": FORMAT, "status": "running", "key": key, **json.loads(to_json(identity)), **environment()}
     write_atomic(path / RECORD, to_json(record))
     return record
+
+
+def check_folder(path: Path, identity: Mapping[str, Any], *, part: bool = False) -> dict[str, Any] | None:
+    """The record of the run that a folder holds, None where it can become one.
+
+    Args:
+        path: need not exist.
+        identity: as `start_run` takes it. part: or only what is known of it; what it lacks may be anything.
+
+    Raises:
+        RunError: as `start_run`.
+    """
+    record = read_record(path)
+    if record is not None:
+        there, here = _flat({k: record.get(k) for k in identity}), _flat(json.loads(to_json(identity)))
+        differing = sorted(k for k in (here if part else there | here) if there.get(k) != here.get(k))
+        if differing if part else record["key"] != content_hash(identity):
+            first = "; ".join(f"{k}: {shown(there.get(k))} there, {shown(here.get(k))} here" for k in differing[:4])
+            further = f", or train it further with --continue-from {path}" if "recipe.epochs" in differing else ""
+            raise RunError(f"{path} holds another run ({first}): choose another --out{further}")
+        return record
+    left = (LOCK, f".{RECORD}.")  # of a process that was killed while it claimed the folder
+    if path.exists() and (not path.is_dir() or not all(p.name.startswith(left) for p in path.iterdir())):
+        what = "holds other files" if path.is_dir() else "is a file"
+        raise RunError(f"expected a new or empty folder, {path} {what}: choose another --out")
+    return None
 
 
 def finish_run(
@@ -417,6 +444,11 @@ def finish_run(
     record = {**record, "status": "finished", **hashes}
     write_atomic(path / RECORD, to_json(record))
     return Run(path, record)
+
+
+def shown(value: Any) -> str:
+    """A value in a message; of a hash of 40 digits or more the first 12."""
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b", r"\1...", repr(value))
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from htaf.functional import check_floating, heaviside, sign
 from htaf.kernels import operators
 from htaf.kernels._plain import compute_dtype
+from htaf.kernels._registration import transformed
 from htaf.kernels.htaf import reference as htaf_reference
 from htaf.kernels.scaled_sigmoid import reference as sigmoid_reference
 from htaf.kernels.straight_through import reference
@@ -46,6 +47,8 @@ def straight_through(x: Float[Tensor, "*shape"], slope: Slope, *, bipolar: bool 
     if not callable(slope):
         raise TypeError(f"slope must be a function from a tensor to a tensor, got {type(slope).__name__}")
     known = _known(slope)
+    if known is None and transformed():  # the slope as a tensor brings its own derivatives with it
+        return operators.surrogate(x, slope(x.to(compute_dtype(x))), bipolar)
     if known is None:
         return _StraightThrough.apply(x, slope, bipolar)  # pyright: ignore[reportReturnType]
     return operators.straight_through(x, *known, bipolar)
@@ -66,8 +69,6 @@ def _known(slope: Slope) -> tuple[str, list[float]] | None:
 
 class _StraightThrough(torch.autograd.Function):
     """For a slope of the user's own."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(x, slope, bipolar):

@@ -132,6 +132,7 @@ def _fill(url: str, folder: Path) -> None:
             model.ask(ASKED, Name, sample=sample)
 
 
+@pytest.mark.slow
 def test_processes_share_a_cache(tmp_path: Path) -> None:
     with scripted(GOOD) as server:
         worker = multiprocessing.get_context("spawn").Process(target=_fill, args=(server.base_url, tmp_path))

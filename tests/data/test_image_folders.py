@@ -122,7 +122,7 @@ def test_small_images_of_one_size_are_held_in_memory(tmp_path: Path) -> None:
     assert images.train.pixels[first].permute(1, 2, 0).numpy().tobytes() in stored
 
 
-@pytest.mark.parametrize(("size", "expected"), [(None, 224), (40, 40), (65, 65)])
+@pytest.mark.parametrize(("size", "expected"), [(None, 32), (40, 40), (65, 65)])
 def test_images_of_several_sizes_are_brought_to_one(tmp_path: Path, size: int | None, expected: int) -> None:
     fill(tmp_path, {"a": 3, "b": 3}, (20, 16))
     picture(9, (90, 30)).save(tmp_path / "a" / "long.png")
@@ -130,10 +130,17 @@ def test_images_of_several_sizes_are_brought_to_one(tmp_path: Path, size: int | 
     assert images.train.size == (expected, expected)
     assert images.train.batch(torch.tensor([2, 0])).shape == (2, 3, expected, expected)
     assert isinstance(images.train, MemoryPart if expected <= 64 else FilePart)
-    assert (
-        f"images of 20 to 90 pixels wide and 16 to 30 high: resized and cropped to {expected} x {expected}"
-        in images.notes
-    )
+    why = "" if size else ", as the median of their shorter sides is 16; size (--size) sets another"
+    said = f"images of 20 to 90 pixels wide and 16 to 30 high: resized and cropped to {expected} x {expected}{why}"
+    assert said in images.notes
+
+
+@pytest.mark.parametrize(("sides", "expected"), [((40, 60), 64), ((64, 65), 96), ((300, 400), 224), ((90, 33), 64)])
+def test_the_size_follows_from_the_images(tmp_path: Path, sides: tuple[int, int], expected: int) -> None:
+    """The median of the shorter sides, rounded up to a multiple of 32, at most 224."""
+    fill(tmp_path, {"a": 2, "b": 2}, (sides[0], sides[0] + 20))
+    fill(tmp_path, {"c": 2, "d": 2}, (sides[1] + 7, sides[1]))
+    assert load(tmp_path).train.size == (expected, expected)
 
 
 def test_file_and_memory_parts_agree(tmp_path: Path) -> None:
@@ -168,14 +175,35 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="two classes or more, got only 'a'"):
         load(tmp_path)
     (tmp_path / "b").mkdir()
-    with pytest.raises(DataError, match=r"b: expected image files \(.jpg, .*\), got none"):
+    with pytest.raises(DataError, match="images of two classes or more in the folder, got none of 'b'"):
         load(tmp_path)
     (tmp_path / "b" / "x.png").write_bytes(b"")
-    with pytest.raises(DataError, match="expected readable images of each class in the folder, got none of 'b'"):
+    with pytest.raises(DataError, match="images of two classes or more in the folder, got none of 'b'"):
         load(tmp_path)
     picture(5).save(tmp_path / "b" / "x.png")
     with pytest.raises(DataError, match="expected two images or more of 'b', to hold out a test part, got 1"):
         load(tmp_path)
+
+
+def test_a_class_without_images_is_left_out(tmp_path: Path) -> None:
+    """As an unreadable file is; with `strict` both stop."""
+    fill(tmp_path / "train", {"a": 3, "c": 2, "d": 3})
+    fill(tmp_path / "test", {"a": 1, "c": 1, "d": 2})
+    (tmp_path / "train" / "b").mkdir()
+    for file in (tmp_path / "train" / "c").iterdir():
+        file.write_bytes(b"no image")
+    (tmp_path / "test" / "b").mkdir()
+    images = load(tmp_path)
+    assert images.classes == ("a", "d")
+    assert images.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert images.test.labels.tolist() == [0, 1, 1]
+    assert "2 classes without a readable image in the training part left out: 'b', 'c'" in images.notes
+    with pytest.raises(DataError, match="2 unreadable files: 'train/c/"):
+        load(tmp_path, strict=True)
+    for file in (tmp_path / "train" / "c").iterdir():
+        file.unlink()
+    with pytest.raises(DataError, match="of each class in the training part, got none of 'b', 'c'"):
+        load(tmp_path, strict=True)
 
 
 def test_mostly_unreadable(tmp_path: Path) -> None:
@@ -213,7 +241,7 @@ def test_damaged_files_are_left_out_and_counted(tmp_path: Path) -> None:
     assert problems["empty.png"] == "an empty file"
     assert problems["bomb.png"] == "10000 x 9500 pixels, more than 89,478,485"
     assert "decompression bomb" in problems["larger.png"]
-    assert "floating point" in problems["float.tiff"]
+    assert "floating-point" in problems["float.tiff"]
     assert problems["000.png"] == ""
 
 

@@ -152,15 +152,15 @@ def test_a_split_is_the_same_in_every_version() -> None:
     [
         (
             {"train": 95, "validation": 10},
-            "made: expected 48 training and 5 validation images of 'class 0', got 50: ask for fewer",
+            "made: expected 48 training and 5 validation images of 'class 0', got 50: lower train_images or validation_images",
         ),
         (
             {"train": 0.95},
-            "made: expected 48 training and 5 validation images of 'class 0', got 50: ask for fewer",
+            "made: expected 48 training and 5 validation images of 'class 0', got 50: lower train_images or validation_images",
         ),
         (
             {"validation": 100},
-            "made: expected 1 training and 50 validation images of 'class 0', got 50: ask for fewer",
+            "made: expected 1 training and 50 validation images of 'class 0', got 50: lower train_images or validation_images",
         ),
         ({"validation": 1.0}, "validation: expected a whole number of images or a fraction below 1, got 1.0"),
         ({"validation": 1.5}, "validation: expected a whole number of images or a fraction below 1, got 1.5"),

@@ -1,5 +1,6 @@
 """Tables: named sets, any file, clear refusals, and splits that are disjoint, complete and stable."""
 
+import functools
 import re
 import subprocess
 import sys
@@ -46,6 +47,12 @@ def without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HTAF_DATA", raising=False)
 
 
+@functools.cache
+def loaded(name: str, data_dir: Path) -> Table:
+    """A set that several tests read and none changes."""
+    return load(name, data_dir=data_dir)
+
+
 # --- the real sets -----------------------------------------------------------------------------------
 
 
@@ -67,7 +74,7 @@ def without_data(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_real_sets(data_dir: Path, name: str, rows: int, raw: int, inputs: int, task: str, facts: list[str]) -> None:
-    table = load(name, data_dir=data_dir)
+    table = loaded(name, data_dir)
     assert table.features.shape == (rows, raw)
     assert table.task == task
     assert table.target.shape == (rows,)
@@ -87,7 +94,7 @@ def test_real_targets(data_dir: Path) -> None:
     wine, abalone = load("Wine", data_dir=data_dir), load("abalone", data_dir=data_dir / "tabular")
     assert np.bincount(wine.target.astype(int)).tolist() == [0, 0, 0, 20, 163, 1457, 2198, 880, 175, 5]
     assert (abalone.target.min(), abalone.target.max()) == (1, 29)
-    churn, fico = load("churn", data_dir=data_dir), load("fico", data_dir=data_dir)
+    churn, fico = loaded("churn", data_dir), loaded("fico", data_dir)
     assert (churn.classes, np.bincount(churn.target).tolist()) == (("No", "Yes"), [5174, 1869])
     assert (fico.classes, np.bincount(fico.target).tolist()) == (("Good", "Bad"), [5000, 5459])
     assert load("wine", task="classification", data_dir=data_dir).classes == ("3", "4", "5", "6", "7", "8", "9")
@@ -102,7 +109,7 @@ def test_fico_without_its_empty_rows(data_dir: Path) -> None:
 
 @pytest.mark.data
 def test_raw_file_rows_predict_as_loaded_rows(data_dir: Path) -> None:
-    table = load("churn", data_dir=data_dir)
+    table = loaded("churn", data_dir)
     preprocessor = table.fit_preprocessor(split(table, 0).train)
     raw = pd.read_csv(data_dir / "tabular" / "Telco-Customer-Churn.csv")
     expected = preprocessor.transform(table.features)
@@ -114,7 +121,7 @@ def test_raw_file_rows_predict_as_loaded_rows(data_dir: Path) -> None:
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["wine", "abalone", "churn", "fico", "digits"])
 def test_a_named_set_like_itself(data_dir: Path, name: str) -> None:
-    table = load(name, data_dir=data_dir)
+    table = loaded(name, data_dir)
     preprocessor = table.fit_preprocessor(split(table, 0).train)
     again = load_like(name.upper(), target=preprocessor.target, data_dir=data_dir)
     assert (again.name, again.task, again.classes) == (table.name, table.task, table.classes)
@@ -126,7 +133,7 @@ def test_a_named_set_like_itself(data_dir: Path, name: str) -> None:
 
 @pytest.mark.data
 def test_red_wine_like_white_wine(data_dir: Path) -> None:
-    white = load("wine", data_dir=data_dir)
+    white = loaded("wine", data_dir)
     preprocessor = white.fit_preprocessor(split(white, 0).train)
     red = load_like(data_dir / "tabular" / "winequality-red.csv", target=preprocessor.target)
     assert preprocessor.transform(red.features).shape == (1599, 11)
@@ -143,7 +150,7 @@ def test_fico_like_itself_without_its_empty_rows(data_dir: Path) -> None:
 
 @pytest.mark.data
 def test_wine_repeats_stay_together(data_dir: Path) -> None:
-    table = load("wine", data_dir=data_dir)
+    table = loaded("wine", data_dir)
     parts = split(table, 3, mode="grouped")
     pieces = [parts.train, parts.validation, parts.test]
     rows = [set(map(tuple, table.features.iloc[piece].to_numpy())) for piece in pieces]
@@ -271,7 +278,7 @@ def test_names_in_any_case() -> None:
 
 
 def test_options_of_named_sets() -> None:
-    with pytest.raises(DataError, match="wine: its target is 'quality', got 'pH'"):
+    with pytest.raises(DataError, match="wine: expected its own target 'quality', got 'pH'"):
         load("wine", target="pH")
     for name in ("wine", "t.csv"):
         with pytest.raises(DataError, match="drop_empty is for 'fico' only"):

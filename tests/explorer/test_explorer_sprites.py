@@ -102,8 +102,9 @@ def test_the_page_knows_its_sheets(tmp_path: Path) -> None:
     np.testing.assert_array_equal(cell(data, form, 300 - 256), expected)
 
 
-@pytest.mark.parametrize("error", [ConceptError("an id"), DataError("gone"), FileNotFoundError("gone")])
-@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize(
+    ("error", "after"), [(ConceptError("an id"), 0), (DataError("gone"), 2), (FileNotFoundError("gone"), 2)]
+)
 def test_images_that_are_gone_leave_a_page_without(tmp_path: Path, error: Exception, after: int) -> None:
     pixels, asked = of_shape(1, 8, 8)
     build_page(made_codes(1000, seed=1), tmp_path / "p", pixels=pixels)  # of other codes: its sheets are not kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from contextlib import nullcontext
 from dataclasses import make_dataclass
 from typing import Any
 
@@ -15,9 +16,12 @@ from test_operators import python
 from torch import Tensor
 from torch.autograd import forward_ad, gradcheck
 from torch.testing._internal.logging_tensor import LoggingTensor, LoggingTensorMode, capture_logs
+from torch.utils.flop_counter import FlopCounterMode
 
 from htaf import functional as F
-from htaf import surrogates
+from htaf import surrogates, theory
+from htaf.activations import HTAF, StraightThrough
+from htaf.binary import BinaryLinear, binary_weight
 from htaf.kernels import native
 from htaf.kernels._registration import implementation
 from htaf.surrogates import straight_through
@@ -134,6 +138,10 @@ for i in range(12):
         y = f(leaf) + g(leaf, 1 + 0.1 * i)
         found.append([y.detach(), *torch.autograd.grad(y.sum(), leaf)])
     torch.testing.assert_close(*found)
+for f in (lambda x: torch.func.jvp(functions[0], (x,), (x,))[1],
+          lambda x: torch.func.hessian(lambda x: functions[1](x).sum())(x),
+          lambda x: torch.func.jvp(lambda x: htaf.surrogates.straight_through(x, torch.exp), (x,), (x,))[1]):
+    torch.testing.assert_close(torch.compile(f, backend="aot_eager", fullgraph=True)(x), f(x))
 assert all(1 <= counter.frame_count <= 3 for counter in graphs), [counter.frame_count for counter in graphs]
 dense, F = torch.eye(3) - 2 * torch.eye(3).roll(1, 0), htaf.functional
 for x in (dense.to_sparse(), dense.to_sparse_csr(), dense.to_mkldnn()):
@@ -146,7 +154,7 @@ for x in (dense.to_sparse(), dense.to_sparse_csr(), dense.to_mkldnn()):
 """
 
 
-@pytest.mark.parametrize("without", ["0", "1"])
+@pytest.mark.parametrize("without", ["0", pytest.param("1", marks=pytest.mark.slow)])
 def test_compiled_channels_last_networks_changing_floats_and_sparse_tensors(without: str) -> None:
     # in its own process: Dynamo cannot trace through the type checks that conftest.py installs, a crash ends all tests
     done = python(CODE, HTAF_NO_EXTENSION=without)
@@ -167,22 +175,82 @@ def test_tensors_that_the_dispatcher_resolves(lazy: Tensor) -> None:
 
 @BOTH
 @pytest.mark.parametrize("name", DUAL)
-@pytest.mark.parametrize("way", ["dual", "dual, learned", "jvp"])
-def test_forward_mode_is_right_or_refused(name: str, way: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("way", ["dual", "dual, learned", "dual, watched", "jvp"])
+def test_forward_mode(name: str, way: str, dtype: torch.dtype) -> None:
     (function, smooth), x, direction = DUAL[name], values(0, 19, dtype=dtype), values(1, 19, dtype=dtype)
     wide = values(0, 19, dtype=torch.float64).requires_grad_()
-    try:
-        if way == "jvp":
-            y, tangent = torch.func.jvp(function, (x,), (direction,))
-        else:
-            with forward_ad.dual_level():
-                dual = forward_ad.make_dual(x.clone().requires_grad_("learned" in way), direction)
-                y, tangent = forward_ad.unpack_dual(function(dual))
-    except (RuntimeError, NotImplementedError):
-        assert way == "jvp" or "alpha" in name
-        return
+    if way == "jvp":
+        y, tangent = torch.func.jvp(function, (x,), (direction,))
+    else:
+        with forward_ad.dual_level(), FlopCounterMode(display=False) if "watched" in way else nullcontext():
+            dual = forward_ad.make_dual(x.clone().requires_grad_("learned" in way), direction)
+            y, tangent = forward_ad.unpack_dual(function(dual))
     assert torch.equal(y, function(x))
     close(tangent, torch.autograd.grad(smooth(wide).sum(), wide)[0] * direction)
+
+
+def per_channel(x: Tensor) -> Tensor:
+    """Alphas that vary along one dimension, all three with tangents."""
+    p = x.square().sum(1, keepdim=True)
+    return F.htaf(x, 1 + p, 2 + p, bipolar=True) * F.scaled_sigmoid(x, 1 + p)
+
+
+EVERY = {
+    **{name: function for name, (function, _) in DUAL.items() if "tensor" not in name and name != "alphas"},
+    "per channel": per_channel,
+    "one alpha of all": lambda x: F.htaf(x, 1 + x.square().mean(), torch.tensor(3.0, dtype=x.dtype)),
+    "sign": F.sign,
+    **{name: functools.partial(straight_through, slope=getattr(surrogates, name), bipolar=True) for name in SLOPES},
+    "own slope": lambda x: straight_through(x, lambda v: torch.exp(-v * v), bipolar=True),
+    "binary weight": binary_weight,
+    "exported spikes": lambda x: ops.spikes(x, 0.5, 1.0, 0.3, True),
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_transforms_of_forward_and_reverse_mode_agree(name: str) -> None:
+    x, direction = values(3, 2, 2, dtype=torch.float64), values(4, 3, 2, 2, dtype=torch.float64)
+    function, (ahead, back) = EVERY[name], (torch.func.jacfwd, torch.func.jacrev)
+    first, second = back(function)(x), back(back(function))(x)
+    close(ahead(function)(x), first)
+    for outer, inner in ((ahead, ahead), (ahead, back), (back, ahead)):
+        close(outer(inner(function))(x), second)
+    close(ahead(ahead(ahead(function)))(x), back(back(back(function)))(x))
+
+    along = torch.stack([torch.tensordot(back(function)(x + v), v) for v in direction])
+    close(torch.func.vmap(lambda x, v: torch.func.jvp(function, (x,), (v,))[1])(x + direction, direction), along)
+    close(torch.func.jvp(torch.func.vmap(function), (x + direction,), (direction,))[1], along)
+
+
+@pytest.mark.parametrize(("alpha0", "alpha1"), [(0.1, 220.0), (2.0, 11.0), (5.0, 4.4)])
+def test_a_hessian_is_the_closed_form(alpha0: float, alpha1: float) -> None:
+    x = torch.linspace(-4, 4, 9, dtype=torch.float64)
+    truth = [theory.derivatives(v, alpha0, alpha1) for v in x.tolist()]
+    close(torch.func.hessian(lambda x: F.htaf(x, alpha0, alpha1).sum())(x), torch.tensor([t.xx for t in truth]).diag())
+    learned = [torch.tensor(a, dtype=torch.float64) for a in (alpha0, alpha1)]
+    jacobian = torch.func.jacfwd(F.htaf, argnums=(0, 1, 2))(x, *learned)
+    for found, part in zip(jacobian, ("x", "alpha0", "alpha1"), strict=True):
+        exact = torch.tensor([getattr(t, part) for t in truth], dtype=torch.float64)
+        close(found, exact.diag() if part == "x" else exact, rtol=1e-12, atol=0)
+
+
+def test_forward_mode_goes_through_gradients_and_modules() -> None:
+    function, x, direction = DUAL["alphas"][0], values(0, 19, dtype=torch.float64), values(1, 19, dtype=torch.float64)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x.clone().requires_grad_(), direction)
+        (gradient,) = torch.autograd.grad(function(dual).sum(), dual, create_graph=True)
+        forward_over_reverse = forward_ad.unpack_dual(gradient).tangent
+        tangent = forward_ad.unpack_dual(function(dual)).tangent
+        (reverse_over_forward,) = torch.autograd.grad(tangent.sum(), dual)
+    truth = torch.func.hessian(lambda x: DUAL["alphas"][1](x.double()).sum())(x) @ direction
+    close(forward_over_reverse, truth)
+    close(reverse_over_forward, truth)
+
+    learned = HTAF(torch.rand(3) + 1, torch.rand(3) + 5, dim=-1, learnable=True)
+    net = torch.nn.Sequential(BinaryLinear(4, 3), learned, torch.nn.Linear(3, 3), HTAF(2.0, 11.0), StraightThrough())
+    p = {name: value.detach().double() for name, value in net.named_parameters()}
+    run = functools.partial(torch.func.functional_call, net, args=values(5, 6, 4, dtype=torch.float64))
+    torch.testing.assert_close(torch.func.jacfwd(run)(p), torch.func.jacrev(run)(p))
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -207,7 +275,11 @@ def test_gradients_are_where_they_are_required(required: tuple[bool, ...], dtype
 
 def test_rules_of_autograd_and_slopes_that_no_kernel_knows() -> None:
     inputs = [values(i, 7, dtype=torch.float64).requires_grad_() for i in (0, 1)]
-    assert gradcheck(lambda g, x: ops.htaf_backward(g, x, 1.5, 3.0, True), inputs)
+    p = [1 + values(i, 7, dtype=torch.float64).exp().detach().requires_grad_() for i in (2, 3)]
+    every = {"check_forward_ad": True, "check_batched_grad": True, "check_batched_forward_grad": True}
+    assert gradcheck(lambda x, *p: F.htaf(x, *p, bipolar=True), (inputs[0], *p), **every)
+    assert gradcheck(lambda *inputs: ops.htaf_backward_all(*inputs, True), (*inputs, *p), **every)
+    assert gradcheck(lambda g, x: ops.htaf_backward(g, x, 1.5, 3.0, True), inputs, **every)
     for s in ("sigmoid", "tanh", "atan", "htaf"):
         assert gradcheck(lambda g, x, s=s: ops.straight_through_backward(g, x, s, SLOPES[s], True), inputs)
     htafs = F.htaf, F.scaled_sigmoid, lambda v: F.htaf(torch.ones(1), v, 2.0)

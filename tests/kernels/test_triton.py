@@ -13,18 +13,21 @@ from pathlib import Path
 
 import pytest
 
+from quick import slow_but
+
 HERE = Path(__file__).parent
 
 
 FILES = {
-    "interpreted": ["triton_interpreted.py", "triton_indices.py"],
+    "interpreted": ["triton_interpreted.py", "triton_indices.py", "-m", "not slow"],
     "compiled": ["triton_compiled.py"],
+    "interpreted, the rest": ["triton_interpreted.py", "-m", "slow"],
     "table": ["test_implementations.py", "-k", "triton"],  # the one that all implementations are in; minutes
 }
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-@pytest.mark.parametrize("how", ["interpreted", "compiled", pytest.param("table", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", slow_but(FILES, "interpreted", "compiled"))
 def test_kernels(how: str, tmp_path: Path) -> None:
     interpret = "0" if how == "compiled" else "1"
     environment = {**os.environ, "TRITON_INTERPRET": interpret, "TRITON_CACHE_DIR": str(tmp_path)}

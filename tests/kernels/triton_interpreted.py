@@ -11,6 +11,7 @@ from htaf.kernels.heaviside import triton as heaviside
 from htaf.kernels.htaf import triton as htaf
 from htaf.kernels.scaled_sigmoid import triton as scaled_sigmoid
 from htaf.kernels.straight_through import triton as straight_through
+from quick import slow_but
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 PAIRS = [(0.1, 220.0), (0.5, 44.0), (1.0, 22.0), (2.0, 11.0), (3.0, 7.3), (5.0, 4.4)]
@@ -78,7 +79,7 @@ def kernels(operator: str):
     return {"htaf": htaf, "scaled_sigmoid": scaled_sigmoid}[operator]
 
 
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("pair", slow_but(PAIRS, (0.1, 220.0), (2.0, 11.0)))
 def test_accuracy_of_htaf(pair: tuple[float, float]) -> None:
     x = torch.cat([torch.linspace(-20, 20, 12001), torch.linspace(-0.02, 0.02, 1001), torch.logspace(-40, -1, 200)])
     y, slope, *_ = exact("htaf", x, *pair)
@@ -101,7 +102,7 @@ def test_accuracy_of_scaled_sigmoid(beta: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:])
-@pytest.mark.parametrize("pair", [(0.1, 220.0), (2.0, 11.0), (5.0, 4.4)])
+@pytest.mark.parametrize("pair", slow_but([(0.1, 220.0), (2.0, 11.0), (5.0, 4.4)], (2.0, 11.0)))
 def test_accuracy_in_16_bits(pair: tuple[float, float], dtype: torch.dtype) -> None:
     x = torch.linspace(-20, 20, 6001).to(dtype)
     y, slope, *_ = exact("htaf", x, *pair)
@@ -149,16 +150,24 @@ PARAMETER_SHAPES = {
 }
 
 
-@pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("tiles", [1, 3])
-@pytest.mark.parametrize("case", PARAMETER_SHAPES)
-@pytest.mark.parametrize("dtype", DTYPES[:2])
+ROWS = [
+    (case, dtype, tiles, channels_last)
+    for dtype in DTYPES[:2]
+    for case, (shape, _) in PARAMETER_SHAPES.items()
+    for tiles in (1, 3)
+    for channels_last in (False, True)[: 1 + (len(shape) == 4)]
+]
+FEW = ("image", "tokens", "few tokens")  # each in every way, the others in the first
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype", "tiles", "channels_last"),
+    slow_but(ROWS, *(row for row in ROWS if row[1] == DTYPES[0] and (row[2] == 1 or row[0] in FEW)), rows=True),
+)
 def test_parameters(
     case: str, dtype: torch.dtype, tiles: int, channels_last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape, parameter_shape = PARAMETER_SHAPES[case]
-    if channels_last and len(shape) != 4:
-        return
     if tiles > 1:  # several tiles a program, which else only large tensors have
         monkeypatch.setattr(_triton_maps, "MOST_TILES", tiles)
         monkeypatch.setattr(_triton_maps, "LEAST_PROGRAMS", 0.01)

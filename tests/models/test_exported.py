@@ -18,6 +18,7 @@ from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
+from quick import slow_but
 
 IMAGES = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(1))
 ROWS = torch.randn(4, 5, generator=torch.Generator().manual_seed(2))
@@ -67,12 +68,12 @@ def check(family: str, *, strict: bool = False, layout: torch.memory_format = to
         assert torch.equal(program.module()(batch), net(batch))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", slow_but(FAMILIES, "mlp", "wide resnet", "sew resnet, leaky", "icbm"))
 def test_a_dynamic_batch(family: str) -> None:
     check(family)
 
 
-@pytest.mark.parametrize("family", ["sew resnet", "sew resnet, leaky"])
+@pytest.mark.parametrize("family", slow_but(["sew resnet", "sew resnet, leaky"], "sew resnet"))
 def test_channels_last(family: str) -> None:
     check(family, layout=torch.channels_last)
 

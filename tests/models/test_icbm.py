@@ -56,11 +56,11 @@ def trained_looking(model: nn.Module) -> nn.Module:
     [
         ("resnet18", "layer4.1.act2", True),
         ("convnext_atto", None, False),  # pools, then a layer norm
-        ("vit_tiny_patch16_224", None, False),  # a layer norm, then the CLS token
-        ("efficientnet_b0", "bn2.act", True),
         ("mobilenetv3_small_050", "act2", True),  # behind the pooling
-        ("densenet121", "features.norm5.act", True),
-        ("regnetx_002", "s4.b7.act3", True),
+        pytest.param("vit_tiny_patch16_224", None, False, marks=pytest.mark.slow),  # a layer norm, then the CLS token
+        pytest.param("efficientnet_b0", "bn2.act", True, marks=pytest.mark.slow),
+        pytest.param("densenet121", "features.norm5.act", True, marks=pytest.mark.slow),
+        pytest.param("regnetx_002", "s4.b7.act3", True, marks=pytest.mark.slow),
     ],
 )
 def test_the_last_activation_of_timm_models_is_taken_away(name: str, last: str | None, norm: bool) -> None:

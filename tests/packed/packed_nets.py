@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import htaf
-from htaf.packed import PackedModel, load, pack, save, verify
+from htaf.packed import PackedModel, graph, load, pack, packing, save, verify
+from htaf.packed.verify import compare
 
 IMAGES = (3, 8, 8)
+
+
+@contextmanager
+def one_export() -> Iterator[None]:
+    """`pack` and `verify` of one model, which does not change meanwhile, share its export."""
+    kept: dict[int, tuple[nn.Module, graph.Traced]] = {}
+
+    def trace(model: nn.Module, example, *, dynamic_batch: bool = True) -> graph.Traced:
+        if id(model) not in kept:
+            kept[id(model)] = model, graph.trace(model, example, dynamic_batch=dynamic_batch)
+        return kept[id(model)][1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "trace", trace)
+        patch.setattr(sys.modules[compare.__module__], "trace", trace)  # the name `verify` is a function
+        yield
 
 
 def settled(model: nn.Module, x: Tensor) -> nn.Module:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from packed_nets import one_export
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, conv2d, linear, max_pool2d
 
@@ -131,8 +132,9 @@ class Lines(nn.Module):
 def forms() -> tuple[PackedModel, Verification]:
     torch.manual_seed(0)
     net, x = Forms().eval(), torch.randn(6, 6, 5, 4)
-    packed = pack(net, x[:2])
-    return packed, verify(packed, net, x)
+    with one_export():
+        packed = pack(net, x[:2])
+        return packed, verify(packed, net, x)
 
 
 def test_every_form_gives_the_same_bits(forms: tuple[PackedModel, Verification]) -> None:
@@ -156,6 +158,7 @@ def test_forms_are_packed(forms: tuple[PackedModel, Verification]) -> None:
     assert len(found.layers) > 50
 
 
+@pytest.mark.usefixtures("exported_once")
 def test_lines_and_whole_images() -> None:
     torch.manual_seed(0)
     net, x = Lines().eval(), torch.randn(6, 6, 5, 4)

@@ -16,6 +16,7 @@ from htaf.models.resnet import ResNet
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
 from htaf.packed import load, pack, save, verify
+from quick import slow_but
 
 NETS = {
     "wide": (lambda: WideResNet(10, 1, 4, dropout=0.1), IMAGES, 8),
@@ -38,7 +39,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(blocks, 18, (1, 1, 1, 1))
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", slow_but(NETS, "wide", "bireal", "sew-iand"))
 def test_packed_gives_what_the_hardened_model_gives(name: str, tmp_path: Path) -> None:
     make, size, layers = NETS[name]
     packs_as(make, size, layers, tmp_path / "model.htaf")
@@ -52,7 +53,7 @@ def test_weights_of_binary_layers_are_bits(tmp_path: Path) -> None:
     assert load(tmp_path / "model.htaf").report.packed_bytes == packed.report.packed_bytes
 
 
-@pytest.mark.parametrize("name", ["wide", "sew-add"])
+@pytest.mark.parametrize("name", slow_but(["wide", "sew-add"], "wide"))
 def test_rounding_of_tables_is_bounded_everywhere(name: str) -> None:
     """Steps that only a mean takes are bits too, so that their flips are counted and the outputs are bounded."""
     make, size, _ = NETS[name]

@@ -78,7 +78,7 @@ def _step(graph: dict, kind: str) -> dict:
 
 
 CHANGES = {
-    "version": lambda g, m: m.update(version="2"),
+    "version": lambda g, m: m.update(version="3"),
     "format": lambda g, m: m.update(format="other"),
     "no digest": lambda g, m: m.pop("report"),
     "operator": lambda g, m: _step(g, "call").update(operator="from_file.default"),
@@ -123,7 +123,7 @@ def _more(graph: dict, **fields) -> None:
 UNPACK = {"step": "unpack", "axis": 1, "low": 0.0, "high": 1.0}
 SAID = {
     "list of extras": (lambda g, m: m.update(extra="[]"), "to be an object"),
-    "other version": (lambda g, m: m.update(version="2"), "version 1"),
+    "other version": (lambda g, m: m.update(version="3"), "version 1"),
     "other format": (lambda g, m: m.update(format="safetensors"), "another safetensors file"),
     "residual": (lambda g, m: _step(g, "layer").update(residual=0), r"float32 \[2, 4, 3, 3\]"),
     "one end": (lambda g, m: _step(g, "layer").update(lower=None), "both ends"),

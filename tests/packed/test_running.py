@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import threading
 from collections.abc import Callable
@@ -60,11 +61,13 @@ def _equal(a, b) -> bool:
     return all(torch.equal(x, y) for x, y in zip(pytree.tree_leaves(a), pytree.tree_leaves(b), strict=True))
 
 
+@functools.cache
 def _held() -> tuple[PackedModel, tuple[int, ...]]:
     torch.manual_seed(0)
     return pack(Held().eval(), torch.randn(2, *IMAGES)), IMAGES
 
 
+@functools.cache
 def _wide() -> tuple[PackedModel, tuple[int, ...]]:
     torch.manual_seed(0)
     return pack(settled(WideResNet(10, 1, 4), torch.randn(8, *IMAGES)), torch.randn(2, *IMAGES)), IMAGES
@@ -113,6 +116,7 @@ def test_watching_gives_the_same(made: tuple[PackedModel, tuple[int, ...]]) -> N
     assert tuple(steps) == packed.program.steps
 
 
+@pytest.mark.usefixtures("unchecked")  # the checks of shapes are not made for threads
 def test_threads_may_share_a_model(made: tuple[PackedModel, tuple[int, ...]]) -> None:
     packed, size = made
     inputs = [torch.randn(batch, *size) for batch in (2, 2, 3, 4)]
@@ -138,6 +142,7 @@ def test_threads_may_share_a_model(made: tuple[PackedModel, tuple[int, ...]]) ->
 @compiled
 def test_memory_is_used_again_and_does_not_grow() -> None:
     packed, size = _wide()
+    packed = _fresh(packed)
     x = torch.randn(3, *size)
 
     def spare() -> list[int]:
@@ -155,7 +160,7 @@ def test_memory_is_used_again_and_does_not_grow() -> None:
 
 def test_the_formulas_keep_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "available", lambda: False)
-    packed, size = _held()
+    packed, size = _held.__wrapped__()
     packed(torch.randn(3, *size))
     assert not packed._execution.spare
 
@@ -188,6 +193,7 @@ COPIES: dict[str, Callable[[PackedModel], PackedModel]] = {
 @pytest.mark.parametrize("how", COPIES)
 def test_copies_run_on_their_own(how: str) -> None:
     packed, size = _held()
+    packed = _fresh(packed)
     packed.extra["note"] = 1
     x = torch.randn(3, *size)
     right = packed(x)
@@ -210,6 +216,7 @@ POINTS = {
 }
 
 
+@pytest.mark.usefixtures("exported_once")
 @pytest.mark.parametrize("name", POINTS)
 def test_convolutions_of_single_pixels(name: str) -> None:
     """Over floats they are matrix products where they may be, and give the same either way."""

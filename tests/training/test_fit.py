@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import errno
+import functools
+import io
 import json
 import os
 import pickle
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -17,16 +21,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from rich.console import Console
 
 from htaf.activations import HTAF, ScaledSigmoid
 from htaf.data.tabular import Table, load, split
 from htaf.runs import Run, RunError, forward, open_run
-from htaf.training.callbacks import _WHOLE, AtomicCheckpoint, History, last_checkpoint
+from htaf.training.callbacks import _WHOLE, AtomicCheckpoint, EpochBar, History, last_checkpoint
 from htaf.training.distributed import Processes
 from htaf.training.evaluate import evaluate
 from htaf.training.fit import fit
 from htaf.training.module import Training, TrainingError
+from htaf.training.notes import constant_notes, dead_notes
 from htaf.training.recipe import Recipe
+from htaf.training.recipes import continuing
 
 FIT = sys.modules["htaf.training.fit"]
 QUICK = Recipe(hidden=(8,), epochs=4, batch_size=16, lr=0.02)
@@ -610,3 +617,153 @@ def test_forward_keeps_the_training_flag() -> None:
     model = torch.nn.Linear(2, 1).train()
     forward(model, torch.randn(3, 2))
     assert model.training
+
+
+# --- going on from a finished run ---
+
+
+def test_a_run_is_continued_with_a_new_schedule(runs: Callable[[str], Run], table: Table, tmp_path: Path) -> None:
+    parent = runs("htaf")
+    before = {path.name: path.read_bytes() for path in parent.path.iterdir()}
+    recipe = continuing(parent.record)
+    activation = parent.record["model"]["activation"]
+    assert recipe.start == (activation["alpha0"], activation["alpha1"])  # the curve starts as it was left
+    assert dataclasses.replace(recipe, start=None) == QUICK
+    recipe = dataclasses.replace(recipe, epochs=1, lr=1e-12)
+    run = train(tmp_path / "more", table, recipe, continued=parent)
+    there, here = (r.model(exact=False).state_dict() for r in (parent, run))
+    for name, value in there.items():
+        if "running" not in name and "num_batches" not in name:
+            assert torch.allclose(value, here[name], atol=1e-9), name
+    assert run.record["continued"] == {name: parent.record[name] for name in ("key", "model_sha256")}
+    assert f"continues {parent.path} (4 epochs) with a new schedule" in run.record["notes"]
+    assert run.record["key"] != train(tmp_path / "fresh", table, recipe).record["key"]
+    assert train(tmp_path / "more", table, recipe, continued=parent).record == run.record  # read, not trained again
+    assert {path.name: path.read_bytes() for path in parent.path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "seed", "words"),
+    [
+        ({"hidden": (9,)}, 0, r"hidden \[8\] instead of \[9\]"),
+        ({}, 1, "seed 0 instead of 1"),
+        ({"batch_norm": False}, 0, "batch_norm True instead of False"),
+    ],
+)
+def test_another_network_or_split_cannot_be_continued(
+    runs: Callable[[str], Run], table: Table, tmp_path: Path, changes: dict[str, Any], seed: int, words: str
+) -> None:
+    recipe = dataclasses.replace(QUICK, **changes)
+    with pytest.raises(TrainingError, match=f"expected a run of the same network and data to continue, .*{words}"):
+        train(tmp_path / "run", table, recipe, seed=seed, continued=runs("htaf"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_data_cannot_be_continued(runs: Callable[[str], Run], tmp_path: Path) -> None:
+    other = load(write_csv(tmp_path / "other.csv", seed=1), target="y")
+    with pytest.raises(TrainingError, match="other data, or another split of them"):
+        train(tmp_path / "run", other, continued=runs("htaf"))
+
+
+# --- what went wrong without an error ---
+
+
+@pytest.mark.parametrize("name", ["checkpoint_seconds", "workers"])
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
+def test_options_out_of_range(table: Table, tmp_path: Path, name: str, value: float) -> None:
+    if name == "workers" and value != -1:
+        return
+    with pytest.raises(TrainingError, match=f"{name} must be "):
+        train(tmp_path / "run", table, **{name: value})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_network_that_learned_nothing_is_said(runs: Callable[[str], Run], table: Table, tmp_path: Path) -> None:
+    run = train(tmp_path / "run", table, dataclasses.replace(QUICK, lr=1e9, epochs=1))
+    (note,) = [note for note in run.record["notes"] if note.startswith("WARNING")]
+    assert "on the validation part the network is no better than a constant (loss" in note
+    assert "Lower lr" in note
+    assert not [note for note in runs("relu").record["notes"] if "WARNING" in note]
+
+
+def test_better_than_a_constant() -> None:
+    """Classification: accuracy above the most frequent class's, or a loss below that of the classes' shares."""
+    target = torch.tensor([0, 0, 0, 1, 0, 0, 0, 1, 1, 0])
+    entropy = -(0.7 * np.log(0.7) + 0.3 * np.log(0.3))
+    cases = [
+        (0.8, entropy - 0.01, ""),
+        (0.7, entropy - 0.01, ""),
+        (
+            0.7,
+            entropy + 0.01,
+            "WARNING: on the validation part the network is no better than a constant (accuracy 70.0%",
+        ),
+        (
+            0.8,
+            entropy + 0.01,
+            "on the validation part the loss is 0.6209, that of always giving the classes' shares 0.61",
+        ),
+        (0.8, 1e9, "WARNING: on the validation part the loss is 1e+09"),
+        (0.8, None, "WARNING: on the validation part the loss is not finite"),
+        (0.3, None, "WARNING: on the validation part the network is no better than a constant (accuracy 30.0%"),
+    ]
+    for accuracy, loss, words in cases:
+        notes = constant_notes({"accuracy": accuracy, "loss": loss}, target, target)
+        assert "".join(notes).startswith(words), notes
+        assert len(notes) == bool(words), notes
+
+
+def test_dead_units_are_said() -> None:
+    layers = [
+        {"path": "block.act", "units": 16, "dead": 0.75},
+        {"path": "other.act", "units": 16, "dead": 0.25},
+        {"path": "act", "units": 32, "dead": 1.0},
+    ]
+    concepts, hidden = dead_notes(layers, True)
+    assert concepts.startswith("WARNING: 32 of 32 concepts are dead")
+    assert "block.act 12 of 16; " in hidden
+    (few,) = dead_notes([{"path": "act", "units": 32, "dead": 1 / 32}], True)
+    assert few.startswith("1 of 32 concepts are dead")
+    assert dead_notes(layers[1:2], False) == dead_notes([], True) == []
+
+
+# --- progress ---
+
+
+def test_a_line_an_epoch_without_a_terminal(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(tmp_path / "run", table, progress=True)
+    head, *lines = capsys.readouterr().err.splitlines()
+    assert head == (
+        "made.csv, mlp htaf: 56 rows to train on, 8 to validate; 4 epochs, adamw, lr 0.02 (one_cycle), batches of 16"
+    )
+    rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").open()))
+    for number, (line, row) in enumerate(zip(lines, rows, strict=True), 1):
+        loss, smooth = (float(row[name]) for name in ("val_loss", "val_loss_smooth"))
+        losses = f"train loss {float(row['train_loss']):.4f}, validation loss {loss:.4f} (smooth {smooth:.4f}), RMSE "
+        assert line.startswith(f"epoch {number}/4: {losses}")
+        assert " rows/s" in line
+        assert (" left" in line) is (number < 4)
+
+
+def test_the_bar_fits_80_columns_and_knows_the_time_left_in_the_first_epoch(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = io.StringIO()
+    console = functools.partial(Console, file=text, width=80, force_terminal=True, color_system=None)
+    monkeypatch.setattr("htaf.training.callbacks.Console", lambda **_: console())
+    states: list[str] = []
+    original = EpochBar.on_train_batch_end
+
+    def seen(self: EpochBar, *args: Any) -> None:
+        original(self, *args)
+        states.append(self.bar.tasks[0].fields["state"])
+        self.bar.refresh()
+
+    monkeypatch.setattr(EpochBar, "on_train_batch_end", seen)
+    train(tmp_path / "run", table, dataclasses.replace(QUICK, epochs=2, batch_size=16), progress=True)
+    assert states[0].startswith("1/2 epochs ")
+    assert "left" in states[0]
+    lines = re.split(r"[\r\n]|\x1b\[[0-9;?]*[a-zA-Z]", text.getvalue())
+    shown = [line for line in lines if line.startswith("made.csv htaf")]
+    assert any("RMSE" in line for line in shown)
+    assert not [line for line in shown if "…" in line or len(line) > 80]

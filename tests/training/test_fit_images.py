@@ -27,8 +27,9 @@ from htaf.runs import Run, RunError, open_run
 from htaf.training.evaluate import evaluate
 from htaf.training.fit import fit
 from htaf.training.module import TrainingError
+from htaf.training.notes import augment_notes
 from htaf.training.plan import Plan, Source
-from htaf.training.problems import problem
+from htaf.training.problems import problem, resolved
 from htaf.training.recipe import Recipe
 from htaf.training.recipes import image_recipe
 from htaf.training.study import run_study
@@ -133,7 +134,7 @@ def test_parts_are_disjoint_balanced_and_the_same_for_every_seed(digits: Images)
 
 
 def test_only_training_images_are_augmented(digits: Images) -> None:
-    posed = problem(recipe("dhn"), digits, 0, "random")
+    posed = problem(recipe("dhn", augment="crop-flip"), digits, 0, "random")
     rows = torch.arange(40)
     assert not torch.equal(posed.train[rows, 1][0], posed.train[rows, 2][0])
     assert torch.equal(posed.train[rows, 1][0], posed.train[rows, 1][0])
@@ -291,3 +292,50 @@ def test_few_files_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert kinds == [MemoryPart, FilePart]
     rows = torch.arange(4)
     assert torch.equal(posed[0].train[rows, 0][0], posed[1].train[rows, 0][0])
+
+
+# --- augmentation ---
+
+
+def coloured(pixels: torch.Tensor, classes: tuple[str, ...] = ("cat", "dog")) -> Images:
+    labels = torch.arange(len(pixels)) % len(classes)
+    part = MemoryPart(pixels, labels)
+    return Images("made", classes, part, part, "0" * 64, ())
+
+
+def test_the_augmentation_follows_from_the_data(digits: Images) -> None:
+    auto = recipe("dhn")
+    assert auto.augment == "auto"
+    found, (note,) = resolved(auto, digits)
+    assert found.augment == "none"
+    assert note.startswith("augment none, as is the default for grey images")
+    pixels = torch.randint(0, 256, (20, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    assert resolved(auto, coloured(pixels)) == (dataclasses.replace(auto, augment="crop-flip"), ())
+    grey = pixels[:, :1].repeat(1, 3, 1, 1)
+    grey[:, 2] = (grey[:, 2].int() + 8).clamp(max=255)  # as JPEG does to grey
+    assert resolved(auto, coloured(grey))[0].augment == "none"
+    assert resolved(auto, coloured(pixels, ("3", "8")))[0].augment == "none"
+    assert "one character" in resolved(auto, coloured(pixels, ("3", "8")))[1][0]
+    for chosen in ("flip", "none"):  # what is asked for stays
+        asked = dataclasses.replace(auto, augment=chosen)
+        assert resolved(asked, digits) == (asked, ())
+
+
+def test_the_augmentation_is_recorded(runs) -> None:
+    record = runs("dhn").record
+    assert record["recipe"]["augment"] == "none"
+    assert [note for note in record["notes"] if note.startswith("augment none")]
+
+
+def test_an_augmentation_that_does_harm_is_said(digits: Images) -> None:
+    """A network that knows training images as they are, mirrored ones not at all."""
+    posed = problem(recipe("dhn", augment="crop-flip"), digits, 0, "random")
+    poor, good = ({"validation": {"accuracy": value}} for value in (0.6, 0.97))
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    (note,) = augment_notes(net, posed, poor, recipe("dhn", augment="crop-flip"))
+    assert "augmented by crop-flip (accuracy " in note
+    assert "compare with augment none" in note
+    assert augment_notes(net, posed, good, recipe("dhn", augment="crop-flip")) == []
+    assert augment_notes(net, posed, poor, recipe("dhn", augment="none")) == []
+    poor["validation"]["accuracy"] = 0.0  # the training images are easier: what an augmentation is for
+    assert augment_notes(net, posed, poor, recipe("dhn", augment="crop-flip")) == []

@@ -107,3 +107,16 @@ def test_sharpness() -> None:
     assert sharpness(torch.nn.Sequential(ScaledSigmoid(7.0))) == {"beta": 7.0}
     assert sharpness(torch.nn.ReLU()) == {}
     assert sharpness(HTAF(torch.ones(3), torch.ones(3))) == {}
+
+
+def test_wandb_without_a_key_leaves_no_folder(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+
+    def login() -> None:
+        raise wandb.errors.UsageError("No API key configured. Use `wandb login` to log in.")
+
+    monkeypatch.setattr(wandb, "login", login)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    with pytest.raises(TrainingError, match=r"logger wandb: No API key .* WANDB_API_KEY"):
+        fit(QUICK, table, tmp_path / "run", device="cpu", logger=("wandb",))
+    assert list(tmp_path.iterdir()) == []

@@ -138,7 +138,7 @@ def test_name_of_the_file_is_the_default(tmp_path: Path) -> None:
     [
         ("name = ", "is not TOML"),
         (b"\xff\xfe", "is not TOML"),
-        ("colour = 1\n" + GOOD, "expected the keys .*, got colour"),
+        ("colour = 1\n" + GOOD, "expected the keys .*, got 'colour'"),
         ('data = [{name = "wine", kind = "red"}]\n[methods.relu]\n', "kind"),
         ('data = [{target = "x"}]\n[methods.relu]\n', "name"),
         ('data = "wine"\n[methods.relu]\n', "bad.toml: "),
@@ -148,6 +148,17 @@ def test_name_of_the_file_is_the_default(tmp_path: Path) -> None:
         (GOOD + "[recipe]\nepochz = 3\n", "epochz"),
         (GOOD + "[recipe]\nlr = -1.0\n", "lr must be > 0"),
         (GOOD + "[recipe]\nepochs = 2.5\n", "epochs"),
+        ('data = ["wine"]\n[methods.relu]\nalpha0 = [2.0]\n', r"methods.relu: method relu does not read alpha0"),
+        ('data = ["wine"]\n[methods.ste]\n[recipe]\nalpha0 = 2.0\n', "method ste does not read alpha0"),
+        ('data = ["wine"]\n[methods.htaf]\n[recipe]\ndepth = 10\n', "family mlp does not read depth"),
+        ('data = ["wine"]\n[methods.htaf]\nsharpen = [false]\nstart = [[1, 2]]\n', "sharpen false does not read start"),
+        ('data = ["wine"]\n[methods.htaf]\n[recipe]\nmethod = "ste"\n', "recipe: expected no method"),
+        ('data = ["wine"]\n[methods.htaf]\n[recipe]\nlr = true\n', "lr must be a number, got True"),
+        ('data = [{name = "wine", size = 32}]\n[methods.htaf]\n', "the data of family mlp have no size"),
+        ('data = [{name = "wine", drop_empty = 1}]\n[methods.htaf]\n', "drop_empty"),
+        ("adaptive = 1\n" + GOOD, "adaptive"),
+        ("splits = true\n" + GOOD, "splits must be a whole number >= 1, got True"),
+        ("search_epochs = 1.5\n" + GOOD, "search_epochs"),
         ("candidates = 0\n" + GOOD, "candidates must be a whole number >= 1"),
         ('candidates = "many"\n' + GOOD, "bad.toml: "),
     ],
@@ -163,3 +174,11 @@ def test_bad_files(tmp_path: Path, text: str | bytes, words: str) -> None:
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="No such file"):
         read_plan(tmp_path / "none.toml")
+
+
+def test_a_field_that_one_method_reads_may_stand_for_all(tmp_path: Path) -> None:
+    text = 'data = ["wine"]\n[methods.htaf]\nsharpen = [true, false]\nstart = [[1, 2]]\n[methods.relu]\n'
+    (tmp_path / "plan.toml").write_text(text + "[recipe]\nalpha0 = 1.5\n")
+    assert read_plan(tmp_path / "plan.toml").base.alpha0 == 1.5
+    with pytest.raises(PlanError, match="the data of family dhn have no target and no split"):
+        Plan("x", (Source("photos", target="y", split="grouped"),), {"ste": {}}, Recipe(family="dhn", depth=10))

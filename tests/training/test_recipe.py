@@ -6,10 +6,12 @@ import dataclasses
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from htaf.runs import content_hash
 from htaf.sharpening import Geometric
 from htaf.training.recipe import FAMILY_FIELDS, Recipe
 from htaf.training.recipes import TABULAR, image_recipe
@@ -64,6 +66,12 @@ def test_values_of_a_wrong_kind() -> None:
         "batch_size=32.0": "batch_size must be an integer, got 32.0",
         "patience=1.5": "patience must be an integer, got 1.5",
         "hidden=(8.0,)": "hidden sizes must be integers >= 1, got (8.0,)",
+        "hidden=8": "hidden must be several numbers, got 8",
+        "start=3": "start must be several numbers, got 3",
+        "lr=True": "lr must be a number, got True",
+        "lr='fast'": "lr must be a number, got 'fast'",
+        "backbone=5": "backbone must be text, got 5",
+        "augment='mirror'": "got 'mirror'",
     }
     code = f"""
 from htaf.training.recipe import Recipe
@@ -211,3 +219,50 @@ def test_the_network_of_a_family() -> None:
     assert found["snn"]["steps"] == 4
     real = dataclasses.replace(image_recipe("snn", "reduced"), method="relu").model(inputs, 10)
     assert real["steps"] == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "why"),
+    [
+        ({"method": "relu"}, "alpha0", "method relu"),
+        ({"sharpen": False}, "start", "sharpen false"),
+        ({}, "momentum", "optimizer adamw"),
+        ({}, "lr_end", "schedule one_cycle"),
+        ({}, "depth", "family mlp"),
+        ({"family": "snn"}, "tau", "neuron if"),
+        ({"family": "icbm", "backbone": "resnet18"}, "depth", "backbone resnet18"),
+        ({"family": "icbm", "depth": 10}, "attributes", "bottleneck implicit"),
+        ({"family": "icbm", "depth": 10, "freeze": True}, "backbone_lr", "freeze true"),
+    ],
+)
+def test_fields_that_are_not_read(changes: dict[str, Any], field: str, why: str) -> None:
+    recipe = Recipe(**changes)
+    with pytest.raises(ValueError, match=f"{why} does not read --{field}"):
+        recipe.refuse_unread(["epochs", field], lambda name: f"--{name}")
+    recipe.refuse_unread(["epochs", "lr"])
+    assert field not in recipe.effective()
+
+
+def test_effective_values() -> None:
+    assert Recipe(beta=8.0, method="ss").effective()["start"] == (2.0,)
+    assert Recipe(method="ss", start=(3.0,)).effective() | {"start": None} == Recipe(method="ss").effective() | {
+        "start": None
+    }
+    recipe = image_recipe("snn", "reduced")
+    assert Recipe(**recipe.effective()).identity() == recipe.identity() | {"start": (1.0, 2.0)}
+
+
+def test_the_keys_of_committed_records() -> None:
+    """What is a recipe's identity may grow, but a record of before keeps its key."""
+    seen = set()
+    for cell in sorted((Path(__file__).parents[2] / "results").rglob("cells/*.json")):
+        record = json.loads(cell.read_text())
+        kind = tuple(record.get("recipe", {}).get(name) for name in ("family", "method", "backbone", "sharpen"))
+        if "recipe" not in record or kind in seen:  # no training, or of a kind that was looked at
+            continue
+        seen.add(kind)
+        known = {name: record[name] for name in ("seed", "data", "test") if name in record}
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record["recipe"].items()}
+        recipe = Recipe(**fields)
+        assert content_hash({"recipe": recipe.identity(), **known}) == record["key"], cell
+    assert {family for family, *_ in seen} >= {"dhn", "bnn", "snn", "icbm"}

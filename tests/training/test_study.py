@@ -23,11 +23,13 @@ import pandas as pd
 import pytest
 import torch
 
+from htaf._errors import HtafError
 from htaf.data.reading import DataError
-from htaf.runs import to_json, write_atomic
-from htaf.training.plan import Plan, Source
+from htaf.runs import locked, to_json, write_atomic
+from htaf.training.plan import Plan, PlanError, Source, read_plan
 from htaf.training.recipe import Recipe
 from htaf.training.study import Cell, StudyError, cell_path, markdown, run_cells, run_study
+from quick import slow_but
 
 STUDY = sys.modules["htaf.training.study"]
 BASE = Recipe(hidden=(4,), epochs=1, batch_size=64, patience=0)
@@ -75,13 +77,14 @@ class Here:
         return future
 
 
+@contextmanager
+def pool_here(workers: int, threads: int) -> Iterator[Here | None]:
+    yield Here() if workers else None
+
+
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def pool(workers: int, threads: int) -> Iterator[Here | None]:
-        yield Here() if workers else None
-
-    monkeypatch.setattr(STUDY, "_pool", pool)
+    monkeypatch.setattr(STUDY, "_pool", pool_here)
 
 
 def fabricated(validation: float, test: float, *, smooth: float = 0.0, headline: str = "rmse", seconds: float = 1.5):
@@ -129,11 +132,13 @@ def states(out: Path) -> dict[str, int]:
     return {name: found.count(name) for name in set(found)}
 
 
-# ---- one real study by worker processes ----
+# ---- one real study, in this process and by worker processes ----
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory, source: Source) -> tuple[Path, Plan, dict[str, Any]]:
+@pytest.fixture(scope="module", params=slow_but(["here", "processes"], "here"))
+def real(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, source: Source
+) -> tuple[Path, Plan, dict[str, Any]]:
     methods = {
         "htaf": {"alpha0,alpha1": ((2.0, 11.0),)},
         "ste": {"slope": ("sigmoid", "tanh")},
@@ -141,7 +146,10 @@ def real(tmp_path_factory: pytest.TempPathFactory, source: Source) -> tuple[Path
         "relu": {"lr": (0.01,)},
     }
     out, plan = tmp_path_factory.mktemp("study"), plan_of(source, methods, candidates=2, splits=1)
-    return out, plan, run_study(plan, out)
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "here":
+            patch.setattr(STUDY, "_pool", pool_here)
+        return out, plan, run_study(plan, out)
 
 
 def test_every_method_runs(real: tuple[Path, Plan, dict[str, Any]]) -> None:
@@ -477,3 +485,20 @@ def test_a_cell_goes_on_from_its_checkpoint(source: Source, tmp_path: Path, here
     records, _ = run_cells([cell], tmp_path)
     assert json.loads(cell_path(tmp_path, key).read_text()) == records[cell]
     assert not list((tmp_path / "work").iterdir())
+
+
+def test_two_studies_in_one_folder_and_a_folder_of_a_run(source: Source, tmp_path: Path) -> None:
+    with locked(tmp_path, "another study runs in"), pytest.raises(StudyError, match=r"\(process \d+ on .*wait for it"):
+        run_study(plan_of(source), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "record.json").write_text("{}")
+    with pytest.raises(HtafError, match="holds a run"):
+        run_study(plan_of(source), tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
+
+
+@pytest.mark.parametrize("text", ["recipe = 5", "methods = 5", "methods = {htaf = 5}", "name = 5"])
+def test_plans_whose_tables_are_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(f'data = ["wine"]\n{text}\n')
+    with pytest.raises(PlanError, match=r"expected a .*got 5"):
+        read_plan(tmp_path / "plan.toml")

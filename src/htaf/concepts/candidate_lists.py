@@ -13,7 +13,7 @@ from htaf.concepts.codes import ConceptError
 from htaf.concepts.names import valid_text
 from htaf.concepts.quoting import LONGEST
 from htaf.data.attributes import load
-from htaf.data.reading import counted, listed, read_frame
+from htaf.data.reading import counted, listed, read_frame, suggestion
 
 COLUMNS = ("concept", "name", "attribute")
 TABLES = (".csv", ".tsv")
@@ -61,7 +61,9 @@ def read_candidates(
     elif kind in (".txt", ".json") and path.is_file():
         texts, notes = (_lines if kind == ".txt" else _items)(path), ()
     else:
-        raise ConceptError(f"expected cub or a .txt, .json or .csv file of candidates, got {given!r}")
+        raise ConceptError(
+            f"expected cub or a .txt, .json or .csv file of candidates, got {given!r}{suggestion(given, ['cub'])}"
+        )
     return _clean(texts, path, notes)
 
 

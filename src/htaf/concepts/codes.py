@@ -31,7 +31,10 @@ def class_number(classes: Sequence[str], label: int | str) -> int:
         return list(classes).index(label)
     number = int(label) if not isinstance(label, str) or label.isdecimal() else -1
     if not 0 <= number < len(classes):
-        raise ConceptError(f"expected a class in 0 to {len(classes) - 1} or its name, got {label!r}")
+        from htaf.data.reading import suggestion  # pandas: seconds that only this needs
+
+        near = suggestion(str(label), classes)
+        raise ConceptError(f"expected a class, by name or a number from 0 to {len(classes) - 1}, got {label!r}{near}")
     return number
 
 

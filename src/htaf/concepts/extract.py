@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from htaf._console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
 from htaf.concepts.passes import Device, Network, Source, in_order, in_processes
 from htaf.concepts.store import CHUNK, Features, open_codes, open_features
-from htaf.concepts.writing import Contents, Writer, writing
+from htaf.concepts.writing import Contents, writing
 from htaf.data.image_reading import look_all
 from htaf.data.images import FilePart, ImagePreprocessor, Images, Part, split
 from htaf.data.reading import DataError
@@ -25,6 +25,7 @@ from htaf.runs import Run
 __all__ = ["extract", "extract_features", "extract_files", "open_codes", "open_features"]
 
 OWN: tuple[PartName, ...] = ("train", "validation", "test")
+MOST_WORKERS = 1024
 NAMED = 100  # unreadable files that concepts.json names
 
 
@@ -99,6 +100,7 @@ def extract_files(
     out: str | Path,
     *,
     features: bool = False,
+    strict: bool = False,
     batch: int = 250,
     workers: int = 1,
     device: Device = "auto",
@@ -111,11 +113,13 @@ def extract_files(
     Args:
         paths: files of any kind that Pillow reads; they are scaled as the training images were.
 
+        strict: raise for a file that cannot be read.
+
     Raises:
-        DataError: no file can be read.
+        DataError: no file can be read, or, with `strict`, one cannot.
     """
     network = _network(run, device, plain=False)
-    part, info = _files([Path(path) for path in paths], network.preprocessor)
+    part, info = _files([Path(path) for path in paths], network.preprocessor, strict)
     ids = [str(part.folder / name) for name in part.names]
     contents = _contents(
         run,
@@ -136,7 +140,8 @@ def _network(run: Run, device: Device, *, plain: bool) -> Network:
     network = Network(run, device)
     if network.plain and not plain:
         raise ConceptError(
-            f"{run.path} is a plain network (method relu), which has no bits: extract its features, then binarise them"
+            f"{run.path} is a plain network (method relu), which has no bits: extract its features, then make bits of "
+            "them with htaf concepts binarise"
         )
     if plain and not network.plain:
         raise ConceptError(f"expected a plain network (method relu), {run.path} has bits: extract(..., features=True)")
@@ -214,12 +219,12 @@ def _ids(part: Part, side: str, rows: Tensor) -> list[str]:
     return [f"{side}/{row}" if part.names is None else part.names[row] for row in rows.tolist()]
 
 
-def _files(paths: list[Path], preprocessor: ImagePreprocessor) -> tuple[FilePart, dict[str, Any]]:
+def _files(paths: list[Path], preprocessor: ImagePreprocessor, strict: bool) -> tuple[FilePart, dict[str, Any]]:
     """Those files that can be read, and what is to be said of the others."""
     looks = look_all(paths)
     bad = [f"{path} ({seen.problem})" for path, seen in zip(paths, looks, strict=True) if seen.problem]
     names = tuple(str(path) for path, seen in zip(paths, looks, strict=True) if not seen.problem)
-    if not names:
+    if not names or (strict and bad):
         raise DataError(f"expected image files, got {bad[0] if bad else 'none'}")
     labels = torch.full((len(names),), -1, dtype=torch.int64)
     info: dict[str, Any] = {"unreadable": len(bad), "unreadable_files": bad[:NAMED]}
@@ -273,10 +278,11 @@ def _write(
     device: Device,
     progress: bool,
 ) -> None:
-    if batch < 1 or workers < 1:
-        raise ConceptError(f"batch and workers must be >= 1, got {batch} and {workers}")
+    if batch < 1 or not 1 <= workers <= MOST_WORKERS:
+        raise ConceptError(f"batch must be >= 1 and workers in 1 to {MOST_WORKERS}, got {batch} and {workers}")
     n = len(contents.labels)
-    with writing(Path(out), contents) as writer, _bar(n, writer, progress) as advance:
+    with writing(Path(out), contents) as writer:
+        before = min(n, max(0, n - len(writer.pending) * CHUNK))
         jobs = [(k, lambda k=k: source.piece(k * CHUNK, min(n, (k + 1) * CHUNK))) for k in writer.pending]
         several = workers > 1 and len(jobs) > 1
         results = (
@@ -284,24 +290,8 @@ def _write(
             if several
             else in_order(network, jobs, batch, contents.features)
         )
-        for chunk, arrays in results:
-            writer.write(chunk, arrays)
-            advance(len(arrays["smooth"]))
+        with progress_of("images", n, shown=progress, done=before) as advance:
+            for chunk, arrays in results:
+                writer.write(chunk, arrays)
+                advance(len(arrays["smooth"]))
         writer.finish()
-
-
-@contextmanager
-def _bar(images: int, writer: Writer, shown: bool) -> Iterator[Any]:
-    """What tells a bar that so many images are done."""
-    if not shown:
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), "images", TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        before = min(images, max(0, images - len(writer.pending) * CHUNK))
-        task = bar.add_task("", total=images, completed=before)
-        yield lambda done: bar.advance(task, done)

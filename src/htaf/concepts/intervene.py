@@ -162,9 +162,9 @@ def intervention_curve(
         raise ConceptError(f"seeds must be >= 1, got {seeds}")
     count = codes.concepts
     given = np.round(np.linspace(0, count, min(count, 64) + 1)) if points is None else points
-    steps = np.unique(np.asarray(given, dtype=np.int64))
-    if not len(steps) or steps[0] < 0 or steps[-1] > count:
+    if not len(given) or min(given) < 0 or max(given) > count:  # before the conversion: they may be of any size
         raise ConceptError(f"expected points in 0 to {count}, got {list(given)}")
+    steps = np.unique(np.asarray(given, dtype=np.int64))
     majority = proportions(codes.part(fitted)) >= 0.5
     rows = codes.rows(scored)
     rows = rows[codes.labels[rows] >= 0]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
+from htaf._errors import SEEDS
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.groups import EMPTY, IN_A, IN_B, MIXED, Groups
 from htaf.concepts.offline_names import LEVEL
@@ -53,11 +54,11 @@ class Settings:
             and 0 <= self.threshold <= 1
             and (self.permutations == 0 or self.permutations >= 19)
             and self.most >= 2
-            and self.seed >= 0
+            and 0 <= self.seed < SEEDS
         ):
             raise ConceptError(
-                "expected rounds >= 2, 0 <= threshold <= 1, permutations 0 or >= 19, most >= 2 and seed >= 0, got "
-                f"{self.rounds}, {self.threshold}, {self.permutations}, {self.most} and {self.seed}"
+                "expected rounds >= 2, 0 <= threshold <= 1, permutations 0 or >= 19, most >= 2 and 0 <= seed < 2**63, "
+                f"got {self.rounds}, {self.threshold}, {self.permutations}, {self.most} and {self.seed}"
             )
 
 

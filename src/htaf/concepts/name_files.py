@@ -36,12 +36,16 @@ def earlier_names(
         return []
     if path.suffix.lower() == ".csv":
         raise ConceptError(
-            f"{path}: expected a new .csv file, or .json to go on with, got a table that is there already"
+            f"{path}: expected a new .csv file, got one that exists: a .csv cannot be continued, choose a .json or "
+            "another name"
         )
     found = read_names(path, len(plan.order), codes=codes)
     if checked is not None:
         if path.resolve() != checked.resolve() and any(e["name"] and not e.get("checked_by") for e in found):
-            raise ConceptError(f"{path}: expected a new file or checked names, got others: they would be lost")
+            raise ConceptError(
+                f"{path}: expected a new file or one of checked names, got other names, which would be lost: choose "
+                "another --out"
+            )
         return [entry for entry in found if entry.get("checked_by")]
     for entry in found:
         rests = entry.get("settings")
@@ -49,7 +53,9 @@ def earlier_names(
         if not ours or (rests and rests != plan.fingerprint(plan.case(entry["concept"]), asker)):
             raise ConceptError(
                 f"{path}: expected a new file or names of the same settings, got concept {entry['concept']} named "
-                "otherwise (by hand, with another model, server, settings, codes or version): it would be lost"
+                "otherwise (by hand, with another model, server, settings, codes or version), which would be lost: "
+                "choose "
+                "another --out"
             )
     return found
 
@@ -64,7 +70,7 @@ def check_only(path: Path, source: str, concepts: int, codes: str | None = None)
         if entry["source"] != source or entry.get("checked_by"):
             raise ConceptError(
                 f"{path}: expected a new file or names of {source}, got concept {entry['concept']} of another source "
-                f"({entry['source']}): it would be lost"
+                f"({entry['source']}), which would be lost: choose another --out"
             )
 
 

@@ -98,7 +98,7 @@ def write_names(names: Sequence[Mapping[str, Any]], path: str | Path, *, codes: 
             table.writerow({**entry, **guarded})
         write_atomic(path, valid_text(text.getvalue()))
     else:
-        raise ConceptError(f"{path}: expected a path ending in .json or .csv")
+        raise ConceptError(f"{path}: expected a path that ends in .json or .csv")
 
 
 def _guard(text: str) -> str:
@@ -127,7 +127,7 @@ def read_names(path: str | Path, concepts: int | None = None, *, codes: str | No
     path = Path(path)
     kind = path.suffix.lower()
     if kind not in (".json", ".csv"):
-        raise ConceptError(f"{path}: expected a path ending in .json or .csv")
+        raise ConceptError(f"{path}: expected a path that ends in .json or .csv")
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -143,10 +143,13 @@ def read_names(path: str | Path, concepts: int | None = None, *, codes: str | No
         if (theirs := read.pop("codes", None)) and codes not in (None, theirs):
             raise ConceptError(
                 f"{place}: expected names of this network's concepts ({codes}), got those of another network "
-                f"({theirs}): they say nothing here; name these codes with htaf concepts name"
+                f"({theirs}): take the names of this network, or make them with htaf concepts name"
             )
         if concepts is not None and number >= concepts:
-            raise ConceptError(f"{place}: expected a concept in 0 to {concepts - 1}, got {number}: of another network?")
+            raise ConceptError(
+                f"{place}: expected a concept in 0 to {concepts - 1}, got {number}: are these the names of another "
+                "network?"
+            )
         if number in found:
             raise ConceptError(f"{place}: expected one entry for each concept, got concept {number} again")
         found[number] = read

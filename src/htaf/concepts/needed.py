@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
+from htaf._errors import expect_seed
 from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.completeness import accuracies, by_importance
 from htaf.concepts.counts import pair_counts
@@ -61,8 +62,9 @@ def needed(
     Raises:
         ConceptError: a part is missing, or an argument out of range.
     """
-    if not 0 <= tolerance < np.inf or seeds < 0 or seed < 0:
-        raise ConceptError(f"expected a finite tolerance, seeds and seed >= 0, got {tolerance}, {seeds} and {seed}")
+    expect_seed(seed, ConceptError)
+    if not 0 <= tolerance < np.inf or seeds < 0:
+        raise ConceptError(f"expected a finite tolerance >= 0 and seeds >= 0, got {tolerance} and {seeds}")
     train, validation, test = (labelled(codes, part) for part in ("train", "validation", "test"))
     counts = pair_counts(train)
     means = np.diagonal(counts) / len(train)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64
 
+from htaf._errors import expect_seed
 from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.counts import proportions
 from htaf.concepts.groups import EMPTY, IN_A, IN_B, MIXED, Groups, groups
@@ -88,6 +89,7 @@ def name_concepts(
     Raises:
         ConceptError: settings out of range. DataError: attributes lack a class.
     """
+    expect_seed(seed, ConceptError)
     if not (rounds >= 1 and 0 < held_out < 1 and 0 <= threshold <= 1 and (shuffles == 0 or shuffles >= 19)):
         raise ConceptError(
             "expected rounds >= 1, 0 < held_out < 1, 0 <= threshold <= 1 and shuffles 0 or >= 19, "

@@ -208,8 +208,8 @@ def in_processes(
                     chunk, result = pipe.recv()
                 except (EOFError, ConnectionError):
                     raise ConceptError(
-                        "a worker process ended, perhaps for want of memory: the same command goes on where it was, "
-                        "with fewer workers or a smaller batch if need be"
+                        "a worker process ended, perhaps for lack of memory: give the same command again to continue; "
+                        "htaf concepts extract also takes fewer --workers and a smaller --batch"
                     ) from None
                 if isinstance(result, BaseException):
                     raise result

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 
-HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # control, format (bidirectional too), surrogates, line, paragraph
+from htaf._console import visible
+
 LONGEST = 200  # characters of a name, a candidate, a concept
 ELLIPSIS = "…"
 
@@ -17,19 +17,10 @@ def shortened(text: str, most: int = LONGEST) -> str:
     return text if len(text) <= most else text[: most - 1] + ELLIPSIS
 
 
-def visible(text: str) -> str:
-    r"""The text with control, format, surrogate and separator characters as \uXXXX: for a terminal, one line."""
-    return "".join(_escaped(letter) if unicodedata.category(letter) in HIDDEN else letter for letter in text)
-
-
 @lru_cache(maxsize=2**14)  # the same classes stand in many prompts
 def quoted(text: str, most: int = LONGEST) -> str:
     """The text, shortened, as a JSON string of visible characters on one line; `json.loads` gives it back."""
     return visible(json.dumps(shortened(text, most), ensure_ascii=False))
-
-
-def _escaped(letter: str) -> str:
-    return json.dumps(letter)[1:-1] if ord(letter) != 0x7F else "\\u007f"
 
 
 def numbered(names: Sequence[str]) -> str:

@@ -74,7 +74,7 @@ def tables(scores: Mapping[str, Any], needed: Mapping[str, Any] | None = None, *
         f"{scores['concepts']} concepts, {len(scores['classes'])} classes; fitted on the part {fitted!r}, scored on "
         f"{scored!r}. All scores: {SCORES}.",
         "",
-        "| Part | images | smooth | exact | gap, points | predictions that differ |",
+        "| Part | images | smooth | exact | gap, points (below 0: exact is worse) | predictions that differ |",
         "|---|---|---|---|---|---|",
         *(
             f"| {part} | {row['images']:,} | {_percent(row['smooth'])} | {_percent(row['exact'])} | "
@@ -96,7 +96,7 @@ def tables(scores: Mapping[str, Any], needed: Mapping[str, Any] | None = None, *
         f"{complete['spread']['enough']}; {complete['weight']['enough']} |",
         "",
         "| Class specificity | proportion <= 0.1 or >= 0.9 | live concepts alone | variance between classes | "
-        "by ascending rate |",
+        "the same, rare to frequent |",
         "|---|---|---|---|---|",
         *(
             f"| {name} | {_percent(row['extreme'])} | {_percent(row['extreme_live'])} | "
@@ -123,7 +123,8 @@ READING = (
     "How to read it. *Gap* and *predictions that differ*: what the step costs. *Balanced concept accuracy*: 50% where "
     "the class says nothing of a bit, 100% where all images of a class agree; the plain one is high for rare bits too. "
     "*Proportion*: the share of a class's images that have a concept. *Variance between classes*: 100% where the class "
-    "decides every bit. *By ascending rate*: the first column for four groups of concepts, the rarest first. *By "
+    "decides every bit. *The same, rare to frequent*: the first column for four groups "
+    "of concepts, the rarest first. *By "
     "spread*: concepts in the order of how far they move the logits between classes; *by weight*: of max |w|. "
     "*Contribution*: weight times how much more often the class's images have the concept than all images; with its "
     "sign it says whether the concept speaks for the class.",

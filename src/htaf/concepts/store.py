@@ -70,7 +70,9 @@ def open_codes(path: str | Path, *, verify: bool = True) -> Codes:
     path = Path(path)
     record = _finished(path)
     if "codes" not in record["arrays"]:
-        raise ConceptError(f"{path} holds features of a plain network: make its codes with `htaf concepts binarise`")
+        raise ConceptError(
+            f"{path} holds features of a plain network, not codes: make codes of them with htaf concepts binarise"
+        )
     names = ("codes", "smooth", "exact", "saturated")
     bits, smooth, exact, saturated = _arrays(path, record, *names, verify=verify)
     fields = _images(path, record)
@@ -95,7 +97,9 @@ def open_features(path: str | Path) -> Features:
     path = Path(path)
     record = _finished(path)
     if "features" not in record["arrays"]:
-        raise ConceptError(f"{path} has no features.npy: extract with features")
+        raise ConceptError(
+            f"{path} has no features.npy: extract them with htaf concepts extract --features, into a new folder"
+        )
     values, smooth = _arrays(path, record, "features", "smooth")
     _in_range(path / "smooth.npy", smooth, -1, len(record["classes"]))
     return Features(values=values, smooth=smooth, **_images(path, record))
@@ -106,7 +110,7 @@ def _finished(path: Path) -> dict[str, Any]:
     if record is None:
         raise ConceptError(f"expected a folder of codes with {RECORD}, found none at {path}")
     if record["status"] != "finished":
-        raise ConceptError(f"{path} is not finished: run the same command again, it goes on where it was")
+        raise ConceptError(f"{path} is not finished: give the command that makes it again, to finish it")
     return record
 
 

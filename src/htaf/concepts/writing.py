@@ -15,6 +15,7 @@ import pyarrow as pa
 import safetensors.numpy
 from jaxtyping import Float32, Int32, UInt8
 
+from htaf._files import nearest
 from htaf.concepts.codes import PARTS, ConceptError
 from htaf.concepts.store import (
     CHUNK,
@@ -30,7 +31,7 @@ from htaf.concepts.store import (
     read_record,
     sha256,
 )
-from htaf.runs import LOCK, content_hash, environment, locked, to_json, write_atomic
+from htaf.runs import LOCK, content_hash, environment, locked, shown, to_json, write_atomic
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,9 @@ def writing(path: Path, contents: Contents) -> Iterator[Writer]:
         ConceptError: the folder holds codes of other settings (the message names them) or other files, or another
             process writes it.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise ConceptError(
-            f"expected a folder for the codes, {path} is or lies in a file: choose another --out"
-        ) from None
-    with locked(path, ConceptError(f"another process writes {path}: wait for it, or choose another --out")):
+    if nearest(path).is_file():
+        raise ConceptError(f"expected a folder for the codes, {path} is or lies in a file: choose another --out")
+    with locked(path, "another process writes", ConceptError):
         yield _open(path, contents)
 
 
@@ -120,7 +117,7 @@ def _open(path: Path, contents: Contents) -> Writer:
     elif record["key"] != content_hash(contents.settings):
         there, here = record["settings"], json.loads(to_json(contents.settings))
         differences = [
-            f"{name}: {there.get(name)!r} there, {here.get(name)!r} here"
+            f"{name}: {shown(there.get(name))} there, {shown(here.get(name))} here"
             for name in sorted(there.keys() | here.keys())
             if there.get(name) != here.get(name)
         ]

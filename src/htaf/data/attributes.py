@@ -174,7 +174,7 @@ def read_cub_attributes(folder: Path) -> Attributes:
     try:
         values = np.array(rows, dtype=np.float64)
     except ValueError as error:
-        raise DataError(f"{file}: expected numbers, {error}") from None
+        raise DataError(f"{file}: expected numbers ({error})") from None
     if not rows or not ((values >= 0) & (values <= 100)).all():
         came = f"{values.min()} to {values.max()}" if rows else "an empty file"
         raise DataError(f"{file}: expected percent, 0 to 100, got {came}")

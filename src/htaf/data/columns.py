@@ -133,9 +133,16 @@ def learn_target(
         DataError: a constant target, fewer than two classes with rows, or a code without a class.
     """
     if task == "regression":
-        mean, std = float(values.mean()), float(values.std())
+        low, high = float(values.min()), float(values.max())
+        if low == high:
+            raise DataError(f"target {name!r}: expected values that vary in the training part, got {low:g} only")
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, std = float(values.mean()), float(values.std())
         if not std > 0 or not math.isfinite(std):
-            raise DataError(f"target {name!r}: expected values that vary in the training part, got {mean:g} only")
+            raise DataError(
+                f"target {name!r}: expected values whose squares float64 can hold (about 1e-150 to 1e150), got "
+                f"{low:g} to {high:g}: change the unit"
+            )
         return Target(name, task, mean, std)
     counts = np.bincount(values, minlength=len(classes))
     if len(counts) > len(classes) or np.count_nonzero(counts) < 2:

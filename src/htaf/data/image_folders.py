@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ from htaf.data.image_parts import FilePart, Images, Part, as_images
 from htaf.data.image_reading import SUFFIXES, look_all
 from htaf.data.reading import DataError, counted, listed
 
-DEFAULT_SIZE = 224
+SMALLEST, LARGEST, STEP = 32, 224, 32  # sizes that are chosen
 SMALL, MEMORY = 64, 2**32  # images up to this size are held in memory, up to so many bytes
 WHOLE = 50_000  # up to so many files all are decoded once at load, beyond that only their headers are read
 TEST_FOLDERS = ("test", "val", "valid", "validation")
@@ -24,7 +26,7 @@ HELD_OUT = 0.2
 Listing = list[tuple[str, int]]  # relative names with forward slashes, class numbers
 
 
-def read_folder(folder: Path, size: int | None) -> Images:
+def read_folder(folder: Path, size: int | None, *, strict: bool = False) -> Images:
     """A folder in ImageFolder layout.
 
     FOLDER/class/... has 20% of each class held out as the test part, with a fixed seed; FOLDER/train/class/... takes
@@ -32,12 +34,14 @@ def read_folder(folder: Path, size: int | None) -> Images:
 
     Args:
         folder: the folder.
-        size: height and width in pixels to which images are brought; None keeps small images of one size, and means
-            224 for all others.
+        size: height and width in pixels to which images are brought; None keeps small images of one size, and of all
+            others takes the median of their shorter sides, rounded up to a multiple of 32, from 32 to 224.
+        strict: raise for a file that cannot be read and a class without images; else they are left out and noted.
     Returns:
         the set; the classes are the folders' names in alphabetical order.
     Raises:
-        DataError: fewer than two classes, a class without usable images, a class that only the test part has.
+        DataError: fewer than two classes with images, more unreadable files than readable ones, a class that only the
+            test part has.
     """
     folder, notes = folder.resolve(), []
     train_root, test_name = "", None
@@ -60,7 +64,7 @@ def read_folder(folder: Path, size: int | None) -> Images:
             raise DataError(f"{folder / test_name}: expected the classes of 'train', got {listed(unknown, 5)} too")
         present = {name: numbers[name] for name in _folders(folder / test_name)}
         test_listing = _listing(folder, f"{test_name}/", present, notes)
-    return images_from_files(folder.name, folder, classes, listing, test_listing, size, notes)
+    return images_from_files(folder.name, folder, classes, listing, test_listing, size, notes, strict=strict)
 
 
 def images_from_files(
@@ -71,6 +75,8 @@ def images_from_files(
     test: Listing,
     size: int | None,
     notes: list[str],
+    *,
+    strict: bool = False,
 ) -> Images:
     """Checks the files, leaves out those that cannot be read, and makes both parts.
 
@@ -79,7 +85,7 @@ def images_from_files(
         folder: what the names are relative to.
         classes: class names in the order of the labels.
         train, test: names and labels; without any in `test` 20% of each class are held out.
-        size: as in `read_folder`.
+        size, strict: as in `read_folder`.
         notes: what is handled is appended.
     Returns:
         the set.
@@ -92,15 +98,23 @@ def images_from_files(
     bad = [f"{file} ({seen.problem})" for (file, _), seen in zip(listing, looks, strict=True) if seen.problem]
     if len(bad) * 2 > len(listing):
         raise DataError(f"{folder}: expected images, got {len(bad):,} of {len(listing):,} unreadable: {listed(bad, 3)}")
+    if bad and strict:
+        raise DataError(f"{folder}: {counted(len(bad), 'unreadable file')}: {listed(bad, 5)}")
     if bad:
         notes.append(f"{counted(len(bad), 'unreadable file')} left out: {listed(bad, 5)}")
     for kind, count in Counter(kind for seen in looks if not seen.problem for kind in seen.handled).items():
         notes.append(f"{counted(count, 'image')} {HANDLED[kind]}")
     usable = [entry for entry, seen in zip(listing, looks, strict=True) if not seen.problem]
     border = sum(not seen.problem for seen in looks[: len(train)])
-    sizes = {seen.size for seen in looks if not seen.problem}
+    every = [seen.size for seen in looks if not seen.problem]
+    sizes = set(every)
     labels = torch.tensor([label for _, label in usable], dtype=torch.int64)
-    _check_classes(folder, classes, labels[:border], "training part" if test else "folder")
+    present = _present(folder, classes, labels[:border], "training part" if test else "folder", strict, notes)
+    if len(present) < len(classes):
+        kept = torch.isin(labels, present)
+        usable = [entry for entry, keep in zip(usable, kept.tolist(), strict=True) if keep]
+        border, labels = int(kept[:border].sum()), torch.searchsorted(present, labels[kept])
+        classes = [name for number, name in enumerate(classes) if number in present]
     if test:
         if border == len(usable):
             raise DataError(f"{folder}: expected images in the test part, got none")
@@ -111,12 +125,15 @@ def images_from_files(
     else:
         rows, test_rows = held_out(name, labels, classes, notes)
     small = len(sizes) == 1 and max(max(sizes)) <= SMALL
-    height, width = next(iter(sizes)) if size is None and small else (size or DEFAULT_SIZE,) * 2
+    shorter = median(min(pair) for pair in every) if every else 0
+    suited = min(max(SMALLEST, ceil(shorter / STEP) * STEP), LARGEST)
+    height, width = next(iter(sizes)) if size is None and small else (size or suited,) * 2
     if sizes != {(height, width)}:
+        why = "" if size else f", as the median of their shorter sides is {shorter:g}; size (--size) sets another"
         lowest, highest = (tuple(edge(pair[axis] for pair in sizes) for axis in (1, 0)) for edge in (min, max))
         notes.append(
             f"images of {_range(lowest[0], highest[0])} pixels wide and {_range(lowest[1], highest[1])} high: "
-            f"resized and cropped to {width} x {height}"
+            f"resized and cropped to {width} x {height}{why}"
         )
 
     in_memory = max(height, width) <= SMALL and 3 * height * width * len(usable) <= MEMORY
@@ -188,13 +205,19 @@ def shuffled_by_class(labels: Int64[Tensor, " n"], classes: int, seed: int) -> l
     return [order[ordered == number] for number in range(classes)]
 
 
-def _check_classes(folder: Path, classes: Sequence[str], labels: Tensor, where: str) -> None:
-    counts = torch.bincount(labels, minlength=len(classes)).tolist()
-    empty = [name for name, count in zip(classes, counts, strict=True) if not count]
+def _present(
+    folder: Path, classes: Sequence[str], labels: Tensor, where: str, strict: bool, notes: list[str]
+) -> Tensor:
+    """The numbers of the classes that have images."""
+    counts = torch.bincount(labels, minlength=len(classes))
+    empty = [name for name, count in zip(classes, counts.tolist(), strict=True) if not count]
+    if empty and (strict or len(classes) - len(empty) < 2):
+        least = "of each class" if strict else "of two classes or more"
+        raise DataError(f"{folder}: expected readable images {least} in the {where}, got none of {listed(empty, 5)}")
     if empty:
-        raise DataError(
-            f"{folder}: expected readable images of each class in the {where}, got none of {listed(empty, 5)}"
-        )
+        kind = "1 class" if len(empty) == 1 else f"{len(empty):,} classes"
+        notes.append(f"{kind} without a readable image in the {where} left out: {listed(empty, 5)}")
+    return counts.nonzero()[:, 0]
 
 
 def _range(lowest: int, highest: int) -> str:
@@ -221,8 +244,6 @@ def _listing(folder: Path, root: str, numbers: dict[str, int], notes: list[str])
             if path.is_dir() or any(step.startswith(".") for step in relative.parts):
                 continue
             (images if path.suffix.lower() in SUFFIXES else others).append(relative.as_posix())
-        if not images:
-            raise DataError(f"{folder / root / name}: expected image files ({', '.join(SUFFIXES)}), got none")
         found += [(image, number) for image in images]
     if others:
         notes.append(f"{counted(len(others), 'file')} without an image's suffix not used: {listed(others, 3)}")

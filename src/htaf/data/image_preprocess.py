@@ -15,7 +15,7 @@ from torch import Tensor
 
 from htaf.data.columns import floats, strict_keys, texts
 from htaf.data.image_parts import FilePart, Images
-from htaf.data.image_reading import read_files
+from htaf.data.image_reading import read_each, read_files
 from htaf.data.reading import DataError
 
 FORMAT, VERSION = "htaf-images", 1
@@ -84,6 +84,10 @@ class ImagePreprocessor:
             DataError: a file is missing or cannot be read as an image.
         """
         return read_files([Path(path) for path in paths], self.channels, self.size, strict=True)
+
+    def read_each(self, paths: Sequence[str | Path]) -> tuple[UInt8[Tensor, "b c h w"], list[DataError | None]]:
+        """As `read`, with zeros for files that cannot be read, and for each file the error or None."""
+        return read_each([Path(path) for path in paths], self.channels, self.size)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; `from_json` restores the same bits."""

@@ -17,6 +17,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
+from htaf._errors import expect_memory
 from htaf.data.reading import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -132,25 +133,45 @@ def read_files(
     Raises:
         DataError: a file is missing or the system refuses to read it; with `strict`, also a damaged one.
     """
+    pixels, problems = read_each(paths, channels, size)
+    for error in problems:
+        if error is not None:
+            cause = error.__cause__
+            if strict or (isinstance(cause, OSError) and cause.errno is not None):
+                raise error
+            warnings.warn(f"{error}; zeros stand in for it", stacklevel=2)
+    return pixels
+
+
+def read_each(
+    paths: Sequence[Path], channels: int, size: tuple[int, int]
+) -> tuple[UInt8[Tensor, "b c h w"], list[DataError | None]]:
+    """`decode` for each file, in threads: the images, zeros where one cannot be read, and why not.
+
+    Raises:
+        TooLargeError: so many images of this size do not fit into memory.
+    """
+    height, width = size
+    expect_memory(
+        len(paths) * channels * height * width * 5,  # bytes here, float32 in the network
+        f"a batch of {len(paths)} images of {height} x {width} pixels", "choose a smaller size",
+    )  # fmt: skip
     pixels = np.zeros((len(paths), channels, *size), dtype=np.uint8)
 
-    def fill(place: int) -> None:
+    def fill(place: int) -> DataError | None:
         try:
             pixels[place] = decode(paths[place], channels, size)
         except DataError as error:
-            cause = error.__cause__
-            if strict or (isinstance(cause, OSError) and cause.errno is not None):
-                raise
-            warnings.warn(f"{error}; zeros stand in for it", stacklevel=2)
+            return error
+        return None
 
     count = min(threads(), len(paths))
     if count <= 1:
-        for place in range(len(paths)):
-            fill(place)
+        problems = list(map(fill, range(len(paths))))
     else:
         with ThreadPoolExecutor(count) as pool:
-            list(pool.map(fill, range(len(paths))))
-    return torch.from_numpy(pixels)
+            problems = list(pool.map(fill, range(len(paths))))
+    return torch.from_numpy(pixels), problems
 
 
 def first_line(error: Exception) -> str:
@@ -180,25 +201,25 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):  # PIL would clip these at 255; "I" holds 16-bit PNG in older versions of it
         values = np.asarray(image)
         if values.size and (values.min() < 0 or values.max() > 65535):
-            raise ValueError(f"expected values of 8 or 16 bits, got {values.min()} to {values.max()}")
+            raise ValueError(f"values from {values.min()} to {values.max()}: 8 or 16 bits, 0 to 65535, are read")
         image = Image.fromarray((values.astype(np.float64) / 257).round().astype(np.uint8))
     elif image.mode == "F":
-        raise ValueError("expected values of 8 or 16 bits, got floating point")
+        raise ValueError("floating-point values: 8 or 16 bits are read")
     elif image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert("RGB")
 
 
 def image_files(paths: Sequence[Path]) -> list[Path]:
-    """Files as they are given; of a folder the image files at any depth, in alphabetical order.
+    """Files as they are given, missing ones too; of a folder the image files at any depth, in alphabetical order.
 
     Raises:
-        DataError: no such file or folder, or a folder without an image file.
+        DataError: a folder without an image file; none of several paths exists, or the only one does not.
     """
     found: list[Path] = []
+    if paths and not any(map(os.path.exists, paths)):
+        raise DataError(f"{paths[0]}: expected an image file or a folder of images, got neither")
     for path in paths:
-        if not path.exists():
-            raise DataError(f"{path}: expected an image file or a folder of images, got neither")
         inside = [path]
         if path.is_dir():
             shown = (p for p in path.rglob("*") if not any(step[0] == "." for step in p.relative_to(path).parts))

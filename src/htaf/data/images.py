@@ -11,11 +11,13 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from htaf._errors import expect_seed
 from htaf.data.augment import Augment, augment, check_preset
 from htaf.data.downloads import obtain
 from htaf.data.image_folders import read_folder, shuffled_by_class
 from htaf.data.image_parts import FilePart, Images, MemoryPart, Part
 from htaf.data.image_preprocess import ImagePreprocessor, fit_preprocessor
+from htaf.data.image_reading import MAX_PIXELS
 from htaf.data.image_sets import (
     CIFAR10,
     CIFAR100,
@@ -41,8 +43,12 @@ __all__ = [
     "fit_preprocessor",
     "is_named",
     "load",
+    "of_files",
     "split",
 ]
+
+
+LARGEST = int(MAX_PIXELS**0.5)  # of --size
 
 
 @dataclass(frozen=True)
@@ -58,12 +64,18 @@ def is_named(name: str | os.PathLike[str]) -> bool:
     return os.fspath(name).lower() in NAMES
 
 
+def of_files(name: str | os.PathLike[str]) -> bool:
+    """Whether `load` reads image files for this name, so that it takes a size."""
+    return os.fspath(name).lower() not in ("cifar10", "cifar100", "digits")
+
+
 def load(
     name: str | os.PathLike[str],
     *,
     data_dir: str | os.PathLike[str] | None = None,
     size: int | None = None,
     download: bool = True,
+    strict: bool = False,
 ) -> Images:
     """A named set, or any folder with one folder of images for each class.
 
@@ -76,19 +88,22 @@ def load(
     Args:
         name: a set's name, in any case, or a folder.
         data_dir: a folder with the public sets.
-        size: height and width in pixels of images from files; None: 224, or their own where all are alike and small.
+        size: height and width in pixels of images from files; None: their own where all are alike and small, else by
+            their shorter sides, from 32 to 224.
         download: whether to download what is found nowhere.
+        strict: raise for files of a folder that cannot be read and for classes without images.
     Returns:
         the set; images in memory where they are of at most 64 pixels, else read from files by each batch.
     Raises:
         DataError: nothing by that name, or images that cannot be used.
     """
     given = os.fspath(name)
-    if size is not None and size < 1:
-        raise DataError(f"size: expected 1 pixel or more, got {size}")
+    if size is not None and not 1 <= size <= LARGEST:
+        needed = f", {15 * size * size / 1e9:,.1f} GB for one image in the network" if size > LARGEST else ""
+        raise DataError(f"size: expected 1 to {LARGEST:,} pixels, got {size}{needed}")
     known = given.lower()
-    if size is not None and known in ("cifar10", "cifar100", "digits"):
-        raise DataError(f"{known}: size is for sets of image files; its images are of one size")
+    if size is not None and not of_files(known):
+        raise DataError(f"{known}: leave size out, it is for sets of image files; these images are of one size")
     match known:
         case "cifar10":
             return read_cifar(CIFAR10, obtain(known, CIFAR10.archive, data_dir, download))
@@ -100,12 +115,12 @@ def load(
             return read_cub(obtain(known, CUB, data_dir, download), size)
         case "digits":
             return read_digits()
-    if not Path(given).is_dir():
-        came = "a file" if Path(given).exists() else "neither"
+    if not given or not Path(given).is_dir():  # "" would be the working folder
+        came = "a file" if given and Path(given).exists() else "neither"
         raise DataError(
             f"{given!r}: expected one of {listed(NAMES)} or a folder of images, got {came}{suggestion(given, NAMES)}"
         )
-    return read_folder(Path(given), size)
+    return read_folder(Path(given), size, strict=strict)
 
 
 def split(images: Images, *, train: int | float = 0, validation: int | float = 0.1, seed: int = 0) -> Split:
@@ -125,8 +140,7 @@ def split(images: Images, *, train: int | float = 0, validation: int | float = 0
     Raises:
         DataError: a negative number, a fraction of 1 or more, or a class with too few images.
     """
-    if seed < 0:
-        raise DataError(f"seed must be >= 0, got {seed}")
+    expect_seed(seed, DataError)
     classes = len(images.classes)
     of_class = shuffled_by_class(images.train.labels, classes, seed)
     kept: tuple[list[Tensor], list[Tensor]] = ([], [])
@@ -136,7 +150,8 @@ def split(images: Images, *, train: int | float = 0, validation: int | float = 0
         if held + wanted > len(rows):
             raise DataError(
                 f"{images.name}: expected {wanted} training and {held} validation images of "
-                f"{images.classes[number]!r}, got {len(rows)}: ask for fewer"
+                f"{images.classes[number]!r}, got {len(rows)}: lower train_images or "
+                "validation_images"
             )
         kept[0].append(rows[held : held + wanted])
         kept[1].append(rows[:held])
@@ -147,12 +162,12 @@ def _share(what: str, amount: int | float, number: int, classes: int, rows: int)
     """How many rows of class `number` belong to an amount."""
     if isinstance(amount, float) and not amount.is_integer():
         if not 0 < amount < 1:
-            raise DataError(f"{what}: expected a whole number of images or a fraction below 1, got {amount}")
+            raise DataError(f"{what}_images: expected a whole number or a fraction below 1, got {amount}")
         return max(1, round(amount * rows))
     if amount < 0 or (amount == 1.0 and isinstance(amount, float)):
-        raise DataError(f"{what}: expected a whole number of images or a fraction below 1, got {amount}")
+        raise DataError(f"{what}_images: expected a whole number >= 0 or a fraction below 1, got {amount}")
     if 0 < amount < classes:
-        raise DataError(f"{what}: expected one image of each of the {classes} classes or more, got {amount} in all")
+        raise DataError(f"{what}_images: expected at least {classes}, one for each class, got {amount}")
     return int(amount) // classes + (number < int(amount) % classes)
 
 
@@ -195,3 +210,7 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         """
         rows, key = batch
         return self.preprocessor.normalise(augment(self.augment, self.part.batch(rows), key)), self.part.labels[rows]
+
+    def targets(self, rows: Int64[Tensor, " b"]) -> Int64[Tensor, " b"]:
+        """The labels of these rows, without reading an image."""
+        return self.part.labels[rows]

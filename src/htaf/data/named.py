@@ -142,7 +142,7 @@ def read_named(
         DataError: found nowhere, another row count, or missing columns.
     """
     if drop_empty and not known.special_codes:
-        raise DataError(f"drop_empty is for 'fico' only, got {known.name!r}")
+        raise DataError(f"{known.name}: leave drop_empty out, it is for 'fico' alone")
     frame, source, notes = _find(known, data_dir)
     if len(frame) != known.rows:
         raise DataError(f"{known.name}: expected {known.rows:,} rows, got {len(frame):,} from {source}; {known.supply}")

@@ -95,6 +95,28 @@ def to_number(column: pd.Series) -> tuple[Float64[np.ndarray, " rows"], Bool[np.
     return values, wrong
 
 
+def lost_digits(column: pd.Series, values: Float64[np.ndarray, " rows"]) -> tuple[int, bool] | None:
+    """The first row (from 0) whose whole number float64 rounds, and whether different numbers become one by that.
+
+    Args:
+        column: any dtype, [rows].
+        values: float64 [rows], the same as numbers, NaN where they are none.
+    Returns:
+        None where every whole number is kept, as all up to 2^53 are.
+    """
+    first, exact, rounded = None, set(), set()
+    for row in np.flatnonzero(np.isfinite(values) & (np.abs(values) >= 2**53)).tolist():
+        try:
+            number = int(str(column.iloc[row]).strip())
+        except ValueError:
+            continue  # 1e300 means the float
+        exact.add(number)
+        rounded.add(values[row])
+        if first is None and number != int(values[row]):
+            first = row
+    return None if first is None else (first, len(rounded) < len(exact))
+
+
 def is_text(column: pd.Series) -> bool:
     """Whether a column is a category by its dtype: text and truth values are, numbers are not.
 
@@ -127,10 +149,17 @@ def typed(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
         values, wrong = to_number(column)
         if np.isinf(values).any():
             row = int(np.argmax(np.isinf(values))) + 1
-            raise DataError(f"column {name!r}, row {row}: expected a finite number, got {values[row - 1]}")
+            came = str(column.iloc[row - 1])
+            came = came if len(came) <= 40 else f"{came[:40]}..."
+            raise DataError(f"column {name!r}, row {row}: expected a finite number, got {came}")
         numbers = int(np.count_nonzero(~np.isnan(values)))
         if not pd.api.types.is_bool_dtype(column) and not wrong.any():
             columns[name] = pd.Series(values)
+            if lost := lost_digits(column, values):
+                notes.append(
+                    f"column {name!r}: whole numbers beyond 2^53 are rounded (first {column.iloc[lost[0]]}, row "
+                    f"{lost[0] + 1}); of names, put a letter before each"
+                )
             continue
         text = to_text(column)
         columns[name] = pd.Series(text, dtype=object)  # not pandas' own text type: None stays None
@@ -173,7 +202,9 @@ def read_frame(
         try:
             frame, notes = pd.read_parquet(path), []
         except Exception as error:  # Arrow's and pandas' readers raise nearly everything on damaged files
-            raise DataError(f"{path}: expected a Parquet file, got {_first_line(error)}") from error
+            raise DataError(
+                f"{path}: expected a Parquet file, this one cannot be read as one ({_first_line(error)})"
+            ) from error
         frame.columns = [str(name).strip() for name in frame.columns]
     else:
         text, notes = _decode(path)
@@ -249,7 +280,9 @@ def _parse(path: Path, text: str, names: Sequence[str] | None, notes: list[str])
     if header is None or (names is not None and not rows):
         raise DataError(f"{path}: expected a table, got blank lines only")
     if names is None and sum(_is_number(name) for name in header) * 2 > len(header):
-        notes.append("the first line looks like data; it was taken for the column names")
+        notes.append(
+            "the first line looks like data, but was taken for the column names: add a line of names if it is data"
+        )
     columns: list[np.ndarray] = []
     for place, name in enumerate(header):
         values = np.array([row[place] for row in rows], dtype=object)

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64, Int64, Shaped
 
+from htaf._errors import expect_seed
 from htaf.data.columns import Target
 from htaf.data.named import NAMED, lookup, read_named
 from htaf.data.preprocess import Preprocessor
@@ -122,13 +123,17 @@ def load(
     """
     given, known = os.fspath(name_or_path), lookup(name_or_path)
     if known is not None and target not in (None, known.target):
-        raise DataError(f"{known.name}: its target is {known.target!r}, got {target!r}; name the file instead")
+        raise DataError(
+            f"{known.name}: expected its own target {known.target!r}, got {target!r}: leave target out, or give the "
+            "file's path"
+        )
     frame, notes = _read(given, data_dir, drop_empty)
     if known is not None:
         return _table(known.name, frame, known.target, task or known.task, notes, known.classes, known.special_codes)
     if target is None:
         raise DataError(
-            f"{given}: expected the name of the target column, got none; columns: {listed([*map(str, frame)])}"
+            f"{given}: expected the name of the target column (--target), got none; columns: "
+            f"{listed([*map(str, frame)])}"
         )
     _check_target(given, frame, target)
     return _table(Path(given).name, frame, target, task, notes)
@@ -198,7 +203,7 @@ def _read(given: str, data_dir: str | os.PathLike[str] | None, drop_empty: bool)
     if known is not None:
         return read_named(known, data_dir, drop_empty=drop_empty)
     if drop_empty:
-        raise DataError(f"drop_empty is for 'fico' only, got {given!r}")
+        raise DataError(f"{given}: leave drop_empty out, it is for 'fico' alone")
     path = Path(given)
     looks_like_name = not path.suffix and path.name == given
     if looks_like_name and not path.exists():
@@ -233,7 +238,10 @@ def _table(
     present = table[target].notna().to_numpy()
     gone = int((~present).sum())
     if gone * 2 > len(raw):
-        raise DataError(f"{name}: expected target {target!r} in most rows, got it in {len(raw) - gone} of {len(raw)}")
+        raise DataError(
+            f"{name}: expected target {target!r} in at least half of the rows, got it in {len(raw) - gone} of "
+            f"{len(raw)}"
+        )
     if gone:
         notes.append(f"{counted(gone, 'row')} without a target {target!r} dropped")
     if present.sum() < MIN_ROWS:
@@ -241,10 +249,12 @@ def _table(
     table = table.loc[present].reset_index(drop=True)
     features = table.drop(columns=target)
     notes += typing_notes
+    told = len(notes)
     if name not in NAMED:
         features = _drop_useless(features, notes)
     if not features.shape[1]:
-        raise DataError(f"{name}: expected at least one usable column beside {target!r}, got none")
+        why = "; ".join(notes[told:][:5])
+        raise DataError(f"{name}: expected at least one usable column beside {target!r}, got none{why and ': ' + why}")
     values, task, classes = infer_target(name, raw[target], table[target], task, classes, notes)
     repeated = int(features.assign(**{"\0target": values}).duplicated().sum())
     if repeated:
@@ -267,7 +277,9 @@ def _drop_useless(features: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
         else:
             kept.append(str(name))
             if not is_text(column) and distinct == len(column) == column.max() - column.min() + 1:
-                notes.append(f"column {name!r} looks like a row number; it is kept, leave it out if it is one")
+                notes.append(
+                    f"column {name!r} looks like a row number and is kept: delete it from the file if it is one"
+                )
     return features[kept]
 
 
@@ -309,8 +321,7 @@ def split(table: Table, seed: int, *, mode: Literal["random", "grouped"] = "rand
     Raises:
         DataError: a negative seed, an unknown mode, or fewer than three groups.
     """
-    if seed < 0:
-        raise DataError(f"seed must be >= 0, got {seed}")
+    expect_seed(seed, DataError)
     rows = len(table.target)
     if mode == "random":
         groups = np.arange(rows)

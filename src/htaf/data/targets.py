@@ -7,7 +7,7 @@ import pandas as pd
 from jaxtyping import Bool, Float64
 
 from htaf.data.columns import Target
-from htaf.data.reading import BLANKS, NUMBER_BLANKS, DataError, is_text, listed, to_number, to_text
+from htaf.data.reading import BLANKS, NUMBER_BLANKS, DataError, is_text, listed, lost_digits, to_number, to_text
 
 Task = Literal["regression", "classification"]
 MAX_INTEGER_CLASSES = 10  # whole-number targets with more distinct values are regression
@@ -33,15 +33,24 @@ def infer_target(
     Returns:
         float64 [rows] values and () for a regression, int64 [rows] codes and the classes for a classification.
     Raises:
-        DataError: text in a regression, a constant target, one class only, or more classes than half the rows.
+        DataError: text in a regression, a constant target, one class only, more classes than half the rows, or whole
+            numbers that float64 cannot tell apart.
     """
     target, text = str(raw.name), is_text(column)
     distinct = column.nunique()
+    lost = None if text else lost_digits(raw, to_number(raw)[0])
     if task is None:
         whole = not text and bool((column % 1 == 0).all())
         task = "classification" if text or (whole and distinct <= MAX_INTEGER_CLASSES) else "regression"
-        kind = "text" if text else f"{distinct:,} distinct {'whole ' if whole else ''}numbers"
+        kind = f"{distinct:,} distinct {'whole ' if whole else ''}numbers"
+        if text:
+            kind = "true and false" if set(column.str.lower()) <= {"true", "false"} else "text"
         notes.append(f"task {task} inferred: target {target!r} holds {kind}")
+    if lost is not None and (lost[1] or task == "classification"):
+        raise DataError(
+            f"{name}: expected whole numbers that float64 can hold, as all up to 2^53, in target {target!r}, got "
+            f"{raw.iloc[lost[0]]} in row {lost[0] + 1}: subtract an offset; of names, put a letter before each"
+        )
     if task == "regression":
         if text:
             raise _no_number(name, raw, to_number(raw)[1])
@@ -53,9 +62,10 @@ def infer_target(
     if len(found) < 2:
         raise DataError(f"{name}: expected at least two classes in target {target!r}, got {labels[0]!r} only")
     if len(found) * 2 > len(column):
+        hint = "choose another column" if text else "choose another column, or task regression"
         raise DataError(
             f"{name}: expected classes in target {target!r}, got {len(found):,} distinct values in "
-            f"{len(column):,} rows; name another column or task regression"
+            f"{len(column):,} rows: {hint}"
         )
     if classes:
         if set(classes) != set(labels):
@@ -108,5 +118,6 @@ def amounts(name: str, column: pd.Series) -> Float64[np.ndarray, " rows"]:
 def _no_number(name: str, column: pd.Series, wrong: Bool[np.ndarray, " rows"]) -> DataError:
     row = int(np.argmax(wrong))
     return DataError(
-        f"{name}: expected numbers in target {column.name!r} for regression, got {column.iloc[row]!r} in row {row + 1}"
+        f"{name}: expected numbers in target {column.name!r} for regression, got {str(column.iloc[row])!r} "
+        f"in row {row + 1}"
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from htaf._console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName, codes_key
 from htaf.data.reading import DataError
 from htaf.explorer import contents
@@ -56,7 +56,7 @@ def build_page(
         thumbnail: longest side of a thumbnail in pixels, 16 to 1024; images up to 48 pixels are kept as they are.
         title: of the page. about: labels and values under it. notes: more to say beside those found here.
         seconds: for proofs of fewest flips, of all misclassified images shown, >= 0.
-        progress: show bars on the error stream.
+        progress: show bars on the error stream, lines where it is no terminal.
 
     Returns:
         {"out", "page": path of index.html, "part", "images", "concepts", "classes", "named", "verified", "sprites":
@@ -163,7 +163,7 @@ def _former(out: Path, head: Mapping[str, Any], shown: Codes) -> tuple[*Flips, d
 
 def _flips(shown: Codes, seconds: float, progress: bool) -> Flips:
     wrong = int(((shown.labels >= 0) & (shown.labels != shown.exact)).sum())
-    with _bar("fewest flips", wrong, progress) as advance:
+    with progress_of("fewest flips", wrong, shown=progress) as advance:
         return flips_of(shown, seconds, advance=advance)
 
 
@@ -182,7 +182,7 @@ def _sprites(
     shape: dict[str, Any] = {}
     files: list[str] = []
     made = sheets(ids, pixels, thumbnail)
-    with _bar("thumbnails", len(ids), progress) as advance:
+    with progress_of("thumbnails", len(ids), shown=progress) as advance:
         while True:
             try:
                 sheet = next(made, None)
@@ -197,19 +197,3 @@ def _sprites(
             files.append(f"{DATA}/sprite-{len(files):04d}.webp")
             write_atomic(out / files[-1], data)
             advance(form.cells)
-
-
-@contextmanager
-def _bar(what: str, total: int, shown: bool) -> Iterator[Any]:
-    """What tells a bar that so many are done."""
-    if not shown:
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (what, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda done: bar.advance(task, done)

@@ -168,7 +168,7 @@ def score_objects(found: Measured) -> list[dict[str, Any]]:
              f"A guess finds {1 / len(found.sizes):.1%}, always the most frequent class {found.most_frequent:.1%}."),
             ("smooth", "Accuracy, smooth", accuracy["smooth"], "percent",
              "The same of the network as it was trained, before its outputs are cut to 0 and 1."),
-            ("gap", "Gap", accuracy["gap"], "points", "Exact minus smooth accuracy."),
+            ("gap", "Gap", accuracy["gap"], "points", "Exact minus smooth accuracy: below 0, the bits cost accuracy."),
             ("flips", "Predictions that differ", accuracy["flips"], "percent",
              "Share of images whose predicted class the cut changes."),
             ("binarity", "Binarity", scores["binarity"], "percent",
@@ -255,7 +255,7 @@ def about_run(record: Mapping[str, Any], name: str, size: Sequence[int]) -> list
     backbone = model.get("backbone") or {}
     shape = ", ".join(f"{key} {backbone[key]}" for key in ("depth", "width") if key in backbone)
     network = str(backbone.get("name") or backbone.get("kind") or model["kind"])
-    activation = model["activation"]
+    activation = model.get("activation", {"method": record["recipe"]["method"]})
     curve = ", ".join(f"{key} {value:g}" for key, value in activation.items() if isinstance(value, float))
     bottleneck = str(model.get("bottleneck", "implicit"))
     return [

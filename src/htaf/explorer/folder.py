@@ -53,8 +53,8 @@ def check_folder(out: Path) -> None:
 def claimed(out: Path) -> Iterator[None]:
     """Hold the folder while the block runs; raises ConceptError as `check_folder`, or where another process writes."""
     check_folder(out)
-    (out / DATA).mkdir(parents=True, exist_ok=True)
-    with locked(out, ConceptError(f"another process writes {out}: wait for it, or choose another --out")):
+    with locked(out, "another process writes", ConceptError):
+        (out / DATA).mkdir(exist_ok=True)
         write_atomic(out / MARK, f"format {FORMAT}\n")
         yield
 

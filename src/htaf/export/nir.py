@@ -24,7 +24,7 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from htaf._exported import first_line
-from htaf._files import write_atomic
+from htaf._files import check_output, write_atomic
 from htaf.export import nir_layers as layers
 from htaf.export.nir_graph import ALIASES, Graph, Value, alone
 from htaf.export.program import Example, ExportError, exported, require
@@ -59,6 +59,7 @@ def to_nir(model: nn.Module, example: Example, path: str | Path, *, dt: float = 
 
     Source: arXiv:2311.14641.
     """
+    check_output(Path(path), flag="path")
     nir = require("nir")
     if not 0 < dt < math.inf:
         raise ExportError(f"dt must be > 0 seconds, got {dt}")

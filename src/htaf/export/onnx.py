@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from htaf._exported import first_line, quiet
-from htaf._files import write_atomic
+from htaf._files import check_output, write_atomic
 from htaf.export.program import Example, ExportError, exported, require
 
 OPSET = 18
@@ -28,7 +28,7 @@ def to_onnx(model: nn.Module, example: Example, path: str | Path, *, opset: int 
         model: hardened, on the CPU; not changed. It is written as in eval mode.
         example: inputs of at least two rows, or a tuple of them.
         path: of the file, which is written whole or not at all.
-        opset: >= 18, of ONNX's operators.
+        opset: of ONNX's operators, from 18 to the newest that the installed onnx has.
 
     Raises:
         ExportError: the model is not hardened, `torch.export` or the translation fails, or onnx is not installed.
@@ -36,10 +36,9 @@ def to_onnx(model: nn.Module, example: Example, path: str | Path, *, opset: int 
     Example:
         >>> to_onnx(harden(net), images[:2], "net.onnx")
     """
-    if opset < OPSET:
-        raise ExportError(f"opset must be >= {OPSET}, got {opset}")
-    for library in ("onnx", "onnxscript"):
-        require(library)
+    check_output(Path(path), flag="path")
+    check_opset(opset)
+    require("onnxscript")
     program = exported(model, example, STEPS)
     try:
         with quiet(), torch.no_grad():
@@ -58,6 +57,13 @@ def to_onnx(model: nn.Module, example: Example, path: str | Path, *, opset: int 
         raise ExportError(f"expected ONNX's operators of opset {opset}, got those of another: choose one near {OPSET}")
     _name_batch(proto.graph)
     write_atomic(Path(path), proto.SerializeToString())
+
+
+def check_opset(opset: int) -> None:
+    """Raises ExportError unless the installed onnx has these operators, and this room writes them."""
+    newest = require("onnx").defs.onnx_opset_version()
+    if not OPSET <= opset <= newest:
+        raise ExportError(f"opset must be in {OPSET} to {newest}, the newest of the installed onnx, got {opset}")
 
 
 def onnx_network(path: str | Path) -> Callable[[Tensor], Tensor]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterable
+from functools import cache, reduce
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 from htaf.kernels import native
 
@@ -41,7 +43,11 @@ def choose(operator: str, x: Tensor, *parameters: float | Tensor) -> ModuleType:
 
 
 class Operator:
-    """A torch operator and its derivative: `backward(needed, grads, *inputs)` gives the gradients of the inputs."""
+    """A torch operator and its derivatives.
+
+    `backward(needed, grads, *inputs)` gives the gradients of the inputs. `forward(tangents, *inputs)` gives the
+    tangents of the results; it may be left out where a value depends on none but its own one of each input.
+    """
 
     def __init__(
         self,
@@ -50,81 +56,104 @@ class Operator:
         fake: Callable[..., Any],
         vmap: Callable[[Callable[..., Any]], Callable[..., Any]],
         backward: Callable[..., Any] | None = None,
+        forward: Callable[..., Any] | None = None,
     ) -> None:
         LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
         name = schema[: schema.index("(")]
         packet, _, overload = name.partition(".")
         self.op = getattr(getattr(torch.ops.htaf, packet), overload or "default")
-        self.run, self.backward = run, backward
+        self.run, self.backward, self.forward = run, backward, forward or self.forward_by_backward
         LIBRARY.impl(name, run, "CompositeExplicitAutograd")
         torch.library.register_fake(f"htaf::{name}", fake, lib=LIBRARY)
         torch.library.register_vmap(f"htaf::{name}", vmap(self.op), lib=LIBRARY)
         if backward is not None:
-            torch.library.register_autograd(f"htaf::{name}", self.differentiate, setup_context=self.save, lib=LIBRARY)
+            # register_autograd knows neither forward mode, whose tangents it would drop, nor torch.func
+            LIBRARY.impl(name, self.record, "Autograd", with_keyset=True)
 
     def __call__(self, *inputs: Any) -> Any:
         if torch.compiler.is_compiling():
             return self.op(*inputs)
         if _plain(inputs):  # the dispatcher has nothing to add, and costs as much as a small kernel
-            recorded = torch.is_grad_enabled() and _any_requires_grad(inputs)
-            if self.backward is not None and (recorded or _forward_level() >= 0):
+            if self.backward is not None and torch.is_grad_enabled() and _any_requires_grad(inputs):
                 return _Eager.apply(self, *inputs)
             return self.run(*inputs)
-        if self.backward is not None and _under_transforms():
-            return _Transformable.apply(self, *inputs)
         return self.op(*inputs)
 
-    def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def record(self, keys: Any, *inputs: Any) -> Any:
+        """What the dispatcher calls for autograd."""
+        if not (transformed() or (torch.is_grad_enabled() and _any_requires_grad(inputs))):
+            return _below_autograd(self, keys, *inputs)
+        with enable_single_level_autograd_function():  # of the transforms of torch.func: each comes here by itself
+            return _Recorded.apply(self, keys, *inputs)
+
+    def save(self, ctx: Any, inputs: tuple[Any, ...]) -> None:
         ctx.save_for_backward(*(value for value in inputs if isinstance(value, Tensor)))
         ctx.others = [None if isinstance(value, Tensor) else value for value in inputs]
 
-    def differentiate(self, ctx: Any, *grads: Tensor) -> Any:
-        tensors = iter(ctx.saved_tensors)
-        inputs = [next(tensors) if value is None else value for value in ctx.others]
+    def differentiate(self, ctx: Any, *grads: Tensor | None) -> Any:
+        inputs = _inputs(ctx, ctx.saved_tensors)
+        if all(grad is None for grad in grads):
+            return (None,) * len(inputs)
         needed = ctx.needs_input_grad[-len(inputs) :]
         return self.backward(needed, grads, *inputs)  # pyright: ignore[reportOptionalCall]
+
+    def forward_by_backward(self, tangents: tuple[Tensor | None, ...], *inputs: Any) -> Tensor:
+        """A value depends on one value of each input alone, so a tangent goes the way that a gradient comes."""
+        parts = []
+        for i, tangent in enumerate(tangents):
+            if tangent is not None:
+                needed = tuple(j == i for j in range(len(inputs)))
+                parts.append(self.backward(needed, (tangent,), *inputs)[i])  # pyright: ignore[reportOptionalCall]
+        return reduce(torch.add, parts)
+
+
+def _inputs(ctx: Any, saved: Iterable[Tensor]) -> list[Any]:
+    """The inputs of an operator, of which `Operator.save` kept the tensors."""
+    tensors = iter(saved)
+    return [next(tensors) if value is None else value for value in ctx.others]
 
 
 class _Eager(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, operator: Operator, *inputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.operator = operator
-        operator.save(ctx, inputs, None)
-        if _forward_level() >= 0:
-            ctx.inputs = inputs
+        operator.save(ctx, inputs)
         return operator.run(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         return None, *ctx.operator.differentiate(ctx, *grads)
 
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        """A value depends on one value of x alone, so the tangent goes the way that a gradient comes."""
-        _, of_x, *others = tangents
-        if of_x is None or any(t is not None for t in others):
-            raise NotImplementedError("forward-mode derivatives are there with respect to x only, and only the first")
-        needed = tuple(i == 0 for i in range(len(ctx.inputs)))
-        return ctx.operator.backward(needed, (of_x,), *ctx.inputs)[0]
+
+def _below_autograd(operator: Operator, keys: Any, *inputs: Any) -> Any:
+    with torch._C._AutoDispatchBelowAutograd():
+        return operator.op.redispatch(keys & torch._C._after_autograd_keyset, *inputs)
 
 
-class _Transformable(torch.autograd.Function):
-    """The form that torch.func asks for: with setup_context."""
-
-    generate_vmap_rule = True
+class _Recorded(torch.autograd.function._SingleLevelFunction):
+    """PyTorch runs `forward` and `jvp` with both modes turned off, which the transforms around this one need."""
 
     @staticmethod
-    def forward(operator: Operator, *inputs: Any) -> Any:
-        return operator.op(*inputs)
+    def forward(operator: Operator, keys: Any, *inputs: Any) -> Any:
+        with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+            return _below_autograd(operator, keys, *inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.operator = inputs[0]
-        ctx.operator.save(ctx, inputs[1:], output)
+        ctx.operator.save(ctx, inputs[2:])
+        ctx.save_for_forward(*(value for value in inputs if isinstance(value, Tensor)))
+        ctx.set_materialize_grads(False)  # what has no tangent need not be differentiated
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return None, *ctx.operator.differentiate(ctx, *grads)
+        return None, None, *ctx.operator.differentiate(ctx, *grads)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
+        with forward_ad._set_fwd_grad_enabled(True):
+            saved = (forward_ad.unpack_dual(tensor, level=0).primal for tensor in ctx.saved_tensors)
+            return ctx.operator.forward(tangents[2:], *_inputs(ctx, saved))
 
 
 # Whether a transform of torch.func runs, and how many dispatch modes (fake tensors, tracing) are active: should PyTorch
@@ -140,7 +169,12 @@ _several_at_once: Callable[[Tensor], bool] = getattr(
 
 def _forward_level() -> int:
     """-1 outside torch.autograd.forward_ad.dual_level."""
-    return getattr(torch.autograd.forward_ad, "_current_level", 0)
+    return getattr(forward_ad, "_current_level", 0)
+
+
+def transformed() -> bool:
+    """Whether torch.func or forward mode is at work, for which a function needs more than a gradient."""
+    return _under_transforms() or _forward_level() >= 0
 
 
 def _is_ordinary(value: Tensor) -> bool:
@@ -153,7 +187,7 @@ def _is_ordinary(value: Tensor) -> bool:
 def _plain(inputs: tuple[Any, ...]) -> bool:
     """Whether these are ordinary tensors in eager mode, with nobody watching the operators."""
     traced = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
-    if traced or _dispatch_modes() or _under_transforms():
+    if traced or _dispatch_modes() or transformed():
         return False
     return all(_is_ordinary(value) for value in inputs if isinstance(value, Tensor))
 

@@ -6,6 +6,7 @@
     scaled_sigmoid, scaled_sigmoid_backward, scaled_sigmoid_backward_all    likewise with beta
     heaviside(x, bipolar)
     straight_through(x, slope, parameters, bipolar), straight_through_backward(grad, x, ...)
+    surrogate(x, slope, bipolar)              the step whose derivative is the tensor `slope`
     pack_bits(x), unpack_bits(bits, size, dtype, bipolar)
     spikes(x, leak, gain, threshold, soft)    exact neurons over time from rest, as exported programs hold them
     transpose_bits(bits, size), count_common_bits(a, b)
@@ -38,6 +39,12 @@ from htaf.kernels.neuron.reference import Neuron, backward, forward
 Gradients = tuple[Tensor | None, ...]
 
 
+def _weighted(factors: tuple[Tensor | None, ...], derivatives: tuple[Tensor, ...], dtype: torch.dtype) -> Tensor:
+    """The sum of factor times derivative, over the first ones that have a factor; None is zero."""
+    pairs = zip(factors, derivatives, strict=False)
+    return reduce(torch.add, (factor.to(dtype) * derivative for factor, derivative in pairs if factor is not None))
+
+
 class Smooth:
     """The operators of a smooth activation: for float parameters (`floats`) and for tensors (`tensors`)."""
 
@@ -55,18 +62,19 @@ class Smooth:
         self.backward_tensors = Operator(
             f"{name}_backward.tensor(Tensor grad, Tensor x, {tensors}, bool bipolar) -> Tensor",
             self.run_backward, like(1), with_parameters(2), self.second,
+            lambda tangents, *inputs: self.second_forward(tangents, *inputs)[0],
         )  # fmt: skip
         self.backward_all = Operator(
             f"{name}_backward_all(Tensor grad, Tensor x, {tensors}, bool bipolar) -> ({all_gradients})",
             self.run_backward_all, lambda grad, *rest: tuple(torch.empty_like(t) for t in rest[:-1]),
-            with_parameters(2), self.second,
+            with_parameters(2), self.second, self.second_forward,
         )  # fmt: skip
         self.floats = Operator(
             f"{name}(Tensor x, {floats}, bool bipolar) -> Tensor", self.run, like(0), elementwise, self.first
         )
         self.tensors = Operator(
             f"{name}.tensor(Tensor x, {tensors}, bool bipolar) -> Tensor",
-            self.run, like(0), with_parameters(1), self.first_of_tensors,
+            self.run, like(0), with_parameters(1), self.first_of_tensors, self.first_forward,
         )  # fmt: skip
 
     def run(self, x: Tensor, *rest: Any) -> Tensor:
@@ -89,8 +97,32 @@ class Smooth:
             return *self.backward_all(grads[0], x, *rest), None
         return self.backward_tensors(grads[0], x, *rest), *(None for _ in rest)
 
+    def first_forward(self, tangents: tuple[Tensor | None, ...], x: Tensor, *rest: Any) -> Tensor:
+        """The tangent of f: that of x times f's derivative by x, and so on for the parameters."""
+        *parameters, bipolar = rest
+        if all(tangent is None for tangent in tangents[1:]):
+            return self.backward_tensors(tangents[0], x, *rest)
+        wide = x.to(compute_dtype(x))
+        each = (p.expand(x.shape) for p in parameters)  # so that nothing is summed
+        derivatives = self.backward_all(torch.ones_like(wide), wide, *each, bipolar)
+        return _weighted(tangents, derivatives, wide.dtype).to(x.dtype)
+
+    def second_forward(self, tangents: tuple[Tensor | None, ...], grad: Tensor, x: Tensor, *rest: Any) -> Any:
+        """The tangents of the results r_i = s grad f_i of `second`."""
+        *parameters, bipolar = rest
+        wide = compute_dtype(x)
+        scale, at = 2 if bipolar else 1, (x.to(wide), *parameters)
+        of_grad, *of_point, _ = tangents
+        found = []
+        for first, row, value in zip(
+            self.formulas.gradients(*at), self.formulas.hessian(*at), (x, *parameters), strict=True
+        ):
+            tangent = _weighted((of_grad, *of_point), (first, *(grad.to(wide) * second for second in row)), wide)
+            found.append((scale * tangent).sum_to_size(value.shape).to(value.dtype))
+        return tuple(found)
+
     def second(
-        self, needed: tuple[bool, ...], grads: tuple[Tensor, ...], grad: Tensor, x: Tensor, *rest: Any
+        self, needed: tuple[bool, ...], grads: tuple[Tensor | None, ...], grad: Tensor, x: Tensor, *rest: Any
     ) -> Gradients:
         """With f's derivatives f_i, the results are r_i = s grad f_i (summed for a parameter): the gradients of
         sum_i grads_i r_i with respect to grad, x and the parameters, from f's second derivatives f_ij.
@@ -101,7 +133,7 @@ class Smooth:
         grad_wide = (2 if bipolar else 1) * grad.to(wide)
 
         def weighted(derivatives: tuple[Tensor, ...]) -> Tensor:
-            return reduce(torch.add, (v.to(wide) * f for v, f in zip(grads, derivatives, strict=False)))
+            return _weighted(grads, derivatives, wide)
 
         found: list[Tensor | None] = [None] * (len(parameters) + 3)
         if needed[0]:
@@ -160,6 +192,23 @@ def _slope_backward(
         (v * grad.to(wide) * curve.derivative(x.to(wide), *parameters)).to(x.dtype) if needed[1] else None,
         None, None, None,
     )  # fmt: skip
+
+
+def _surrogate(x: Tensor, slope: Tensor, bipolar: bool) -> Tensor:
+    if slope.shape != x.shape:
+        raise ValueError(f"the slope must have the shape of x, {tuple(x.shape)}, got {tuple(slope.shape)}")
+    return _step(x, bipolar)
+
+
+def _surrogate_backward(needed: tuple[bool, ...], grads: tuple[Tensor, ...], x: Tensor, *rest: Any) -> Gradients:
+    slope, bipolar = rest
+    return ((2 if bipolar else 1) * grads[0].to(slope.dtype) * slope).to(x.dtype), None, None
+
+
+def _surrogate_forward(tangents: tuple[Tensor | None, ...], x: Tensor, *rest: Any) -> Tensor:
+    if tangents[0] is None:
+        return torch.zeros_like(x)
+    return _surrogate_backward((True,), (tangents[0],), x, *rest)[0]  # pyright: ignore[reportReturnType]
 
 
 def _exact(leak: float, gain: float, threshold: float, soft: bool) -> Neuron:
@@ -251,6 +300,10 @@ straight_through = Operator(
 straight_through_backward = Operator(
     "straight_through_backward(Tensor grad, Tensor x, str slope, float[] parameters, bool bipolar) -> Tensor",
     _slope, like(1), elementwise, _slope_backward,
+)  # fmt: skip
+surrogate = Operator(
+    "surrogate(Tensor x, Tensor slope, bool bipolar) -> Tensor",
+    _surrogate, like(0), elementwise, _surrogate_backward, _surrogate_forward,
 )  # fmt: skip
 spikes = Operator(
     "spikes(Tensor x, float leak, float gain, float threshold, bool soft) -> Tensor",

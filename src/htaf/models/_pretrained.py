@@ -20,7 +20,7 @@ def weights_file(path: str | Path) -> Path:
     path = Path(path)
     file = path / "model.safetensors" if path.is_dir() else path
     if not file.is_file():
-        raise ValueError(f"pretrained: expected a file of weights or a run folder, got {path}")
+        raise ValueError(f"pretrained: expected hub, a file of weights or a run folder, got {path}")
     return file
 
 

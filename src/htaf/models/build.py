@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,9 +16,10 @@ from torch.nn.modules.module import (
 )
 
 from htaf import surrogates
+from htaf._errors import expect_memory
 from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
 from htaf.models.bireal import BiRealNet
-from htaf.models.icbm import ICBM, timm_backbone, transformers_backbone, transformers_config
+from htaf.models.icbm import ICBM, check_timm, timm_backbone, transformers_backbone, transformers_config
 from htaf.models.mlp import MLP
 from htaf.models.resnet import ResNet
 from htaf.models.sew_resnet import SEWResNet
@@ -94,6 +96,40 @@ def is_own_backbone(name: str) -> bool:
     return name in _OWN
 
 
+def check_backbone(name: str) -> None:
+    """Raises ValueError where there is no backbone of this name, without building it."""
+    if name.startswith(_TRANSFORMERS):
+        backbone_description(name, {})
+    elif name not in _OWN:
+        check_timm(name)
+
+
+def is_layer_normed(name: str) -> bool:
+    """Whether a backbone has more layer norms than batch norms, as ViT, MLP-Mixer and ConvNeXt do.
+
+    Args:
+        name: as `backbone_description` takes it.
+
+    Raises:
+        ValueError: no such model.
+    """
+    described = backbone_description(name, {"depth": 10, "width": 1, "stem": "cifar", "dropout": 0.0})
+    net = without_weights(lambda: backbone(described, 3, None))
+    kinds = [type(module).__name__ for module in net.modules()]
+    count = [sum(word in kind for kind in kinds) for word in ("LayerNorm", "RMSNorm", "RmsNorm", "BatchNorm")]
+    return sum(count[:3]) > count[3]
+
+
+def without_weights(make: Callable[[], nn.Module]) -> nn.Module:
+    """A network to look at: on PyTorch's meta device, which needs no memory, where its constructor can do that."""
+    try:
+        with torch.device("meta"):
+            return make()
+    except (RuntimeError, ValueError):
+        with torch.random.fork_rng():
+            return make()
+
+
 def backbone_fields(name: str) -> tuple[str, ...]:
     """Which of depth, width, stem and dropout a backbone reads."""
     return _OWN.get(name, ())
@@ -116,11 +152,11 @@ def backbone_description(name: str, fields: dict[str, Any]) -> dict[str, Any]:
     return {"kind": "transformers", "config": transformers_config(name.removeprefix(_TRANSFORMERS))}
 
 
-def backbone(description: dict[str, Any], in_channels: int, size: tuple[int, int]) -> nn.Module:
+def backbone(description: dict[str, Any], in_channels: int, size: tuple[int, int] | None) -> nn.Module:
     """A network without its classifier, with fresh weights: images -> [batch, features].
 
     Args:
-        description: from `backbone_description`. in_channels, size: of the images.
+        description: from `backbone_description`. in_channels, size: of the images; None: the size of its own.
 
     Raises:
         ValueError: an unknown kind or model.
@@ -159,6 +195,20 @@ def _icbm(d: dict[str, Any]) -> ICBM:
     )
 
 
+def weight_bytes(description: dict[str, Any]) -> int:
+    """Bytes of the weights that `build` would make, in float32; 0 where they are not known before (timm, transformers).
+
+    Raises:
+        ValueError: as `build`.
+    """
+    kind = (description.get("backbone") or {}).get("kind")
+    if kind not in (None, *_OWN):
+        return 0
+    with torch.device("meta"), warnings.catch_warnings():  # shapes alone
+        warnings.simplefilter("ignore")
+        return 4 * sum(p.numel() for p in _built(description).parameters())
+
+
 @contextmanager
 def at_most(weights: int, tensors: int) -> Iterator[None]:
     """Networks that are built in the block may hold about so many weights in so many tensors: those of their file.
@@ -195,9 +245,13 @@ def build(description: dict[str, Any]) -> nn.Module:
             "freeze".
 
     Raises:
-        ValueError: an unknown kind, or a description that lacks a field.
+        ValueError: an unknown kind, or a description that lacks a field. TooLargeError: it does not fit into memory.
     """
-    d = description
+    expect_memory(weight_bytes(description), "the network's weights", "choose a smaller one")
+    return _built(description)
+
+
+def _built(d: dict[str, Any]) -> nn.Module:
     try:
         if d["kind"] == "icbm":
             return _icbm(d)

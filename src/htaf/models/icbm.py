@@ -6,6 +6,7 @@ import importlib
 import json
 import pickle
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -209,10 +210,21 @@ def _import(name: str) -> Any:
         raise ValueError(f"this backbone needs {name}: pip install 'htaf[backbones]' ({error})") from None
 
 
+def check_timm(name: str) -> Any:
+    """timm, which has a model of this name; raises ValueError where it has none."""
+    timm = _import("timm")
+    if not timm.is_model(name):
+        near = ", ".join(timm.list_models(f"*{name}*")[:5] or get_close_matches(name, timm.list_models(), 5))
+        raise ValueError(
+            f"expected the name of a timm model, got {name!r:.80}" + (f"; near it: {near}" if near else "")
+        )
+    return timm
+
+
 def timm_backbone(
-    name: str, in_channels: int, size: tuple[int, int], options: Mapping[str, Any], *, pretrained: bool = False
+    name: str, in_channels: int, size: tuple[int, int] | None, options: Mapping[str, Any], *, pretrained: bool = False
 ) -> nn.Module:
-    """A timm model without its classifier, with fresh weights or timm's.
+    """A timm model without its classifier, with fresh weights or timm's; size None: that of its own.
 
     Args:
         options: of `OPTIONS` alone: others of timm's arguments name files, some of which can run code.
@@ -220,22 +232,18 @@ def timm_backbone(
     Raises:
         ValueError: no such model, or options that it does not take.
     """
-    timm = _import("timm")
-    if not timm.is_model(name):
-        near = ", ".join(timm.list_models(f"*{name}*")[:5])
-        raise ValueError(
-            f"expected the name of a timm model, got {name!r:.80}" + (f"; near it: {near}" if near else "")
-        )
+    timm = check_timm(name)
     fixed = {"num_classes": 0, "in_chans": in_channels, "pretrained": pretrained, **_checked_options(name, options)}
     try:
         try:
-            return timm.create_model(name, **fixed, img_size=size)
+            return timm.create_model(name, **fixed, **({} if size is None else {"img_size": size}))
         except TypeError as error:  # convolutional models take images of any size, and no such argument
             if "img_size" not in str(error):
                 raise
         return timm.create_model(name, **fixed)
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-        raise ValueError(f"timm model {name} for images of {size[0]} x {size[1]} pixels: {_line(error)}") from None
+        shown = "" if size is None else f" for images of {size[0]} x {size[1]} pixels"
+        raise ValueError(f"timm model {name}{shown}: {_line(error)}") from None
 
 
 def _checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,13 +46,16 @@ def check(program: Program) -> None:
 
 def _sizes(step: Step, values: list[Any], tensors: dict[str, Tensor], meta: dict[str, Tensor], most: int) -> list[Any]:
     if isinstance(step, Call):
-        function = operators.ALLOWED.get(step.operator)
+        function = operators.allowed(step.operator)
         if function is None:
             raise PackedError(f"expected an operator of a packed model, got {step.operator!r:.40}")
         if any(not k.isidentifier() for k in step.kwargs):
             raise PackedError("expected names of arguments, got others")
         given = [_given(a, values, meta) for a in step.args]
-        return [function(*given, **{k: _given(a, values, meta) for k, a in step.kwargs.items()})]
+        operators.check_arguments(function, given, step.kwargs)
+        named = {k: _given(a, values, meta) for k, a in step.kwargs.items()}
+        where = {"device": "meta"} if operators.makes(function) else {}
+        return [function(*given, **named, **where)]
     x = values[step.input]
     if not isinstance(x, Tensor):
         raise PackedError("expected a tensor, got a list of them")
@@ -99,7 +102,9 @@ def _layer(step: Layer, x: Tensor, values: list[Any], tensors: dict[str, Tensor]
     if step.weights == "binary":
         _expect(tensors[step.weight], [g.outputs, *g.kernel, row_bytes(per_group)], torch.uint8)
     else:
-        _expect(tensors[step.weight], [g.outputs, per_group, *g.kernel], torch.float32)
+        _expect(tensors[step.weight], [g.outputs, _kept(step, tensors), *g.kernel], torch.float32)
+        if (size := 4 * g.outputs * per_group * math.prod(g.kernel)) > most:
+            raise PackedError(f"expected weights of at most {most:,} bytes, got {size:,}")
         if step.bipolar:
             raise PackedError("expected bits 0 and 1 for a table, got -1 and 1")
     for name in (step.scale, step.shift, step.lower, step.upper):
@@ -137,6 +142,16 @@ def _layer(step: Layer, x: Tensor, values: list[Any], tensors: dict[str, Tensor]
     return made if step.bits is None else [*made, _empty([*bits, row_bytes(g.outputs)], torch.uint8)]
 
 
+def _kept(step: Layer, tensors: dict[str, Tensor]) -> int:
+    """The channels of a table's weights, of which those of the file may be the first of each plane."""
+    g, weight = step.geometry, tensors[step.weight]
+    each = g.channels // g.groups // step.planes
+    if g.channels // g.groups != each * step.planes or (step.planes > 1 and (g.groups > 1 or each % 64)):
+        raise PackedError(f"expected {step.planes} planes of whole words in one group, got {g}")
+    kept = weight.shape[1] if weight.ndim == 4 else 0
+    return kept if g.groups == 1 and not each % 64 and each - 64 < kept <= each else each
+
+
 def _check_padded(g: Geometry, batch: int, height: int, width: int, most: int) -> None:
     """What a kernel may make of its input: a copy with a border, every group in words, or indices for tables."""
     (down, across), columns = g.padding, g.stride[1]
@@ -157,6 +172,8 @@ def _check_size(step: Step, value: Any, most: int) -> int:
     for tensor in value if isinstance(value, (list, tuple)) else [value]:
         if not isinstance(tensor, Tensor):
             raise PackedError(f"{step.name}: expected a tensor, got {type(tensor).__name__}")
+        if tensor.dtype not in operators.DTYPES:
+            raise PackedError(f"{step.name}: expected values in float32 or whole numbers, got {tensor.dtype}")
         if _bytes(tensor) > most:
             raise PackedError(f"{step.name}: expected values of at most {most:,} bytes, got {list(tensor.shape)}")
         total += _bytes(tensor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from htaf.kernels.layers import Epilogue
 from htaf.packed.execution import FORMS, kernels
+from htaf.packed.layers import widened
 from htaf.packed.model import PackedModel
 from htaf.packed.program import Kind, Layer, Program, Step
 
@@ -38,13 +40,16 @@ class Choice:
         return f"{self.kind} ({found} of the rms)"
 
 
-def choose(packed: PackedModel, inputs: tuple[Tensor, ...], budget: float) -> tuple[Program, dict[str, Choice]]:
+def choose(
+    packed: PackedModel, inputs: tuple[Tensor, ...], budget: float, advance: Callable[[], None]
+) -> tuple[Program, dict[str, Choice]]:
     """For each layer the fastest kind whose error is within the budget.
 
     Args:
         packed: with tables of float32.
         inputs: the example; each kind is timed and measured on what reaches the layer in a run of it.
         budget: the largest rms error of a layer's sums, over their rms.
+        advance: is told of each layer.
 
     Returns:
         The program with these kinds, and what was measured, by the layer's name.
@@ -57,6 +62,7 @@ def choose(packed: PackedModel, inputs: tuple[Tensor, ...], budget: float) -> tu
             fitting: list[Kind] = [kind for kind in KINDS if found[kind].error <= budget]
             fastest: Kind = min(fitting, key=lambda kind: found[kind].seconds)
             chosen[step.name] = Choice(fastest, found)
+            advance()
 
     packed.watch(inputs, after)
     steps = tuple(
@@ -69,7 +75,8 @@ def choose(packed: PackedModel, inputs: tuple[Tensor, ...], budget: float) -> tu
 def measure(step: Layer, bits: Tensor, tensors: dict[str, Tensor]) -> dict[Kind, Measured]:
     """The seconds and errors of a layer's sums over these bits with each kind of tables, timed in turn."""
     taken, tables = FORMS[step.form][0](bits), kernels()[1]
-    weights = {kind: tables.prepare(tensors[step.weight], step.geometry, kind) for kind in KINDS}
+    weight = widened(tensors[step.weight], step.geometry, step.planes)
+    weights = {kind: tables.prepare(weight, step.geometry, kind) for kind in KINDS}
     times: dict[Kind, list[float]] = {kind: [] for kind in KINDS}
     sums: dict[Kind, Tensor] = {}
     for _ in range(_REPEATS + 1):  # the first of each fills the caches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Any
 
@@ -24,6 +25,7 @@ class Emission:
         self.kinds: dict[Node, Bits] = {}
         self.steps: list[Step] = []
         self.tensors: dict[str, Tensor] = {}
+        self.equal: dict[Any, Tensor] = {}  # by content
         self.rows: list[Row] = []
         self.floats: dict[Node, int] = {}  # values of nodes as floats
         self.bits: dict[Node, tuple[int, ...]] = {}  # and as bits, one value a plane
@@ -38,9 +40,12 @@ class Emission:
         return self.next - 1
 
     def _tensor(self, name: str, tensor: Tensor) -> str:
+        """Keep a tensor under this name or a longer one; equal ones, as of a module that runs twice, are one."""
         while name in self.tensors:
             name += "_"
-        self.tensors[name] = tensor.detach().clone(memory_format=torch.contiguous_format)
+        kept = tensor.detach().clone(memory_format=torch.contiguous_format)
+        key = kept.dtype, kept.shape, hashlib.sha256(kept.numpy().tobytes()).digest()
+        self.tensors[name] = self.equal.setdefault(key, kept)
         return name
 
     def _row(self, node: Node, how: str) -> None:

@@ -17,6 +17,13 @@ _KEEPING = {
     "reshape.default", "permute.default", "transpose.int", "unsqueeze.default", "squeeze.dim", "squeeze.dims",
     "unflatten.int", "expand.default", "slice.Tensor", "select.int", "cat.default", "neg.default", "hardtanh.default",
     "constant_pad_nd.default", "clone.default", "t.default", "relu6.default", "sigmoid.default", "tanh.default",
+    "pad.default", "max_pool1d.default", "max_pool3d.default", "adaptive_max_pool1d.default",
+    "adaptive_max_pool2d.default", "adaptive_avg_pool1d.default", "avg_pool1d.default", "amax.default", "amin.default",
+    "maximum.default", "minimum.default", "slice_scatter.default", "select_scatter.default", "split.Tensor",
+    "split_with_sizes.default", "chunk.default", "unbind.int", "stack.default", "flip.default", "roll.default",
+    "repeat.default", "pixel_shuffle.default", "pixel_unshuffle.default", "upsample_nearest1d.vec",
+    "upsample_nearest2d.vec", "upsample_linear1d.vec", "upsample_bilinear2d.vec", "abs.default", "sin.default",
+    "cos.default", "_adaptive_avg_pool2d.default", "copy.default", "mean.default",
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from htaf.kernels.packed_maps import reference as maps_formulas
 from htaf.kernels.table_convolution import cpu as tables
 from htaf.kernels.table_convolution import reference as tables_formulas
 from htaf.packed import operators
+from htaf.packed.layers import widened
 from htaf.packed.program import Call, Layer, Pool, Program, Spikes, Step, Threshold, Unpack, made, read
 
 Values = list[Any]
@@ -94,7 +95,10 @@ class Execution:
         if step.weights == "binary":
             kernel, self.prepared[index] = self.binary, self.binary.prepare(t[step.weight], g, bipolar=step.bipolar)
         else:
-            kernel, self.prepared[index] = self.tables, self.tables.prepare(t[step.weight], g, step.tables)
+            kernel, self.prepared[index] = (
+                self.tables,
+                self.tables.prepare(widened(t[step.weight], g, step.planes), g, step.tables),
+            )
         scale, shift, lower, upper = (
             None if n is None else t[n] for n in (step.scale, step.shift, step.lower, step.upper)
         )
@@ -159,7 +163,8 @@ class Execution:
 
 
 def _call(step: Call, tensors: dict[str, Tensor]) -> Run:
-    function = operators.ALLOWED[step.operator]
+    function = operators.allowed(step.operator)
+    assert function is not None  # `check` has seen to it
     args = [operators.decode(a, tensors) for a in step.args]
     kwargs = {k: operators.decode(a, tensors) for k, a in step.kwargs.items()}
     pending = [(i, a) for i, a in enumerate(args) if isinstance(a, operators.Pending)]
@@ -167,6 +172,8 @@ def _call(step: Call, tensors: dict[str, Tensor]) -> Run:
     if step.operator == "where.Scalar" and float in map(type, args[1:]):  # or their dtype is PyTorch's default
         function = torch.where
         args[1:] = [torch.tensor(level, dtype=torch.float32, device="cpu") for level in args[1:]]
+    if operators.makes(function):
+        kwargs["device"] = "cpu"
     y = step.y
     if "conv2d" in step.operator and len(step.args) > 1 and isinstance(args[1], Tensor):
         args[1] = args[1].contiguous(memory_format=torch.channels_last)  # then so is the output

@@ -14,14 +14,15 @@ from typing import Any
 import safetensors.torch
 from safetensors import SafetensorError
 
-from htaf._files import write_atomic
+from htaf._files import check_output, write_atomic
 from htaf.packed.checking import check
 from htaf.packed.model import PackedModel
 from htaf.packed.program import PackedError
 from htaf.packed.report import Report
 from htaf.packed.writing import program_from_json, program_to_json
 
-FORMAT, VERSION = "htaf-packed", "1"
+FORMAT, VERSION = "htaf-packed", "2"
+_READ = ("1", "2")
 _LONGEST_HEADER = 1 << 26
 
 
@@ -35,19 +36,22 @@ def save(packed: PackedModel, path: str | Path, extra: Mapping[str, Any] | None 
 
     Raises:
         PackedError: `extra` is not JSON, or the file cannot be written; a file that was there is then untouched.
+        HtafError: the path is that of a folder, or of a file of a run or of codes.
     """
     path = Path(path)
+    check_output(path, flag="path")
+    graph = program_to_json(packed.program)
     try:
         metadata = {
             "format": FORMAT,
             "version": VERSION,
-            "graph": _text(program_to_json(packed.program)),
+            "graph": _text(graph),
             "report": _text(packed.report.to_json()),
             "extra": _text(dict(packed.extra if extra is None else extra)),
         }
     except (TypeError, ValueError) as error:
         raise PackedError(f"expected JSON values to save beside the model: {error}") from None
-    plain = safetensors.torch.save(dict(packed.program.tensors))
+    plain = safetensors.torch.save({k: t for k, t in packed.program.tensors.items() if k not in graph["same"]})
     header, body = _parts(plain)
     header["__metadata__"] = metadata
     metadata["sha256"] = _digest(header, body)
@@ -78,8 +82,9 @@ def load(path: str | Path) -> PackedModel:
         metadata = header.get("__metadata__")
         if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
             raise PackedError(f"expected a packed model (format {FORMAT}), got another safetensors file")
-        if metadata.get("version") != VERSION:
-            raise PackedError(f"expected version {VERSION} of the format, got {metadata.get('version')!r:.40}")
+        if metadata.get("version") not in _READ:
+            wanted = " or ".join(_READ)
+            raise PackedError(f"expected version {wanted} of the format, got {metadata.get('version')!r:.40}")
         if _digest(header, body) != metadata.get("sha256"):
             raise PackedError("it is damaged: expected the SHA-256 in its metadata, got another")
         tensors = safetensors.torch.load(data)

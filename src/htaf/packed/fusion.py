@@ -172,7 +172,9 @@ def _added(node: Node, end: Node) -> Node | None:
 
 
 def _fold(site: LayerSite, constants: Constants, outputs: set[Node], found: Fusion) -> None:
-    """Affine maps after a layer over floats go into its weights."""
+    """Affine maps after a layer over floats go into its weights, unless others have these too: they are kept once."""
+    if any(source in constants and len(source.users) > 1 for source in site.node.all_input_nodes):
+        return
     unit = torch.ones((), dtype=torch.float64)
     end, affine = site.node, Affine(site.node, unit, torch.zeros_like(unit), None)
     axis = 1 if site.form in ("image", "line") else len(shape_of(end)) - 1

@@ -15,9 +15,11 @@ from torch.utils import _pytree as pytree
 
 from htaf._exported import check_hardened, export_program
 from htaf._functional_sites import duplicate
+from htaf.packed import operators
 from htaf.packed.affine import Constants, aten, same, shape_of
 from htaf.packed.program import PackedError
 
+_NOTHING = (aten.clone.default, aten.detach.default, aten.alias.default, aten.contiguous.default)
 _DROPPED = ("_assert", "sym_constrain", "sym_assert")
 
 
@@ -69,7 +71,7 @@ def trace(model: nn.Module, example: tuple[Tensor, ...], *, dynamic_batch: bool 
     """
     check_model(model)
     model = duplicate(model, parameters=True, buffers=True).eval()
-    exported = export_program(model, example, PackedError, dynamic_batch=dynamic_batch, functional=True)
+    exported = export_program(model, example, PackedError, dynamic_batch=dynamic_batch, functional=True, runs=_stays)
     if exported.graph_signature.buffers_to_mutate:
         names = ", ".join(exported.graph_signature.buffers_to_mutate.values())
         raise PackedError(f"expected a model without state that changes, got one that writes to {names}")
@@ -93,12 +95,24 @@ def trace(model: nn.Module, example: tuple[Tensor, ...], *, dynamic_batch: bool 
     return Traced(graph, constants, tuple(inputs), outputs, spec, module, shape_of(inputs[0])[0])
 
 
+def _stays(node: Node) -> bool:
+    """Whether an operator is one that a packed model can run, or that `_simplify` takes out."""
+    return (
+        operators.name_of(node) is not None
+        or node.target in (*_NOTHING, aten._unsafe_view.default, aten.sym_size.int)
+        or any(word in str(node.target) for word in _DROPPED)
+    )
+
+
 def _simplify(graph: Graph, constants: Constants) -> None:
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
-        if node.target is aten.view.default:
+        if node.target in (aten.view.default, aten._unsafe_view.default):
             node.target = aten.reshape.default  # a view forbids that values lie otherwise, as they do in channels_last
+        if node.target is aten.pad.default and (len(node.args) < 3 or node.args[2] == "constant"):
+            value = node.args[3] if len(node.args) > 3 else node.kwargs.get("value")
+            node.target, node.args, node.kwargs = aten.constant_pad_nd.default, (*node.args[:2], value or 0), {}
         if any(word in str(node.target) for word in _DROPPED):
             graph.erase_node(node)
         elif (source := _unchanged(node, constants)) is not None:
@@ -143,7 +157,7 @@ def _unchanged(node: Node, constants: Constants) -> Node | None:
         return None
     if node.target is operator.getitem:
         return source if source.target is aten.batch_norm.default else None
-    if node.target in (aten.clone.default, aten.detach.default, aten.alias.default, aten.contiguous.default):
+    if node.target in _NOTHING:
         return source
     before, after = source.meta.get("val"), node.meta.get("val")
     if not isinstance(before, Tensor) or not isinstance(after, Tensor) or before.dtype != after.dtype:

@@ -123,6 +123,8 @@ def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | N
         return _joined(node, kind, operands[1])
     if is_pool(node) and kind.axis == 1 and kind.most == 1 and kind.whole is None:
         return replace(kind, low=min(kind.low, kind.high), high=max(kind.low, kind.high))
+    if node.target is aten.constant_pad_nd.default:
+        return kind if pads_bits(node, kind) else None
     if node.target is aten.reshape.default:
         return viewed(kind, shape_of(node.args[0]), shape_of(node))  # pyright: ignore[reportArgumentType]
     if node.target is aten.relu.default:
@@ -204,7 +206,7 @@ def wanted_axis(node: Node, constants: Constants, seen: set[Node]) -> int | None
                 return axis - moved
             if axis is not None and axis == len(after) - 1 and 1 <= axis < rank and same(before[:axis], after[:axis]):
                 return axis
-        elif is_pool(user) or user.target in (aten.relu.default, *_ELEMENTWISE):
+        elif is_pool(user) or user.target in (aten.relu.default, aten.constant_pad_nd.default, *_ELEMENTWISE):
             axis = wanted_axis(user, constants, seen)
             if axis is not None and len(shape_of(user)) == rank:
                 return axis
@@ -244,6 +246,15 @@ def is_pool(node: Node) -> bool:
         p == 0 or (isinstance(size, int) and p <= d * (k - 1) and d <= size)
         for size, k, p, d in zip(sizes, kernel, padding, dilation, strict=True)
     )
+
+
+def pads_bits(node: Node, kind: Bits) -> bool:
+    """Whether a padding adds a level that the bits have, in dimensions after the channels."""
+    pads, value = node.args[1], node.args[2] if len(node.args) > 2 else 0
+    if not isinstance(pads, (list, tuple)) or not all(isinstance(p, int) for p in pads) or kind.whole is not None:
+        return False
+    inside = len(pads) <= 2 * (len(shape_of(node)) - 1 - kind.axis)
+    return inside and value in ((0.0,) if kind.most > 1 else (kind.low, kind.high))
 
 
 def pool_sizes(node: Node) -> tuple[Pair, Pair, Pair, Pair]:

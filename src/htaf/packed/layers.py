@@ -145,6 +145,7 @@ class Prepared:
     """What a layer over bits of two levels, or over planes, sums: weight as the kernels take it, and what remains.
 
     sums of the model = scale sums of the kernel + shift. ones: the kernel's channels hold one more, always 1.
+    planes: bit planes side by side as channels; the weight is that of the first, see `widened`.
     """
 
     geometry: Geometry
@@ -154,6 +155,7 @@ class Prepared:
     shift: Tensor
     bipolar: bool
     ones: bool
+    planes: int = 1
 
 
 def prepare(site: LayerSite, kind: Bits) -> Prepared:
@@ -169,26 +171,26 @@ def prepare(site: LayerSite, kind: Bits) -> Prepared:
             shift = shift + weight.double().sum((1, 2, 3))
         return Prepared(g, True, packed(signs), scales, shift, -1.0 in (kind.low, kind.high), False)
     if kind.most > 1:
-        return Prepared(*_over_planes(g, kind.planes, weight), one, shift, False, False)
+        wide = g._replace(channels=kind.planes * row_bytes(g.channels) * 8)
+        return Prepared(wide, False, weight.contiguous(), one, shift, False, False, kind.planes)
     # low + (high - low) bit: `low` is a bias inside the image, and nothing in the padding
     weight = (weight.double() * (kind.high - kind.low)).float()
     inside = kind.low * site.weight.detach().double().sum(1)  # [outputs, height, width]
     if kind.low == 0.0 or g.padding == (0, 0):
         return Prepared(g, False, weight.contiguous(), one, shift + inside.sum((1, 2)), False, False)
-    places = row_bytes(g.channels + 1) * 8
-    dense = torch.zeros(g.outputs, places, *g.kernel)
-    dense[:, : g.channels] = weight
-    dense[:, g.channels] = inside.float()
-    return Prepared(g._replace(channels=places), False, dense, one, shift, False, True)
+    wide = g._replace(channels=row_bytes(g.channels + 1) * 8)
+    return Prepared(wide, False, torch.cat([weight, inside.float().unsqueeze(1)], 1), one, shift, False, True)
 
 
-def _over_planes(g: Geometry, planes: int, weight: Tensor) -> tuple[Geometry, bool, Tensor]:
-    """Integers as bit planes side by side, each of whole words, with weights w, 2 w, 4 w."""
-    places = row_bytes(g.channels) * 8
-    dense = torch.zeros(g.outputs, planes * places, *g.kernel)
+def widened(weight: Tensor, g: Geometry, planes: int) -> Tensor:
+    """A table's weights for all channels of the geometry: w, 2 w, 4 w for bit planes, 0 where a file keeps none."""
+    each = g.channels // g.groups // planes
+    if weight.shape[1] == each and planes == 1:
+        return weight
+    dense = torch.zeros(g.outputs, planes, each, *g.kernel, dtype=torch.float32, device=weight.device)
     for i in range(planes):
-        dense[:, i * places : i * places + g.channels] = weight * 2**i
-    return g._replace(channels=planes * places), False, dense
+        dense[:, i, : weight.shape[1]] = weight * 2**i
+    return dense.flatten(1, 2)
 
 
 def packed(values: Tensor) -> Tensor:

@@ -92,7 +92,7 @@ class Lowering(Emission):
             lower=lower, upper=upper,
             y=self._value() if chain.keep else None,
             bits=self._value() if chain.tail is not None else None,
-            slope=slope,
+            slope=slope, planes=ready.planes,
         )  # fmt: skip
         self.steps.append(step)
         if step.y is not None:
@@ -126,16 +126,15 @@ class Lowering(Emission):
         scale = affine.scale.broadcast_to(outputs)
         bias = torch.zeros(outputs).double() if site.bias is None else site.bias.double()
         weight = (site.weight.double() * scale.reshape(-1, 1, 1, 1)).float()
+        weight = {"row": weight.flatten(1), "line": weight.squeeze(2)}.get(site.form, weight)
         shift = (scale * bias + affine.shift).float()
         layer = site.node
         source = {"v": self._float(site.source)}
         names = [{"t": self._tensor(f"{layer.name}.{n}", t)} for n, t in (("weight", weight), ("bias", shift))]
         g = site.geometry
         if site.form == "row":
-            self.tensors[names[0]["t"]] = weight.flatten(1).contiguous()
             call: tuple[str, list[Any]] = ("linear.default", [source, *names])
         elif site.form == "line":
-            self.tensors[names[0]["t"]] = weight.squeeze(2).contiguous()
             call = "conv1d.default", [source, *names, [g.stride[1]], [g.padding[1]], [g.dilation[1]], g.groups]
         else:
             sizes = [list(g.stride), list(g.padding), list(g.dilation), g.groups]
@@ -172,11 +171,11 @@ class Lowering(Emission):
         if is_pool(node):
             before = self.kinds[first]
             if before.low > before.high:  # the largest is where a bit is 0
-                mask = torch.arange(row_bytes(before.channels) * 8) < before.channels
-                every = {"t": self._tensor(f"{node.name}.mask", packed(mask))}
-                planes = (self._aten(node, "bitwise_xor.Tensor", [{"v": planes[0]}, every]),)
+                planes = (self._inverted(node, planes[0], self._mask(node, before)),)
             planes = (self._pool(node, planes[0]),)
             how = "packed: pooled bits"
+        elif node.target is aten.constant_pad_nd.default:
+            planes, how = self._padded(node, planes, kind), "packed: padded bits"
         elif node.target is aten.reshape.default and kind.whole is None:
             planes = tuple(self._viewed(node, first, p) for p in planes)
         elif others:
@@ -188,6 +187,25 @@ class Lowering(Emission):
         step = Pool(node.name, source, *pool_sizes(node), self._value())
         self.steps.append(step)
         return step.bits
+
+    def _mask(self, node: Node, kind: Bits) -> dict[str, Any]:
+        """Ones in every channel, none in the unused places behind them."""
+        ones = torch.arange(row_bytes(kind.channels) * 8) < kind.channels
+        return {"t": self._tensor(f"{node.name}.mask", packed(ones))}
+
+    def _inverted(self, node: Node, plane: int, mask: dict[str, Any]) -> int:
+        return self._aten(node, "bitwise_xor.Tensor", [{"v": plane}, mask])
+
+    def _padded(self, node: Node, planes: tuple[int, ...], kind: Bits) -> tuple[int, ...]:
+        pads: Any = node.args[1]
+        ones = (node.args[2] if len(node.args) > 2 else 0) == kind.high and kind.most == 1
+        mask = self._mask(node, kind) if ones else {}
+        found = []
+        for plane in planes:
+            source = self._inverted(node, plane, mask) if ones else plane
+            padded = self._aten(node, "constant_pad_nd.default", [{"v": source}, [0, 0, *pads], 0])
+            found.append(self._inverted(node, padded, mask) if ones else padded)
+        return tuple(found)
 
     def _viewed(self, node: Node, source: Node, plane: int) -> int:
         kind, before = self.kinds[node], self.kinds[source]
@@ -226,7 +244,10 @@ class Lowering(Emission):
         if name is None:
             raise PackedError(f"expected operators that a packed model can run, got {node.target} ({node.name})")
         args = [operators.encode(a, self._argument) for a in node.args]
-        y = self._aten(node, name, args, operators.encode_keywords(node, self._argument))
+        kwargs = operators.encode_keywords(node, self._argument)
+        if operators.makes(node.target) and "dtype" in (a.name for a in node.target._schema.arguments):  # pyright: ignore
+            kwargs["dtype"] = operators.encode(node.meta["val"].dtype, self._argument)
+        y = self._aten(node, name, args, kwargs)
         self.floats[node] = y
         source = next(iter(node.all_input_nodes), None)
         self._row(node, f"float: {self._why(node, source)}" if source is not None else "float")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -14,55 +16,99 @@ from torch.fx import Node
 from htaf.kernels import operators as _registered  # noqa: F401  torch.ops.htaf
 from htaf.packed.program import PackedError
 
-_NAMES = """
-abs.default adaptive_avg_pool1d.default adaptive_avg_pool2d.default _adaptive_avg_pool2d.default add.Scalar add.Tensor
-addcmul.default addmm.default amax.default amin.default avg_pool1d.default avg_pool2d.default
-batch_norm.default bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor bitwise_not.default
-bmm.default cat.default ceil.default clamp.default clamp_max.default clamp_min.default constant_pad_nd.default
-conv1d.default conv1d.padding conv2d.default conv2d.padding convolution.default cos.default div.Scalar div.Tensor
-elu.default eq.Scalar eq.Tensor erf.default exp.default expand.default floor.default ge.Scalar ge.Tensor gelu.default
-glu.default group_norm.default gt.Scalar gt.Tensor hardsigmoid.default hardswish.default hardtanh.default
-heaviside.default instance_norm.default layer_norm.default le.Scalar le.Tensor leaky_relu.default linear.default
-log.default log_softmax.int logical_and.default logical_not.default logical_or.default lt.Scalar lt.Tensor
-matmul.default max_pool1d.default max_pool2d.default maximum.default mean.default mean.dim minimum.default mish.default
-mm.default mul.Scalar mul.Tensor native_group_norm.default native_layer_norm.default ne.Scalar ne.Tensor neg.default
-permute.default pixel_shuffle.default pow.Tensor_Scalar prelu.default reciprocal.default reflection_pad2d.default
-relu.default relu6.default repeat.default replication_pad2d.default reshape.default roll.default round.default
-rsqrt.default rsub.Scalar rsub.Tensor scaled_dot_product_attention.default select.int selu.default sigmoid.default
-sign.default silu.default sin.default slice.Tensor softmax.int softplus.default split.Tensor split_with_sizes.default
-sqrt.default squeeze.default squeeze.dim squeeze.dims stack.default sub.Scalar sub.Tensor sum.default sum.dim_IntList
-t.default tanh.default to.dtype _to_copy.default transpose.int unbind.int unflatten.int unsqueeze.default
-upsample_bilinear2d.vec upsample_nearest2d.vec var.correction view.default where.ScalarSelf where.ScalarOther
-where.Scalar where.self _softmax.default _log_softmax.default
+# Composite ones that run whole, as they are faster than their parts; what is not listed and not core is decomposed.
+_WHOLE = """
+adaptive_avg_pool2d.default adaptive_avg_pool3d.default adaptive_max_pool1d.default adaptive_max_pool2d.default
+adaptive_max_pool3d.default addcmul.default baddbmm.default batch_norm.default celu.default chunk.default
+clamp_max.default clamp_min.default conv1d.default conv1d.padding conv2d.default conv2d.padding conv3d.default
+conv3d.padding conv_transpose1d.default conv_transpose2d.input conv_transpose3d.input glu.default group_norm.default
+hardshrink.default hardsigmoid.default hardswish.default heaviside.default instance_norm.default layer_norm.default
+lerp.Scalar lerp.Tensor linalg_vector_norm.default linear.default log_sigmoid.default log_softmax.int logit.default
+masked_fill.Scalar matmul.default max_pool1d.default max_pool2d.default max_pool3d.default median.dim mish.default
+pad.default pixel_shuffle.default pixel_unshuffle.default prelu.default relu6.default reshape.default rms_norm.default
+roll.default rsub.Scalar rsub.Tensor scaled_dot_product_attention.default selu.default silu.default softmax.int
+softplus.default softshrink.default split.Tensor square.default squeeze.default stack.default sum.default t.default
+to.dtype transpose.int unbind.int unflatten.int unfold.default upsample_bicubic2d.vec upsample_linear1d.vec
+upsample_nearest1d.vec var_mean.correction where.Scalar where.ScalarOther where.ScalarSelf _adaptive_avg_pool2d.default
+_adaptive_avg_pool3d.default _cdist_forward.default _log_softmax.default _native_batch_norm_legit_no_training.default
+_softmax.default _to_copy.default
 """
-_DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float32, torch.bool, torch.uint8, torch.int64, torch.int32)}
+DTYPES = (torch.float32, torch.float64, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_DTYPES = {str(d).removeprefix("torch."): d for d in DTYPES}
 _IGNORED = {"device", "layout", "pin_memory", "non_blocking", "memory_format"}
 
 
-def _overload(namespace: Any, name: str) -> Callable[..., Any] | None:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(namespace, packet, None), overload, None)
+# of the core set: what gives memory as it was found, depends on how values lie, or is a part of training
+_NOT = ("empty", "as_strided", "sym_", "_")
+_TYPES = {"Tensor", "int", "SymInt", "float", "bool", "number", "Scalar", "str", "ScalarType"}
+_ELSEWHERE = {"Device", "Layout", "MemoryFormat"}  # of arguments that say where a value lies: never given
+_DEPENDS = {
+    torch.Tag.nondeterministic_seeded,
+    torch.Tag.data_dependent_output,
+    torch.Tag.dynamic_output_shape,
+}
 
 
 def _item(values: Any, index: int) -> Tensor:
     return values[index]
 
 
-ALLOWED: dict[str, Callable[..., Any]] = {"getitem": _item}
-for _name in _NAMES.split():
-    if (_function := _overload(torch.ops.aten, _name)) is not None:
-        ALLOWED[_name] = _function
-ALLOWED["htaf.heaviside.default"] = torch.ops.htaf.heaviside.default
-if (_function := _overload(torch.ops.htaf, "spikes.default")) is not None:
-    ALLOWED["htaf.spikes.default"] = _function
+_OURS: dict[str, Callable[..., Any]] = {"getitem": _item}
+for _name in ("heaviside", "spikes"):
+    if (_packet := getattr(torch.ops.htaf, _name, None)) is not None:
+        _OURS[f"htaf.{_name}.default"] = _packet.default
+_KEPT = {*_WHOLE.split(), "index.Tensor"}  # with a mask its size depends on the data; on sizes alone that is refused
+
+
+@lru_cache(maxsize=4096)
+def allowed(name: str) -> Callable[..., Any] | None:
+    """The operator of this name, if a packed model may call it; else None.
+
+    Operators of ATen's core set (`torch.Tag.core`), and composite ones of a list: pure functions of their arguments,
+    neither random nor of a size that depends on the data.
+    """
+    if name in _OURS:
+        return _OURS[name]
+    if not re.fullmatch(r"[a-z_0-9]+\.[A-Za-z_0-9]+", name, re.ASCII):
+        return None
+    packet, _, overload = name.partition(".")
+    found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+    if not isinstance(found, torch._ops.OpOverload) or found.namespace != "aten":
+        return None
+    return found if name in _KEPT or _is_pure_core(name, found) else None
+
+
+def _is_pure_core(name: str, function: torch._ops.OpOverload) -> bool:
+    schema, tags = function._schema, set(function.tags)
+    if torch.Tag.core not in tags or tags & _DEPENDS or schema.is_mutable:
+        return False
+    if name.startswith(_NOT) or "backward" in name:
+        return False
+    types = {part for a in schema.arguments for part in re.findall(r"[A-Za-z]+", str(a.real_type))}
+    results = {str(r.type) for r in schema.returns}
+    return types <= _TYPES | _ELSEWHERE | {"Optional", "List"} and results <= {"Tensor", "List[Tensor]"}
+
+
+def check_arguments(function: Callable[..., Any], args: list[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises PackedError where an argument says on which device or in which layout a value is to lie."""
+    if not isinstance(function, torch._ops.OpOverload):
+        return
+    named = function._schema.arguments
+    given = {a.name for a, _ in zip((a for a in named if not a.kwarg_only), args, strict=False)} | kwargs.keys()
+    for a in named:
+        where = a.name in _IGNORED or any(word in str(a.real_type) for word in _ELSEWHERE)
+        if a.name in given and where:
+            raise PackedError(f"expected no argument {a.name}, got one")
 
 
 def name_of(node: Node) -> str | None:
     """The name under which a node's operator is allowed, or None."""
     if node.target is operator.getitem:
         return "getitem"
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
     name = str(node.target).removeprefix("aten.")
-    return name if name in ALLOWED else None
+    return name if allowed(name) is not None else None
 
 
 def encode(argument: Any, value_of: Callable[[Node], dict[str, Any]]) -> Any:
@@ -87,6 +133,12 @@ def encode(argument: Any, value_of: Callable[[Node], dict[str, Any]]) -> Any:
 def encode_keywords(node: Node, value_of: Callable[[Node], dict[str, Any]]) -> dict[str, Any]:
     """The keyword arguments of a node that say what is computed, not where."""
     return {k: encode(v, value_of) for k, v in node.kwargs.items() if k not in _IGNORED}
+
+
+def makes(function: Callable[..., Any]) -> bool:
+    """Whether an operator takes no tensor, so that where and what it makes is PyTorch's default unless it is told."""
+    schema = getattr(function, "_schema", None)
+    return schema is not None and not any("Tensor" in str(a.type) for a in schema.arguments)
 
 
 Resolve = Callable[[list[Any], tuple[int, ...]], Any]

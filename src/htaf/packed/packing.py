@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
+from htaf._console import progress as shown_progress
 from htaf.packed.choice import Choice, choose
 from htaf.packed.graph import Traced, arguments_of, trace
 from htaf.packed.lowering import lower
@@ -23,6 +24,7 @@ def pack(
     tables: Kind | Literal["auto"] = "float32",
     budget: float = 1e-3,
     dynamic_batch: bool = True,
+    progress: bool = False,
 ) -> PackedModel:
     """A model that computes the same over packed bits, on the CPU.
 
@@ -41,6 +43,7 @@ def pack(
             are faster; "auto" takes for every layer the fastest of the three on the example within the budget.
         budget: of "auto": the largest rms error of a layer's sums, over their rms.
         dynamic_batch: the packed model takes batches of any size; False for models whose graph is tied to one.
+        progress: show bars, and plain lines where there is no terminal.
 
     Returns:
         A module with the same call, in eval mode whatever the mode of the model. `.report` says what became of every
@@ -60,7 +63,8 @@ def pack(
     if not budget >= 0:
         raise PackedError(f"expected a budget >= 0, got {budget}")
     given = arguments_of(example)
-    traced = trace(model, given, dynamic_batch=dynamic_batch)
+    with shown_progress("exporting the network", None, shown=progress):
+        traced = trace(model, given, dynamic_batch=dynamic_batch)
     program, report = lower(traced, "float32" if tables == "auto" else tables)
     if not report.layers:
         raise PackedError(
@@ -69,13 +73,14 @@ def pack(
         )
     packed = PackedModel(program, report)
     if tables == "auto":
-        program, chosen = choose(packed, given, budget)
+        with shown_progress("timing tables", len(packed.tables), shown=progress) as advance:
+            program, chosen = choose(packed, given, budget, advance)
         packed = PackedModel(program, _told(report, chosen, program.layers()))
-    return _agreeing(packed, traced, given)
+    return _agreeing(packed, traced, given, progress)
 
 
-def _agreeing(packed: PackedModel, traced: Traced, given: tuple[Any, ...]) -> PackedModel:
-    found = compare(packed, traced, given)
+def _agreeing(packed: PackedModel, traced: Traced, given: tuple[Any, ...], progress: bool) -> PackedModel:
+    found = compare(packed, traced, given, progress=progress)
     if found.contradicted:
         raise PackedError(f"expected the packed model to agree with the hardened one on the example, got:\n{found}")
     return packed

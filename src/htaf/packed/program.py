@@ -30,6 +30,7 @@ class Layer:
     """A convolution or linear layer over bits and its epilogue; tensors by their names, values by their numbers.
 
     slope: the largest |derivative| of the pre-activation of the bits by what the interval is compared with.
+    planes: of a table, the bit planes of its input, which lie side by side as channels; its weights are kept once.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Layer:
     y: int | None
     bits: int | None
     slope: float = 1.0
+    planes: int = 1
 
 
 @dataclass(frozen=True)

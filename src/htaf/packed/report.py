@@ -54,7 +54,8 @@ class Report:
         lines = ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in cells]
         if self.packed_bytes:
             ratio = self.float_bytes / self.packed_bytes
-            size = f"{self.packed_bytes:,} bytes (in float32 {self.float_bytes:,}, {ratio:.1f} times this)"
+            said = f"{ratio:.1f} times smaller" if ratio >= 1 else f"{1 / ratio:.1f} times larger"
+            size = f"{self.packed_bytes:,} bytes, {said} than in float32 ({self.float_bytes:,} bytes)"
             lines.append(f"weights of the packed layers: {size}")
         return "\n".join(lines)
 

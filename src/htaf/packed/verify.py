@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
+from htaf._console import progress as shown_progress
 from htaf.kernels.packed_maps import reference as maps
 from htaf.packed.errors import follow
 from htaf.packed.execution import values_of
@@ -104,7 +106,7 @@ class Verification:
         return "\n".join(lines)
 
 
-def verify(packed: PackedModel, hardened: nn.Module, inputs: Any) -> Verification:
+def verify(packed: PackedModel, hardened: nn.Module, inputs: Any, *, progress: bool = False) -> Verification:
     """Compare a packed model with the hardened one.
 
     Both run the inputs. In a second run of the packed model every tensor of bits is replaced, once it is compared, by
@@ -117,12 +119,15 @@ def verify(packed: PackedModel, hardened: nn.Module, inputs: Any) -> Verificatio
         packed: made by `pack` from `hardened`, or loaded.
         hardened: the model itself, on the CPU in float32.
         inputs: a tensor [batch, ...] float32 or a tuple of them.
+        progress: show bars, and plain lines where there is no terminal.
 
     Raises:
         PackedError: the inputs do not fit, or `hardened` is another model.
     """
     given = arguments_of(inputs)
-    return compare(packed, trace(hardened, given), given)
+    with shown_progress("exporting the network", None, shown=progress):
+        traced = trace(hardened, given)
+    return compare(packed, traced, given, progress=progress)
 
 
 def _potentials(x: Tensor, spikes: Tensor, leak: float, gain: float, threshold: float, soft: bool) -> Tensor:
@@ -138,14 +143,22 @@ def _potentials(x: Tensor, spikes: Tensor, leak: float, gain: float, threshold: 
 class _Recorder(Interpreter):
     """Runs a graph and keeps what its steps take and make; `forced` are outputs to take for them instead."""
 
-    def __init__(self, traced: Traced, names: set[str], forced: dict[str, Tensor], dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        traced: Traced,
+        names: set[str],
+        forced: dict[str, Tensor],
+        dtype: torch.dtype,
+        advance: Callable[[], None],
+    ) -> None:
         super().__init__(traced.module, garbage_collect_values=False)  # a comparison's source is asked for later
         self.names, self.forced, self.dtype = names, forced, dtype
-        self.constants = traced.constants
+        self.constants, self.advance = traced.constants, advance
         self.seen: dict[str, Tensor] = {}
         self.before: dict[str, Tensor] = {}
 
     def run_node(self, n: Node) -> Any:
+        self.advance()
         if n.name in self.names:
             step = read_step(n, self.constants)
             if step is not None:
@@ -182,8 +195,16 @@ class _Recorder(Interpreter):
             raise PackedError(f"expected {n.target} ({n.name}) to run in float64, got: {line}") from error
 
 
-def compare(packed: PackedModel, traced: Traced, given: tuple[Tensor, ...]) -> Verification:
+def compare(packed: PackedModel, traced: Traced, given: tuple[Tensor, ...], *, progress: bool = False) -> Verification:
     """As `verify`, for a model that is exported already."""
+    total = 2 * len(traced.graph.nodes) + len(packed.program.steps)
+    with shown_progress("comparing layer by layer", total, shown=progress) as advance:
+        return _compare(packed, traced, given, advance)
+
+
+def _compare(
+    packed: PackedModel, traced: Traced, given: tuple[Tensor, ...], advance: Callable[[], None]
+) -> Verification:
     steps = {
         s.name: s for s in packed.program.steps if isinstance(s, (Layer, Threshold, Spikes)) and s.bits is not None
     }
@@ -194,14 +215,15 @@ def compare(packed: PackedModel, traced: Traced, given: tuple[Tensor, ...]) -> V
     if missing := sorted(steps.keys() - levels.keys()):
         raise PackedError(f"expected the model that was packed, got one without its step {missing[0]}")
     with torch.no_grad():
-        single = _Recorder(traced, set(steps), {}, torch.float32)
+        single = _Recorder(traced, set(steps), {}, torch.float32, advance)
         expected = _outputs(single, traced, given, torch.float32)
-        double = _Recorder(traced, set(steps), single.seen, torch.float64)
+        double = _Recorder(traced, set(steps), single.seen, torch.float64, advance)
         exact = _outputs(double, traced, given, torch.float64)
     seen: dict[str, tuple[Tensor, Tensor]] = {}
     errors: dict[int, float] = {}
 
     def after(step: Step, values: list[Any]) -> None:
+        advance()
         follow(step, packed, errors)
         if isinstance(step, Spikes):  # what reaches a potential over time, with the same spikes
             carried = sum(step.leak**k for k in range(len(values[step.input])))

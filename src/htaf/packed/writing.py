@@ -109,7 +109,7 @@ _FIELDS: dict[type[Step], dict[str, Check]] = {
         "geometry": _geometry, "weight": _text, "bipolar": _flag, "tables": _choice("float32", "int16", "int8"),
         "input": _VALUE, "residual": _maybe(_VALUE), "scale": _maybe(_text), "shift": _maybe(_text),
         "lower": _maybe(_text), "upper": _maybe(_text), "y": _maybe(_VALUE), "bits": _maybe(_VALUE),
-        "slope": _number,
+        "slope": _number, "planes": _integer(1, 8),
     },
     Threshold: {"name": _text, "input": _VALUE, "axis": _AXIS, "lower": _text, "upper": _text, "bits": _VALUE,
         "slope": _number,
@@ -131,12 +131,14 @@ _NAMES = {cls.__name__.lower(): cls for cls in _FIELDS}
 
 
 def program_to_json(program: Program) -> dict[str, Any]:
-    """The program without its tensors."""
+    """The program without its tensors; of one tensor under several names, the first is to be kept: `same`."""
     steps = []
     for step in program.steps:
         fields = {name: getattr(step, name) for name in _FIELDS[type(step)]}
         steps.append({"step": type(step).__name__.lower(), **fields})
-    return {"inputs": program.inputs, "steps": steps, "outputs": program.outputs}
+    first: dict[int, str] = {}
+    same = {name: first[id(t)] for name, t in program.tensors.items() if first.setdefault(id(t), name) != name}
+    return {"inputs": program.inputs, "steps": steps, "outputs": program.outputs, "same": same}
 
 
 def program_from_json(written: Any, tensors: dict[str, Tensor]) -> Program:
@@ -147,6 +149,7 @@ def program_from_json(written: Any, tensors: dict[str, Tensor]) -> Program:
             that is not there.
     """
     written = _object(written)
+    tensors = tensors | {name: _same(other, tensors) for name, other in _object(written.get("same", {})).items()}
     inputs = tuple(tuple(_maybe(_integer(0, _LARGEST))(size) for size in _list(i)) for i in _list(written["inputs"]))
     if not inputs or any(not sizes for sizes in inputs):
         raise PackedError("expected at least one input of at least one dimension, got none")
@@ -168,9 +171,17 @@ def program_from_json(written: Any, tensors: dict[str, Tensor]) -> Program:
     return program
 
 
+def _same(name: Any, tensors: dict[str, Tensor]) -> Tensor:
+    if not isinstance(name, str) or name not in tensors:
+        raise PackedError(f"expected a tensor of the file, got {name!r:.40}")
+    return tensors[name]
+
+
 def _step(written: Any) -> Step:
     fields = dict(_object(written))
     kind = _NAMES.get(_text(fields.pop("step", None)))
+    if kind is Layer:
+        fields.setdefault("planes", 1)  # version 1 has none
     if kind is None:
         raise PackedError(f"expected a step, one of {', '.join(_NAMES)}, got {written.get('step')!r:.40}")
     checks = _FIELDS[kind]

@@ -18,12 +18,16 @@ import torch
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from htaf._console import span
 from htaf.runs import METRICS, write_atomic
 from htaf.training.module import Training
+from htaf.training.problems import Problem
+from htaf.training.recipe import Recipe
 
 _WHOLE = {"state_dict", "callbacks", "loops", "optimizer_states", "lr_schedulers", "epoch", "global_step"}
 _KEPT = ("rows", "best_loss", "best_epoch", "stopped", "best", "device", "processes", "notes")
@@ -176,29 +180,96 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 class EpochBar(Callback):
-    """One bar over the epochs, with the losses."""
+    """What a training says of itself: on a terminal a bar over its steps; elsewhere, as in the log of a job, a line an
+    epoch, and within a long epoch one every five minutes."""
 
-    def __init__(self, title: str, epochs: int) -> None:
-        losses = TextColumn("[dim]{task.fields[losses]}")
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), losses)
-        self.bar = Progress(*columns, console=Console(stderr=True))
-        self.task = self.bar.add_task(title, total=epochs, losses="")
+    EVERY = 300.0  # seconds
+
+    def __init__(self, posed: Problem, recipe: Recipe, unit: str, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self.posed, self.recipe, self.unit = posed, recipe, unit
+        columns = (TextColumn("{task.description}"), BarColumn(8), TextColumn("{task.fields[state]}"))
+        self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
+        self.task = self.bar.add_task(escape(f"{posed.name} {recipe.method}"[:16]), total=None, state="")
+        self.first = self.done = self.steps = 0
+        self.began = self.told = self.epoch_began = self.trained = 0.0
+        self.losses = ""
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero:
             return
+        recipe, posed = self.recipe, self.posed
+        augment = f", augment {recipe.augment}" if self.unit == "images" else ""
+        self._say(
+            f"{posed.name}, {recipe.family} {recipe.method}: {len(posed.train):,} {self.unit} to train on{augment}, "
+            f"{len(posed.validation):,} to validate; {recipe.epochs} epochs, {recipe.optimizer}, lr {recipe.lr:g} "
+            f"({recipe.schedule}), batches of {recipe.batch_size}"
+        )
         if trainer.current_epoch:
-            self.bar.console.print(f"resumed after {trainer.current_epoch} epochs")
+            self._say(f"resumed after {trainer.current_epoch} epochs")
+        assert isinstance(pl_module, Training)
+        self.first = self.done = trainer.global_step
+        self.steps = pl_module.steps
+        self.began = self.told = time.monotonic()
         self.bar.start()
-        self.bar.update(self.task, completed=trainer.current_epoch)
+        self.bar.update(self.task, total=self.steps, completed=self.done)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.epoch_began, self.trained = time.monotonic(), 0.0
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if not trainer.is_global_zero:
+            return
+        self.done, now = trainer.global_step, time.monotonic()
+        self.trained = now - self.epoch_began
+        epoch, of = trainer.current_epoch + 1, self.recipe.epochs
+        if self.console.is_terminal:
+            self.bar.update(self.task, completed=self.done, state=f"{epoch}/{of} epochs {self._left()} {self.losses}")
+        elif now - self.told >= self.EVERY:
+            self._say(f"epoch {epoch}/{of}: {self.done:,} of {self.steps:,} steps{self._left('; ')}")
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        smooth, exact = (float(trainer.callback_metrics[name]) for name in ("val_loss_smooth", "val_loss"))
-        losses = f"validation loss: smooth {smooth:.4f}, exact {exact:.4f}"
-        self.bar.update(self.task, completed=trainer.current_epoch + 1, losses=losses)
+        if not trainer.is_global_zero:
+            return
+        seen = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        loss, smooth = seen["val_loss"], seen["val_loss_smooth"]
+        if self.posed.task == "regression":  # of the standardised target
+            name, exact, other = "RMSE", *(f"{self.posed.scale * v**0.5:.4g}" for v in (loss, smooth))
+        else:
+            name, exact, other = "accuracy", *(f"{seen[k]:.4f}" for k in ("val_accuracy", "val_accuracy_smooth"))
+        self.losses = f"loss {_figure(loss)}, {name} {exact}"
+        real = self.recipe.method == "relu"
+        smooth_loss, smooth_metric = ("", "") if real else (f" (smooth {_figure(smooth)})", f" (smooth {other})")
+        rate = f"; {len(self.posed.train) / self.trained:,.0f} {self.unit}/s" if self.trained else ""
+        epoch = trainer.current_epoch + 1
+        if self.console.is_terminal:
+            state = f"{epoch}/{self.recipe.epochs} epochs {self._left()} {self.losses}"
+            self.bar.update(self.task, completed=self.done, state=state)
+        else:
+            self._say(
+                f"epoch {epoch}/{self.recipe.epochs}: train loss {_figure(seen['train_loss'])}, validation loss "
+                f"{_figure(loss)}{smooth_loss}, {name} {exact}{smooth_metric}{rate}{self._left('; ')}"
+            )
+
+    def _left(self, before: str = "") -> str:
+        """The time left, by the steps of this session."""
+        if self.done <= self.first or self.done >= self.steps:
+            return ""
+        rest = (time.monotonic() - self.began) * (self.steps - self.done) / (self.done - self.first)
+        return f"{before}{span(rest)} left"
+
+    def _say(self, text: str) -> None:
+        self.told = time.monotonic()
+        self.bar.console.print(text, markup=False, soft_wrap=True)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.bar.stop()
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         self.bar.stop()
+
+
+def _figure(value: float) -> str:
+    return f"{value:.4f}" if abs(value) < 1000 else f"{value:.4g}"

@@ -28,7 +28,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from htaf._errors import HtafError
-from htaf.runs import read_record
+from htaf.runs import read_record, shown
 
 Strategy = Literal["auto", "ddp", "fsdp"]
 
@@ -39,6 +39,9 @@ class TrainingError(HtafError):
 
 class PeerError(TrainingError):
     """Another process of the same training failed; its own message says why."""
+
+
+MOST = 65_536  # processes of one training
 
 
 @final
@@ -72,8 +75,9 @@ class Processes:
 
     def check(self, device: str, compiled: bool) -> None:
         """Raises TrainingError where this machine, or PyTorch, cannot do it."""
-        if min(self.devices, self.nodes) < 1:
-            raise TrainingError(f"devices and nodes must be >= 1, got {self.devices} and {self.nodes}")
+        if min(self.devices, self.nodes) < 1 or self.world > MOST:
+            got = f"got {self.devices} and {self.nodes}"
+            raise TrainingError(f"devices and nodes must be >= 1, and at most {MOST:,} processes in all, {got}")
         if self.strategy not in get_args(Strategy):
             raise TrainingError(f"expected strategy auto, ddp or fsdp, got {self.strategy!r}")
         there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -214,7 +218,9 @@ class Together(Callback):
         dist.all_gather_object(found, mine)
         for rank, other in enumerate(found):
             if other != found[0]:
-                differ = ", ".join(f"{k} {other[k]!r} instead of {v!r}" for k, v in found[0].items() if other[k] != v)
+                differ = ", ".join(
+                    f"{k} {shown(other[k])} instead of {shown(v)}" for k, v in found[0].items() if other[k] != v
+                )
                 raise TrainingError(
                     f"process {rank} has {differ}: all must be given the same command, the same data and one run folder"
                 )

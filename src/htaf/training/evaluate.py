@@ -78,7 +78,7 @@ def part_of(run: Run, data: Data, part: str) -> Joined:
 
     Args, raises: as `evaluate`.
     """
-    if part != "all" and data.fingerprint != run.record["data"]["fingerprint"]:
+    if part != "all" and data.fingerprint != run.record["data"].get("fingerprint"):
         raise RunError(
             f"{run.path} was trained on other data than {data.name}: its parts are only known for its own data"
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import shutil
 import signal
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ import torch
 from torch import nn
 
 from htaf import convert
+from htaf._errors import expect_memory, expect_seed
 from htaf.data.attributes import Attributes
 from htaf.data.images import Images
 from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
-from htaf.models.build import build
+from htaf.models.build import build, check_backbone, weight_bytes
 from htaf.models.icbm import ICBM
-from htaf.runs import CHECKPOINTS, PLOT, Run, claim, content_hash, finish_run, finished_run, read_record
+from htaf.runs import CHECKPOINTS, PLOT, Run, claim, content_hash, finish_run, finished_run, read_record, to_json
 from htaf.sharpening import set_sharpness
 from htaf.training.callbacks import AtomicCheckpoint, EpochBar, History, last_checkpoint
 from htaf.training.distributed import (
@@ -42,13 +44,14 @@ from htaf.training.distributed import (
 )
 from htaf.training.evaluate import measure
 from htaf.training.gradient_log import GradientLog
-from htaf.training.loggers import EpochMetrics, LoggerName, close, loggers
+from htaf.training.loggers import EpochMetrics, LoggerName, check_loggers, close, loggers
 from htaf.training.module import Training, loaders
-from htaf.training.notes import activation_of, pair_notes, start_notes
+from htaf.training.notes import activation_of, pair_notes, result_notes, start_notes
 from htaf.training.pretrained import fingerprint, start_from
-from htaf.training.problems import Data, Problem, data_identity, problem, supervision
+from htaf.training.problems import Data, Problem, data_identity, problem, resolved, supervision
 from htaf.training.recipe import Recipe
 
+ONE_PROCESS = Processes()
 # loaders that index tensors need no workers; what is logged is the mean over all processes; a backbone may be frozen
 _EXPECTED = (
     ".*does not have many workers.*",
@@ -56,6 +59,9 @@ _EXPECTED = (
     ".*It is recommended to use `self.log.*",
     ".*in eval mode at the start of training.*",
 )
+
+
+MOST_WORKERS = 1024  # processes that read images
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,7 @@ class _Prepared:
     trainer: L.Trainer
     history: History
     network: dict[str, Any]  # as `models.build.build` takes it
+    continued: Run | None
 
 
 def fit(
@@ -107,6 +114,8 @@ def fit(
     logger: Sequence[LoggerName] = (),
     gradients: bool = False,
     attributes: Attributes | None = None,
+    continued: Run | None = None,
+    notes: Sequence[str] = (),
 ) -> Run:
     """Train, harden, measure and write a run folder; resume it exactly when it was stopped before.
 
@@ -120,7 +129,7 @@ def fit(
         device: "auto", "cpu", "cuda" or "mps".
         workers: processes that read images from files.
         test: also measure on the test part at the end; a search over candidates must not.
-        progress: show a bar.
+        progress: show a bar on a terminal; elsewhere, as in the log of a job, a line an epoch.
         checkpoint_seconds: least time between two checkpoints; what a kill can cost.
         devices, nodes: processes on each machine, and machines; see docs/scaling.md for how they are started. The
             recipe's batch_size is that of all processes together.
@@ -129,6 +138,9 @@ def fit(
         logger: "tensorboard", "wandb": beside metrics.csv, into folders of these names in `out`.
         gradients: write gradients.csv and gradients.png, see `htaf.training.gradient_log`.
         attributes: of the classes, for a supervised bottleneck; None: those of the recipe, from the public sets.
+        continued: a finished run of the same network on the same data, whose weights are the first ones; the schedules
+            begin anew (`htaf.training.recipes.continuing`). Its key becomes part of this run's; it stays as it is.
+        notes: to be kept in the record beside those of the training.
 
     Returns:
         The finished run: `.record["metrics"]`, `.model()`, `.predict(rows)`; in every process.
@@ -138,13 +150,18 @@ def fit(
             run, finished, whose weights or preprocessing are missing or damaged. DataError: the data are not
             of the family's kind, or too little to split or to learn from. TrainingError: no such device, a logger that
             is not installed, too few rows for so many processes, no such backbone, pretrained weights that are missing
-            or of another architecture, or the loss became NaN or infinite; the message names step and layer. PeerError:
+            or of another architecture, a continued run of another network or data, or the loss became NaN or infinite;
+            the message names step and layer. PeerError:
             another process of this training failed. OSError: the disk is full; what was finished before stays.
     """
     out, processes = Path(out), Processes(devices, nodes, strategy, sync_batch_norm)
-    processes.check(device, recipe.compile)
+    check(recipe, device, processes, workers=workers, checkpoint_seconds=checkpoint_seconds, logger=logger)
+    expect_seed(seed, TrainingError)
     attributes = supervision(recipe) if attributes is None else attributes
-    identity = run_identity(recipe, data, seed, mode, test=test, gradients=gradients, attributes=attributes)
+    recipe, why = resolved(recipe, data)
+    identity = run_identity(
+        recipe, data, seed, mode, test=test, gradients=gradients, attributes=attributes, continued=continued
+    )
     key, before = content_hash(identity), read_record(out)
     if before is not None and before["key"] == key and before["status"] == "finished":
         return finished_run(out, before)  # images from files need not be decoded for it
@@ -156,8 +173,12 @@ def fit(
         network = recipe.model(posed.inputs, posed.outputs)
     except (ValueError, OSError) as error:  # no such backbone, or a hub that is out of reach
         raise TrainingError(str(error)) from None
-    trainer, history = _trainer(recipe, posed, out, options)
-    train = _Prepared(recipe, posed, isinstance(data, Images), out, seed, options, trainer, history, network)
+    if continued is not None:
+        _expect_same(continued, identity, network, recipe)
+        notes = (*notes, f"continues {continued.path} ({continued.record['epochs_run']} epochs) with a new schedule")
+    posed = replace(posed, notes=(*posed.notes, *notes, *(note for note in why if note not in notes)))
+    trainer, history = _trainer(recipe, posed, out, options, isinstance(data, Images))
+    train = _Prepared(recipe, posed, isinstance(data, Images), out, seed, options, trainer, history, network, continued)
     first = _network(train) if trainer.is_global_zero else None  # what cannot be built leaves no folder behind
     with threads(processes):
         if first is None:
@@ -170,6 +191,51 @@ def fit(
             return finished_run(out, record) if record["status"] == "finished" else _lead(train, first, record, source)
 
 
+def check(
+    recipe: Recipe,
+    device: str,
+    processes: Processes = ONE_PROCESS,
+    *,
+    workers: int = 0,
+    checkpoint_seconds: float = 5.0,
+    logger: Sequence[LoggerName] = (),
+) -> None:
+    """What can be said of a training before its data are read; arguments and errors as `fit`'s."""
+    processes.check(device, recipe.compile)
+    if not 0 <= checkpoint_seconds < math.inf:
+        raise TrainingError(f"checkpoint_seconds must be >= 0 and finite, got {checkpoint_seconds}")
+    if not 0 <= workers <= MOST_WORKERS:
+        raise TrainingError(f"workers must be in 0 to {MOST_WORKERS}, got {workers}")
+    check_loggers(logger)
+    fingerprint(recipe)
+    if recipe.family == "icbm":
+        try:
+            check_backbone(recipe.backbone)
+        except (ValueError, OSError) as error:
+            raise TrainingError(str(error)) from None
+
+
+def _expect_same(continued: Run, identity: Mapping[str, Any], network: Mapping[str, Any], recipe: Recipe) -> None:
+    """Raises TrainingError where a run is not one that this training can go on from."""
+    record, data = continued.record, identity["data"]
+    there, here = dict(record["model"]), json.loads(to_json(network))
+    differing = [
+        f"{k} {there.get(k)!r} instead of {here[k]!r}" for k in here if k != "activation" and there.get(k) != here[k]
+    ]
+    for name in ("train_images", "validation_images"):  # what it validates on must be new to the weights
+        now = recipe.identity().get(name)
+        if record["recipe"].get(name) != now:
+            differing.append(f"{name} {record['recipe'].get(name)} instead of {now}")
+    if record["data"] != data:
+        differing.append("other data, or another split of them")
+    if recipe.family == "mlp" and record["seed"] != identity["seed"]:  # of the split too
+        differing.append(f"seed {record['seed']} instead of {identity['seed']}")
+    if differing:
+        raise TrainingError(
+            f"expected a run of the same network and data to continue, {continued.path} has " + "; ".join(differing)
+        )
+
+
 def run_identity(
     recipe: Recipe,
     data: Data,
@@ -179,9 +245,13 @@ def run_identity(
     test: bool = True,
     gradients: bool = False,
     attributes: Attributes | None = None,
+    continued: Run | None = None,
 ) -> dict[str, Any]:
     """What makes two trainings the same; its content hash is the key of a run and of a cell of a study."""
+    recipe, _ = resolved(recipe, data)
     more: dict[str, Any] = {} if test else {"test": False}
+    if continued is not None:
+        more["continued"] = {name: continued.record[name] for name in ("key", "model_sha256")}
     more |= fingerprint(recipe)
     if attributes is not None:
         more["attributes"] = content_hash([attributes.names, attributes.of(data.classes).values.tolist()])
@@ -195,8 +265,13 @@ def _network(train: _Prepared) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(train.seed)
         try:
+            copies = 3 if train.recipe.optimizer == "sgd" else 4  # weights, gradients, the optimiser's moments
+            needed = copies * weight_bytes(train.network)
+            expect_memory(needed, "training this network", "choose a smaller one")
             net = build(train.network)
-            if isinstance(net, ICBM) and train.recipe.pretrained:
+            if train.continued is not None:
+                net.load_state_dict(train.continued.model(exact=False).state_dict())
+            elif isinstance(net, ICBM) and train.recipe.pretrained:
                 start_from(net, train.recipe)
         except (ValueError, OSError) as error:  # no such backbone, other weights, or a hub that is out of reach
             raise TrainingError(str(error)) from None
@@ -244,6 +319,7 @@ def _written(train: _Prepared, net: nn.Module, record: dict[str, Any], source: M
         "seconds": round(history.seconds(), 3),  # all sessions of a training that was stopped
         "cpu_seconds": round(history.cpu_seconds(), 3),
     }
+    record["notes"] += result_notes(record, posed, net, recipe)
     history.write()
     history.plot(out / PLOT, f"{posed.name}, {recipe.method}, seed {train.seed}")
     run = finish_run(out, record, net, posed.preprocessor)
@@ -251,7 +327,7 @@ def _written(train: _Prepared, net: nn.Module, record: dict[str, Any], source: M
     return run
 
 
-def _trainer(recipe: Recipe, posed: Problem, out: Path, options: _Options) -> tuple[L.Trainer, History]:
+def _trainer(recipe: Recipe, posed: Problem, out: Path, options: _Options, images: bool) -> tuple[L.Trainer, History]:
     """Lightning's trainer with its callbacks; it knows which of several processes this is."""
     schedule = recipe.sharpening()
     count_from = math.ceil(schedule.fraction * recipe.epochs - 1e-9) - 1 if schedule is not None else -1
@@ -263,7 +339,7 @@ def _trainer(recipe: Recipe, posed: Problem, out: Path, options: _Options) -> tu
     if used:
         callbacks.append(EpochMetrics())
     if options.progress:
-        callbacks.append(EpochBar(f"{posed.name} {recipe.method}", recipe.epochs))
+        callbacks.append(EpochBar(posed, recipe, "images" if images else "rows"))
     callbacks.append(AtomicCheckpoint(out / CHECKPOINTS, history, options.checkpoint_seconds))
     for name in ("lightning.pytorch", "lightning.fabric"):  # their banners and tips
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -307,7 +383,7 @@ def _train(train: _Prepared, net: nn.Module, number: int) -> None:
             with torch.random.fork_rng(enabled=module.draws):
                 trainer.fit(module, *parts, ckpt_path=start, weights_only=True)
         if train.history.best_epoch < 0:
-            raise TrainingError(f"no epoch of {train.out} had a finite validation loss: lower lr or check the data")
+            raise TrainingError(f"no epoch of {train.out} had a finite validation loss: lower lr, or check the data")
     except SystemExit:  # lightning's answer to Ctrl-C: it exits, and leaves the signal ignored
         signal.signal(signal.SIGINT, interrupt)
         end_others(trainer)

@@ -11,11 +11,25 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from torch import nn
 
+from htaf._exported import first_line
 from htaf.activations import HTAF, ScaledSigmoid
 from htaf.runs import content_hash
 from htaf.training.distributed import TrainingError
 
 LoggerName = Literal["tensorboard", "wandb"]
+
+
+def check_loggers(names: Sequence[LoggerName]) -> None:
+    """Raises TrainingError for another name than tensorboard and wandb, a missing package, or no key for wandb."""
+    for name in names:
+        if name not in get_args(LoggerName):
+            raise TrainingError(f"expected logger tensorboard or wandb, got {name!r}")
+        try:
+            __import__(name)  # in place of tensorboard, Lightning would take an older package
+            if name == "wandb":
+                _login()
+        except ModuleNotFoundError:
+            raise TrainingError(f"logger {name} needs a package: pip install 'htaf[{name}]'") from None
 
 
 def loggers(names: Sequence[LoggerName], out: Path, key: str) -> list[Logger]:
@@ -26,23 +40,29 @@ def loggers(names: Sequence[LoggerName], out: Path, key: str) -> list[Logger]:
         key: of the run; with `out` it makes the id under which a resumed training goes on in wandb.
 
     Raises:
-        TrainingError: another name, or a package that is not installed.
+        TrainingError: another name, a package that is not installed, or no key for wandb.
     """
     made: list[Logger] = []
+    check_loggers(names)
     for name in dict.fromkeys(names):
-        if name not in get_args(LoggerName):
-            raise TrainingError(f"expected logger tensorboard or wandb, got {name!r}")
-        try:
-            if name == "tensorboard":
-                import tensorboard  # noqa: F401  # Lightning would take an older package in its place
-
-                made.append(TensorBoardLogger(out, name="tensorboard", version=""))
-            else:
-                identity = content_hash({"key": key, "out": str(out.resolve())})
-                made.append(WandbLogger(name=out.name, save_dir=out, project="htaf", id=identity, resume="allow"))
-        except ModuleNotFoundError:
-            raise TrainingError(f"logger {name} needs a package: pip install 'htaf[{name}]'") from None
+        if name == "tensorboard":
+            made.append(TensorBoardLogger(out, name="tensorboard", version=""))
+        else:
+            identity = content_hash({"key": key, "out": str(out.resolve())})
+            made.append(WandbLogger(name=out.name, save_dir=out, project="htaf", id=identity, resume="allow"))
     return made
+
+
+def _login() -> None:
+    """Find the key of Weights & Biases before there is a folder; raises TrainingError where there is none."""
+    import wandb
+    from wandb.errors import Error
+
+    try:
+        if wandb.setup().settings.mode not in ("offline", "disabled"):
+            wandb.login()
+    except Error as error:
+        raise TrainingError(f"logger wandb: {first_line(error)} Or set WANDB_API_KEY, or WANDB_MODE=offline") from None
 
 
 def close(made: Sequence[Logger]) -> None:

@@ -209,7 +209,7 @@ def first_non_finite(net: nn.Module, x: Tensor) -> str:
         if isinstance(tensor, DTensor):
             tensor = tensor.full_tensor()
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            found.append(f"{name} is not finite since the step before")
+            found.append(f"the parameter {name} is not finite since the step before")
 
     def look(name: str, module: nn.Module):
         def hook(_: nn.Module, inputs: Any, output: Any) -> None:
@@ -224,7 +224,7 @@ def first_non_finite(net: nn.Module, x: Tensor) -> str:
     finally:
         for handle in handles:
             handle.remove()
-    return found[0] if found else "every layer's output is finite, so it is the loss itself"
+    return found[0] if found else "every layer's output is finite, so the loss itself overflowed"
 
 
 @final

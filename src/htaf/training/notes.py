@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from htaf.activations import SATURATION
+from htaf.training.metrics import loss_function
+from htaf.training.problems import Problem
 from htaf.training.recipe import Recipe
+
+MANY_DEAD = 0.5  # of a hidden layer; of concepts one is worth a word
+SAMPLE, ENOUGH, BETTER = 1000, 0.95, 0.02
+FAR = 10.0  # times the loss of a constant: it diverged
 
 
 def start_notes(recipe: Recipe) -> list[str]:
@@ -20,11 +28,19 @@ def pair_notes(net: nn.Module, recipe: Recipe) -> list[str]:
     notes, final = [], recipe.activation()
     used = activation_of(net, recipe)
     if used != final:
-        shown = ", ".join(f"{k} = {used[k]:.4g} of {final[k]:g}" for k in final if k != "method")
-        notes.append(f"the best epoch lies within the sharpening, so the smooth network has {shown}")
+        shown = ", ".join(f"{k} {used[k]:.4g} instead of {final[k]:g}" for k in final if k != "method")
+        notes.append(
+            f"the best epoch came before sharpening ended, so the smooth network has {shown}. Where its gap is too "
+            "large, "
+            "train longer (epochs), sharpen sooner (a smaller sharpen_fraction) or not at all (sharpen False)"
+        )
     alpha1 = used.get("alpha1", float("inf"))
     if alpha1 <= SATURATION:
-        notes.append(f"alpha1 = {alpha1:.4g} <= ln 99 = {SATURATION:.3f}: no output passes 0.99, so binarity is 0")
+        notes.append(
+            f"alpha1 is {alpha1:.4g}, and no smooth output passes 0.99 unless it is above ln 99 = {SATURATION:.3f}: "
+            "binarity is 0. Choose a larger alpha1 if smooth outputs near 0 and 1 matter; the exact network has them "
+            "anyway"
+        )
     return notes
 
 
@@ -36,3 +52,111 @@ def activation_of(net: nn.Module, recipe: Recipe) -> dict[str, Any]:
     names = ("alpha0", "alpha1") if recipe.method == "htaf" else ("beta",)
     module = next(m for m in net.modules() if hasattr(m, names[0]))
     return activation | {name: getattr(module, name) for name in names}
+
+
+def result_notes(record: Mapping[str, Any], posed: Problem, net: nn.Module, recipe: Recipe) -> list[str]:
+    """What went wrong without an error: nothing learned, dead units, an augmentation that does harm.
+
+    Args:
+        record: with the metrics and layers of the finished network.
+        posed: what it was trained on.
+        net: the smooth network, in eval mode.
+        recipe: how.
+    """
+    chosen = record["metrics"]["exact"] or record["metrics"]["smooth"]
+    learned = constant_notes(chosen["validation"], posed.train.targets(), posed.validation.targets())
+    dead = dead_notes(record["layers"], recipe.family == "icbm" and recipe.bottleneck == "implicit")
+    overflow = [
+        f"WARNING: the loss on the {part} part is not finite: look for outliers in its rows"
+        for part, values in chosen.items()
+        if part != "validation" and values["loss"] is None
+    ]
+    harm = [] if learned or recipe.family == "mlp" else augment_notes(net, posed, record["metrics"]["smooth"], recipe)
+    return [*learned, *overflow, *dead, *harm]
+
+
+def constant_notes(found: Mapping[str, float | None], train: Tensor, validation: Tensor) -> list[str]:
+    """Whether a network beats the same answer for every row: the training part's mean, or its most frequent class.
+
+    Args:
+        found: its metrics on the validation part.
+        train, validation: targets of the parts: float [rows, 1], or int64 [rows] class codes.
+    """
+    loss = found["loss"]
+    if train.is_floating_point():
+        constant = loss_function("regression")(train.mean().expand_as(validation), validation).item()
+        better = loss is not None and loss < constant
+        said = f"loss {loss:.4g}, the training mean {constant:.4g}" if loss is not None else "its loss is not finite"
+    else:
+        counts = torch.bincount(train, minlength=int(validation.max()) + 1)
+        shares = (counts / counts.sum()).clamp_min(1e-9)
+        accuracy, always = found["accuracy"] or 0.0, (validation == counts.argmax()).double().mean().item()
+        entropy = loss_function("classification")(shares.log().expand(len(validation), -1), validation).item()
+        better = loss is not None and loss < entropy
+        said = f"accuracy {accuracy:.1%}, the most frequent class {always:.1%}"
+        if not better and accuracy > always:
+            far = "WARNING: " if loss is None or loss > FAR * entropy else ""
+            shown = (
+                "is not finite"
+                if loss is None
+                else f"is {loss:.4g}, that of always giving the classes' shares {entropy:.4g}"
+            )
+            return [
+                f"{far}on the validation part the loss {shown}: the probabilities are not to be trusted ({said}). "
+                "Lower lr, or set clip"
+            ]
+    if better:
+        return []
+    return [
+        f"WARNING: on the validation part the network is no better than a constant ({said}): it has learned nothing. "
+        "Lower lr, train for more epochs, or check the data"
+    ]
+
+
+def dead_notes(layers: Sequence[Mapping[str, Any]], concepts: bool) -> list[str]:
+    """Layers with many units that give the same bit for every input, as `htaf.diagnostics.layer_statistics` saw them.
+
+    concepts: the last layer holds the concepts of an ICBM.
+    """
+    notes = []
+    if concepts and layers:
+        *layers, last = layers
+        dead = round(last["dead"] * last["units"])
+        if dead:
+            loud = "WARNING: " if 2 * dead >= last["units"] else ""
+            notes.append(
+                f"{loud}{dead} of {last['units']} concepts are dead, the same for every validation image: they say "
+                "nothing. Train for more epochs, lower lr, or take fewer concepts"
+            )
+    many = [layer for layer in layers if layer["dead"] >= MANY_DEAD]
+    if many:
+        shown = ", ".join(f"{x['path']} {round(x['dead'] * x['units'])} of {x['units']}" for x in many[:3])
+        more = f" and {len(many) - 3} more layers" if len(many) > 3 else ""
+        notes.append(f"units that are dead, the same for every input: {shown}{more}; lower lr, or take fewer units")
+    return notes
+
+
+@torch.no_grad()
+def augment_notes(net: nn.Module, posed: Problem, smooth: Mapping[str, Any], recipe: Recipe) -> list[str]:
+    """Whether the augmentation does harm: augmented training images are no easier than validation images as they are,
+    so that there is no overfitting that it could have prevented.
+
+    Args:
+        net: the smooth network, in eval mode. smooth: its metrics.
+    """
+    validation = smooth["validation"]["accuracy"]
+    if recipe.augment == "none" or validation >= ENOUGH:
+        return []
+    device, right, seen = next(net.parameters()).device, 0, 0
+    rows = torch.linspace(0, len(posed.train) - 1, min(SAMPLE, len(posed.train))).long()
+    for key, chosen in enumerate(rows.split(posed.validation.chunk)):
+        x, y = posed.train[chosen, key]
+        right += int((net(x.to(device)).argmax(1).cpu() == y).sum())
+        seen += len(y)
+    if right / seen >= validation + BETTER:
+        return []
+    return [
+        f"training images as augmented by {recipe.augment} (accuracy {right / seen:.1%}) are no easier than validation "
+        f"images as they are ({validation:.1%}): nothing is overfitted, and the augmentation may cost accuracy; "
+        "compare with augment none"
+    ]

@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -16,6 +16,7 @@ import numpy as np
 import optuna
 
 from htaf._errors import HtafError
+from htaf.data.reading import suggestion
 from htaf.models.build import Method
 from htaf.training.recipe import Recipe
 
@@ -42,6 +43,19 @@ class Source:
                 f"{self.name}: expected task regression or classification and split random or grouped, "
                 f"got {self.task!r} and {self.split!r}"
             )
+        for name, kind in (("target", str), ("size", int), ("drop_empty", bool)):
+            value = getattr(self, name)
+            if value is not None and type(value) is not kind:
+                raise PlanError(f"{self.name}: expected {name} to be of type {kind.__name__}, got {value!r}")
+        if self.size is not None and self.size < 1:
+            raise PlanError(f"{self.name}: size must be >= 1, got {self.size}")
+
+    def expect_read(self, family: str) -> None:
+        """Raises PlanError where something is set that a family's data do not have."""
+        ignored = ("size",) if family == "mlp" else ("target", "task", "drop_empty", "split")
+        given = [f.name for f in dataclasses.fields(self) if f.name in ignored and getattr(self, f.name) != f.default]
+        if given:
+            raise PlanError(f"{self.name}: the data of family {family} have no {' and no '.join(given)}")
 
     @property
     def label(self) -> str:
@@ -82,33 +96,45 @@ class Plan:
     reference: Mapping[tuple[str, str], tuple[float, float | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise PlanError(f"expected a text for name, got {self.name!r}")
         if not self.sources or not self.methods:
             raise PlanError("a plan needs at least one data set and one method")
         for name, least in (("candidates", 1), ("splits", 1), ("seed", 0)):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
+            if type(value) is not int or value < least:
                 raise PlanError(f"{name} must be a whole number >= {least}, got {value!r}")
-        if self.search_epochs is not None and not 1 <= self.search_epochs <= self.base.epochs:
+        if self.seed >= 2**32:
+            raise PlanError(f"seed must be below 2**32, which Optuna's samplers take, got {self.seed}")
+        if not isinstance(self.adaptive, bool):
+            raise PlanError(f"adaptive must be true or false, got {self.adaptive!r}")
+        short = self.search_epochs
+        if short is not None and (type(short) is not int or not 1 <= short <= self.base.epochs):
             raise PlanError(f"search_epochs must lie in [1, epochs = {self.base.epochs}], got {self.search_epochs!r}")
         labels = [source.label for source in self.sources]
         if len(set(labels)) < len(labels):
             raise PlanError(f"expected data sets with different names, got {', '.join(labels)}")
+        for source in self.sources:
+            source.expect_read(self.base.family)
         fields = {f.name for f in dataclasses.fields(Recipe)} - {"method"}
         for method, grid in self.methods.items():
             if method not in get_args(Method):
-                raise PlanError(f"expected methods of {get_args(Method)}, got {method!r}")
+                raise PlanError(
+                    f"expected the methods {', '.join(get_args(Method))}, got {_named([method], get_args(Method))}"
+                )
             for names, values in grid.items():
                 unknown = set(names.split(",")) - fields
                 if unknown:
                     raise PlanError(
-                        f"{method}: expected fields of a recipe ({', '.join(sorted(fields))}), got {unknown}"
+                        f"{method}: expected fields of a recipe ({', '.join(sorted(fields))}), got "
+                        f"{_named(unknown, fields)}"
                     )
                 if not isinstance(values, (list, tuple)) or not values:
                     raise PlanError(f"{method}: expected a list of values for {names!r}, got {values!r}")
                 if len({json.dumps(v) for v in values}) < len(values):
                     raise PlanError(f"{method}: expected different values for {names!r}, got {values!r}")
-            for candidate in self._product(method):  # a bad value shows before hours of work, not after
-                self.recipe(method, candidate)
+            # a bad value shows before hours of work, not after
+            self.expect_read(method, {field for names in grid for field in names.split(",")})
 
     def recipe(self, method: str, candidate: Mapping[str, str]) -> Recipe:
         """The base recipe with the fields of one candidate; raises PlanError when they do not make a recipe."""
@@ -123,6 +149,20 @@ class Plan:
             return dataclasses.replace(self.base, **changes)
         except (TypeError, ValueError) as error:
             raise PlanError(f"{method}: {error}") from None
+
+    def recipes(self, method: str) -> list[Recipe]:
+        """Those of all candidates of a method."""
+        return [self.recipe(method, candidate) for candidate in self._product(method)]
+
+    def expect_read(self, method: str, fields: Collection[str]) -> None:
+        """Raises PlanError where a candidate of a method is no recipe, or where none of them reads a field."""
+        candidates = self.recipes(method)
+        unread = [recipe.unread() for recipe in candidates]
+        ignored = [field for field in fields if all(field in one for one in unread)]
+        try:
+            candidates[0].refuse_unread(ignored)
+        except ValueError as error:
+            raise PlanError(f"methods.{method}: {error}") from None
 
     def trial(self, method: str, candidate: Mapping[str, str]) -> Recipe:
         """The recipe by which a candidate is judged."""
@@ -202,26 +242,54 @@ def read_plan(path: str | Path) -> Plan:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise PlanError(f"{path}: {error.strerror}") from None
+        raise PlanError(f"{path}: expected a TOML file with a plan: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PlanError(f"{path} is not TOML: {error}") from None
     known = {"name", "data", "methods", "recipe", "candidates", "splits", "seed", "adaptive", "search_epochs"}
     if unknown := content.keys() - known:
-        raise PlanError(f"{path}: expected the keys {', '.join(sorted(known))}, got {', '.join(sorted(unknown))}")
+        raise PlanError(f"{path}: expected the keys {', '.join(sorted(known))}, got {_named(unknown, known)}")
     try:
+        for name in ("recipe", "methods"):
+            if not isinstance(content.get(name, {}), dict):
+                raise PlanError(f"expected a table [{name}], got {content[name]!r}")
+        for method, grid in content.get("methods", {}).items():
+            if not isinstance(grid, dict):
+                raise PlanError(f"expected a table [methods.{method}], got {grid!r}")
         recipe: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in content.pop("recipe", {}).items()
         }
+        fields = {f.name for f in dataclasses.fields(Recipe)}
+        if unknown := recipe.keys() - fields:
+            raise PlanError(f"recipe: expected some of {', '.join(sorted(fields))}, got {_named(unknown, fields)}")
         sources = tuple(_source(entry) for entry in _listed("data", content.pop("data", [])))
         methods = {
             method: {names: tuple(_listed(f"methods.{method}: {names}", values)) for names, values in grid.items()}
             for method, grid in content.pop("methods", {}).items()
         }
-        return Plan(content.pop("name", path.stem), sources, methods, Recipe(**recipe), **content)
+        if "method" in recipe:
+            raise PlanError("recipe: expected no method, those of a study are the tables [methods.NAME]")
+        plan = Plan(content.pop("name", path.stem), sources, methods, Recipe(**recipe), **content)
+        for field in recipe:  # one that some method reads may stand there for it
+            if not any(_is_read(plan, method, field) for method in plan.methods):
+                plan.expect_read(next(iter(plan.methods)), [field])
+        return plan
     except PlanError as error:
         raise PlanError(f"{path}: {error}") from None
     except (TypeError, ValueError, AttributeError) as error:
         raise PlanError(f"{path}: {error}") from None
+
+
+def _is_read(plan: Plan, method: str, field: str) -> bool:
+    try:
+        plan.expect_read(method, [field])
+    except PlanError:
+        return False
+    return True
+
+
+def _named(unknown: Iterable[str], known: Iterable[str]) -> str:
+    """Names that were not expected, each with the one that may have been meant."""
+    return ", ".join(f"{name!r}{suggestion(name, [*known])}" for name in sorted(unknown))
 
 
 def _listed(name: str, value: Any) -> list[Any]:

@@ -33,6 +33,8 @@ class Batches(Protocol):
 
     def __getitem__(self, batch: Keyed, /) -> tuple[Tensor, Tensor]: ...
 
+    def targets(self, rows: Tensor, /) -> Tensor: ...
+
 
 @dataclass(frozen=True)
 class Part(Dataset):
@@ -52,6 +54,10 @@ class Part(Dataset):
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for rows in self.rows.split(self.chunk):
             yield self.data[rows, 0]
+
+    def targets(self) -> Tensor:
+        """Those of all rows, without reading inputs."""
+        return self.data.targets(self.rows)
 
     def inputs(self) -> Iterator[Tensor]:
         """The chunks without their targets."""
@@ -99,6 +105,9 @@ class TableBatches:
     def __getitem__(self, index: Keyed) -> tuple[Tensor, Tensor]:
         rows, _ = index
         return self.x[rows], self.y[rows]
+
+    def targets(self, rows: Tensor) -> Tensor:
+        return self.y[rows]
 
 
 def data_identity(data: Data, mode: str) -> dict[str, Any]:
@@ -161,6 +170,38 @@ def supervision(recipe: Recipe, data_dir: str | None = None) -> Attributes | Non
     return table.only(attributes.CBM_112) if recipe.attributes.lower() == "cub" else table
 
 
+def resolved(recipe: Recipe, data: Data) -> tuple[Recipe, tuple[str, ...]]:
+    """The recipe with what it leaves to the data, and in words why: augment "auto" is crop-flip; none for grey images
+    and for classes with names of one character, where mirrored images are often others (digits, letters).
+
+    Args:
+        recipe, data: as `problem` takes them. Images of three equal channels are grey too; 200 are looked at.
+    """
+    if recipe.augment != "auto" or not isinstance(data, Images):
+        return recipe, ()
+    why = ""
+    if _grey(data.train):
+        why = "grey images"
+    elif all(len(name) == 1 for name in data.classes):
+        why = "classes with names of one character"
+    if not why:
+        return replace(recipe, augment="crop-flip"), ()
+    note = (
+        f"augment none, as is the default for {why}: where mirrored images stay in their class, try augment crop-flip"
+    )
+    return replace(recipe, augment="none"), (note,)
+
+
+def _grey(part: ImagePart) -> bool:
+    """Whether at least 95% of up to 200 images have no colour; what JPEG does to grey is no colour."""
+    if part.channels == 1:
+        return True
+    rows = torch.linspace(0, len(part) - 1, min(len(part), 200)).long()
+    pixels = part.batch(rows).to(torch.int16)
+    spread = (pixels.amax(1) - pixels.amin(1)).flatten(1).amax(1)
+    return (spread <= 8).double().mean().item() >= 0.95
+
+
 def _table(table: Table, seed: int, mode: str, test: bool) -> Problem:
     parts = split(table, seed, mode=mode)  # pyright: ignore[reportArgumentType]
     preprocessor = table.fit_preprocessor(parts.train)
@@ -202,7 +243,9 @@ def _images(recipe: Recipe, images: Images, test: bool) -> Problem:
     preprocessor = fit_preprocessor(images, rows.train)
     held = _at_hand(images.train)
     plain = ImageDataset(held, preprocessor)
-    train = Part(ImageDataset(held, preprocessor, recipe.augment), rows.train)
+    augment = resolved(recipe, images)[0].augment
+    assert augment != "auto"
+    train = Part(ImageDataset(held, preprocessor, augment), rows.train)
     validation = Part(plain, rows.validation, IMAGE_CHUNK)
     return Problem(
         name=images.name,

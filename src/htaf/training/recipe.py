@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from dataclasses import fields as fields_of
 from typing import Any, Literal, get_args
@@ -15,6 +16,7 @@ from htaf.sharpening import Geometric, soft_start
 Family = Literal["mlp", "dhn", "bnn", "snn", "icbm"]
 Optimizer = Literal["adamw", "adam", "sgd"]
 Schedule = Literal["one_cycle", "cosine", "linear", "constant"]
+AugmentChoice = Augment | Literal["auto"]
 
 # Which activation fields a method reads: the others do not belong to its identity.
 ACTIVATION_FIELDS: dict[str, tuple[str, ...]] = {
@@ -50,10 +52,15 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "connect": ("add", "and", "iand"),
     "neuron": ("if", "lif"),
     "reset": ("hard", "soft"),
-    "augment": get_args(Augment),
+    "augment": (*get_args(Augment), "auto"),
     "concept_norm": ("auto", "batch", "none"),
     "bottleneck": get_args(Bottleneck),
 }
+
+
+LIMIT = 2**31  # of whole numbers: PyTorch's kernels take no larger sizes
+MOST_STEPS = 4096  # time steps, all of which a training holds in memory
+DEEPEST = 1204  # of 6 n + 4; WideResNet's paper ends at 40, ResNet's at 1202
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,7 @@ class Recipe:
         on the predicted concepts, its gradient reaches them), sequential (it does not), independent (it learns on the
         true ones). The concept loss is the sum over attributes of the binary cross-entropy of the pre-activations.
     attributes: the table for that: cub, or a file, see `htaf.data.attributes`. concept_weight: of the concept loss.
-    augment: of the training images, see `htaf.data.augment`.
+    augment: of the training images, see `htaf.data.augment`; auto: by the data, see `htaf.training.problems.resolved`.
     train_images, validation_images: so many, balanced over the classes, out of the training part; train_images = 0
         takes all that validation leaves, and validation_images below 1 is a share.
     epochs, batch_size, lr, weight_decay: lr is the highest of the schedule.
@@ -128,7 +135,7 @@ class Recipe:
     reset: Literal["hard", "soft"] = "hard"
     detach_reset: bool = True
     exact_reset: bool = False
-    augment: Augment = "crop-flip"
+    augment: AugmentChoice = "auto"
     train_images: int = 0
     validation_images: float = 0.1
     optimizer: Optimizer = "adamw"
@@ -150,23 +157,32 @@ class Recipe:
     concept_weight: float = 0.01
 
     def __post_init__(self) -> None:
-        for field in fields_of(self):  # 2 and 2.0 are one recipe
-            if field.type == "float":
-                object.__setattr__(self, field.name, float(getattr(self, field.name)))
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        if self.start is not None:
-            object.__setattr__(self, "start", tuple(float(v) for v in self.start))
 
         def expect(ok: bool, what: str, got: object) -> None:
             if not ok:
                 raise ValueError(f"{what}, got {got}")
 
+        def numbers(values: Any) -> bool:
+            return all(isinstance(v, float) or (type(v) is int and abs(v) < 2**1000) for v in values)
+
         for field in fields_of(self):
             name, value = field.name, getattr(self, field.name)
+            if field.type == "float":
+                expect(numbers([value]), f"{name} must be a number", repr(value))
+                object.__setattr__(self, name, float(value))  # 2 and 2.0 are one recipe
+            if name == "hidden" or (name == "start" and self.start is not None):
+                expect(isinstance(value, list | tuple), f"{name} must be several numbers", repr(value))
+                object.__setattr__(self, name, tuple(value))
+            if field.type == "str":
+                expect(isinstance(value, str), f"{name} must be text", repr(value))
             if field.type == "bool":
                 expect(isinstance(value, bool), f"{name} must be true or false", repr(value))
             if field.type == "int":
                 expect(isinstance(value, int) and not isinstance(value, bool), f"{name} must be an integer", value)
+                expect(value < LIMIT, f"{name} must be below {LIMIT:,}", value)
+        if self.start is not None:
+            expect(numbers(self.start), "start must be several numbers", self.start)
+            object.__setattr__(self, "start", tuple(float(v) for v in self.start))
         for name, known in _CHOICES.items():
             expect(getattr(self, name) in known, f"{name} must be one of {known}", repr(getattr(self, name)))
         for name in ("alpha0", "alpha1", "beta", "lr", "backbone_lr"):
@@ -178,12 +194,13 @@ class Recipe:
         expect(0 <= self.lr_end <= self.lr, f"lr_end must lie in [0, lr = {self.lr}]", self.lr_end)
         for name in ("epochs", "batch_size", "width", "steps"):
             expect(getattr(self, name) >= 1, f"{name} must be >= 1", getattr(self, name))
+        expect(self.steps <= MOST_STEPS, f"steps must be in 1 to {MOST_STEPS:,}", self.steps)
         for name in ("patience", "train_images", "concepts"):
             expect(getattr(self, name) >= 0, f"{name} must be >= 0", getattr(self, name))
         share = 0 < self.validation_images < 1 or self.validation_images % 1 == 0 < self.validation_images
         expect(share, "validation_images must be a number of images or a share below 1", self.validation_images)
-        sizes = len(self.hidden) > 0 and all(isinstance(size, int) and size >= 1 for size in self.hidden)
-        expect(sizes, "hidden sizes must be integers >= 1", self.hidden)
+        sizes = len(self.hidden) > 0 and all(isinstance(size, int) and 1 <= size < LIMIT for size in self.hidden)
+        expect(sizes, f"hidden sizes must be integers in 1 to {LIMIT - 1:,}", self.hidden)
         normalised = self.batch_norm or self.family != "mlp"
         expect(not normalised or self.batch_size >= 2, "batch_size must be >= 2 with batch_norm", self.batch_size)
         expect(not self.nesterov or self.momentum > 0, "momentum must be > 0 with nesterov", self.momentum)
@@ -197,7 +214,8 @@ class Recipe:
             expect(not given, f"concepts must be 0 for bottleneck {self.bottleneck}: the attributes", self.concepts)
         if self.family == "dhn" or (own and self.backbone == "wide_resnet"):
             name = "dhn" if self.family == "dhn" else self.backbone
-            expect(self.depth >= 10 and self.depth % 6 == 4, f"depth for {name} must be 6 n + 4 >= 10", self.depth)
+            fits = 10 <= self.depth <= DEEPEST and self.depth % 6 == 4
+            expect(fits, f"depth for {name} must be 6 n + 4 in 10 to {DEEPEST}", self.depth)
         elif own:
             expect(self.depth in (18, 34), "depth for resnet must be one of (18, 34)", self.depth)
         elif self.family in ("bnn", "snn"):
@@ -259,20 +277,54 @@ class Recipe:
             "neuron": neuron,
         }
 
+    def unread(self) -> dict[str, str]:
+        """The fields that this training does not read, each with the choice that leaves it so, as "method relu"."""
+        found: dict[str, str] = {}
+
+        def leave(names: Collection[str], why: str) -> None:
+            found.update({name: why for name in names if name not in found})
+
+        leave(_others(FAMILY_FIELDS, self.family), f"family {self.family}")
+        leave(_others(ACTIVATION_FIELDS, self.method), f"method {self.method}")
+        if self.sharpening() is None:
+            leave(("start", "sharpen_fraction"), "sharpen false")
+        if self.optimizer != "sgd":
+            leave(("momentum", "nesterov"), f"optimizer {self.optimizer}")
+        if self.schedule in ("one_cycle", "constant"):
+            leave(("lr_end",), f"schedule {self.schedule}")
+        if self.family == "snn":
+            leave(_NEURON if self.method == "relu" else (), "method relu")
+            leave(("tau",) if self.neuron == "if" else (), "neuron if")
+        if self.family == "icbm":
+            leave(
+                {"depth", "width", "stem", "dropout"} - set(backbone_fields(self.backbone)), f"backbone {self.backbone}"
+            )
+            leave(_SUPERVISED if self.bottleneck == "implicit" else (), "bottleneck implicit")
+            leave(("concept_norm",) if self.method == "relu" else (), "method relu")
+            leave(("backbone_lr",) if self.freeze else (), "freeze true")
+        return found
+
+    def refuse_unread(self, names: Collection[str], spelled: Callable[[str], str] = str) -> None:
+        """Raises ValueError where `names`, the fields that someone has set, hold some that this training does not read.
+
+        spelled: how a field is called there, such as a flag.
+        """
+        unread = self.unread()
+        for why in dict.fromkeys(unread.values()):
+            if ignored := sorted(name for name in names if unread.get(name) == why):
+                raise ValueError(f"{why} does not read {', '.join(map(spelled, ignored))}")
+
+    def effective(self) -> dict[str, Any]:
+        """The fields that this training reads, with the values that it will use; as a TOML table they make a plan's
+        [recipe]."""
+        schedule = self.sharpening()
+        found = {k: v for k, v in asdict(self).items() if k not in self.unread()}
+        return found if schedule is None else found | {"start": schedule.start}
+
     def identity(self) -> dict[str, Any]:
         """The fields that bear on the result: two recipes with the same identity train the same network."""
-        unused = _others(ACTIVATION_FIELDS, self.method) | _others(FAMILY_FIELDS, self.family)
-        if self.sharpening() is None:
-            unused |= {"start", "sharpen_fraction"}
-        if self.optimizer != "sgd":
-            unused |= {"momentum", "nesterov"}
-        if self.family == "snn":
-            unused |= {"tau"} if self.neuron == "if" else set()
-            unused |= set(_NEURON) if self.method == "relu" else set()
-        if self.family == "icbm":
-            unused |= {"depth", "width", "stem", "dropout"} - set(backbone_fields(self.backbone))
-            unused |= set(_SUPERVISED) if self.bottleneck == "implicit" else set()
-            unused |= {"concept_norm"} if self.method == "relu" else set()
+        # keys of earlier records hold lr_end and backbone_lr, read or not
+        unused = {name for name, why in self.unread().items() if not why.startswith(("schedule", "freeze"))}
         if self.family == "mlp":
             unused |= {f.name for f in fields_of(self) if f.name in _LATER and getattr(self, f.name) == f.default}
         kept = {k: v for k, v in asdict(self).items() if k not in unused}

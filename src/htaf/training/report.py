@@ -9,6 +9,7 @@ from typing import Any
 
 from htaf.activations import SATURATION
 from htaf.models.build import is_own_backbone
+from htaf.runs import short_commit
 from htaf.training.plan import Plan, Source
 from htaf.training.recipe import Recipe
 
@@ -85,7 +86,9 @@ def markdown(report: dict[str, Any]) -> str:
     ]
     for entry in report["measured"]:
         versions = ", ".join(f"{k} {v}" for k, v in entry["versions"].items())
-        lines.append(f"{entry['cells']} cells: commit {entry['commit']}, {versions}, {entry['threads']} thread(s).")
+        lines.append(
+            f"{entry['cells']} cells: commit {short_commit(entry['commit'])}, {versions}, {entry['threads']} thread(s)."
+        )
     if len({entry["commit"] for entry in report["measured"]}) > 1:
         lines.append("The cells come from more than one commit: compare rows with care.")
     lines += [f"Failed: {message}" for message in report["failures"]]

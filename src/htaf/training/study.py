@@ -26,16 +26,15 @@ from typing import Any
 
 import optuna
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from sqlalchemy.exc import SQLAlchemyError
 
+from htaf._console import progress as progress_of
 from htaf._errors import HtafError
-from htaf._files import parse_json
+from htaf._files import check_output_folder, parse_json
 from htaf.data import images, tabular
 from htaf.data.attributes import Attributes
-from htaf.runs import are_metrics, content_hash, open_run, to_json, write_atomic
-from htaf.training.fit import fit, run_identity
+from htaf.runs import are_metrics, content_hash, locked, open_run, to_json, write_atomic
+from htaf.training.fit import check, fit, run_identity
 from htaf.training.metrics import LOWER_IS_BETTER
 from htaf.training.plan import Plan, Source
 from htaf.training.problems import Data, headline_of, supervision
@@ -103,7 +102,7 @@ def run_cells(
         cells: what is wanted; repeated ones count once.
         out: study folder.
         workers: processes; threads: of each.
-        progress: show a bar. title: its text.
+        progress: show a bar on a terminal, else a line a cell. title: its text.
         keep: leave the run folder of each cell in runs/<key>, the network included.
 
     Returns:
@@ -122,18 +121,12 @@ def run_cells(
     first_of = {key: cell for cell, key in reversed(keys.items()) if cell not in records}
     failures: dict[Cell, str] = {}
     others = set(multiprocessing.active_children())  # the caller's own, not to be touched
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
+    total = len(set(keys.values()))
+    done = total - len(first_of)
     with (
-        Progress(*columns, console=Console(stderr=True), disable=not progress) as bar,
+        progress_of(f"{title}, cells", total, shown=progress, done=done, every=0) as advance,
         _pool(min(workers, len(first_of)), threads) as pool,
     ):
-        task = bar.add_task(title, total=len(set(keys.values())), completed=len(set(keys.values())) - len(first_of))
         futures = (
             {pool.submit(compute_cell, cell, out, key, keep): key for key, cell in first_of.items()} if pool else {}
         )
@@ -144,17 +137,15 @@ def run_cells(
                     record = future.result()
                     records |= {cell: record for cell, other in keys.items() if other == key}
                 except BrokenProcessPool:
-                    done = f"{bar.tasks[task].completed:g} of {len(set(keys.values()))}"
                     raise StudyError(
-                        f"a worker process died (out of memory?); {done} cells are done and kept: "
+                        f"a worker process died (out of memory?); {done} of {total} cells are done and kept: "
                         "run the same command again"
                     ) from None
                 except Exception as error:  # one bad cell must not stop the others
                     reason = f"{type(error).__name__}: {error}"
                     failures |= {cell: f"{cell}: {reason}" for cell, other in keys.items() if other == key}
-                bar.advance(task)
-                if progress and not bar.console.is_terminal:  # a log file shows no bar
-                    bar.console.print(f"{title}: {bar.tasks[task].completed:g} of {bar.tasks[task].total:g} cells")
+                done += 1
+                advance(1, str(first_of[key]))
         except KeyboardInterrupt:
             for child in set(multiprocessing.active_children()) - others:
                 child.kill()  # lightning answers SIGTERM by going on; work folders keep whole checkpoints only
@@ -275,10 +266,30 @@ def run_study(
         reference values.
 
     Raises:
-        DataError: a data set cannot be loaded. StudyError: a worker died, or no candidate of a search succeeded.
+        DataError: a data set cannot be loaded. StudyError: a worker died, no candidate of a search succeeded, or
+            another process runs a study in the folder.
     """
     out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
+    check_output_folder(out)
+    for method in plan.methods:  # what can be said before data are read
+        for recipe in plan.recipes(method):
+            check(recipe, device)
+    with locked(out, "another study runs in", StudyError):  # its own workers are of the process that holds it
+        return _study(plan, out, data_dir, workers, threads, device, storage, progress, keep_runs)
+
+
+def _study(
+    plan: Plan,
+    out: Path,
+    data_dir: str | None,
+    workers: int,
+    threads: int,
+    device: str,
+    storage: str | None,
+    progress: bool,
+    keep_runs: bool,
+) -> dict[str, Any]:
+    """`run_study` in a folder that is held."""
     pairs = [(source, method) for source in plan.sources for method in plan.methods]
     run = functools.partial(run_cells, out=out, workers=workers, threads=threads, progress=progress)
     url = storage or f"sqlite:///{out / 'search.db'}"
