@@ -306,7 +306,7 @@ def test_damaged_weights(copy: Path, damage: Callable[[Path], Any], words: str) 
         lambda record: record["model"].update(hidden=[7]),
         lambda record: record["model"].update(hidden=[10**9, 10**9]),
         lambda record: record["model"].update(hidden=[1] * 10**5),
-        lambda record: record["model"].update(activation=[]),
+        lambda record: record["model"].update(activation={"method": "ss"}),
         lambda record: record["model"].pop("batch_norm"),
         lambda record: record["model"]["activation"].update(alpha0=-1.0),
     ],
