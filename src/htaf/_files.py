@@ -36,7 +36,8 @@ def parse_json(data: bytes | str) -> Any:
         inside: list[Any] = []
         for item in level:
             if isinstance(item, str):
-                item.isascii() or item.encode()  # raises UnicodeEncodeError, a ValueError
+                if not item.isascii():
+                    item.encode()  # raises UnicodeEncodeError, a ValueError
             elif isinstance(item, list):
                 inside += item
             elif isinstance(item, dict):

@@ -244,7 +244,7 @@ def read_column(data: Any, where: str) -> Column:
     codes = floats(data["codes"], f"{where} codes")
     if len(set(codes)) != len(codes):
         raise DataError(f"{where}: expected distinct codes, got {codes}")
-    return Column(data["name"], kind, low, high, fill, codes)
+    return Column(data["name"], "number", low, high, fill, codes)
 
 
 def read_target(data: Any) -> Target:

@@ -123,7 +123,8 @@ class _Dtype:
     """What a pickle says of the type of an array."""
 
     def __init__(self, code: Any, *_: Any) -> None:
-        self.code, self.order = code, "|"
+        self.code: Any = code
+        self.order: Any = "|"
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.order = state[1]

@@ -299,7 +299,7 @@ def _safe_config(library: Any, content: Mapping[str, Any]) -> Any:
     Raises:
         ValueError: no such kind of model, or one that is built around a model of timm or of the hub.
     """
-    content = _without_loading(content)
+    content = dict(_without_loading(content))
     kind = content.pop("model_type", None)
     if not isinstance(kind, str):
         raise ValueError(f"its configuration lacks model_type, got {kind!r:.80}")
