@@ -241,7 +241,7 @@ def test_a_supervised_bottleneck_has_names(htaf, folder: Path, tmp_path: Path) -
         (
             ("{}/run", "--out", "{}/x", "--codes", "{}/codes", "--names", "{}/n.csv"),
             1,
-            "got concept 99: of another",
+            "got 99: are these the names of another network",
         ),
         (("--out", "{}/x"), 2, "without it only a finished page can be served"),
         (("--out", "{}/x", "--serve", "--codes", "{}/codes"), 2, "without it only a finished page"),
