@@ -187,7 +187,7 @@ def test_a_run_without_concepts_is_refused(images: Images, tmp_path: Path) -> No
 @torch.no_grad()
 def test_a_plain_network_gives_features_only(run: runs.Run, images: Images, tmp_path: Path) -> None:
     plain = made_run(tmp_path / "run", images, PLAIN)
-    with pytest.raises(ConceptError, match="no bits: extract its features, then binarise"):
+    with pytest.raises(ConceptError, match="no bits: extract its features, then make bits of them"):
         extract(plain, images, tmp_path / "a", features=True)
     features = extract_features(plain, images, tmp_path / "a", parts=["test"])
     net: Any = plain.model(exact=False)

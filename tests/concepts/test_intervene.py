@@ -76,7 +76,7 @@ def test_flips_that_are_none() -> None:
             flip(codes, rows, concepts)
     assert of_class(codes, "2").tolist() == of_class(codes, 2).tolist()
     for label in ("k4", "4", "-1", 4, -1):
-        with pytest.raises(ConceptError, match="expected a class in 0 to 3 or its name"):
+        with pytest.raises(ConceptError, match="expected a class, by name or a number from 0 to 3"):
             of_class(codes, label)
 
 
@@ -300,8 +300,8 @@ def test_edited_codes() -> None:
     assert changed.info["off"] == [[1, 3], [2, 5]]
     for off, message in (
         ([], "expected one"),
-        ([("k9", 0)], "expected a class in 0 to 3 or its name, got 'k9'"),
-        ([(4, 0)], "expected a class in 0 to 3"),
+        ([("k9", 0)], "expected a class, by name or a number from 0 to 3, got 'k9'"),
+        ([(4, 0)], "a number from 0 to 3, got 4"),
         ([(0, 13)], "expected a concept in 0 to 12, got 13"),
     ):
         with pytest.raises(ConceptError, match=message):

@@ -95,7 +95,7 @@ def test_a_table_says_not_what_it_rests_on(tmp_path: Path) -> None:
     for checked in (None, path):
         for write in (lambda: write_names(named(), path), lambda: path.write_text("concept,name\n0,mine\n")):
             write()
-            with pytest.raises(ConceptError, match="got a table that is there already"):
+            with pytest.raises(ConceptError, match="got one that exists"):
                 earlier_names(path, plan(), MODEL, checked=checked)
 
 
@@ -107,7 +107,7 @@ def test_names_of_one_source_alone_are_replaced(tmp_path: Path) -> None:
     check_only(path, "attributes", 2)
     for other in (named(), [ours[0], ours[1] | {"checked_by": "m"}], [{"concept": 0, "name": "mine"}]):
         write_names(other, path)
-        with pytest.raises(ConceptError, match=r"expected a new file or names of attributes.*it would be lost"):
+        with pytest.raises(ConceptError, match=r"expected a new file or names of attributes.*which would be lost"):
             check_only(path, "attributes", 2)
     path.write_text("{}")
     with pytest.raises(ConceptError, match="expected a list"):
@@ -121,7 +121,7 @@ def test_checked_names(tmp_path: Path) -> None:
     write_names(checked[:1], path)
     assert without_seal(earlier_names(path, plan(), MODEL, checked=own)) == without_seal(checked[:1])
     write_names(named(), path)
-    with pytest.raises(ConceptError, match="expected a new file or checked names"):
+    with pytest.raises(ConceptError, match="expected a new file or one of checked names"):
         earlier_names(path, plan(), MODEL, checked=own)
     assert earlier_names(path, plan(), MODEL, checked=path) == []  # its own names, to be checked
 

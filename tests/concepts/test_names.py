@@ -193,7 +193,7 @@ def test_true_in_the_words_of_spreadsheets(tmp_path: Path) -> None:
         (b"", "concept and name missing"),
         (b"concept,name,name\n0,a,b\n", "expected each column once, got name again"),
         (b"concept,name\n0,a\n0,b\n", "line 3: expected one entry for each concept, got concept 0 again"),
-        (b"concept,name\n7,a\n", "line 2: expected a concept in 0 to 3, got 7: of another network"),
+        (b"concept,name\n7,a\n", "line 2: expected a concept in 0 to 3, got 7: are these the names of another network"),
         (b"concept,name\n-1,a\n", "expected a whole number for concept, got -1"),
         (b"concept,name\none,a\n", "expected a whole number for concept, got 'one'"),
         (b"concept,name\n1.0,a\n", "expected a whole number for concept, got '1.0'"),
@@ -250,9 +250,9 @@ def test_json_that_is_none(tmp_path: Path, content: str, message: str) -> None:
 
 def test_paths_that_are_none(tmp_path: Path) -> None:
     for name in ("n.txt", "n"):
-        with pytest.raises(ConceptError, match=r"expected a path ending in .json or .csv"):
+        with pytest.raises(ConceptError, match=r"expected a path that ends in .json or .csv"):
             read_names(tmp_path / name)
-        with pytest.raises(ConceptError, match=r"expected a path ending in .json or .csv"):
+        with pytest.raises(ConceptError, match=r"expected a path that ends in .json or .csv"):
             write_names([], tmp_path / name)
     with pytest.raises(ConceptError, match=r"n\.csv: No such file"):
         read_names(tmp_path / "n.csv")

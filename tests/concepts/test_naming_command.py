@@ -164,7 +164,7 @@ def test_names_from_a_server(htaf, codes: Path, tmp_path: Path, monkeypatch: pyt
         before = (tmp_path / "n.csv").read_bytes()
         code, out, err = htaf(*words, "--out", tmp_path / "n.csv")
         assert (code, out) == (1, "")
-        assert "got a table that is there already" in one_line(err)
+        assert "got one that exists" in one_line(err)
         assert (tmp_path / "n.csv").read_bytes() == before
         code, out, err = htaf(*words, "--out", tmp_path / "n.json", "--json", "--concept", 1, "--refresh")
         assert (code, unsealed(out)) == (0, unsealed(json.dumps(found)))
@@ -194,7 +194,7 @@ def test_a_stop_half_way_keeps_what_is_finished(htaf, codes: Path, tmp_path: Pat
         assert len(server.requests) - asked == 10
     code, _, err = htaf(*words, "http://127.0.0.1:9/v1", "--json")  # another server is another model
     assert code == 1
-    assert "it would be lost" in one_line(err)
+    assert "which would be lost" in one_line(err)
 
 
 def test_ctrl_c_keeps_what_is_finished(htaf, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,10 +384,10 @@ def test_names_of_a_file_are_checked(htaf, codes: Path, tmp_path: Path) -> None:
         assert len(server.requests) == 5
         code, out, err = htaf(*words, own, "--out", own)
         assert code == 1
-        assert "got a table that is there already" in one_line(err)
+        assert "got one that exists" in one_line(err)
         code, _, err = htaf(*words[:-1], "--out", checked)
         assert code == 1
-        assert "it would be lost" in one_line(err)
+        assert "which would be lost" in one_line(err)
 
 
 @pytest.mark.parametrize(

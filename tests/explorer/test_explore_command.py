@@ -159,7 +159,7 @@ def test_other_weights_of_a_run(htaf, folder: Path, codes: Path, tmp_path: Path)
     (again / "record.json").write_text(runs.to_json(record))
     code, _, err = htaf("explore", again, "--out", tmp_path / "p", "--codes", codes)
     assert code == 1
-    assert "holds those of its weights before they changed" in one_line(err)
+    assert "holds codes of other weights of it" in one_line(err)
     assert not (tmp_path / "p").exists()
 
 
@@ -198,7 +198,7 @@ def test_images_that_moved_leave_a_page_without_thumbnails(htaf, folder: Path, t
     next((tmp_path / "photos" / "test" / "3").iterdir()).unlink()
     code, _, err = htaf(*words)
     assert code == 2
-    assert "has changed; give --codes" in one_line(err)
+    assert "give codes made before, with --codes" in one_line(err)
 
 
 def test_a_supervised_bottleneck_has_names(htaf, folder: Path, tmp_path: Path) -> None:
@@ -241,10 +241,10 @@ def test_a_supervised_bottleneck_has_names(htaf, folder: Path, tmp_path: Path) -
         (
             ("{}/run", "--out", "{}/x", "--codes", "{}/codes", "--names", "{}/n.csv"),
             1,
-            "got concept 99: of another",
+            "got 99: are these the names of another network",
         ),
-        (("--out", "{}/x"), 2, "expected RUN: only a finished page is served without"),
-        (("--out", "{}/x", "--serve", "--codes", "{}/codes"), 2, "expected RUN: only a finished page"),
+        (("--out", "{}/x"), 2, "without it only a finished page can be served"),
+        (("--out", "{}/x", "--serve", "--codes", "{}/codes"), 2, "without it only a finished page"),
         (("--out", "{}/x", "--serve"), 1, "expected a folder that htaf explore wrote, found no whole page"),
         (("{}/run", "--out", "{}/x", "--images", "0"), 2, "expected --images >= 1"),
         (("{}/run", "--out", "{}/x", "--thumbnail", "8"), 2, "--thumbnail in 16 to 1024"),
