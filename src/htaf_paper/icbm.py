@@ -47,7 +47,7 @@ METHODS: dict[str, Grid] = {
             (5.0, True, (1.0,)),
         ),
     },
-    "relu": {"sharpen": (True,)},
+    "relu": {},
 }
 # (model, data) -> method -> accuracy in %, full scale, mean of five runs; ss at its best beta, relu the plain network
 PAPER = {

@@ -155,7 +155,7 @@ class Own(runs.Run):
 
 
 def own(run: runs.Run, make: Any) -> Own:
-    return Own(run.path, {**run.record, "make": make, "model": {"kind": "own"}})
+    return Own(run.path, {**run.record, "make": make, "model": {**run.record["model"], "kind": "own"}})
 
 
 @torch.no_grad()
@@ -212,7 +212,7 @@ def test_other_settings_are_refused_and_other_batches_are_not(run: runs.Run, ima
     with pytest.raises(ConceptError, match="model_sha256"):
         extract(made_run(tmp_path / "run", images, seed=1), images, tmp_path / "a", parts=["test"])
     for wrong in ({"batch": 0}, {"workers": 0}):
-        with pytest.raises(ConceptError, match="batch and workers must be >= 1"):
+        with pytest.raises(ConceptError, match="batch must be >= 1 and workers in 1 to 1024"):
             extract(run, images, tmp_path / "b", **wrong)
     if not torch.cuda.is_available():
         with pytest.raises(ConceptError, match=r"expected a device of this machine \(.*cpu\), got cuda"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import csv
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -116,7 +117,8 @@ def test_wandb_without_a_key_leaves_no_folder(table: Table, tmp_path: Path, monk
         raise wandb.errors.UsageError("No API key configured. Use `wandb login` to log in.")
 
     monkeypatch.setattr(wandb, "login", login)
-    monkeypatch.delenv("WANDB_MODE", raising=False)
+    online = SimpleNamespace(settings=SimpleNamespace(mode="online"))  # an earlier test may have set it up offline
+    monkeypatch.setattr(wandb, "setup", lambda: online)
     with pytest.raises(TrainingError, match=r"logger wandb: No API key .* WANDB_API_KEY"):
         fit(QUICK, table, tmp_path / "run", device="cpu", logger=("wandb",))
     assert list(tmp_path.iterdir()) == []

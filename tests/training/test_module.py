@@ -170,7 +170,7 @@ def test_the_first_value_that_is_not_finite() -> None:
     with torch.no_grad():
         net[0].weight.fill_(0)
         net[2].bias.fill_(math.inf)
-    assert first_non_finite(net, x) == "2.bias is not finite since the step before"
+    assert first_non_finite(net, x) == "the parameter 2.bias is not finite since the step before"
 
 
 def test_what_overflows_ahead_of_a_batch_norm_is_named() -> None:

@@ -263,9 +263,10 @@ def test_cells_with_one_recipe_are_computed_once(
     source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     computed = Computed(monkeypatch, by_lr)
-    plan = plan_of(source, {"ste": {"alpha0": (1.0, 2.0, 3.0)}}, splits=1)  # a straight-through has no alpha0
+    starts = ((False, None), (False, (1.0, 2.0)), (True, (1.0, 2.0)))  # the first two are one: no start is read
+    plan = plan_of(source, {"htaf": {"sharpen,start": starts}}, splits=1)
     report = run_study(plan, tmp_path)
-    assert len(computed.cells) == 1
+    assert len(computed.cells) == 2
     assert report["rows"][0]["candidates"] == 3
 
 
@@ -498,6 +499,7 @@ def test_two_studies_in_one_folder_and_a_folder_of_a_run(source: Source, tmp_pat
 
 
 @pytest.mark.parametrize("text", ["recipe = 5", "methods = 5", "methods = {htaf = 5}", "name = 5"])
+@pytest.mark.usefixtures("unchecked")
 def test_plans_whose_tables_are_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(f'data = ["wine"]\n{text}\n')
     with pytest.raises(PlanError, match=r"expected a .*got 5"):

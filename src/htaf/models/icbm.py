@@ -214,10 +214,10 @@ def check_timm(name: str) -> Any:
     """timm, which has a model of this name; raises ValueError where it has none."""
     timm = _import("timm")
     if not timm.is_model(name):
-        near = ", ".join(timm.list_models(f"*{name}*")[:5] or get_close_matches(name, timm.list_models(), 5))
-        raise ValueError(
-            f"expected the name of a timm model, got {name!r:.80}" + (f"; near it: {near}" if near else "")
-        )
+        known = timm.list_models()
+        near = ", ".join([k for k in known if name in k][:5] or get_close_matches(name, known, 3))
+        near = f" (did you mean {near}?)" if near else ""
+        raise ValueError(f"expected the name of a timm model, got {name!r:.80}{near}")
     return timm
 
 
