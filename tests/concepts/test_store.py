@@ -165,7 +165,7 @@ def test_a_chunk_that_was_being_written_is_written_again(tmp_path: Path) -> None
     with writing.writing(tmp_path / "a", contents) as writer:
         assert writer.pending == [0, 1, 2]
         writer.write(1, {name: a[CHUNK : 2 * CHUNK] for name, a in arrays.items()})
-    with pytest.raises(ConceptError, match="not finished: run the same command again"):
+    with pytest.raises(ConceptError, match="not finished: give the command that makes it again"):
         open_codes(tmp_path / "a")
     codes = tmp_path / "a" / "codes.npy"
     data = bytearray(codes.read_bytes())
