@@ -47,6 +47,13 @@ def _refused(data: bytes, folder: Path) -> str:
     return str(caught.value)
 
 
+def test_text_that_cannot_be_printed_is_refused(written: bytes, tmp_path: Path) -> None:
+    whole = tmp_path / "whole.htaf"
+    whole.write_bytes(written)
+    save(load(whole), tmp_path / "half.htaf", {"note": "half a pair: \ud800"})
+    assert "surrogates" in _refused((tmp_path / "half.htaf").read_bytes(), tmp_path)
+
+
 @FUZZ
 @given(data=st.data())
 def test_a_truncated_file_is_refused(written: bytes, tmp_path: Path, data: st.DataObject) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import safetensors.torch
 from safetensors import SafetensorError
 
-from htaf._files import check_output, write_atomic
+from htaf._files import check_output, parse_json, write_atomic
 from htaf.packed.checking import check
 from htaf.packed.model import PackedModel
 from htaf.packed.program import PackedError
@@ -89,7 +89,7 @@ def load(path: str | Path) -> PackedModel:
             raise PackedError("it is damaged: expected the SHA-256 in its metadata, got another")
         tensors = safetensors.torch.load(data)
         program = program_from_json(json.loads(metadata["graph"]), tensors)
-        report, extra = Report.from_json(json.loads(metadata["report"])), json.loads(metadata["extra"])
+        report, extra = Report.from_json(parse_json(metadata["report"])), parse_json(metadata["extra"])
         if not isinstance(extra, dict):
             raise PackedError(f"expected `extra` to be an object, got {type(extra).__name__}")
         check(program)
