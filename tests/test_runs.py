@@ -22,6 +22,7 @@ import pandas as pd
 import pytest
 import torch
 from filelock import FileLock
+from torch import nn
 
 from htaf import _files
 from htaf._files import OutputError, check_output, check_output_folder
@@ -29,6 +30,7 @@ from htaf.activations import HTAF, Heaviside
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.models.build import build
+from htaf.predictions import of_rows
 from htaf.runs import (
     LOCK,
     Run,
@@ -403,6 +405,20 @@ def test_no_rows(which: str, request: pytest.FixtureRequest) -> None:
     frame = run.predict(ROWS.iloc[:0])
     assert len(frame) == 0
     assert list(frame.columns) == list(run.predict(ROWS).columns)
+
+
+@pytest.mark.parametrize("some", [slice(None, 1), (slice(None), slice(None, 1))], ids=["rows", "columns"])
+def test_outputs_that_do_not_fit_the_preprocessing(finished: Path, some: Any) -> None:
+    run = open_run(finished)
+    preprocessor, model = run.preprocessor(), run.model()
+    assert isinstance(preprocessor, Preprocessor)
+
+    class Some(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return model(x)[some]
+
+    with pytest.raises(DataError, match=rf"expected a network with outputs \[{len(ROWS)} rows, "):
+        of_rows(Some(), preprocessor, ROWS)
 
 
 def test_exact_is_the_default_and_differs_from_smooth(finished: Path) -> None:

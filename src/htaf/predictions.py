@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def of_rows(model: nn.Module, preprocessor: Preprocessor, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Predictions of a network for raw rows, and what was handled in them; see `htaf.runs.Run.predict`."""
     inputs, notes = preprocessor.transform_with_notes(rows)
-    outputs = _checked(forward(model, torch.from_numpy(inputs)), len(preprocessor.target.classes) or 1)
+    outputs = _checked(forward(model, torch.from_numpy(inputs)), len(preprocessor.target.classes) or 1, len(rows))
     if preprocessor.target.task == "regression":
         values = preprocessor.inverse(outputs[:, 0].double().numpy())
         return pd.DataFrame({"prediction": values}, index=rows.index), notes
@@ -42,7 +42,7 @@ def of_images(
         outputs.append(forward(model, preprocessor.normalise(pixels)))
         problems += [None if e is None else str(e).removeprefix(f"{f}: ") for e, f in zip(found, some, strict=True)]
     joined = torch.cat(outputs) if outputs else torch.zeros(0, len(preprocessor.classes))
-    joined = _checked(joined, len(preprocessor.classes))
+    joined = _checked(joined, len(preprocessor.classes), len(files))
     frame = _probabilities(joined, preprocessor.classes, pd.Index([str(f) for f in files], name="image"))
     if not strict:
         frame["error"] = pd.Series(problems, index=frame.index, dtype=object)
@@ -50,12 +50,11 @@ def of_images(
     return frame
 
 
-def _checked(outputs: Tensor, columns: int) -> Tensor:
-    """The outputs, once they have a column for each class: a network and its preprocessing may be of two files."""
-    if outputs.ndim != 2 or outputs.shape[1] != columns:
-        raise DataError(
-            f"expected a network with outputs [rows, {columns}], as its preprocessing has, got {[*outputs.shape]}"
-        )
+def _checked(outputs: Tensor, columns: int, rows: int) -> Tensor:
+    """The outputs, once there is one for each row and class: a network and its preprocessing may be of two files."""
+    if outputs.shape != (rows, columns):
+        wanted = f"outputs [{rows} rows, {columns}], as its preprocessing has"
+        raise DataError(f"expected a network with {wanted}, got {[*outputs.shape]}")
     return outputs
 
 

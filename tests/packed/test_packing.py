@@ -120,3 +120,7 @@ def test_a_packed_model_that_differs_is_found_out() -> None:
     assert found.flips[0].distance > 0
     with pytest.raises(PackedError, match="the model that was packed"):
         verify(packed, settled(columns(), torch.randn(8, 9)), torch.randn(8, 9))
+
+
+def test_a_report_of_no_floats_is_shown() -> None:
+    assert "bytes" not in str(packing.Report((), 8, 0))

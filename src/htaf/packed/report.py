@@ -52,7 +52,7 @@ class Report:
         cells = [("operator", "module", "what", "how"), *((r.name, r.path, r.operator, r.how) for r in self.rows)]
         widths = [max(len(row[i]) for row in cells) for i in range(3)]
         lines = ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in cells]
-        if self.packed_bytes:
+        if self.packed_bytes and self.float_bytes:
             ratio = self.float_bytes / self.packed_bytes
             said = f"{ratio:.1f} times smaller" if ratio >= 1 else f"{1 / ratio:.1f} times larger"
             size = f"{self.packed_bytes:,} bytes, {said} than in float32 ({self.float_bytes:,} bytes)"
