@@ -34,6 +34,7 @@ from htaf._console import (
     say_notes,
     say_unread,
 )
+from htaf._errors import suggestion
 from htaf._explore_commands import explore
 from htaf._files import LOCK, check_output, check_output_folder, hold, write_atomic
 from htaf._intervention_commands import concepts
@@ -213,7 +214,6 @@ def study(
     """
     if min(workers, threads) < 1:
         raise UsageError(f"--workers and --threads must be >= 1, got {workers} and {threads}")
-    from htaf.data.reading import suggestion
     from htaf.training.plan import read_plan
     from htaf.training.report import markdown
     from htaf.training.study import run_study

@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 from htaf import convert
-from htaf._errors import HtafError
+from htaf._errors import HtafError, first_line
 from htaf._files import LOCK, hold, nearest, parse_json, write_atomic
 from htaf.data.images import ImagePreprocessor
 from htaf.data.preprocess import Preprocessor
@@ -135,7 +135,7 @@ class Run:
             if self.takes_images:  # as it was trained: the same bits, and faster
                 model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         except Exception as error:  # networks raise nearly everything on a description that makes no sense
-            raise RunError(f"{file} cannot be read: {_first_line(error)}") from None
+            raise RunError(f"{file} cannot be read: {first_line(error)}") from None
         return (convert.harden(model) if exact and self.has_step else model).eval()
 
     @property
@@ -154,7 +154,7 @@ class Run:
         try:
             found = (ImagePreprocessor if self.takes_images else Preprocessor).from_json(parse_json(data))
         except (DataError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{self.path / PREPROCESSING} cannot be read: {_first_line(error)}") from None
+            raise RunError(f"{self.path / PREPROCESSING} cannot be read: {first_line(error)}") from None
         if isinstance(found, Preprocessor):
             inputs, outputs = ("in_features", len(found.feature_names)), len(found.target.classes) or 1
         else:
@@ -265,7 +265,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise RunError(f"{file} is damaged: {_first_line(error)}") from None
+        raise RunError(f"{file} is damaged: {first_line(error)}") from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         found = record.get("format") if isinstance(record, dict) else type(record).__name__
         raise RunError(f"{file}: expected a record of format {FORMAT}, got {found}")
@@ -460,7 +460,3 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

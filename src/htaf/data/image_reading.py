@@ -17,7 +17,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from htaf._errors import expect_memory
+from htaf._errors import expect_memory, first_line
 from htaf.data.reading import DataError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -172,11 +172,6 @@ def read_each(
         with ThreadPoolExecutor(count) as pool:
             problems = list(pool.map(fill, range(len(paths))))
     return torch.from_numpy(pixels), problems
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message, or its type where there is none."""
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def _reason(error: Exception) -> str:

@@ -15,8 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import optuna
 
-from htaf._errors import HtafError
-from htaf.data.reading import suggestion
+from htaf._errors import HtafError, suggestion
 from htaf.models.build import Method
 from htaf.training.recipe import Recipe
 

@@ -29,7 +29,7 @@ import torch
 from sqlalchemy.exc import SQLAlchemyError
 
 from htaf._console import progress as progress_of
-from htaf._errors import HtafError
+from htaf._errors import HtafError, first_line
 from htaf._files import check_output_folder, parse_json
 from htaf.data import images, tabular
 from htaf.data.attributes import Attributes
@@ -331,8 +331,7 @@ def _optuna(url: str) -> Iterator[None]:
         UnicodeDecodeError,
         json.JSONDecodeError,
     ) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise StudyError(f"Optuna's storage {url} cannot be used: {reason}") from None
+        raise StudyError(f"Optuna's storage {url} cannot be used: {first_line(error)}") from None
     finally:
         optuna.logging.set_verbosity(before)
 
