@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction, arg
 
-from htaf._concept_commands import CodesDir, Part, RunDir, concepts, own_images, show
+from htaf._concept_commands import CodesDir, Part, concepts, own_images, show
 from htaf._console import UsageError, print_json, say
 from htaf._errors import suggestion
-from htaf._train_commands import DataDir, Json
+from htaf._train_commands import DataDir, Json, RunDir
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes

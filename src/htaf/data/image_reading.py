@@ -20,6 +20,7 @@ from torch.utils.data import get_worker_info
 from htaf._errors import expect_memory, first_line
 from htaf.data.reading import DataError
 
+MOST_WORKERS = 1024  # processes that read images
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 MAX_PIXELS = 89_478_485  # PIL's own limit for a decompression bomb: 256 MiB in RGB
 ORIENTATION = 0x0112  # the EXIF tag

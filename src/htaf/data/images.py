@@ -150,8 +150,7 @@ def split(images: Images, *, train: int | float = 0, validation: int | float = 0
         if held + wanted > len(rows):
             raise DataError(
                 f"{images.name}: expected {wanted} training and {held} validation images of "
-                f"{images.classes[number]!r}, got {len(rows)}: lower train_images or "
-                "validation_images"
+                f"{images.classes[number]!r}, got {len(rows)}: lower train_images or validation_images"
             )
         kept[0].append(rows[held : held + wanted])
         kept[1].append(rows[:held])

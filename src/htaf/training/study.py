@@ -275,46 +275,31 @@ def run_study(
         for recipe in plan.recipes(method):
             check(recipe, device)
     with locked(out, "another study runs in", StudyError):  # its own workers are of the process that holds it
-        return _study(plan, out, data_dir, workers, threads, device, storage, progress, keep_runs)
-
-
-def _study(
-    plan: Plan,
-    out: Path,
-    data_dir: str | None,
-    workers: int,
-    threads: int,
-    device: str,
-    storage: str | None,
-    progress: bool,
-    keep_runs: bool,
-) -> dict[str, Any]:
-    """`run_study` in a folder that is held."""
-    pairs = [(source, method) for source in plan.sources for method in plan.methods]
-    run = functools.partial(run_cells, out=out, workers=workers, threads=threads, progress=progress)
-    url = storage or f"sqlite:///{out / 'search.db'}"
-    with _optuna(url):
-        choices, failures = _search(plan, pairs, url, data_dir, device, workers, run)
-    cells = {
-        (*pair, seed): Cell(choices[pair].recipe, seed, pair[0], data_dir, device=device)
-        for pair in pairs
-        for seed in range(plan.splits)
-    }
-    records, failed = run(list(cells.values()), title="splits", keep=keep_runs)
-    rows = []
-    for pair in pairs:
-        found = [records[c] for seed in range(plan.splits) if (c := cells[(*pair, seed)]) in records]
-        rows.append(summary_row(plan, *pair, choices[pair], found))
-    report = {
-        "study": plan.name,
-        "plan": plan.describe(),
-        "rows": rows,
-        "failures": sorted({*failures.values(), *failed.values()}),
-        "measured": _provenance(records.values()),
-    }
-    write_atomic(out / "report.json", to_json(report))
-    write_atomic(out / "report.md", markdown(report))
-    return report
+        pairs = [(source, method) for source in plan.sources for method in plan.methods]
+        run = functools.partial(run_cells, out=out, workers=workers, threads=threads, progress=progress)
+        url = storage or f"sqlite:///{out / 'search.db'}"
+        with _optuna(url):
+            choices, failures = _search(plan, pairs, url, data_dir, device, workers, run)
+        cells = {
+            (*pair, seed): Cell(choices[pair].recipe, seed, pair[0], data_dir, device=device)
+            for pair in pairs
+            for seed in range(plan.splits)
+        }
+        records, failed = run(list(cells.values()), title="splits", keep=keep_runs)
+        rows = []
+        for pair in pairs:
+            found = [records[c] for seed in range(plan.splits) if (c := cells[(*pair, seed)]) in records]
+            rows.append(summary_row(plan, *pair, choices[pair], found))
+        report = {
+            "study": plan.name,
+            "plan": plan.describe(),
+            "rows": rows,
+            "failures": sorted({*failures.values(), *failed.values()}),
+            "measured": _provenance(records.values()),
+        }
+        write_atomic(out / "report.json", to_json(report))
+        write_atomic(out / "report.md", markdown(report))
+        return report
 
 
 @contextmanager
