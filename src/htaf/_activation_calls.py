@@ -81,7 +81,7 @@ _BY_ARGUMENTS = BY_ARGUMENTS | BY_ARGUMENTS_IN_PLACE
 NAMING = FUNCTIONS.keys() | {"clamp", "clip", "clamp_min", "maximum"}
 # inside a module of its own these make an activation too; elsewhere they are mostly something else
 ALSO_IN_A_MODULE = {"erf", "special_erf", "sign", "heaviside", "gt", "ge", "lt", "le"} | BY_ARGUMENTS.keys() - {"mul"}
-# layers of torch.nn that hold activations which no module can stand in for
+# layers of torch.nn that hold activations which no module can stand in for; "": the layer says which
 FUSED_MODULES: dict[type[nn.Module], str] = {
     nn.RNNBase: "",
     nn.RNNCell: "",
@@ -409,9 +409,8 @@ class Recorder(TorchFunctionMode):
         self.watched: dict[str, frozenset[str]] = {}  # path -> what its forwards count beside the named activations
         self.callees: dict[str, set[str]] = {}
         self.in_place: set[str] = set()  # sites whose caller uses what they wrote into their input
-        self.beyond: dict[
-            tuple[str, str, str], None
-        ] = {}  # (path, what acts there, what to do): no module can stand in
+        # (path, what acts there, what to do): no module can stand in
+        self.beyond: dict[tuple[str, str, str], None] = {}
         self.doubtful: dict[str, dict[str, None]] = {}  # path -> operators that may be activations
         self.functions: dict[str, dict[str, None]] = {}  # path -> autograd Functions
         self._ran: list[tuple[str, _Frame | None, int]] = []
@@ -419,7 +418,7 @@ class Recorder(TorchFunctionMode):
         self._stack: list[_Frame] = []
         self._covered = 0
         self._stale: dict[object, tuple[str, Tensor]] = {}
-        self._writers = set()
+        self._writers: set[int] = set()
         self._function_codes = dict(_autograd_functions(torch.autograd.Function))
 
     def watch(self, model: nn.Module) -> None:
@@ -611,15 +610,11 @@ class Operators(TorchDispatchMode):
 
 def fused_kind(module: nn.Module) -> str | None:
     """The activations inside a layer of torch.nn that computes them itself, None for any other module."""
-    for base in _fused_types(type(module)):
-        return FUSED_MODULES[base] or {"LSTM": "sigmoid and tanh", "GRU": "sigmoid and tanh"}.get(
-            getattr(module, "mode", ""), getattr(module, "nonlinearity", "tanh")
-        )
-    return None
-
-
-def _fused_types(kind: type) -> list[type]:
-    return [base for base in kind.__mro__ if base in FUSED_MODULES]
+    base = next((base for base in type(module).__mro__ if base in FUSED_MODULES), None)
+    if base is None:
+        return None
+    gated = getattr(module, "mode", "") in ("LSTM", "GRU")  # kinds of RNNBase
+    return FUSED_MODULES[base] or ("sigmoid and tanh" if gated else getattr(module, "nonlinearity", "tanh"))
 
 
 def _autograd_functions(base: type) -> Iterator[tuple[types.CodeType, str]]:

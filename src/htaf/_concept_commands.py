@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 
 from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes, say_unread
 from htaf._files import check_output, check_output_folder
-from htaf._train_commands import DataDir, Json
+from htaf._train_commands import DataDir, Json, RunDir
 from htaf.concepts.codes import PartName
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 concepts = tyro.extras.SubcommandApp()
 
-RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
 CodesDir = Annotated[Positional[Path], arg(help="Folder that extract or binarise wrote.", metavar="CODES")]
 Out = Annotated[Path, arg(help="Folder: a new one, or that of a stopped command, to continue it.", metavar="DIR")]
 Part = Annotated[PartName, arg(help="Which images are scored.")]

@@ -1,8 +1,10 @@
-"""The one base of errors that a user can cause, and checks whose words every room shares."""
+"""The one base of errors that a user can cause, and what every room shares of checks and messages."""
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 SEEDS = 2**63  # PyTorch's generators take no more
@@ -14,6 +16,18 @@ class HtafError(Exception):
 
 class TooLargeError(HtafError):
     """What was asked for cannot fit into the memory of this machine."""
+
+
+def suggestion(wanted: str, known: Sequence[str], most: int = 1) -> str:
+    """` (did you mean 'x'?)` for the nearest known names, or an empty text when none is near."""
+    lowered = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(wanted.lower(), lowered, n=most, cutoff=0.6)
+    return f" (did you mean {' or '.join(repr(lowered[name]) for name in near)}?)" if near else ""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type where there is none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def expect_seed(seed: int, error: type[Exception], name: str = "seed") -> None:

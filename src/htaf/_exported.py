@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from htaf import _errors
 from htaf._errors import HtafError
 from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
 
@@ -106,4 +107,4 @@ def first_line(error: BaseException) -> str:
     """The first line of the cause, which PyTorch's exporters hide below their own."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return _errors.first_line(error)

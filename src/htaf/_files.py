@@ -118,7 +118,7 @@ def check_output(out: Path, inputs: Iterable[str | os.PathLike[str]] = (), *, fl
         OutputError: `out` is a folder; is the same file as an input, by any name (another spelling, a link); is one of
             the files of a run or of codes; or lies where nothing can be written.
     """
-    _check_place(out, flag)
+    check_place(out, flag)
     if out.is_dir():
         raise OutputError(f"{flag} must be a file, {out} is a folder")
     if out.exists() and not out.is_file():
@@ -140,7 +140,7 @@ def check_output_folder(out: Path, inputs: Iterable[str | os.PathLike[str]] = ()
     Raises:
         OutputError: it is a file; an input folder; a folder of a run or of codes; or cannot be written.
     """
-    _check_place(out, flag)
+    check_place(out, flag)
     if out.exists() and not out.is_dir():
         raise OutputError(f"{flag}: expected a folder, {out} is a file")
     for given in inputs:
@@ -160,8 +160,8 @@ def nearest(path: Path) -> Path:
     return next((place for place in (path, *path.parents) if place.exists()), Path("."))
 
 
-def _check_place(out: Path, flag: str) -> None:
-    """See that something can be written at a path, whose folders need not exist yet."""
+def check_place(out: Path, flag: str = "--out") -> None:
+    """See that something can be written at a path, whose folders need not exist yet. Raises OutputError: it cannot."""
     if "\0" in str(out):
         raise OutputError(f"{flag}: expected a path, got {str(out)!r}, which holds a null character")
     try:
@@ -172,8 +172,6 @@ def _check_place(out: Path, flag: str) -> None:
         raise OutputError(f"{flag}: expected a path, got {str(out)!r} ({reason})") from None
     if not there.is_dir():
         raise OutputError(f"{flag}: expected a folder to write into, {there} is a file")
-    if "\0" in str(out):
-        raise OutputError(f"{flag}: expected a path, got {str(out)!r} (embedded null byte)")
     longest = max((part for part in out.parts), key=lambda part: len(os.fsencode(part)))
     if len(os.fsencode(longest)) > name_max - 16:  # a temporary file beside it has a longer name
         raise OutputError(f"{flag}: expected names of at most {name_max - 16} bytes, got {longest[:40]!r}...")
@@ -188,6 +186,11 @@ def _same(one: Path, other: Path) -> bool:
         return os.path.realpath(one) == os.path.realpath(other)
 
 
+def lock_beside(out: Path) -> Path:
+    """The lock of a file that is to be written."""
+    return out.with_name(f".{out.name}{LOCK}")
+
+
 @contextmanager
 def hold(lock: Path, busy: str, error: type[HtafError] = BusyError) -> Iterator[None]:
     """Hold a lock file while the block runs; the system lets go of it when the process ends, however it ends.
@@ -200,7 +203,7 @@ def hold(lock: Path, busy: str, error: type[HtafError] = BusyError) -> Iterator[
         busy: what another process does, such as "another process trains in runs/a".
         error: raised, with `busy`, the holder and what to do, where another process holds it.
     """
-    _check_place(lock, "--out")
+    check_place(lock)
     made = [folder for folder in lock.parents if not folder.exists()]
     while True:
         lock.parent.mkdir(parents=True, exist_ok=True)

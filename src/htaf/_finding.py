@@ -191,7 +191,7 @@ def _label(trial: nn.Module, path: str) -> str:
 def _hints(trial: nn.Module, protos: Mapping[int, Site], record: calls.Recorder, ran: bool) -> Iterator[str]:
     """Where functional calls may be that were not seen."""
     for path, module in trial.named_modules():
-        label = f"{path or 'the model'} ({type(module).__name__})"
+        label = _label(trial, path)
         if isinstance(module, torch.jit.ScriptModule):
             if "." not in path or not isinstance(trial.get_submodule(path.rpartition(".")[0]), torch.jit.ScriptModule):
                 yield f"{label}: scripted, so its activations cannot be seen; convert before scripting"

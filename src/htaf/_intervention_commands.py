@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction, arg
 
-from htaf._concept_commands import CodesDir, Part, RunDir, concepts, own_images, show
+from htaf._concept_commands import CodesDir, Part, concepts, own_images, show
 from htaf._console import UsageError, print_json, say
-from htaf._train_commands import DataDir, Json
+from htaf._errors import suggestion
+from htaf._train_commands import DataDir, Json, RunDir
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
@@ -28,7 +29,6 @@ def _row(codes: Codes, image: str) -> int:
     except ValueError:
         if image.isdecimal() and int(image) < len(codes):
             return int(image)
-    from htaf.data.reading import suggestion
 
     near = suggestion(image, codes.ids[:SEARCHED])
     raise UsageError(

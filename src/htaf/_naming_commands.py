@@ -14,7 +14,7 @@ from tyro.conf import OmitArgPrefixes, arg
 from htaf._concept_commands import CodesDir
 from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes
 from htaf._console import progress as progress_of
-from htaf._files import LOCK, check_output, hold
+from htaf._files import check_output, hold, lock_beside
 from htaf._train_commands import DataDir, Json
 
 Entry = dict[str, Any]
@@ -100,29 +100,10 @@ def name_command(
     if out is not None and out.suffix.lower() not in (".json", ".csv"):
         raise UsageError(f"--out must end in .json or .csv, got {out.name}")
     read = [codes, attributes, asking.candidates, *asking.replies, server.key_file]
-    for flag, written, others in (("--out", out, (asking.prompts_only,)), ("--prompts-only", asking.prompts_only, ())):
-        if written is not None:  # names that are checked may be written back to their file
-            more = (asking.check,) if flag == "--prompts-only" else ()
-            check_output(written, [path for path in (*read, *others, *more) if path is not None], flag=flag)
-    with contextlib.ExitStack() as held:
-        if out is not None:
-            held.enter_context(hold(out.with_name(f".{out.name}{LOCK}"), f"another process writes {out}"))
-        _name(codes, attributes, model, out, threshold, seed, asking, server, data_dir, json)
-
-
-def _name(
-    codes: Path,
-    attributes: str | None,
-    model: str | None,
-    out: Path | None,
-    threshold: float,
-    seed: int,
-    asking: Asking,
-    server: Server,
-    data_dir: str | None,
-    json: bool,
-) -> None:
-    """`name_command`, of a file that is held."""
+    if out is not None:  # which may be the file of --check: names that are checked may be written back
+        check_output(out, _given(*read, asking.prompts_only))
+    if asking.prompts_only is not None:
+        check_output(asking.prompts_only, _given(*read, asking.check), flag="--prompts-only")
     if attributes is not None and model is not None:
         raise UsageError("expected one of --attributes and --model, got both")
     if attributes is not None:
@@ -130,28 +111,40 @@ def _name(
             for field in fields(given):
                 if getattr(given, field.name) != field.default:
                     raise UsageError(f"--{field.name.replace('_', '-')} is for --model, not for --attributes")
-        from htaf.concepts.codes import codes_key
-        from htaf.concepts.completeness import most_important
-        from htaf.concepts.name_files import check_only
-        from htaf.concepts.names import write_names
-        from htaf.concepts.offline_names import name_concepts
-        from htaf.concepts.store import open_codes
-        from htaf.data.attributes import load
-
-        opened = open_codes(codes)
-        if out is not None:
-            check_only(out, "attributes", opened.concepts, codes_key(opened))
-        names = name_concepts(opened, load(attributes, data_dir=data_dir), threshold=threshold, seed=seed)
-        if out is not None:
-            write_names(names, out, codes=codes_key(opened))
-        return _table(names, most_important(opened).tolist(), json)
     model = model or os.environ.get("OPENAI_MODEL", "")
-    if not model:
+    if attributes is None and not model:
         for flag, given in (("prompts-only", asking.prompts_only), ("replies", asking.replies)):
             if given:
                 raise UsageError(f"--{flag} needs --model NAME too: the name that the prompts carry")
         raise UsageError("expected --attributes NAME_OR_FILE, or --model NAME (or OPENAI_MODEL), got neither")
-    return _by_model(codes, model, out, threshold, seed, asking, server, data_dir, json)
+    with contextlib.nullcontext() if out is None else hold(lock_beside(out), f"another process writes {out}"):
+        if attributes is not None:
+            return _by_attributes(codes, attributes, out, threshold, seed, data_dir, json)
+        return _by_model(codes, model, out, threshold, seed, asking, server, data_dir, json)
+
+
+def _given(*paths: str | Path | None) -> list[str | Path]:
+    return [path for path in paths if path is not None]
+
+
+def _by_attributes(
+    codes: Path, attributes: str, out: Path | None, threshold: float, seed: int, data_dir: str | None, json: bool
+) -> None:
+    from htaf.concepts.codes import codes_key
+    from htaf.concepts.completeness import most_important
+    from htaf.concepts.name_files import check_only
+    from htaf.concepts.names import write_names
+    from htaf.concepts.offline_names import name_concepts
+    from htaf.concepts.store import open_codes
+    from htaf.data.attributes import load
+
+    opened = open_codes(codes)
+    if out is not None:
+        check_only(out, "attributes", opened.concepts, codes_key(opened))
+    names = name_concepts(opened, load(attributes, data_dir=data_dir), threshold=threshold, seed=seed)
+    if out is not None:
+        write_names(names, out, codes=codes_key(opened))
+    return _table(names, most_important(opened).tolist(), json)
 
 
 def _by_model(
@@ -170,8 +163,6 @@ def _by_model(
     for flag, given in (("candidates", asking.candidates), ("top", asking.top)):
         if asking.check is not None and given is not None:
             raise UsageError(f"--{flag} is for new names, not for --check")
-    if asking.prompts_only is not None and asking.prompts_only.resolve() in [file.resolve() for file in asking.replies]:
-        raise UsageError(f"expected another file for --prompts-only than for --replies, got {asking.prompts_only}")
     if asking.estimate and asking.prompts_only is not None:
         raise UsageError("expected one of --estimate, which writes nothing, and --prompts-only, got both")
     if server.parallel < 1:

@@ -7,12 +7,12 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
 from htaf._console import UsageError, print_json, progress, say
 from htaf._errors import HtafError
-from htaf._files import LOCK, check_output, hold
-from htaf._train_commands import DataDir, Json
+from htaf._files import check_output, hold, lock_beside
+from htaf._train_commands import DataDir, Json, RunDir
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from htaf.runs import Run
     from htaf.training.evaluate import Joined
 
-RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
 OutFile = Annotated[Path, arg(help="File to write. Nothing is written if a check fails.", metavar="FILE")]
 Part = Annotated[
     Literal["train", "validation", "test"], arg(help="Part of the run's data on which predictions are compared.")
@@ -46,8 +45,6 @@ Differing = Annotated[
     ),
 ]
 ROUNDING = 0.002  # of the rows: a sum in another order that is rounded across a threshold may carry on to the output
-
-
 NUMBERS = 256 * 3 * 32 * 32  # of the inputs that are compared layer by layer
 
 
@@ -74,42 +71,28 @@ def pack(
     if not 0 < budget < inf:
         raise UsageError(f"--budget must be > 0 and finite, got {budget}")
     opened = _opened(run, out, data, differing)
-    with hold(out.with_name(f".{out.name}{LOCK}"), f"another process writes {out}"):
-        _pack(opened, out, tables, budget, part, differing, data_dir, json)
-
-
-def _pack(
-    opened: Run,
-    out: Path,
-    tables: Literal["float32", "int16", "int8", "auto"],
-    budget: float,
-    part: str,
-    differing: int | None,
-    data_dir: str | None,
-    json: bool,
-) -> None:
-    """`pack`, of a file that is held."""
     from htaf import packed
 
-    rows, training, model = _parts(opened, data_dir, part)
-    made = packed.pack(model, _some(training, 64), tables=tables, budget=budget, progress=not json)
-    hint = f"--tables {tables}" if tables != "float32" else ""
-    found = _compared(model, made, rows, shown=not json)
-    _expect_equal(found, differing, part, hint)
-    layers = packed.verify(made, model, compared := _some(rows, 256), progress=not json)
-    _expect_explained(layers, part, hint)
-    extra = _extra(opened, found, part)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    packed.save(made, out, extra=extra)
-    sizes = _sizes(opened, out)
-    if json:
-        report = made.report.to_json()
-        told = {"file": str(out), **sizes, **_as_json(found, part), "layers": _layers_json(layers, len(compared))}
-        return print_json({**told, "report": report})
-    say(made.report)
-    _say(found, part)
-    say(*str(layers).splitlines()[2:], sep="\n")  # bits that differ, given the same bits before
-    return say(f"{out}: {_compared_sizes(sizes)}")
+    with hold(lock_beside(out), f"another process writes {out}"):
+        rows, training, model = _parts(opened, data_dir, part)
+        made = packed.pack(model, _some(training, 64), tables=tables, budget=budget, progress=not json)
+        hint = f"--tables {tables}" if tables != "float32" else ""
+        found = _compared(model, made, rows, shown=not json)
+        _expect_equal(found, differing, part, hint)
+        layers = packed.verify(made, model, compared := _some(rows, 256), progress=not json)
+        _expect_explained(layers, part, hint)
+        extra = _extra(opened, found, part)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        packed.save(made, out, extra=extra)
+        sizes = _sizes(opened, out)
+        if json:
+            report = made.report.to_json()
+            told = {"file": str(out), **sizes, **_as_json(found, part), "layers": _layers_json(layers, len(compared))}
+            return print_json({**told, "report": report})
+        say(made.report)
+        _say(found, part)
+        say(*str(layers).splitlines()[2:], sep="\n")  # bits that differ, given the same bits before
+        return say(f"{out}: {_compared_sizes(sizes)}")
 
 
 def export(
@@ -125,56 +108,42 @@ def export(
     json: Json = False,
 ) -> None:
     """Write the exact network as ONNX, compared by onnxruntime where it is installed, or as a NIR graph."""
+    import importlib.util
+
+    import htaf.export as writers
+
     if to == "onnx":
         from htaf.export.onnx import check_opset
 
         check_opset(opset)
     opened = _opened(run, out, data, differing)
-    with hold(out.with_name(f".{out.name}{LOCK}"), f"another process writes {out}"):
-        _export(opened, to, out, opset, part, differing, data_dir, json)
-
-
-def _export(
-    opened: Run,
-    to: Literal["onnx", "nir"],
-    out: Path,
-    opset: int,
-    part: str,
-    differing: int | None,
-    data_dir: str | None,
-    json: bool,
-) -> None:
-    """`export`, of a file that is held."""
-    import importlib.util
-
-    import htaf.export as writers
-
-    rows, training, model = _parts(opened, data_dir, part)
-    example = _some(training, 2)
-    found = None
-    out.parent.mkdir(parents=True, exist_ok=True)
-    written = out.with_name(f".{out.name}.unchecked")
-    try:
-        if to == "nir":
-            writers.to_nir(model, example, written)
+    with hold(lock_beside(out), f"another process writes {out}"):
+        rows, training, model = _parts(opened, data_dir, part)
+        example = _some(training, 2)
+        found = None
+        out.parent.mkdir(parents=True, exist_ok=True)
+        written = out.with_name(f".{out.name}.unchecked")
+        try:
+            if to == "nir":
+                writers.to_nir(model, example, written)
+            else:
+                writers.to_onnx(model, example, written, opset=opset)
+                if importlib.util.find_spec("onnxruntime") is not None:
+                    found = _compared(model, writers.onnx_network(written), rows, shown=not json)
+                    _expect_equal(found, differing, part, "")
+            written.replace(out)
+        finally:
+            written.unlink(missing_ok=True)
+        sizes = _sizes(opened, out)
+        if json:
+            return print_json({"file": str(out), **sizes, **({} if found is None else _as_json(found, part))})
+        if found is not None:
+            _say(found, part)
+        elif to == "onnx":
+            say("not compared: onnxruntime is not installed (pip install 'htaf[export]')")
         else:
-            writers.to_onnx(model, example, written, opset=opset)
-            if importlib.util.find_spec("onnxruntime") is not None:
-                found = _compared(model, writers.onnx_network(written), rows, shown=not json)
-                _expect_equal(found, differing, part, "")
-        written.replace(out)
-    finally:
-        written.unlink(missing_ok=True)
-    sizes = _sizes(opened, out)
-    if json:
-        return print_json({"file": str(out), **sizes, **({} if found is None else _as_json(found, part))})
-    if found is not None:
-        _say(found, part)
-    elif to == "onnx":
-        say("not compared: onnxruntime is not installed (pip install 'htaf[export]')")
-    else:
-        say("not compared: a NIR graph is run by the software of a chip or simulator (docs/export.md)")
-    return say(f"{out}: {_compared_sizes(sizes)}")
+            say("not compared: a NIR graph is run by the software of a chip or simulator (docs/export.md)")
+        return say(f"{out}: {_compared_sizes(sizes)}")
 
 
 def predictors(path: Path, *, exact: bool) -> tuple[Callable[..., Any], Callable[..., Any], bool]:

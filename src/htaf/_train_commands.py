@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 import tyro
 from rich.table import Table as TextTable
-from tyro.conf import OmitArgPrefixes, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from htaf._console import Terminal, UsageError, check_seed, figures, print_json, say, say_notes
 from htaf._errors import HtafError
@@ -36,6 +36,7 @@ train = tyro.extras.SubcommandApp()
 
 Json = Annotated[bool, arg(help="Print JSON for programs instead of a table.")]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where to train.")]
+RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
 DataDir = Annotated[
     str | None,
     arg(

@@ -34,12 +34,13 @@ from htaf._console import (
     say_notes,
     say_unread,
 )
+from htaf._errors import suggestion
 from htaf._explore_commands import explore
 from htaf._files import LOCK, check_output, check_output_folder, hold, write_atomic
 from htaf._intervention_commands import concepts
 from htaf._naming_commands import name_command
 from htaf._pack_commands import export, own_data, pack, predictors
-from htaf._train_commands import DataDir, Json, train
+from htaf._train_commands import DataDir, Json, RunDir, train
 
 ABOUT = """Networks whose activations are 0 or 1, trained by ordinary gradient descent.
 
@@ -65,9 +66,6 @@ def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         is_instance=lambda given: True if given is None else spec.is_instance(given),
         str_from_instance=lambda given: [] if given is None else spec.str_from_instance(given),
     )
-
-
-RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
 
 
 @app.command
@@ -145,7 +143,6 @@ def predict(
 
     Images that cannot be read keep their row, with the reason in a column `error`; the exit code is then 3.
     """
-    unread: dict[str, str] = {}
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise UsageError(f"--out must end in .csv or .parquet, got {out.name}")
     if not inputs:
@@ -153,6 +150,7 @@ def predict(
     if out is not None:
         check_output(out, [run, *inputs])
     of_images, of_rows, takes_images = predictors(run, exact=not smooth)
+    unread: dict[str, str] = {}
     if takes_images:
         from htaf.data.image_reading import image_files
         from htaf.data.reading import DataError
@@ -213,7 +211,6 @@ def study(
     """
     if min(workers, threads) < 1:
         raise UsageError(f"--workers and --threads must be >= 1, got {workers} and {threads}")
-    from htaf.data.reading import suggestion
     from htaf.training.plan import read_plan
     from htaf.training.report import markdown
     from htaf.training.study import run_study

@@ -17,8 +17,8 @@ from htaf.runs import environment
 
 MISMATCH = (
     "built for CUDA beside a CPU-only torch, so importing timm, torchvision, lightning or transformers before htaf "
-    "fails "
-    "(operator torchvision::nms does not exist): import htaf first, or install torchvision from PyTorch's CPU index"
+    "fails (operator torchvision::nms does not exist): import htaf first, or install torchvision from PyTorch's CPU "
+    "index"
 )
 EXTRAS = ("timm", "torchvision", "transformers", "triton")
 

@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 from htaf import convert
-from htaf._errors import HtafError
+from htaf._errors import HtafError, first_line
 from htaf._files import LOCK, hold, nearest, parse_json, write_atomic
 from htaf.data.images import ImagePreprocessor
 from htaf.data.preprocess import Preprocessor
@@ -135,7 +135,7 @@ class Run:
             if self.takes_images:  # as it was trained: the same bits, and faster
                 model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         except Exception as error:  # networks raise nearly everything on a description that makes no sense
-            raise RunError(f"{file} cannot be read: {_first_line(error)}") from None
+            raise RunError(f"{file} cannot be read: {first_line(error)}") from None
         return (convert.harden(model) if exact and self.has_step else model).eval()
 
     @property
@@ -154,17 +154,14 @@ class Run:
         try:
             found = (ImagePreprocessor if self.takes_images else Preprocessor).from_json(parse_json(data))
         except (DataError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{self.path / PREPROCESSING} cannot be read: {_first_line(error)}") from None
+            raise RunError(f"{self.path / PREPROCESSING} cannot be read: {first_line(error)}") from None
         if isinstance(found, Preprocessor):
-            inputs, outputs = ("in_features", len(found.feature_names)), len(found.target.classes) or 1
+            fitting = {"in_features": len(found.feature_names), "out_features": len(found.target.classes) or 1}
         else:
-            inputs, outputs = ("in_channels", found.channels), len(found.classes)
-        sizes = model.get("image_size") or list(getattr(found, "size", ()))
-        if (model.get(inputs[0]), model.get("out_features"), sizes) != (
-            inputs[1],
-            outputs,
-            [*getattr(found, "size", ())],
-        ):
+            fitting = {"in_channels": found.channels, "out_features": len(found.classes)}
+        size = [*getattr(found, "size", ())]  # of a table none; not every network of images is built for one
+        fits = all(model.get(name) == value for name, value in fitting.items())
+        if not fits or (model.get("image_size") or size) != size:
             raise RunError(f"{self.path / PREPROCESSING} does not fit the network that {RECORD} describes")
         return found
 
@@ -265,14 +262,14 @@ def read_record(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise RunError(f"{file} is damaged: {_first_line(error)}") from None
+        raise RunError(f"{file} is damaged: {first_line(error)}") from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         found = record.get("format") if isinstance(record, dict) else type(record).__name__
         raise RunError(f"{file}: expected a record of format {FORMAT}, got {found}")
     missing = {"status", "key", "recipe", "seed", "data", "threads"} - record.keys()
     if record.get("status") == "finished":
         missing |= {"model", "metrics", "headline", "rows", "best_epoch", "notes"} - record.keys()
-        missing |= {"model_sha256", "preprocessing_sha256"} - record.keys()
+        missing |= {*HASHED.values()} - record.keys()
     if missing:
         raise RunError(f"{file} is damaged: it lacks {', '.join(sorted(missing))}")
     for name in ("recipe", "data", "model", "metrics", "rows"):
@@ -283,57 +280,63 @@ def read_record(path: Path) -> dict[str, Any] | None:
     return record
 
 
-def _wrong_entry(record: Mapping[str, Any]) -> str:
-    """What was expected of an entry that is of another kind, and what came; "" where all are as they are written."""
-    text, whole, number = _is(str), _is(int), _is(int, float)
-    images = "model" in record and record["model"].get("kind") != "mlp"
-    source = record["source"] if isinstance(record.get("source"), dict) else {}
-    entries: list[tuple[str, Any, Callable[[Any], bool], str]] = [
-        ("status", record["status"], lambda v: v in ("running", "finished"), "running or finished"),
-        ("key", record["key"], text, "a text"),
-        ("seed", record["seed"], whole, "a whole number"),
-        ("threads", record["threads"], lambda v: whole(v) and 1 <= v <= 1024, "a number in 1 to 1024"),
-        ("data.name", record["data"].get("name"), text, "a text"),
-        ("recipe.method", record["recipe"].get("method"), lambda v: v in get_args(Method), "a known method"),
-    ]
-    optional = [
-        *((f"data.{name}", record["data"].get(name), text, "a text") for name in ("fingerprint", "task", "split")),
-        ("recipe.family", record["recipe"].get("family"), text, "a text"),
-        *((name, record.get(name), text, "a text") for name in ("headline", *HASHED.values())),
-        *((name, record.get(name), whole, "a whole number") for name in ("best_epoch", "epochs_run", "parameters")),
-        *((name, record.get(name), number, "a number") for name in ("seconds", "cpu_seconds")),
-        ("source", record.get("source"), _is(dict), "an object"),
-        ("versions", record.get("versions"), _is(dict), "an object"),
-        ("notes", record.get("notes"), lambda v: isinstance(v, list) and all(map(text, v)), "a list of texts"),
-        ("rows", record.get("rows"), lambda v: all(map(whole, v.values())), "whole numbers"),
-        (
-            "metrics",
-            record.get("metrics"),
-            lambda v: not v or are_metrics(v, record.get("headline")),
-            "figures by network and part",
-        ),
-        *((f"source.{name}", source.get(name), text, "a text") for name in ("name", "data_dir")),
-    ]
-    entries += [entry for entry in optional if entry[1] is not None]
-    if "model" in record:
-        entries.append(("model.kind", record["model"].get("kind"), lambda v: v in KINDS, f"one of {', '.join(KINDS)}"))
-        if "activation" in record["model"]:
-            known, methods = "an object with a known method", get_args(Method)
-            entries.append(("model.activation", record["model"]["activation"], lambda v: v["method"] in methods, known))
-    if record["status"] == "finished" and images:
-        for name in ("train_images", "validation_images"):
-            entries.append((f"recipe.{name}", record["recipe"].get(name), lambda v: number(v) and v >= 0, "a number"))
-    for name, value, fits, kind in entries:
-        try:
-            if not fits(value):
-                return f"{name} to be {kind}, got {value!r:.80}"
-        except (TypeError, AttributeError, KeyError):
-            return f"{name} to be {kind}, got {value!r:.80}"
-    return ""
-
-
 def _is(*kinds: type) -> Callable[[Any], bool]:
     return lambda value: type(value) in kinds  # of JSON: true is no number
+
+
+_TEXT, _WHOLE, _NUMBER = (_is(str), "a text"), (_is(int), "a whole number"), (_is(int, float), "a number")
+_OBJECT = (_is(dict), "an object")
+# entries by their path: what they may hold, and that in words
+_ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "status": (lambda v: v in ("running", "finished"), "running or finished"),
+    "key": _TEXT,
+    "seed": _WHOLE,
+    "threads": (lambda v: type(v) is int and 1 <= v <= 1024, "a number in 1 to 1024"),
+    "data.name": _TEXT,
+    "recipe.method": (lambda v: v in get_args(Method), "a known method"),
+}
+_MODEL: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "model.kind": (lambda v: v in KINDS, f"one of {', '.join(KINDS)}"),
+    "model.activation": (lambda v: v["method"] in get_args(Method), "an object with a known method"),
+}
+_COUNT = (lambda v: type(v) in (int, float) and v >= 0, "a number")
+_IMAGES = dict.fromkeys(("recipe.train_images", "recipe.validation_images"), _COUNT)
+_OPTIONAL: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("data.fingerprint", "data.task", "data.split", "recipe.family", "headline"), _TEXT),
+    **dict.fromkeys((*HASHED.values(), "source.name", "source.data_dir"), _TEXT),
+    **dict.fromkeys(("best_epoch", "epochs_run", "parameters"), _WHOLE),
+    **dict.fromkeys(("seconds", "cpu_seconds"), _NUMBER),
+    **dict.fromkeys(("source", "versions"), _OBJECT),
+    "notes": (lambda v: isinstance(v, list) and all(map(_is(str), v)), "a list of texts"),
+    "rows": (lambda v: all(map(_is(int), v.values())), "whole numbers"),
+}
+
+
+def _wrong_entry(record: Mapping[str, Any]) -> str:
+    """What was expected of an entry that is of another kind, and what came; "" where all are as they are written."""
+
+    def value_of(path: str) -> Any:
+        room, _, name = path.rpartition(".")
+        inside = record.get(room) if room else record
+        return inside.get(name) if isinstance(inside, Mapping) else None
+
+    model = record.get("model")
+    expected = _ENTRIES | {path: entry for path, entry in _OPTIONAL.items() if value_of(path) is not None}
+    if model is not None:
+        expected |= {path: _MODEL[path] for path in _MODEL if path == "model.kind" or "activation" in model}
+        if record["status"] == "finished" and model.get("kind") != "mlp":
+            expected |= _IMAGES
+    if record.get("metrics"):
+        expected["metrics"] = (lambda v: are_metrics(v, record.get("headline")), "figures by network and part")
+    for path, (fits, kind) in expected.items():
+        value = value_of(path)
+        try:
+            right = fits(value)
+        except (TypeError, AttributeError, KeyError):  # another kind than the test is written for
+            right = False
+        if not right:
+            return f"{path} to be {kind}, got {value!r:.80}"
+    return ""
 
 
 def are_metrics(metrics: Any, headline: Any) -> bool:
@@ -440,7 +443,7 @@ def finish_run(
     write_atomic(path / MODEL, data)
     text = to_json(preprocessor.to_json())
     write_atomic(path / PREPROCESSING, text)
-    hashes = {"model_sha256": _sha256(data), "preprocessing_sha256": _sha256(text.encode())}
+    hashes = {HASHED[MODEL]: _sha256(data), HASHED[PREPROCESSING]: _sha256(text.encode())}
     record = {**record, "status": "finished", **hashes}
     write_atomic(path / RECORD, to_json(record))
     return Run(path, record)
@@ -460,7 +463,3 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

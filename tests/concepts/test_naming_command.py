@@ -411,7 +411,7 @@ def test_names_of_a_file_are_checked(htaf, codes: Path, tmp_path: Path) -> None:
         (("--model", "m", "--candidates", "nothing"), 1, "expected cub or a .txt, .json or .csv file of candidates"),
         (("--model", "m", "--check", "x.csv", "--candidates", "cub"), 2, "--candidates is for new names"),
         (("--model", "m", "--check", "x.csv", "--top", "3"), 2, "--top is for new names"),
-        (("--model", "m", "--prompts-only", "a", "--replies", "b", "./a"), 2, "is the same file as the input"),
+        (("--model", "m", "--prompts-only", "a", "--replies", "b", "./a"), 2, "--prompts-only a is the same file"),
         (("--model", "m", "--check", "nothing.csv"), 1, "nothing.csv"),
         (
             ("--model", "m", "--key-file", "nothing"),

@@ -329,5 +329,5 @@ def test_layer_normed_backbones_have_a_rate_of_their_own() -> None:
     assert for_backbone(base, "convnext_atto", "sgd")[0].lr == base.lr  # someone asked for it
     assert for_backbone(image_recipe("icbm", "finetune"), "convnext_atto")[1] == ()
     assert for_backbone(base, "resnet")[0].depth == 18
-    with pytest.raises(ValueError, match=r"expected the name of a timm model, got 'resnet99' \(did you mean resnet"):
+    with pytest.raises(ValueError, match=r"expected the name of a timm model, got 'resnet99' \(did you mean 'resnet"):
         for_backbone(base, "resnet99")

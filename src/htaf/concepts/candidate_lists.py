@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from htaf._errors import suggestion
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.names import valid_text
 from htaf.concepts.quoting import LONGEST
 from htaf.data.attributes import load
-from htaf.data.reading import counted, listed, read_frame, suggestion
+from htaf.data.reading import counted, listed, read_frame
 
 COLUMNS = ("concept", "name", "attribute")
 TABLES = (".csv", ".tsv")

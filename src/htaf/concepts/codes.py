@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Float32, Int32, UInt8
 
-from htaf._errors import HtafError
+from htaf._errors import HtafError, suggestion
 
 PartName = Literal["train", "validation", "test", "other"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
@@ -31,8 +31,6 @@ def class_number(classes: Sequence[str], label: int | str) -> int:
         return list(classes).index(label)
     number = int(label) if not isinstance(label, str) or label.isdecimal() else -1
     if not 0 <= number < len(classes):
-        from htaf.data.reading import suggestion  # pandas: seconds that only this needs
-
         near = suggestion(str(label), classes)
         raise ConceptError(f"expected a class, by name or a number from 0 to {len(classes) - 1}, got {label!r}{near}")
     return number

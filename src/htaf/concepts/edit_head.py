@@ -13,10 +13,9 @@ import torch
 from htaf.concepts.codes import Codes, ConceptError, PartName, class_number
 from htaf.data.images import ImagePreprocessor
 from htaf.models.icbm import ICBM
-from htaf.runs import Run, claim, finish_run, finished_run
+from htaf.runs import HASHED, Run, claim, finish_run, finished_run
 
 CHUNK = 16_384  # images at once
-FILES = ("model_sha256", "preprocessing_sha256")  # of the run's own files
 GIVEN = ("attributes", "pretrained_sha256", "backbone_sha256")  # of the identity of a training, where they are
 Edit = tuple[int | str, int]  # class (name or number), concept
 
@@ -103,7 +102,7 @@ def write_edited(run: Run, out: str | Path, off: Sequence[Edit], metrics: Mappin
     with claim(Path(out), identity) as record:
         if record["status"] == "finished":
             return finished_run(Path(out), record)
-        kept = {name: value for name, value in run.record.items() if name not in record and name not in FILES}
+        kept = {name: value for name, value in run.record.items() if name not in record and name not in HASHED.values()}
         shown = ", ".join(f"concept {concept} of class {label}" for label, concept in pairs)
         notes = [*run.record["notes"], f"head of the run at {run.path} edited: no weight for {shown}"]
         record |= kept | {"metrics": dict(metrics), "notes": notes, "edited": edit | {"from": str(run.path)}}

@@ -17,7 +17,7 @@ from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
 from htaf.concepts.passes import Device, Network, Source, in_order, in_processes
 from htaf.concepts.store import CHUNK, Features, open_codes, open_features
 from htaf.concepts.writing import Contents, writing
-from htaf.data.image_reading import look_all
+from htaf.data.image_reading import MOST_WORKERS, look_all
 from htaf.data.images import FilePart, ImagePreprocessor, Images, Part, split
 from htaf.data.reading import DataError
 from htaf.runs import Run
@@ -25,7 +25,6 @@ from htaf.runs import Run
 __all__ = ["extract", "extract_features", "extract_files", "open_codes", "open_features"]
 
 OWN: tuple[PartName, ...] = ("train", "validation", "test")
-MOST_WORKERS = 1024
 NAMED = 100  # unreadable files that concepts.json names
 
 
@@ -112,7 +111,6 @@ def extract_files(
 
     Args:
         paths: files of any kind that Pillow reads; they are scaled as the training images were.
-
         strict: raise for a file that cannot be read.
 
     Raises:

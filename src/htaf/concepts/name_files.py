@@ -54,8 +54,7 @@ def earlier_names(
             raise ConceptError(
                 f"{path}: expected a new file or names of the same settings, got concept {entry['concept']} named "
                 "otherwise (by hand, with another model, server, settings, codes or version), which would be lost: "
-                "choose "
-                "another --out"
+                "choose another --out"
             )
     return found
 

@@ -121,13 +121,12 @@ def tables(scores: Mapping[str, Any], needed: Mapping[str, Any] | None = None, *
 
 READING = (
     "How to read it. *Gap* and *predictions that differ*: what the step costs. *Balanced concept accuracy*: 50% where "
-    "the class says nothing of a bit, 100% where all images of a class agree; the plain one is high for rare bits too. "
-    "*Proportion*: the share of a class's images that have a concept. *Variance between classes*: 100% where the class "
-    "decides every bit. *The same, rare to frequent*: the first column for four groups "
-    "of concepts, the rarest first. *By "
-    "spread*: concepts in the order of how far they move the logits between classes; *by weight*: of max |w|. "
-    "*Contribution*: weight times how much more often the class's images have the concept than all images; with its "
-    "sign it says whether the concept speaks for the class.",
+    "the class says nothing of a bit, 100% where all images of a class agree; the plain one is high for rare bits "
+    "too. *Proportion*: the share of a class's images that have a concept. *Variance between classes*: 100% where the "
+    "class decides every bit. *The same, rare to frequent*: the first column for four groups of concepts, the rarest "
+    "first. *By spread*: concepts in the order of how far they move the logits between classes; *by weight*: of max "
+    "|w|. *Contribution*: weight times how much more often the class's images have the concept than all images; with "
+    "its sign it says whether the concept speaks for the class.",
 )
 
 

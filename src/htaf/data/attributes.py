@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float32, Float64
 
+from htaf._errors import suggestion
 from htaf.data.downloads import obtain
 from htaf.data.image_sets import CUB
-from htaf.data.reading import DataError, counted, listed, read_frame, suggestion, to_number, to_text
+from htaf.data.reading import DataError, counted, listed, read_frame, to_number, to_text
 
 # The 112 attributes of CUB in Koh et al. (2020), Concept Bottleneck Models, as places in attributes.txt counted from 0.
 # They come from votes over a random 80% of the training images; `common(10)` finds 104 of them and four others.

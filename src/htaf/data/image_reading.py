@@ -17,9 +17,10 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from htaf._errors import expect_memory
+from htaf._errors import expect_memory, first_line
 from htaf.data.reading import DataError
 
+MOST_WORKERS = 1024  # processes that read images
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 MAX_PIXELS = 89_478_485  # PIL's own limit for a decompression bomb: 256 MiB in RGB
 ORIENTATION = 0x0112  # the EXIF tag
@@ -172,11 +173,6 @@ def read_each(
         with ThreadPoolExecutor(count) as pool:
             problems = list(pool.map(fill, range(len(paths))))
     return torch.from_numpy(pixels), problems
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message, or its type where there is none."""
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def _reason(error: Exception) -> str:

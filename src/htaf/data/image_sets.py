@@ -12,10 +12,10 @@ import numpy as np
 import sklearn.datasets
 import torch
 
+from htaf._errors import first_line
 from htaf.data.downloads import Archive
 from htaf.data.image_folders import Listing, held_out, images_from_files
 from htaf.data.image_parts import Images, MemoryPart, as_images
-from htaf.data.image_reading import first_line
 from htaf.data.reading import DataError, listed
 
 NAMES = ("cifar10", "cifar100", "tiny-imagenet", "cub", "digits")

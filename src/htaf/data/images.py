@@ -11,7 +11,7 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from htaf._errors import expect_seed
+from htaf._errors import expect_seed, suggestion
 from htaf.data.augment import Augment, augment, check_preset
 from htaf.data.downloads import obtain
 from htaf.data.image_folders import read_folder, shuffled_by_class
@@ -29,7 +29,7 @@ from htaf.data.image_sets import (
     read_digits,
     read_tiny_imagenet,
 )
-from htaf.data.reading import DataError, listed, suggestion
+from htaf.data.reading import DataError, listed
 
 __all__ = [
     "Augment",
@@ -150,8 +150,7 @@ def split(images: Images, *, train: int | float = 0, validation: int | float = 0
         if held + wanted > len(rows):
             raise DataError(
                 f"{images.name}: expected {wanted} training and {held} validation images of "
-                f"{images.classes[number]!r}, got {len(rows)}: lower train_images or "
-                "validation_images"
+                f"{images.classes[number]!r}, got {len(rows)}: lower train_images or validation_images"
             )
         kept[0].append(rows[held : held + wanted])
         kept[1].append(rows[:held])

@@ -1,7 +1,6 @@
 """Reads one table from a file: encoding, separator, decimal commas and blanks are handled and noted."""
 
 import csv
-import difflib
 import gzip
 import io
 import os
@@ -14,7 +13,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Shaped
 
-from htaf._errors import HtafError
+from htaf._errors import HtafError, first_line, suggestion
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")
 SUFFIXES = (*TEXT_SUFFIXES, *(suffix + ".gz" for suffix in TEXT_SUFFIXES), ".parquet")
@@ -27,13 +26,6 @@ _DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?
 
 class DataError(HtafError, ValueError):
     """Data that cannot be used as it is; the message is one line: what was expected and what came."""
-
-
-def suggestion(wanted: str, known: Sequence[str]) -> str:
-    """` (did you mean 'x'?)` for the nearest known name, or an empty text when none is near."""
-    lowered = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(wanted.lower(), lowered, n=1, cutoff=0.6)
-    return f" (did you mean {lowered[near[0]]!r}?)" if near else ""
 
 
 def listed(names: Sequence[str], limit: int = 30) -> str:
@@ -203,7 +195,7 @@ def read_frame(
             frame, notes = pd.read_parquet(path), []
         except Exception as error:  # Arrow's and pandas' readers raise nearly everything on damaged files
             raise DataError(
-                f"{path}: expected a Parquet file, this one cannot be read as one ({_first_line(error)})"
+                f"{path}: expected a Parquet file, this one cannot be read as one ({first_line(error)})"
             ) from error
         frame.columns = [str(name).strip() for name in frame.columns]
     else:
@@ -234,17 +226,13 @@ def _check_path(path: Path) -> None:
         raise DataError(f"{path}: expected a file ending in {', '.join(SUFFIXES)}, got {path.suffix or 'none'}")
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
-
-
 def _decode(path: Path) -> tuple[str, list[str]]:
     try:
         data = path.read_bytes()
         if path.name.lower().endswith(".gz"):
             data = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read: {_first_line(error)}") from error
+        raise DataError(f"{path}: cannot be read: {first_line(error)}") from error
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", errors="replace"), ["read as UTF-16"]
     if b"\0" in data:

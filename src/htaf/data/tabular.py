@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64, Int64, Shaped
 
-from htaf._errors import expect_seed
+from htaf._errors import expect_seed, suggestion
 from htaf.data.columns import Target
 from htaf.data.named import NAMED, lookup, read_named
 from htaf.data.preprocess import Preprocessor
@@ -23,7 +23,6 @@ from htaf.data.reading import (
     is_text,
     listed,
     read_frame,
-    suggestion,
     to_number,
     to_text,
     typed,

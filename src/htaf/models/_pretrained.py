@@ -8,6 +8,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from htaf._errors import first_line
+
 _CLASSIFIERS = ("head", "fc", "classifier", "last_linear", "head_dist")
 
 
@@ -36,8 +38,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             return safetensors.torch.load(file.read_bytes())
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # readers raise nearly everything on damaged files
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"pretrained: {file} cannot be read as weights: {line}") from None
+        raise ValueError(f"pretrained: {file} cannot be read as weights: {first_line(error)}") from None
     for key in ("state_dict", "model", "net"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]

@@ -6,7 +6,6 @@ import importlib
 import json
 import pickle
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -14,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from htaf._errors import first_line, suggestion
 from htaf.activations import HTAF
 from htaf.models._final_activation import origin, without_final_activation
 from htaf.models._pretrained import load_backbone
@@ -188,7 +188,9 @@ def _features(backbone: nn.Module, example: Tensor) -> int:
         with torch.no_grad():
             return backbone.eval()(example).shape[1]
     except Exception as error:  # too small for its strides, no multiple of its patches, ...
-        raise ValueError(f"{type(backbone).__name__} cannot take images of {_shape(example)}: {_line(error)}") from None
+        raise ValueError(
+            f"{type(backbone).__name__} cannot take images of {_shape(example)}: {first_line(error)}"
+        ) from None
     finally:
         for module, mode in training.items():
             module.training = mode
@@ -196,10 +198,6 @@ def _features(backbone: nn.Module, example: Tensor) -> int:
 
 def _shape(example: Tensor) -> str:
     return f"[channels, height, width] {list(example.shape[1:])}"
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _import(name: str) -> Any:
@@ -214,9 +212,8 @@ def check_timm(name: str) -> Any:
     """timm, which has a model of this name; raises ValueError where it has none."""
     timm = _import("timm")
     if not timm.is_model(name):
-        known = timm.list_models()
-        near = ", ".join([k for k in known if name in k][:5] or get_close_matches(name, known, 3))
-        near = f" (did you mean {near}?)" if near else ""
+        longer = ", ".join(timm.list_models(f"*{name}*")[:5])
+        near = f"; with this in their names: {longer}" if longer else suggestion(name, timm.list_models(), most=3)
         raise ValueError(f"expected the name of a timm model, got {name!r:.80}{near}")
     return timm
 
@@ -243,7 +240,7 @@ def timm_backbone(
         return timm.create_model(name, **fixed)
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         shown = "" if size is None else f" for images of {size[0]} x {size[1]} pixels"
-        raise ValueError(f"timm model {name}{shown}: {_line(error)}") from None
+        raise ValueError(f"timm model {name}{shown}: {first_line(error)}") from None
 
 
 def _checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -354,7 +351,7 @@ def transformers_backbone(
             f"expected tensors alone in the weights of {model!r:.80}, got a pickle of other objects"
         ) from None
     except Exception as error:  # its classes raise nearly everything on a configuration that makes no sense
-        raise ValueError(f"expected an image model of transformers, got {model!r:.80}: {_line(error)}") from None
+        raise ValueError(f"expected an image model of transformers, got {model!r:.80}: {first_line(error)}") from None
     if isinstance(getattr(getattr(network, "pooler", None), "dense", None), nn.Linear):
         network.pooler = None  # a ViT's: a layer for the CLS token that nothing here reads
     return TransformersFeatures(network.float(), wanted, getattr(config, "num_channels", 3))

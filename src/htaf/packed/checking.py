@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from htaf._errors import first_line
 from htaf.kernels.layers import Geometry, row_bytes
 from htaf.packed import operators
 from htaf.packed.program import Call, Layer, PackedError, Pool, Program, Step, Threshold, Unpack
@@ -35,8 +36,7 @@ def check(program: Program) -> None:
         except PackedError as error:
             raise PackedError(f"{step.name}: {error}") from None
         except Exception as error:  # whatever an operator raises for arguments that do not fit
-            line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise PackedError(f"{step.name}: {line:.200}") from None
+            raise PackedError(f"{step.name}: {first_line(error):.200}") from None
         for value in made:
             left -= _check_size(step, value, most)
             if left < 0:

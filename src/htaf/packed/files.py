@@ -14,6 +14,7 @@ from typing import Any
 import safetensors.torch
 from safetensors import SafetensorError
 
+from htaf._errors import first_line
 from htaf._files import check_output, parse_json, write_atomic
 from htaf.packed.checking import check
 from htaf.packed.model import PackedModel
@@ -97,9 +98,9 @@ def load(path: str | Path) -> PackedModel:
     except PackedError as error:
         raise PackedError(f"{path}: {error}") from None
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, ArithmeticError) as error:
-        raise PackedError(f"{path} is no packed model: {_line(error)}") from None
+        raise PackedError(f"{path} is no packed model: {first_line(error)}") from None
     except (RuntimeError, RecursionError, MemoryError, SafetensorError) as error:
-        raise PackedError(f"{path} is no packed model: {_line(error)}") from None
+        raise PackedError(f"{path} is no packed model: {first_line(error)}") from None
 
 
 def _parts(data: bytes) -> tuple[dict[str, Any], bytes]:
@@ -123,7 +124,3 @@ def _digest(header: Mapping[str, Any], body: bytes) -> str:
 
 def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -9,6 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from htaf._errors import first_line
 from htaf.packed.execution import Execution
 from htaf.packed.program import Kind, Layer, PackedError, Program
 from htaf.packed.report import Report
@@ -59,8 +60,7 @@ class PackedModel(nn.Module):
             with torch.no_grad(), _float32():
                 return self._execution(inputs)
         except _FAILURES as error:  # an operator whose sizes hold for other batches only
-            line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise PackedError(f"expected inputs that the steps take, got {line:.200}") from error
+            raise PackedError(f"expected inputs that the steps take, got {first_line(error):.200}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PackedModel, (self.program, self.report, self.extra)  # closures are made anew

@@ -13,6 +13,7 @@ from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
 from htaf._console import progress as shown_progress
+from htaf._errors import first_line
 from htaf.kernels.packed_maps import reference as maps
 from htaf.packed.errors import follow
 from htaf.packed.execution import values_of
@@ -191,8 +192,7 @@ class _Recorder(Interpreter):
         try:
             return pytree.tree_map(wide, n.target(*args, **kwargs))  # pyright: ignore[reportCallIssue]
         except Exception as error:  # whatever an operator says of float64
-            line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise PackedError(f"expected {n.target} ({n.name}) to run in float64, got: {line}") from error
+            raise PackedError(f"expected {n.target} ({n.name}) to run in float64, got: {first_line(error)}") from error
 
 
 def compare(packed: PackedModel, traced: Traced, given: tuple[Tensor, ...], *, progress: bool = False) -> Verification:

@@ -41,7 +41,7 @@ class PeerError(TrainingError):
     """Another process of the same training failed; its own message says why."""
 
 
-MOST = 65_536  # processes of one training
+MOST_PROCESSES = 65_536  # of one training
 
 
 @final
@@ -75,9 +75,11 @@ class Processes:
 
     def check(self, device: str, compiled: bool) -> None:
         """Raises TrainingError where this machine, or PyTorch, cannot do it."""
-        if min(self.devices, self.nodes) < 1 or self.world > MOST:
+        if min(self.devices, self.nodes) < 1 or self.world > MOST_PROCESSES:
             got = f"got {self.devices} and {self.nodes}"
-            raise TrainingError(f"devices and nodes must be >= 1, and at most {MOST:,} processes in all, {got}")
+            raise TrainingError(
+                f"devices and nodes must be >= 1, and at most {MOST_PROCESSES:,} processes in all, {got}"
+            )
         if self.strategy not in get_args(Strategy):
             raise TrainingError(f"expected strategy auto, ddp or fsdp, got {self.strategy!r}")
         there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}

@@ -20,6 +20,7 @@ from torch import nn
 from htaf import convert
 from htaf._errors import expect_memory, expect_seed
 from htaf.data.attributes import Attributes
+from htaf.data.image_reading import MOST_WORKERS
 from htaf.data.images import Images
 from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
@@ -59,9 +60,6 @@ _EXPECTED = (
     ".*It is recommended to use `self.log.*",
     ".*in eval mode at the start of training.*",
 )
-
-
-MOST_WORKERS = 1024  # processes that read images
 
 
 @dataclass(frozen=True)

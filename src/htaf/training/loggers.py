@@ -36,14 +36,10 @@ def loggers(names: Sequence[LoggerName], out: Path, key: str) -> list[Logger]:
     """Lightning's loggers of these names; tensorboard writes into out/tensorboard, wandb into out/wandb.
 
     Args:
-        names: tensorboard, wandb; any order, no repeats needed.
+        names: that `check_loggers` has seen; any order, repeats do no harm.
         key: of the run; with `out` it makes the id under which a resumed training goes on in wandb.
-
-    Raises:
-        TrainingError: another name, a package that is not installed, or no key for wandb.
     """
     made: list[Logger] = []
-    check_loggers(names)
     for name in dict.fromkeys(names):
         if name == "tensorboard":
             made.append(TensorBoardLogger(out, name="tensorboard", version=""))

@@ -31,8 +31,7 @@ def pair_notes(net: nn.Module, recipe: Recipe) -> list[str]:
         shown = ", ".join(f"{k} {used[k]:.4g} instead of {final[k]:g}" for k in final if k != "method")
         notes.append(
             f"the best epoch came before sharpening ended, so the smooth network has {shown}. Where its gap is too "
-            "large, "
-            "train longer (epochs), sharpen sooner (a smaller sharpen_fraction) or not at all (sharpen False)"
+            "large, train longer (epochs), sharpen sooner (a smaller sharpen_fraction) or not at all (sharpen False)"
         )
     alpha1 = used.get("alpha1", float("inf"))
     if alpha1 <= SATURATION:

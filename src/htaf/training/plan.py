@@ -15,8 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import optuna
 
-from htaf._errors import HtafError
-from htaf.data.reading import suggestion
+from htaf._errors import HtafError, suggestion
 from htaf.models.build import Method
 from htaf.training.recipe import Recipe
 
@@ -273,9 +272,7 @@ def read_plan(path: str | Path) -> Plan:
             if not any(_is_read(plan, method, field) for method in plan.methods):
                 plan.expect_read(next(iter(plan.methods)), [field])
         return plan
-    except PlanError as error:
-        raise PlanError(f"{path}: {error}") from None
-    except (TypeError, ValueError, AttributeError) as error:
+    except (PlanError, TypeError, ValueError, AttributeError) as error:
         raise PlanError(f"{path}: {error}") from None
 
 

@@ -29,7 +29,7 @@ import torch
 from sqlalchemy.exc import SQLAlchemyError
 
 from htaf._console import progress as progress_of
-from htaf._errors import HtafError
+from htaf._errors import HtafError, first_line
 from htaf._files import check_output_folder, parse_json
 from htaf.data import images, tabular
 from htaf.data.attributes import Attributes
@@ -275,46 +275,31 @@ def run_study(
         for recipe in plan.recipes(method):
             check(recipe, device)
     with locked(out, "another study runs in", StudyError):  # its own workers are of the process that holds it
-        return _study(plan, out, data_dir, workers, threads, device, storage, progress, keep_runs)
-
-
-def _study(
-    plan: Plan,
-    out: Path,
-    data_dir: str | None,
-    workers: int,
-    threads: int,
-    device: str,
-    storage: str | None,
-    progress: bool,
-    keep_runs: bool,
-) -> dict[str, Any]:
-    """`run_study` in a folder that is held."""
-    pairs = [(source, method) for source in plan.sources for method in plan.methods]
-    run = functools.partial(run_cells, out=out, workers=workers, threads=threads, progress=progress)
-    url = storage or f"sqlite:///{out / 'search.db'}"
-    with _optuna(url):
-        choices, failures = _search(plan, pairs, url, data_dir, device, workers, run)
-    cells = {
-        (*pair, seed): Cell(choices[pair].recipe, seed, pair[0], data_dir, device=device)
-        for pair in pairs
-        for seed in range(plan.splits)
-    }
-    records, failed = run(list(cells.values()), title="splits", keep=keep_runs)
-    rows = []
-    for pair in pairs:
-        found = [records[c] for seed in range(plan.splits) if (c := cells[(*pair, seed)]) in records]
-        rows.append(summary_row(plan, *pair, choices[pair], found))
-    report = {
-        "study": plan.name,
-        "plan": plan.describe(),
-        "rows": rows,
-        "failures": sorted({*failures.values(), *failed.values()}),
-        "measured": _provenance(records.values()),
-    }
-    write_atomic(out / "report.json", to_json(report))
-    write_atomic(out / "report.md", markdown(report))
-    return report
+        pairs = [(source, method) for source in plan.sources for method in plan.methods]
+        run = functools.partial(run_cells, out=out, workers=workers, threads=threads, progress=progress)
+        url = storage or f"sqlite:///{out / 'search.db'}"
+        with _optuna(url):
+            choices, failures = _search(plan, pairs, url, data_dir, device, workers, run)
+        cells = {
+            (*pair, seed): Cell(choices[pair].recipe, seed, pair[0], data_dir, device=device)
+            for pair in pairs
+            for seed in range(plan.splits)
+        }
+        records, failed = run(list(cells.values()), title="splits", keep=keep_runs)
+        rows = []
+        for pair in pairs:
+            found = [records[c] for seed in range(plan.splits) if (c := cells[(*pair, seed)]) in records]
+            rows.append(summary_row(plan, *pair, choices[pair], found))
+        report = {
+            "study": plan.name,
+            "plan": plan.describe(),
+            "rows": rows,
+            "failures": sorted({*failures.values(), *failed.values()}),
+            "measured": _provenance(records.values()),
+        }
+        write_atomic(out / "report.json", to_json(report))
+        write_atomic(out / "report.md", markdown(report))
+        return report
 
 
 @contextmanager
@@ -331,8 +316,7 @@ def _optuna(url: str) -> Iterator[None]:
         UnicodeDecodeError,
         json.JSONDecodeError,
     ) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise StudyError(f"Optuna's storage {url} cannot be used: {reason}") from None
+        raise StudyError(f"Optuna's storage {url} cannot be used: {first_line(error)}") from None
     finally:
         optuna.logging.set_verbosity(before)
 
