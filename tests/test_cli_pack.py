@@ -222,9 +222,9 @@ def test_packed_on_training_rows_and_verified_on_others(htaf, run: Path, tmp_pat
         seen["example"] = example
         return pack(model, example, **options)
 
-    def verifying(made, model, inputs):
+    def verifying(made, model, inputs, **options):
         seen["verified"] = inputs
-        return verify(made, model, inputs)
+        return verify(made, model, inputs, **options)
 
     monkeypatch.setattr(packed, "pack", packing)
     monkeypatch.setattr(packed, "verify", verifying)
@@ -288,7 +288,7 @@ def test_export(htaf, run: Path, tmp_path: Path) -> None:
     assert "rows predicted as by the run's exact network" in text
     code, _, err = htaf("export", run, "--to", "onnx", "--out", tmp_path / "old.onnx", "--opset", "9")
     assert code == 1
-    assert "opset must be >= 18" in err
+    assert "opset must be in 18 to " in err
     assert {p.name for p in tmp_path.iterdir()} == {"net.onnx", "said.onnx"}
 
 

@@ -153,7 +153,7 @@ class Branching(nn.Module):
         (nn.Sequential(nn.Linear(3, 2), HTAF()), {}, r"got Sequential with 1 smooth activations \(HTAF 1\)"),
         (Functional(), {}, "expected a hardened model, got Functional with htaf.htaf"),
         (Branching(), {}, "torch.export does not take Branching: "),
-        (nn.Linear(3, 2), {"opset": 11}, "opset must be >= 18, got 11"),
+        (nn.Linear(3, 2), {"opset": 11}, r"opset must be in 18 to \d+, .* got 11"),
         (nn.Linear(3, 2), {"opset": 99}, "99"),
         (nn.Linear(4, 2), {}, "torch.export does not take Linear: "),
     ],

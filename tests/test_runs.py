@@ -23,9 +23,10 @@ import pytest
 import torch
 from filelock import FileLock
 
-from htaf import _files
-from htaf._files import OutputError, check_output, check_output_folder
+from htaf import _files, runs
+from htaf._files import OWNED, OutputError, check_output, check_output_folder
 from htaf.activations import HTAF, Heaviside
+from htaf.concepts import store
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.models.build import build
@@ -506,6 +507,16 @@ def test_a_training_that_fails_before_it_has_begun_leaves_nothing(tmp_path: Path
     with pytest.raises(RunError, match="no key"):
         fail()
     assert (out / "checkpoints" / "epoch-1.ckpt").is_file()
+
+
+def test_the_files_that_no_output_may_replace() -> None:
+    mark, files = OWNED["run"]
+    assert mark == runs.RECORD
+    assert {runs.MODEL, runs.PREPROCESSING, runs.METRICS, runs.PLOT, runs.CHECKPOINTS} <= set(files)
+    mark, files = OWNED["codes"]
+    arrays = store.array_shapes({"images": 1, "concepts": 1, "arrays": ["codes", "features"]})
+    assert mark == store.RECORD
+    assert {store.IMAGES, store.HEAD, store.DONE, *(f"{name}.npy" for name in arrays)} == set(files)
 
 
 def test_outputs_that_would_do_harm(finished: Path, tmp_path: Path) -> None:

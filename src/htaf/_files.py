@@ -63,7 +63,7 @@ def _whole(text: str) -> int:
 
 
 LOCK = ".lock"
-# what a folder of each kind is known by, and the files that belong to it
+# what a folder of each kind is known by, and the files that belong to it: rooms above name them, a test compares
 OWNED = {
     "run": ("record.json", ("model.safetensors", "preprocessing.json", "metrics.csv", "loss.png", "gradients.csv",
                             "gradients.png", "checkpoints", "tensorboard", "wandb")),

@@ -13,6 +13,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from htaf._console import Terminal, UsageError, check_seed, figures, print_json, say, say_notes
 from htaf._errors import HtafError
+from htaf._files import LOCK, check_place
 from htaf.models.build import Method, SlopeName
 from htaf.models.icbm import Bottleneck
 from htaf.training.recipe import AugmentChoice, Family, Optimizer, Recipe, Schedule
@@ -467,6 +468,8 @@ def _train(
         if known.get("augment") == "auto":  # known once the data are
             del known["augment"]
         before = check_folder(out, {"seed": options["seed"], "recipe": known}, part=True)
+        if before is None:
+            check_place(out / LOCK)
     if not several or first_process():
         say_notes(chosen.notes)
     data = read()
