@@ -257,6 +257,11 @@ def edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
         (edit(lambda record: record["recipe"].pop("method")), "expected recipe.method to be a known method, got None"),
         (edit(lambda record: record.update(seed=True)), "expected seed to be a whole number, got True"),
         (edit(lambda record: record.update(threads=10**6)), "expected threads to be a number in 1 to 1024"),
+        (
+            edit(lambda record: record.update(source={"size": "9"})),
+            "expected source.size to be a whole number, got '9'",
+        ),
+        (edit(lambda record: record.update(source={"task": "x"})), "expected source.task to be regression or class"),
         (edit(lambda record: record.update(notes=[1])), r"expected notes to be a list of texts, got \[1\]"),
         (edit(lambda record: record.update(metrics={"smooth": 1})), "expected metrics to be figures by network"),
         (lambda path: (path / "record.json").write_text("[" * 10**5), "record.json is damaged: expected at most 100"),
