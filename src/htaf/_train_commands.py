@@ -161,9 +161,8 @@ class Overrides:
                 base, notes = _over(base, changes["backbone"], changes.get("optimizer"))
             optimizer = changes.get("optimizer", base.optimizer)
             if "lr" not in changes and (optimizer == "sgd") != (base.optimizer == "sgd"):
-                lr = (
-                    SGD_RATE if optimizer == "sgd" else ADAPTIVE_RATE
-                )  # that of the other kind is no choice for this one
+                # that of the other kind is no choice for this one
+                lr = SGD_RATE if optimizer == "sgd" else ADAPTIVE_RATE
                 base = dataclasses.replace(base, lr=lr, lr_end=min(lr, base.lr_end))
                 notes += (f"lr {lr:g}, as the recipe's is for another optimizer than {optimizer}",)
             recipe = dataclasses.replace(base, **changes)
