@@ -68,7 +68,7 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="or a folder of images, got a file"):
         load(tmp_path / "file")
-    with pytest.raises(DataError, match="size: expected 1 pixel or more, got 0"):
+    with pytest.raises(DataError, match="size: expected 1 to 9,459 pixels, got 0"):
         load(tmp_path, size=0)
     for name in ("cifar10", "cifar100", "digits"):
         with pytest.raises(DataError, match=f"{name}: leave size out, it is for sets of image files"):
@@ -172,7 +172,7 @@ def test_a_split_is_the_same_in_every_version() -> None:
         ({"train": math.nan}, "train_images: expected a whole number >= 0 or a fraction below 1, got nan"),
         ({"train": math.inf}, "train_images: expected a whole number >= 0 or a fraction below 1, got inf"),
         ({"train": 1}, "train_images: expected at least 2, one for each class, got 1"),
-        ({"seed": -1}, "seed must be >= 0, got -1"),
+        ({"seed": -1}, "seed must be >= 0 and below 2**63, got -1"),
     ],
 )
 def test_splits_that_cannot_be_made(options: dict[str, Any], message: str) -> None:

@@ -579,7 +579,7 @@ def test_splits_refuse() -> None:
     table = table_of(pd.DataFrame({"x": [1.0, 2.0] * 10}))
     with pytest.raises(DataError, match="expected at least 3 distinct rows to split by groups, got 2"):
         split(table, 0, mode="grouped")
-    with pytest.raises(DataError, match="seed must be >= 0, got -1"):
+    with pytest.raises(DataError, match=r"seed must be >= 0 and below 2\*\*63, got -1"):
         split(table, -1)
 
 
