@@ -247,6 +247,16 @@ def test_missing_file_and_forgotten_target(htaf, table: Path, tmp_path: Path) ->
     assert "label" in one_line(err), "a near miss is suggested"
 
 
+def test_a_place_that_cannot_be_written_shows_before_the_data_are_read(htaf, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    words = ("train", "tabular", "--data", tmp_path / "missing.csv", "--target", "y")
+    code, _, err = htaf(*words, "--out", tmp_path / "file" / "run")
+    assert (code, one_line(err)) == (
+        2,
+        f"htaf: error: --out: expected a folder to write into, {tmp_path}/file is a file",
+    )
+
+
 def test_out_folder_of_another_run(htaf, table: Path, run: Path, tmp_path: Path) -> None:
     before = {p.name: p.read_bytes() for p in run.iterdir()}
     code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", run, *QUICK, "--lr", "0.01")

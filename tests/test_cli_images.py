@@ -231,7 +231,7 @@ def test_the_command_goes_on_from_a_finished_run(htaf, folder: Path, trained: tu
     assert second["recipe"] == first["recipe"] | {"lr": 0.01, "start": second["recipe"]["start"]}
     code, _, err = htaf(*words, "--out", tmp_path / "c", "--continue-from", run, "--recipe", "small")
     assert code == 2
-    assert "--recipe small goes not with --continue-from" in err
+    assert "--recipe small does not go with --continue-from" in err
     code, _, err = htaf("train", "bnn", *words[2:], "--out", tmp_path / "c", "--continue-from", run)
     assert code == 2
     assert "is a run of family dhn, not bnn" in err

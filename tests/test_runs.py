@@ -24,9 +24,10 @@ import torch
 from filelock import FileLock
 from torch import nn
 
-from htaf import _files
-from htaf._files import OutputError, check_output, check_output_folder
+from htaf import _files, runs
+from htaf._files import OWNED, OutputError, check_output, check_output_folder
 from htaf.activations import HTAF, Heaviside
+from htaf.concepts import store
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.models.build import build
@@ -258,6 +259,11 @@ def edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
         (edit(lambda record: record["recipe"].pop("method")), "expected recipe.method to be a known method, got None"),
         (edit(lambda record: record.update(seed=True)), "expected seed to be a whole number, got True"),
         (edit(lambda record: record.update(threads=10**6)), "expected threads to be a number in 1 to 1024"),
+        (
+            edit(lambda record: record.update(source={"size": "9"})),
+            "expected source.size to be a whole number, got '9'",
+        ),
+        (edit(lambda record: record.update(source={"task": "x"})), "expected source.task to be regression or class"),
         (edit(lambda record: record.update(notes=[1])), r"expected notes to be a list of texts, got \[1\]"),
         (edit(lambda record: record.update(metrics={"smooth": 1})), "expected metrics to be figures by network"),
         (lambda path: (path / "record.json").write_text("[" * 10**5), "record.json is damaged: expected at most 100"),
@@ -522,6 +528,16 @@ def test_a_training_that_fails_before_it_has_begun_leaves_nothing(tmp_path: Path
     with pytest.raises(RunError, match="no key"):
         fail()
     assert (out / "checkpoints" / "epoch-1.ckpt").is_file()
+
+
+def test_the_files_that_no_output_may_replace() -> None:
+    mark, files = OWNED["run"]
+    assert mark == runs.RECORD
+    assert {runs.MODEL, runs.PREPROCESSING, runs.METRICS, runs.PLOT, runs.CHECKPOINTS} <= set(files)
+    mark, files = OWNED["codes"]
+    arrays = store.array_shapes({"images": 1, "concepts": 1, "arrays": ["codes", "features"]})
+    assert mark == store.RECORD
+    assert {store.IMAGES, store.HEAD, store.DONE, *(f"{name}.npy" for name in arrays)} == set(files)
 
 
 def test_outputs_that_would_do_harm(finished: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 
 from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes, say_unread
 from htaf._files import check_output, check_output_folder
-from htaf._train_commands import DataDir, Json, RunDir
+from htaf._train_commands import DataDir, Json, RunDir, own_data
 from htaf.concepts.codes import PartName
 
 if TYPE_CHECKING:
@@ -46,13 +46,7 @@ def of_images(run: Run) -> Run:
 
 def own_images(run: Run, data_dir: str | None, instead: str) -> Any:
     """The images that a run was trained on; where it does not say which, the error says what to do instead."""
-    from htaf.data import images
-
-    source = dict(of_images(run).record.get("source") or {})
-    folder = source.pop("data_dir", None)
-    if not source.get("name"):
-        raise UsageError(f"{run.path} does not say where its images came from: {instead}")
-    return images.load(source.pop("name"), data_dir=data_dir or folder, **source)
+    return own_data(of_images(run), data_dir, instead)
 
 
 @concepts.command

@@ -76,7 +76,8 @@ def explore(
     from htaf.runs import open_run
 
     check_folder(out)  # before the work
-    given = None if names is None else read_names(names)  # a file that is none is refused before the work
+    if names is not None:
+        read_names(names)  # a file that is none is refused before the work
     opened = of_images(open_run(run))
     found, own = _codes(opened, out, codes, part, data_dir, progress=not json)
     notes: list[str] = []

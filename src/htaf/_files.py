@@ -63,7 +63,7 @@ def _whole(text: str) -> int:
 
 
 LOCK = ".lock"
-# what a folder of each kind is known by, and the files that belong to it
+# what a folder of each kind is known by, and the files that belong to it: rooms above name them, a test compares
 OWNED = {
     "run": ("record.json", ("model.safetensors", "preprocessing.json", "metrics.csv", "loss.png", "gradients.csv",
                             "gradients.png", "checkpoints", "tensorboard", "wandb")),
@@ -199,7 +199,7 @@ def hold(lock: Path, busy: str, error: type[HtafError] = BusyError) -> Iterator[
     one who makes a new file: so a lock counts only while its file is the one at this path.
 
     Args:
-        lock: made, with its folders, and removed at the end; so are folders that are empty then.
+        lock: made, with its folders, and removed at the end; so are folders made for it that are still empty.
         busy: what another process does, such as "another process trains in runs/a".
         error: raised, with `busy`, the holder and what to do, where another process holds it.
     """

@@ -12,7 +12,7 @@ from tyro.conf import arg
 from htaf._console import UsageError, print_json, progress, say
 from htaf._errors import HtafError
 from htaf._files import check_output, hold, lock_beside
-from htaf._train_commands import DataDir, Json, RunDir
+from htaf._train_commands import DataDir, Json, RunDir, own_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,23 +162,6 @@ def predictors(path: Path, *, exact: bool) -> tuple[Callable[..., Any], Callable
 
     run = open_run(path)
     return partial(run.predict_images, exact=exact), partial(run.predict_with_notes, exact=exact), run.takes_images
-
-
-def own_data(run: Run, data_dir: str | None, instead: str = "give --data") -> Any:
-    """The data that a run was trained on; where it does not say which, the error says what to do instead."""
-    from htaf.data import images, tabular
-
-    source = dict(run.record.get("source") or {})
-    folder = data_dir or source.pop("data_dir", None)
-    source.pop("data_dir", None)
-    if not source.get("name"):
-        raise UsageError(f"{run.path} does not say where its data came from: {instead}")
-    if not run.takes_images:
-        return tabular.load(source.pop("name"), data_dir=folder, **source)
-    height, width = run.preprocessor().size  # pyright: ignore[reportAttributeAccessIssue]
-    if source.get("size") is None and height == width and images.of_files(source["name"]):
-        source["size"] = height  # that of the training, however it was chosen
-    return images.load(source.pop("name"), data_dir=folder, **source)
 
 
 def _opened(path: Path, out: Path, data: str | None, differing: int | None) -> Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 import tyro
 from rich.table import Table as TextTable
@@ -13,11 +13,13 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from htaf._console import Terminal, UsageError, check_seed, figures, print_json, say, say_notes
 from htaf._errors import HtafError
+from htaf._files import LOCK, check_place
 from htaf.models.build import Method, SlopeName
 from htaf.models.icbm import Bottleneck
 from htaf.training.recipe import AugmentChoice, Family, Optimizer, Recipe, Schedule
 from htaf.training.recipes import (
     ADAPTIVE_RATE,
+    SGD_RATE,
     TABULAR,
     ConceptName,
     ImageName,
@@ -25,6 +27,9 @@ from htaf.training.recipes import (
     for_backbone,
     image_recipe,
 )
+
+if TYPE_CHECKING:
+    from htaf.runs import Run
 
 # as in htaf.training, which needs lightning: seconds that `htaf --help` must not take
 Strategy = Literal["auto", "ddp", "fsdp"]
@@ -156,7 +161,8 @@ class Overrides:
                 base, notes = _over(base, changes["backbone"], changes.get("optimizer"))
             optimizer = changes.get("optimizer", base.optimizer)
             if "lr" not in changes and (optimizer == "sgd") != (base.optimizer == "sgd"):
-                lr = 0.1 if optimizer == "sgd" else ADAPTIVE_RATE  # that of the other kind is no choice for this one
+                # that of the other kind is no choice for this one
+                lr = SGD_RATE if optimizer == "sgd" else ADAPTIVE_RATE
                 base = dataclasses.replace(base, lr=lr, lr_end=min(lr, base.lr_end))
                 notes += (f"lr {lr:g}, as the recipe's is for another optimizer than {optimizer}",)
             recipe = dataclasses.replace(base, **changes)
@@ -377,8 +383,8 @@ def _image_command(
             from htaf.training.problems import supervision
 
             if chosen.recipe.bottleneck != "implicit" and overrides.attributes is None and data.lower() != "cub":
-                kind = chosen.recipe.bottleneck
-                raise UsageError(f"--bottleneck {kind} on {data} needs --attributes, a row for each class")
+                bottleneck = chosen.recipe.bottleneck
+                raise UsageError(f"--bottleneck {bottleneck} on {data} needs --attributes, a row for each class")
             options["attributes"] = supervision(chosen.recipe, data_dir)
 
         def read() -> Any:
@@ -429,7 +435,7 @@ def _chosen(family: Family, name: str | None, default: str, overrides: Overrides
     if parent is None:
         base = base_recipe(family, name or default)
     elif name is not None:
-        raise UsageError(f"--recipe {name} goes not with --continue-from, whose recipe the other flags start from")
+        raise UsageError(f"--recipe {name} does not go with --continue-from, whose recipe the other flags start from")
     else:
         from htaf.training.recipes import continuing
 
@@ -467,6 +473,8 @@ def _train(
         if known.get("augment") == "auto":  # known once the data are
             del known["augment"]
         before = check_folder(out, {"seed": options["seed"], "recipe": known}, part=True)
+        if before is None:
+            check_place(out / LOCK)
     if not several or first_process():
         say_notes(chosen.notes)
     data = read()
@@ -522,3 +530,22 @@ def _source(data: str, named: bool, data_dir: str | None) -> dict[str, Any]:
     """Where the data came from, in a form that holds from any working folder."""
     name = data if named else str(Path(data).resolve())
     return {"name": name, "data_dir": None if data_dir is None else str(Path(data_dir).resolve())}
+
+
+def own_data(run: Run, data_dir: str | None, instead: str = "give --data") -> Any:
+    """The data that a run was trained on; where it does not say which, the error says what to do instead."""
+    from htaf.data import images, tabular
+
+    source = dict(run.record.get("source") or {})
+    name, folder = source.get("name"), data_dir or source.get("data_dir")
+    if not name:
+        what = "images" if run.takes_images else "data"
+        raise UsageError(f"{run.path} does not say where its {what} came from: {instead}")
+    if not run.takes_images:
+        task, drop_empty = source.get("task"), bool(source.get("drop_empty"))
+        return tabular.load(name, target=source.get("target"), task=task, drop_empty=drop_empty, data_dir=folder)
+    size = source.get("size")
+    height, width = run.preprocessor().size  # pyright: ignore[reportAttributeAccessIssue]
+    if size is None and height == width and images.of_files(name):
+        size = height  # that of the training, however it was chosen
+    return images.load(name, size=size, data_dir=folder)

@@ -93,8 +93,8 @@ class HTAF(Remembering):
     Shape: any, output equal to input; dtype kept.
 
     Raises:
-        ValueError: an alpha is not from 9.4e-38 to 1.06e37, or `dim` is given with a
-            tensor that is not one-dimensional.
+        ValueError: an alpha is not from 9.4e-38 to 1.06e37, or `dim` is given with a tensor that is not
+            one-dimensional.
 
     Source: the paper, equation (1).
     """
@@ -148,7 +148,7 @@ class ScaledSigmoid(Remembering):
         learnable, dim, bipolar: as for `HTAF`.
 
     Raises:
-        ValueError: beta is not > 0 and finite.
+        ValueError: beta is not from 9.4e-38 to 1.06e37.
     """
 
     numbers, settings = ("beta",), ("bipolar",)

@@ -39,8 +39,8 @@ from htaf._explore_commands import explore
 from htaf._files import LOCK, check_output, check_output_folder, hold, write_atomic
 from htaf._intervention_commands import concepts
 from htaf._naming_commands import name_command
-from htaf._pack_commands import export, own_data, pack, predictors
-from htaf._train_commands import DataDir, Json, RunDir, train
+from htaf._pack_commands import export, pack, predictors
+from htaf._train_commands import DataDir, Json, RunDir, own_data, train
 
 ABOUT = """Networks whose activations are 0 or 1, trained by ordinary gradient descent.
 

@@ -25,7 +25,7 @@ from htaf.activations import HTAF, Heaviside, Remembering, ScaledSigmoid, Straig
 from htaf.functional import check_floating, check_positive, heaviside
 from htaf.kernels import native, operators
 from htaf.kernels._plain import compute_dtype
-from htaf.kernels._registration import _plain
+from htaf.kernels._registration import is_plain
 from htaf.kernels.neuron import cpu, reference
 
 Reset = Literal["hard", "soft"]
@@ -255,7 +255,7 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gs, gv):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, v = ctx.saved_tensors
-        if not torch.is_grad_enabled() and _plain((gs, gv)):
+        if not torch.is_grad_enabled() and is_plain((gs, gv)):
             return *cpu.backward(gs, gv, x, v, ctx.told, first=ctx.needs_input_grad[1]), None, None, None
         again = torch.is_grad_enabled()
         with torch.enable_grad():  # to be differentiated again, or for several gradients at once: through the loop
@@ -278,7 +278,7 @@ def _as_it_was(neuron: Neuron, told: reference.Neuron) -> Neuron:
 
 def _fusible(neuron: Neuron, x: Tensor, v: Tensor | None) -> bool:
     """Whether nobody would miss the calls of the spike module and of the operators in it."""
-    if torch.compiler.is_compiling() or not _plain((x, v)) or not native.available():
+    if torch.compiler.is_compiling() or not is_plain((x, v)) or not native.available():
         return False
     return not _watched(neuron.spike)
 

@@ -413,7 +413,7 @@ def tables(world: World) -> Iterator[Bad]:
             wanted = (file, "kind", "column", "'a'", "rows")
             yield Bad("table, predict", wanted, ("predict", world["table-run"], file), before=make)
             yield Bad("table, evaluate", wanted, ("evaluate", world["table-run"], "--data", file), before=make)
-    for value in ("1e300", "-1e300", "9" * 400, "9223372036854775808", "1e-320", "abc", "True", "2020-01-01"):
+    for value in ("1e300", "-1e300", "9" * 400, "9223372036854775808", "abc", "True", "2020-01-01"):
         text = "a,b,kind\n" + f"{value},{value},x\n" * 3
         make = functools.partial(_write, name="new.csv", content=text.encode())
         words = ("predict", world["table-run"], "new.csv")

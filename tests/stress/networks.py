@@ -540,6 +540,18 @@ def network(seed: int) -> tuple[nn.Module, tuple[tuple[int, ...], ...], list[str
     takes the output of a step."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
+    while True:
+        try:
+            model, inputs, used = drawn(rng)
+            with torch.no_grad():
+                model(*(torch.zeros(2, *shape) for shape in inputs))
+            return model, inputs, used
+        except (IndexError, RuntimeError):  # blocks that do not fit each other: PyTorch itself cannot run it
+            continue
+
+
+def drawn(rng: random.Random) -> tuple[nn.Module, tuple[tuple[int, ...], ...], list[str]]:
+    """One network; whether PyTorch can run it is not known yet."""
     shape = rng.choice(INPUTS)
     d = Draw(rng, shape)
     first = width(d)

@@ -21,8 +21,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from rich.console import Console
 
+from htaf._console import Terminal
 from htaf.activations import HTAF, ScaledSigmoid
 from htaf.data.tabular import Table, load, split
 from htaf.runs import Run, RunError, forward, open_run
@@ -745,12 +745,20 @@ def test_a_line_an_epoch_without_a_terminal(table: Table, tmp_path: Path, capsys
         assert (" left" in line) is (number < 4)
 
 
+def test_nothing_is_hidden_in_the_name_of_the_data(
+    table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = dataclasses.replace(table, name="gnp.\u202eexe [red]:smile:")
+    train(tmp_path / "run", named, dataclasses.replace(QUICK, epochs=1), progress=True)
+    assert capsys.readouterr().err.startswith("gnp.\\u202eexe [red]:smile:, mlp htaf: 56 rows")
+
+
 def test_the_bar_fits_80_columns_and_knows_the_time_left_in_the_first_epoch(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = io.StringIO()
-    console = functools.partial(Console, file=text, width=80, force_terminal=True, color_system=None)
-    monkeypatch.setattr("htaf.training.callbacks.Console", lambda **_: console())
+    console = functools.partial(Terminal, file=text, width=80, force_terminal=True, color_system=None)
+    monkeypatch.setattr("htaf.training.callbacks.Terminal", lambda **_: console())
     states: list[str] = []
     original = EpochBar.on_train_batch_end
 

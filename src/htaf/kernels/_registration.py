@@ -73,7 +73,7 @@ class Operator:
     def __call__(self, *inputs: Any) -> Any:
         if torch.compiler.is_compiling():
             return self.op(*inputs)
-        if _plain(inputs):  # the dispatcher has nothing to add, and costs as much as a small kernel
+        if is_plain(inputs):  # the dispatcher has nothing to add, and costs as much as a small kernel
             if self.backward is not None and torch.is_grad_enabled() and _any_requires_grad(inputs):
                 return _Eager.apply(self, *inputs)
             return self.run(*inputs)
@@ -184,7 +184,7 @@ def _is_ordinary(value: Tensor) -> bool:
     return not (value.is_neg() or value._is_zerotensor() or value.is_nested or _several_at_once(value))
 
 
-def _plain(inputs: tuple[Any, ...]) -> bool:
+def is_plain(inputs: tuple[Any, ...]) -> bool:
     """Whether these are ordinary tensors in eager mode, with nobody watching the operators."""
     traced = torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
     if traced or _dispatch_modes() or transformed():

@@ -97,9 +97,9 @@ def load(path: str | Path) -> PackedModel:
         return PackedModel(program, report, extra)
     except PackedError as error:
         raise PackedError(f"{path}: {error}") from None
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, ArithmeticError) as error:
-        raise PackedError(f"{path} is no packed model: {first_line(error)}") from None
-    except (RuntimeError, RecursionError, MemoryError, SafetensorError) as error:
+    except (
+        ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, SafetensorError, TypeError, ValueError
+    ) as error:  # fmt: skip
         raise PackedError(f"{path} is no packed model: {first_line(error)}") from None
 
 

@@ -141,9 +141,6 @@ def makes(function: Callable[..., Any]) -> bool:
     return schema is not None and not any("Tensor" in str(a.type) for a in schema.arguments)
 
 
-Resolve = Callable[[list[Any], tuple[int, ...]], Any]
-
-
 def decode(written: Any, tensors: dict[str, Tensor]) -> Any:
     """The argument that `encode` wrote, if no value stands in it; else a `Pending` over the values of a run.
 

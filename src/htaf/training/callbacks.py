@@ -17,13 +17,11 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from matplotlib.figure import Figure
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from htaf._console import span
+from htaf._console import Terminal, span, visible
 from htaf.runs import METRICS, write_atomic
 from htaf.training.module import Training
 from htaf.training.problems import Problem
@@ -185,12 +183,12 @@ class EpochBar(Callback):
 
     EVERY = 300.0  # seconds
 
-    def __init__(self, posed: Problem, recipe: Recipe, unit: str, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+    def __init__(self, posed: Problem, recipe: Recipe, unit: str, console: Terminal | None = None) -> None:
+        self.console = console or Terminal(stderr=True, highlight=False, soft_wrap=True)
         self.posed, self.recipe, self.unit = posed, recipe, unit
-        columns = (TextColumn("{task.description}"), BarColumn(8), TextColumn("{task.fields[state]}"))
-        self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
-        self.task = self.bar.add_task(escape(f"{posed.name} {recipe.method}"[:16]), total=None, state="")
+        title, state = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[state]"))
+        self.bar = Progress(title, BarColumn(8), state, console=self.console, disable=not self.console.is_terminal)
+        self.task = self.bar.add_task(visible(f"{posed.name} {recipe.method}")[:16], total=None, state="")
         self.first = self.done = self.steps = 0
         self.began = self.told = self.epoch_began = self.trained = 0.0
         self.losses = ""
@@ -262,7 +260,7 @@ class EpochBar(Callback):
 
     def _say(self, text: str) -> None:
         self.told = time.monotonic()
-        self.bar.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(text, soft_wrap=True)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.bar.stop()

@@ -17,6 +17,11 @@ TabularName = Literal["tabular-mlp", "tabular-paper", "tabular-quick"]
 ImageName = Literal["cifar10", "cifar100", "reduced", "small"]
 ConceptName = Literal["cifar10", "cifar100", "reduced", "small", "finetune"]
 
+# learning rates that an optimizer usually takes
+SGD_RATE, ADAPTIVE_RATE = 0.1, 1e-3
+# depth and width of a backbone that is not the recipe's own
+_SHAPES = {"resnet": (18, 16), "wide_resnet": (16, 1)}
+
 
 def tabular_mlp() -> Recipe:
     """The default for tables: (2, 11) from a soft start, batch norm, one cycle up to 3e-3, at most 100 epochs."""
@@ -127,11 +132,6 @@ def for_backbone(recipe: Recipe, backbone: str, optimizer: str | None = None) ->
         f"{adapted.weight_decay:g}, clip {adapted.clip:g} instead of sgd, lr {recipe.lr:g}"
     )
     return adapted, (note,)
-
-
-# depth and width of a backbone that is not the recipe's own
-_SHAPES = {"resnet": (18, 16), "wide_resnet": (16, 1)}
-ADAPTIVE_RATE = 1e-3
 
 
 def reduced(recipe: Recipe) -> Recipe:
