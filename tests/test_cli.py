@@ -364,9 +364,9 @@ def test_demo(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool)
     if not full:
         from htaf import demo
 
-        quick = dataclasses.replace(demo.tabular_quick(), epochs=15)
+        quick = dataclasses.replace(demo.tabular_quick(), epochs=6)
         monkeypatch.setattr(demo, "tabular_quick", lambda: quick)
-        monkeypatch.setattr(demo, "EPOCHS", 4)
+        monkeypatch.setattr(demo, "EPOCHS", 2)
     least = 0.9 if full else 0.3
     code, out, err = htaf("demo", "--out", tmp_path / "demo", "--json")
     assert code == 0, err
@@ -497,6 +497,7 @@ def test_study_with_a_broken_store(htaf, tmp_path: Path) -> None:
     assert "nosuch" in one_line(err)
 
 
+@pytest.mark.slow
 def test_study_whose_cells_fail(htaf, tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(
         "data = [{name = 'digits'}]\nsplits = 1\n[recipe]\nepochs = 1\nbatch_norm = false\n"

@@ -203,6 +203,7 @@ def test_a_packed_table(
         pd.testing.assert_frame_equal(found, expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_packed_table_imports_little(htaf, table_runs: dict[str, Path], table: Path, tmp_path: Path) -> None:
     out = tmp_path / "net.packed"
     assert htaf("pack", table_runs["label"], "--out", out)[0] == 0
@@ -249,7 +250,7 @@ def corrupted(made: PackedModel) -> PackedModel:
     return PackedModel(replace(made.program, tensors=tensors), made.report)
 
 
-@pytest.mark.parametrize("differing", ["0", "100000"])
+@pytest.mark.parametrize("differing", slow_but(["0", "100000"], "0"))
 def test_a_wrong_weight_is_refused(htaf, run: Path, differing: str, tmp_path: Path, monkeypatch) -> None:
     """Where predictions may differ, the layers may not."""
     from htaf import packed
@@ -292,6 +293,7 @@ def test_export(htaf, run: Path, tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {"net.onnx", "said.onnx"}
 
 
+@pytest.mark.slow
 def test_a_wrong_onnx_file_is_refused(htaf, run: Path, tmp_path: Path, monkeypatch) -> None:
     pytest.importorskip("onnxruntime")
     import htaf.export as writers

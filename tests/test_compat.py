@@ -99,6 +99,7 @@ def test_imports_work_after_htaf() -> None:
     assert done.stdout.strip() == "resnet18", done.stderr
 
 
+@pytest.mark.slow
 def test_htaf_does_not_import_torchvision_itself() -> None:
     code = "import sys, htaf; print('torchvision' in sys.modules, 'lightning' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)

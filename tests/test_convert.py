@@ -1196,6 +1196,7 @@ def compile_in_one_graph():
     return True
 
 
+@pytest.mark.slow
 def test_compiles_in_one_graph():
     # a process of its own: the shape checks that pytest adds to every function cannot be compiled
     code = "import test_convert; assert test_convert.compile_in_one_graph(); print('compiled')"

@@ -273,6 +273,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.usefixtures("smaller_chunks")
+@pytest.mark.slow
 def test_killed_and_resumed(run: runs.Run, images: Images, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
 

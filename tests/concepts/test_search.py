@@ -116,6 +116,7 @@ def test_without_faiss_the_error_says_what_to_install(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's list of threads")
+@pytest.mark.slow
 def test_faiss_takes_the_threads_of_torch_and_no_pool_of_its_own() -> None:
     program = """
 import os, numpy as np, torch

@@ -19,6 +19,7 @@ from htaf.data.columns import Target
 from htaf.data.named import NAMED, is_named
 from htaf.data.reading import DataError
 from htaf.data.tabular import Table, load, load_like, split
+from quick import slow_but
 
 
 def frame(rows: int = 40) -> pd.DataFrame:
@@ -119,7 +120,7 @@ def test_raw_file_rows_predict_as_loaded_rows(data_dir: Path) -> None:
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", ["wine", "abalone", "churn", "fico", "digits"])
+@pytest.mark.parametrize("name", slow_but(["wine", "abalone", "churn", "fico", "digits"], "wine", "abalone", "digits"))
 def test_a_named_set_like_itself(data_dir: Path, name: str) -> None:
     table = loaded(name, data_dir)
     preprocessor = table.fit_preprocessor(split(table, 0).train)
@@ -141,6 +142,7 @@ def test_red_wine_like_white_wine(data_dir: Path) -> None:
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_fico_like_itself_without_its_empty_rows(data_dir: Path) -> None:
     target = Target("RiskPerformance", "classification", classes=("Bad", "Good"))
     table = load_like("fico", target=target, data_dir=data_dir, drop_empty=True)
@@ -312,6 +314,7 @@ def test_fingerprint_sees_every_part(tmp_path: Path) -> None:
     assert len(set(prints)) == len(variants)
 
 
+@pytest.mark.slow
 def test_fingerprint_is_the_same_in_another_process(tmp_path: Path) -> None:
     path = saved(tmp_path, frame().assign(x=[-0.0, None] + [1.5] * 38))
     code = f"from htaf.data.tabular import load; print(load({str(path)!r}, target='y').fingerprint)"

@@ -201,6 +201,7 @@ def test_images_that_moved_leave_a_page_without_thumbnails(htaf, folder: Path, t
     assert "give codes made before, with --codes" in one_line(err)
 
 
+@pytest.mark.slow
 def test_a_supervised_bottleneck_has_names(htaf, folder: Path, tmp_path: Path) -> None:
     lines = ["class,round,straight,<b>tall</b>", *(f"{i},{i % 2},{i // 5},{i % 3 // 2}" for i in range(10))]
     (tmp_path / "digits.csv").write_text("\n".join(lines))

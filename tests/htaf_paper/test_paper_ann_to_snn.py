@@ -233,6 +233,7 @@ def test_pair_of_runs(runs: tuple[Path, Path]) -> None:
         pair_of(relu, snn, replace(images, fingerprint="other"), test=30, calibration=10)
 
 
+@pytest.mark.slow
 def test_command(
     runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

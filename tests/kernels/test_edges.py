@@ -155,6 +155,7 @@ for x in (dense.to_sparse(), dense.to_sparse_csr(), dense.to_mkldnn()):
 
 
 @pytest.mark.parametrize("without", ["0", pytest.param("1", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_compiled_channels_last_networks_changing_floats_and_sparse_tensors(without: str) -> None:
     # in its own process: Dynamo cannot trace through the type checks that conftest.py installs, a crash ends all tests
     done = python(CODE, HTAF_NO_EXTENSION=without)

@@ -175,6 +175,7 @@ def test_without_the_extension_the_reference_runs_and_one_warning_says_so() -> N
 
 
 @pytest.mark.skipif(native.load()[0] is None, reason="no compiled kernels")
+@pytest.mark.slow
 def test_the_instruction_set_can_be_chosen() -> None:
     done = python(
         "import torch; from htaf.kernels import native; print(native.extension().instruction_set())",

@@ -25,6 +25,7 @@ from htaf.models.build import backbone, build
 from htaf.models.icbm import ICBM, transformers_backbone
 from htaf.models.resnet import ResNet
 from htaf.models.wide_resnet import WideResNet
+from quick import slow_but
 
 VIT = ViTConfig(
     hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48, image_size=32, patch_size=8
@@ -88,7 +89,9 @@ def test_features_are_the_backbones_own_before_its_activation() -> None:
     torch.testing.assert_close(model.pre_activations(x), seen[0].mean((2, 3)))
 
 
-@pytest.mark.parametrize("name", ["resnet18", "densenet121", "mobilenet_v3_small"])
+@pytest.mark.parametrize(
+    "name", slow_but(["resnet18", "densenet121", "mobilenet_v3_small"], "resnet18", "mobilenet_v3_small")
+)
 def test_torchvision_models(name: str) -> None:
     """One ReLU module in several places (resnet18), a function in the forward (densenet121)."""
     whole = trained_looking(getattr(torchvision.models, name)())

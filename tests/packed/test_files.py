@@ -268,6 +268,7 @@ def test_a_file_is_written_whole_or_not_at_all(written: bytes, tmp_path: Path) -
         load(tmp_path / "none.htaf")
 
 
+@pytest.mark.slow
 def test_loading_needs_none_of_what_training_needs(written: bytes, tmp_path: Path) -> None:
     path = tmp_path / "model.htaf"
     path.write_bytes(written)

@@ -92,7 +92,7 @@ def test_progress_is_plain_lines_without_a_terminal(capsys: pytest.CaptureFixtur
 
 def test_random_networks_agree_with_themselves(tmp_path: Path) -> None:
     """A few of those that tests/stress/networks.py draws."""
-    for seed in (6, 13, 20, 27, 34):
+    for seed in (6, 13, 20):
         found = networks.attempt(seed, tmp_path)
         assert (found.refused, found.wrong, found.unexplained) == (None, None, 0), seed
 

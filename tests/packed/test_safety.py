@@ -138,6 +138,7 @@ def test_a_residual_must_lie_on_the_cpu() -> None:
         layer(torch.zeros(1, 2, 2, 8, dtype=torch.uint8), torch.empty(1, 2, 2, 64, device="meta"))
 
 
+@pytest.mark.slow
 def test_importing_loads_nothing_that_only_packing_needs() -> None:
     code = """
 import sys, torch

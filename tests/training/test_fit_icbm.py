@@ -29,6 +29,7 @@ from htaf.training.problems import problem, supervision
 from htaf.training.recipe import Recipe
 from htaf.training.recipes import for_backbone, image_recipe
 from htaf.training.study import Cell, compute_cell, run_path, run_study
+from quick import slow_but
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -59,7 +60,7 @@ def runs(digits: Images, tmp_path_factory: pytest.TempPathFactory):
     return made
 
 
-@pytest.mark.parametrize("method", ["htaf", "ste", "ss", "relu"])
+@pytest.mark.parametrize("method", slow_but(["htaf", "ste", "ss", "relu"], "htaf", "relu"))
 def test_every_method_trains_and_is_read_back(runs, method: str) -> None:
     run = open_run(runs(method).path)
     smooth, exact = run.model(exact=False), run.model()
