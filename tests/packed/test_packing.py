@@ -62,7 +62,12 @@ def test_kinds_of_tables_are_chosen_within_the_budget() -> None:
     ("make", "example", "message"),
     [
         (lambda: nn.Sequential(nn.Linear(3, 4), htaf.HTAF()), torch.zeros(2, 3), "harden"),
-        (lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU()), torch.zeros(2, 3), "nothing to pack"),
+        (lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU()), torch.zeros(2, 3), "nothing to pack: expected steps"),
+        (
+            lambda: nn.Sequential(nn.Conv1d(3, 4, 1), htaf.Heaviside(), nn.ReflectionPad1d(1), nn.Conv1d(4, 2, 1)),
+            torch.zeros(2, 3, 4),
+            "nothing to pack: .*that takes the bits of a step, got what runs in float: aten.pad.default",
+        ),
         (lambda: nn.Sequential(nn.Linear(3, 4), htaf.Heaviside(), nn.Linear(4, 2)), [1, 2], "a tensor"),
         (lambda: nn.Sequential(nn.Linear(3, 4), htaf.Heaviside(), nn.Linear(4, 2)), torch.zeros(2, 5), "torch.export"),
         (lambda: nn.Linear(3, 4).double(), torch.zeros(2, 3), "float32"),

@@ -67,10 +67,7 @@ def pack(
         traced = trace(model, given, dynamic_batch=dynamic_batch)
     program, report = lower(traced, "float32" if tables == "auto" else tables)
     if not report.layers:
-        raise PackedError(
-            "expected layers that take the output of a step (Heaviside), got none: there is nothing to pack "
-            "(a network of ReLUs: htaf.replace, train, htaf.harden)"
-        )
+        raise PackedError(f"there is nothing to pack: {_why_none(traced)}")
     packed = PackedModel(program, report)
     if tables == "auto":
         with shown_progress("timing tables", len(packed.tables), shown=progress) as advance:
@@ -94,3 +91,14 @@ def _told(report: Report, chosen: dict[str, Choice], layers: dict[str, str]) -> 
         for row in report.rows
     )
     return replace(report, rows=rows)
+
+
+def _why_none(traced: Traced) -> str:
+    """Why no layer of a network runs over bits."""
+    calls = [node for node in traced.graph.nodes if node.op == "call_function"]
+    steps = [node for node in calls if "heaviside" in str(node.target) or "spikes" in str(node.target)]
+    taking = sorted({str(user.target) for step in steps for user in step.users if user.op == "call_function"})
+    if not taking:
+        return "expected steps (Heaviside) with layers behind them, got none (htaf.replace, train, htaf.harden)"
+    found = ", ".join(taking[:4])
+    return f"expected a linear layer or a convolution that takes the bits of a step, got what runs in float: {found}"
