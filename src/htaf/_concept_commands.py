@@ -11,7 +11,7 @@ from rich.table import Table as TextTable
 from tyro.conf import Positional, arg
 
 from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes, say_unread
-from htaf._files import check_output, check_output_folder
+from htaf._files import LOCK, check_output, check_output_folder, check_place
 from htaf._train_commands import DataDir, Json, RunDir, own_data
 from htaf.concepts.codes import PartName
 
@@ -93,6 +93,7 @@ def extract(
         raise UsageError(
             "expected at most one of --data, --files and --parts, got more (--parts are of the run's own images)"
         )
+    check_place(out / LOCK)
     from htaf.concepts import extract as room
     from htaf.data import images
     from htaf.data.image_reading import image_files

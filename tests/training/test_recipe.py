@@ -66,6 +66,7 @@ def test_values_of_a_wrong_kind() -> None:
         "batch_size=32.0": "batch_size must be an integer, got 32.0",
         "patience=1.5": "patience must be an integer, got 1.5",
         "hidden=(8.0,)": "hidden sizes must be integers in 1 to 2,147,483,647, got (8.0,)",
+        "hidden=(True,)": "hidden sizes must be integers in 1 to 2,147,483,647, got (True,)",
         "hidden=8": "hidden must be several numbers, got 8",
         "start=3": "start must be several numbers, got 3",
         "lr=True": "lr must be a number, got True",

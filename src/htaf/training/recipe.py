@@ -202,7 +202,7 @@ class Recipe:
             expect(getattr(self, name) >= 0, f"{name} must be >= 0", getattr(self, name))
         share = 0 < self.validation_images < 1 or self.validation_images % 1 == 0 < self.validation_images
         expect(share, "validation_images must be a number of images or a share below 1", self.validation_images)
-        sizes = len(self.hidden) > 0 and all(isinstance(size, int) and 1 <= size < LIMIT for size in self.hidden)
+        sizes = len(self.hidden) > 0 and all(type(size) is int and 1 <= size < LIMIT for size in self.hidden)
         expect(sizes, f"hidden sizes must be integers in 1 to {LIMIT - 1:,}", self.hidden)
         normalised = self.batch_norm or self.family != "mlp"
         expect(not normalised or self.batch_size >= 2, "batch_size must be >= 2 with batch_norm", self.batch_size)
