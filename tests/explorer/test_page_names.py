@@ -25,7 +25,7 @@ def test_names_are_edited_kept_exported_and_read_back(site: Site, visit: Open, t
     page.wait_for_selector(".badge.edited")
     page.reload()
     page.wait_for_selector(".names-bar.edited")
-    assert page.inner_text("h1") == '=HYPERLINK("x"), it\'s\u202e'
+    assert page.inner_text("h1") == '=HYPERLINK("x"), it\'s\\u202e', "kept as it is, shown letter by letter"
     with page.expect_download() as download:
         page.click("text=Export CSV")
     download.value.save_as(tmp_path / "names.csv")

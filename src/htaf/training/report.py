@@ -35,6 +35,7 @@ def summary_row(
 ) -> dict[str, Any]:
     """One row of the report: a data set and a method, from the records of the final trainings."""
     reference = plan.reference.get((source.label, method))
+    trained = records[0].get("recipe") if records else None  # what a recipe leaves to the data is settled there
     return {
         "data": source.label,
         "method": method,
@@ -42,7 +43,7 @@ def summary_row(
         "exact": _summary([score(r, "test", "exact") for r in records]),
         "smooth": _summary([score(r, "test", "smooth") for r in records]),
         "reference": None if reference is None else {"mean": reference[0], "error": reference[1]},
-        "recipe": choice.recipe.identity(),
+        "recipe": trained or choice.recipe.identity(),
         "validation": choice.validation,
         "candidates": len(choice.trials),
         "trials": list(choice.trials),
