@@ -425,6 +425,7 @@ print("compiled equals eager")
 """
 
 
+@pytest.mark.slow
 def test_compile_fullgraph() -> None:
     # in its own process: Dynamo cannot trace through the type checks that conftest.py installs
     done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, timeout=300)

@@ -499,7 +499,7 @@ def _train(
     if json:
         return print_json(run.record)
     metrics, name = run.record["metrics"], run.record["headline"]
-    best = f"best epoch {run.record['best_epoch']}"
+    best = f"best epoch {run.record['best_epoch'] + 1}"
     text = TextTable(title=f"{data.name}: {name} ({recipe.method}, {best})", title_justify="left")
     for column in ("part", "rows", "smooth", "exact", "gap"):
         text.add_column(column, justify="left" if column == "part" else "right")

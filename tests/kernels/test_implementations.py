@@ -16,6 +16,7 @@ from torch import Tensor
 
 from htaf.kernels import native
 from htaf.kernels._registration import implementation
+from quick import slow_but
 
 SETS = native.extension().instruction_sets() if native.load()[0] else []
 # name -> (file of the operator's folder, instruction set)
@@ -189,7 +190,7 @@ CHARGES = [(1.0, 1.0), (0.5, 0.5), (0.75, 1.0)]  # leak and gain
 
 @pytest.mark.parametrize("exact_reset", [False, True])
 @pytest.mark.parametrize("soft", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_but(DTYPES, torch.float32, torch.bfloat16))
 @pytest.mark.parametrize(("spike", "slope", "parameters"), NEURONS)
 def test_neurons(
     kind: str, spike: str, slope: str, parameters: tuple[float, ...], dtype: torch.dtype, soft: bool, exact_reset: bool

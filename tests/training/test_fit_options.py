@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import subprocess
 import sys
 from dataclasses import replace
@@ -102,6 +103,10 @@ def test_precision_and_layout(digits: Images, tmp_path: Path, monkeypatch: pytes
     assert seen["layouts"] == {True}
     assert seen["dtypes"] == {torch.float32}  # the weights
     assert {value.dtype for value in run.model().state_dict().values()} <= {torch.float32, torch.int64}
+    with open(run.path / "metrics.csv") as file:
+        best = list(csv.DictReader(file))[run.record["best_epoch"]]
+    result = run.record["metrics"]["exact"]["validation"]["loss"]
+    assert float(best["val_loss"]) == pytest.approx(result, rel=1e-6), "the epoch's line and the result are one network"
 
 
 def test_clip_bounds_the_gradient(digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

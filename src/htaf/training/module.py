@@ -144,7 +144,8 @@ class Training(L.LightningModule):
         x, y = batch
         found: dict[str, Tensor] = {}
         for net, suffix in zip(self._measured, ("_smooth", ""), strict=True):
-            outputs = net(x)
+            with torch.autocast(x.device.type, enabled=False):  # a rounding to bfloat16 flips bits of the exact network
+                outputs = net(x)
             found[f"val_loss{suffix}"] = self.loss(outputs, y)
             if self.classes:
                 found[f"val_accuracy{suffix}"] = (outputs.argmax(1) == y).float().mean()

@@ -101,8 +101,8 @@ class Recipe:
     optimizer: adamw, adam (weight decay as L2), or sgd with momentum and nesterov.
     schedule: one_cycle, cosine or linear (down to lr_end), constant; moved every step.
     label_smoothing: of the cross-entropy. clip: largest L2 norm of the gradient, 0 for none.
-    precision: bfloat16 is mixed precision (autocast), also for the validation after each epoch; the weights and the
-        metrics of the finished network are float32.
+    precision: bfloat16 is mixed precision (autocast) for the training steps; the weights, the validation after each
+        epoch and the finished network are float32, since a rounding to bfloat16 flips bits of the exact network.
     compile: run the training steps through torch.compile.
     patience: stop after so many epochs without a lower validation loss of the exact network, counted from the end of
         sharpening; 0 never stops. The weights of the best epoch are kept in any case.
