@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from htaf import doctor
+from htaf.cli import doctor
 
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP = 2

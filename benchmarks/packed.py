@@ -41,7 +41,7 @@ from htaf.models.bireal import BiRealNet
 from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
-from htaf.neurons import IF
+from htaf.spiking.neurons import IF
 
 SHORTEST = 0.02  # seconds of a sample
 TABLES = ("float32", "int16", "int8")

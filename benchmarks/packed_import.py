@@ -25,7 +25,7 @@ from htaf import packed, runs
 from htaf.data import images as image_data
 from htaf.data.preprocess import Preprocessor
 from htaf.models.build import build
-from htaf.packed_runs import run_extra
+from htaf.runs.packed import run_extra
 
 HEAVY = ("lightning", "timm", "transformers", "torchvision", "sklearn", "pandas", "matplotlib")
 WAYS = {

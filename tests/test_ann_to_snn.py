@@ -16,9 +16,9 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from htaf.activations import Heaviside
-from htaf.ann_to_snn import BalancedIF, SpikingModel, fuse_batch_norm, to_spiking
 from htaf.convert import conversion
-from htaf.neurons import IF
+from htaf.spiking.ann_to_snn import BalancedIF, SpikingModel, fuse_batch_norm, to_spiking
+from htaf.spiking.neurons import IF
 
 
 class Block(nn.Module):

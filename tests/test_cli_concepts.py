@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from htaf._concept_commands import own_images
+from htaf.cli.concepts import own_images
 from htaf.concepts.codes import ConceptError, class_number
 from htaf.concepts.fewest_flips import fewest_flips
 from htaf.concepts.intervene import flip

@@ -17,8 +17,9 @@ import torch
 from PIL import Image
 
 import made_runs
-from htaf import packed_runs, predictions
 from htaf.packed import PackedModel, load, save
+from htaf.runs import packed as packed_runs
+from htaf.runs import predictions
 from quick import slow_but
 
 

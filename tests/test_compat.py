@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from htaf import _compat, doctor
+from htaf import _compat
 from htaf._compat import repair_torchvision
+from htaf.cli import doctor
 
 
 @pytest.fixture

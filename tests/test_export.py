@@ -18,7 +18,7 @@ from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
-from htaf.predictions import agreement
+from htaf.runs.predictions import agreement
 from quick import slow_but
 
 onnx = pytest.importorskip("onnx")

@@ -24,7 +24,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from htaf import functional, surrogates
 from htaf.activations import HTAF, ScaledSigmoid
 from htaf.functional import heaviside, htaf, scaled_sigmoid, sign
-from htaf.neurons import IF
+from htaf.spiking.neurons import IF
 from htaf.surrogates import straight_through
 from htaf.training.recipe import Recipe
 

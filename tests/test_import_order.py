@@ -10,36 +10,29 @@ import pytest
 SRC = Path(__file__).parents[1] / "src"
 # Rooms in order; rooms on one line do not import each other unless a later line allows it.
 ORDER = [
-    ["_compat", "_errors"],
+    ["_compat", "_errors", "_lazy"],
     ["_files"],
     ["_console"],
+    ["llm"],
     ["theory"],
     ["kernels"],
     ["functional"],
     ["surrogates"],
     ["activations"],
-    ["_activation_calls", "_exported"],
-    ["_functional_sites"],
-    ["_finding"],
-    ["_calibration", "_fusion"],
-    ["convert", "neurons", "binary", "diagnostics", "sharpening"],
-    ["ann_to_snn"],
+    ["convert", "binary"],
+    ["sharpening", "spiking"],
+    ["diagnostics"],
     ["models"],
     ["data"],
-    ["predictions"],
+    ["packed", "export"],
     ["runs"],
-    ["training", "packed", "export", "concepts"],
-    ["packed_runs"],
+    ["training", "concepts"],
     ["explorer"],
-    ["demo", "doctor"],
-    ["_train_commands"],
-    ["_concept_commands"],
-    ["_intervention_commands", "_naming_commands", "_explore_commands", "_pack_commands"],
     ["cli"],
     ["htaf_paper"],
 ]
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
-NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]} | {"packed", "export", "packed_runs"}
+NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 
 
 def room_of(module: str) -> str | None:

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 import htaf
 from htaf import HTAF, Heaviside, ScaledSigmoid, StraightThrough, replace, surrogates
 from htaf.kernels import native
-from htaf.neurons import IF, LIF
 from htaf.sharpening import set_sharpness
+from htaf.spiking.neurons import IF, LIF
 
 Array = np.ndarray
 Curve = Callable[[Array], Array]
@@ -388,7 +388,7 @@ def test_transforms(neuron: IF | LIF) -> None:
 COMPILED = """
 import torch
 from htaf import StraightThrough
-from htaf.neurons import IF, LIF
+from htaf.spiking.neurons import IF, LIF
 from htaf.sharpening import set_sharpness
 
 x = torch.randn(4, 3, 8, requires_grad=True)

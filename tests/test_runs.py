@@ -31,7 +31,6 @@ from htaf.concepts import store
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.models.build import build
-from htaf.predictions import of_rows
 from htaf.runs import (
     LOCK,
     Run,
@@ -47,6 +46,7 @@ from htaf.runs import (
     to_json,
     write_atomic,
 )
+from htaf.runs.predictions import of_rows
 
 IDENTITY: dict[str, Any] = {"recipe": {"method": "htaf", "lr": 0.1, "hidden": [6]}, "seed": 0, "data": {"name": "made"}}
 ROWS = pd.DataFrame({"a": np.linspace(0, 10, 24), "b": [1.0, 5.0, 2.0] * 8, "kind": ["x", "y", "z", "x"] * 6})

@@ -13,7 +13,7 @@ from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough  # 
 from htaf.binary import BinaryConv2d, BinaryLinear  # noqa: E402
 from htaf.convert import Conversion, Site, conversion, harden, replace, sites  # noqa: E402
 from htaf.models.icbm import ICBM  # noqa: E402
-from htaf.neurons import IF, LIF  # noqa: E402
+from htaf.spiking.neurons import IF, LIF  # noqa: E402
 
 if TYPE_CHECKING:
     from htaf import packed as packed

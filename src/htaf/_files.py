@@ -20,6 +20,16 @@ from htaf._errors import HtafError
 _DEEPEST = 100  # levels: what walks over the values again must not run out of stack
 
 
+def to_json(value: Any) -> str:
+    """Strict, sorted JSON: the same text for the same content."""
+    return json.dumps(value, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def cache_folder() -> Path:
+    """XDG_CACHE_HOME/htaf, or ~/.cache/htaf."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "htaf"
+
+
 def parse_json(data: bytes | str) -> Any:
     """The values of a JSON text, such that they can be compared, printed and written again.
 

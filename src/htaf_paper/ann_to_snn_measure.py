@@ -13,8 +13,8 @@ from jaxtyping import Float32, Int64
 from torch import Tensor, nn
 
 from htaf._errors import HtafError
-from htaf._fusion import fuse_batch_norm
-from htaf.ann_to_snn import STEPS, to_spiking
+from htaf.spiking.ann_to_snn import STEPS, to_spiking
+from htaf.spiking.fusion import fuse_batch_norm
 
 
 class ComparisonError(HtafError, ValueError):
@@ -52,7 +52,7 @@ def compare(
 
     Args:
         pair: what to compare.
-        options: of `htaf.ann_to_snn.to_spiking`.
+        options: of `htaf.spiking.ann_to_snn.to_spiking`.
         steps: values of T for the times, increasing; accuracies are taken at every T up to the last.
         batch_size: of all three networks, and of the calibration.
         repeats: runs of the ReLU network and the SNN on a batch, of which the median time counts. The converted

@@ -27,8 +27,8 @@ import numpy as np
 from rich.console import Console
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from htaf.concepts.name_checks import Settings
-from htaf.concepts.naming import Entry, check_names, name_by_model
+from htaf.concepts.naming.by_model import Entry, check_names, name_by_model
+from htaf.concepts.naming.checks import Settings
 from htaf.runs import environment, to_json, write_atomic
 from htaf_paper import named_report
 from htaf_paper.planted import NOISE, Planting, planted_codes, planting, same_columns

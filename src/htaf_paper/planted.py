@@ -33,7 +33,7 @@ from sklearn.metrics import roc_auc_score
 from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.counts import proportions
 from htaf.concepts.groups import IN_A, IN_B, Groups, groups
-from htaf.concepts.offline_names import Candidates, Round, candidates, name_concepts, play, ranked, splits
+from htaf.concepts.naming.offline import Candidates, Round, candidates, name_concepts, play, ranked, splits
 from htaf.data.attributes import Attributes, load
 from htaf.data.downloads import obtain
 from htaf.data.image_sets import CUB

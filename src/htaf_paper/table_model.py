@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from htaf.concepts.language_model import Message, R
-from htaf.concepts.offline_names import Candidates, candidates, ranked
-from htaf.concepts.quoting import quoted
+from htaf.concepts.naming.offline import Candidates, candidates, ranked
+from htaf.concepts.naming.quoting import quoted
 from htaf.data.attributes import Attributes
+from htaf.llm.client import Message, R
 
 Behaviour = Literal[
     "table", "errs on 20%", "random name", "same name", "lists classes", "random sorting", "all under label 1"
@@ -47,7 +47,7 @@ class TableModel:
     def ask(
         self, messages: Sequence[Message], reply: type[R], *, sample: int = 0, context: Mapping[str, Any] | None = None
     ) -> R:
-        """As `htaf.concepts.language_model.Asker`."""
+        """As `htaf.llm.client.Asker`."""
         return reply.model_validate(json.loads(self.answer(messages)), context=context)
 
     def answer(self, messages: Sequence[Message]) -> str:

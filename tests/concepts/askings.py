@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from scripted_server import Answer, ScriptedServer, scripted
 
-from htaf.concepts.language_model import LanguageModel, ModelError, Usage
+from htaf.llm.client import LanguageModel, ModelError, Usage
 
 KEY = "sk-very-secret-0123456789"
 ASKED = [{"role": "system", "content": "Reply in JSON."}, {"role": "user", "content": "Name it."}]

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from htaf.concepts.name_checks import Settings
-from htaf.concepts.prompts import NameReply
+from htaf.concepts.naming.checks import Settings
+from htaf.concepts.naming.prompts import NameReply
 from htaf.data.attributes import Attributes
 from htaf_paper.table_model import read_lists
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from htaf.concepts.candidate_lists import read_candidates
 from htaf.concepts.codes import ConceptError
+from htaf.concepts.naming.candidates import read_candidates
 from htaf.data.reading import DataError
 
 

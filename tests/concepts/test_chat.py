@@ -11,7 +11,7 @@ from askings import Name
 from hypothesis import given
 from hypothesis import strategies as st
 
-from htaf.concepts._chat import MalformedReply, objects_in, read_completion, short, validated
+from htaf.llm.chat import MalformedReply, objects_in, read_completion, short, validated
 
 
 @pytest.mark.parametrize(

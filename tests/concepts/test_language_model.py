@@ -13,7 +13,7 @@ import pytest
 from askings import ASKED, GOOD, KEY, Name, ask, model_of
 from scripted_server import Answer, ScriptedServer, scripted
 
-from htaf.concepts.language_model import (
+from htaf.llm.client import (
     BudgetError,
     LanguageModel,
     MalformedReply,
@@ -53,7 +53,7 @@ def test_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_model_and_no_openai(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match="OPENAI_MODEL"):
         LanguageModel(cache=None)
-    monkeypatch.delitem(sys.modules, "htaf.concepts._model_server")
+    monkeypatch.delitem(sys.modules, "htaf.llm.server")
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(ModelError, match=r"pip install 'htaf\[names\]'"):
         LanguageModel("m", cache=None)

@@ -13,8 +13,8 @@ import pytest
 from askings import ASKED, GOOD, KEY, Name, ask, model_of
 from scripted_server import Answer, scripted
 
-from htaf.concepts import _model_server
-from htaf.concepts.language_model import (
+from htaf.llm import server as model_server
+from htaf.llm.client import (
     ModelError,
 )
 
@@ -233,4 +233,4 @@ def test_local_servers_are_reached_past_a_proxy(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("NO_PROXY", raising=False)
     found, _, _ = ask(GOOD)
     assert isinstance(found, Name)
-    assert "127.0.0.1" in _model_server.LOOPBACK
+    assert "127.0.0.1" in model_server.LOOPBACK

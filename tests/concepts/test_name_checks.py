@@ -10,7 +10,7 @@ from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score
 
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.groups import groups
-from htaf.concepts.name_checks import (
+from htaf.concepts.naming.checks import (
     AGREEMENT,
     Settings,
     agreements,

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from htaf.concepts import name_files, name_plan
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.name_checks import Settings
-from htaf.concepts.name_files import check_only, earlier_names, kept_names
-from htaf.concepts.name_plan import plan_of
-from htaf.concepts.names import read_names, write_names
-from htaf.concepts.naming import check_names, name_by_model
+from htaf.concepts.naming import files as name_files
+from htaf.concepts.naming import plan as name_plan
+from htaf.concepts.naming.by_model import check_names, name_by_model
+from htaf.concepts.naming.checks import Settings
+from htaf.concepts.naming.files import check_only, earlier_names, kept_names
+from htaf.concepts.naming.names import read_names, write_names
+from htaf.concepts.naming.plan import plan_of
 from htaf.data.attributes import Attributes
 from htaf_paper.table_model import TableModel
 

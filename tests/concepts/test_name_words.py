@@ -9,9 +9,9 @@ import pytest
 from made_askers import QUICK, Counted, made, shares
 from rich.cells import cell_len
 
-from htaf.concepts.name_checks import Settings
-from htaf.concepts.name_plan import estimate, plan_of
-from htaf.concepts.name_words import check_notes, name_lines, needed_notes, needed_words
+from htaf.concepts.naming.checks import Settings
+from htaf.concepts.naming.plan import estimate, plan_of
+from htaf.concepts.naming.words import check_notes, name_lines, needed_notes, needed_words
 from htaf_paper.table_model import TableModel
 
 

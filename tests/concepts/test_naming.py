@@ -11,11 +11,11 @@ import pytest
 from made_askers import HOSTILE, QUICK, Counted, Scripted, made, shares
 
 from htaf.concepts.codes import codes_of
-from htaf.concepts.language_model import BudgetError
-from htaf.concepts.name_plan import Name, estimate, plan_of
-from htaf.concepts.names import read_names, write_names
-from htaf.concepts.naming import _judged, name_by_model
+from htaf.concepts.naming.by_model import _judged, name_by_model
+from htaf.concepts.naming.names import read_names, write_names
+from htaf.concepts.naming.plan import Name, estimate, plan_of
 from htaf.data.attributes import Attributes
+from htaf.llm.client import BudgetError
 from htaf_paper.table_model import TableModel, read_lists
 
 

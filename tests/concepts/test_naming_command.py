@@ -198,23 +198,23 @@ def test_a_stop_half_way_keeps_what_is_finished(htaf, codes: Path, tmp_path: Pat
 
 
 def test_ctrl_c_keeps_what_is_finished(htaf, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from htaf.concepts import naming
+    from htaf.concepts.naming import by_model
 
-    real, out = naming._named, tmp_path / "names.json"
+    real, out = by_model._named, tmp_path / "names.json"
 
     def named(plan: Any, concept: int, asker: Any, stop: Any) -> Any:
         if concept == 1:
             raise KeyboardInterrupt
         return real(plan, concept, asker, stop)
 
-    monkeypatch.setattr(naming, "_named", named)
+    monkeypatch.setattr(by_model, "_named", named)
     with served() as server:
         words = ("concepts", "name", codes, "--model", MODEL.model, "--out", out, "--base-url", server.base_url)
         code, _, err = htaf(*words, "--parallel", 1)
         assert code == 130
         assert "stopped" in one_line(err)
         assert "2 of 4 names are finished" in err
-        monkeypatch.setattr(naming, "_named", real)
+        monkeypatch.setattr(by_model, "_named", real)
         code, printed, err = htaf(*words, "--json")
         assert code == 0, err
     assert [each["concept"] for each in json.loads(printed)] == [0, 1, 2, 3]

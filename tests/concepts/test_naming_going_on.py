@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from made_askers import QUICK, Counted, made, shares
 
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.language_model import BudgetError, MalformedReply, ModelError, Unanswered
-from htaf.concepts.name_checks import Settings
-from htaf.concepts.name_plan import estimate, plan_of
-from htaf.concepts.naming import check_names, name_by_model
+from htaf.concepts.naming.by_model import check_names, name_by_model
+from htaf.concepts.naming.checks import Settings
+from htaf.concepts.naming.plan import estimate, plan_of
+from htaf.llm.client import BudgetError, MalformedReply, ModelError, Unanswered
 from htaf_paper.table_model import TableModel
 
 

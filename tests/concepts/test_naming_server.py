@@ -13,11 +13,11 @@ import pytest
 from made_askers import QUICK, made, shares
 from scripted_server import Answer, ScriptedServer
 
-from htaf.concepts.language_model import LanguageModel, ModelError, Replies
-from htaf.concepts.name_checks import Settings
-from htaf.concepts.name_plan import estimate
-from htaf.concepts.naming import check_names, name_by_model
-from htaf.concepts.prompts import NameReply, SortReply
+from htaf.concepts.naming.by_model import check_names, name_by_model
+from htaf.concepts.naming.checks import Settings
+from htaf.concepts.naming.plan import estimate
+from htaf.concepts.naming.prompts import NameReply, SortReply
+from htaf.llm.client import LanguageModel, ModelError, Replies
 from htaf_paper.named import area
 from htaf_paper.planted import planted_codes, planting
 from htaf_paper.table_model import TableModel

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score
 
 from htaf.concepts.codes import ConceptError, codes_of
-from htaf.concepts.offline_names import candidates, name_concepts, play, splits
+from htaf.concepts.naming.offline import candidates, name_concepts, play, splits
 from htaf.data.attributes import Attributes
 from htaf.data.reading import DataError
 

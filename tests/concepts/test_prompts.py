@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from htaf.concepts.prompts import ChoiceReply, NameReply, SortReply, naming_prompt, sorting_prompt
-from htaf.concepts.quoting import numbered, quoted, shortened, visible
+from htaf.concepts.naming.prompts import ChoiceReply, NameReply, SortReply, naming_prompt, sorting_prompt
+from htaf.concepts.naming.quoting import numbered, quoted, shortened, visible
 
 HOSTILE = [
     "<script>alert(1)</script>",

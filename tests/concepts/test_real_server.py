@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from htaf.concepts.language_model import BudgetError, LanguageModel, MalformedReply, ModelError
-from htaf.concepts.naming import name_by_model
+from htaf.concepts.naming.by_model import name_by_model
+from htaf.llm.client import BudgetError, LanguageModel, MalformedReply, ModelError
 
 pytestmark = pytest.mark.slow
 
@@ -110,7 +110,7 @@ def random_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture(autouse=True)
 def short_replies(monkeypatch: pytest.MonkeyPatch) -> None:
     """A random model does not know when to end."""
-    monkeypatch.setattr("htaf.concepts.language_model.REPLY_TOKENS", (40, 60, 80))
+    monkeypatch.setattr("htaf.llm.client.REPLY_TOKENS", (40, 60, 80))
 
 
 def test_the_protocol_holds_and_garbage_is_survived(random_server: Served, tmp_path: Path) -> None:

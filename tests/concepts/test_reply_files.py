@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import Answer, ScriptedServer, scripted
 
-from htaf.concepts.language_model import (
+from htaf.llm.client import (
     MalformedReply,
     ModelError,
     Replies,

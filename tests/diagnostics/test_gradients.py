@@ -16,7 +16,7 @@ from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.convert import harden
 from htaf.diagnostics import GradientNorms, LayerGradient, mean_by_layer, vanishes
 from htaf.models.mlp import MLP
-from htaf.neurons import IF
+from htaf.spiking.neurons import IF
 
 mse = nn.functional.mse_loss
 

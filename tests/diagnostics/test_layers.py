@@ -9,7 +9,7 @@ from torch import nn
 from htaf.activations import HTAF, Heaviside
 from htaf.convert import harden, replace
 from htaf.diagnostics import layer_statistics
-from htaf.neurons import IF
+from htaf.spiking.neurons import IF
 
 X = torch.tensor([[-3.0, 0.01], [1.0, 0.5], [-2.0, 4.0], [0.0, 2.0]])
 

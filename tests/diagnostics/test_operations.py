@@ -14,7 +14,7 @@ from htaf.binary import BinaryLinear
 from htaf.convert import harden
 from htaf.diagnostics import HOROWITZ_45NM, Energy, operations, totals
 from htaf.models.bireal import BiRealNet
-from htaf.neurons import IF
+from htaf.spiking.neurons import IF
 
 
 class Lambda(nn.Module):

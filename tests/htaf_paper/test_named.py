@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from htaf.concepts.prompts import naming_prompt, sorting_prompt
+from htaf.concepts.naming.prompts import naming_prompt, sorting_prompt
 from htaf.data.attributes import Attributes
 from htaf_paper import named
 from htaf_paper.named import area, cell, run

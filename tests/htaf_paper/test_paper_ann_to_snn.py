@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from htaf.activations import HTAF, Heaviside
-from htaf.ann_to_snn import to_spiking
 from htaf.data.images import fit_preprocessor, load
 from htaf.models.build import build
-from htaf.neurons import IF
 from htaf.runs import finish_run, start_run
+from htaf.spiking.ann_to_snn import to_spiking
+from htaf.spiking.neurons import IF
 from htaf.training.fit import run_identity
 from htaf.training.problems import image_rows
 from htaf.training.recipe import Recipe

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score
 
-from htaf.concepts.offline_names import Round, candidates, splits
+from htaf.concepts.naming.offline import Round, candidates, splits
 from htaf.data.attributes import Attributes
 from htaf_paper import planted
 from htaf_paper.planted import Planting, cell, check, common_columns, planted_codes, planting, run, same_columns, vote

@@ -14,7 +14,7 @@ from torch import Tensor
 from htaf.kernels import native
 from htaf.kernels.layers import Epilogue, Geometry, row_bytes
 from htaf.kernels.packed_maps import reference
-from htaf.neurons import IF, LIF
+from htaf.spiking.neurons import IF, LIF
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="built without the extension")
 if native.available():

@@ -13,7 +13,7 @@ from htaf import surrogates
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.convert import harden
 from htaf.models.build import SLOPES, activation, build
-from htaf.neurons import LIF
+from htaf.spiking.neurons import LIF
 
 ACTIVATIONS: dict[str, dict[str, Any]] = {
     "htaf": {"method": "htaf", "alpha0": 1.0, "alpha1": 22.0},

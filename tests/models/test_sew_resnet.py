@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import htaf
 from htaf import HTAF, Heaviside, StraightThrough, surrogates
 from htaf.models.sew_resnet import SEWResNet
-from htaf.neurons import IF, LIF
+from htaf.spiking.neurons import IF, LIF
 
 exact_if = partial(IF, StraightThrough(surrogates.atan))
 small = partial(SEWResNet, 18, 10, width=4, stem="cifar")

@@ -92,13 +92,13 @@ def made_world(root: Path) -> World:
     from htaf import packed, runs
     from htaf.concepts.codes import codes_key
     from htaf.concepts.extract import extract, extract_features
-    from htaf.concepts.names import write_names
-    from htaf.concepts.offline_names import name_concepts
+    from htaf.concepts.naming.names import write_names
+    from htaf.concepts.naming.offline import name_concepts
     from htaf.data import tabular
     from htaf.data.attributes import load as load_attributes
     from htaf.data.preprocess import Preprocessor
     from htaf.models.build import build
-    from htaf.packed_runs import run_extra
+    from htaf.runs.packed import run_extra
     from htaf.training.problems import data_identity
 
     rng = np.random.default_rng(0)
@@ -253,7 +253,7 @@ def _plain(kind: Any) -> Any:
 
 def commands() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Every verb with its function."""
-    from htaf import cli
+    from htaf.cli import app as cli
 
     def walk(app: Any, before: str) -> Iterator[tuple[str, Callable[..., Any]]]:
         for name, spec in app._subcommands.items():
@@ -841,12 +841,12 @@ def of_python(world: World) -> Iterator[Bad]:
     from htaf import runs
     from htaf.concepts.extract import extract_files
     from htaf.concepts.intervene import intervention_curve
+    from htaf.concepts.naming.offline import name_concepts
     from htaf.concepts.needed import needed
-    from htaf.concepts.offline_names import name_concepts
     from htaf.concepts.scores import score
     from htaf.concepts.store import open_codes
     from htaf.data import attributes, images, tabular
-    from htaf.packed_runs import open_packed
+    from htaf.runs.packed import open_packed
     from htaf.training.recipe import Recipe
 
     def bad(what: str, call: Callable[[], Any], *shown: object) -> Bad:
@@ -961,12 +961,12 @@ def warm() -> None:
     import sklearn.ensemble
 
     import htaf.cli
-    import htaf.concepts.naming
-    import htaf.demo
+    import htaf.cli.demo
+    import htaf.concepts.naming.by_model
     import htaf.explorer.build
     import htaf.explorer.serve
     import htaf.export
-    import htaf.packed_runs
+    import htaf.runs.packed
     import htaf.training.evaluate
     import htaf.training.study
 
@@ -1045,8 +1045,8 @@ def _now() -> int:
 
 
 def _call(bad: Bad) -> int:
-    from htaf import cli
     from htaf._errors import HtafError
+    from htaf.cli import app as cli
 
     if bad.call is not None:
         try:

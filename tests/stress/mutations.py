@@ -190,7 +190,7 @@ def read_image_run(folder: Path) -> None:
     run = open_run(folder)
     model, preprocessor = run.model(exact=run.has_step), run.preprocessor()
     if run.takes_images and max(preprocessor.size) <= 64:  # pyright: ignore[reportAttributeAccessIssue]
-        from htaf.predictions import forward
+        from htaf.runs.predictions import forward
 
         pixels = torch.zeros(1, preprocessor.channels, *preprocessor.size, dtype=torch.uint8)  # pyright: ignore
         with contextlib.suppress(ValueError, RuntimeError):  # of another size or number of channels than its network
@@ -231,8 +231,8 @@ def printed(value: Any) -> None:
 
 def made_packed(run: Path, file: Path) -> None:
     from htaf import packed
-    from htaf.packed_runs import run_extra
     from htaf.runs import open_run
+    from htaf.runs.packed import run_extra
 
     opened = open_run(run)
     inputs = torch.from_numpy(opened.preprocessor().transform(ROWS))  # pyright: ignore[reportAttributeAccessIssue]
@@ -241,7 +241,7 @@ def made_packed(run: Path, file: Path) -> None:
 
 
 def read_packed(folder: Path) -> None:
-    from htaf.packed_runs import open_packed
+    from htaf.runs.packed import open_packed
 
     found = open_packed(folder / "net.packed")
     str(found.model.report)
@@ -297,7 +297,7 @@ NAMES: list[dict[str, Any]] = [
 
 
 def read_name_file(file: Path) -> None:
-    from htaf.concepts.names import read_names, write_names
+    from htaf.concepts.naming.names import read_names, write_names
 
     names = read_names(file, 11, codes="abcdefabcdef")
     again = file.with_suffix(".again.json")
@@ -322,7 +322,7 @@ MESSAGES: Any = [{"role": "user", "content": "name this"}]
 
 
 def made_replies() -> Files:
-    from htaf.concepts._chat import FORMAT, request_key
+    from htaf.llm.chat import FORMAT, request_key
 
     key = request_key("m", "", MESSAGES, 0, None)
     entry = {"format": FORMAT, "key": key, "reply": '{"concept": "bark"}', "model": "m", "messages": MESSAGES}
@@ -330,9 +330,9 @@ def made_replies() -> Files:
 
 
 def read_replies(folder: Path) -> None:
-    from htaf.concepts._chat import MalformedReply, Unanswered, request_key, validated
-    from htaf.concepts._reply_files import Replies, ReplyCache
-    from htaf.concepts.prompts import NameReply
+    from htaf.concepts.naming.prompts import NameReply
+    from htaf.llm.chat import MalformedReply, Unanswered, request_key, validated
+    from htaf.llm.replies import Replies, ReplyCache
 
     replies = Replies("m", [folder / "r.jsonl"])
     "\n".join(replies.problems).encode()
@@ -361,7 +361,7 @@ slope = ["sigmoid", "tanh"]
 
 
 def read_study_plan(folder: Path) -> None:
-    from htaf.concepts.candidate_lists import read_candidates
+    from htaf.concepts.naming.candidates import read_candidates
     from htaf.training.plan import read_plan
 
     if (folder / "plan.toml").exists():
@@ -457,7 +457,7 @@ def read_pictures(folder: Path) -> None:
 
 def made_kinds(root: Path, only: set[str] | None = None) -> dict[str, Kind]:
     """Everything that is read, made once."""
-    from htaf.concepts.names import write_names
+    from htaf.concepts.naming.names import write_names
 
     made: dict[str, Callable[[Path], Kind]] = {}
 

@@ -22,8 +22,8 @@ from htaf.data.tabular import load as load_table
 from htaf.models.bireal import BiRealNet
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
-from htaf.neurons import IF, LIF
 from htaf.runs import Run, RunError, open_run
+from htaf.spiking.neurons import IF, LIF
 from htaf.training.evaluate import evaluate
 from htaf.training.fit import fit
 from htaf.training.module import TrainingError

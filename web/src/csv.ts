@@ -1,4 +1,4 @@
-// Comma-separated values as htaf/concepts/names.py reads and writes them.
+// Comma-separated values as htaf/concepts/naming/names.py reads and writes them.
 
 const FORMULA = /^'*[=+\-@\t\r]/; // what a spreadsheet would run, however often it was guarded
 const GUARDED = /^'+[=+\-@\t\r]/;

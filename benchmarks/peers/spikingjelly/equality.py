@@ -13,7 +13,7 @@ from spikingjelly.activation_based import neuron, surrogate
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from htaf.neurons import IF, LIF
+from htaf.spiking.neurons import IF, LIF
 
 LIMIT = 1e-4  # float32, sums in another order; the same spikes everywhere, or the difference would be far larger
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from htaf.neurons import IF
+from htaf.spiking.neurons import IF
 
 FORMATS = {"contiguous": torch.contiguous_format, "channels last": torch.channels_last}
 OURS = {"htaf": IF, "straight-through": lambda: IF(exact_spike())}

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
+from htaf._files import cache_folder
 from htaf.data.reading import DataError, listed
 
 TIMEOUT = 30  # seconds without an answer
@@ -42,11 +43,6 @@ class Archive:
     def file(self) -> str:
         """The archive's own name."""
         return Path(urlsplit(self.url).path).name
-
-
-def cache_folder() -> Path:
-    """XDG_CACHE_HOME/htaf, or ~/.cache/htaf."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "htaf"
 
 
 def obtain(name: str, archive: Archive, data_dir: str | os.PathLike[str] | None, download: bool) -> Path:

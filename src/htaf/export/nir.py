@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.fx import Node
 
-from htaf._exported import first_line
 from htaf._files import check_output, write_atomic
+from htaf.convert.exported import first_line
 from htaf.export import nir_layers as layers
 from htaf.export.nir_graph import ALIASES, Graph, Value, alone
 from htaf.export.program import Example, ExportError, exported, require

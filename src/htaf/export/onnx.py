@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from htaf._exported import first_line, quiet
 from htaf._files import check_output, write_atomic
+from htaf.convert.exported import first_line, quiet
 from htaf.export.program import Example, ExportError, exported, require
 
 OPSET = 18

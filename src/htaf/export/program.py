@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from htaf._errors import HtafError
-from htaf._exported import check_hardened, export_program
 from htaf.binary import BinaryConv2d, BinaryLinear, binary_weight
+from htaf.convert.exported import check_hardened, export_program
 
 Example = Tensor | tuple[Tensor, ...]
 

@@ -24,7 +24,7 @@ from htaf.models.mlp import MLP
 from htaf.models.resnet import ResNet
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
-from htaf.neurons import IF, LIF
+from htaf.spiking.neurons import IF, LIF
 
 KINDS = ("mlp", "wide_resnet", "resnet", "bireal", "sew_resnet", "icbm")
 Method = Literal["htaf", "ste", "ss", "relu"]

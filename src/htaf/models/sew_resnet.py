@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from htaf.models._stem import Stem
-from htaf.neurons import IF
+from htaf.spiking.neurons import IF
 
 Connect = Literal["add", "and", "iand"]
 

@@ -13,8 +13,8 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
-from htaf._exported import check_hardened, export_program
-from htaf._functional_sites import duplicate
+from htaf.convert.exported import check_hardened, export_program
+from htaf.convert.functional_sites import duplicate
 from htaf.packed import operators
 from htaf.packed.affine import Constants, aten, same, shape_of
 from htaf.packed.program import PackedError

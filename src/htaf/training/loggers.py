@@ -11,8 +11,8 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from torch import nn
 
-from htaf._exported import first_line
 from htaf.activations import HTAF, ScaledSigmoid
+from htaf.convert.exported import first_line
 from htaf.runs import content_hash
 from htaf.training.distributed import TrainingError
 

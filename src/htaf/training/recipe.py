@@ -83,7 +83,7 @@ class Recipe:
     width: dhn the widening factor k; bnn and snn the channels of the first stage; icbm as its backbone.
     dropout: dhn, icbm over wide_resnet.
     stem: bnn, snn, icbm over resnet: cifar (3x3, stride 1, no pooling) or imagenet.
-    steps, connect, neuron, tau, reset, detach_reset, exact_reset: snn, see `htaf.neurons` and `SEWResNet`.
+    steps, connect, neuron, tau, reset, detach_reset, exact_reset: snn, see `htaf.spiking.neurons` and `SEWResNet`.
     backbone: icbm: wide_resnet or resnet (depth, width, stem as above), a timm model's name, or transformers:NAME.
     concepts: icbm: C; 0: as many as the backbone has features.
     concept_norm: icbm: batch normalisation of the pre-activations; auto: see `ICBM`.

@@ -1,0 +1,5 @@
+"""`python -m htaf.cli`."""
+
+from htaf.cli import main
+
+main()

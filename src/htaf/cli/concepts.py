@@ -1,0 +1,319 @@
+"""`htaf concepts extract|binarise|score|needed|pictures`: what the bits of a run of `htaf train icbm` mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from rich.table import Table as TextTable
+from tyro.conf import Positional, arg
+
+from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes, say_unread
+from htaf._files import LOCK, check_output, check_output_folder, check_place
+from htaf.cli.training import DataDir, Json, RunDir, own_data
+from htaf.concepts.codes import PartName
+
+if TYPE_CHECKING:
+    from htaf.runs import Run
+
+concepts = tyro.extras.SubcommandApp()
+
+CodesDir = Annotated[Positional[Path], arg(help="Folder that extract or binarise wrote.", metavar="CODES")]
+Out = Annotated[Path, arg(help="Folder: a new one, or that of a stopped command, to continue it.", metavar="DIR")]
+Part = Annotated[PartName, arg(help="Which images are scored.")]
+Rows = Sequence[Sequence[object]]
+
+
+def show(title: str, columns: Sequence[str], rows: Rows) -> None:
+    """A table on the output."""
+    text = TextTable()
+    for i, column in enumerate(columns):
+        text.add_column(column, justify="right" if i else "left", overflow="fold")
+    for row in rows:
+        text.add_row(*("-" if v is None else f"{v:.4f}" if isinstance(v, float) else str(v) for v in row))
+    say(title)  # a table's own title would be folded to its width
+    Terminal().print(text)
+
+
+def of_images(run: Run) -> Run:
+    """The run, if it was trained on images."""
+    if not run.takes_images:
+        raise UsageError(f"expected a run of `htaf train icbm`, {run.path} was trained on a table")
+    return run
+
+
+def own_images(run: Run, data_dir: str | None, instead: str) -> Any:
+    """The images that a run was trained on; where it does not say which, the error says what to do instead."""
+    return own_data(of_images(run), data_dir, instead)
+
+
+@concepts.command
+def extract(
+    run: RunDir,
+    *,
+    out: Out,
+    data: Annotated[
+        str | None,
+        arg(
+            help="Other labelled images of the same classes.",
+            metavar="NAME_OR_PATH",
+            help_behavior_hint="(default: the run's own)",
+        ),
+    ] = None,
+    files: Annotated[
+        tuple[Path, ...],
+        arg(
+            help="Images without labels instead: files, or folders of them.",
+            metavar="FILE ...",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = (),
+    parts: Annotated[
+        tuple[PartName, ...],
+        arg(help="Parts of the run's own images; other: training images that its recipe left out.",
+            help_behavior_hint="(default: train validation test)"),
+    ] = (),
+    features: Annotated[bool, arg(help="Keep the pre-activations too: 4 bytes for each concept and image.")] = False,
+    batch: Annotated[int, arg(help="Images at once.")] = 250,
+    workers: Annotated[int, arg(help="Processes that read images and run the network.")] = 1,
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where the network runs.")] = "auto",
+    strict: Annotated[bool, arg(help="--files: stop where one cannot be read.")] = False,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Write the bits of images, and both networks' predictions, to a folder. Of a plain network (relu) its features.
+
+    Of --files those that cannot be read are left out; the exit code is then 3.
+    """
+    if min(batch, workers) < 1:
+        raise UsageError(f"--batch and --workers must be >= 1, got {batch} and {workers}")
+    if bool(data) + bool(files) + bool(parts) > 1:
+        raise UsageError(
+            "expected at most one of --data, --files and --parts, got more (--parts are of the run's own images)"
+        )
+    check_place(out / LOCK)
+    from htaf.concepts import extract as room
+    from htaf.data import images
+    from htaf.data.image_reading import image_files
+    from htaf.runs import open_run
+
+    opened, unread, total = of_images(open_run(run)), [], 0
+    options: dict[str, Any] = {"batch": batch, "workers": workers, "device": device, "progress": not json}
+    if files:
+        listed = image_files(files)
+        found: Any = room.extract_files(opened, listed, out, features=features, strict=strict, **options)
+        unread, total = found.info["unreadable_files"], len(listed)
+    else:
+        if data is None:
+            chosen = own_images(opened, data_dir, "give --data")
+        else:
+            preprocessor: Any = opened.preprocessor()
+            size = None if data.lower() in ("cifar10", "cifar100", "digits") else preprocessor.size[0]
+            chosen = images.load(data, data_dir=data_dir, size=size)
+        say_notes(chosen.notes)
+        if opened.has_step:
+            found = room.extract(opened, chosen, out, parts=parts or None, features=features, **options)
+        else:
+            found = room.extract_features(opened, chosen, out, parts=parts or None, **options)
+    _summary(found, out, json)
+    say_unread(unread, total, found.info.get("unreadable", 0))
+
+
+@concepts.command
+def binarise(
+    source: Annotated[Positional[Path], arg(help="Folder with the features of a plain network.", metavar="FEATURES")],
+    *,
+    out: Out,
+    how: Annotated[
+        Literal["median", "rates"],
+        arg(help="median: each node's median is its threshold; rates: nodes are 1 as often as the concepts of --like."),
+    ] = "median",
+    like: Annotated[
+        Path | None, arg(help="Codes for --how rates.", metavar="CODES", help_behavior_hint="(default: none)")
+    ] = None,
+    sorted: Annotated[
+        bool, arg(help="With --how rates: pair nodes and concepts by the order of their rates, not by number.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Make codes of a plain network by one threshold for each node, from its training images."""
+    if (how == "rates") != (like is not None) or (sorted and how != "rates"):
+        raise UsageError("--how rates needs --like CODES; --like and --sorted are for --how rates alone")
+    from htaf.concepts.binarise import binarise as make
+    from htaf.concepts.store import open_codes
+
+    codes = make(source, out, how, like=None if like is None else open_codes(like), sorted=sorted)
+    _summary(codes, out, json)
+
+
+def _summary(found: Any, out: Path, json: bool) -> None:
+    """Accuracy of each part of codes or features."""
+    from htaf.concepts.codes import PARTS
+
+    rows = []
+    for number, part in enumerate(PARTS):
+        here = found.parts == number
+        known = here & (found.labels >= 0)
+        right = {name: getattr(found, name, None) for name in ("smooth", "exact")}
+        shares = {
+            name: None if guess is None or not known.any() else float((guess[known] == found.labels[known]).mean())
+            for name, guess in right.items()
+        }
+        if here.any():
+            rows.append({"part": part, "images": int(here.sum()), **shares})
+    result = {"out": str(out), "images": len(found), "concepts": found.weight.shape[1], "parts": rows}
+    if json:
+        return print_json(result | {"notes": found.info.get("notes", [])})
+    title = f"{result['images']:,} images, {result['concepts']} concepts: accuracy"
+    show(title, ("part", "images", "smooth", "exact"), [tuple(row.values()) for row in rows])
+    return say(f"folder: {out}")
+
+
+@concepts.command
+def score(
+    codes: CodesDir,
+    *,
+    baseline: Annotated[
+        tuple[Path, ...],
+        arg(
+            help="Codes of other networks, to compare class specificity with.",
+            metavar="CODES ...",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = (),
+    part: Part = "test",
+    out: Annotated[
+        Path | None,
+        arg(help="Also write tables and plots to this folder.", metavar="DIR", help_behavior_hint="(default: none)"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Score concepts: gap, binarity, dead concepts, concept accuracy, class specificity, redundancy."""
+    from htaf.concepts.report import write_report
+    from htaf.concepts.scores import score as measure
+    from htaf.concepts.store import open_codes
+
+    if out is not None:
+        check_output_folder(out, [codes, *baseline])
+    others = {folder.name: open_codes(folder) for folder in baseline}
+    if len(others) < len(baseline):
+        raise UsageError(f"expected folders of different names for --baseline, got {', '.join(map(str, baseline))}")
+    scores = measure(open_codes(codes), baseline=others, scored=part)
+    files = write_report(scores, out, title=codes.name) if out is not None else []
+    if json:
+        return print_json(scores)
+    accuracy, found, same = scores["accuracy"][part], scores["concept_accuracy"], scores["redundancy"]
+    rows = [
+        ("accuracy, smooth", accuracy["smooth"]),
+        ("accuracy, exact", accuracy["exact"]),
+        ("predictions that differ", accuracy["flips"]),
+        ("binarity", scores["binarity"]),
+        ("dead concepts", scores["dead"]["count"]),
+        ("concept accuracy", found["mean"]),
+        ("the same, balanced", found["balanced"]),
+        ("the same, trivial", found["trivial"]),
+        ("proportions <= 0.1 or >= 0.9", scores["class_specificity"]["extreme"]),
+        *((f"the same, {name}", row["extreme"]) for name, row in scores["class_specificity"]["baselines"].items()),
+        ("duplicate pairs", same["duplicates"]["count"]),
+        ("complementary pairs", same["complementary"]["count"]),
+        ("effective number of concepts", float(same["effective"])),
+    ]
+    show(f"{scores['concepts']} concepts, part {part}", ("score", "value"), rows)
+    for file in files:
+        say(file)
+    return None
+
+
+@concepts.command
+def needed(
+    codes: CodesDir,
+    *,
+    tolerance: Annotated[float, arg(help="Validation accuracy that may be lost, in percentage points.")] = 0.5,
+    seed: Annotated[int, arg(help="Seed of the random orders of concepts to compare with.")] = 0,
+    out: Annotated[
+        Path | None,
+        arg(
+            help="Also write the result, with the new head, as JSON.",
+            metavar="FILE",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Look for the fewest concepts that keep the exact network's accuracy."""
+    check_seed(seed)
+    from htaf.concepts.needed import needed as search
+    from htaf.concepts.store import open_codes
+    from htaf.runs import to_json, write_atomic
+
+    def told(kept: int, accuracy: float) -> None:
+        err.print(f"{kept} concepts: validation accuracy {accuracy:.4f}")
+
+    if out is not None:
+        check_output(out, [codes])
+    opened = open_codes(codes)
+    result = search(opened, tolerance=tolerance, seed=seed, progress=None if json else told)
+    if out is not None:
+        write_atomic(out, to_json(result))
+    if json:
+        return print_json(result)
+    accuracy = result["accuracy"]
+    names = {"full": "all concepts", "kept": "those needed, old head", "chosen": "those needed, chosen head"}
+    rows: list[Sequence[object]] = [
+        (text, accuracy[name]["validation"], accuracy[name]["test"]) for name, text in names.items()
+    ]
+    most = max(result["curve"], key=int, default=None)
+    if most is not None:
+        rows.insert(1, (f"{most} concepts, refitted head", result["curve"][most], None))
+        if result["curve"][most] > accuracy["full"]["validation"] + tolerance / 100:
+            say_notes(
+                [
+                    "a refitted head is better than the trained one, so the network is undertrained: train longer, "
+                    "then count again"
+                ]
+            )
+    title = f"{result['needed']} of {opened.concepts} concepts are needed ({result['head']} head)"
+    show(title, ("accuracy", "validation", "test"), rows)
+    return say("concepts:", *result["kept"])
+
+
+@concepts.command
+def pictures(
+    codes: CodesDir,
+    run: RunDir,
+    *,
+    out: Annotated[Path, arg(help="Folder for concept-NUMBER.png.", metavar="DIR")],
+    concept: Annotated[
+        tuple[int, ...],
+        arg(help="Numbers of concepts.", metavar="C ...", help_behavior_hint="(default: the five most important)"),
+    ] = (),
+    count: Annotated[int, arg(help="Images with the concept, and as many without it.")] = 8,
+    part: Part = "test",
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Draw images that have a concept above images that lack it, picked at random."""
+    from htaf.concepts.completeness import most_important
+    from htaf.concepts.pixels import pixels_of
+    from htaf.concepts.report import pictures as draw
+    from htaf.concepts.store import open_codes
+    from htaf.runs import open_run, write_atomic
+
+    check_output_folder(out, [codes, run])
+    opened = open_codes(codes)
+    images = own_images(open_run(run), data_dir, "draw them in Python, with htaf.concepts.report.pictures")
+    chosen = concept or tuple(most_important(opened)[:5].tolist())
+    files = []
+    for number in chosen:
+        picture = draw(
+            opened, lambda rows: pixels_of(images, [opened.ids[row] for row in rows]), number, part=part, count=count
+        )
+        files.append(out / f"concept-{number}.png")
+        write_atomic(files[-1], picture)
+    if json:
+        return print_json([str(file) for file in files])
+    for file in files:
+        say(file)
+    return None

@@ -1,0 +1,229 @@
+"""`htaf concepts flips|intervene|edit|neighbours`: bits turned by hand, and images alike in them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import UseAppendAction, arg
+
+from htaf._console import UsageError, print_json, say
+from htaf._errors import suggestion
+from htaf.cli.concepts import CodesDir, Part, concepts, own_images, show
+from htaf.cli.training import DataDir, Json, RunDir
+
+if TYPE_CHECKING:
+    from htaf.concepts.codes import Codes
+
+ImageId = Annotated[str, arg(help="Id of an image, as images.arrow has it, or its row number.", metavar="ID")]
+
+
+SEARCHED = 20_000  # ids among which a near one is looked for: a second or so
+
+
+def _row(codes: Codes, image: str) -> int:
+    """The row of an image."""
+    try:
+        return codes.ids.index(image)
+    except ValueError:
+        if image.isdecimal() and int(image) < len(codes):
+            return int(image)
+
+    near = suggestion(image, codes.ids[:SEARCHED])
+    raise UsageError(
+        f"expected the id of an image or a row below {len(codes):,}, got {image!r}{near}; ids are such as "
+        f"{codes.ids[0]!r}"
+    )
+
+
+@concepts.command
+def flips(
+    codes: CodesDir,
+    *,
+    image: Annotated[
+        str | None,
+        arg(
+            help="Id of an image, as images.arrow has it, or its row number.",
+            metavar="ID",
+            help_behavior_hint="(default: list the misclassified test images)",
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        arg(
+            help="Class to reach, by name or number.",
+            metavar="CLASS",
+            help_behavior_hint="(default: the image's label)",
+        ),
+    ] = None,
+    seconds: Annotated[float, arg(help="Most seconds to search for the fewest flips.")] = 10.0,
+    json: Json = False,
+) -> None:
+    """Find the fewest bits of an image to flip so that a class has the highest logit. Without --image: list images
+    whose class the exact network gets wrong."""
+    from htaf.concepts.codes import class_number
+    from htaf.concepts.fewest_flips import fewest_flips
+    from htaf.concepts.store import open_codes
+
+    opened = open_codes(codes)
+    if image is None:
+        return _wrong(opened, json)
+    row = _row(opened, image)
+    wanted = None if target is None else class_number(opened.classes, target)
+    found = fewest_flips(opened, row, wanted, time_limit=seconds)
+    bits = opened.unpack(slice(row, row + 1))[0]
+    result = {
+        "image": opened.ids[row],
+        "row": row,
+        "predicted": opened.classes[opened.exact[row]],
+        "target": opened.classes[found.target],
+        "flips": None
+        if found.concepts is None
+        else [{"concept": c, "from": int(bits[c]), "to": 1 - int(bits[c])} for c in found.concepts],
+        "feasible": found.feasible,
+        "proven": found.proven,
+        "at_least": found.lower,
+        "margin": float(found.margin),
+    }
+    if json:
+        return print_json(result)
+    if result["flips"] is None:
+        known = "no flips reach it" if found.feasible is False else f"none found; at least {found.lower} are needed"
+        return say(f"{result['image']}: {result['predicted']} -> {result['target']}: {known}")
+    how = "proven the fewest" if found.proven else f"at least {found.lower} are needed"
+    count = len(result["flips"])
+    said = "is already reached" if not count else f"takes {count} {'flip' if count == 1 else 'flips'}, {how}"
+    title = f"{result['image']}: predicted {result['predicted']}; {result['target']} {said}"
+    return show(title, ("concept", "from", "to"), [tuple(flip.values()) for flip in result["flips"]])
+
+
+MOST_WRONG = 20
+
+
+def _wrong(codes: Codes, json: bool) -> None:
+    """The misclassified test images."""
+    rows = codes.rows("test")
+    rows = rows[(codes.labels[rows] >= 0) & (codes.labels[rows] != codes.exact[rows])]
+    found = [
+        {
+            "image": codes.ids[row],
+            "true": codes.classes[codes.labels[row]],
+            "predicted": codes.classes[codes.exact[row]],
+        }
+        for row in rows.tolist()
+    ]
+    if json:
+        return print_json(found)
+    title = f"{len(found)} misclassified test images" + (f", the first {MOST_WRONG}" if len(found) > MOST_WRONG else "")
+    return show(title, ("image", "true", "predicted"), [tuple(entry.values()) for entry in found[:MOST_WRONG]])
+
+
+@concepts.command
+def intervene(
+    codes: CodesDir,
+    *,
+    order: Annotated[
+        Literal["random", "importance"], arg(help="Order in which bits are set; importance: largest weight first.")
+    ] = "random",
+    points: Annotated[
+        tuple[int, ...],
+        arg(help="How many bits are set, for each row.", metavar="N ...", help_behavior_hint="(default: 0 1 2 4 ...)"),
+    ] = (),
+    seeds: Annotated[int, arg(help="Random orders to average over.")] = 5,
+    part: Part = "test",
+    json: Json = False,
+) -> None:
+    """Set bits to what most images of the true class have, and see what that does to the accuracy."""
+    from htaf.concepts.intervene import intervention_curve
+    from htaf.concepts.store import open_codes
+
+    opened = open_codes(codes)
+    steps = sorted({min(opened.concepts, n) for n in (0, *(2**i for i in range(opened.concepts.bit_length() + 1)))})
+    curve = intervention_curve(opened, order=order, seeds=seeds, points=points or steps, scored=part).to_json()
+    if json:
+        return print_json(curve)
+    columns = ("points", "accuracy", "accuracy_sd", "changed")
+    rows = list(zip(*(curve[column] for column in columns), strict=True))
+    title = f"{curve['images']:,} images, {order} order"
+    return show(title, ("bits set", "accuracy", "sd over seeds", "bits changed"), rows)
+
+
+@concepts.command
+def edit(
+    run: RunDir,
+    *,
+    off: Annotated[
+        UseAppendAction[tuple[tuple[str, ...], ...]],
+        arg(
+            help="Weight of a class, by name or number, and a concept, to be 0. May be given again. "
+            "A class that begins with -: --off=-NAME:CONCEPT.",
+            metavar="CLASS:CONCEPT ...",
+            help_behavior_hint="(required)",
+        ),
+    ],
+    out: Annotated[Path, arg(help="New run folder.", metavar="DIR")],
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Write a new run whose head has some weights at 0, measured again on validation and test images."""
+    edits: list[tuple[int | str, int]] = []
+    for text in itertools.chain(*off):
+        label, colon, concept = text.rpartition(":")
+        if not colon or not label or not concept.isdecimal():
+            raise UsageError(f"--off: expected CLASS:CONCEPT with the concept's number, such as 3:17, got {text!r}")
+        edits.append((label, int(concept)))
+    if not edits:
+        raise UsageError("--off: expected at least one CLASS:CONCEPT, got none")
+    import tempfile
+
+    from htaf.concepts.edit_head import write_edited
+    from htaf.runs import open_run
+    from htaf.training.evaluate import evaluate
+
+    opened = open_run(run)
+    with tempfile.TemporaryDirectory() as folder:
+        trial = write_edited(opened, Path(folder) / "run", edits, {})
+        images = own_images(opened, data_dir, "edit it in Python, with htaf.concepts.edit_head.write_edited")
+        results = {part: evaluate(trial, images, part=part) for part in ("validation", "test")}
+    metrics: dict[str, Any] = {kind: {part: r[kind] for part, r in results.items()} for kind in ("smooth", "exact")}
+    if not opened.has_step:
+        metrics["exact"] = None
+    made = write_edited(opened, out, edits, metrics)
+    if json:
+        return print_json(made.record)
+    headline, before = made.record["headline"], opened.record["metrics"]
+    kind = "exact" if opened.has_step else "smooth"
+    rows = [(part, before[kind][part][headline], metrics[kind][part][headline]) for part in ("validation", "test")]
+    show(f"{headline} ({kind}), {len(edits)} weights set to 0", ("part", "before", "after"), rows)
+    return say(f"run folder: {out}")
+
+
+@concepts.command
+def neighbours(
+    codes: CodesDir,
+    *,
+    image: ImageId,
+    k: Annotated[int, arg(help="How many images to list.", aliases=("-k",))] = 10,
+    json: Json = False,
+) -> None:
+    """List the images whose bits differ least from those of an image."""
+    from htaf.concepts.search import NearestImages
+    from htaf.concepts.store import open_codes
+
+    opened = open_codes(codes)
+    distances, rows = NearestImages(opened).of(_row(opened, image), k)
+    found = [
+        {
+            "image": opened.ids[row],
+            "row": row,
+            "distance": distance,
+            "class": opened.classes[opened.labels[row]] if opened.labels[row] >= 0 else None,
+            "predicted": opened.classes[opened.exact[row]],
+        }
+        for distance, row in zip(distances.tolist(), rows.tolist(), strict=True)
+    ]
+    if json:
+        return print_json(found)
+    rows_ = [tuple(entry.values()) for entry in found]
+    return show(f"nearest to {image}", ("image", "row", "bits that differ", "class", "predicted"), rows_)

@@ -1,0 +1,238 @@
+"""Finding the sites of a model: modules, functions kept in attributes, and calls seen in a run of an example."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
+from htaf.convert import activation_calls as calls
+from htaf.convert.functional_sites import duplicate, own_class
+
+_MODULES: dict[type, str] = {
+    nn.CELU: "celu",
+    nn.ELU: "elu",
+    nn.GELU: "gelu",
+    nn.Hardshrink: "hardshrink",
+    nn.Hardsigmoid: "hardsigmoid",
+    nn.Hardswish: "hardswish",
+    nn.Hardtanh: "hardtanh",
+    nn.LeakyReLU: "leaky_relu",
+    nn.LogSigmoid: "logsigmoid",
+    nn.Mish: "mish",
+    nn.PReLU: "prelu",
+    nn.ReLU: "relu",
+    nn.ReLU6: "relu6",
+    nn.RReLU: "rrelu",
+    nn.SELU: "selu",
+    nn.SiLU: "silu",
+    nn.Sigmoid: "sigmoid",
+    nn.Softplus: "softplus",
+    nn.Softshrink: "softshrink",
+    nn.Softsign: "softsign",
+    nn.Tanh: "tanh",
+    nn.Tanhshrink: "tanhshrink",
+    nn.Threshold: "threshold",
+    HTAF: "htaf",
+    ScaledSigmoid: "scaled_sigmoid",
+    StraightThrough: "straight_through",
+    Heaviside: "heaviside",
+}
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where an elementwise activation acts.
+
+    Attributes:
+        path: module path; of a functional call, the path of the module whose forward makes it.
+        kind: "relu", "gelu", "htaf", ...; of an activation class that torch does not have, its name in lower case.
+        calls: how often it ran in the example batch; None when there was no example.
+        functional: a call such as `F.relu(x)` inside a forward.
+        index: order number of the functional call among those that are counted in one forward of its module; 0 for
+            modules. Beside the activation functions these are all calls of `maximum`, say, where one is an activation.
+        module_type: class of the module; None for a function.
+        aliases: further paths of the same module.
+        in_place: the model goes on reading the input that the activation overwrites.
+        source: of a functional call, the argument that is its input.
+    """
+
+    path: str
+    kind: str
+    calls: int | None = None
+    functional: bool = False
+    index: int = 0
+    module_type: type | None = None
+    aliases: tuple[str, ...] = ()
+    in_place: bool = field(default=False, repr=False)
+    source: int | str = field(default=0, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The path; for a functional call that of the module that would stand in for it ("block.relu_0")."""
+        child = f"{self.kind}_{self.index}"
+        return (f"{self.path}.{child}" if self.path else child) if self.functional else self.path
+
+    def __str__(self) -> str:
+        notes = [self.kind]
+        if self.functional:
+            notes.append("functional")
+        if self.calls is not None:
+            notes.append("1 call" if self.calls == 1 else f"{self.calls} calls")
+        also = f", also {', '.join(self.aliases)}" if self.aliases else ""
+        return f"{self.name or '(the model)'} ({', '.join(notes)}){also}"
+
+
+@dataclass(frozen=True)
+class Found:
+    sites: tuple[Site, ...]
+    hints: tuple[str, ...]
+    beyond: tuple[str, ...] = ()
+    forwards: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+    watched: dict[str, frozenset[str]] = field(default_factory=dict)
+    callees: dict[str, set[str]] = field(default_factory=dict)
+
+
+class _Stored(nn.Module):
+    """An activation function kept in an attribute, made a module so that its runs are seen."""
+
+    def __init__(self, function: Callable[..., Tensor], kind: str) -> None:
+        super().__init__()
+        self.function, self.kind = function, kind
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.function(*args, **kwargs)
+
+
+def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(example, Tensor):
+        return (example,), {}
+    if isinstance(example, tuple):
+        return example, {}
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    raise TypeError(
+        "example must be a tensor, a tuple of arguments or a mapping of keyword arguments, "
+        f"got {type(example).__name__}"
+    )
+
+
+def find(model: nn.Module, example: tuple[tuple[Any, ...], dict[str, Any]] | None) -> Found:
+    """The sites of a model, seen in a copy that shares its parameters."""
+    compiled = [path for path, _ in model.named_modules() if path.rpartition(".")[2] == "_orig_mod"]
+    if compiled:
+        raise ValueError(
+            f"expected a model before torch.compile, got a compiled one: convert its {compiled[0]} instead"
+        )
+    with torch.random.fork_rng(devices=[]):
+        trial = duplicate(model, parameters=True).eval()
+        protos: dict[int, Site] = {}
+        for path, module in list(trial.named_modules(remove_duplicate=False)):
+            if id(module) in protos:
+                site = protos[id(module)]
+                protos[id(module)] = dataclasses.replace(site, aliases=(*site.aliases, path))
+                continue
+            if calls.is_of_a_parameter(path):
+                continue
+            kind = _module_kind(module)
+            if kind is not None:
+                protos[id(module)] = Site(path, kind, module_type=own_class(module))
+                continue
+            for name, value in list(vars(module).items()):
+                kind = None if name == "forward" else calls.stored_function_kind(value)
+                if kind is not None:
+                    stored = _Stored(value, kind)
+                    delattr(module, name)
+                    module.add_module(name, stored.eval())
+                    overwrites = getattr(value, "__name__", "").endswith("_")
+                    protos[id(stored)] = Site(f"{path}.{name}" if path else name, kind, in_place=overwrites)
+        paths = {id(module): path for path, module in trial.named_modules()}
+        record = calls.Recorder(paths, set(protos))
+        if example is not None:
+            _run(trial, record, *example)
+            record.settle()
+    hints = tuple(_hints(trial, protos, record, example is not None))
+    beyond = tuple(_beyond(trial, record))
+    if example is None:
+        return Found(tuple(protos.values()), hints, beyond)
+    modules = {site.path: site for site in protos.values()}
+    ran = []
+    for (path, index), times in record.order.items():
+        if index is None:
+            site = modules.pop(path)
+            ran.append(dataclasses.replace(site, calls=times, in_place=site.in_place or path in record.in_place))
+        else:
+            call = record.calls[path, index]
+            assert call.kind is not None
+            ran.append(Site(path, call.kind, times, functional=True, index=index, source=call.source))
+    never = [dataclasses.replace(site, calls=0) for site in modules.values()]
+    return Found((*ran, *never), hints, beyond, record.forwards, record.watched, record.callees)
+
+
+def _beyond(trial: nn.Module, record: calls.Recorder) -> Iterator[str]:
+    """Activations that no module can stand in for: inside torch's fused layers, and what the run brought to light."""
+    for path, module in trial.named_modules():
+        kind = calls.fused_kind(module)
+        if kind is not None:
+            yield f"{_label(trial, path)}: {kind} inside a fused layer; write its formula with modules"
+    for path, what, advice in record.beyond:
+        yield f"{_label(trial, path)}: {what}; {advice}"
+
+
+def _label(trial: nn.Module, path: str) -> str:
+    return f"{path or 'the model'} ({type(trial.get_submodule(path)).__name__})"
+
+
+def _hints(trial: nn.Module, protos: Mapping[int, Site], record: calls.Recorder, ran: bool) -> Iterator[str]:
+    """Where functional calls may be that were not seen."""
+    for path, module in trial.named_modules():
+        label = _label(trial, path)
+        if isinstance(module, torch.jit.ScriptModule):
+            if "." not in path or not isinstance(trial.get_submodule(path.rpartition(".")[0]), torch.jit.ScriptModule):
+                yield f"{label}: scripted, so its activations cannot be seen; convert before scripting"
+            continue
+        seen = id(module) in protos or path in record.forwards or "_htaf_calls" in module.__dict__
+        if not seen and calls.probably_calls(module):
+            reason = "never ran in the example" if ran else "pass example= to convert functional calls"
+            yield f"{label}: {reason}; its forward names activation functions"
+    known = {path for path, *_ in record.beyond}
+    for path, functions in record.functions.items():
+        if path not in known:
+            yield f"{_label(trial, path)}: runs the autograd Function {', '.join(functions)}, which is left as it is"
+    alike: dict[tuple[type, str], list[str]] = {}  # one line for all blocks of a kind
+    for path, operators in record.doubtful.items():
+        alike.setdefault((type(trial.get_submodule(path)), ", ".join(operators)), []).append(path)
+    for (_, operators), among in alike.items():
+        more = f" and {len(among) - 1} more of its class" if len(among) > 1 else ""
+        yield f"{_label(trial, among[0])}{more}: also computes {operators}, left as it is"
+
+
+def _run(trial: nn.Module, record: calls.Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # it computes relu or gelu itself, without asking `activation`
+    record.watch(trial)
+    try:
+        # compiled functions run as they are written, where their calls are seen
+        with torch.compiler.set_stance("force_eager"), torch.no_grad(), calls.Operators(record), record:
+            trial(*args, **kwargs)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
+def _module_kind(module: nn.Module) -> str | None:
+    if isinstance(module, torch.jit.ScriptModule):  # cannot be exchanged
+        return None
+    for base in type(module).__mro__:
+        if base in _MODULES:
+            return _MODULES[base]
+    childless = not any(True for _ in module.children())
+    stateless = not any(True for _ in (*module.parameters(), *module.buffers()))
+    if not (childless and stateless) or type(module).__module__.startswith("torch.nn.modules"):
+        return None
+    trial = duplicate(module)
+    return type(module).__name__.lower() if calls.acts_elementwise(trial.forward) else None

@@ -1,0 +1,268 @@
+"""Exchanging activation functions that are called inside a forward.
+
+`divert` gives the owner of such calls child modules that stand in for them: its class becomes a subclass with another
+`forward`, which runs the original one under a `TorchFunctionMode`. A subclass, and not a function put on the instance,
+because that survives deepcopy, pickle, replication and torch.compile.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx
+from torch import nn
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+
+from htaf.convert.activation_calls import BY_ARGUMENTS_IN_PLACE, IN_PLACE, call_input, call_name
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The activation calls of one forward of a module, in order: what each was, and the child that stands in for it."""
+
+    path: str
+    kinds: tuple[str, ...]  # or the name of a function that is an activation with some arguments
+    children: tuple[str | None, ...]  # None: the call is left as it is
+    sources: tuple[int | str, ...] = ()  # the argument that is the input; of none: the first one
+    watched: frozenset[str] = frozenset()  # the functions that are counted beside those that are activations always
+
+
+class _Diverted(TorchFunctionMode):
+    """Sends the i-th activation call of one running forward to the owner's i-th child."""
+
+    def __init__(self, owner: nn.Module, calls: Calls) -> None:
+        super().__init__()
+        self.owner, self.calls, self.position = owner, calls, 0
+        self.inside: list[nn.Module] = []  # modules that run now inside the owner: their calls are not the owner's
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        kind = None if self.inside else call_name(func, args, kwargs, self.calls.watched)
+        if kind is None:
+            return func(*args, **kwargs)
+        position = self.position
+        self.position = position + 1
+        if position >= len(self.calls.kinds) or self.calls.kinds[position] != kind:
+            raise RuntimeError(_unexpected(self.calls, position, kind))
+        name = self.calls.children[position]
+        if name is None:
+            return func(*args, **kwargs)
+        source = self.calls.sources[position] if self.calls.sources else 0
+        x, module = call_input(args, kwargs, source), self.owner._modules[name]
+        assert module is not None
+        if kwargs.get("out") is not None:
+            return kwargs["out"].copy_(module(x))
+        if getattr(func, "__name__", None) in BY_ARGUMENTS_IN_PLACE:
+            return args[0].copy_(module(x.clone()))
+        # the step keeps its input for the backward pass, so it gets a copy of what is overwritten
+        if getattr(func, "__name__", None) in IN_PLACE or kwargs.get("inplace"):
+            return x.copy_(module(x.clone()))
+        return module(x)
+
+
+def _unexpected(calls: Calls, position: int, kind: str | None) -> str:
+    came = f"call {position} was {kind}" if kind else f"there were {position}"
+    return (
+        f"{calls.path or 'the model'}: expected the activation calls of the example, "
+        f"{', '.join(calls.kinds)} ({len(calls.kinds)} in all), but {came}. "
+        "A forward whose calls vary cannot be converted: leave it out with where=, or give it activation modules"
+    )
+
+
+def _running() -> _Diverted | None:
+    for mode in reversed(_get_current_function_mode_stack()):
+        if isinstance(mode, _Diverted):
+            return mode
+    return None
+
+
+def _enter(module: nn.Module, args: tuple[Any, ...]) -> None:
+    mode = _running()
+    if mode is not None:
+        mode.inside.append(module)
+
+
+def _leave(module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+    mode = _running()
+    if mode is not None and mode.inside and mode.inside[-1] is module:
+        mode.inside.pop()
+
+
+class _Rebuilt:
+    """What every derived class has: it is made again, not looked up, when a copy is made or a pickle is read."""
+
+    _htaf_base: type[nn.Module]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _new, (type(self)._htaf_base,), self.__getstate__()  # pyright: ignore[reportAttributeAccessIssue]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # pyright: ignore[reportAttributeAccessIssue]
+        unshadow(self)  # pyright: ignore[reportArgumentType]
+
+
+def _forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    base = type(self)._htaf_base  # pyright: ignore[reportAttributeAccessIssue]
+    calls = self.__dict__.get("_htaf_calls")
+    if self.__dict__.get("_htaf_overwrites"):
+        return args[0].copy_(base.forward(self, args[0].clone(), *args[1:], **kwargs))
+    if calls is None:
+        return base.forward(self, *args, **kwargs)
+    mode = _Diverted(self, calls)
+    with mode:  # torch.compile loses what `as` would bind
+        output = base.forward(self, *args, **kwargs)
+    if mode.position != len(calls.kinds):
+        raise RuntimeError(_unexpected(calls, mode.position, None))
+    return output
+
+
+@functools.cache
+def _derived(base: type[nn.Module]) -> type[nn.Module]:
+    # the same name: configurations and messages are made from it
+    body = {
+        "_htaf_base": base,
+        "forward": functools.wraps(base.forward)(_forward),
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+    }
+    return type(base.__name__, (_Rebuilt, base), body)
+
+
+def _new(base: type[nn.Module]) -> nn.Module:
+    cls = _derived(base)
+    return cls.__new__(cls)
+
+
+def own_class(module: nn.Module) -> type[nn.Module]:
+    """The class that a module had before it was derived."""
+    return type(module)._htaf_base if isinstance(module, _Rebuilt) else type(module)
+
+
+def derive(module: nn.Module) -> None:
+    """Make a module an instance of the class derived from its own."""
+    if not isinstance(module, _Rebuilt):
+        module.__class__ = _derived(type(module))
+
+
+def unshadow(module: nn.Module) -> None:
+    """Drop attributes that hide a child: TransformerDecoderLayer puts F.relu over its activation when it is copied."""
+    for name in module._modules.keys() & module.__dict__.keys():
+        del module.__dict__[name]
+
+
+def divert(
+    owner: nn.Module,
+    path: str,
+    kinds: tuple[str, ...],
+    modules: dict[int, tuple[str, int | str, nn.Module]],
+    watched: frozenset[str] = frozenset(),
+) -> dict[int, str]:
+    """Let modules stand in for some of the activation calls that `owner` still makes itself.
+
+    Args:
+        owner: changed in place.
+        path: its path, for messages.
+        kinds: what those calls are in one forward, in order.
+        modules: index of a call -> its kind, the argument that is its input, and the module.
+        watched: functions that are counted beside those that are activations always.
+
+    Returns:
+        Index of a call -> the name of the new child.
+
+    Raises:
+        ValueError: the owner's `forward` is not that of its class, so no other can be put in its place.
+    """
+    if "forward" in vars(owner) or isinstance(owner, torch.fx.GraphModule):
+        raise ValueError(
+            f"{path or 'the model'}: expected a {type(owner).__name__} that runs the forward of its class, got a "
+            "traced graph or a forward set on the instance: its functional calls cannot be replaced"
+        )
+    before = owner.__dict__.get("_htaf_calls") or Calls(path, kinds, (None,) * len(kinds), (0,) * len(kinds), watched)
+    still = [position for position, child in enumerate(before.children) if child is None]
+    children, names = list(before.children), {}
+    sources = list(before.sources or (0,) * len(children))
+    for index, (kind, source, module) in modules.items():
+        name = f"{kind}_{still[index]}"
+        while hasattr(owner, name):
+            name += "_"
+        owner.add_module(name, module)
+        children[still[index]] = names[index] = name
+        sources[still[index]] = source
+    owner.__dict__["_htaf_calls"] = Calls(path, before.kinds, tuple(children), tuple(sources), before.watched)
+    derive(owner)
+    return names
+
+
+def shield(owner: nn.Module, also: list[nn.Module]) -> None:
+    """Mark when a module runs inside `owner`, so that its activation calls are not taken for the owner's."""
+    stand_ins = set(owner.__dict__["_htaf_calls"].children)
+    for module in [*_callable_children(owner, stand_ins), *also]:
+        if not _inert(module) and _enter not in module._forward_pre_hooks.values():
+            module.register_forward_pre_hook(_enter, prepend=True)  # before the hooks of others, which may call too
+            module.register_forward_hook(_leave, always_call=True)
+
+
+def _callable_children(module: nn.Module, skip: set[str | None]) -> Iterator[nn.Module]:
+    for name, child in module.named_children():
+        if name in skip:
+            continue
+        if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+            yield from _callable_children(child, set())
+        else:
+            yield child
+
+
+def _inert(module: nn.Module) -> bool:
+    """A layer of torch.nn that calls no activation function: convolutions, norms, linear maps, dropout, pooling."""
+    if module._forward_hooks or module._forward_pre_hooks:  # which may
+        return False
+    kind = type(module).__module__
+    return kind.startswith("torch.nn.modules.") and not kind.endswith(".activation") and not module._modules
+
+
+def keep_hooks(new: nn.Module, old: nn.Module) -> None:
+    """Give a module the forward hooks of the one it replaces, and its habit of overwriting the input."""
+    if old.__dict__.get("_htaf_overwrites"):
+        overwrite_input(new)
+    for attribute in (
+        "_forward_pre_hooks",
+        "_forward_pre_hooks_with_kwargs",
+        "_forward_hooks",
+        "_forward_hooks_with_kwargs",
+        "_forward_hooks_always_called",
+    ):
+        getattr(new, attribute).update(getattr(old, attribute))
+
+
+def overwrite_input(module: nn.Module) -> None:
+    """Make a module write its output over its input, as an activation with `inplace=True` does."""
+    module.__dict__["_htaf_overwrites"] = True
+    derive(module)
+
+
+def duplicate(model: nn.Module, *, parameters: bool = False, buffers: bool = False) -> nn.Module:
+    """Deep copy of a model that may hold the very same parameters and buffers as the original."""
+    memo: dict[int, Any] = {}
+    if parameters:
+        memo.update((id(p), p) for p in model.parameters())
+    if buffers:
+        memo.update((id(b), b) for b in model.buffers())
+    for module in model.modules():
+        for value in vars(module).values():
+            if issubclass(type(value), (torch.jit.ScriptFunction, types.ModuleType)):  # without state, and not to copy
+                memo[id(value)] = value
+            elif (
+                issubclass(type(value), torch.Tensor) and not value.is_leaf
+            ):  # kept from a forward: no deep copy either
+                memo[id(value)] = value.detach().clone()
+    new = copy.deepcopy(model, memo)
+    for module in new.modules():
+        unshadow(module)
+    return new

@@ -1,0 +1,341 @@
+"""Whole-model transforms: find the activations of a model, replace them, exchange smooth steps for exact ones.
+
+Every transform returns a new model and says what it did: see `conversion`.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakIdKeyDictionary
+
+from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
+from htaf.convert import functional_sites as functional
+from htaf.convert.finding import Found, Site, arguments, find
+
+logger = logging.getLogger("htaf.convert")
+
+_SMOOTH = (HTAF, ScaledSigmoid, StraightThrough)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a transform changed.
+
+    Attributes:
+        replaced: the sites that have new modules.
+        left: the sites that are as they were.
+        hints: where activations may act that the transform could not see.
+        beyond: activations that no module can stand in for, and what to do: inside torch's fused recurrent layers and
+            GLU, in an autograd Function, in scripted code, in a hook.
+    """
+
+    replaced: tuple[Site, ...]
+    left: tuple[Site, ...]
+    hints: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        everything = len(self.replaced) + len(self.left) + len(self.beyond)
+        seen = " that were seen" if self.hints else ""
+        lines = [f"replaced {len(self.replaced)} of {everything} activation sites{seen}"]
+        lines += [f"  replaced {site}" for site in self.replaced]
+        lines += [f"  left     {site}" for site in (*self.left, *self.beyond)]
+        lines += [f"  note     {hint}" for hint in self.hints]
+        return "\n".join(lines)
+
+
+Where = str | type | Callable[[Site], Any] | tuple[Any, ...] | list[Any]
+
+
+def sites(model: nn.Module, example: Any) -> list[Site]:
+    """List every place where an elementwise activation acts, in order of first run.
+
+    A site is a module (all elementwise activations of torch.nn, those of htaf, and any childless module without
+    parameters that calls an activation function, or compares, and maps every element by itself), an activation function
+    kept in an attribute (`TransformerEncoderLayer.activation`), or one called inside a forward. There `x.clamp(min=0)`,
+    `torch.maximum(x, zeros)`, `torch.where(x > 0, x, 0)`, `x * (x > 0)`, `x.masked_fill(x < 0, 0)`, `x[x < 0] = 0` and
+    their like count as relu, `x.clamp(0, 6)` as relu6; the values of the example decide.
+
+    Softmax and functions applied to a parameter are no sites. What acts like an activation and cannot be replaced is
+    none either, but `conversion` names it after `replace`: the activations inside torch's recurrent layers and GLU,
+    those in an autograd Function, in scripted or compiled code, in a hook; in its notes other elementwise functions
+    (`x.clamp(0, 1)`, `x.sin()`, `x.exp()`), which mostly are no activations.
+
+    The example runs once, in eval mode without gradients, on a copy that shares the parameters: the model is not
+    touched. The fused path of torch's transformer layers is off during that run.
+
+    Args:
+        model: any module.
+        example: a tensor, a tuple of positional arguments, or a mapping of keyword arguments.
+
+    Returns:
+        Sites; those that never ran come last, with calls = 0. A functional call that never ran cannot be listed.
+
+    Raises:
+        TypeError: `example` is something else.
+        ValueError: the model is compiled already.
+
+    Example:
+        >>> [str(site) for site in sites(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), torch.zeros(2, 3))]
+        ['1 (relu, 1 call)']
+    """
+    return list(find(model, arguments(example)).sites)
+
+
+def replace(
+    model: nn.Module,
+    factory: Callable[[], nn.Module],
+    *,
+    where: Where | None = None,
+    example: Any = None,
+    share: bool = False,
+) -> nn.Module:
+    """Return a new model with other activations.
+
+    One call of `factory` per site. A site that runs several times, or one module at several paths, stays one module.
+    Functional calls are replaced when an `example` is given: the new modules become children (`relu_0`, ...) of the
+    module that makes the calls, and take them in the order of the example. A forward that later makes other calls than
+    the example did raises a RuntimeError; nothing is assigned by guess. Calls made outside that module's forward (a
+    method called from elsewhere, a function that `torch.utils.checkpoint` runs again) are not taken.
+
+    Make the optimizer after it: the parameters are new ones, and an optimizer of the old ones that steps while the new
+    ones have the gradients brings a warning.
+
+    Results can be copied, pickled, trained and exported, and `torch.compile(fullgraph=True)` takes them, functional
+    sites too; only `torch.relu_(x)` and its like, which it hides from modes, raise there (`x.relu_()` does not).
+
+    Args:
+        model: any module; not changed.
+        factory: makes a module, for example `HTAF` or `partial(HTAF, 1.0, 22.0)`.
+        where: which sites; None for all. A module class (or a tuple of classes), a path or a glob over paths
+            ("layer1.*", "*.act"; a functional call is "block.relu_0"), a predicate on `Site`, or a list of these, of
+            which any may match. For kinds: `lambda site: site.kind == "relu"`.
+        example: as for `sites`. It also finds callers that ignore what an in-place activation returns.
+        share: the new model holds the same parameter and buffer tensors, for evaluation while the first one trains.
+
+    Returns:
+        The new model; `conversion` gives the account.
+
+    Raises:
+        ValueError: no site matched, or the example itself made different calls in different forwards.
+        TypeError: `factory` made something that is no module, or `where` cannot be read.
+
+    Example:
+        >>> model = replace(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), HTAF)
+        >>> print(conversion(model).replaced[0])
+        1 (relu)
+    """
+    if isinstance(factory, nn.Module) or not callable(factory):
+        shown = type(factory).__name__
+        raise TypeError(f"factory must be a function that makes a module, such as lambda: HTAF(2, 11), got a {shown}")
+    found = find(model, None if example is None else arguments(example))
+    chosen = [site for site in found.sites if _matches(where, site)]
+    if not chosen:
+        raise ValueError(_nothing(model, where, found))
+    new = functional.duplicate(model, parameters=share, buffers=share)
+    modules = dict(new.named_modules(remove_duplicate=False))
+    made = [_placed(factory(), new) for _ in chosen]
+    calls: dict[str, dict[int, tuple[str, int | str, nn.Module]]] = {}
+    for site, module in zip(chosen, made, strict=True):
+        if site.functional:
+            module.train(modules[site.path].training)
+            calls.setdefault(site.path, {})[site.index] = site.kind, site.source, module
+        else:
+            new = _put(new, modules, site, module)
+    for path, stand_ins in calls.items():
+        if len(found.forwards[path]) > 1:
+            ways = " or ".join(sorted(", ".join(kinds) or "none" for kinds in found.forwards[path]))
+            raise ValueError(
+                f"{path or 'the model'}: expected the same activation calls in every forward, got {ways}. "
+                "Leave it out with where=, or give it activation modules"
+            )
+        watched = found.watched.get(path, frozenset())
+        functional.divert(modules[path], path, next(iter(found.forwards[path])), stand_ins, watched)
+    _settle(new, set(map(id, made)), modules, found.callees)
+    if not share:
+        _follow(model, new)
+    left = tuple(site for site in found.sites if site not in chosen)
+    return with_account(new, Conversion(tuple(chosen), left, found.hints, found.beyond))
+
+
+def harden(model: nn.Module, *, share: bool = False) -> nn.Module:
+    """Return a new model in which every HTAF, ScaledSigmoid and StraightThrough is the exact step.
+
+    Args:
+        model: not changed.
+        share: the new model holds the same parameter and buffer tensors.
+
+    Returns:
+        The new model, with the same state-dict keys; `conversion` gives the account.
+
+    Raises:
+        ValueError: there was none.
+
+    Example:
+        >>> harden(nn.Sequential(nn.Linear(3, 4), HTAF()))[1]
+        Heaviside()
+    """
+    found = find(model, None)
+    chosen = [s for s in found.sites if s.module_type is not None and issubclass(s.module_type, _SMOOTH)]
+    if not chosen:
+        kinds = ", ".join(sorted({site.kind for site in found.sites})) or "no activation module"
+        raise ValueError(f"expected an HTAF, ScaledSigmoid or StraightThrough in {type(model).__name__}, got {kinds}")
+    new = functional.duplicate(model, parameters=share, buffers=share)
+    modules = dict(new.named_modules(remove_duplicate=False))
+    for site in chosen:
+        smooth = modules[site.path]
+        assert isinstance(smooth, _SMOOTH)
+        new = _put(new, modules, site, smooth.hardened())
+    left = tuple(site for site in found.sites if site not in chosen)
+    return with_account(new, Conversion(tuple(chosen), left, beyond=found.beyond))
+
+
+def conversion(model: nn.Module) -> Conversion:
+    """What the last `replace` or `harden` did.
+
+    Raises:
+        ValueError: the model did not come from either.
+    """
+    account = model.__dict__.get("_htaf_conversion")
+    if account is None:
+        raise ValueError(f"expected a model made by htaf.replace or htaf.harden, got a plain {type(model).__name__}")
+    return account
+
+
+def with_account(model: nn.Module, account: Conversion) -> nn.Module:
+    model.__dict__["_htaf_conversion"] = account  # no tensor: it stays out of the state dict
+    logger.info("%s", account)
+    return model
+
+
+# ---- choosing ----
+
+
+def _matches(where: Where | None, site: Site) -> bool:
+    if where is None:
+        return True
+    if isinstance(where, str):
+        return any(name == where or fnmatchcase(name, where) for name in (site.name, site.path, *site.aliases))
+    if isinstance(where, type):
+        return site.module_type is not None and issubclass(site.module_type, where)
+    if isinstance(where, (list, tuple)):
+        return any(_matches(one, site) for one in where)
+    if callable(where):
+        return bool(where(site))
+    raise TypeError(
+        f"where must be a module class, a path or glob, a predicate on Site, or a list of these, got {where!r}"
+    )
+
+
+def _nothing(model: nn.Module, where: Where | None, found: Found) -> str:
+    text = f"expected an activation to replace in {type(model).__name__}"
+    text += f" where {where!r}" if where is not None else ""
+    text += ", got none" + (f" of these {len(found.sites)} sites:" if found.sites else ": it has no activation site")
+    return "\n  ".join([text, *map(str, found.sites), *found.beyond, *found.hints])
+
+
+# ---- placing ----
+
+
+def _placed(module: object, model: nn.Module) -> nn.Module:
+    """A new module on the device of a model that lies on one."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"factory must make an nn.Module, got {type(module).__name__}")
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    return module.to(devices.pop()) if len(devices) == 1 else module
+
+
+def _put(model: nn.Module, modules: dict[str, nn.Module], site: Site, new: nn.Module) -> nn.Module:
+    """Put a module at every path of a site; returns the model, which is the new module when it was the site itself."""
+    old = modules.get(site.path)  # None: a function kept in an attribute
+    if old is not None:
+        new.train(old.training)
+        functional.keep_hooks(new, old)
+    if site.in_place:
+        functional.overwrite_input(new)
+    for path in (site.path, *site.aliases):
+        if not path:
+            return new
+        parent, name = _parent(modules, path)
+        if old is None:
+            delattr(parent, name)
+            new.train(parent.training)
+        parent._modules[name] = new
+        modules[path] = new
+    return model
+
+
+def _parent(modules: dict[str, nn.Module], path: str) -> tuple[nn.Module, str]:
+    parent, _, name = path.rpartition(".")
+    return modules[parent], name
+
+
+def _settle(model: nn.Module, made: set[int], modules: dict[str, nn.Module], callees: dict[str, set[str]]) -> None:
+    """Once every new module is in its place: shields, and torch's fused transformer paths, which ignore them."""
+    for path, module in list(model.named_modules()):
+        if "_htaf_calls" in module.__dict__:
+            functional.shield(module, [modules[callee] for callee in callees.get(path, ()) if callee in modules])
+        if isinstance(module, nn.TransformerDecoderLayer) and id(module._modules.get("activation")) in made:
+            functional.derive(module)  # copying or reading a plain one puts F.relu over its activation
+    layers: Iterable[nn.Module] = [m for m in model.modules() if isinstance(m, nn.TransformerEncoderLayer)]
+    ours = {id(m) for m in layers if any(id(child) in made for child in m.modules())}
+    for module in model.modules():
+        if id(module) in ours:
+            module.__dict__["activation_relu_or_gelu"] = 0
+        elif isinstance(module, nn.TransformerEncoder) and any(id(layer) in ours for layer in module.layers):
+            module.use_nested_tensor = False  # nested tensors know few of the operations a new activation needs
+
+
+# ---- optimizers from before ----
+
+# parameter -> itself and those that took its place, in order; one list for all of them
+_LINES: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_watching = False
+
+
+def _follow(old: nn.Module, new: nn.Module) -> None:
+    """Remember which parameters took the place of which, so that an optimizer left behind can be told."""
+    global _watching
+    successors = dict(new.named_parameters())
+    for name, parameter in old.named_parameters():
+        if name in successors:
+            line = _LINES[parameter] if parameter in _LINES else [weakref.ref(parameter)]
+            line.append(weakref.ref(successors[name]))
+            _LINES[parameter] = _LINES[successors[name]] = line
+    if not _watching:
+        register_optimizer_step_pre_hook(_tell_left_behind)
+        _watching = True
+
+
+def _tell_left_behind(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """Warn once of an optimizer whose parameters have no gradients while those that took their place have."""
+    if torch.compiler.is_compiling() or "_htaf_told" in optimizer.__dict__:
+        return
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    idle = [p for p in held if p.grad is None and p.requires_grad and p in _LINES]
+    if not idle or any(p.grad is not None and p in _LINES for p in held):  # the others are trained on purpose
+        return
+    own = set(map(id, held))
+    if any(q.grad is not None and id(q) not in own for p in idle for q in _successors(p)):
+        optimizer.__dict__["_htaf_told"] = True
+        warnings.warn(
+            f"this {type(optimizer).__name__} holds the parameters of a model from before htaf.replace, which returned "
+            "a new model: that one has gradients and is not trained. Make the optimizer from its parameters()",
+            stacklevel=4,
+        )
+
+
+def _successors(parameter: Tensor) -> list[Tensor]:
+    line = [ref() for ref in _LINES[parameter]]
+    at = next(i for i, one in enumerate(line) if one is parameter)
+    return [one for one in line[at + 1 :] if one is not None]

@@ -1,0 +1,1 @@
+"""The client of language-model servers that speak as OpenAI does."""

@@ -1,0 +1,460 @@
+"""A run folder: what it holds, how it is written so that nothing is ever half there, and how it is read back.
+
+    record.json         recipe, seed, data fingerprint, commit, versions, device, metrics, layer statistics
+    model.safetensors   the weights; the smooth and the exact network share them
+    preprocessing.json  what turns raw rows into the network's inputs, and outputs into predictions
+    metrics.csv         one row an epoch         loss.png   the same as a picture
+    checkpoints/        only while the training runs
+
+Reading a run needs torch, pandas and scikit-learn, never lightning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+import shutil
+import subprocess
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, get_args
+
+import pandas as pd
+import safetensors.torch
+import torch
+from torch import nn
+
+from htaf import convert
+from htaf._errors import HtafError, first_line
+from htaf._files import LOCK, hold, nearest, parse_json, to_json, write_atomic
+from htaf.data.images import ImagePreprocessor
+from htaf.data.preprocess import Preprocessor
+from htaf.data.reading import DataError
+from htaf.models.build import KINDS, Method, at_most, build
+from htaf.runs.predictions import of_images, of_rows
+
+FORMAT = 1
+RECORD, MODEL, PREPROCESSING, METRICS, PLOT = (
+    "record.json",
+    "model.safetensors",
+    "preprocessing.json",
+    "metrics.csv",
+    "loss.png",
+)
+CHECKPOINTS = "checkpoints"
+HASHED = {MODEL: "model_sha256", PREPROCESSING: "preprocessing_sha256"}  # what a run is of no use without
+
+
+class RunError(HtafError):
+    """A run folder that cannot be used as asked."""
+
+
+def content_hash(value: Any) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of the JSON text."""
+    return hashlib.sha256(to_json(value).encode()).hexdigest()[:16]
+
+
+def environment() -> dict[str, Any]:
+    """Versions, machine and commit, as they stand in every record."""
+    packages = ("htaf", "torch", "numpy", "scikit-learn", "pandas", "lightning")
+    versions = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "versions": versions,
+        "commit": _commit(),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def short_commit(commit: str | None) -> str:
+    """The first 12 digits of a commit, with `+changes` where it had some, for people; "unknown" for None."""
+    return "unknown" if commit is None else re.sub(r"^([0-9a-f]{12})[0-9a-f]+", r"\1", commit)
+
+
+def _commit() -> str | None:
+    """The commit of the source tree that is running, with `+changes` when files differ from it; None outside one."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        head = subprocess.run(
+            ["git", "-C", root, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
+        )
+        dirty = subprocess.run(
+            ["git", "-C", root, "status", "--porcelain", "-uno", "src"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, read by `open_run`."""
+
+    path: Path
+    record: dict[str, Any]
+
+    def model(self, *, exact: bool = True) -> nn.Module:
+        """The network in eval mode: hardened by default, the smooth one with exact=False (or where no step exists).
+
+        Raises:
+            RunError: the weights are missing, damaged, or do not fit the network that the record describes.
+        """
+        file = self.path / MODEL
+        data = self._checked(MODEL)
+        try:
+            state = safetensors.torch.load(data)
+            with warnings.catch_warnings(), at_most(sum(map(torch.numel, state.values())), len(state)):
+                warnings.simplefilter("ignore")  # the training said what there is to say of the pair
+                model = build(self.record["model"])
+            model.load_state_dict(state)
+            if self.takes_images:  # as it was trained: the same bits, and faster
+                model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        except Exception as error:  # networks raise nearly everything on a description that makes no sense
+            raise RunError(f"{file} cannot be read: {first_line(error)}") from None
+        return (convert.harden(model) if exact and self.has_step else model).eval()
+
+    @property
+    def has_step(self) -> bool:
+        """False for a real-valued network (method relu), which has no exact step."""
+        return self.record["recipe"]["method"] != "relu"
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether the network reads images; otherwise it reads rows of a table."""
+        return self.record["model"]["kind"] != "mlp"
+
+    def preprocessor(self) -> Preprocessor | ImagePreprocessor:
+        """The fitted preprocessing. Raises RunError when its file is missing or damaged."""
+        data, model = self._checked(PREPROCESSING), self.record["model"]
+        try:
+            found = (ImagePreprocessor if self.takes_images else Preprocessor).from_json(parse_json(data))
+        except (DataError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{self.path / PREPROCESSING} cannot be read: {first_line(error)}") from None
+        if isinstance(found, Preprocessor):
+            fitting = {"in_features": len(found.feature_names), "out_features": len(found.target.classes) or 1}
+        else:
+            fitting = {"in_channels": found.channels, "out_features": len(found.classes)}
+        size = [*getattr(found, "size", ())]  # of a table none; not every network of images is built for one
+        fits = all(model.get(name) == value for name, value in fitting.items())
+        if not fits or (model.get("image_size") or size) != size:
+            raise RunError(f"{self.path / PREPROCESSING} does not fit the network that {RECORD} describes")
+        return found
+
+    def verify(self) -> None:
+        """See that weights and preprocessing are there as they were written.
+
+        Raises:
+            RunError: one is missing or damaged; the message says what to do.
+        """
+        for name in HASHED:
+            self._checked(name)
+
+    def _checked(self, name: str) -> bytes:
+        file = self.path / name
+        again = f"put back a copy of it, or delete {self.path} and run the same command again, which trains anew"
+        try:
+            data = file.read_bytes()
+        except FileNotFoundError:
+            raise RunError(f"{file} is missing, and the run is of no use without it: {again}") from None
+        except OSError as error:
+            raise RunError(f"{file} cannot be read: {error.strerror or error}") from None
+        if _sha256(data) != self.record[HASHED[name]]:
+            raise RunError(f"{file} is damaged: its SHA-256 differs from the one in {RECORD}; {again}")
+        return data
+
+    def predict(self, rows: pd.DataFrame, *, exact: bool = True) -> pd.DataFrame:
+        """Predictions for raw rows.
+
+        Args:
+            rows: the columns that the run was trained on, by name, any order; others are ignored.
+            exact: use the exact step (the default) or the smooth network.
+
+        Returns:
+            For a regression one column `prediction` in the target's units; for a classification `prediction`
+            (the class) and one probability column per class, `probability_<class>`. The index is that of rows.
+
+        Raises:
+            RunError: a damaged run. DataError: rows lack a column or hold values that cannot be used.
+        """
+        return self.predict_with_notes(rows, exact=exact)[0]
+
+    def predict_with_notes(self, rows: pd.DataFrame, *, exact: bool = True) -> tuple[pd.DataFrame, list[str]]:
+        """As `predict`, with what was handled in these rows: unseen categories, missing values, ignored columns."""
+        preprocessor = self.preprocessor()
+        if isinstance(preprocessor, ImagePreprocessor):
+            raise DataError(f"{self.path} was trained on images: expected image files, got a table")
+        return of_rows(self.model(exact=exact), preprocessor, rows)
+
+    def predict_images(self, paths: Sequence[str | Path], *, exact: bool = True, strict: bool = True) -> pd.DataFrame:
+        """Predictions for image files.
+
+        Args:
+            paths: files of any size and kind that Pillow reads; they are scaled as the training images were.
+            exact: use the exact step (the default) or the smooth network.
+            strict: raise for a file that cannot be read; else its row has only the reason.
+
+        Returns:
+            `prediction` (the class) and one probability column per class, `probability_<class>`, indexed by path; with
+            strict=False also `error`, None where all is well.
+
+        Raises:
+            RunError: a damaged run. DataError: a table's run, or, with `strict`, a file that is no image (it is named).
+        """
+        preprocessor = self.preprocessor()
+        if not isinstance(preprocessor, ImagePreprocessor):
+            raise DataError(f"{self.path} was trained on a table: expected its rows, got image files")
+        return of_images(self.model(exact=exact), preprocessor, paths, strict=strict)
+
+
+def open_run(path: str | Path) -> Run:
+    """Read a finished run folder.
+
+    Raises:
+        RunError: no such folder, no run in it, a damaged record, another format, a training that has not finished, or
+            weights or preprocessing that are missing or damaged.
+    """
+    path = Path(path)
+    record = read_record(path)
+    if record is None:
+        raise RunError(f"expected a run folder with {RECORD}, found none at {path}")
+    if record["status"] != "finished":
+        raise RunError(f"{path} holds a training that has not finished: run the same train command again to resume it")
+    return finished_run(path, record)
+
+
+def finished_run(path: Path, record: dict[str, Any]) -> Run:
+    """The run of a record that says finished, once its files are seen to be whole. Raises RunError: they are not."""
+    run = Run(path, record)
+    run.verify()
+    return run
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """The record of a folder, None when it holds none. Raises RunError when it is damaged or of another format."""
+    file = path / RECORD
+    try:
+        record = parse_json(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{file} is damaged: {first_line(error)}") from None
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        found = record.get("format") if isinstance(record, dict) else type(record).__name__
+        raise RunError(f"{file}: expected a record of format {FORMAT}, got {found}")
+    missing = {"status", "key", "recipe", "seed", "data", "threads"} - record.keys()
+    if record.get("status") == "finished":
+        missing |= {"model", "metrics", "headline", "rows", "best_epoch", "notes"} - record.keys()
+        missing |= {*HASHED.values()} - record.keys()
+    if missing:
+        raise RunError(f"{file} is damaged: it lacks {', '.join(sorted(missing))}")
+    for name in ("recipe", "data", "model", "metrics", "rows"):
+        if not isinstance(record.get(name, {}), dict):
+            raise RunError(f"{file} is damaged: expected {name} to be an object, got {record[name]!r:.80}")
+    if wrong := _wrong_entry(record):
+        raise RunError(f"{file} is damaged: expected {wrong}")
+    return record
+
+
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: type(value) in kinds  # of JSON: true is no number
+
+
+_TEXT, _WHOLE, _NUMBER = (_is(str), "a text"), (_is(int), "a whole number"), (_is(int, float), "a number")
+_OBJECT = (_is(dict), "an object")
+# entries by their path: what they may hold, and that in words
+_ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "status": (lambda v: v in ("running", "finished"), "running or finished"),
+    "key": _TEXT,
+    "seed": _WHOLE,
+    "threads": (lambda v: type(v) is int and 1 <= v <= 1024, "a number in 1 to 1024"),
+    "data.name": _TEXT,
+    "recipe.method": (lambda v: v in get_args(Method), "a known method"),
+}
+_MODEL: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "model.kind": (lambda v: v in KINDS, f"one of {', '.join(KINDS)}"),
+    "model.activation": (lambda v: v["method"] in get_args(Method), "an object with a known method"),
+}
+_COUNT = (lambda v: type(v) in (int, float) and v >= 0, "a number")
+_IMAGES = dict.fromkeys(("recipe.train_images", "recipe.validation_images"), _COUNT)
+_OPTIONAL: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("data.fingerprint", "data.task", "data.split", "recipe.family", "headline"), _TEXT),
+    **dict.fromkeys((*HASHED.values(), "source.name", "source.data_dir", "source.target"), _TEXT),
+    "source.task": (lambda v: v in ("regression", "classification"), "regression or classification"),
+    "source.drop_empty": (_is(bool), "true or false"),
+    "source.size": _WHOLE,
+    **dict.fromkeys(("best_epoch", "epochs_run", "parameters"), _WHOLE),
+    **dict.fromkeys(("seconds", "cpu_seconds"), _NUMBER),
+    **dict.fromkeys(("source", "versions"), _OBJECT),
+    "notes": (lambda v: isinstance(v, list) and all(map(_is(str), v)), "a list of texts"),
+    "rows": (lambda v: all(map(_is(int), v.values())), "whole numbers"),
+}
+
+
+def _wrong_entry(record: Mapping[str, Any]) -> str:
+    """What was expected of an entry that is of another kind, and what came; "" where all are as they are written."""
+
+    def value_of(path: str) -> Any:
+        room, _, name = path.rpartition(".")
+        inside = record.get(room) if room else record
+        return inside.get(name) if isinstance(inside, Mapping) else None
+
+    model = record.get("model")
+    expected = _ENTRIES | {path: entry for path, entry in _OPTIONAL.items() if value_of(path) is not None}
+    if model is not None:
+        expected |= {path: _MODEL[path] for path in _MODEL if path == "model.kind" or "activation" in model}
+        if record["status"] == "finished" and model.get("kind") != "mlp":
+            expected |= _IMAGES
+    if record.get("metrics"):
+        expected["metrics"] = (lambda v: are_metrics(v, record.get("headline")), "figures by network and part")
+    for path, (fits, kind) in expected.items():
+        value = value_of(path)
+        try:
+            right = fits(value)
+        except (TypeError, AttributeError, KeyError):  # another kind than the test is written for
+            right = False
+        if not right:
+            return f"{path} to be {kind}, got {value!r:.80}"
+    return ""
+
+
+def are_metrics(metrics: Any, headline: Any) -> bool:
+    """Whether they are {"smooth": {part: {headline: number or None, ...}}, "exact": the same or None}."""
+    if not isinstance(metrics, dict) or not isinstance(headline, str) or not metrics.keys() >= {"smooth", "exact"}:
+        return False
+    parts: list[Any] = []
+    for network in (metrics["smooth"], metrics["exact"] or {}):
+        parts += network.values() if isinstance(network, dict) else [None]
+    known = (int, float, type(None))
+    return all(isinstance(part, dict) and headline in part and type(part[headline]) in known for part in parts)
+
+
+@contextmanager
+def locked(path: Path, busy: str, error: type[HtafError] = RunError) -> Iterator[None]:
+    """Hold a folder while the block runs; raises `error` at once where another process holds it, see `_files.hold`."""
+    with hold(path / LOCK, f"{busy} {path}", error):
+        yield
+
+
+@contextmanager
+def claim(path: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Hold a folder for a run while the block runs, so that two processes never write one run.
+
+    Gives the record that `start_run` gives. A new folder is emptied again where the block refuses before there is
+    anything to go on from.
+
+    Raises:
+        RunError: as `start_run`, or another process holds the folder.
+    """
+    if nearest(path).is_file():
+        raise RunError(f"expected a folder for the run, {path} is or lies in a file: choose another --out")
+    with locked(path, "another process trains in"):
+        new = read_record(path) is None
+        record = start_run(path, identity)
+        try:
+            yield record
+        except HtafError:
+            if new and not any((path / CHECKPOINTS).glob("*")):
+                for left in path.iterdir():
+                    if left.name != LOCK:
+                        shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+            raise
+
+
+def start_run(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Claim a folder for a run, or find it claimed by the same run; a finished one may have lost its files.
+
+    Args:
+        path: made when it does not exist.
+        identity: what makes two runs the same: recipe, seed, data. Its hash is the key.
+
+    Returns:
+        The record: status "running" (new, or to be resumed) or "finished".
+
+    Raises:
+        RunError: the folder holds another run (the message names the difference) or files that are not a run.
+    """
+    key = content_hash(identity)
+    record = check_folder(path, identity)
+    if record is not None:
+        return record
+    for left in path.glob(f".{RECORD}.*"):
+        left.unlink(missing_ok=True)
+    record = {"format": FORMAT, "status": "running", "key": key, **json.loads(to_json(identity)), **environment()}
+    write_atomic(path / RECORD, to_json(record))
+    return record
+
+
+def check_folder(path: Path, identity: Mapping[str, Any], *, part: bool = False) -> dict[str, Any] | None:
+    """The record of the run that a folder holds, None where it can become one.
+
+    Args:
+        path: need not exist.
+        identity: as `start_run` takes it. part: or only what is known of it; what it lacks may be anything.
+
+    Raises:
+        RunError: as `start_run`.
+    """
+    record = read_record(path)
+    if record is not None:
+        there, here = _flat({k: record.get(k) for k in identity}), _flat(json.loads(to_json(identity)))
+        differing = sorted(k for k in (here if part else there | here) if there.get(k) != here.get(k))
+        if differing if part else record["key"] != content_hash(identity):
+            first = "; ".join(f"{k}: {shown(there.get(k))} there, {shown(here.get(k))} here" for k in differing[:4])
+            further = f", or train it further with --continue-from {path}" if "recipe.epochs" in differing else ""
+            raise RunError(f"{path} holds another run ({first}): choose another --out{further}")
+        return record
+    left = (LOCK, f".{RECORD}.")  # of a process that was killed while it claimed the folder
+    if path.exists() and (not path.is_dir() or not all(p.name.startswith(left) for p in path.iterdir())):
+        what = "holds other files" if path.is_dir() else "is a file"
+        raise RunError(f"expected a new or empty folder, {path} {what}: choose another --out")
+    return None
+
+
+def finish_run(
+    path: Path, record: dict[str, Any], model: nn.Module, preprocessor: Preprocessor | ImagePreprocessor
+) -> Run:
+    """Write weights and preprocessing, then the record as finished: a reader sees all of it or an unfinished run."""
+    for name in (RECORD, MODEL, PREPROCESSING, METRICS, PLOT):
+        for left in path.glob(f".{name}.*"):  # temporary files of a process that was killed while it wrote
+            left.unlink(missing_ok=True)
+    data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()})
+    write_atomic(path / MODEL, data)
+    text = to_json(preprocessor.to_json())
+    write_atomic(path / PREPROCESSING, text)
+    hashes = {HASHED[MODEL]: _sha256(data), HASHED[PREPROCESSING]: _sha256(text.encode())}
+    record = {**record, "status": "finished", **hashes}
+    write_atomic(path / RECORD, to_json(record))
+    return Run(path, record)
+
+
+def shown(value: Any) -> str:
+    """A value in a message; of a hash of 40 digits or more the first 12."""
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b", r"\1...", repr(value))
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one level, "recipe.lr"; sequences as JSON gives them."""
+    if isinstance(value, Mapping):
+        return {k: v for name, part in value.items() for k, v in _flat(part, f"{prefix}{name}.").items()}
+    return {prefix[:-1]: list(value) if isinstance(value, tuple) else value}
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,94 @@
+"""A packed file that carries the preprocessing and the classes of its run: what predicts is this one file.
+
+Reading it imports neither lightning nor the libraries of backbones; for images no scikit-learn either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from htaf import packed
+from htaf.runs.predictions import of_images, of_rows
+
+if TYPE_CHECKING:
+    from htaf.data.image_preprocess import ImagePreprocessor
+    from htaf.data.preprocess import Preprocessor
+    from htaf.packed import PackedModel
+
+RUN = "run"  # of a packed file's `extra`
+KEYS = ("images", "preprocessing", "about")
+
+
+def run_extra(*, images: bool, preprocessing: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+    """What `htaf.packed.save(..., extra=...)` keeps of a run, so that `open_packed` reads it.
+
+    Args:
+        images: whether the network reads images; otherwise it reads rows of a table.
+        preprocessing: `to_json()` of its preprocessor.
+        about: whatever else is to be told of the run, JSON values.
+    """
+    return {RUN: {"images": images, "preprocessing": preprocessing, "about": about}}
+
+
+@dataclass(frozen=True)
+class PackedRun:
+    """A packed network with its preprocessing, read by `open_packed`; it predicts as `htaf.runs.Run` does."""
+
+    path: Path
+    model: PackedModel
+    takes_images: bool
+    preprocessing: dict[str, Any]
+    about: dict[str, Any]
+
+    def preprocessor(self) -> Preprocessor | ImagePreprocessor:
+        """What turns raw rows or image files into inputs. Raises DataError when it is damaged."""
+        if self.takes_images:
+            from htaf.data.image_preprocess import ImagePreprocessor
+
+            return ImagePreprocessor.from_json(self.preprocessing)
+        from htaf.data.preprocess import Preprocessor  # scikit-learn
+
+        return Preprocessor.from_json(self.preprocessing)
+
+    def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Predictions for raw rows of a table; as `htaf.runs.Run.predict`."""
+        return self.predict_with_notes(rows)[0]
+
+    def predict_with_notes(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+        """As `predict`, with what was handled in these rows."""
+        preprocessor: Any = self.preprocessor()
+        if self.takes_images:
+            raise packed.PackedError(f"{self.path} was trained on images: expected image files, got a table")
+        return of_rows(self.model, preprocessor, rows)
+
+    def predict_images(self, paths: Sequence[str | Path], *, strict: bool = True) -> pd.DataFrame:
+        """Predictions for image files; as `htaf.runs.Run.predict_images`."""
+        preprocessor: Any = self.preprocessor()
+        if not self.takes_images:
+            raise packed.PackedError(f"{self.path} was trained on a table: expected its rows, got image files")
+        return of_images(self.model, preprocessor, paths, strict=strict)
+
+
+def open_packed(path: str | Path) -> PackedRun:
+    """Read a file of `htaf pack`.
+
+    Raises:
+        PackedError: no packed file, a damaged one, or one that was saved without a run's preprocessing.
+    """
+    path = Path(path)
+    model = packed.load(path)
+    run = model.extra.get(RUN)
+    if not isinstance(run, dict) or set(run) != set(KEYS) or type(run["images"]) is not bool:
+        raise packed.PackedError(
+            f"expected a file of `htaf pack`, {path} holds no preprocessing: htaf.packed.load reads it"
+        )
+    if not isinstance(run["preprocessing"], dict) or not isinstance(run["about"], dict):
+        raise packed.PackedError(f"{path}: expected objects for preprocessing and about, got others")
+    if model.program.outputs.keys() != {"v"}:
+        raise packed.PackedError(f"{path}: expected a network with one output, got {list(model.program.outputs)}")
+    return PackedRun(path, model, run["images"], run["preprocessing"], run["about"])
