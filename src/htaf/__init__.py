@@ -11,6 +11,7 @@ _compat.repair_torchvision()
 from htaf import functional, surrogates, theory  # noqa: E402
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough  # noqa: E402
 from htaf.binary import BinaryConv2d, BinaryLinear  # noqa: E402
+from htaf.contract import SmoothStep  # noqa: E402
 from htaf.convert import Conversion, Site, conversion, harden, replace, sites  # noqa: E402
 from htaf.models.icbm import ICBM  # noqa: E402
 from htaf.spiking.neurons import IF, LIF  # noqa: E402
@@ -33,6 +34,7 @@ __all__ = [
     "PackedModel",
     "ScaledSigmoid",
     "Site",
+    "SmoothStep",
     "StraightThrough",
     "conversion",
     "functional",
