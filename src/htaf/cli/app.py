@@ -38,6 +38,7 @@ from htaf._errors import suggestion
 from htaf._files import LOCK, check_output, check_output_folder, hold, write_atomic
 from htaf.cli.exploring import explore
 from htaf.cli.interventions import concepts
+from htaf.cli.methods import MethodOfRun, outside_step
 from htaf.cli.naming import name_command
 from htaf.cli.packing import export, pack, predictors
 from htaf.cli.training import DataDir, Json, RunDir, own_data, train
@@ -85,6 +86,7 @@ def evaluate(
         arg(help="Part of the run's own data.", help_behavior_hint="(default: test)"),
     ] = None,
     data_dir: DataDir = None,
+    method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
     """Measure the smooth and the exact network of a run, and the gap between them."""
@@ -93,7 +95,7 @@ def evaluate(
     from htaf.training.evaluate import evaluate as measure
     from htaf.training.metrics import LOWER_IS_BETTER
 
-    opened = open_run(run)
+    opened = open_run(run, method=outside_step(method))
     if data is not None:
         if part not in (None, "all"):
             raise UsageError(f"--part {part} is for the run's own data, not for --data {data}")
@@ -136,6 +138,7 @@ def predict(
         arg(help="Write a .csv or .parquet file.", metavar="FILE", help_behavior_hint="(default: print CSV)"),
     ] = None,
     smooth: Annotated[bool, arg(help="Use the smooth network instead of the exact one.")] = False,
+    method: MethodOfRun = None,
     strict: Annotated[bool, arg(help="Images: stop at the first file that cannot be read.")] = False,
     json: Json = False,
 ) -> None:
@@ -149,7 +152,7 @@ def predict(
         raise UsageError("expected INPUT: a CSV or Parquet file, or for a run on images files or a folder; got none")
     if out is not None:
         check_output(out, [run, *inputs])
-    of_images, of_rows, takes_images = predictors(run, exact=not smooth)
+    of_images, of_rows, takes_images = predictors(run, exact=not smooth, method=method)
     unread: dict[str, str] = {}
     if takes_images:
         from htaf.data.image_reading import image_files

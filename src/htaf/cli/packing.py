@@ -12,6 +12,7 @@ from tyro.conf import arg
 from htaf._console import UsageError, print_json, progress, say
 from htaf._errors import HtafError
 from htaf._files import check_output, hold, lock_beside
+from htaf.cli.methods import MethodOfRun, outside_step
 from htaf.cli.training import DataDir, Json, RunDir, own_data
 
 if TYPE_CHECKING:
@@ -65,12 +66,13 @@ def pack(
     differing: Differing = None,
     data: Source = None,
     data_dir: DataDir = None,
+    method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
     """Pack the exact network: bits instead of floats. `htaf predict FILE` reads the file, preprocessing included."""
     if not 0 < budget < inf:
         raise UsageError(f"--budget must be > 0 and finite, got {budget}")
-    opened = _opened(run, out, data, differing)
+    opened = _opened(run, out, data, differing, method)
     from htaf import packed
 
     with hold(lock_beside(out), f"another process writes {out}"):
@@ -105,6 +107,7 @@ def export(
     differing: Differing = None,
     data: Source = None,
     data_dir: DataDir = None,
+    method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
     """Write the exact network as ONNX, compared by onnxruntime where it is installed, or as a NIR graph."""
@@ -116,7 +119,7 @@ def export(
         from htaf.export.onnx import check_opset
 
         check_opset(opset)
-    opened = _opened(run, out, data, differing)
+    opened = _opened(run, out, data, differing, method)
     with hold(lock_beside(out), f"another process writes {out}"):
         rows, training, model = _parts(opened, data_dir, part)
         example = _some(training, 2)
@@ -146,7 +149,7 @@ def export(
         return say(f"{out}: {_compared_sizes(sizes)}")
 
 
-def predictors(path: Path, *, exact: bool) -> tuple[Callable[..., Any], Callable[..., Any], bool]:
+def predictors(path: Path, *, exact: bool, method: str | None) -> tuple[Callable[..., Any], Callable[..., Any], bool]:
     """Of a run folder or a packed file: image files to predictions, rows to predictions and notes, and which it takes.
 
     A packed file is read without what training needs.
@@ -160,17 +163,17 @@ def predictors(path: Path, *, exact: bool) -> tuple[Callable[..., Any], Callable
         return packed.predict_images, packed.predict_with_notes, packed.takes_images
     from htaf.runs import open_run
 
-    run = open_run(path)
+    run = open_run(path, method=outside_step(method))
     return partial(run.predict_images, exact=exact), partial(run.predict_with_notes, exact=exact), run.takes_images
 
 
-def _opened(path: Path, out: Path, data: str | None, differing: int | None) -> Run:
+def _opened(path: Path, out: Path, data: str | None, differing: int | None, method: str | None) -> Run:
     """The run, once it is sure that the file can be written."""
     from htaf.runs import RunError, open_run
 
     if differing is not None and differing < 0:
         raise UsageError(f"--differing must be >= 0, got {differing}")
-    run = open_run(path)
+    run = open_run(path, method=outside_step(method))
     own = (run.record.get("source") or {}).get("name")
     check_output(out, [path, *(name for name in (data, own) if name)])
     if not run.has_step:
