@@ -40,7 +40,7 @@ from htaf.cli.exploring import explore
 from htaf.cli.interventions import concepts
 from htaf.cli.naming import name_command
 from htaf.cli.packing import export, pack, predictors
-from htaf.cli.training import DataDir, Json, RunDir, own_data, train
+from htaf.cli.training import DataDir, Json, RunDir, needs_source, train
 
 ABOUT = """Networks whose activations are 0 or 1, trained by ordinary gradient descent.
 
@@ -88,7 +88,6 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Measure the smooth and the exact network of a run, and the gap between them."""
-    from htaf.data import images, tabular
     from htaf.runs import open_run
     from htaf.training.evaluate import evaluate as measure
     from htaf.training.metrics import LOWER_IS_BETTER
@@ -98,14 +97,10 @@ def evaluate(
         if part not in (None, "all"):
             raise UsageError(f"--part {part} is for the run's own data, not for --data {data}")
         part = "all"
-        preprocessor = opened.preprocessor()
-        if isinstance(preprocessor, images.ImagePreprocessor):
-            size = preprocessor.size[0] if images.of_files(data) else None
-            found: Any = images.load(data, data_dir=data_dir, size=size)
-        else:
-            found = tabular.load_like(data, target=preprocessor.target, data_dir=data_dir)
+        found = opened.other_data(data, data_dir=data_dir)
     else:
-        found = own_data(opened, data_dir)
+        with needs_source("give --data"):
+            found = opened.data(data_dir=data_dir)
     say_notes(found.notes)
     result = measure(opened, found, part=part or "test")
     if json:
