@@ -6,19 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import tyro
 from rich.table import Table as TextTable
 from tyro.conf import Positional, arg
 
 from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes, say_unread
 from htaf._files import LOCK, check_output, check_output_folder, check_place
-from htaf.cli.training import DataDir, Json, RunDir, own_data
+from htaf.cli.flags import DataDir, Json, RunDir
+from htaf.cli.training import own_data
 from htaf.concepts.codes import PartName
 
 if TYPE_CHECKING:
     from htaf.runs import Run
-
-concepts = tyro.extras.SubcommandApp()
 
 CodesDir = Annotated[Positional[Path], arg(help="Folder that extract or binarise wrote.", metavar="CODES")]
 Out = Annotated[Path, arg(help="Folder: a new one, or that of a stopped command, to continue it.", metavar="DIR")]
@@ -49,7 +47,6 @@ def own_images(run: Run, data_dir: str | None, instead: str) -> Any:
     return own_data(of_images(run), data_dir, instead)
 
 
-@concepts.command
 def extract(
     run: RunDir,
     *,
@@ -121,7 +118,6 @@ def extract(
     say_unread(unread, total, found.info.get("unreadable", 0))
 
 
-@concepts.command
 def binarise(
     source: Annotated[Positional[Path], arg(help="Folder with the features of a plain network.", metavar="FEATURES")],
     *,
@@ -171,7 +167,6 @@ def _summary(found: Any, out: Path, json: bool) -> None:
     return say(f"folder: {out}")
 
 
-@concepts.command
 def score(
     codes: CodesDir,
     *,
@@ -226,7 +221,6 @@ def score(
     return None
 
 
-@concepts.command
 def needed(
     codes: CodesDir,
     *,
@@ -279,7 +273,6 @@ def needed(
     return say("concepts:", *result["kept"])
 
 
-@concepts.command
 def pictures(
     codes: CodesDir,
     run: RunDir,

@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 from htaf._console import UsageError, err, print_json, say, say_notes
 from htaf._errors import HtafError
 from htaf.cli.concepts import of_images, own_images
-from htaf.cli.training import DataDir, Json
+from htaf.cli.flags import DataDir, Json
 from htaf.concepts.codes import ConceptError, PartName
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from tyro.conf import arg
 from htaf._console import UsageError, print_json, progress, say
 from htaf._errors import HtafError
 from htaf._files import check_output, hold, lock_beside
-from htaf.cli.training import DataDir, Json, RunDir, own_data
+from htaf.cli.flags import DataDir, Json, RunDir
+from htaf.cli.training import own_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
