@@ -574,6 +574,8 @@ def test_outputs_that_would_do_harm(finished: Path, tmp_path: Path) -> None:
         check_output_folder(tmp_path, [tmp_path / "." / ".." / tmp_path.name])
     with pytest.raises(OutputError, match="is a file"):
         check_output_folder(table)
+    with pytest.raises(runs.RunError, match="null character"):
+        runs.read_record(Path("a\0b"))
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")

@@ -249,6 +249,8 @@ def finished_run(path: Path, record: dict[str, Any]) -> Run:
 def read_record(path: Path) -> dict[str, Any] | None:
     """The record of a folder, None when it holds none. Raises RunError when it is damaged or of another format."""
     file = path / RECORD
+    if "\0" in str(path):
+        raise RunError(f"expected a folder, got {str(path)!r}, which holds a null character")
     try:
         record = parse_json(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
