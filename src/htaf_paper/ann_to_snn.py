@@ -24,10 +24,10 @@ from htaf._console import plain_errors
 from htaf.data.image_folders import shuffled_by_class
 from htaf.data.image_preprocess import ImagePreprocessor
 from htaf.data.images import Images, load
+from htaf.data.parts import image_rows
 from htaf.runs import Run, content_hash, environment, open_run, to_json, write_atomic
 from htaf.spiking.ann_to_snn import STEPS
 from htaf.training.distributed import thread_count
-from htaf.training.problems import image_rows
 from htaf_paper.ann_to_snn_measure import ComparisonError, Pair, compare
 from htaf_paper.ann_to_snn_report import markdown
 

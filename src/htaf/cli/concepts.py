@@ -11,8 +11,7 @@ from tyro.conf import Positional, arg
 
 from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes, say_unread
 from htaf._files import LOCK, check_output, check_output_folder, check_place
-from htaf.cli.flags import DataDir, Json, RunDir
-from htaf.cli.training import own_data
+from htaf.cli.flags import DataDir, Json, RunDir, needs_source
 from htaf.concepts.codes import PartName
 
 if TYPE_CHECKING:
@@ -44,7 +43,8 @@ def of_images(run: Run) -> Run:
 
 def own_images(run: Run, data_dir: str | None, instead: str) -> Any:
     """The images that a run was trained on; where it does not say which, the error says what to do instead."""
-    return own_data(of_images(run), data_dir, instead)
+    with needs_source(instead):
+        return of_images(run).data(data_dir=data_dir)
 
 
 def extract(
@@ -92,7 +92,6 @@ def extract(
         )
     check_place(out / LOCK)
     from htaf.concepts import extract as room
-    from htaf.data import images
     from htaf.data.image_reading import image_files
     from htaf.runs import open_run
 
@@ -106,9 +105,7 @@ def extract(
         if data is None:
             chosen = own_images(opened, data_dir, "give --data")
         else:
-            preprocessor: Any = opened.preprocessor()
-            size = None if data.lower() in ("cifar10", "cifar100", "digits") else preprocessor.size[0]
-            chosen = images.load(data, data_dir=data_dir, size=size)
+            chosen: Any = opened.other_data(data, data_dir=data_dir)
         say_notes(chosen.notes)
         if opened.has_step:
             found = room.extract(opened, chosen, out, parts=parts or None, features=features, **options)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from rich.table import Table as TextTable
 from tyro.conf import arg
 
 from htaf._console import Terminal, UsageError, figures, print_json, say_notes
-from htaf.cli.flags import DataDir, Json, RunDir
+from htaf.cli.flags import DataDir, Json, RunDir, needs_source
 
 
 def evaluate(
@@ -30,8 +30,6 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Measure the smooth and the exact network of a run, and the gap between them."""
-    from htaf.cli.training import own_data
-    from htaf.data import images, tabular
     from htaf.runs import open_run
     from htaf.training.evaluate import evaluate as measure
     from htaf.training.metrics import LOWER_IS_BETTER
@@ -41,14 +39,10 @@ def evaluate(
         if part not in (None, "all"):
             raise UsageError(f"--part {part} is for the run's own data, not for --data {data}")
         part = "all"
-        preprocessor = opened.preprocessor()
-        if isinstance(preprocessor, images.ImagePreprocessor):
-            size = preprocessor.size[0] if images.of_files(data) else None
-            found: Any = images.load(data, data_dir=data_dir, size=size)
-        else:
-            found = tabular.load_like(data, target=preprocessor.target, data_dir=data_dir)
+        found = opened.other_data(data, data_dir=data_dir)
     else:
-        found = own_data(opened, data_dir)
+        with needs_source("give --data"):
+            found = opened.data(data_dir=data_dir)
     say_notes(found.notes)
     result = measure(opened, found, part=part or "test")
     if json:

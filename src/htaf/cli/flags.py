@@ -1,14 +1,18 @@
-"""What the flags of several verbs share: their types and help, and how the command line is read."""
+"""What several verbs share: flags with their help, how flags are read, and what to say of a run without a source."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args
 
 from tyro.conf import Positional, arg
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from htaf._console import UsageError
 
 Json = Annotated[bool, arg(help="Print JSON for programs instead of a table.")]
 RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
@@ -20,6 +24,18 @@ DataDir = Annotated[
         help_behavior_hint="(default: HTAF_DATA, else a download)",
     ),
 ]
+
+
+@contextlib.contextmanager
+def needs_source(instead: str) -> Iterator[None]:
+    """Where a run does not say where its data came from, the command was used wrongly: say what to do instead."""
+    from htaf.runs import UnknownSourceError
+
+    try:
+        yield
+    except UnknownSourceError as error:
+        raise UsageError(f"{error.said}: {instead}") from None
+
 
 registry = ConstructorRegistry()
 

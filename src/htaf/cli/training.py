@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 from rich.table import Table as TextTable
 from tyro.conf import OmitArgPrefixes, arg
@@ -27,9 +27,6 @@ from htaf.training.recipes import (
     for_backbone,
     image_recipe,
 )
-
-if TYPE_CHECKING:
-    from htaf.runs import Run
 
 # as in htaf.training, which needs lightning: seconds that `htaf --help` must not take
 Strategy = Literal["auto", "ddp", "fsdp"]
@@ -517,22 +514,3 @@ def _source(data: str, named: bool, data_dir: str | None) -> dict[str, Any]:
     """Where the data came from, in a form that holds from any working folder."""
     name = data if named else str(Path(data).resolve())
     return {"name": name, "data_dir": None if data_dir is None else str(Path(data_dir).resolve())}
-
-
-def own_data(run: Run, data_dir: str | None, instead: str = "give --data") -> Any:
-    """The data that a run was trained on; where it does not say which, the error says what to do instead."""
-    from htaf.data import images, tabular
-
-    source = dict(run.record.get("source") or {})
-    name, folder = source.get("name"), data_dir or source.get("data_dir")
-    if not name:
-        what = "images" if run.takes_images else "data"
-        raise UsageError(f"{run.path} does not say where its {what} came from: {instead}")
-    if not run.takes_images:
-        task, drop_empty = source.get("task"), bool(source.get("drop_empty"))
-        return tabular.load(name, target=source.get("target"), task=task, drop_empty=drop_empty, data_dir=folder)
-    size = source.get("size")
-    height, width = run.preprocessor().size  # pyright: ignore[reportAttributeAccessIssue]
-    if size is None and height == width and images.of_files(name):
-        size = height  # that of the training, however it was chosen
-    return images.load(name, size=size, data_dir=folder)
