@@ -6,18 +6,19 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+from pydantic import BaseModel
 
 from htaf.concepts.naming.offline import Candidates, candidates, ranked
-from htaf.concepts.naming.quoting import quoted
 from htaf.data.attributes import Attributes
-from htaf.llm.client import Message, R
+from htaf.llm import Message, quoted
 
 Behaviour = Literal[
     "table", "errs on 20%", "random name", "same name", "lists classes", "random sorting", "all under label 1"
 ]
+R = TypeVar("R", bound=BaseModel)
 LINE = re.compile(r'\d+\. (".*")')
 PHRASE = 190  # characters of a label that lists classes
 
@@ -47,7 +48,7 @@ class TableModel:
     def ask(
         self, messages: Sequence[Message], reply: type[R], *, sample: int = 0, context: Mapping[str, Any] | None = None
     ) -> R:
-        """As `htaf.llm.client.Asker`."""
+        """As `htaf.llm.Client`."""
         return reply.model_validate(json.loads(self.answer(messages)), context=context)
 
     def answer(self, messages: Sequence[Message]) -> str:

@@ -55,12 +55,12 @@ def test_many_checks_let_some_pass_by_chance() -> None:
 
 
 def test_few_classes_are_told_before_anything_is_asked() -> None:
-    asker = Counted(TableModel(made()))
+    client = Counted(TableModel(made()))
     rows = np.full((4, 24), 0.5)
     for row, (a, b) in zip(rows, ((3, 4), (1, 9), (12, 12), (0, 9)), strict=True):
         row[:a], row[24 - b :] = 1, 0
     classes = made().classes
-    needed = estimate(rows, asker, classes=classes, settings=QUICK)
+    needed = estimate(rows, client, classes=classes, settings=QUICK)
     assert (needed.concepts, needed.idle, needed.single, needed.hopeless, needed.calls) == (4, 1, 1, 1, 12)
     text = needed_words(needed)
     assert text.startswith(
@@ -69,10 +69,10 @@ def test_few_classes_are_told_before_anything_is_asked() -> None:
     )
     assert needed_notes(needed)[0].startswith("1 of them: so few classes in the groups that even")
     given = [{"concept": c, "name": "x"} for c in range(4)]
-    checks = estimate(rows, asker, names=given, classes=classes, settings=QUICK)
+    checks = estimate(rows, client, names=given, classes=classes, settings=QUICK)
     assert (checks.single, checks.hopeless) == (0, 1)  # all classes are permuted at once: 1 of 9 or 35 ways
-    assert estimate(shares(made()), asker, classes=classes).hopeless == 0
-    assert estimate(rows, asker, classes=classes, settings=Settings(permutations=0)).hopeless == 0
+    assert estimate(shares(made()), client, classes=classes).hopeless == 0
+    assert estimate(rows, client, classes=classes, settings=Settings(permutations=0)).hopeless == 0
 
 
 @pytest.mark.parametrize(("a", "b", "hopeless"), [(3, 4, True), (2, 6, True), (5, 4, False), (2, 2, True)])

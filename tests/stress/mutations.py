@@ -322,7 +322,8 @@ MESSAGES: Any = [{"role": "user", "content": "name this"}]
 
 
 def made_replies() -> Files:
-    from htaf.llm.chat import FORMAT, request_key
+    from htaf.llm import request_key
+    from htaf.llm.chat import FORMAT
 
     key = request_key("m", "", MESSAGES, 0, None)
     entry = {"format": FORMAT, "key": key, "reply": '{"concept": "bark"}', "model": "m", "messages": MESSAGES}
@@ -331,10 +332,10 @@ def made_replies() -> Files:
 
 def read_replies(folder: Path) -> None:
     from htaf.concepts.naming.prompts import NameReply
-    from htaf.llm.chat import MalformedReply, Unanswered, request_key, validated
-    from htaf.llm.replies import Replies, ReplyCache
+    from htaf.llm import BatchClient, MalformedReply, ReplyCache, Unanswered, request_key
+    from htaf.llm.chat import validated
 
-    replies = Replies("m", [folder / "r.jsonl"])
+    replies = BatchClient("m", [folder / "r.jsonl"])
     "\n".join(replies.problems).encode()
     with contextlib.suppress(MalformedReply, Unanswered):
         replies.ask(MESSAGES, NameReply)

@@ -173,7 +173,7 @@ def _by_model(
         from htaf.concepts.naming.files import earlier_names, kept_names
         from htaf.concepts.naming.plan import estimate, plan_of
     except ModuleNotFoundError as error:
-        raise UsageError(f"--model needs {error.name}: pip install 'htaf[names]'") from None
+        raise UsageError(f"--model needs {error.name}: pip install 'htaf[llm]'") from None
     from htaf.concepts.codes import codes_key
     from htaf.concepts.naming.candidates import read_candidates
     from htaf.concepts.naming.names import read_names
@@ -194,25 +194,25 @@ def _by_model(
     plan = plan_of(opened, candidates=candidates, settings=settings)
     if asking.concept or asking.top is not None:
         options["only"] = asking.concept or plan.order[: asking.top]
-    with _asker(model, asking, server) as asker:
+    with _asker(model, asking, server) as client:
         options["known"] = known = (
-            [] if out is None else earlier_names(out, plan, asker, checked=asking.check, codes=key)
+            [] if out is None else earlier_names(out, plan, client, checked=asking.check, codes=key)
         )
         if server.refresh:  # they stay in the file until they are named anew
             anew = set(plan.chosen(options.get("only")))
             options["known"] = [e | {"settings": None} if e["concept"] in anew else e for e in known]
-        needed = estimate(plan, asker, **options)
+        needed = estimate(plan, client, **options)
         if asking.estimate:
             say_notes(needed_notes(needed))
             return print_json(asdict(needed)) if json else say(needed_words(needed))
         err.print(needed_words(needed))
         say_notes(needed_notes(needed))
-        read = asker.usage.cached if hasattr(asker, "usage") else 0
+        read = client.usage.cached if hasattr(client, "usage") else 0
         work = name_by_model if asking.check is None else check_names
         done = [0, 0]
         try:
             with kept_names(out, key) as save, _bar(done, not json) as progress:
-                names = work(plan, asker, parallel=server.parallel, save=save, progress=progress, **options)
+                names = work(plan, client, parallel=server.parallel, save=save, progress=progress, **options)
                 save(names)
         except BaseException:  # Ctrl-C too
             where = f" and written to {out}" if out is not None and done[0] else ""
@@ -220,27 +220,27 @@ def _by_model(
             say_notes([f"{done[0]} of {done[1]} names are finished{where}; the same command{again} goes on from there"])
             raise
         finally:
-            say_notes(_closing(asker, asking, read))
+            say_notes(_closing(client, asking, read))
 
         def looked() -> None:
             for only in (None, options.get("only")):
-                estimate(plan, asker, names=options.get("names"), only=only)
+                estimate(plan, client, names=options.get("names"), only=only)
 
-        say_notes(seen_replies(asker, names, looked))
+        say_notes(seen_replies(client, names, looked))
     return _table(names, plan.order, json)
 
 
 @contextlib.contextmanager
 def _asker(model: str, asking: Asking, server: Server) -> Iterator[Any]:
     """Who answers: a server, or files."""
-    from htaf.llm.client import LanguageModel, Replies, default_cache
+    from htaf.llm import BatchClient, ServerClient, default_cache
 
     if asking.prompts_only is not None or asking.replies:
         for field in fields(server):
             if field.name != "parallel" and getattr(server, field.name) != field.default:
                 flag = field.name.replace("_", "-")
                 raise UsageError(f"--{flag} is for a server, which --prompts-only and --replies do not ask")
-        yield Replies(model, asking.replies)
+        yield BatchClient(model, asking.replies)
         return
     key = None
     if server.key_file is not None:
@@ -251,7 +251,7 @@ def _asker(model: str, asking: Asking, server: Server) -> Iterator[Any]:
             raise UsageError(f"--key-file {server.key_file}: expected a text file with the key, got: {what}") from None
         if not key:
             raise UsageError(f"--key-file {server.key_file}: expected the key, got an empty file")
-    with LanguageModel(
+    with ServerClient(
         model, base_url=server.base_url, api_key=key, cache=server.cache or default_cache(), calls=server.max_calls,
         tokens=server.max_tokens, timeout=server.timeout, refresh=server.refresh,
     ) as asked:  # fmt: skip
@@ -276,22 +276,22 @@ def _bar(done: list[int], shown: bool) -> Iterator[Callable[[int, int], None]]:
         yield advance
 
 
-def _closing(asker: Any, asking: Asking, read: int) -> list[str]:
+def _closing(client: Any, asking: Asking, read: int) -> list[str]:
     """What was used, or what still waits; so many replies were read for the estimate alone."""
-    if not hasattr(asker, "usage"):  # files of replies
-        waiting, notes = asker.waiting, list(asker.problems)
+    if not hasattr(client, "usage"):  # files of replies
+        waiting, notes = client.waiting, list(client.problems)
         if asking.prompts_only is not None:
-            asker.write(asking.prompts_only)
+            client.write(asking.prompts_only)
             notes.append(f"{waiting:,} prompts wait, written to {asking.prompts_only}" + (
                 ": give the replies, and all earlier ones, with --replies" if waiting else ""))  # fmt: skip
         elif waiting:
             notes.append(f"{waiting:,} prompts have no reply: --prompts-only FILE writes them")
         return notes
-    used = asker.usage
+    used = client.usage
     about = "about " if used.estimated else ""
     text = f"{used.calls:,} requests sent, {about}{used.tokens:,} tokens; {used.cached - read:,} kept from before"
     more = [f"{count:,} {what}" for count, what in ((used.retried, "retried"), (used.malformed, "unusable")) if count]
-    return [*asker.notes, "; ".join([text, *more])]
+    return [*client.notes, "; ".join([text, *more])]
 
 
 def _table(names: Sequence[Entry], order: Sequence[int], json: bool) -> None:

@@ -23,10 +23,8 @@ import numpy as np
 from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.naming.checks import Case, Settings, agreements, balanced, counts, poorly_shown, verdict
 from htaf.concepts.naming.plan import Name, Plan, ask_name, ask_sorting, plan_of
-from htaf.concepts.naming.quoting import shortened
 from htaf.concepts.naming.words import NO_REPLY, WAITING
-from htaf.llm.client import Asker, MalformedReply, Unanswered
-from htaf.llm.threads import Stopped, in_threads
+from htaf.llm import Client, MalformedReply, Stopped, Unanswered, in_threads, shortened
 
 Entry = dict[str, Any]
 Save = Callable[[list[Entry]], None]
@@ -36,7 +34,7 @@ OF_ROUNDS = ("own", "shown", "rounds_detail")  # keys of names that a model made
 
 def name_by_model(
     concepts: Codes | np.ndarray | Plan,
-    asker: Asker,
+    client: Client,
     *,
     classes: Sequence[str] = (),
     candidates: Sequence[str] = (),
@@ -52,7 +50,7 @@ def name_by_model(
     Args:
         concepts: codes, of whose training part the groups are made, or proportions [C, K], nan for an empty class; or
             the plan that `plan_of` made of them, of classes, candidates and settings.
-        asker: `htaf.llm.client.LanguageModel`, `Replies`, or anything that answers as they do.
+        client: `htaf.llm.ServerClient`, `htaf.llm.BatchClient`, or anything that answers as they do.
         classes: K names, where `concepts` are proportions.
         candidates: what a name, or its negation, is chosen from; none: the model's own words.
         settings: of groups, rounds and check.
@@ -80,17 +78,17 @@ def name_by_model(
     """
     plan = plan_of(concepts, classes, candidates, settings)
     found, wanted = {int(entry["concept"]): dict(entry) for entry in known}, plan.chosen(only)
-    todo = [c for c in wanted if found.get(c, {}).get("settings") != plan.fingerprint(plan.case(c), asker)]
+    todo = [c for c in wanted if found.get(c, {}).get("settings") != plan.fingerprint(plan.case(c), client)]
 
     def work(concept: int, stop: threading.Event) -> Entry:
-        return _named(plan, concept, asker, stop)
+        return _named(plan, concept, client, stop)
 
     return _entries(found, todo, len(wanted), work, parallel, save, progress)
 
 
 def check_names(
     concepts: Codes | np.ndarray | Plan,
-    asker: Asker,
+    client: Client,
     names: Iterable[Mapping[str, Any]],
     *,
     classes: Sequence[str] = (),
@@ -131,26 +129,26 @@ def check_names(
         if not (given.get("name") and before.get("name") and before.get("checked_by")):
             continue
         same = Name.given(before) == Name.given(given)
-        if same and before.get("settings") == plan.fingerprint(plan.case(concept), asker, Name.given(given)):
+        if same and before.get("settings") == plan.fingerprint(plan.case(concept), client, Name.given(given)):
             found[concept] = dict(before)
             todo.pop(concept, None)
     names_of = {concept: found[concept] for concept in todo}
 
     def work(concept: int, stop: threading.Event) -> Entry:
-        return _rechecked(plan, names_of[concept], asker, stop)
+        return _rechecked(plan, names_of[concept], client, stop)
 
     return _entries(found, list(todo), len(wanted), work, parallel, save, progress)
 
 
-def _named(plan: Plan, concept: int, asker: Asker, stop: threading.Event) -> Entry:
+def _named(plan: Plan, concept: int, client: Client, stop: threading.Event) -> Entry:
     """One concept: all its rounds and the check."""
     case = plan.case(concept)
     entry: Entry = {
         "concept": concept, **asdict(Name("", "", "")), "name": None, "label_1": None, "label_0": None,
         "justification": None, "verified": False, "reason": case.note, "held_out": None, "p_value": None,
         "baseline": None, "agreement": None, "naming": None, "own": None, "shown": None, "rounds": case.rounds,
-        "rounds_detail": [], **counts(plan.grouped, concept), "scored": 0, "source": "model", "model": asker.model,
-        "candidate": bool(plan.candidates), "settings": plan.fingerprint(case, asker),
+        "rounds_detail": [], **counts(plan.grouped, concept), "scored": 0, "source": "model", "model": client.model,
+        "candidate": bool(plan.candidates), "settings": plan.fingerprint(case, client),
     }  # fmt: skip
     if not case.rounds:
         return entry
@@ -160,8 +158,8 @@ def _named(plan: Plan, concept: int, asker: Asker, stop: threading.Event) -> Ent
             if stop.is_set():
                 raise Stopped
             try:
-                names.append(ask_name(plan, case, held, asker))
-                sortings.append(ask_sorting(plan, case, names[-1], held, asker))
+                names.append(ask_name(plan, case, held, client))
+                sortings.append(ask_sorting(plan, case, names[-1], held, client))
             except Unanswered:  # the requests of the other rounds are noted too
                 waiting = True
     except MalformedReply as error:
@@ -197,7 +195,7 @@ def _judged(plan: Plan, case: Case, names: Sequence[Name], sortings: Sequence[np
     }  # fmt: skip
 
 
-def _rechecked(plan: Plan, given: Entry, asker: Asker, stop: threading.Event) -> Entry:
+def _rechecked(plan: Plan, given: Entry, client: Client, stop: threading.Event) -> Entry:
     """One given name."""
     if stop.is_set():
         raise Stopped
@@ -206,13 +204,13 @@ def _rechecked(plan: Plan, given: Entry, asker: Asker, stop: threading.Event) ->
     note = case.note if case.nameless else ""
     entry = {key: value for key, value in given.items() if key not in OF_ROUNDS} | counts(plan.grouped, concept) | {
         "verified": False, "reason": note, "held_out": None, "p_value": None, "baseline": None, "agreement": None,
-        "naming": None, "rounds": 1, "scored": 0, "checked_by": asker.model,
-        "settings": plan.fingerprint(case, asker, name),
+        "naming": None, "rounds": 1, "scored": 0, "checked_by": client.model,
+        "settings": plan.fingerprint(case, client, name),
     }  # fmt: skip
     if note:
         return entry
     try:
-        said = ask_sorting(plan, case, name, 0, asker)
+        said = ask_sorting(plan, case, name, 0, client)
     except Unanswered:
         return entry | {"reason": WAITING, "settings": None}
     except MalformedReply as error:

@@ -11,8 +11,7 @@ from typing import Any
 
 from htaf._errors import suggestion
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.naming.names import valid_text
-from htaf.concepts.naming.quoting import LONGEST
+from htaf.concepts.naming.names import LONGEST, valid_text
 from htaf.data.attributes import load
 from htaf.data.reading import counted, listed, read_frame
 

@@ -13,19 +13,19 @@ from htaf.concepts.naming.names import read_names, write_names
 
 if TYPE_CHECKING:  # it needs pydantic, which names of attributes do without
     from htaf.concepts.naming.plan import Plan
-    from htaf.llm.client import Asker
+    from htaf.llm import Client
 
 SECONDS = 1.0  # between two writings
 
 
 def earlier_names(
-    path: Path, plan: Plan, asker: Asker, *, checked: Path | None = None, codes: str | None = None
+    path: Path, plan: Plan, client: Client, *, checked: Path | None = None, codes: str | None = None
 ) -> list[dict[str, Any]]:
     """What an earlier call left in the file that is to be written: the `known` of `htaf.concepts.naming.by_model`.
 
     Args:
         path: .json, or a .csv that is not there yet.
-        plan, asker: of this call.
+        plan, client: of this call.
         checked: the file whose names are checked, where that is what this call does.
         codes: as `htaf.concepts.naming.names.read_names` takes it.
     Raises:
@@ -50,7 +50,7 @@ def earlier_names(
     for entry in found:
         rests = entry.get("settings")
         ours = entry["source"] == "model" and not entry.get("checked_by")
-        if not ours or (rests and rests != plan.fingerprint(plan.case(entry["concept"]), asker)):
+        if not ours or (rests and rests != plan.fingerprint(plan.case(entry["concept"]), client)):
             raise ConceptError(
                 f"{path}: expected a new file or names of the same settings, got concept {entry['concept']} named "
                 "otherwise (by hand, with another model, server, settings, codes or version), which would be lost: "

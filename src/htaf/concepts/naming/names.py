@@ -16,6 +16,7 @@ from htaf.concepts.codes import ConceptError, letters
 from htaf.runs import to_json, write_atomic
 
 SOURCES = ("attributes", "model", "hand", "supervised")
+LONGEST = 200  # characters of a name, a label, a candidate
 NUMBERS = ("held_out", "p_value", "agreement", "naming", "own")
 COUNTS = ("group_a", "group_b", "mixed", "empty", "rounds", "scored")
 COLUMNS: list[str] = [

@@ -17,7 +17,7 @@ from htaf.concepts.counts import class_counts, class_sizes, shares
 from htaf.concepts.groups import Groups, groups
 from htaf.concepts.naming.checks import Case, Settings, case_of
 from htaf.concepts.naming.prompts import TEMPLATES, ChoiceReply, NameReply, SortReply, naming_prompt, sorting_prompt
-from htaf.llm.client import Asker, Message, ModelError, tokens_of
+from htaf.llm import Client, Message, ModelError, tokens_of
 
 NAME_TOKENS = 120  # of a reply, about; a choice needs fewer
 SORTED_TOKENS = 3  # of a reply, for each class
@@ -90,11 +90,11 @@ class Plan:
         classes = [self.grouped.classes[row] for row in case.used[case.scored[order]]]
         return sorting_prompt(name.name, name.label_1, name.label_0, classes), order
 
-    def fingerprint(self, case: Case, asker: Asker, name: Name | None = None) -> str:
+    def fingerprint(self, case: Case, client: Client, name: Name | None = None) -> str:
         """16 hexadecimal digits of all that an entry rests on: the same for the same questions to the same model of
         the same server."""
         classes = [self.grouped.classes[row] for row in case.used]
-        who = [asker.model, getattr(asker, "base_url", "")]  # files have none
+        who = [client.model, getattr(client, "base_url", "")]  # files have none
         rests = [asdict(self.settings), self.candidates, who, TEMPLATES, classes, case.inside.tolist(), case.concept]
         rests += [] if name is None else [[name.name, name.label_1, name.label_0]]
         return hashlib.sha256(json.dumps(rests).encode()).hexdigest()[:16]
@@ -146,30 +146,30 @@ def plan_of(
     return Plan(grouped, tuple(candidates), settings, tuple(order))
 
 
-def ask_name(plan: Plan, case: Case, held: int, asker: Asker) -> Name:
+def ask_name(plan: Plan, case: Case, held: int, client: Client) -> Name:
     """Ask for a name.
 
     Raises:
-        ModelError: as the asker.
+        ModelError: as the client.
     """
     messages = plan.naming(case, held)
     if not plan.candidates:
-        said = asker.ask(messages, NameReply, sample=held)
+        said = client.ask(messages, NameReply, sample=held)
         return Name(said.concept, said.label_1, said.label_0, said.justification)
-    choice = asker.ask(messages, ChoiceReply, sample=held, context={"count": len(plan.candidates)})
+    choice = client.ask(messages, ChoiceReply, sample=held, context={"count": len(plan.candidates)})
     has = plan.candidates[choice.number - 1]
     labels = (f"not {has}", has) if choice.negated else (has, f"not {has}")
     return Name(labels[0], *labels, choice.justification, choice.negated)
 
 
-def ask_sorting(plan: Plan, case: Case, name: Name, number: int, asker: Asker) -> Float64[np.ndarray, " scored"]:
+def ask_sorting(plan: Plan, case: Case, name: Name, number: int, client: Client) -> Float64[np.ndarray, " scored"]:
     """Let the scored classes be sorted by a name: 1, 0, or 0.5 for a class that is left out.
 
     Raises:
-        ModelError: as the asker.
+        ModelError: as the client.
     """
     messages, order = plan.sorting(case, name, number)
-    said = asker.ask(messages, SortReply, sample=number, context={"count": len(order)})
+    said = client.ask(messages, SortReply, sample=number, context={"count": len(order)})
     found = np.full(len(order), 0.5)
     for value, numbers in ((1.0, said.label_1), (0.0, said.label_0)):
         found[order[np.array(numbers, dtype=np.int64) - 1]] = value
@@ -201,7 +201,7 @@ class Estimate:
 
 def estimate(
     concepts: Codes | np.ndarray | Plan,
-    asker: Asker,
+    client: Client,
     *,
     names: Iterable[Mapping[str, Any]] | None = None,
     classes: Sequence[str] = (),
@@ -224,7 +224,7 @@ def estimate(
     open_requests: list[tuple[int, int]] = []
     for concept in plan.chosen(only) if given is None else plan.to_check(given, only):
         case, name = plan.case(concept), None if given is None else Name.given(given[concept])
-        if settled.get(concept) == plan.fingerprint(case, asker, name):
+        if settled.get(concept) == plan.fingerprint(case, client, name):
             continue
         total += 1
         idle += case.nameless
@@ -233,7 +233,7 @@ def estimate(
         hopeless += (
             plan.settings.permutations > 0 and not (alone or case.nameless) and case.hopeless(folds=name is None)
         )
-        for at_hand, prompt, reply in _requests(plan, case, asker, name):
+        for at_hand, prompt, reply in _requests(plan, case, client, name):
             cached += at_hand
             if not at_hand:
                 open_requests.append((prompt, reply))
@@ -241,25 +241,25 @@ def estimate(
     return Estimate(total, idle, cached + len(open_requests), cached, prompts, replies, single, hopeless)
 
 
-def _requests(plan: Plan, case: Case, asker: Asker, name: Name | None) -> Iterator[tuple[bool, int, int]]:
+def _requests(plan: Plan, case: Case, client: Client, name: Name | None) -> Iterator[tuple[bool, int, int]]:
     """Each request of a concept: whether its reply is at hand, its tokens and the reply's."""
     if case.nameless:
         return
     many = SORTED_TOKENS * len(case.scored)
     if name is not None:
         messages, _ = plan.sorting(case, name, 0)
-        yield asker.known(messages), tokens_of(messages), many
+        yield client.known(messages), tokens_of(messages), many
         return
     for held in range(case.rounds):
         messages = plan.naming(case, held)
-        at_hand = asker.known(messages, sample=held)
+        at_hand = client.known(messages, sample=held)
         yield at_hand, tokens_of(messages), NAME_TOKENS
         usual = plan.candidates[0] if plan.candidates else USUAL
         said = Name(usual, usual, usual)
         if at_hand:
             try:
-                said = ask_name(plan, case, held, asker)
+                said = ask_name(plan, case, held, client)
             except ModelError:  # at hand, but of no use
                 at_hand = False
         messages, _ = plan.sorting(case, said, held)
-        yield at_hand and asker.known(messages, sample=held), tokens_of(messages), many
+        yield at_hand and client.known(messages, sample=held), tokens_of(messages), many

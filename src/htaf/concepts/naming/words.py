@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
 
+from htaf._console import visible
 from htaf.concepts.naming.offline import LEVEL
-from htaf.concepts.naming.quoting import ELLIPSIS, visible
 
 if TYPE_CHECKING:  # it needs pydantic, which names of attributes do without
     from htaf.concepts.naming.plan import Estimate
 
+ELLIPSIS = "…"
 WAITING = "waiting for replies"
 NO_REPLY = "no usable reply"
 FEW_CLASSES = 8  # below it permuted classes do as well too often
@@ -44,39 +45,39 @@ def needed_notes(needed: Estimate) -> list[str]:
     ]
 
 
-def seen_replies(asker: Any, names: Sequence[Mapping[str, Any]], look: Callable[[], None]) -> list[str]:
+def seen_replies(client: Any, names: Sequence[Mapping[str, Any]], look: Callable[[], None]) -> list[str]:
     """How many replies of each file were of no use, after a naming.
 
     Args:
-        asker: a `LanguageModel` or `Replies`.
+        client: a `ServerClient` or `BatchClient`.
         look: looks for the replies of all concepts, those too that were not to be asked for now.
     Raises:
         ModelError: no reply at all could be used, or none of the files fits a prompt.
     """
-    from htaf.llm.client import ModelError, Replies
+    from htaf.llm import BatchClient, ModelError
 
-    files = isinstance(asker, Replies)
+    files = isinstance(client, BatchClient)
     unusable, used = (
-        (asker.unusable, asker.used) if files else (asker.usage.malformed, asker.fresh or asker.usage.cached)
+        (client.unusable, client.used) if files else (client.usage.malformed, client.fresh or client.usage.cached)
     )
     if unusable and not used:
         why = next((entry["reason"] for entry in names if (entry["reason"] or "").startswith(NO_REPLY)), NO_REPLY)
-        raise ModelError(f"{asker.model}: this model does not answer in the form that is asked for ({why})")
-    if not files or not asker.files:
+        raise ModelError(f"{client.model}: this model does not answer in the form that is asked for ({why})")
+    if not files or not client.files:
         return []
-    listed = ", ".join(asker.files)
-    if not len(asker):
+    listed = ", ".join(client.files)
+    if not len(client):
         raise ModelError(f"{listed}: expected replies, got none that can be read")
     look()
-    if not asker.met:
+    if not client.met:
         raise ModelError(
-            f"{listed}: none of {len(asker):,} replies fits a prompt here: another model, other settings, or earlier "
+            f"{listed}: none of {len(client):,} replies fits a prompt here: another model, other settings, or earlier "
             "replies that are not given too?"
         )
     return [
         f"{count:,} {'reply' if count == 1 else 'replies'} in {file} {'fits' if count == 1 else 'fit'} no prompt here: "
         "another model or other settings?"
-        for file, count in asker.unmet().items()
+        for file, count in client.unmet().items()
     ]
 
 
