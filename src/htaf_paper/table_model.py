@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel
 
-from htaf.concepts.naming.offline import Candidates, candidates, ranked
+from htaf.concepts.naming import AttributeCandidates, attribute_candidates
+from htaf.concepts.naming.by_attributes import ranked
 from htaf.data.attributes import Attributes
 from htaf.llm import Message, quoted
 
@@ -37,7 +38,7 @@ class TableModel:
     def __init__(self, attributes: Attributes, behaviour: Behaviour = "table", seed: int = 0) -> None:
         self.model = f"table model: {behaviour}"
         self.behaviour, self.seed = behaviour, seed
-        self.known_table = candidates(attributes)
+        self.known_table = attribute_candidates(attributes)
         self.row = {json.loads(quoted(name)): number for number, name in enumerate(attributes.classes)}
         self.column = {name: number for number, name in enumerate(attributes.names)}
 
@@ -73,7 +74,7 @@ class TableModel:
                 place, negated = 0, False
         else:
             table = self.known_table
-            local = Candidates(
+            local = AttributeCandidates(
                 tuple(table.names[c] for c in columns), table.have[np.ix_(rows, columns)],
                 table.values[np.ix_(rows, columns)],
             )  # fmt: skip

@@ -11,9 +11,8 @@ import pytest
 from made_askers import HOSTILE, QUICK, Counted, Scripted, made, shares
 
 from htaf.concepts.codes import codes_of
-from htaf.concepts.naming.by_model import _judged, name_by_model
-from htaf.concepts.naming.names import read_names, write_names
-from htaf.concepts.naming.plan import Name, estimate, plan_of
+from htaf.concepts.naming import ConceptName, estimate, name_by_model, naming_plan, read_names, write_names
+from htaf.concepts.naming.by_model import judged
 from htaf.data.attributes import Attributes
 from htaf.llm import BudgetError
 from htaf_paper.table_model import TableModel, read_lists
@@ -39,7 +38,7 @@ def test_a_round_never_sees_the_classes_that_judge_it() -> None:
     table = made()
     client = Counted(TableModel(table))
     name_by_model(shares(table)[:1], client, classes=table.classes, settings=QUICK, parallel=1)
-    case = plan_of(shares(table)[:1], table.classes, (), QUICK).case(0)
+    case = naming_plan(shares(table)[:1], table.classes, (), QUICK).case(0)
     naming = [read_lists(text) for text in client.prompts[::2]]
     sorting = [read_lists(text) for text in client.prompts[1::2]]
     assert len(naming) == len(sorting) == 3
@@ -102,14 +101,14 @@ def test_the_name_shown_is_that_of_the_round_which_agrees_most() -> None:
 def test_the_name_shown_must_hold_by_itself(own: float, others: float, reason: str) -> None:
     """Two rounds share a poor name, which is shown, and a third has a good one, which lifts the score of all."""
     inside = np.arange(120) < 60
-    plan = plan_of(inside[None].astype(float), [str(i) for i in range(120)], (), QUICK)
+    plan = naming_plan(inside[None].astype(float), [str(i) for i in range(120)], (), QUICK)
     case, poor = plan.case(0), inside.copy()
     for side in (True, False):
         for number, share in enumerate((own, others, others)):
             rows = np.flatnonzero((inside == side) & (case.fold == number))
             poor[rows[round(share * len(rows)) :]] ^= True
-    names = [Name(name, "x", "y") for name in ("poor", "poor", "good")]
-    entry = _judged(plan, case, names, [poor.astype(float), poor.astype(float), inside.astype(float)])
+    names = [ConceptName(name, "x", "y") for name in ("poor", "poor", "good")]
+    entry = judged(plan, case, names, [poor.astype(float), poor.astype(float), inside.astype(float)])
     assert (entry["name"], entry["own"]) == ("poor", pytest.approx(own))
     assert entry["shown"] == pytest.approx((own + 2 * others) / 3)
     assert entry["held_out"] >= 0.75
@@ -199,11 +198,11 @@ def test_codes_use_the_training_part_and_the_most_important_first() -> None:
     bits[parts == 2] ^= True  # would leave each class mixed
     weight = np.random.default_rng(0).normal(size=(12, 4)) * [1, 5, 0.1, 3]
     codes = codes_of(bits, labels, weight, np.zeros(12), classes=table.classes, parts=parts)
-    assert plan_of(codes).order == (1, 3, 0, 2)
+    assert naming_plan(codes).order == (1, 3, 0, 2)
     client = Counted(TableModel(table))
     found = name_by_model(codes, client, settings=QUICK, parallel=1)
     assert [each["name"] for each in found] == list(table.names)
-    plan = plan_of(codes, settings=QUICK)
+    plan = naming_plan(codes, settings=QUICK)
     assert client.prompts[0] == plan.naming(plan.case(1), 0)[1]["content"]
     client.fails = lambda n, text: BudgetError("used up") if n > 12 + 24 else None
     kept: list[list[dict[str, Any]]] = []

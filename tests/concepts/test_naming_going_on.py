@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 from made_askers import QUICK, Counted, made, shares
 
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.naming.by_model import check_names, name_by_model
-from htaf.concepts.naming.checks import Settings
-from htaf.concepts.naming.plan import estimate, plan_of
+from htaf.concepts.naming import NamingSettings, check_names, estimate, name_by_model, naming_plan
 from htaf.llm import BudgetError, MalformedReply, ModelError, Unanswered
 from htaf_paper.table_model import TableModel
 
@@ -69,7 +67,7 @@ def test_ctrl_c_does_not_wait_for_a_server_that_hangs() -> None:
 @pytest.mark.parametrize("error", [MalformedReply, Unanswered])
 def test_a_concept_without_a_usable_reply_does_not_stop_others(error: type[ModelError]) -> None:
     table = made()
-    plan = plan_of(shares(table), table.classes, (), QUICK)
+    plan = naming_plan(shares(table), table.classes, (), QUICK)
     bad = plan.naming(plan.case(2), 1)[1]["content"]
     client = Counted(TableModel(table), lambda n, text: error("no JSON") if text == bad else None)
     found = name_by_model(shares(table), client, classes=table.classes, settings=QUICK)
@@ -89,7 +87,7 @@ def test_what_is_known_counts_for_the_same_question_only() -> None:
     asked_none = Counted(TableModel(table))
     assert name_by_model(shares(table), asked_none, classes=table.classes, settings=QUICK, known=known) == known
     assert asked_none.prompts == []
-    for changed in ({"settings": Settings(permutations=99, seed=1)}, {"candidates": table.names}):
+    for changed in ({"settings": NamingSettings(permutations=99, seed=1)}, {"candidates": table.names}):
         client = Counted(TableModel(table))
         name_by_model(
             shares(table), client, **({"classes": table.classes, "settings": QUICK, "known": known} | changed)
@@ -111,7 +109,7 @@ def test_some_concepts_and_the_order_of_asking() -> None:
     options: dict[str, Any] = {"classes": table.classes, "settings": QUICK, "parallel": 1}
     found = name_by_model(shares(table), client, only=[4, 1, 4], **options)
     assert [each["concept"] for each in found] == [1, 4]
-    first = plan_of(shares(table), table.classes, (), QUICK)
+    first = naming_plan(shares(table), table.classes, (), QUICK)
     assert client.prompts[0] == first.naming(first.case(4), 0)[1]["content"]
     more = name_by_model(shares(table), client, only=[2], known=found, **options)
     assert [each["concept"] for each in more] == [1, 2, 4]
@@ -198,7 +196,7 @@ def test_names_that_are_not_checked_yet_are_not_lost() -> None:
 def test_a_plan_is_taken_for_the_codes() -> None:
     table = made()
     options: dict[str, Any] = {"classes": table.classes, "settings": QUICK}
-    plan, client = plan_of(shares(table), table.classes, (), QUICK), TableModel(table)
+    plan, client = naming_plan(shares(table), table.classes, (), QUICK), TableModel(table)
     names = name_by_model(plan, client)
     assert names == name_by_model(shares(table), client, **options)
     assert estimate(plan, client) == estimate(shares(table), client, **options)

@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 from made_askers import QUICK, made, shares
 
-from htaf.concepts.naming.by_model import check_names, name_by_model
-from htaf.concepts.naming.checks import Settings
-from htaf.concepts.naming.plan import estimate
+from htaf.concepts.naming import NamingSettings, check_names, estimate, name_by_model
 from htaf.concepts.naming.prompts import NameReply, SortReply
 from htaf.llm import BatchClient, ModelError, ServerClient
 from htaf_paper.named import area
@@ -125,7 +123,11 @@ def test_cub_over_http(data_dir: Path, tmp_path: Path) -> None:
     """The whole way: prompts, a server, replies, checks; some of CUB's attributes, 5% of the bits flipped."""
     plan = planting(data_dir, download=False)
     codes = planted_codes(plan, 0.05, np.random.default_rng(0))
-    model, only, quick = TableModel(plan.attributes), list(range(0, codes.concepts, 5)), Settings(permutations=199)
+    model, only, quick = (
+        TableModel(plan.attributes),
+        list(range(0, codes.concepts, 5)),
+        NamingSettings(permutations=199),
+    )
     truth = [plan.attributes.names[column] for column in plan.columns]
     given = [{"concept": c, "name": truth[c]} for c in only]
     shuffled = [{"concept": c, "name": truth[other]} for c, other in zip(only, only[1:] + only[:1], strict=True)]

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from htaf.concepts.naming.by_model import name_by_model
+from htaf.concepts.naming import name_by_model
 from htaf.llm import BudgetError, MalformedReply, ModelError, ServerClient
 
 pytestmark = pytest.mark.slow

@@ -297,7 +297,7 @@ NAMES: list[dict[str, Any]] = [
 
 
 def read_name_file(file: Path) -> None:
-    from htaf.concepts.naming.names import read_names, write_names
+    from htaf.concepts.naming import read_names, write_names
 
     names = read_names(file, 11, codes="abcdefabcdef")
     again = file.with_suffix(".again.json")
@@ -362,7 +362,7 @@ slope = ["sigmoid", "tanh"]
 
 
 def read_study_plan(folder: Path) -> None:
-    from htaf.concepts.naming.candidates import read_candidates
+    from htaf.concepts.naming import read_candidates
     from htaf.training.plan import read_plan
 
     if (folder / "plan.toml").exists():
@@ -458,7 +458,7 @@ def read_pictures(folder: Path) -> None:
 
 def made_kinds(root: Path, only: set[str] | None = None) -> dict[str, Kind]:
     """Everything that is read, made once."""
-    from htaf.concepts.naming.names import write_names
+    from htaf.concepts.naming import write_names
 
     made: dict[str, Callable[[Path], Kind]] = {}
 

@@ -69,7 +69,7 @@ def explore(
         serve_page(out, port)
         return
     from htaf.concepts.codes import codes_key
-    from htaf.concepts.naming.names import read_names
+    from htaf.concepts.naming import read_names
     from htaf.explorer.build import build_page
     from htaf.explorer.contents import about_run
     from htaf.explorer.folder import check_folder
