@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from tyro.conf import arg
 
 from htaf._console import UsageError
 from htaf._errors import first_line
-from htaf.contract import StepFactory, is_outside
+
+if TYPE_CHECKING:
+    from htaf.contract import StepFactory
 
 MethodOfRun = Annotated[
     str | None,
@@ -32,9 +34,12 @@ def outside_step(method: str | None) -> StepFactory | None:
     Raises:
         UsageError: it cannot be imported, or is no class or function.
     """
+    if method is None:
+        return None
+    from htaf.contract import is_outside
+
     if not is_outside(method):
         return None
-    assert method is not None
     module, _, name = method.partition(":")
     if os.getcwd() not in sys.path:  # a command, unlike `python`, does not search it
         sys.path.append(os.getcwd())
