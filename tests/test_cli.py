@@ -8,6 +8,7 @@ import errno
 import io
 import json
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -67,6 +68,57 @@ def test_help_names_every_verb(htaf) -> None:
     assert code == 0
     for verb in ("train", "evaluate", "predict", "study", "theory", "demo", "doctor", "explore"):
         assert verb in out
+
+
+def test_rows_begin_as_the_verbs_own_help(help_of) -> None:
+    """`htaf --help` lists what `htaf VERB --help` begins with."""
+    for verb, row in VERBS.items():
+        own = " ".join(pkgutil.resolve_name(row.function).__doc__.split())
+        assert own.startswith(row.help), verb
+        assert row.help in " ".join(help_of(*verb.split()[:-1]).replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        ("evaluat runs/a", "got 'evaluat' (did you mean 'evaluate'?)"),
+        ("Predict", "got 'Predict' (did you mean 'predict'?)"),
+        ("score", "got 'score' (did you mean 'concepts score'?)"),
+        ("concepts flip", "name; got 'flip' (did you mean 'flips'?)"),
+        ("train tabluar --data digits", "icbm; got 'tabluar' (did you mean 'tabular'?)"),
+        ("frobnicate", "explore; got 'frobnicate'"),
+        ("", "explore; got none"),
+        ("concepts", "name; got none"),
+    ],
+)
+def test_a_mistyped_verb(htaf, words: str, end: str) -> None:
+    code, out, err = htaf(*words.split())
+    assert (code, out) == (2, "")
+    assert one_line(err).startswith("htaf: error: expected a verb")
+    assert one_line(err).endswith(end)
+
+
+STARTS = """
+import sys
+from htaf import cli
+for words in sys.stdin:
+    sys.argv = ["htaf", *words.split()]
+    try:
+        cli.main()
+    except SystemExit:
+        pass
+    slow = {"torch", "numpy", "pandas", "sklearn"} & sys.modules.keys()
+    assert not slow, (words, slow)
+"""
+
+
+def test_the_command_starts_without_torch() -> None:
+    """Help, errors of the command line and `theory`: what takes seconds to import is imported when a verb needs it."""
+    lines = ["--version", "--help", "", "evaluat", "concepts --help", "concepts flip", "theory", "theory --eps 2"]
+    lines += ["evaluate --part tst", "train"]
+    done = subprocess.run([sys.executable, "-c", STARTS], input="\n".join(lines), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("expected a verb") == 4
 
 
 @pytest.mark.parametrize("method", ["htaf", "ste", "ss", "relu"])
