@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 import warnings
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ import torch
 from filelock import FileLock
 
 from htaf import __version__, _console, _files, cli, runs
-from htaf.cli.verbs import GROUPS, VERBS
+from htaf.cli.verbs import GROUPS, VERBS, Verb
 from htaf.training.plan import PlanError, read_plan
 
 QUICK = ("--epochs", "2", "--hidden", "8")
@@ -96,6 +97,24 @@ def test_a_mistyped_verb(htaf, words: str, end: str) -> None:
     assert (code, out) == (2, "")
     assert one_line(err).startswith("htaf: error: expected a verb")
     assert one_line(err).endswith(end)
+
+
+def test_a_verb_is_added_as_contributing_says(htaf, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file and one row: those that CONTRIBUTING.md shows."""
+    page = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    section = page[page.index("**Add a verb**") :]
+    file, row = (textwrap.dedent(block) for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2])
+    (tmp_path / "counting.py").write_text(file)
+    monkeypatch.setattr(cli, "__path__", [*cli.__path__, str(tmp_path)])  # as if it stood in src/htaf/cli
+    ((key, added),) = eval(f"{{{row}}}", {"Verb": Verb}).items()
+    monkeypatch.setitem(VERBS, key, added)
+    assert f"{key} {added.help}" in " ".join(htaf("--help")[1].replace("│", " ").split())
+    assert "usage: htaf count [-h] RUN [--json" in htaf("count", "--help")[1]
+    code, out, err = htaf("count", run, "--json")
+    assert code == 0, err
+    weights = runs.open_run(run).model().parameters()
+    assert json.loads(out) == {"parameters": sum(weight.numel() for weight in weights)}
+    assert "did you mean 'count'?" in htaf("cuont")[2]
 
 
 STARTS = """
