@@ -93,8 +93,7 @@ def made_world(root: Path) -> World:
     from htaf import packed, runs
     from htaf.concepts.codes import codes_key
     from htaf.concepts.extract import extract, extract_features
-    from htaf.concepts.naming.names import write_names
-    from htaf.concepts.naming.offline import name_concepts
+    from htaf.concepts.naming import name_by_attributes, write_names
     from htaf.data import tabular
     from htaf.data.attributes import load as load_attributes
     from htaf.data.preprocess import Preprocessor
@@ -128,7 +127,7 @@ def made_world(root: Path) -> World:
     run = made_runs.made_run(root / "run", digits)
     extract_features(made_runs.made_run(root / "plain", digits, made_runs.PLAIN), digits, root / "features")
     codes = extract(run, digits, root / "codes")
-    write_names(name_concepts(codes, load_attributes("digits")), root / "names.json", codes=codes_key(codes))
+    write_names(name_by_attributes(codes, load_attributes("digits")), root / "names.json", codes=codes_key(codes))
     network = run.model()
     known: Any = run.preprocessor()
     made = packed.pack(network, known.normalise(digits.train.batch(torch.arange(4))))
@@ -835,7 +834,7 @@ def of_python(world: World) -> Iterator[Bad]:
     from htaf import runs
     from htaf.concepts.extract import extract_files
     from htaf.concepts.intervene import intervention_curve
-    from htaf.concepts.naming.offline import name_concepts
+    from htaf.concepts.naming import name_by_attributes
     from htaf.concepts.needed import needed
     from htaf.concepts.scores import score
     from htaf.concepts.store import open_codes
@@ -890,7 +889,7 @@ def of_python(world: World) -> Iterator[Bad]:
         yield bad(f"split(seed={seed})", lambda s=seed: images.split(images.load("digits"), seed=s), seed)
         yield bad(f"tabular.split(seed={seed})", lambda s=seed: tabular.split(tabular.load("digits"), s), seed)
         listed = attributes.load("digits")
-        yield bad(f"name_concepts(seed={seed})", lambda s=seed, a=listed: name_concepts(codes, a, seed=s), seed)
+        yield bad(f"name_concepts(seed={seed})", lambda s=seed, a=listed: name_by_attributes(codes, a, seed=s), seed)
     for value in (-1.0, float("nan"), float("inf")):
         yield bad(f"needed(tolerance={value})", lambda v=value: needed(codes, tolerance=v), value)
     yield bad("score of no part", lambda: score(codes, scored="all"), "all")  # pyright: ignore[reportArgumentType]
