@@ -120,8 +120,8 @@ def htaf(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
 
 VERBS = {
     "train", "tabular", "dhn", "bnn", "snn", "icbm", "evaluate", "predict", "study", "theory", "demo", "doctor", "pack",
-    "export", "explore", "concepts", "extract", "binarise", "score", "needed", "pictures", "flips", "intervene", "edit",
-    "neighbours", "name",
+    "export", "explore", "concepts", "extract", "binarise", "score", "minimal-set", "pictures", "counterfactuals",
+    "intervene", "edit", "neighbours", "name",
 }  # fmt: skip
 OTHER_VERB = re.compile(
     r"htaf [a-z]+( [a-z]+)?( --[a-z-]+)+"

@@ -592,7 +592,18 @@ def test_progress_without_a_terminal_is_plain_lines(capsys: pytest.CaptureFixtur
 
 VERBS = ("train", "evaluate", "predict", "study", "theory", "demo", "doctor", "pack", "export", "explore", "concepts")
 FAMILIES = ("tabular", "dhn", "bnn", "snn", "icbm")
-OF_CONCEPTS = ("extract", "binarise", "score", "needed", "pictures", "flips", "intervene", "edit", "neighbours", "name")
+OF_CONCEPTS = (
+    "extract",
+    "binarise",
+    "score",
+    "minimal-set",
+    "pictures",
+    "counterfactuals",
+    "intervene",
+    "edit",
+    "neighbours",
+    "name",
+)
 COMMANDS = [(), *((v,) for v in VERBS), *(("train", f) for f in FAMILIES), *(("concepts", v) for v in OF_CONCEPTS)]
 
 

@@ -1,4 +1,4 @@
-"""`htaf concepts flips|intervene|edit|neighbours`: bits turned by hand, and images alike in them."""
+"""`htaf concepts counterfactuals|intervene|edit|neighbours`: bits turned by hand, and images alike in them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _row(codes: Codes, image: str) -> int:
 
 
 @concepts.command
-def flips(
+def counterfactuals(
     codes: CodesDir,
     *,
     image: Annotated[
@@ -57,13 +57,13 @@ def flips(
             help_behavior_hint="(default: the image's label)",
         ),
     ] = None,
-    seconds: Annotated[float, arg(help="Most seconds to search for the fewest flips.")] = 10.0,
+    seconds: Annotated[float, arg(help="Most seconds to search for a smaller set of flips.")] = 10.0,
     json: Json = False,
 ) -> None:
-    """Find the fewest bits of an image to flip so that a class has the highest logit. Without --image: list images
-    whose class the exact network gets wrong."""
+    """Find the counterfactual of an image: the fewest bits to flip so that another class has the highest logit.
+    Without --image: list images whose class the exact network gets wrong."""
     from htaf.concepts.codes import class_number
-    from htaf.concepts.fewest_flips import fewest_flips
+    from htaf.concepts.counterfactuals import counterfactual
     from htaf.concepts.store import open_codes
 
     opened = open_codes(codes)
@@ -71,7 +71,7 @@ def flips(
         return _wrong(opened, json)
     row = _row(opened, image)
     wanted = None if target is None else class_number(opened.classes, target)
-    found = fewest_flips(opened, row, wanted, time_limit=seconds)
+    found = counterfactual(opened, row, wanted, time_limit=seconds)
     bits = opened.unpack(slice(row, row + 1))[0]
     result = {
         "image": opened.ids[row],
@@ -192,10 +192,10 @@ def edit(
     made = write_edited(opened, out, edits, metrics)
     if json:
         return print_json(made.record)
-    headline, before = made.record["headline"], opened.record["metrics"]
+    primary, before = made.record["headline"], opened.record["metrics"]
     kind = "exact" if opened.has_step else "smooth"
-    rows = [(part, before[kind][part][headline], metrics[kind][part][headline]) for part in ("validation", "test")]
-    show(f"{headline} ({kind}), {len(edits)} weights set to 0", ("part", "before", "after"), rows)
+    rows = [(part, before[kind][part][primary], metrics[kind][part][primary]) for part in ("validation", "test")]
+    show(f"{primary} ({kind}), {len(edits)} weights set to 0", ("part", "before", "after"), rows)
     return say(f"run folder: {out}")
 
 
