@@ -11,12 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from htaf.cli.concepts import own_images
 from htaf.concepts.codes import ConceptError, class_number
 from htaf.concepts.fewest_flips import fewest_flips
 from htaf.concepts.intervene import flip
 from htaf.concepts.store import open_codes
-from htaf.data import images
 from htaf.data.images import ImagePreprocessor, load
 from htaf.models.icbm import ICBM
 from htaf.runs import open_run
@@ -42,19 +40,6 @@ def codes(htaf, folder: Path) -> Path:
     code, _, err = htaf("concepts", "extract", folder / "run", "--out", out, "--features")
     assert code == 0, err
     return out
-
-
-def test_own_images_are_read_at_the_size_of_the_training(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever the default size is by now; what `load` does not take is not passed on to it."""
-    shutil.copytree(folder / "run", tmp_path / "run")
-    record = json.loads((tmp_path / "run" / "record.json").read_text())
-    source = {"name": "photos", "data_dir": None, "size": None, "strict": True}
-    (tmp_path / "run" / "record.json").write_text(json.dumps(record | {"source": source}))
-    monkeypatch.setattr(images, "load", lambda name, **options: (name, options))
-    found = own_images(open_run(tmp_path / "run"), None, "")
-    assert found == ("photos", {"size": digits().train.batch(torch.arange(1)).shape[-1], "data_dir": None})
 
 
 def one_line(err: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.counts import proportions
 from htaf.concepts.fewest_flips import fewest_flips
-from htaf.concepts.naming.names import seal_of
+from htaf.concepts.naming import seal_of
 from htaf.concepts.scores import score
 from htaf.explorer import choice
 from htaf.explorer.build import build_page

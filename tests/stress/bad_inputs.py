@@ -18,6 +18,7 @@ import functools
 import io
 import json
 import os
+import pkgutil
 import random
 import re
 import resource
@@ -92,8 +93,7 @@ def made_world(root: Path) -> World:
     from htaf import packed, runs
     from htaf.concepts.codes import codes_key
     from htaf.concepts.extract import extract, extract_features
-    from htaf.concepts.naming.names import write_names
-    from htaf.concepts.naming.offline import name_concepts
+    from htaf.concepts.naming import name_by_attributes, write_names
     from htaf.data import tabular
     from htaf.data.attributes import load as load_attributes
     from htaf.data.preprocess import Preprocessor
@@ -127,7 +127,7 @@ def made_world(root: Path) -> World:
     run = made_runs.made_run(root / "run", digits)
     extract_features(made_runs.made_run(root / "plain", digits, made_runs.PLAIN), digits, root / "features")
     codes = extract(run, digits, root / "codes")
-    write_names(name_concepts(codes, load_attributes("digits")), root / "names.json", codes=codes_key(codes))
+    write_names(name_by_attributes(codes, load_attributes("digits")), root / "names.json", codes=codes_key(codes))
     network = run.model()
     known: Any = run.preprocessor()
     made = packed.pack(network, known.normalise(digits.train.batch(torch.arange(4))))
@@ -253,17 +253,10 @@ def _plain(kind: Any) -> Any:
 
 def commands() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Every verb with its function."""
-    from htaf.cli import app as cli
+    from htaf.cli.verbs import VERBS
 
-    def walk(app: Any, before: str) -> Iterator[tuple[str, Callable[..., Any]]]:
-        for name, spec in app._subcommands.items():
-            target = getattr(spec, "target", spec)
-            if hasattr(target, "_subcommands"):
-                yield from walk(target, f"{before}{name} ")
-            else:
-                yield before + name, target
-
-    yield from walk(cli.app, "")
+    for verb, row in VERBS.items():
+        yield verb, pkgutil.resolve_name(row.function)
 
 
 def replaced(base: tuple[str, ...], flag: str, value: str) -> tuple[str, ...]:
@@ -841,7 +834,7 @@ def of_python(world: World) -> Iterator[Bad]:
     from htaf import runs
     from htaf.concepts.extract import extract_files
     from htaf.concepts.intervene import intervention_curve
-    from htaf.concepts.naming.offline import name_concepts
+    from htaf.concepts.naming import name_by_attributes
     from htaf.concepts.needed import needed
     from htaf.concepts.scores import score
     from htaf.concepts.store import open_codes
@@ -896,7 +889,7 @@ def of_python(world: World) -> Iterator[Bad]:
         yield bad(f"split(seed={seed})", lambda s=seed: images.split(images.load("digits"), seed=s), seed)
         yield bad(f"tabular.split(seed={seed})", lambda s=seed: tabular.split(tabular.load("digits"), s), seed)
         listed = attributes.load("digits")
-        yield bad(f"name_concepts(seed={seed})", lambda s=seed, a=listed: name_concepts(codes, a, seed=s), seed)
+        yield bad(f"name_concepts(seed={seed})", lambda s=seed, a=listed: name_by_attributes(codes, a, seed=s), seed)
     for value in (-1.0, float("nan"), float("inf")):
         yield bad(f"needed(tolerance={value})", lambda v=value: needed(codes, tolerance=v), value)
     yield bad("score of no part", lambda: score(codes, scored="all"), "all")  # pyright: ignore[reportArgumentType]
@@ -961,7 +954,7 @@ def warm() -> None:
     import sklearn.ensemble
 
     import htaf.cli
-    import htaf.cli.demo
+    import htaf.cli.demonstration
     import htaf.concepts.naming.by_model
     import htaf.explorer.build
     import htaf.explorer.serve
@@ -1045,8 +1038,8 @@ def _now() -> int:
 
 
 def _call(bad: Bad) -> int:
+    from htaf import cli
     from htaf._errors import HtafError
-    from htaf.cli import app as cli
 
     if bad.call is not None:
         try:

@@ -6,19 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import tyro
 from rich.table import Table as TextTable
 from tyro.conf import Positional, arg
 
 from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes, say_unread
 from htaf._files import LOCK, check_output, check_output_folder, check_place
-from htaf.cli.training import DataDir, Json, RunDir, own_data
+from htaf.cli.flags import DataDir, Json, RunDir, needs_source
 from htaf.concepts.codes import PartName
 
 if TYPE_CHECKING:
     from htaf.runs import Run
-
-concepts = tyro.extras.SubcommandApp()
 
 CodesDir = Annotated[Positional[Path], arg(help="Folder that extract or binarise wrote.", metavar="CODES")]
 Out = Annotated[Path, arg(help="Folder: a new one, or that of a stopped command, to continue it.", metavar="DIR")]
@@ -46,10 +43,10 @@ def of_images(run: Run) -> Run:
 
 def own_images(run: Run, data_dir: str | None, instead: str) -> Any:
     """The images that a run was trained on; where it does not say which, the error says what to do instead."""
-    return own_data(of_images(run), data_dir, instead)
+    with needs_source(instead):
+        return of_images(run).data(data_dir=data_dir)
 
 
-@concepts.command
 def extract(
     run: RunDir,
     *,
@@ -95,7 +92,6 @@ def extract(
         )
     check_place(out / LOCK)
     from htaf.concepts import extract as room
-    from htaf.data import images
     from htaf.data.image_reading import image_files
     from htaf.runs import open_run
 
@@ -109,9 +105,7 @@ def extract(
         if data is None:
             chosen = own_images(opened, data_dir, "give --data")
         else:
-            preprocessor: Any = opened.preprocessor()
-            size = None if data.lower() in ("cifar10", "cifar100", "digits") else preprocessor.size[0]
-            chosen = images.load(data, data_dir=data_dir, size=size)
+            chosen: Any = opened.other_data(data, data_dir=data_dir)
         say_notes(chosen.notes)
         if opened.has_step:
             found = room.extract(opened, chosen, out, parts=parts or None, features=features, **options)
@@ -121,7 +115,6 @@ def extract(
     say_unread(unread, total, found.info.get("unreadable", 0))
 
 
-@concepts.command
 def binarise(
     source: Annotated[Positional[Path], arg(help="Folder with the features of a plain network.", metavar="FEATURES")],
     *,
@@ -171,7 +164,6 @@ def _summary(found: Any, out: Path, json: bool) -> None:
     return say(f"folder: {out}")
 
 
-@concepts.command
 def score(
     codes: CodesDir,
     *,
@@ -226,7 +218,6 @@ def score(
     return None
 
 
-@concepts.command
 def needed(
     codes: CodesDir,
     *,
@@ -279,7 +270,6 @@ def needed(
     return say("concepts:", *result["kept"])
 
 
-@concepts.command
 def pictures(
     codes: CodesDir,
     run: RunDir,

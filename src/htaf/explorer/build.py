@@ -50,7 +50,7 @@ def build_page(
         pixels: gives the images of some ids as uint8 [n, C, H, W], C 1 or 3, for a sheet of 256 or fewer at once; None:
             no thumbnails. Where it raises ConceptError, DataError or OSError there are none either, or those that the
             folder has of the same images, and a note why.
-        names: as `htaf.concepts.naming.names.read_names` gives them; None: there are none.
+        names: as `htaf.concepts.naming.read_names` gives them; None: there are none.
         part: which images are shown and scored.
         images: how many of them at most, >= 1: see `htaf.explorer.choice.chosen_rows`. Scores are of all.
         thumbnail: longest side of a thumbnail in pixels, 16 to 1024; images up to 48 pixels are kept as they are.

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float64, Int64
 from htaf.concepts.codes import PARTS, Codes, PartName
 from htaf.concepts.completeness import by_importance
 from htaf.concepts.counts import class_counts, class_sizes, shares
-from htaf.concepts.naming.names import seal_of
+from htaf.concepts.naming import seal_of
 from htaf.concepts.scores import labelled, score, specificity
 
 LOW, HIGH = 0.2, 0.8  # bounds of the groups

@@ -22,6 +22,7 @@ from htaf._errors import expect_memory, expect_seed
 from htaf.data.attributes import Attributes
 from htaf.data.image_reading import MOST_WORKERS
 from htaf.data.images import Images
+from htaf.data.parts import Data
 from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
 from htaf.models.build import build, check_backbone, weight_bytes
@@ -49,7 +50,7 @@ from htaf.training.loggers import EpochMetrics, LoggerName, check_loggers, close
 from htaf.training.module import Training, loaders
 from htaf.training.notes import activation_of, pair_notes, result_notes, start_notes
 from htaf.training.pretrained import fingerprint, start_from
-from htaf.training.problems import Data, Problem, data_identity, problem, resolved, supervision
+from htaf.training.problems import Problem, data_identity, problem, resolved, supervision
 from htaf.training.recipe import Recipe
 
 ONE_PROCESS = Processes()
