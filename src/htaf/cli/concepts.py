@@ -194,7 +194,7 @@ def score(
     from htaf.concepts.store import open_codes
 
     if out is not None:
-        check_output_folder(out, [codes, *baseline])
+        check_output_folder(out, [codes, *baseline], own="folder of scores")
     others = {folder.name: open_codes(folder) for folder in baseline}
     if len(others) < len(baseline):
         raise UsageError(f"expected folders of different names for --baseline, got {', '.join(map(str, baseline))}")
@@ -299,7 +299,7 @@ def pictures(
     from htaf.concepts.store import open_codes
     from htaf.runs import open_run, write_atomic
 
-    check_output_folder(out, [codes, run])
+    check_output_folder(out, [codes, run], own="folder of scores")
     opened = open_codes(codes)
     images = own_images(open_run(run), data_dir, "draw them in Python, with htaf.concepts.report.pictures")
     chosen = concept or tuple(most_important(opened)[:5].tolist())

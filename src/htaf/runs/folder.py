@@ -33,7 +33,7 @@ from torch import nn
 
 from htaf import convert
 from htaf._errors import HtafError, first_line
-from htaf._files import LOCK, hold, nearest, parse_json, to_json, write_atomic
+from htaf._files import LOCK, expect_folder, hold, parse_json, to_json, write_atomic
 from htaf.data.images import ImagePreprocessor
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
@@ -420,8 +420,7 @@ def claim(path: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     Raises:
         RunError: as `start_run`, or another process holds the folder.
     """
-    if nearest(path).is_file():
-        raise RunError(f"expected a folder for the run, {path} is or lies in a file: choose another --out")
+    expect_folder(path, "the run", RunError)
     with locked(path, "another process trains in"):
         new = read_record(path) is None
         record = start_run(path, identity)

@@ -271,7 +271,7 @@ def run_study(
             another process runs a study in the folder.
     """
     out = Path(out)
-    check_output_folder(out)
+    check_output_folder(out, own="study")
     for method in plan.methods:  # what can be said before data are read
         for recipe in plan.recipes(method):
             check(recipe, device)
