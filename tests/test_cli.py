@@ -24,6 +24,7 @@ import torch
 from filelock import FileLock
 
 from htaf import __version__, _console, _files, cli, runs
+from htaf.cli.verbs import GROUPS, VERBS
 from htaf.training.plan import PlanError, read_plan
 
 QUICK = ("--epochs", "2", "--hidden", "8")
@@ -362,11 +363,11 @@ def test_doctor(htaf) -> None:
 @pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_demo(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
     if not full:
-        from htaf.cli import demo
+        from htaf.cli import demonstration
 
-        quick = dataclasses.replace(demo.tabular_quick(), epochs=6)
-        monkeypatch.setattr(demo, "tabular_quick", lambda: quick)
-        monkeypatch.setattr(demo, "EPOCHS", 2)
+        quick = dataclasses.replace(demonstration.tabular_quick(), epochs=6)
+        monkeypatch.setattr(demonstration, "tabular_quick", lambda: quick)
+        monkeypatch.setattr(demonstration, "EPOCHS", 2)
     least = 0.9 if full else 0.3
     code, out, err = htaf("demo", "--out", tmp_path / "demo", "--json")
     assert code == 0, err
@@ -590,10 +591,7 @@ def test_progress_without_a_terminal_is_plain_lines(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "exporting\n"
 
 
-VERBS = ("train", "evaluate", "predict", "study", "theory", "demo", "doctor", "pack", "export", "explore", "concepts")
-FAMILIES = ("tabular", "dhn", "bnn", "snn", "icbm")
-OF_CONCEPTS = ("extract", "binarise", "score", "needed", "pictures", "flips", "intervene", "edit", "neighbours", "name")
-COMMANDS = [(), *((v,) for v in VERBS), *(("train", f) for f in FAMILIES), *(("concepts", v) for v in OF_CONCEPTS)]
+COMMANDS = [(), *((group,) for group in GROUPS), *(tuple(verb.split()) for verb in VERBS)]
 
 
 @pytest.mark.parametrize("verbs", COMMANDS, ids=" ".join)
@@ -682,7 +680,7 @@ def test_gaps_have_a_direction() -> None:
 
 def test_flags_in_messages_exist(flags_of) -> None:
     """Each flag that a text of the library names is one of some verb; `htaf` in conftest checks those of one."""
-    known = set().union(*(flags_of(*verbs) for verbs in COMMANDS)) | {"--version", "--porcelain"}
+    known = set().union(*(flags_of(*verbs) for verbs in COMMANDS)) | {"--version", "--porcelain", "--tyro-"}
     named: dict[str, str] = {}
     for path in Path(runs.__file__).parents[1].rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -18,6 +18,7 @@ import functools
 import io
 import json
 import os
+import pkgutil
 import random
 import re
 import resource
@@ -253,17 +254,10 @@ def _plain(kind: Any) -> Any:
 
 def commands() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Every verb with its function."""
-    from htaf.cli import app as cli
+    from htaf.cli.verbs import VERBS
 
-    def walk(app: Any, before: str) -> Iterator[tuple[str, Callable[..., Any]]]:
-        for name, spec in app._subcommands.items():
-            target = getattr(spec, "target", spec)
-            if hasattr(target, "_subcommands"):
-                yield from walk(target, f"{before}{name} ")
-            else:
-                yield before + name, target
-
-    yield from walk(cli.app, "")
+    for verb, row in VERBS.items():
+        yield verb, pkgutil.resolve_name(row.function)
 
 
 def replaced(base: tuple[str, ...], flag: str, value: str) -> tuple[str, ...]:
@@ -961,7 +955,7 @@ def warm() -> None:
     import sklearn.ensemble
 
     import htaf.cli
-    import htaf.cli.demo
+    import htaf.cli.demonstration
     import htaf.concepts.naming.by_model
     import htaf.explorer.build
     import htaf.explorer.serve
@@ -1045,8 +1039,8 @@ def _now() -> int:
 
 
 def _call(bad: Bad) -> int:
+    from htaf import cli
     from htaf._errors import HtafError
-    from htaf.cli import app as cli
 
     if bad.call is not None:
         try:

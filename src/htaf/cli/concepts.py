@@ -6,19 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import tyro
 from rich.table import Table as TextTable
 from tyro.conf import Positional, arg
 
 from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes, say_unread
 from htaf._files import LOCK, check_output, check_output_folder, check_place
-from htaf.cli.training import DataDir, Json, RunDir, needs_source
+from htaf.cli.flags import DataDir, Json, RunDir, needs_source
 from htaf.concepts.codes import PartName
 
 if TYPE_CHECKING:
     from htaf.runs import Run
-
-concepts = tyro.extras.SubcommandApp()
 
 CodesDir = Annotated[Positional[Path], arg(help="Folder that extract or binarise wrote.", metavar="CODES")]
 Out = Annotated[Path, arg(help="Folder: a new one, or that of a stopped command, to continue it.", metavar="DIR")]
@@ -50,7 +47,6 @@ def own_images(run: Run, data_dir: str | None, instead: str) -> Any:
         return of_images(run).data(data_dir=data_dir)
 
 
-@concepts.command
 def extract(
     run: RunDir,
     *,
@@ -119,7 +115,6 @@ def extract(
     say_unread(unread, total, found.info.get("unreadable", 0))
 
 
-@concepts.command
 def binarise(
     source: Annotated[Positional[Path], arg(help="Folder with the features of a plain network.", metavar="FEATURES")],
     *,
@@ -169,7 +164,6 @@ def _summary(found: Any, out: Path, json: bool) -> None:
     return say(f"folder: {out}")
 
 
-@concepts.command
 def score(
     codes: CodesDir,
     *,
@@ -224,7 +218,6 @@ def score(
     return None
 
 
-@concepts.command
 def needed(
     codes: CodesDir,
     *,
@@ -277,7 +270,6 @@ def needed(
     return say("concepts:", *result["kept"])
 
 
-@concepts.command
 def pictures(
     codes: CodesDir,
     run: RunDir,

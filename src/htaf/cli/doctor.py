@@ -1,4 +1,4 @@
-"""What this machine can do with the library."""
+"""`htaf doctor`: what this machine can do with the library."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from htaf._compat import is_mismatched
+from htaf._console import print_json, say
+from htaf.cli.flags import Json
 from htaf.kernels import native
 from htaf.kernels._registration import has_triton
 from htaf.runs import environment
@@ -21,6 +23,23 @@ MISMATCH = (
     "index"
 )
 EXTRAS = ("timm", "torchvision", "transformers", "triton")
+
+
+def doctor(*, json: Json = False) -> None:
+    """Say what this machine can do: versions, processor, accelerator, kernels, data sets."""
+    from htaf.runs import short_commit
+
+    found = report()
+    if json:
+        return print_json(found)
+    found["commit"] = short_commit(found["commit"])
+    width = max(map(len, found))
+    for name, value in found.items():
+        shown = (
+            ", ".join(f"{k}: {'yes' if v else 'no'}" for k, v in value.items()) if isinstance(value, dict) else value
+        )
+        say(f"{name:<{width}}  {shown}")
+    return None
 
 
 def report() -> dict[str, Any]:

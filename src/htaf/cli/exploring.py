@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 
 from htaf._console import UsageError, err, print_json, say, say_notes
 from htaf.cli.concepts import of_images
-from htaf.cli.training import DataDir, Json, needs_source
+from htaf.cli.flags import DataDir, Json, needs_source
 from htaf.concepts.codes import PartName
 
 

@@ -10,8 +10,8 @@ from tyro.conf import UseAppendAction, arg
 
 from htaf._console import UsageError, print_json, say
 from htaf._errors import suggestion
-from htaf.cli.concepts import CodesDir, Part, concepts, own_images, show
-from htaf.cli.training import DataDir, Json, RunDir
+from htaf.cli.concepts import CodesDir, Part, own_images, show
+from htaf.cli.flags import DataDir, Json, RunDir
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
@@ -37,7 +37,6 @@ def _row(codes: Codes, image: str) -> int:
     )
 
 
-@concepts.command
 def flips(
     codes: CodesDir,
     *,
@@ -119,7 +118,6 @@ def _wrong(codes: Codes, json: bool) -> None:
     return show(title, ("image", "true", "predicted"), [tuple(entry.values()) for entry in found[:MOST_WRONG]])
 
 
-@concepts.command
 def intervene(
     codes: CodesDir,
     *,
@@ -149,7 +147,6 @@ def intervene(
     return show(title, ("bits set", "accuracy", "sd over seeds", "bits changed"), rows)
 
 
-@concepts.command
 def edit(
     run: RunDir,
     *,
@@ -199,7 +196,6 @@ def edit(
     return say(f"run folder: {out}")
 
 
-@concepts.command
 def neighbours(
     codes: CodesDir,
     *,

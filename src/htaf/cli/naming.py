@@ -15,7 +15,7 @@ from htaf._console import Terminal, UsageError, check_seed, err, print_json, say
 from htaf._console import progress as progress_of
 from htaf._files import check_output, hold, lock_beside
 from htaf.cli.concepts import CodesDir
-from htaf.cli.training import DataDir, Json
+from htaf.cli.flags import DataDir, Json
 
 Entry = dict[str, Any]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import arg
 
 from htaf._console import UsageError, print_json, say
-from htaf.cli.training import DataDir, Json, RunDir, needs_source
+from htaf.cli.flags import DataDir, Json, RunDir, needs_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
-import tyro
 from rich.table import Table as TextTable
-from tyro.conf import OmitArgPrefixes, Positional, arg
+from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._console import Terminal, UsageError, check_seed, figures, print_json, say, say_notes
 from htaf._errors import HtafError
 from htaf._files import LOCK, check_place
+from htaf.cli.flags import DataDir, Json
 from htaf.models.build import Method, SlopeName
 from htaf.models.icbm import Bottleneck
 from htaf.training.recipe import AugmentChoice, Family, Optimizer, Recipe, Schedule
@@ -35,19 +34,7 @@ LoggerName = Literal["tensorboard", "wandb"]
 
 T = TypeVar("T")
 
-train = tyro.extras.SubcommandApp()
-
-Json = Annotated[bool, arg(help="Print JSON for programs instead of a table.")]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where to train.")]
-RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
-DataDir = Annotated[
-    str | None,
-    arg(
-        help="Folder of the named data sets.",
-        metavar="DIR",
-        help_behavior_hint="(default: HTAF_DATA, else a download)",
-    ),
-]
 Task = Annotated[
     Literal["regression", "classification"] | None,
     arg(help="What to do with the target.", help_behavior_hint="(default: by its values, said in a note)"),
@@ -300,7 +287,6 @@ class Running:
         return found
 
 
-@train.command(name="tabular")
 def train_tabular(
     *,
     data: Annotated[
@@ -348,8 +334,8 @@ RECIPES = (
 
 def _image_command(
     family: Family, kind: type[ImageOverrides], text: str, names: Any = ImageName, recipes: str = RECIPES
-) -> None:
-    """Register `htaf train FAMILY`."""
+) -> Callable[..., None]:
+    """The function of `htaf train FAMILY`."""
 
     def command(
         *,
@@ -395,21 +381,21 @@ def _image_command(
     hint = "(default: cifar10 and cifar100 for these sets, else small)"
     command.__annotations__["recipe"] = Annotated[names | None, arg(help=recipes, help_behavior_hint=hint)]
     command.__annotations__["overrides"] = OmitArgPrefixes[kind]
-    train.command(name=family)(command)
+    return command
 
 
-_image_command(
+train_dhn = _image_command(
     "dhn", DHNOverrides, "Train a WideResNet with 0/1 activations on images; smooth and exact results, and the gap."
 )
-_image_command(
+train_bnn = _image_command(
     "bnn",
     BNNOverrides,
     "Train a Bi-Real Net, binary activations and weights, on images; smooth and exact results, and the gap.",
 )
-_image_command(
+train_snn = _image_command(
     "snn", SNNOverrides, "Train a SEW-ResNet of spiking neurons on images; smooth and exact results, and the gap."
 )
-_image_command(
+train_icbm = _image_command(
     "icbm",
     ICBMOverrides,
     "Train an implicit concept bottleneck model: any image backbone, its last features as bits. Then: htaf concepts.",
@@ -528,14 +514,3 @@ def _source(data: str, named: bool, data_dir: str | None) -> dict[str, Any]:
     """Where the data came from, in a form that holds from any working folder."""
     name = data if named else str(Path(data).resolve())
     return {"name": name, "data_dir": None if data_dir is None else str(Path(data_dir).resolve())}
-
-
-@contextmanager
-def needs_source(instead: str) -> Iterator[None]:
-    """Where a run does not say where its data came from, the command was used wrongly: say what to do instead."""
-    from htaf.runs import UnknownSourceError
-
-    try:
-        yield
-    except UnknownSourceError as error:
-        raise UsageError(f"{error.said}: {instead}") from None

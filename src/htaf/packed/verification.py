@@ -1,4 +1,4 @@
-"""A packed model beside the hardened one it was made from, step by step."""
+"""A packed model beside the hardened one it was made from, instruction by instruction."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch.utils import _pytree as pytree
 from htaf._console import progress as shown_progress
 from htaf._errors import first_line
 from htaf.kernels.packed_maps import reference as maps
-from htaf.packed.errors import follow
-from htaf.packed.execution import values_of
+from htaf.packed.errors import PackedError
 from htaf.packed.graph import Traced, arguments_of, trace
+from htaf.packed.instructions import Instruction
+from htaf.packed.instructions.contract import Decided
 from htaf.packed.kinds import is_spikes, read_step
 from htaf.packed.model import PackedModel
-from htaf.packed.program import Layer, PackedError, Spikes, Step, Threshold
 
 _LISTED = 100
 _ROUNDING = 8  # a bound is this many times the rounding error that float32 was seen to make
@@ -197,7 +197,7 @@ class _Recorder(Interpreter):
 
 def compare(packed: PackedModel, traced: Traced, given: tuple[Tensor, ...], *, progress: bool = False) -> Verification:
     """As `verify`, for a model that is exported already."""
-    total = 2 * len(traced.graph.nodes) + len(packed.program.steps)
+    total = 2 * len(traced.graph.nodes) + len(packed.program.instructions)
     with shown_progress("comparing layer by layer", total, shown=progress) as advance:
         return _compare(packed, traced, given, advance)
 
@@ -205,9 +205,7 @@ def compare(packed: PackedModel, traced: Traced, given: tuple[Tensor, ...], *, p
 def _compare(
     packed: PackedModel, traced: Traced, given: tuple[Tensor, ...], advance: Callable[[], None]
 ) -> Verification:
-    steps = {
-        s.name: s for s in packed.program.steps if isinstance(s, (Layer, Threshold, Spikes)) and s.bits is not None
-    }
+    steps = {i.name: decided for i in packed.program.instructions if (decided := i.decided()) is not None}
     levels = {n.name: 1.0 for n in traced.graph.nodes if is_spikes(n)}  # where their bit is 1
     for node in traced.graph.nodes:
         if (read := read_step(node, traced.constants)) is not None:
@@ -220,68 +218,55 @@ def _compare(
         double = _Recorder(traced, set(steps), single.seen, torch.float64, advance)
         exact = _outputs(double, traced, given, torch.float64)
     seen: dict[str, tuple[Tensor, Tensor]] = {}
-    errors: dict[int, float] = {}
 
-    def after(step: Step, values: list[Any]) -> None:
+    def after(instruction: Instruction, values: list[Any]) -> None:
         advance()
-        follow(step, packed, errors)
-        if isinstance(step, Spikes):  # what reaches a potential over time, with the same spikes
-            carried = sum(step.leak**k for k in range(len(values[step.input])))
-            errors[step.bits] = errors.get(step.input, 0.0) * step.gain * carried
-        if not isinstance(step, (Layer, Threshold, Spikes)) or step.bits is None:
+        if (decided := instruction.decided()) is None:
             return
-        wanted = single.seen[step.name]
-        axis = _axis(step)
-        right = maps.pack(wanted.movedim(axis, -1) == levels[step.name]).reshape(values[step.bits].shape)
-        seen[step.name] = values[step.bits], right
-        values[step.bits] = right
+        name, bits = instruction.name, values[decided.bits]
+        right = maps.pack(single.seen[name].movedim(decided.axis, -1) == levels[name]).reshape(bits.shape)
+        seen[name] = bits, right
+        values[decided.bits] = right
 
-    forced = _tensors(packed.watch(given, after))
-    free = _tensors(packed(*given))
-    errors[-1] = max([errors.get(v, 0.0) for v in values_of(packed.program.outputs)], default=0.0)
+    outputs, errors = packed.follow(given, after)
+    forced, free = _tensors(outputs), _tensors(packed(*given))
     if [f.shape for f in forced] != [e.shape for e in expected]:
         raise PackedError(
             f"expected outputs of {[list(e.shape) for e in expected]}, got {[list(f.shape) for f in forced]}"
         )
     layers, flips = [], []
     for name, (got, right) in seen.items():
-        check, found = _layer(steps[name], got, right, single.before[name], double.before[name], errors)
+        error = errors[steps[name].bits]
+        check, found = _judged(name, steps[name], got, right, single.before[name], double.before[name], error)
         layers.append(check)
         flips += found[: _LISTED - len(flips)]
     rounding = _largest([_far(e, x) for e, x in zip(expected, exact, strict=True)])
     largest = _largest([float(e[e.isfinite()].abs().max()) for e in expected if e.isfinite().any()])
-    bound = _ROUNDING * rounding + 1e-5 * largest + errors.get(-1, 0.0)
+    bound = _ROUNDING * rounding + 1e-5 * largest + max((errors[v] for v in packed.program.returned()), default=0.0)
     rows, equal = _predictions(expected[0], free[0])
     difference = _largest([_far(a, b) for a, b in zip(forced, expected, strict=True)])
     wander = _largest([_far(a, b) for a, b in zip(free, expected, strict=True)])
     return Verification(tuple(layers), tuple(flips), difference, bound, wander, rows, equal)
 
 
-def _layer(
-    step: Layer | Threshold | Spikes,
-    got: Tensor,
-    right: Tensor,
-    before: Tensor,
-    exact: Tensor,
-    errors: dict[int, float],
+def _judged(
+    name: str, step: Decided, got: Tensor, right: Tensor, before: Tensor, exact: Tensor, error: float
 ) -> tuple[LayerCheck, list[Flip]]:
     differ = got ^ right
     channels = got.shape[-1] * 8
     used = right.numel() // right.shape[-1]
-    z = exact.movedim(_axis(step), -1)
+    z = exact.movedim(step.axis, -1)
     rounding = float((exact - before).nan_to_num(0.0, 0.0, 0.0).abs().max()) if exact.numel() else 0.0
-    bound = _ROUNDING * rounding + 1e-6 * _size(z) + errors.get(step.bits or 0, 0.0)
+    bound = _ROUNDING * rounding + 1e-6 * _size(z) + error
     if not differ.any():
-        return LayerCheck(step.name, used * z.shape[-1], 0, 0.0, bound), []
+        return LayerCheck(name, used * z.shape[-1], 0, 0.0, bound), []
     mask = maps.unpack(differ, channels)[..., : z.shape[-1]].reshape(z.shape) > 0
     first = mask
-    if isinstance(step, Spikes):  # a wrong spike changes those after it
+    if step.over_time:  # a wrong spike changes those after it
         first = mask & (mask.cumsum(0) == 1)
     distances, places = z[first].abs(), first.nonzero()
-    found = [
-        Flip(step.name, int(p[0]), int(p[-1]), float(d)) for p, d in zip(places[:_LISTED], distances, strict=False)
-    ]
-    return LayerCheck(step.name, used * z.shape[-1], int(mask.sum()), float(distances.max()), bound), found
+    found = [Flip(name, int(p[0]), int(p[-1]), float(d)) for p, d in zip(places[:_LISTED], distances, strict=False)]
+    return LayerCheck(name, used * z.shape[-1], int(mask.sum()), float(distances.max()), bound), found
 
 
 def _outputs(recorder: _Recorder, traced: Traced, given: tuple[Tensor, ...], dtype: torch.dtype) -> list[Tensor]:
@@ -291,10 +276,6 @@ def _outputs(recorder: _Recorder, traced: Traced, given: tuple[Tensor, ...], dty
         value = traced.constants[node] if node in traced.constants else rest.pop(0)
         inputs.append(value.to(dtype) if value.is_floating_point() else value)
     return _tensors(recorder.run(*inputs, enable_io_processing=False))
-
-
-def _axis(step: Layer | Threshold | Spikes) -> int:
-    return step.axis if isinstance(step, (Threshold, Spikes)) else 1 if step.form in ("image", "line") else -1
 
 
 def _tensors(outputs: Any) -> list[Tensor]:
