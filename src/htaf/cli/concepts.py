@@ -143,19 +143,9 @@ def binarise(
 
 def _summary(found: Any, out: Path, json: bool) -> None:
     """Accuracy of each part of codes or features."""
-    from htaf.concepts.codes import PARTS
+    from htaf.concepts.store import accuracies
 
-    rows = []
-    for number, part in enumerate(PARTS):
-        here = found.parts == number
-        known = here & (found.labels >= 0)
-        right = {name: getattr(found, name, None) for name in ("smooth", "exact")}
-        shares = {
-            name: None if guess is None or not known.any() else float((guess[known] == found.labels[known]).mean())
-            for name, guess in right.items()
-        }
-        if here.any():
-            rows.append({"part": part, "images": int(here.sum()), **shares})
+    rows = accuracies(found)
     result = {"out": str(out), "images": len(found), "concepts": found.weight.shape[1], "parts": rows}
     if json:
         return print_json(result | {"notes": found.info.get("notes", [])})

@@ -235,6 +235,18 @@ class Run:
 
         return part_of(self, self.data() if data is None else data, part)
 
+    def evaluate(self, part: PartName = "test", data: Data | None = None) -> dict[str, Any]:
+        """The metrics of the smooth and the exact network on a part, and the gap between them.
+
+        Args, raises: as `part`.
+
+        Returns:
+            {"headline", "part", "rows", "smooth": {...}, "exact": {...} or None, "gap": exact minus smooth or None}.
+        """
+        from htaf.runs.evaluation import evaluate
+
+        return evaluate(self, self.data() if data is None else data, part=part)
+
     def predict(self, rows: pd.DataFrame, *, exact: bool = True) -> pd.DataFrame:
         """Predictions for raw rows.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from htaf.activations import SATURATION
-from htaf.training.metrics import loss_function
+from htaf.runs.metrics import loss_function
 from htaf.training.problems import Problem
 from htaf.training.recipe import Recipe
 
