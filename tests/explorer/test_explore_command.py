@@ -20,7 +20,7 @@ from PIL import Image
 
 from htaf import runs
 from htaf.concepts.codes import ConceptError, codes_key
-from htaf.concepts.naming.names import write_names
+from htaf.concepts.naming import write_names
 from htaf.concepts.store import open_codes
 from htaf.data.attributes import load as load_attributes
 from htaf.data.images import load

@@ -17,8 +17,7 @@ from htaf.concepts.completeness import by_importance
 from htaf.concepts.counts import proportions
 from htaf.concepts.extract import extract
 from htaf.concepts.groups import groups
-from htaf.concepts.naming.names import write_names
-from htaf.concepts.naming.offline import name_concepts
+from htaf.concepts.naming import name_by_attributes, write_names
 from htaf.concepts.pixels import pixels_of
 from htaf.concepts.report import pictures, write_report
 from htaf.concepts.scores import score
@@ -91,7 +90,7 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
         sides = members.describe(concept)
         most, few = ([name for name, _ in sides[group]] for group in "AB")
         strongest.append({"concept": concept, "most": most, "few": few, "picture": str(file)})
-    names = name_concepts(codes, load_attributes("digits"))
+    names = name_by_attributes(codes, load_attributes("digits"))
     write_names(names, out / "names.json", codes=codes_key(codes))
     page = build_page(
         codes,

@@ -1,4 +1,4 @@
-"""`htaf concepts flips|intervene|edit|neighbours`: bits turned by hand, and images alike in them."""
+"""`htaf concepts counterfactuals|intervene|edit|neighbours`: bits turned by hand, and images alike in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import UseAppendAction, arg
 
 from htaf._console import UsageError, print_json, say
-from htaf.cli.concepts import CodesDir, Part, show
+from htaf.cli.concepts import CodesDir, ScoredPart, show
 from htaf.cli.flags import DataDir, Json, RunDir, needs_source
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def _row(codes: Codes, image: str) -> int:
         raise UsageError(str(error)) from None
 
 
-def flips(
+def counterfactuals(
     codes: CodesDir,
     *,
     image: Annotated[
@@ -47,13 +47,13 @@ def flips(
             help_behavior_hint="(default: the image's label)",
         ),
     ] = None,
-    seconds: Annotated[float, arg(help="Most seconds to search for the fewest flips.")] = 10.0,
+    seconds: Annotated[float, arg(help="Most seconds to search for a smaller set of flips.")] = 10.0,
     json: Json = False,
 ) -> None:
-    """Find the fewest bits of an image to flip so that a class has the highest logit. Without --image: list images
-    whose class the exact network gets wrong."""
+    """Find the counterfactual of an image: the fewest bits to flip so that another class has the highest logit.
+    Without --image: list images whose class the exact network gets wrong."""
     from htaf.concepts.codes import class_number
-    from htaf.concepts.fewest_flips import fewest_flips
+    from htaf.concepts.counterfactuals import counterfactual
     from htaf.concepts.store import open_codes
 
     opened = open_codes(codes)
@@ -61,7 +61,7 @@ def flips(
         return _wrong(opened, json)
     row = _row(opened, image)
     wanted = None if target is None else class_number(opened.classes, target)
-    found = fewest_flips(opened, row, wanted, time_limit=seconds)
+    found = counterfactual(opened, row, wanted, time_limit=seconds)
     result = found.to_json(opened)
     if json:
         return print_json(result)
@@ -105,7 +105,7 @@ def intervene(
         arg(help="How many bits are set, for each row.", metavar="N ...", help_behavior_hint="(default: 0 1 2 4 ...)"),
     ] = (),
     seeds: Annotated[int, arg(help="Random orders to average over.")] = 5,
-    part: Part = "test",
+    part: ScoredPart = "test",
     json: Json = False,
 ) -> None:
     """Set bits to what most images of the true class have, and see what that does to the accuracy."""
@@ -156,10 +156,10 @@ def edit(
         made = edit_run(opened, out, edits, data_dir=data_dir)
     if json:
         return print_json(made.record)
-    headline, before, metrics = made.record["headline"], opened.record["metrics"], made.record["metrics"]
+    primary, before, metrics = made.record["headline"], opened.record["metrics"], made.record["metrics"]
     kind = "exact" if opened.has_step else "smooth"
-    rows = [(part, before[kind][part][headline], metrics[kind][part][headline]) for part in ("validation", "test")]
-    show(f"{headline} ({kind}), {len(edits)} weights set to 0", ("part", "before", "after"), rows)
+    rows = [(part, before[kind][part][primary], metrics[kind][part][primary]) for part in ("validation", "test")]
+    show(f"{primary} ({kind}), {len(edits)} weights set to 0", ("part", "before", "after"), rows)
     return say(f"run folder: {out}")
 
 

@@ -13,7 +13,7 @@ from htaf._console import err
 from htaf._errors import HtafError
 from htaf.concepts.codes import Codes, ConceptError, PartName, codes_key
 from htaf.concepts.extract import extract
-from htaf.concepts.naming.names import read_names
+from htaf.concepts.naming import read_names
 from htaf.concepts.pixels import pixels_of
 from htaf.concepts.store import open_codes, read_record
 from htaf.data.attributes import supervising
