@@ -959,8 +959,8 @@ def warm() -> None:
     import htaf.explorer.build
     import htaf.explorer.serve
     import htaf.export
+    import htaf.runs.evaluation
     import htaf.runs.packed
-    import htaf.training.evaluate
     import htaf.training.study
 
     matplotlib.pyplot.switch_backend("agg")

@@ -13,7 +13,7 @@ from htaf.concepts.codes import Codes, ConceptError, PartName, class_number
 from htaf.concepts.completeness import by_importance
 from htaf.concepts.counterfactuals import Counterfactual, counterfactual
 from htaf.concepts.counts import proportions
-from htaf.concepts.edit_head import edit_effect, edited, write_edited
+from htaf.concepts.edit_head import edit_effect, edit_run, edited, write_edited
 
 __all__ = [
     "Counterfactual",
@@ -21,7 +21,9 @@ __all__ = [
     "Flipped",
     "InterventionOrder",
     "counterfactual",
+    "doubling",
     "edit_effect",
+    "edit_run",
     "edited",
     "flip",
     "intervention_curve",
@@ -188,6 +190,11 @@ def intervention_curve(
                 hits[seed, place] += (_logits(codes, now).argmax(1) == label).sum()
                 changed[seed, place] += (now != bits).sum()
     return Curve(order, steps, hits / len(rows), changed / len(rows), len(rows))
+
+
+def doubling(concepts: int) -> list[int]:
+    """0, 1, 2, 4 and so on up to the number of concepts: points for a table, where `intervention_curve` has a curve."""
+    return sorted({min(concepts, n) for n in (0, *(2**i for i in range(concepts.bit_length() + 1)))})
 
 
 def _check_classes(codes: Codes, rows: np.ndarray, fitted: PartName) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import safetensors.numpy
 from jaxtyping import Float32, Int32, UInt8
 
-from htaf._files import nearest
+from htaf._files import expect_folder
 from htaf.concepts.codes import PARTS, ConceptError
 from htaf.concepts.store import (
     CHUNK,
@@ -99,8 +99,7 @@ def writing(path: Path, contents: Contents) -> Iterator[Writer]:
         ConceptError: the folder holds codes of other settings (the message names them) or other files, or another
             process writes it.
     """
-    if nearest(path).is_file():
-        raise ConceptError(f"expected a folder for the codes, {path} is or lies in a file: choose another --out")
+    expect_folder(path, "the codes", ConceptError)
     with locked(path, "another process writes", ConceptError):
         yield _open(path, contents)
 
