@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
-import tyro
 from rich.table import Table as TextTable
-from tyro.conf import OmitArgPrefixes, Positional, arg
+from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._console import Terminal, UsageError, check_seed, figures, print_json, say, say_notes
 from htaf._errors import HtafError
 from htaf._files import LOCK, check_place
-from htaf.models.build import Method, SlopeName
+from htaf.cli.flags import DataDir, Json
+from htaf.cli.methods import outside_step
+from htaf.contract import StepFactory, is_outside
+from htaf.models.build import SlopeName
 from htaf.models.icbm import Bottleneck
 from htaf.training.recipe import AugmentChoice, Family, Optimizer, Recipe, Schedule
 from htaf.training.recipes import (
@@ -28,28 +30,13 @@ from htaf.training.recipes import (
     image_recipe,
 )
 
-if TYPE_CHECKING:
-    from htaf.runs import Run
-
 # as in htaf.training, which needs lightning: seconds that `htaf --help` must not take
 Strategy = Literal["auto", "ddp", "fsdp"]
 LoggerName = Literal["tensorboard", "wandb"]
 
 T = TypeVar("T")
 
-train = tyro.extras.SubcommandApp()
-
-Json = Annotated[bool, arg(help="Print JSON for programs instead of a table.")]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where to train.")]
-RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
-DataDir = Annotated[
-    str | None,
-    arg(
-        help="Folder of the named data sets.",
-        metavar="DIR",
-        help_behavior_hint="(default: HTAF_DATA, else a download)",
-    ),
-]
 Task = Annotated[
     Literal["regression", "classification"] | None,
     arg(help="What to do with the target.", help_behavior_hint="(default: by its values, said in a note)"),
@@ -110,8 +97,8 @@ def _values(field: str, recipes: Mapping[str, Recipe]) -> str:
 
 def _shown(field: str, recipe: Recipe) -> str:
     value = getattr(recipe, field)
-    if field == "start" and value is None:
-        return SHARPEN_START
+    if value is None:
+        return SHARPEN_START if field == "start" else "as the class sets them"
     if isinstance(value, tuple):
         return " ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value) or "none"
@@ -121,15 +108,29 @@ def _shown(field: str, recipe: Recipe) -> str:
 class Overrides:
     """Fields of the recipe to change; see `htaf.training.recipe.Recipe`."""
 
-    method: Annotated[Method | None, own("HTAF, straight-through, scaled sigmoid, ReLU.")] = None
+    method: Annotated[
+        str | None,
+        own(
+            "htaf; ste: straight-through; ss: scaled sigmoid; relu; or the class of a step of your own, as "
+            "package.module:Class, whose code runs.",
+            "htaf|ste|ss|relu|CLASS",
+        ),
+    ] = None
     epochs: Annotated[int | None, own("Most epochs.")] = None
     alpha0: Annotated[float | None, own("HTAF: width of the tails, > 0.")] = None
     alpha1: Annotated[float | None, own("HTAF: > 0; the slope at 0 is alpha0 alpha1 / 4.")] = None
     beta: Annotated[float | None, own("Scaled sigmoid: > 0.")] = None
     slope: Annotated[SlopeName | None, own("Straight-through: backward slope.")] = None
+    sharpness: Annotated[
+        tuple[float, ...] | None, own("A step of your own: its parameters at the end.", "FLOAT [FLOAT ...]")
+    ] = None
     sharpen: Annotated[bool | None, own("Move the parameters from a soft start to their final values.")] = None
     start: Annotated[
-        tuple[float, ...] | None, own("Where sharpening starts: a pair; of ss one beta.", "ALPHA0 ALPHA1")
+        tuple[float, ...] | None,
+        own(
+            "Where sharpening starts: a pair; of ss one beta; a step of your own is moved only with it.",
+            "ALPHA0 ALPHA1",
+        ),
     ] = None
     sharpen_fraction: Annotated[float | None, own("Share of the epochs over which it moves.")] = None
     lr: Annotated[float | None, own("Highest learning rate.")] = None
@@ -146,17 +147,20 @@ class Overrides:
         own("Stop after so many epochs without a better exact network, counted from the end of sharpening; 0 never."),
     ] = None
 
-    def apply(self, base: Recipe) -> tuple[Recipe, tuple[str, ...]]:
+    def apply(self, base: Recipe, step: StepFactory | None = None) -> tuple[Recipe, tuple[str, ...]]:
         """The recipe with these changes, and in words what they bring with them.
 
+        Args:
+            step: the class that `method` names, if it is one from outside htaf.
+
         Raises:
-            UsageError: a bad value, or one that the recipe does not read.
+            UsageError: a bad value, or one that the recipe does not read. TrainingError: the step keeps no contract.
         """
         changes = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
         notes: tuple[str, ...] = ()
         try:
             if base.method != changes.get("method", base.method):
-                base = dataclasses.replace(base, method=changes["method"], start=None)
+                base = dataclasses.replace(base, method=changes["method"], start=None, sharpness=None)
             if "backbone" in changes:
                 base, notes = _over(base, changes["backbone"], changes.get("optimizer"))
             optimizer = changes.get("optimizer", base.optimizer)
@@ -166,6 +170,10 @@ class Overrides:
                 base = dataclasses.replace(base, lr=lr, lr_end=min(lr, base.lr_end))
                 notes += (f"lr {lr:g}, as the recipe's is for another optimizer than {optimizer}",)
             recipe = dataclasses.replace(base, **changes)
+            if is_outside(recipe.method):
+                from htaf.training.outside import with_step
+
+                recipe = with_step(recipe, step)
             recipe.refuse_unread(changes.keys(), lambda name: "--" + name.replace("_", "-"))
         except ValueError as error:
             raise UsageError(str(error)) from None
@@ -290,19 +298,18 @@ class Running:
         bool, arg(help="Print the recipe with the values that would be used, as a TOML table, and train nothing.")
     ] = False
 
-    def parent(self, family: Family) -> Any:
+    def parent(self, family: Family, step: StepFactory | None) -> Any:
         """The run that is gone on from, if any."""
         if self.continue_from is None:
             return None
         from htaf.runs import open_run
 
-        found = open_run(self.continue_from)
+        found = open_run(self.continue_from, method=step)
         if (there := found.record["recipe"].get("family", "mlp")) != family:
             raise UsageError(f"--continue-from {found.path} is a run of family {there}, not {family}")
         return found
 
 
-@train.command(name="tabular")
 def train_tabular(
     *,
     data: Annotated[
@@ -350,8 +357,8 @@ RECIPES = (
 
 def _image_command(
     family: Family, kind: type[ImageOverrides], text: str, names: Any = ImageName, recipes: str = RECIPES
-) -> None:
-    """Register `htaf train FAMILY`."""
+) -> Callable[..., None]:
+    """The function of `htaf train FAMILY`."""
 
     def command(
         *,
@@ -397,21 +404,21 @@ def _image_command(
     hint = "(default: cifar10 and cifar100 for these sets, else small)"
     command.__annotations__["recipe"] = Annotated[names | None, arg(help=recipes, help_behavior_hint=hint)]
     command.__annotations__["overrides"] = OmitArgPrefixes[kind]
-    train.command(name=family)(command)
+    return command
 
 
-_image_command(
+train_dhn = _image_command(
     "dhn", DHNOverrides, "Train a WideResNet with 0/1 activations on images; smooth and exact results, and the gap."
 )
-_image_command(
+train_bnn = _image_command(
     "bnn",
     BNNOverrides,
     "Train a Bi-Real Net, binary activations and weights, on images; smooth and exact results, and the gap.",
 )
-_image_command(
+train_snn = _image_command(
     "snn", SNNOverrides, "Train a SEW-ResNet of spiking neurons on images; smooth and exact results, and the gap."
 )
-_image_command(
+train_icbm = _image_command(
     "icbm",
     ICBMOverrides,
     "Train an implicit concept bottleneck model: any image backbone, its last features as bits. Then: htaf concepts.",
@@ -422,16 +429,19 @@ _image_command(
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """What a command trains by: its recipe, in words what it brings with it, and the run that it goes on from."""
+    """What a command trains by: its recipe, in words what it brings with it, the run that it goes on from, and the
+    class of its step where that is from outside htaf."""
 
     recipe: Recipe
     notes: tuple[str, ...]
     parent: Any
+    step: StepFactory | None
 
 
 def _chosen(family: Family, name: str | None, default: str, overrides: Overrides, running: Running) -> Chosen:
     """The recipe by its name, or that of the run to go on from, with the flags' changes."""
-    parent = running.parent(family)
+    step = outside_step(overrides.method)
+    parent = running.parent(family, step)
     if parent is None:
         base = base_recipe(family, name or default)
     elif name is not None:
@@ -443,7 +453,7 @@ def _chosen(family: Family, name: str | None, default: str, overrides: Overrides
             base = continuing(parent.record)
         except ValueError as error:
             raise UsageError(f"--continue-from {parent.path}: {error}") from None
-    return Chosen(*overrides.apply(base), parent)
+    return Chosen(*overrides.apply(base, step), parent, step)
 
 
 def _train(
@@ -485,6 +495,7 @@ def _train(
     if running.print_recipe:
         return _print_recipe(recipe, json)
     options |= spread | {"logger": running.logger, "gradients": running.gradients, "continued": chosen.parent}
+    options["method"] = chosen.step
     try:
         run = fit(recipe, data, out, source=source, progress=True, notes=(*chosen.notes, *why), **options)
     except PeerError:
@@ -530,22 +541,3 @@ def _source(data: str, named: bool, data_dir: str | None) -> dict[str, Any]:
     """Where the data came from, in a form that holds from any working folder."""
     name = data if named else str(Path(data).resolve())
     return {"name": name, "data_dir": None if data_dir is None else str(Path(data_dir).resolve())}
-
-
-def own_data(run: Run, data_dir: str | None, instead: str = "give --data") -> Any:
-    """The data that a run was trained on; where it does not say which, the error says what to do instead."""
-    from htaf.data import images, tabular
-
-    source = dict(run.record.get("source") or {})
-    name, folder = source.get("name"), data_dir or source.get("data_dir")
-    if not name:
-        what = "images" if run.takes_images else "data"
-        raise UsageError(f"{run.path} does not say where its {what} came from: {instead}")
-    if not run.takes_images:
-        task, drop_empty = source.get("task"), bool(source.get("drop_empty"))
-        return tabular.load(name, target=source.get("target"), task=task, drop_empty=drop_empty, data_dir=folder)
-    size = source.get("size")
-    height, width = run.preprocessor().size  # pyright: ignore[reportAttributeAccessIssue]
-    if size is None and height == width and images.of_files(name):
-        size = height  # that of the training, however it was chosen
-    return images.load(name, size=size, data_dir=folder)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from htaf.llm.threads import Stopped, in_threads
+from htaf.llm import Stopped, in_threads
 
 
 @pytest.mark.parametrize("parallel", [1, 3, 50])

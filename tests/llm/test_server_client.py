@@ -11,16 +11,9 @@ from typing import Any
 
 import pytest
 from askings import ASKED, GOOD, KEY, Name, ask, model_of
-from scripted_server import Answer, ScriptedServer, scripted
 
-from htaf.llm.client import (
-    BudgetError,
-    LanguageModel,
-    MalformedReply,
-    ModelError,
-    Usage,
-    tokens_of,
-)
+from htaf.llm import BudgetError, MalformedReply, ModelError, ServerClient, Usage, tokens_of
+from scripted_server import Answer, ScriptedServer, scripted
 
 pytestmark = pytest.mark.usefixtures("no_surroundings")
 
@@ -44,7 +37,7 @@ def test_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url + "/")
         monkeypatch.setenv("OPENAI_MODEL", "theirs")
         monkeypatch.setenv("OPENAI_API_KEY", f" {KEY}\n")
-        with LanguageModel(cache=None) as model:
+        with ServerClient(cache=None) as model:
             assert model.ask(ASKED, Name).name == "wings"
     assert server.requests[0]["model"] == "theirs"
     assert server.headers[0]["authorization"] == f"Bearer {KEY}"
@@ -52,11 +45,11 @@ def test_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_model_and_no_openai(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match="OPENAI_MODEL"):
-        LanguageModel(cache=None)
+        ServerClient(cache=None)
     monkeypatch.delitem(sys.modules, "htaf.llm.server")
     monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(ModelError, match=r"pip install 'htaf\[names\]'"):
-        LanguageModel("m", cache=None)
+    with pytest.raises(ModelError, match=r"pip install 'htaf\[llm\]'"):
+        ServerClient("m", cache=None)
 
 
 @pytest.mark.parametrize(

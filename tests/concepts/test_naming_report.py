@@ -9,9 +9,15 @@ import pytest
 from made_askers import QUICK, Counted, made, shares
 from rich.cells import cell_len
 
-from htaf.concepts.naming.checks import Settings
-from htaf.concepts.naming.plan import estimate, plan_of
-from htaf.concepts.naming.words import check_notes, name_lines, needed_notes, needed_words
+from htaf.concepts.naming import (
+    NamingSettings,
+    check_notes,
+    estimate,
+    estimate_line,
+    estimate_notes,
+    name_lines,
+    naming_plan,
+)
 from htaf_paper.table_model import TableModel
 
 
@@ -55,27 +61,27 @@ def test_many_checks_let_some_pass_by_chance() -> None:
 
 
 def test_few_classes_are_told_before_anything_is_asked() -> None:
-    asker = Counted(TableModel(made()))
+    client = Counted(TableModel(made()))
     rows = np.full((4, 24), 0.5)
     for row, (a, b) in zip(rows, ((3, 4), (1, 9), (12, 12), (0, 9)), strict=True):
         row[:a], row[24 - b :] = 1, 0
     classes = made().classes
-    needed = estimate(rows, asker, classes=classes, settings=QUICK)
+    needed = estimate(rows, client, classes=classes, settings=QUICK)
     assert (needed.concepts, needed.idle, needed.single, needed.hopeless, needed.calls) == (4, 1, 1, 1, 12)
-    text = needed_words(needed)
+    text = estimate_line(needed)
     assert text.startswith(
         "4 names to find or check (1 with nothing to ask; 1 of them cannot be checked (a group has one class): "
         "not asked): 12 requests, about "
     )
-    assert needed_notes(needed)[0].startswith("1 of them: so few classes in the groups that even")
+    assert estimate_notes(needed)[0].startswith("1 of them: so few classes in the groups that even")
     given = [{"concept": c, "name": "x"} for c in range(4)]
-    checks = estimate(rows, asker, names=given, classes=classes, settings=QUICK)
+    checks = estimate(rows, client, names=given, classes=classes, settings=QUICK)
     assert (checks.single, checks.hopeless) == (0, 1)  # all classes are permuted at once: 1 of 9 or 35 ways
-    assert estimate(shares(made()), asker, classes=classes).hopeless == 0
-    assert estimate(rows, asker, classes=classes, settings=Settings(permutations=0)).hopeless == 0
+    assert estimate(shares(made()), client, classes=classes).hopeless == 0
+    assert estimate(rows, client, classes=classes, settings=NamingSettings(permutations=0)).hopeless == 0
 
 
 @pytest.mark.parametrize(("a", "b", "hopeless"), [(3, 4, True), (2, 6, True), (5, 4, False), (2, 2, True)])
 def test_the_best_sorting_of_few_classes(a: int, b: int, hopeless: bool) -> None:
-    plan = plan_of(np.array([[1.0] * a + [0.0] * b]))
+    plan = naming_plan(np.array([[1.0] * a + [0.0] * b]))
     assert plan.case(0).hopeless(folds=True) is hopeless

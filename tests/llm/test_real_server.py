@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from htaf.concepts.naming.by_model import name_by_model
-from htaf.llm.client import BudgetError, LanguageModel, MalformedReply, ModelError
+from htaf.concepts.naming import name_by_model
+from htaf.llm import BudgetError, MalformedReply, ModelError, ServerClient
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +114,7 @@ def short_replies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_protocol_holds_and_garbage_is_survived(random_server: Served, tmp_path: Path) -> None:
-    with LanguageModel(random_server.model, base_url=random_server.base_url, cache=tmp_path, attempts=3) as model:
+    with ServerClient(random_server.model, base_url=random_server.base_url, cache=tmp_path, attempts=3) as model:
         with pytest.raises(MalformedReply, match="no usable reply in 3 attempts"):
             model.ask(ASKED, Name)
         usage = model.usage
@@ -125,7 +125,7 @@ def test_the_protocol_holds_and_garbage_is_survived(random_server: Served, tmp_p
 
 def test_names_of_a_model_that_says_nothing(random_server: Served) -> None:
     shares, classes = np.array([[1.0, 0.0, 1.0, 0.0]]), ["crow", "gull", "raven", "tern"]
-    with LanguageModel(random_server.model, base_url=random_server.base_url, cache=None, attempts=2) as model:
+    with ServerClient(random_server.model, base_url=random_server.base_url, cache=None, attempts=2) as model:
         (entry,) = name_by_model(shares, model, classes=classes)
         assert model.usage.calls == model.usage.malformed == 2
     assert (entry["name"], entry["verified"], entry["settings"]) == (None, False, None)
@@ -133,7 +133,7 @@ def test_names_of_a_model_that_says_nothing(random_server: Served) -> None:
 
 
 def test_the_budget_holds(random_server: Served) -> None:
-    with LanguageModel(random_server.model, base_url=random_server.base_url, cache=None, calls=2) as model:
+    with ServerClient(random_server.model, base_url=random_server.base_url, cache=None, calls=2) as model:
         with pytest.raises(BudgetError):
             model.ask(ASKED, Name)
         assert model.usage.calls == 2
@@ -141,7 +141,7 @@ def test_the_budget_holds(random_server: Served) -> None:
 
 def test_a_model_that_the_server_has_not(random_server: Served) -> None:
     with (
-        LanguageModel("other", base_url=random_server.base_url, cache=None) as model,
+        ServerClient("other", base_url=random_server.base_url, cache=None) as model,
         pytest.raises(ModelError, match="Server is pinned to"),
     ):
         model.ask(ASKED, Name)
@@ -151,7 +151,7 @@ def test_a_good_reply_is_kept_when_the_server_is_killed(tmp_path: Path) -> None:
     make_model(tmp_path / "model", '{"name": "wings"}')
     server = Served(tmp_path / "model", tmp_path / "log.txt")
     try:
-        with LanguageModel(server.model, base_url=server.base_url, cache=tmp_path / "replies", retries=1) as model:
+        with ServerClient(server.model, base_url=server.base_url, cache=tmp_path / "replies", retries=1) as model:
             assert model.ask(ASKED, Name).name == "wings"
             assert (model.usage.calls, model.usage.estimated) == (1, 0)
             server.kill()

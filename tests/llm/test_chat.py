@@ -11,7 +11,9 @@ from askings import Name
 from hypothesis import given
 from hypothesis import strategies as st
 
-from htaf.llm.chat import MalformedReply, objects_in, read_completion, short, validated
+import htaf.llm
+from htaf.llm import MalformedReply
+from htaf.llm.chat import objects_in, read_completion, short, validated
 
 
 @pytest.mark.parametrize(
@@ -106,3 +108,9 @@ def test_no_body_breaks_it(body: bytes) -> None:
     got = read_completion(body)
     assert got.problem
     assert not got.chat
+
+
+def test_every_public_name_is_there() -> None:
+    assert [name for name in htaf.llm.__all__ if not hasattr(htaf.llm, name)] == []
+    with pytest.raises(AttributeError, match="Asker"):
+        htaf.llm.Asker  # noqa: B018

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 from askings import ASKED, GOOD, KEY, Name, ask, model_of
-from scripted_server import Answer, scripted
 
+from htaf.llm import ModelError
 from htaf.llm import server as model_server
-from htaf.llm.client import (
-    ModelError,
-)
+from scripted_server import Answer, scripted
 
 pytestmark = pytest.mark.usefixtures("no_surroundings")
 

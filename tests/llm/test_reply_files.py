@@ -15,17 +15,9 @@ import pytest
 from askings import ASKED, GOOD, Name, model_of
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_server import Answer, ScriptedServer, scripted
 
-from htaf.llm.client import (
-    MalformedReply,
-    ModelError,
-    Replies,
-    Unanswered,
-    Usage,
-    default_cache,
-    request_key,
-)
+from htaf.llm import BatchClient, MalformedReply, ModelError, Unanswered, Usage, default_cache, request_key
+from scripted_server import Answer, ScriptedServer, scripted
 
 pytestmark = pytest.mark.usefixtures("no_surroundings")
 
@@ -192,12 +184,12 @@ def lines(path: Path, *entries: Any) -> Path:
 
 def test_requests_are_written_and_replies_are_read_back(tmp_path: Path) -> None:
     other = [{"role": "user", "content": "And <b>this</b>, «é»?"}]
-    asker = Replies("m", temperature=0.2)
+    client = BatchClient("m", temperature=0.2)
     for messages in (ASKED, other, ASKED):
-        assert not asker.known(messages)
+        assert not client.known(messages)
         with pytest.raises(Unanswered):
-            asker.ask(messages, Name)
-    assert asker.waiting == asker.write(tmp_path / "batch.jsonl") == 2
+            client.ask(messages, Name)
+    assert client.waiting == client.write(tmp_path / "batch.jsonl") == 2
     batch = [json.loads(line) for line in (tmp_path / "batch.jsonl").read_text().splitlines()]
     assert all(line["method"] == "POST" and line["url"] == "/v1/chat/completions" for line in batch)
     by_text = {line["body"]["messages"][-1]["content"]: line for line in batch}
@@ -213,7 +205,7 @@ def test_requests_are_written_and_replies_are_read_back(tmp_path: Path) -> None:
     mine = lines(
         tmp_path / "mine.jsonl", {"custom_id": by_text[other[0]["content"]]["custom_id"], "reply": '{"name": "b"}'}
     )
-    read = Replies("m", (output, mine), temperature=0.2)
+    read = BatchClient("m", (output, mine), temperature=0.2)
     assert (len(read), read.problems) == (2, [])
     assert read.known(ASKED)
     assert [read.ask(messages, Name).name for messages in (ASKED, other)] == ["wings", "b"]
@@ -230,44 +222,44 @@ def test_lines_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     failed = [{"custom_id": key, "response": body} for body in bodies]
     others = ["", "{half", "[1]", {"custom_id": 5, "reply": "x"}, error, *failed, {"custom_id": key, "reply": None}]
     file = lines(tmp_path / "r.jsonl", good, *others)
-    asker = Replies("m", [file])
-    assert [problem.split(": ")[0] for problem in asker.problems] == [f"{file}:{n}" for n in (3, 4, 5, 6, 7, 8, 9)]
-    assert "expired" in asker.problems[3]
-    assert asker.ask(ASKED, Name).name == "wings"
+    client = BatchClient("m", [file])
+    assert [problem.split(": ")[0] for problem in client.problems] == [f"{file}:{n}" for n in (3, 4, 5, 6, 7, 8, 9)]
+    assert "expired" in client.problems[3]
+    assert client.ask(ASKED, Name).name == "wings"
 
 
 def test_a_reply_that_does_not_fit_waits_again(tmp_path: Path) -> None:
     key = request_key("m", "", ASKED)
     bad = lines(tmp_path / "bad.jsonl", {"custom_id": key, "reply": "no idea"})
-    asker = Replies("m", [bad])
+    client = BatchClient("m", [bad])
     with pytest.raises(MalformedReply, match="no idea"):
-        asker.ask(ASKED, Name)
-    assert asker.write(tmp_path / "batch.jsonl") == 1
+        client.ask(ASKED, Name)
+    assert client.write(tmp_path / "batch.jsonl") == 1
     good = lines(tmp_path / "good.jsonl", {"custom_id": key, "reply": '{"name": "wings"}'})
     for files in ([bad, good], [good, bad]):
-        assert Replies("m", files).ask(ASKED, Name).name == "wings"
+        assert BatchClient("m", files).ask(ASKED, Name).name == "wings"
     two = lines(tmp_path / "two.jsonl", {"custom_id": key, "reply": '{"name": "beak"}'})
-    assert Replies("m", [good, two]).ask(ASKED, Name).name == "beak"
+    assert BatchClient("m", [good, two]).ask(ASKED, Name).name == "beak"
 
 
 def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be read"):
-        Replies("m", [tmp_path / "nowhere.jsonl"])
+        BatchClient("m", [tmp_path / "nowhere.jsonl"])
     (tmp_path / "binary").write_bytes(os.urandom(200) + b"\n")
-    assert Replies("m", [tmp_path / "binary"]).problems
+    assert BatchClient("m", [tmp_path / "binary"]).problems
     with pytest.raises(ModelError, match="cannot be written"):
-        Replies("m").write(tmp_path / "binary" / "batch.jsonl")
+        BatchClient("m").write(tmp_path / "binary" / "batch.jsonl")
 
 
 def test_threads_ask_without_a_server() -> None:
-    asker, barrier = Replies("m"), threading.Barrier(8)
+    client, barrier = BatchClient("m"), threading.Barrier(8)
 
     def one(sample: int) -> None:
         barrier.wait()
         for number in range(50):
             with pytest.raises(Unanswered):
-                asker.ask(ASKED, Name, sample=50 * sample + number)
+                client.ask(ASKED, Name, sample=50 * sample + number)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(one, range(8)))
-    assert asker.waiting == 400
+    assert client.waiting == 400

@@ -7,7 +7,8 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score
 
 from htaf.concepts.codes import ConceptError, codes_of
-from htaf.concepts.naming.offline import candidates, name_concepts, play, splits
+from htaf.concepts.naming import attribute_candidates, name_by_attributes
+from htaf.concepts.naming.by_attributes import play, splits
 from htaf.data.attributes import Attributes
 from htaf.data.reading import DataError
 
@@ -23,7 +24,7 @@ def made(classes: int = 30, count: int = 40, seed: int = 0) -> Attributes:
 def test_planted_attributes_and_negations_are_found() -> None:
     attributes = made()
     planted = attributes.binary().T.astype(float)
-    found = name_concepts(np.concatenate([planted, 1 - planted]), attributes, shuffles=0)
+    found = name_by_attributes(np.concatenate([planted, 1 - planted]), attributes, shuffles=0)
     assert [each["name"] for each in found] == [*attributes.names, *(f"not {name}" for name in attributes.names)]
     assert all(each["verified"] and each["naming"] == pytest.approx(1) for each in found)
     assert all(each["held_out"] > 0.9 and each["agreement"] > 0.5 for each in found)
@@ -38,7 +39,7 @@ def test_random_groups_are_not_verified_and_score_as_chance() -> None:
     attributes = made(40)
     rng = np.random.default_rng(1)
     shares = np.array([rng.permutation(np.arange(40) < 16) for _ in range(150)], dtype=float)
-    found = name_concepts(shares, attributes, rounds=10, shuffles=0)
+    found = name_by_attributes(shares, attributes, rounds=10, shuffles=0)
     naming = np.array([each["naming"] for each in found])
     held_out = np.array([each["held_out"] for each in found])
     assert naming.mean() > 0.65  # what a score on the classes that chose would say
@@ -51,7 +52,7 @@ def test_p_values_of_random_groups_are_even() -> None:
     attributes = made(24, 12)
     rng = np.random.default_rng(2)
     shares = np.array([rng.permutation(np.arange(24) < 10) for _ in range(100)], dtype=float)
-    found = name_concepts(shares, attributes, rounds=5, shuffles=19)
+    found = name_by_attributes(shares, attributes, rounds=5, shuffles=19)
     p = np.array([each["p_value"] for each in found])
     assert 0.4 < p.mean() < 0.62  # (1 + 19 / 2) / 20 = 0.525
     assert (p <= 0.05).mean() < 0.13
@@ -61,10 +62,10 @@ def test_p_values_of_random_groups_are_even() -> None:
 def test_p_values_count_the_classes_as_they_are() -> None:
     """One of 20 at best, 20 of 20 where every order of the classes scores alike."""
     attributes = made()
-    found = name_concepts(attributes.binary().T[:5].astype(float), attributes, shuffles=19)
+    found = name_by_attributes(attributes.binary().T[:5].astype(float), attributes, shuffles=19)
     assert [each["p_value"] for each in found] == [1 / 20] * 5
     constant = Attributes(("a",), attributes.classes, np.ones((30, 1), dtype=np.float32))
-    same = name_concepts((np.arange(30) < 10)[None].astype(float), constant, shuffles=19)[0]
+    same = name_by_attributes((np.arange(30) < 10)[None].astype(float), constant, shuffles=19)[0]
     assert (same["p_value"], same["held_out"], same["verified"]) == (1, 0.5, False)
 
 
@@ -72,8 +73,8 @@ def test_few_classes_may_pass_the_threshold_by_chance_but_not_the_p_value() -> N
     attributes = made(6, 200)
     rng = np.random.default_rng(3)
     shares = np.array([rng.permutation([1, 1, 0, 0, 0, 0]) for _ in range(30)], dtype=float)
-    free = name_concepts(shares, attributes, rounds=1, shuffles=0)
-    checked = name_concepts(shares, attributes, rounds=1, shuffles=39)
+    free = name_by_attributes(shares, attributes, rounds=1, shuffles=0)
+    checked = name_by_attributes(shares, attributes, rounds=1, shuffles=39)
     passed = [i for i, each in enumerate(free) if each["verified"]]
     assert passed
     assert not any(checked[i]["verified"] for i in passed)
@@ -83,7 +84,7 @@ def test_few_classes_may_pass_the_threshold_by_chance_but_not_the_p_value() -> N
 def test_play_against_scikit_learn() -> None:
     """Each round: the best balanced accuracy over attributes and negations, and that name's score on the others."""
     attributes = made(20, 15)
-    known = candidates(attributes)
+    known = attribute_candidates(attributes)
     rng = np.random.default_rng(4)
     inside = rng.random(20) < 0.4
     held = splits(inside, 12, 0.3, rng)
@@ -117,12 +118,12 @@ def test_splits_are_stratified_and_leave_a_class_on_either_side() -> None:
 def test_ties_go_to_the_larger_difference_of_the_values() -> None:
     values = np.array([[0.6, 0.9, 0.9], [0.6, 0.9, 0.8], [0.4, 0.1, 0.2], [0.4, 0.1, 0.1]], dtype=np.float32)
     attributes = Attributes(("faint", "clear", "nearly"), tuple("wxyz"), values)
-    found = name_concepts(np.array([[1.0, 1, 0, 0]]), attributes, shuffles=0)[0]
+    found = name_by_attributes(np.array([[1.0, 1, 0, 0]]), attributes, shuffles=0)[0]
     assert found["name"] == "clear"
     assert found["same_column"] == ["faint", "nearly"]
     assert [each["name"] for each in found["candidates"]] == ["clear", "nearly", "faint"]
     opposite = Attributes(("a", "b"), tuple("wxyz"), np.stack([values[:, 0], 1 - values[:, 1]], axis=1))
-    found = name_concepts(np.array([[1.0, 1, 0, 0]]), opposite, shuffles=0)[0]
+    found = name_by_attributes(np.array([[1.0, 1, 0, 0]]), opposite, shuffles=0)[0]
     assert (found["name"], found["same_column"]) == ("not b", ["a"])
 
 
@@ -131,10 +132,10 @@ def test_a_held_out_class_has_no_say() -> None:
     attributes = made(20, 30)
     inside = np.arange(20) < 8
     held = splits(inside, 1, 0.3, np.random.default_rng(0))
-    first = play(inside, held, candidates(attributes))
+    first = play(inside, held, attribute_candidates(attributes))
     changed = attributes.values.copy()
     changed[held[0]] = 1 - changed[held[0]]
-    second = play(inside, held, candidates(Attributes(attributes.names, attributes.classes, changed)))
+    second = play(inside, held, attribute_candidates(Attributes(attributes.names, attributes.classes, changed)))
     assert (first.attribute, first.negated, first.naming) == (second.attribute, second.negated, second.naming)
     assert second.held_out[0] == pytest.approx(1 - first.held_out[0])
 
@@ -144,7 +145,7 @@ def test_a_name_that_the_rounds_do_not_agree_on_is_not_verified() -> None:
     values = np.zeros((24, 12), dtype=np.float32)
     values[:12] = 1 - np.eye(12)
     attributes = Attributes(tuple(f"a{i}" for i in range(12)), tuple(map(str, range(24))), values)
-    found = name_concepts((np.arange(24) < 12)[None].astype(float), attributes, shuffles=0)[0]
+    found = name_by_attributes((np.arange(24) < 12)[None].astype(float), attributes, shuffles=0)[0]
     assert found["held_out"] > 0.75
     assert found["agreement"] < 0.5
     assert not found["verified"]
@@ -160,7 +161,7 @@ def test_twins_of_a_name_are_no_disagreement() -> None:
     attributes = Attributes(tuple("abcde"), tuple(map(str, range(30))), np.stack(columns, axis=1).astype(np.float32))
     assert (attributes.binary()[:, :4] == has[:, None]).all()
     assert (attributes.binary()[:, 4] != has).all()
-    found = name_concepts(np.stack([has, ~has]).astype(float), attributes, held_out=0.6, rounds=50)
+    found = name_by_attributes(np.stack([has, ~has]).astype(float), attributes, held_out=0.6, rounds=50)
     for each in found:
         assert (each["held_out"], each["agreement"], each["verified"]) == (1, 1, True)
         assert len(each["same_column"]) == 4
@@ -180,7 +181,7 @@ def test_without_a_check_there_is_no_verified_name(shares: list[float], reason: 
     values = np.zeros((6, 2), dtype=np.float32)
     values[0, 0] = values[4, 1] = 1
     attributes = Attributes(("a0", "a1"), tuple("uvwxyz"), values)
-    found = name_concepts(np.array([shares], dtype=float), attributes)[0]
+    found = name_by_attributes(np.array([shares], dtype=float), attributes)[0]
     assert (found["verified"], found["reason"], found["name"]) == (False, reason, name)
     assert found["held_out"] is None
     assert found["p_value"] is None
@@ -195,18 +196,20 @@ def test_codes_use_the_training_part_and_names_of_classes() -> None:
     parts = np.tile([0, 0, 0, 0, 2], 12).astype(np.uint8)
     bits[parts == 2] ^= True  # would turn each name round
     codes = codes_of(bits, labels, np.zeros((12, 10)), np.zeros(12), classes=classes, parts=parts)
-    found = name_concepts(codes, attributes, shuffles=0)
+    found = name_by_attributes(codes, attributes, shuffles=0)
     assert [each["name"] for each in found] == list(attributes.names)
     with pytest.raises(DataError, match=r"got none of .*'c3'"):
-        name_concepts(codes, Attributes(attributes.names, (*attributes.classes[:3], *"abcdefghi"), attributes.values))
+        name_by_attributes(
+            codes, Attributes(attributes.names, (*attributes.classes[:3], *"abcdefghi"), attributes.values)
+        )
 
 
 def test_the_seed_decides() -> None:
     attributes = made()
     shares = np.random.default_rng(6).integers(0, 2, (5, 30)).astype(float)
-    first, again, other = (name_concepts(shares, attributes, seed=seed, shuffles=19) for seed in (0, 0, 1))
+    first, again, other = (name_by_attributes(shares, attributes, seed=seed, shuffles=19) for seed in (0, 0, 1))
     assert first == again != other
-    assert name_concepts(shares[:2], attributes, shuffles=19) == first[:2]  # not on the concepts after it
+    assert name_by_attributes(shares[:2], attributes, shuffles=19) == first[:2]  # not on the concepts after it
 
 
 @pytest.mark.parametrize(
@@ -214,16 +217,18 @@ def test_the_seed_decides() -> None:
 )
 def test_settings_out_of_range(settings: dict) -> None:
     with pytest.raises(ConceptError, match="expected rounds >= 1"):
-        name_concepts(np.zeros((1, 30)), made(), **settings)
+        name_by_attributes(np.zeros((1, 30)), made(), **settings)
 
 
 def test_shapes_that_do_not_fit() -> None:
     with pytest.raises(ConceptError, match=r"expected proportions \[concepts, 30 classes\], got \(2, 4\)"):
-        name_concepts(np.zeros((2, 4)), made())
+        name_by_attributes(np.zeros((2, 4)), made())
     with pytest.raises(ConceptError, match="expected one attribute or more"):
-        name_concepts(np.zeros((2, 30)), made().only([]))
+        name_by_attributes(np.zeros((2, 30)), made().only([]))
 
 
 def test_names_say_where_they_come_from() -> None:
-    found = name_concepts(np.concatenate([made().binary().T[:1], np.zeros((1, 30))]).astype(float), made(), shuffles=0)
+    found = name_by_attributes(
+        np.concatenate([made().binary().T[:1], np.zeros((1, 30))]).astype(float), made(), shuffles=0
+    )
     assert [(each["name"], each["source"]) for each in found] == [("a0", "attributes"), (None, "attributes")]

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
-from scripted_server import Answer, ScriptedServer, scripted
 
-from htaf.llm.client import LanguageModel, ModelError, Usage
+from htaf.llm import ModelError, ServerClient, Usage
+from scripted_server import Answer, ScriptedServer, scripted
 
 KEY = "sk-very-secret-0123456789"
 ASKED = [{"role": "system", "content": "Reply in JSON."}, {"role": "user", "content": "Name it."}]
@@ -29,9 +29,9 @@ class Name(BaseModel):
 GOOD = Answer('{"name": "wings"}')
 
 
-def model_of(server: ScriptedServer | str, cache: Path | None = None, **settings: Any) -> LanguageModel:
+def model_of(server: ScriptedServer | str, cache: Path | None = None, **settings: Any) -> ServerClient:
     url = server if isinstance(server, str) else server.base_url
-    return LanguageModel("m", base_url=url, cache=cache, **{"api_key": KEY, "timeout": 20.0, "retries": 1} | settings)
+    return ServerClient("m", base_url=url, cache=cache, **{"api_key": KEY, "timeout": 20.0, "retries": 1} | settings)
 
 
 def ask(*answers: Answer, **settings: Any) -> tuple[Name | ModelError, Usage, list[dict[str, Any]]]:

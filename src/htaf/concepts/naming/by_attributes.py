@@ -12,14 +12,15 @@ from htaf._errors import expect_seed
 from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.counts import proportions
 from htaf.concepts.groups import EMPTY, IN_A, IN_B, MIXED, Groups, groups
+from htaf.concepts.naming.checks import LEVEL
+from htaf.concepts.naming.files import NameEntry
 from htaf.data.attributes import Attributes
 
-LEVEL = 0.05  # of the p-value
 AGREEMENT = 0.5  # of the rounds, so that the score is mostly that of the name itself
 
 
 @dataclass(frozen=True, eq=False)
-class Candidates:
+class AttributeCandidates:
     """What names are chosen from: each of A attributes and its negation.
 
     Attributes:
@@ -47,7 +48,7 @@ class Round:
     held_out: np.ndarray  # on the others
 
 
-def name_concepts(
+def name_by_attributes(
     concepts: Codes | np.ndarray,
     attributes: Attributes,
     *,
@@ -58,7 +59,7 @@ def name_concepts(
     threshold: float = 0.75,
     shuffles: int = 99,
     seed: int = 0,
-) -> list[dict[str, Any]]:
+) -> list[NameEntry]:
     """For each concept the attribute, or negated attribute, that tells the classes with it from those without.
 
     The name has the best balanced accuracy over the classes of both groups (`htaf.concepts.groups`), (share of A that
@@ -85,7 +86,7 @@ def name_concepts(
         "p_value" and "baseline" (mean and 95th percentile of the score when classes are shuffled), "group_a",
         "group_b", "mixed", "empty" (numbers of classes), "same_column" (other candidates that no used class tells
         apart from the name), "candidates" (the five best, name first; only the name is checked), "source"
-        ("attributes"). `htaf.concepts.naming.names.write_names` writes them.
+        ("attributes"). `htaf.concepts.naming.write_names` writes them.
     Raises:
         ConceptError: settings out of range. DataError: attributes lack a class.
     """
@@ -105,16 +106,18 @@ def name_concepts(
     if not attributes.names:
         raise ConceptError("expected one attribute or more, got none")
     grouped = groups(shares, low, high, classes=attributes.classes)
-    known = candidates(attributes)
+    known = attribute_candidates(attributes)
     return [
         _named(grouped, concept, known, rounds, held_out, threshold, shuffles, np.random.default_rng((seed, concept)))
         for concept in range(len(shares))
     ]
 
 
-def candidates(attributes: Attributes) -> Candidates:
+def attribute_candidates(attributes: Attributes) -> AttributeCandidates:
     """The attributes as the arrays that naming needs."""
-    return Candidates(attributes.names, attributes.binary().astype(np.float64), attributes.values.astype(np.float64))
+    return AttributeCandidates(
+        attributes.names, attributes.binary().astype(np.float64), attributes.values.astype(np.float64)
+    )
 
 
 def splits(
@@ -134,7 +137,9 @@ def splits(
     return held
 
 
-def play(inside: Bool[np.ndarray, " classes"], held: Bool[np.ndarray, "rounds classes"], known: Candidates) -> Round:
+def play(
+    inside: Bool[np.ndarray, " classes"], held: Bool[np.ndarray, "rounds classes"], known: AttributeCandidates
+) -> Round:
     """Name the concept in each round on the classes that it does not hold out, and score the name on the others.
 
     With d = [class in A] / |A| - [class in B] / |B| over the naming classes, an attribute's balanced accuracy is
@@ -165,17 +170,17 @@ def _contrast(inside: np.ndarray, used: np.ndarray) -> Float64[np.ndarray, "roun
 def _named(
     grouped: Groups,
     concept: int,
-    known: Candidates,
+    known: AttributeCandidates,
     rounds: int,
     share: float,
     threshold: float,
     shuffles: int,
     rng: np.random.Generator,
-) -> dict[str, Any]:
+) -> NameEntry:
     """One concept."""
     member = grouped.member[concept]
     counts = {"group_a": member == IN_A, "group_b": member == IN_B}
-    result: dict[str, Any] = {
+    result: NameEntry = {
         "concept": concept, "name": None, "attribute": None, "negated": None, "verified": False,
         "reason": grouped.note(concept), "held_out": None, "naming": None, "agreement": None, "rounds": rounds,
         "p_value": None, "baseline": None, **{key: int(value.sum()) for key, value in counts.items()},
@@ -186,7 +191,7 @@ def _named(
         return result
     used = np.flatnonzero(counts["group_a"] | counts["group_b"])
     inside = member[used] == IN_A
-    local = Candidates(known.names, known.have[used], known.values[used])
+    local = AttributeCandidates(known.names, known.have[used], known.values[used])
     result["candidates"] = ranked(inside, local)
     top = result["candidates"][0]
     result |= {key: top[key] for key in ("name", "attribute", "negated")} | {"naming": top["balanced_accuracy"]}
@@ -205,7 +210,7 @@ def _named(
         chance = np.empty(shuffles)
         for number in range(shuffles):
             order = rng.permutation(len(used))
-            shuffled = Candidates(local.names, local.have[order], local.values[order])
+            shuffled = AttributeCandidates(local.names, local.have[order], local.values[order])
             chance[number] = play(inside, held, shuffled).held_out.mean()
         result["p_value"] = float((1 + (chance >= score - 1e-12).sum()) / (1 + shuffles))
         result["baseline"] = {"mean": float(chance.mean()), "p95": float(np.quantile(chance, 0.95))}
@@ -218,7 +223,7 @@ def _named(
     return result | {"verified": True}
 
 
-def ranked(inside: np.ndarray, known: Candidates, count: int = 5) -> list[dict[str, Any]]:
+def ranked(inside: np.ndarray, known: AttributeCandidates, count: int = 5) -> list[dict[str, Any]]:
     """The best candidates on these classes, each a dict of name, attribute, negated, balanced accuracy and the
     difference of the groups' mean values."""
     contrast = _contrast(inside, np.ones((1, len(inside)), dtype=bool))
@@ -239,7 +244,7 @@ def ranked(inside: np.ndarray, known: Candidates, count: int = 5) -> list[dict[s
     return found
 
 
-def _same_column(known: Candidates, attribute: int, negated: bool) -> list[str]:
+def _same_column(known: AttributeCandidates, attribute: int, negated: bool) -> list[str]:
     """The other candidates that no class used tells apart from the named one."""
     column = known.have[:, [attribute]]
     same, opposite = (known.have == column).all(0), (known.have == 1 - column).all(0)

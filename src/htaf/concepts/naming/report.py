@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
 
-from htaf.concepts.naming.offline import LEVEL
-from htaf.concepts.naming.quoting import ELLIPSIS, visible
+from htaf._console import visible
+from htaf.concepts.naming.checks import LEVEL
+from htaf.concepts.naming.files import WAITING
 
 if TYPE_CHECKING:  # it needs pydantic, which names of attributes do without
-    from htaf.concepts.naming.plan import Estimate
+    from htaf.concepts.naming.by_model import Estimate
 
-WAITING = "waiting for replies"
-NO_REPLY = "no usable reply"
+ELLIPSIS = "…"
 FEW_CLASSES = 8  # below it permuted classes do as well too often
 COLUMNS = ("concept", "verified", "held out", "p", "A/B/mixed")
 LEAST = 24  # cells for a name and its reason, on a terminal however narrow
 
 
-def needed_words(needed: Estimate) -> str:
+def estimate_line(needed: Estimate) -> str:
     """An estimate in one line."""
     text = f"{needed.concepts} names to find or check"
     without = f"{needed.idle} with nothing to ask" if needed.idle else ""
@@ -34,49 +34,13 @@ def needed_words(needed: Estimate) -> str:
     return text
 
 
-def needed_notes(needed: Estimate) -> list[str]:
+def estimate_notes(needed: Estimate) -> list[str]:
     """What an estimate warns of, before anything is paid."""
     if not needed.hopeless:
         return []
     return [
         f"{needed.hopeless} of them: so few classes in the groups that even the right sorting has p > {LEVEL}; they "
         "can hardly be verified"
-    ]
-
-
-def seen_replies(asker: Any, names: Sequence[Mapping[str, Any]], look: Callable[[], None]) -> list[str]:
-    """How many replies of each file were of no use, after a naming.
-
-    Args:
-        asker: a `LanguageModel` or `Replies`.
-        look: looks for the replies of all concepts, those too that were not to be asked for now.
-    Raises:
-        ModelError: no reply at all could be used, or none of the files fits a prompt.
-    """
-    from htaf.llm.client import ModelError, Replies
-
-    files = isinstance(asker, Replies)
-    unusable, used = (
-        (asker.unusable, asker.used) if files else (asker.usage.malformed, asker.fresh or asker.usage.cached)
-    )
-    if unusable and not used:
-        why = next((entry["reason"] for entry in names if (entry["reason"] or "").startswith(NO_REPLY)), NO_REPLY)
-        raise ModelError(f"{asker.model}: this model does not answer in the form that is asked for ({why})")
-    if not files or not asker.files:
-        return []
-    listed = ", ".join(asker.files)
-    if not len(asker):
-        raise ModelError(f"{listed}: expected replies, got none that can be read")
-    look()
-    if not asker.met:
-        raise ModelError(
-            f"{listed}: none of {len(asker):,} replies fits a prompt here: another model, other settings, or earlier "
-            "replies that are not given too?"
-        )
-    return [
-        f"{count:,} {'reply' if count == 1 else 'replies'} in {file} {'fits' if count == 1 else 'fit'} no prompt here: "
-        "another model or other settings?"
-        for file, count in asker.unmet().items()
     ]
 
 
