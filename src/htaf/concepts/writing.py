@@ -1,4 +1,4 @@
-"""Writing a folder of codes: a kill at any moment costs one chunk, and the same command goes on where it was."""
+"""Writing a folder of codes: a kill at any moment costs one chunk; the same command continues it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Writer:
 
 @contextmanager
 def writing(path: Path, contents: Contents) -> Iterator[Writer]:
-    """Hold a folder while the block runs: a new one, or one of the same settings, which goes on where it was.
+    """Hold a folder while the block runs: a new one, or one of the same settings, which is continued.
 
     Raises:
         ConceptError: the folder holds codes of other settings (the message names them) or other files, or another
