@@ -1,4 +1,4 @@
-"""Does offline naming find the names that are there, and refuse others? `python -m htaf_paper.planted --out DIR`.
+"""Does attribute naming find the names that are there, and refuse others? `python -m htaf_paper.planted --out DIR`.
 
 Concepts are planted: for the images of the CUB classes at hand, bit j is the class's attribute j (value >= 0.5), for
 every attribute that at least 5 of the classes have and at least 5 lack; then each image's bit is flipped with

@@ -1,4 +1,4 @@
-"""`htaf concepts extract|binarise|score|needed|pictures`: what the bits of a run of `htaf train icbm` mean."""
+"""`htaf concepts extract|binarise|score|minimal-set|pictures`: what the bits of a run of `htaf train icbm` mean."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CodesDir = Annotated[Positional[Path], arg(help="Folder that extract or binarise wrote.", metavar="CODES")]
 Out = Annotated[Path, arg(help="Folder: a new one, or that of a stopped command, to continue it.", metavar="DIR")]
-Part = Annotated[PartName, arg(help="Which images are scored.")]
+ScoredPart = Annotated[PartName, arg(help="Which images are scored.")]
 Rows = Sequence[Sequence[object]]
 
 
@@ -175,7 +175,7 @@ def score(
             help_behavior_hint="(default: none)",
         ),
     ] = (),
-    part: Part = "test",
+    part: ScoredPart = "test",
     out: Annotated[
         Path | None,
         arg(help="Also write tables and plots to this folder.", metavar="DIR", help_behavior_hint="(default: none)"),
@@ -218,7 +218,7 @@ def score(
     return None
 
 
-def needed(
+def minimal_set(
     codes: CodesDir,
     *,
     tolerance: Annotated[float, arg(help="Validation accuracy that may be lost, in percentage points.")] = 0.5,
@@ -233,9 +233,9 @@ def needed(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Look for the fewest concepts that keep the exact network's accuracy."""
+    """Look for a minimal concept set: as few concepts as keep the exact network's accuracy."""
     check_seed(seed)
-    from htaf.concepts.needed import needed as search
+    from htaf.concepts.minimal import minimal_set as search
     from htaf.concepts.store import open_codes
     from htaf.runs import to_json, write_atomic
 
@@ -251,7 +251,7 @@ def needed(
     if json:
         return print_json(result)
     accuracy = result["accuracy"]
-    names = {"full": "all concepts", "kept": "those needed, old head", "chosen": "those needed, chosen head"}
+    names = {"full": "all concepts", "kept": "minimal set, old head", "chosen": "minimal set, chosen head"}
     rows: list[Sequence[object]] = [
         (text, accuracy[name]["validation"], accuracy[name]["test"]) for name, text in names.items()
     ]
@@ -265,9 +265,10 @@ def needed(
                     "then count again"
                 ]
             )
-    title = f"{result['needed']} of {opened.concepts} concepts are needed ({result['head']} head)"
+    size = f"{result['needed']} of {opened.concepts} concepts ({result['head']} head)"
+    title = f"minimal concept set: {size if result['needed'] else 'empty, the biases of the head alone are enough'}"
     show(title, ("accuracy", "validation", "test"), rows)
-    return say("concepts:", *result["kept"])
+    return say("concepts:", *(result["kept"] or ["none"]))
 
 
 def pictures(
@@ -280,7 +281,7 @@ def pictures(
         arg(help="Numbers of concepts.", metavar="C ...", help_behavior_hint="(default: the five most important)"),
     ] = (),
     count: Annotated[int, arg(help="Images with the concept, and as many without it.")] = 8,
-    part: Part = "test",
+    part: ScoredPart = "test",
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:  # fmt: skip

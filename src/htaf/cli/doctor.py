@@ -8,14 +8,9 @@ import platform
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from htaf._compat import is_mismatched
 from htaf._console import print_json, say
 from htaf.cli.flags import Json
-from htaf.kernels import native
-from htaf.kernels._registration import has_triton
-from htaf.runs import environment
 
 MISMATCH = (
     "built for CUDA beside a CPU-only torch, so importing timm, torchvision, lightning or transformers before htaf "
@@ -44,6 +39,10 @@ def doctor(*, json: Json = False) -> None:
 
 def report() -> dict[str, Any]:
     """Versions, processor, accelerator, kernels, data sets and optional packages, as plain values."""
+    import torch
+
+    from htaf.runs import environment
+
     env = environment()
     folder = os.environ.get("HTAF_DATA")
     return {
@@ -71,6 +70,9 @@ def _processor() -> str:
 
 
 def _kernels() -> str:
+    from htaf.kernels import native
+    from htaf.kernels._registration import has_triton
+
     module, why_not = native.load()
     cuda = f"; CUDA: {'Triton' if has_triton() else 'reference, Triton is not installed'}"
     if module is None:
@@ -80,6 +82,8 @@ def _kernels() -> str:
 
 
 def _accelerator() -> str:
+    import torch
+
     if torch.cuda.is_available():
         return ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
     return "mps" if torch.backends.mps.is_available() else "none: everything runs on the CPU"

@@ -77,15 +77,16 @@ VERBS = {
         "htaf.cli.concepts:score",
         "Score concepts: gap, binarity, dead concepts, concept accuracy, class specificity, redundancy.",
     ),
-    "concepts needed": Verb(
-        "htaf.cli.concepts:needed", "Look for the fewest concepts that keep the exact network's accuracy."
+    "concepts minimal-set": Verb(
+        "htaf.cli.concepts:minimal_set",
+        "Look for a minimal concept set: as few concepts as keep the exact network's accuracy.",
     ),
     "concepts pictures": Verb(
         "htaf.cli.concepts:pictures", "Draw images that have a concept above images that lack it, picked at random."
     ),
-    "concepts flips": Verb(
-        "htaf.cli.interventions:flips",
-        "Find the fewest bits of an image to flip so that a class has the highest logit.",
+    "concepts counterfactuals": Verb(
+        "htaf.cli.interventions:counterfactuals",
+        "Find the counterfactual of an image: the fewest bits to flip so that another class has the highest logit.",
     ),
     "concepts intervene": Verb(
         "htaf.cli.interventions:intervene",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from htaf._console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
-from htaf.concepts.passes import Device, Network, Source, in_order, in_processes
+from htaf.concepts.passes import Device, ImageSequence, Network, in_order, in_processes
 from htaf.concepts.store import CHUNK, Features, open_codes, open_features
 from htaf.concepts.writing import Contents, writing
 from htaf.data.image_reading import MOST_WORKERS, look_all
@@ -130,7 +130,7 @@ def extract_files(
         ids=ids,
         info=info,
     )
-    source = Source(((part, torch.arange(len(part))),), ids)
+    source = ImageSequence(((part, torch.arange(len(part))),), ids)
     _write(run, network, contents, source, out, batch, workers, device, progress)
     return open_codes(out)
 
@@ -149,7 +149,7 @@ def _network(run: Run, device: Device, *, plain: bool) -> Network:
 
 def _images(
     run: Run, network: Network, images: Images, parts: Sequence[PartName] | None, features: bool
-) -> tuple[Contents, Source]:
+) -> tuple[Contents, ImageSequence]:
     """The chosen images of a set, in the order of PARTS."""
     known = network.preprocessor
     if images.classes != known.classes:
@@ -181,7 +181,7 @@ def _images(
         ids=ids,
         info={"notes": list(images.notes)},
     )
-    return contents, Source(segments, ids)
+    return contents, ImageSequence(segments, ids)
 
 
 def _chosen(parts: Sequence[PartName] | None, own: bool, name: str, run: Run) -> tuple[PartName, ...]:
@@ -261,7 +261,7 @@ def _write(
     run: Run,
     network: Network,
     contents: Contents,
-    source: Source,
+    source: ImageSequence,
     out: str | Path,
     batch: int,
     workers: int,

@@ -1,8 +1,9 @@
-// The fewest flips that make a class win: the two bounds of htaf/concepts/fewest_flips.py, without its integer program.
+// The counterfactual of an image: the fewest flips that make a class win. The two bounds of
+// htaf/concepts/counterfactuals.py, without its integer program.
 import { bitOf } from "./bits.ts";
 import type { Head } from "./head.ts";
 
-export interface Flips {
+export interface Counterfactual {
   target: number;
   concepts: number[] | null; // ascending; null: none found
   feasible: boolean | null; // false: proven that none exist
@@ -18,7 +19,7 @@ interface Problem {
 
 const MARGIN = 1e-4;
 
-export function fewestFlips(head: Head, packed: Uint8Array, target: number, margin = MARGIN): Flips {
+export function counterfactual(head: Head, packed: Uint8Array, target: number, margin = MARGIN): Counterfactual {
   const problem = pose(head, packed, target);
   const lower = lowerBound(problem, margin);
   if (lower === null) return { target, concepts: null, feasible: false, proven: true, lower: 0 };

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { bitOf, flipped } from "../src/bits.ts";
-import { fewestFlips } from "../src/flips.ts";
+import { counterfactual } from "../src/counterfactuals.ts";
 import { argmax, logits, softmax, type Head } from "../src/head.ts";
 import { permutation } from "../src/random.ts";
 
@@ -37,7 +37,7 @@ test("bounds enclose the fewest flips, and are proven where they say so", () => 
   for (let seed = 0; seed < 60; seed++) {
     const [head, packed] = made(seed);
     for (let target = 0; target < head.classes; target++) {
-      const found = fewestFlips(head, packed, target);
+      const found = counterfactual(head, packed, target);
       const sizes = subsets(8).filter((flips) => wins(head, flipped(packed, flips), target)).map((flips) => flips.length);
       const best = sizes.length ? Math.min(...sizes) : null;
       if (best === null) assert.equal(found.concepts, null);

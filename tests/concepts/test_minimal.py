@@ -1,4 +1,4 @@
-"""How many concepts are needed: planted answers, scikit-learn's own fit, and that the test part chooses nothing."""
+"""The minimal concept set: planted answers, scikit-learn's own fit, and that the test part chooses nothing."""
 
 import json
 from dataclasses import replace
@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from htaf.concepts import heads
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.heads import Fit, Head, accuracy_of, selected
-from htaf.concepts.needed import needed, refitted
+from htaf.concepts.minimal import minimal_set, refitted
 from htaf.runs import to_json
 
 
@@ -44,7 +44,7 @@ def planted(seed: int = 0, noise: float = 0.0, extra: int = 20) -> Codes:
 
 def test_planted_concepts_are_found() -> None:
     codes = planted()
-    result = needed(codes)
+    result = minimal_set(codes)
     json.loads(to_json(result))
     assert result["needed"] == 3
     saying = [{j, 23 + j, 26 + j} for j in range(3)]  # one of each, whichever
@@ -61,7 +61,7 @@ def test_planted_concepts_are_found() -> None:
 
 def test_what_is_returned_reproduces_its_accuracy() -> None:
     codes = planted(noise=0.1)
-    result = needed(codes, tolerance=1)
+    result = minimal_set(codes, tolerance=1)
     kept = result["kept"]
     for name, part in (("validation", 1), ("test", 2)):
         rows = np.flatnonzero(codes.parts == part)
@@ -86,7 +86,7 @@ def test_at_the_border_concepts_go_one_by_one() -> None:
     labels = r.integers(0, 2, 1800)
     bits = labels[:, None] ^ (r.random((1800, 60)) < 0.4)
     weight = np.stack([-np.ones(60), np.ones(60)])
-    result = needed(codes_of(bits, labels, weight, np.array([60.0, 0.0]), parts=parts_of(600, 600, 600)), seeds=0)
+    result = minimal_set(codes_of(bits, labels, weight, np.array([60.0, 0.0]), parts=parts_of(600, 600, 600)), seeds=0)
     assert 20 < result["needed"] < 60
     assert result["curve"][str(result["needed"] - 1)] < result["target"]  # it was tried
 
@@ -98,7 +98,7 @@ def test_the_test_part_chooses_nothing() -> None:
     bits, labels = codes.bits.copy(), codes.labels.copy()
     bits[rows] = bits[r.permutation(rows)]
     labels[rows] = r.integers(0, 8, len(rows))
-    a, b = needed(codes), needed(replace(codes, bits=bits, labels=labels))
+    a, b = minimal_set(codes), minimal_set(replace(codes, bits=bits, labels=labels))
     for result in (a, b):
         for row in result["accuracy"].values():
             row.pop("test")
@@ -107,7 +107,7 @@ def test_the_test_part_chooses_nothing() -> None:
 
 def test_a_wider_tolerance_needs_no_more() -> None:
     codes = planted(noise=0.1)
-    sizes = [needed(codes, tolerance=t, seeds=0)["needed"] for t in (0, 0.5, 5, 100)]
+    sizes = [minimal_set(codes, tolerance=t, seeds=0)["needed"] for t in (0, 0.5, 5, 100)]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] == 0
 
@@ -117,7 +117,7 @@ def test_where_no_refitted_head_reaches_the_target_the_old_one_stays() -> None:
     rows = np.flatnonzero(codes.parts == 0)
     labels = codes.labels.copy()
     labels[rows] = np.random.default_rng(0).permutation(labels[rows])  # nothing to learn from
-    result = needed(replace(codes, labels=labels))
+    result = minimal_set(replace(codes, labels=labels))
     assert result["head"] == "same"
     assert result["needed"] == result["same_head"]["needed"]
     assert result["random"] == [None] * 3
@@ -137,7 +137,7 @@ def test_the_old_head_wins_where_it_needs_fewer() -> None:
     first = np.where(parts == 0, r.random(3000) < 0.5, labels)
     weight = np.array([[0.0] * 4, [4.0, 1.0, 1.0, 1.0]])
     codes = codes_of(np.column_stack([first, three]).astype(bool), labels, weight, np.array([4.5, 0.0]), parts=parts)
-    result = needed(codes, seeds=0)
+    result = minimal_set(codes, seeds=0)
     assert result["curve"]["3"] == 1  # the three, refitted
     assert (result["needed"], result["kept"], result["head"]) == (1, [0], "same")
     assert result["accuracy"]["chosen"] == {"validation": 1, "test": 1}
@@ -209,14 +209,14 @@ def test_a_subsample_is_even_over_classes(labels: list[int], cap: int, seed: int
 
 
 def test_a_capped_training_part_is_noted() -> None:
-    result = needed(planted(noise=0.05), cap=400)
+    result = minimal_set(planted(noise=0.05), cap=400)
     assert (result["fitted_images"], result["train_images"]) == (400, 750)
-    assert result == needed(planted(noise=0.05), cap=400)
+    assert result == minimal_set(planted(noise=0.05), cap=400)
 
 
 def test_progress_is_told() -> None:
     seen: list[tuple[int, float]] = []
-    result = needed(planted(), seeds=0, progress=lambda k, accuracy: seen.append((k, accuracy)))
+    result = minimal_set(planted(), seeds=0, progress=lambda k, accuracy: seen.append((k, accuracy)))
     assert {str(k): accuracy for k, accuracy in seen} == result["curve"]
 
 
@@ -226,13 +226,13 @@ def test_few_concepts_two_classes(concepts: int) -> None:
     bits = np.repeat(labels[:, None], concepts, 1).astype(bool)
     weight = np.array([[-1.0] * concepts, [1.0] * concepts])
     codes = codes_of(bits, labels, weight, np.array([0.5, 0]), parts=parts_of(30, 30, 30))
-    result = needed(codes)
+    result = minimal_set(codes)
     assert (result["needed"], result["accuracy"]["chosen"]["test"]) == (1, 1)
 
 
 def test_all_dead() -> None:
     codes = replace(planted(), bits=np.zeros((1500, 4), dtype=np.uint8))
-    result = needed(replace(codes, concepts=31))
+    result = minimal_set(replace(codes, concepts=31))
     assert (result["needed"], result["kept"], result["removed"]["dead"]) == (0, [], 31)
 
 
@@ -248,7 +248,7 @@ def test_all_dead() -> None:
 )
 def test_bad_arguments(arguments: dict[str, Any], match: str) -> None:
     with pytest.raises(ConceptError, match=match):
-        needed(planted(), **arguments)
+        minimal_set(planted(), **arguments)
 
 
 @pytest.mark.parametrize("part", ["train", "validation", "test"])
@@ -256,7 +256,7 @@ def test_a_missing_part_is_an_error(part: str) -> None:
     codes = planted()
     number = ["train", "validation", "test"].index(part)
     with pytest.raises(ConceptError, match=f"labelled images of the part '{part}'"):
-        needed(codes.take(np.flatnonzero(codes.parts != number)))
+        minimal_set(codes.take(np.flatnonzero(codes.parts != number)))
 
 
 def test_bad_sets() -> None:

@@ -2,7 +2,7 @@ import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { bitOf } from "../bits.ts";
 import type { Explorer } from "../explorer.ts";
-import { fewestFlips, type Flips } from "../flips.ts";
+import { counterfactual, type Counterfactual } from "../counterfactuals.ts";
 import { argmax } from "../head.ts";
 import { Choice, classText, ConceptName } from "../parts.tsx";
 import { plural } from "../words.ts";
@@ -25,20 +25,20 @@ function firstTarget(explorer: Explorer, view: WhatIf): number {
   return argmax(others);
 }
 
-function said({ concepts, feasible, proven, lower }: Flips): string {
+function said({ concepts, feasible, proven, lower }: Counterfactual): string {
   if (concepts?.length === 0) return "It wins already.";
   if (concepts && proven) return `${plural(concepts.length, "flip")}; proven: no fewer would do.`;
   if (concepts) return `${plural(concepts.length, "flip")} will do; at least ${lower} ${lower === 1 ? "is" : "are"} needed.`;
   return feasible === false ? "No flips can make this class win; this is proven." : "No flips were found that make this class win.";
 }
 
-export function FewestFlips({ explorer, view, apply }: Props): JSX.Element {
+export function CounterfactualView({ explorer, view, apply }: Props): JSX.Element {
   const [target, setTarget] = useState(() => firstTarget(explorer, view));
   const [asked, setAsked] = useState(explorer.head.weight.length <= QUICK);
-  const known = explorer.flips[String(view.row)];
-  const found = useMemo((): Flips | null => {
+  const known = explorer.counterfactuals[String(view.row)];
+  const found = useMemo((): Counterfactual | null => {
     if (known && known.target === target) return known;
-    return asked ? fewestFlips(explorer.head, view.given, target) : null;
+    return asked ? counterfactual(explorer.head, view.given, target) : null;
   }, [explorer, known, view.given, target, asked]);
   const classes = useMemo(
     () => explorer.page.classes.map((_, k): [string, string] => [String(k), classText(explorer, k, 50)]),
@@ -48,8 +48,8 @@ export function FewestFlips({ explorer, view, apply }: Props): JSX.Element {
   const concepts = found?.concepts ?? [];
   const applied = concepts.length > 0 && concepts.length === view.flips.size && concepts.every((concept) => view.flips.has(concept));
   return (
-    <section aria-labelledby="fewest" class="fewest">
-      <h2 id="fewest">Fewest flips</h2>
+    <section aria-labelledby="counterfactual" class="counterfactual">
+      <h2 id="counterfactual">Counterfactual: the fewest flips</h2>
       <div class="tools">
         <Choice label="To make it" value={String(target)} options={classes} onChange={(value) => setTarget(Number(value))} />
         {found ? (

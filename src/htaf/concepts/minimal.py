@@ -1,4 +1,4 @@
-"""How many concepts are needed: the smallest set found that keeps the exact network's accuracy."""
+"""Minimal sufficient concept set: the smallest set found that keeps the exact network's accuracy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from htaf.concepts.heads import CAP, Fit, Head, accuracy_of, refitted, selected
 from htaf.concepts.redundancy import redundancy
 from htaf.concepts.scores import labelled
 
-__all__ = ["needed", "refitted", "selected"]
+__all__ = ["minimal_set", "refitted", "selected"]
 
 DROP = 0.1
 ALGORITHM = (
@@ -31,7 +31,7 @@ ALGORITHM = (
 Progress = Callable[[int, float], None]
 
 
-def needed(
+def minimal_set(
     codes: Codes,
     *,
     tolerance: float = 0.5,
@@ -40,7 +40,9 @@ def needed(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Look for the smallest set of concepts whose refitted head stays within a tolerance of the exact network.
+    """The smallest set of concepts found whose refitted head stays within a tolerance of the exact network.
+
+    Found by recursive feature elimination, so a smaller set may exist.
 
     Training and validation part choose everything; the test part is read once, for what was chosen.
 
@@ -53,11 +55,11 @@ def needed(
         progress: called with how many concepts a fitted head has and its validation accuracy.
 
     Returns:
-        plain values: "needed", "kept" (concept numbers), "head" ("refitted", or "same" where no refitted head on
-        fewer concepts reaches the target), "weight" and "bias" of that head, "accuracy" {"full", "kept", "chosen"} of
-        validation and test ("kept": the same concepts with the old head, others replaced by their means), "curve" {k:
-        validation accuracy}, "same_head" {"needed", "curve"}, "random" [k or None, one a seed], "target", "removed",
-        "strength", "fitted_images" and "train_images", "algorithm".
+        plain values: "needed" (the size of the set), "kept" (its concepts), "head" ("refitted", or "same" where no
+        refitted head on fewer concepts reaches the target), "weight" and "bias" of that head, "accuracy" {"full",
+        "kept", "chosen"} of validation and test ("kept": the same concepts with the old head, others replaced by their
+        means), "curve" {k: validation accuracy}, "same_head" {"needed", "curve"}, "random" [k or None, one a seed],
+        "target", "removed", "strength", "fitted_images" and "train_images", "algorithm".
 
     Raises:
         ConceptError: a part is missing, or an argument out of range.

@@ -1,4 +1,7 @@
-"""The fewest bits of an image that decide its class: an explanation by the smallest change, proven where it can be."""
+"""Counterfactuals: the smallest change of an image's bits that gives it another class, proven where it can be.
+
+Source: Wachter, Mittelstadt and Russell (2018), Counterfactual explanations without opening the black box.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ SLACK = 1e-5  # the solver takes a constraint for met that is missed by 1e-6; te
 
 
 @dataclass(frozen=True)
-class Flips:
-    """Fewest bits to flip so that a class has the highest logit.
+class Counterfactual:
+    """The fewest bits to flip so that a class has the highest logit.
 
     Attributes:
         row: of the image.
@@ -42,9 +45,9 @@ class Flips:
         return None if self.concepts is None else len(self.concepts)
 
 
-def fewest_flips(
+def counterfactual(
     codes: Codes, row: int, target: int | None = None, *, margin: float = 1e-4, time_limit: float = 10.0
-) -> Flips:
+) -> Counterfactual:
     """The smallest set of bits whose flip gives `target` the highest logit, by `margin` or more.
 
     minimise sum z over z in {0, 1}^C with gap_k + sum_j step_kj z_j >= margin for every other class k, where
@@ -80,11 +83,13 @@ def fewest_flips(
     gap = difference @ bits + (codes.bias[goal].astype(np.float64) - codes.bias[others])
     step = difference * (1 - 2 * bits)
 
-    def found(flipped: Bool[np.ndarray, " concepts"] | None, lower: int, feasible: bool | None = True) -> Flips:
+    def found(
+        flipped: Bool[np.ndarray, " concepts"] | None, lower: int, feasible: bool | None = True
+    ) -> Counterfactual:
         if flipped is None:
-            return Flips(row, goal, None, feasible, feasible is False, lower, _margin(gap))
+            return Counterfactual(row, goal, None, feasible, feasible is False, lower, _margin(gap))
         chosen = tuple(np.flatnonzero(flipped).tolist())
-        return Flips(row, goal, chosen, True, len(chosen) == lower, lower, _margin(gap + step @ flipped))
+        return Counterfactual(row, goal, chosen, True, len(chosen) == lower, lower, _margin(gap + step @ flipped))
 
     lower = _lower(gap, step, margin)
     if lower is None:
