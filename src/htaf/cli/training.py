@@ -14,7 +14,9 @@ from htaf._console import Terminal, UsageError, check_seed, figures, print_json,
 from htaf._errors import HtafError
 from htaf._files import LOCK, check_place
 from htaf.cli.flags import DataDir, Json
-from htaf.models.build import Method, SlopeName
+from htaf.cli.methods import outside_step
+from htaf.contract import StepFactory, is_outside
+from htaf.models.build import SlopeName
 from htaf.models.icbm import Bottleneck
 from htaf.training.recipe import AugmentChoice, Family, Optimizer, Recipe, Schedule
 from htaf.training.recipes import (
@@ -95,8 +97,8 @@ def _values(field: str, recipes: Mapping[str, Recipe]) -> str:
 
 def _shown(field: str, recipe: Recipe) -> str:
     value = getattr(recipe, field)
-    if field == "start" and value is None:
-        return SHARPEN_START
+    if value is None:
+        return SHARPEN_START if field == "start" else "as the class sets them"
     if isinstance(value, tuple):
         return " ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value) or "none"
@@ -106,15 +108,29 @@ def _shown(field: str, recipe: Recipe) -> str:
 class Overrides:
     """Fields of the recipe to change; see `htaf.training.recipe.Recipe`."""
 
-    method: Annotated[Method | None, own("HTAF, straight-through, scaled sigmoid, ReLU.")] = None
+    method: Annotated[
+        str | None,
+        own(
+            "htaf; ste: straight-through; ss: scaled sigmoid; relu; or the class of a step of your own, as "
+            "package.module:Class, whose code runs.",
+            "htaf|ste|ss|relu|CLASS",
+        ),
+    ] = None
     epochs: Annotated[int | None, own("Most epochs.")] = None
     alpha0: Annotated[float | None, own("HTAF: width of the tails, > 0.")] = None
     alpha1: Annotated[float | None, own("HTAF: > 0; the slope at 0 is alpha0 alpha1 / 4.")] = None
     beta: Annotated[float | None, own("Scaled sigmoid: > 0.")] = None
     slope: Annotated[SlopeName | None, own("Straight-through: backward slope.")] = None
+    sharpness: Annotated[
+        tuple[float, ...] | None, own("A step of your own: its parameters at the end.", "FLOAT [FLOAT ...]")
+    ] = None
     sharpen: Annotated[bool | None, own("Move the parameters from a soft start to their final values.")] = None
     start: Annotated[
-        tuple[float, ...] | None, own("Where sharpening starts: a pair; of ss one beta.", "ALPHA0 ALPHA1")
+        tuple[float, ...] | None,
+        own(
+            "Where sharpening starts: a pair; of ss one beta; a step of your own is moved only with it.",
+            "ALPHA0 ALPHA1",
+        ),
     ] = None
     sharpen_fraction: Annotated[float | None, own("Share of the epochs over which it moves.")] = None
     lr: Annotated[float | None, own("Highest learning rate.")] = None
@@ -131,17 +147,20 @@ class Overrides:
         own("Stop after so many epochs without a better exact network, counted from the end of sharpening; 0 never."),
     ] = None
 
-    def apply(self, base: Recipe) -> tuple[Recipe, tuple[str, ...]]:
+    def apply(self, base: Recipe, step: StepFactory | None = None) -> tuple[Recipe, tuple[str, ...]]:
         """The recipe with these changes, and in words what they bring with them.
 
+        Args:
+            step: the class that `method` names, if it is one from outside htaf.
+
         Raises:
-            UsageError: a bad value, or one that the recipe does not read.
+            UsageError: a bad value, or one that the recipe does not read. TrainingError: the step keeps no contract.
         """
         changes = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
         notes: tuple[str, ...] = ()
         try:
             if base.method != changes.get("method", base.method):
-                base = dataclasses.replace(base, method=changes["method"], start=None)
+                base = dataclasses.replace(base, method=changes["method"], start=None, sharpness=None)
             if "backbone" in changes:
                 base, notes = _over(base, changes["backbone"], changes.get("optimizer"))
             optimizer = changes.get("optimizer", base.optimizer)
@@ -151,6 +170,10 @@ class Overrides:
                 base = dataclasses.replace(base, lr=lr, lr_end=min(lr, base.lr_end))
                 notes += (f"lr {lr:g}, as the recipe's is for another optimizer than {optimizer}",)
             recipe = dataclasses.replace(base, **changes)
+            if is_outside(recipe.method):
+                from htaf.training.outside import with_step
+
+                recipe = with_step(recipe, step)
             recipe.refuse_unread(changes.keys(), lambda name: "--" + name.replace("_", "-"))
         except ValueError as error:
             raise UsageError(str(error)) from None
@@ -275,13 +298,13 @@ class Running:
         bool, arg(help="Print the recipe with the values that would be used, as a TOML table, and train nothing.")
     ] = False
 
-    def parent(self, family: Family) -> Any:
+    def parent(self, family: Family, step: StepFactory | None) -> Any:
         """The run that is gone on from, if any."""
         if self.continue_from is None:
             return None
         from htaf.runs import open_run
 
-        found = open_run(self.continue_from)
+        found = open_run(self.continue_from, method=step)
         if (there := found.record["recipe"].get("family", "mlp")) != family:
             raise UsageError(f"--continue-from {found.path} is a run of family {there}, not {family}")
         return found
@@ -406,16 +429,19 @@ train_icbm = _image_command(
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """What a command trains by: its recipe, in words what it brings with it, and the run that it goes on from."""
+    """What a command trains by: its recipe, in words what it brings with it, the run that it goes on from, and the
+    class of its step where that is from outside htaf."""
 
     recipe: Recipe
     notes: tuple[str, ...]
     parent: Any
+    step: StepFactory | None
 
 
 def _chosen(family: Family, name: str | None, default: str, overrides: Overrides, running: Running) -> Chosen:
     """The recipe by its name, or that of the run to go on from, with the flags' changes."""
-    parent = running.parent(family)
+    step = outside_step(overrides.method)
+    parent = running.parent(family, step)
     if parent is None:
         base = base_recipe(family, name or default)
     elif name is not None:
@@ -427,7 +453,7 @@ def _chosen(family: Family, name: str | None, default: str, overrides: Overrides
             base = continuing(parent.record)
         except ValueError as error:
             raise UsageError(f"--continue-from {parent.path}: {error}") from None
-    return Chosen(*overrides.apply(base), parent)
+    return Chosen(*overrides.apply(base, step), parent, step)
 
 
 def _train(
@@ -469,6 +495,7 @@ def _train(
     if running.print_recipe:
         return _print_recipe(recipe, json)
     options |= spread | {"logger": running.logger, "gradients": running.gradients, "continued": chosen.parent}
+    options["method"] = chosen.step
     try:
         run = fit(recipe, data, out, source=source, progress=True, notes=(*chosen.notes, *why), **options)
     except PeerError:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from dataclasses import fields as fields_of
 from typing import Any, Literal, get_args
 
+from htaf.contract import is_outside
 from htaf.data.augment import Augment
 from htaf.functional import check_positive
 from htaf.models.build import SLOPES, Method, SlopeName, backbone_description, backbone_fields, is_own_backbone
@@ -25,6 +26,7 @@ ACTIVATION_FIELDS: dict[str, tuple[str, ...]] = {
     "ss": ("beta", "sharpen", "start", "sharpen_fraction"),
     "ste": ("slope",),
     "relu": (),
+    "outside": ("sharpness", "sharpen", "start", "sharpen_fraction"),  # of every method that is an import path
 }
 # Which fields of the network and its data a family reads.
 _IMAGES = ("augment", "train_images", "validation_images")
@@ -44,7 +46,6 @@ FAMILY_FIELDS: dict[str, tuple[str, ...]] = {
 _LATER = ("family", "optimizer", "momentum", "nesterov", "lr_end", "label_smoothing", "clip", "precision", "compile")
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "family": get_args(Family),
-    "method": get_args(Method),
     "slope": tuple(SLOPES),
     "schedule": get_args(Schedule),
     "optimizer": get_args(Optimizer),
@@ -71,12 +72,15 @@ class Recipe:
     family: mlp (tables); dhn (WideResNet with the step for its activation), bnn (Bi-Real Net), snn (SEW-ResNet), icbm
         (implicit concept bottleneck: the last features of a backbone are bits).
     method: htaf; ste (straight-through); ss (scaled sigmoid); relu (real-valued, no exact step; for snn the network of
-        the same shape with ReLU and one time step; not for bnn; for icbm the plain backbone with its own activation).
+        the same shape with ReLU and one time step; not for bnn; for icbm the plain backbone with its own activation);
+        or "package.module:Class", a smooth step from outside htaf, whose class is given beside the recipe.
     alpha0, alpha1: HTAF's pair at the end of training.
     beta: the scaled sigmoid's at the end of training.
     slope: the straight-through's.
-    sharpen: move the pair or beta geometrically from a soft start to its final value (htaf and ss).
-    start: where sharpening starts, a pair or one beta; None: half of alpha0 with alpha0 alpha1 = 2, or beta = 2.
+    sharpness: of a step from outside, its sharpness parameters at the end of training; None: as the class sets them.
+    sharpen: move the pair or beta geometrically from a soft start to its final value (not ste and relu).
+    start: where sharpening starts, a pair or one beta; None: half of alpha0 with alpha0 alpha1 = 2, or beta = 2; a
+        step from outside is then not moved.
     sharpen_fraction: share of the epochs over which it moves.
     hidden, batch_norm: mlp.
     depth: dhn 6 n + 4; bnn 18 or 34; snn 18, 34 or 50; icbm as its backbone.
@@ -108,7 +112,7 @@ class Recipe:
         sharpening; 0 never stops. The weights of the best epoch are kept in any case.
     """
 
-    method: Method = "htaf"
+    method: Method | str = "htaf"
     alpha0: float = 2.0
     alpha1: float = 11.0
     beta: float = 22.0
@@ -156,6 +160,7 @@ class Recipe:
     bottleneck: Bottleneck = "implicit"
     attributes: str = "cub"
     concept_weight: float = 0.01
+    sharpness: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
 
@@ -171,7 +176,7 @@ class Recipe:
             if field.type == "float":
                 expect(numbers([value]), f"{name} must be a number", repr(value))
                 object.__setattr__(self, name, float(value))  # 2 and 2.0 are one recipe
-            if name == "hidden" or (name == "start" and self.start is not None):
+            if name == "hidden" or (name in ("start", "sharpness") and getattr(self, name) is not None):
                 expect(isinstance(value, list | tuple), f"{name} must be several numbers", repr(value))
                 object.__setattr__(self, name, tuple(value))
             if field.type == "str":
@@ -181,9 +186,12 @@ class Recipe:
             if field.type == "int":
                 expect(isinstance(value, int) and not isinstance(value, bool), f"{name} must be an integer", value)
                 expect(value < LIMIT, f"{name} must be below {LIMIT:,}", value)
-        if self.start is not None:
-            expect(numbers(self.start), "start must be several numbers", self.start)
-            object.__setattr__(self, "start", tuple(float(v) for v in self.start))
+        for name in ("start", "sharpness"):
+            if (values := getattr(self, name)) is not None:
+                expect(numbers(values), f"{name} must be several numbers", values)
+                object.__setattr__(self, name, tuple(float(v) for v in values))
+        methods = f"method must be one of {get_args(Method)}, or package.module:Class"
+        expect(self.method in get_args(Method) or is_outside(self.method), methods, repr(self.method))
         for name, known in _CHOICES.items():
             expect(getattr(self, name) in known, f"{name} must be one of {known}", repr(getattr(self, name)))
         for name in ("alpha0", "alpha1", "beta"):
@@ -229,6 +237,9 @@ class Recipe:
 
     def sharpening(self) -> Geometric | None:
         """The schedule of the activation's parameters, None when they stay."""
+        if is_outside(self.method):
+            moves = self.sharpen and self.start is not None and self.sharpness
+            return Geometric(self.start or (), self.sharpness or (), self.sharpen_fraction) if moves else None
         if self.method not in ("htaf", "ss") or not self.sharpen:
             return None
         end = (self.alpha0, self.alpha1) if self.method == "htaf" else (self.beta,)
@@ -236,7 +247,7 @@ class Recipe:
 
     def activation(self) -> dict[str, Any]:
         """The activation at the end of training, as `models.build.activation` takes it."""
-        names = {"htaf": ("alpha0", "alpha1"), "ss": ("beta",), "ste": ("slope",), "relu": ()}[self.method]
+        names = {"htaf": ("alpha0", "alpha1"), "ss": ("beta",), "ste": ("slope",)}.get(self.method, ())
         bipolar = {"bipolar": True} if self.family == "bnn" else {}
         return {"method": self.method, **{name: getattr(self, name) for name in names}, **bipolar}
 
@@ -288,9 +299,10 @@ class Recipe:
             found.update({name: why for name in names if name not in found})
 
         leave(_others(FAMILY_FIELDS, self.family), f"family {self.family}")
-        leave(_others(ACTIVATION_FIELDS, self.method), f"method {self.method}")
+        outside = is_outside(self.method)
+        leave(_others(ACTIVATION_FIELDS, "outside" if outside else self.method), f"method {self.method}")
         if self.sharpening() is None:
-            leave(("start", "sharpen_fraction"), "sharpen false")
+            leave(("start", "sharpen_fraction"), "no start" if outside and self.sharpen else "sharpen false")
         if self.optimizer != "sgd":
             leave(("momentum", "nesterov"), f"optimizer {self.optimizer}")
         if self.schedule in ("one_cycle", "constant"):

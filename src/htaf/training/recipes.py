@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
+from htaf.contract import is_outside
 from htaf.models.build import is_layer_normed, is_own_backbone
 from htaf.training.recipe import Family, Recipe
 
@@ -98,6 +99,8 @@ def continuing(record: Mapping[str, Any]) -> Recipe:
         recipe = Recipe(**{**fields, "pretrained": ""})
         if recipe.sharpening() is None:
             return recipe
+        if is_outside(recipe.method):  # at its final values: the record does not say the order of its names
+            return replace(recipe, start=None)
         names = ("alpha0", "alpha1") if recipe.method == "htaf" else ("beta",)
         return replace(recipe, start=tuple(record["model"]["activation"][name] for name in names))
     except (KeyError, TypeError) as error:
