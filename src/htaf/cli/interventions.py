@@ -12,6 +12,7 @@ from htaf._console import UsageError, print_json, say
 from htaf._errors import suggestion
 from htaf.cli.concepts import CodesDir, ScoredPart, own_images, show
 from htaf.cli.flags import DataDir, Json, RunDir
+from htaf.cli.methods import MethodOfRun, outside_step
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
@@ -161,6 +162,7 @@ def edit(
     ],
     out: Annotated[Path, arg(help="New run folder.", metavar="DIR")],
     data_dir: DataDir = None,
+    method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
     """Write a new run whose head has some weights at 0, measured again on validation and test images."""
@@ -178,7 +180,7 @@ def edit(
     from htaf.runs import open_run
     from htaf.training.evaluate import evaluate
 
-    opened = open_run(run)
+    opened = open_run(run, method=outside_step(method))
     with tempfile.TemporaryDirectory() as folder:
         trial = write_edited(opened, Path(folder) / "run", edits, {})
         images = own_images(opened, data_dir, "edit it in Python, with htaf.concepts.edit_head.write_edited")
