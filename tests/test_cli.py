@@ -85,7 +85,7 @@ def test_rows_begin_as_the_verbs_own_help(help_of) -> None:
         ("evaluat runs/a", "got 'evaluat' (did you mean 'evaluate'?)"),
         ("Predict", "got 'Predict' (did you mean 'predict'?)"),
         ("score", "got 'score' (did you mean 'concepts score'?)"),
-        ("concepts flip", "name; got 'flip' (did you mean 'flips'?)"),
+        ("concepts neighbors", "name; got 'neighbors' (did you mean 'neighbours'?)"),
         ("train tabluar --data digits", "icbm; got 'tabluar' (did you mean 'tabular'?)"),
         ("frobnicate", "explore; got 'frobnicate'"),
         ("", "explore; got none"),
@@ -133,7 +133,7 @@ for words in sys.stdin:
 
 def test_the_command_starts_without_torch() -> None:
     """Help, errors of the command line and `theory`: what takes seconds to import is imported when a verb needs it."""
-    lines = ["--version", "--help", "", "evaluat", "concepts --help", "concepts flip", "theory", "theory --eps 2"]
+    lines = ["--version", "--help", "", "evaluat", "concepts --help", "concepts neighbors", "theory", "theory --eps 2"]
     lines += ["evaluate --part tst", "train"]
     done = subprocess.run([sys.executable, "-c", STARTS], input="\n".join(lines), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

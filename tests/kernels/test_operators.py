@@ -164,7 +164,8 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 def test_without_the_extension_the_reference_runs_and_one_warning_says_so() -> None:
     code = (
-        "import sys, torch, htaf; print('imported', file=sys.stderr); x = torch.randn(3); "
+        "import sys, torch, htaf.functional; torch.ops.htaf.htaf; print('imported', file=sys.stderr); "
+        "x = torch.randn(3); "
         "[htaf.functional.htaf(x) for _ in range(3)]; htaf.functional.sign(x)"
     )
     done = python(code, HTAF_NO_EXTENSION="1")
