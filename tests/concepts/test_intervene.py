@@ -249,13 +249,13 @@ def test_the_size_of_a_chunk_does_not_matter(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_many_classes_bound_the_size_of_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes, shapes, logits = made(images=90, concepts=3, classes=10), [], intervene._logits
+    codes, shapes, logits = made(images=90, concepts=3, classes=10), [], intervene.logits_of
 
     def seen(codes: Codes, bits: np.ndarray) -> np.ndarray:
         shapes.append(logits(codes, bits).shape)
         return logits(codes, bits)
 
-    monkeypatch.setattr(intervene, "_logits", seen)
+    monkeypatch.setattr(intervene, "logits_of", seen)
     monkeypatch.setattr(intervene, "CELLS", 80)
     intervention_curve(codes, order="importance", points=[0])
     assert shapes == [(8, 10), (8, 10), (8, 10), (6, 10)]

@@ -92,10 +92,11 @@ def flip(
     bits = codes.unpack(chosen)
     changed = bits.copy()
     changed[:, wanted] = 1 - bits[:, wanted] if to is None else int(to)
-    return Flipped(_logits(codes, bits), _logits(codes, changed))
+    return Flipped(logits_of(codes, bits), logits_of(codes, changed))
 
 
-def _logits(codes: Codes, bits: np.ndarray) -> Float32[np.ndarray, "rows classes"]:
+def logits_of(codes: Codes, bits: np.ndarray) -> Float32[np.ndarray, "rows classes"]:
+    """What the head says of bits [rows, C]: bits @ weight.T + bias."""
     return bits.astype(np.float32) @ codes.weight.T + codes.bias
 
 
@@ -187,7 +188,7 @@ def intervention_curve(
             rank = fixed if fixed is not None else np.argsort(rng.random(bits.shape), axis=1)
             for place, n in enumerate(steps.tolist()):
                 now = np.where(rank < n, right, bits)
-                hits[seed, place] += (_logits(codes, now).argmax(1) == label).sum()
+                hits[seed, place] += (logits_of(codes, now).argmax(1) == label).sum()
                 changed[seed, place] += (now != bits).sum()
     return Curve(order, steps, hits / len(rows), changed / len(rows), len(rows))
 
