@@ -446,7 +446,7 @@ def claim(path: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """
     expect_folder(path, "the run", RunError)
     with locked(path, "another process trains in"):
-        new = read_record(path) is None
+        new = not (path / RECORD).exists()
         record = start_run(path, identity)
         try:
             yield record
