@@ -23,8 +23,8 @@ from htaf.models.bireal import BiRealNet
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
 from htaf.runs import Run, RunError, open_run
+from htaf.runs.evaluation import evaluate
 from htaf.spiking.neurons import IF, LIF
-from htaf.training.evaluate import evaluate
 from htaf.training.fit import fit
 from htaf.training.module import TrainingError
 from htaf.training.notes import augment_notes

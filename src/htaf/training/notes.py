@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from htaf.activations import SATURATION
 from htaf.contract import SmoothStep, is_outside, sharpness_of
-from htaf.training.metrics import loss_function
+from htaf.runs.metrics import loss_function
 from htaf.training.problems import Problem
 from htaf.training.recipe import Recipe
 
