@@ -85,7 +85,7 @@ def test_rows_begin_as_the_verbs_own_help(help_of) -> None:
         ("evaluat runs/a", "got 'evaluat' (did you mean 'evaluate'?)"),
         ("Predict", "got 'Predict' (did you mean 'predict'?)"),
         ("score", "got 'score' (did you mean 'concepts score'?)"),
-        ("concepts flip", "name; got 'flip' (did you mean 'flips'?)"),
+        ("concepts counterfactual", "name; got 'counterfactual' (did you mean 'counterfactuals'?)"),
         ("train tabluar --data digits", "icbm; got 'tabluar' (did you mean 'tabular'?)"),
         ("frobnicate", "explore; got 'frobnicate'"),
         ("", "explore; got none"),
