@@ -50,7 +50,7 @@ def explore(
     method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
-    """Write a page to look at concepts, doubt and rename them, and flip bits. It opens from disk, with no server."""
+    """Write a page to look at concepts, check and rename them, and flip bits. It opens from disk, with no server."""
     if not 0 <= port <= 65535:
         raise UsageError(f"--port must be in 0 to 65535, got {port}")
     if images < 1 or not 16 <= thumbnail <= 1024:
