@@ -19,7 +19,11 @@ from htaf.training.recipe import Recipe
 from htaf.training.recipes import TABULAR, ConceptName, ImageName, image_recipe
 
 RESULTS, KEYS = Path(__file__).parents[2] / "results", Path(__file__).with_name("recipe_keys.json")
-INPUTS: dict[str, Any] = {"in_features": 5, "in_channels": 3, "image_size": [32, 32]}
+
+# what a network is told of its data
+TABLE: dict[str, Any] = {"in_features": 5}
+IMAGES: dict[str, Any] = {"in_channels": 3}
+INPUTS = {"mlp": TABLE, "icbm": IMAGES | {"image_size": [32, 32]}}
 
 
 def records() -> dict[str, list[dict[str, Any]]]:
@@ -52,20 +56,17 @@ def plans() -> list[Plan]:
 
 def keys_of(recipe: Recipe) -> dict[str, str]:
     """Hashes of all that a recipe says of itself."""
-    found: dict[str, Any] = {"identity": recipe.identity(), "effective": recipe.effective(), "unread": recipe.unread()}
+    model = recipe.model(INPUTS.get(recipe.family, IMAGES), 10)
+    found = {"identity": recipe.identity(), "effective": recipe.effective(), "model": model}
     return {name: content_hash(value) for name, value in found.items()}
 
 
 def keys() -> dict[str, Any]:
     """As `recipe_keys.json` holds them."""
     return {
-        "recipes": {
-            name: keys_of(recipe) | {"model": content_hash(recipe.model(INPUTS, 10))}
-            for name, recipe in recipes().items()
-        },
+        "recipes": {name: keys_of(recipe) for name, recipe in recipes().items()},
         "plans": {
-            plan.name: {"plan": content_hash(plan.describe())}
-            | {
+            plan.name: {
                 method: [
                     content_hash([plan.recipe(method, one).identity(), plan.trial(method, one).identity()])
                     for one in plan.draw(method)
