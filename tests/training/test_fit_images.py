@@ -25,13 +25,13 @@ from htaf.models.wide_resnet import WideResNet
 from htaf.runs import Run, RunError, open_run
 from htaf.spiking.neurons import IF, LIF
 from htaf.training.evaluate import evaluate
+from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import TrainingError
 from htaf.training.notes import augment_notes
 from htaf.training.plan import Plan, Source
 from htaf.training.problems import problem, resolved
 from htaf.training.recipe import Recipe
-from htaf.training.recipes import image_recipe
 from htaf.training.study import run_study
 
 TINY: dict[str, dict[str, Any]] = {
@@ -43,7 +43,7 @@ TINY: dict[str, dict[str, Any]] = {
 
 def recipe(family: Any, **changes: Any) -> Recipe:
     small = {"epochs": 2, "batch_size": 50, "train_images": 200, "validation_images": 100, "precision": "float32"}
-    return dataclasses.replace(image_recipe(family, "reduced"), **{**small, **TINY[family], **changes})
+    return ready_recipe(family, "reduced").replace(**{**small, **TINY[family], **changes})
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +222,7 @@ def test_a_training_without_the_test_part(digits: Images, tmp_path: Path) -> Non
 
 def test_the_wrong_kind_of_data(digits: Images, tmp_path: Path, runs) -> None:
     with pytest.raises(DataError, match="expected a table for a recipe of family mlp, got digits"):
-        fit(Recipe(), digits, tmp_path / "run")
+        fit(make_recipe(), digits, tmp_path / "run")
     with pytest.raises(DataError, match="expected images for a recipe of family dhn, got digits"):
         fit(recipe("dhn"), load_table("digits"), tmp_path / "run")
     with pytest.raises(DataError, match="expected images for"):
@@ -305,16 +305,16 @@ def coloured(pixels: torch.Tensor, classes: tuple[str, ...] = ("cat", "dog")) ->
 
 def test_the_augmentation_follows_from_the_data(digits: Images) -> None:
     auto = recipe("dhn")
-    assert auto.augment == "auto"
+    assert auto.data.augment == "auto"
     found, (note,) = resolved(auto, digits)
-    assert found.augment == "none"
+    assert found.data.augment == "none"
     assert note.startswith("augment none, as is the default for grey images")
     pixels = torch.randint(0, 256, (20, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     assert resolved(auto, coloured(pixels)) == (dataclasses.replace(auto, augment="crop-flip"), ())
     grey = pixels[:, :1].repeat(1, 3, 1, 1)
     grey[:, 2] = (grey[:, 2].int() + 8).clamp(max=255)  # as JPEG does to grey
-    assert resolved(auto, coloured(grey))[0].augment == "none"
-    assert resolved(auto, coloured(pixels, ("3", "8")))[0].augment == "none"
+    assert resolved(auto, coloured(grey))[0].data.augment == "none"
+    assert resolved(auto, coloured(pixels, ("3", "8")))[0].data.augment == "none"
     assert "one character" in resolved(auto, coloured(pixels, ("3", "8")))[1][0]
     for chosen in ("flip", "none"):  # what is asked for stays
         asked = dataclasses.replace(auto, augment=chosen)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from htaf.runs import content_hash
+from htaf.training.families import families, make_recipe
 from htaf.training.plan import Plan
 from htaf.training.recipe import Recipe
-from htaf.training.recipes import TABULAR, ConceptName, ImageName, image_recipe
 
 RESULTS, KEYS = Path(__file__).parents[2] / "results", Path(__file__).with_name("recipe_keys.json")
 
@@ -38,11 +38,7 @@ def records() -> dict[str, list[dict[str, Any]]]:
 
 def recipes() -> dict[str, Recipe]:
     """Every published recipe by its name."""
-    found = {f"mlp {name}": make() for name, make in TABULAR.items()}
-    for family in ("dhn", "bnn", "snn", "icbm"):
-        for name in get_args(ConceptName if family == "icbm" else ImageName):
-            found[f"{family} {name}"] = image_recipe(family, name)
-    return found
+    return {f"{family.name} {name}": make() for family in families().values() for name, make in family.recipes.items()}
 
 
 def plans() -> list[Plan]:
@@ -82,8 +78,7 @@ def keys() -> dict[str, Any]:
 def test_committed_records_keep_their_keys(study: str) -> None:
     for record in records()[study]:
         known = {name: record[name] for name in ("seed", "data", "test") if name in record}
-        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in record["recipe"].items()}
-        recipe = Recipe(**fields)
+        recipe = make_recipe(**record["recipe"])
         assert content_hash({"recipe": recipe.identity(), **known}) == record["key"]
         assert content_hash(recipe.identity()) == content_hash(record["recipe"])
 

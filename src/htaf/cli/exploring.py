@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -211,12 +210,12 @@ def _supervised(run: Run, codes: Codes, data_dir: str | None, notes: list[str]) 
     if recipe.get("bottleneck", "implicit") == "implicit":
         return None
     from htaf.runs import content_hash
+    from htaf.training.families import make_recipe
     from htaf.training.problems import supervision
-    from htaf.training.recipes import image_recipe
 
     chosen = {name: recipe[name] for name in ("bottleneck", "attributes")}
     try:
-        table = supervision(dataclasses.replace(image_recipe("icbm", "small"), concepts=0, **chosen), data_dir)
+        table = supervision(make_recipe("icbm", **chosen), data_dir)
         if table is None:
             return None
         table = table.of(codes.classes)
