@@ -8,10 +8,12 @@ import errno
 import io
 import json
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
 import sys
+import textwrap
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ import torch
 from filelock import FileLock
 
 from htaf import __version__, _console, _files, cli, runs
+from htaf.cli.verbs import GROUPS, VERBS, Verb
 from htaf.training.plan import PlanError, read_plan
 
 QUICK = ("--epochs", "2", "--hidden", "8")
@@ -66,6 +69,75 @@ def test_help_names_every_verb(htaf) -> None:
     assert code == 0
     for verb in ("train", "evaluate", "predict", "study", "theory", "demo", "doctor", "explore"):
         assert verb in out
+
+
+def test_rows_begin_as_the_verbs_own_help(help_of) -> None:
+    """`htaf --help` lists what `htaf VERB --help` begins with."""
+    for verb, row in VERBS.items():
+        own = " ".join(pkgutil.resolve_name(row.function).__doc__.split())
+        assert own.startswith(row.help), verb
+        assert row.help in " ".join(help_of(*verb.split()[:-1]).replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        ("evaluat runs/a", "got 'evaluat' (did you mean 'evaluate'?)"),
+        ("Predict", "got 'Predict' (did you mean 'predict'?)"),
+        ("score", "got 'score' (did you mean 'concepts score'?)"),
+        ("concepts flip", "name; got 'flip' (did you mean 'flips'?)"),
+        ("train tabluar --data digits", "icbm; got 'tabluar' (did you mean 'tabular'?)"),
+        ("frobnicate", "explore; got 'frobnicate'"),
+        ("", "explore; got none"),
+        ("concepts", "name; got none"),
+    ],
+)
+def test_a_mistyped_verb(htaf, words: str, end: str) -> None:
+    code, out, err = htaf(*words.split())
+    assert (code, out) == (2, "")
+    assert one_line(err).startswith("htaf: error: expected a verb")
+    assert one_line(err).endswith(end)
+
+
+def test_a_verb_is_added_as_contributing_says(htaf, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file and one row: those that CONTRIBUTING.md shows."""
+    page = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+    section = page[page.index("**Add a verb**") :]
+    file, row = (textwrap.dedent(block) for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2])
+    (tmp_path / "counting.py").write_text(file)
+    monkeypatch.setattr(cli, "__path__", [*cli.__path__, str(tmp_path)])  # as if it stood in src/htaf/cli
+    ((key, added),) = eval(f"{{{row}}}", {"Verb": Verb}).items()
+    monkeypatch.setitem(VERBS, key, added)
+    assert f"{key} {added.help}" in " ".join(htaf("--help")[1].replace("│", " ").split())
+    assert "usage: htaf count [-h] RUN [--json" in htaf("count", "--help")[1]
+    code, out, err = htaf("count", run, "--json")
+    assert code == 0, err
+    weights = runs.open_run(run).model().parameters()
+    assert json.loads(out) == {"parameters": sum(weight.numel() for weight in weights)}
+    assert "did you mean 'count'?" in htaf("cuont")[2]
+
+
+STARTS = """
+import sys
+from htaf import cli
+for words in sys.stdin:
+    sys.argv = ["htaf", *words.split()]
+    try:
+        cli.main()
+    except SystemExit:
+        pass
+    slow = {"torch", "numpy", "pandas", "sklearn"} & sys.modules.keys()
+    assert not slow, (words, slow)
+"""
+
+
+def test_the_command_starts_without_torch() -> None:
+    """Help, errors of the command line and `theory`: what takes seconds to import is imported when a verb needs it."""
+    lines = ["--version", "--help", "", "evaluat", "concepts --help", "concepts flip", "theory", "theory --eps 2"]
+    lines += ["evaluate --part tst", "train"]
+    done = subprocess.run([sys.executable, "-c", STARTS], input="\n".join(lines), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("expected a verb") == 4
 
 
 @pytest.mark.parametrize("method", ["htaf", "ste", "ss", "relu"])
@@ -362,11 +434,11 @@ def test_doctor(htaf) -> None:
 @pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_demo(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
     if not full:
-        from htaf.cli import demo
+        from htaf.cli import demonstration
 
-        quick = dataclasses.replace(demo.tabular_quick(), epochs=6)
-        monkeypatch.setattr(demo, "tabular_quick", lambda: quick)
-        monkeypatch.setattr(demo, "EPOCHS", 2)
+        quick = dataclasses.replace(demonstration.tabular_quick(), epochs=6)
+        monkeypatch.setattr(demonstration, "tabular_quick", lambda: quick)
+        monkeypatch.setattr(demonstration, "EPOCHS", 2)
     least = 0.9 if full else 0.3
     code, out, err = htaf("demo", "--out", tmp_path / "demo", "--json")
     assert code == 0, err
@@ -590,10 +662,7 @@ def test_progress_without_a_terminal_is_plain_lines(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "exporting\n"
 
 
-VERBS = ("train", "evaluate", "predict", "study", "theory", "demo", "doctor", "pack", "export", "explore", "concepts")
-FAMILIES = ("tabular", "dhn", "bnn", "snn", "icbm")
-OF_CONCEPTS = ("extract", "binarise", "score", "needed", "pictures", "flips", "intervene", "edit", "neighbours", "name")
-COMMANDS = [(), *((v,) for v in VERBS), *(("train", f) for f in FAMILIES), *(("concepts", v) for v in OF_CONCEPTS)]
+COMMANDS = [(), *((group,) for group in GROUPS), *(tuple(verb.split()) for verb in VERBS)]
 
 
 @pytest.mark.parametrize("verbs", COMMANDS, ids=" ".join)
@@ -682,7 +751,7 @@ def test_gaps_have_a_direction() -> None:
 
 def test_flags_in_messages_exist(flags_of) -> None:
     """Each flag that a text of the library names is one of some verb; `htaf` in conftest checks those of one."""
-    known = set().union(*(flags_of(*verbs) for verbs in COMMANDS)) | {"--version", "--porcelain"}
+    known = set().union(*(flags_of(*verbs) for verbs in COMMANDS)) | {"--version", "--porcelain", "--tyro-"}
     named: dict[str, str] = {}
     for path in Path(runs.__file__).parents[1].rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

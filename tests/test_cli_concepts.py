@@ -11,12 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from htaf.cli.concepts import own_images
 from htaf.concepts.codes import ConceptError, class_number
-from htaf.concepts.fewest_flips import fewest_flips
+from htaf.concepts.counterfactuals import counterfactual
 from htaf.concepts.intervene import flip
 from htaf.concepts.store import open_codes
-from htaf.data import images
 from htaf.data.images import ImagePreprocessor, load
 from htaf.models.icbm import ICBM
 from htaf.runs import open_run
@@ -44,19 +42,6 @@ def codes(htaf, folder: Path) -> Path:
     return out
 
 
-def test_own_images_are_read_at_the_size_of_the_training(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever the default size is by now; what `load` does not take is not passed on to it."""
-    shutil.copytree(folder / "run", tmp_path / "run")
-    record = json.loads((tmp_path / "run" / "record.json").read_text())
-    source = {"name": "photos", "data_dir": None, "size": None, "strict": True}
-    (tmp_path / "run" / "record.json").write_text(json.dumps(record | {"source": source}))
-    monkeypatch.setattr(images, "load", lambda name, **options: (name, options))
-    found = own_images(open_run(tmp_path / "run"), None, "")
-    assert found == ("photos", {"size": digits().train.batch(torch.arange(1)).shape[-1], "data_dir": None})
-
-
 def one_line(err: str) -> str:
     """The only error line; there must be no traceback."""
     assert "Traceback" not in err, err
@@ -68,7 +53,17 @@ def one_line(err: str) -> str:
 def test_help_names_the_verbs_quickly(htaf) -> None:
     code, out, _ = htaf("concepts", "--help")
     assert code == 0
-    for verb in ("extract", "binarise", "score", "needed", "name", "flips", "intervene", "edit", "neighbours"):
+    for verb in (
+        "extract",
+        "binarise",
+        "score",
+        "minimal-set",
+        "name",
+        "counterfactuals",
+        "intervene",
+        "edit",
+        "neighbours",
+    ):
         assert verb in out
     code, out, _ = htaf("--help")
     assert "concepts" in out
@@ -198,32 +193,35 @@ def test_the_plain_network_binarised(htaf, folder: Path, codes: Path, tmp_path: 
     assert json.loads((tmp_path / "r" / "scores.json").read_text()) == json.loads(out)
 
 
-def test_scores_and_needed_concepts(htaf, codes: Path, tmp_path: Path) -> None:
+def test_scores_and_a_minimal_concept_set(htaf, codes: Path, tmp_path: Path) -> None:
     code, out, err = htaf("concepts", "score", codes)
     assert code == 0, err
     test = open_codes(codes).part("test")
     assert f"{(test.exact == test.labels).mean():.4f}" in out
-    code, out, err = htaf("concepts", "needed", codes, "--out", tmp_path / "n.json", "--json")
+    code, out, err = htaf("concepts", "minimal-set", codes, "--out", tmp_path / "n.json", "--json")
     assert code == 0, err
     assert json.loads(out) == json.loads((tmp_path / "n.json").read_text())
-    code, out, err = htaf("concepts", "needed", codes)
+    code, out, err = htaf("concepts", "minimal-set", codes)
     assert code == 0, err
-    assert "of 21 concepts are needed" in out
+    assert "minimal concept set: " in out
+    assert "of 21 concepts (" in out
+    code, out, err = htaf("concepts", "minimal-set", codes, "--tolerance", 100)
+    assert (code, "minimal concept set: empty" in out, "concepts: none" in out) == (0, True, True)
 
 
-def test_flips_reach_the_class(htaf, codes: Path) -> None:
+def test_counterfactuals_reach_the_class(htaf, codes: Path) -> None:
     opened = open_codes(codes)
     row = opened.ids.index("test/3")
     target = opened.classes[(opened.exact[row] + 1) % 10]
-    code, out, err = htaf("concepts", "flips", codes, "--image", "test/3", "--target", target, "--json")
+    code, out, err = htaf("concepts", "counterfactuals", codes, "--image", "test/3", "--target", target, "--json")
     assert code == 0, err
     found = json.loads(out)
     assert (found["row"], found["target"], found["predicted"]) == (row, target, opened.classes[opened.exact[row]])
     turned = [entry["concept"] for entry in found["flips"]]
     assert opened.classes[flip(opened, row, turned).after[0].argmax()] == target
-    assert tuple(turned) == fewest_flips(opened, row, opened.classes.index(target)).concepts
+    assert tuple(turned) == counterfactual(opened, row, opened.classes.index(target)).concepts
     assert all(entry["from"] == opened.unpack(slice(row, row + 1))[0, entry["concept"]] for entry in found["flips"])
-    code, out, err = htaf("concepts", "flips", codes, "--image", row, "--target", target)
+    code, out, err = htaf("concepts", "counterfactuals", codes, "--image", row, "--target", target)
     assert code == 0, err
     assert f"{len(turned)} flips, proven the fewest" in out
 
@@ -316,12 +314,16 @@ def test_neighbours(htaf, codes: Path) -> None:
         (("score", "{}/run"), 1, "expected a folder of codes with concepts.json, found none"),
         (("score", "{}/codes", "--part", "other"), 1, "part 'other'"),
         (("score", "{}/codes", "--baseline", "{}/codes", "{}/codes"), 2, "folders of different names"),
-        (("needed", "{}/codes", "--seed", "-1"), 2, "--seed must be >= 0"),
-        (("needed", "{}/codes", "--tolerance", "nan"), 1, "expected a finite tolerance"),
-        (("flips", "{}/codes", "--image", "nope"), 2, "expected the id of an image or a row below 1,259, got 'nope'"),
-        (("flips", "{}/codes", "--image", "9999"), 2, "got '9999'"),
+        (("minimal-set", "{}/codes", "--seed", "-1"), 2, "--seed must be >= 0"),
+        (("minimal-set", "{}/codes", "--tolerance", "nan"), 1, "expected a finite tolerance"),
         (
-            ("flips", "{}/codes", "--image", "0", "--target", "cat"),
+            ("counterfactuals", "{}/codes", "--image", "nope"),
+            2,
+            "expected the id of an image or a row below 1,259, got 'nope'",
+        ),
+        (("counterfactuals", "{}/codes", "--image", "9999"), 2, "got '9999'"),
+        (
+            ("counterfactuals", "{}/codes", "--image", "0", "--target", "cat"),
             1,
             "expected a class, by name or a number from 0 to 9, got 'cat'",
         ),

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ import torch
 from PIL import Image
 
 import made_runs
+from htaf import runs
+from htaf._files import OutputError
 from htaf.packed import PackedModel, load, save
 from htaf.runs import packed as packed_runs
 from htaf.runs import predictions
@@ -179,7 +182,7 @@ def test_a_packed_table(
     code, text, err = htaf("pack", run, "--out", out, "--tables", tables, "--json")
     if target == "value" and tables == "int8":  # a number changes with every rounding of its sums
         assert code == 1
-        assert "nothing is written; leave out --tables int8" in err
+        assert "nothing is written; choose tables float32, or allow more rows by differing" in err
         assert list(tmp_path.iterdir()) == []
         return
     assert code == 0, err
@@ -292,6 +295,52 @@ def test_export(htaf, run: Path, tmp_path: Path) -> None:
     assert code == 1
     assert "opset must be in 18 to " in err
     assert {p.name for p in tmp_path.iterdir()} == {"net.onnx", "said.onnx"}
+
+
+def test_pack_from_python(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = runs.open_run(run)
+    data = opened.data()
+    made = runs.pack_run(opened, tmp_path / "net.packed", data=data)
+    assert (made.path, made.part) == (tmp_path / "net.packed", "test")
+    assert made.size == made.path.stat().st_size
+    assert made.agreement.rows == made.agreement.predictions == len(opened.part("test", data)) > 300
+    assert made.report.layers
+    assert not made.layers.contradicted
+    packed_run = runs.open_packed(made.path)
+    checked = {"part": "test", "rows": 359, "same": 359, "difference": made.agreement.difference}
+    assert packed_run.about["checked"] == checked
+    assert packed_run.preprocessing == opened.preprocessor().to_json()
+    with torch.no_grad():
+        x, _ = next(iter(opened.part("test", data)))
+        assert (packed_run.model(x).argmax(1) == opened.model()(x).argmax(1)).all()
+
+    right = PackedModel.forward
+    monkeypatch.setattr(PackedModel, "forward", lambda self, x: right(self, x).roll(1, 1))
+    with pytest.raises(runs.CheckError, match="expected the predictions of the run's exact network but for at most 1"):
+        runs.pack_run(opened, tmp_path / "other.packed", data=data)
+    assert [path.name for path in tmp_path.iterdir()] == ["net.packed"]
+
+
+def test_what_cannot_be_packed_from_python(run: Path, tmp_path: Path) -> None:
+    opened, out = runs.open_run(run), tmp_path / "net.packed"
+    with pytest.raises(OutputError, match="is a file of the run"):
+        runs.pack_run(opened, run / "record.json")
+    with pytest.raises(runs.RunError, match="differing must be >= 0, got -1"):
+        runs.pack_run(opened, out, differing=-1)
+    plain = made_runs.made_run(tmp_path / "plain", made_runs.digits(), made_runs.PLAIN, kind="wide_resnet")
+    for write in (runs.pack_run, partial(runs.export_run, to="onnx")):
+        with pytest.raises(runs.RunError, match="expected a run with steps"):
+            write(plain, out)
+    assert not out.exists()
+
+
+def test_export_from_python(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    made = runs.export_run(runs.open_run(run), tmp_path / "net.onnx", to="onnx", data=made_runs.digits())
+    assert made.agreement is not None
+    assert made.agreement.equal
+    assert made.size == (tmp_path / "net.onnx").stat().st_size
+    assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
 
 
 @pytest.mark.slow

@@ -1,38 +1,100 @@
-"""The README's Python runs, and its commands are ones that the command knows."""
+"""The README and the pages of docs/: their Python runs, their commands, flags, targets and links exist."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+from made_runs import digits, made_run
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+# the log tells of commands as they were
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs" / "log.md"})]
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
-def test_the_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def blocks_of(page: Path, *languages: str) -> list[str]:
+    """The fenced blocks in one of the languages."""
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [content for language, content in fenced if language in languages]
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    """The words of every htaf command in a fenced block, without comments; continued lines are one."""
+    text = "\n".join(blocks_of(page, "", "bash")).replace("\\\n", " ")
+    lines = re.findall(r"(?:^|\s)(?:\.venv/bin/htaf|htaf|-m htaf\.cli) (.*)", text)
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+QUICK = ("README", "own-model", "networks", "kernels")
+EXAMPLES = [
+    pytest.param(page, number, id=f"{page.stem}-{number}", marks=[] if page.stem in QUICK else [pytest.mark.slow])
+    for page in PAGES
+    for number in range(len(blocks_of(page, "python")))
+]
+
+
+@pytest.mark.parametrize(("page", "number"), EXAMPLES)
+def test_the_python_of_the_pages_runs(
+    page: Path, number: int, htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = blocks_of(page, "python")[number]
+    monkeypatch.chdir(tmp_path)
+    if "runs/codes" in code:
+        made_run(tmp_path / "run", digits())
+        assert htaf("concepts", "extract", "run", "--out", "runs/codes")[0] == 0
     with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
-    assert "relu" in capsys.readouterr().out.lower(), "the conversion says what it replaced"
+        if page == README:
+            warnings.simplefilter("error", UserWarning)
+        exec(compile(code, page.name, "exec"), {"__name__": "__main__"})
+    if page == README:
+        assert "relu" in capsys.readouterr().out.lower(), "the conversion says what it replaced"
 
 
-def test_the_commands_of_the_readme_exist(htaf) -> None:
-    verbs = set(re.findall(r"\.venv/bin/htaf (\w+)", README))
-    assert {"train", "evaluate", "predict"} <= verbs
-    for verb in verbs:
-        code, _, err = htaf(verb, "--help")
-        assert code == 0, err
+@each_page
+def test_commands_and_their_flags_exist(
+    page: Path, help_of: Callable[..., str], flags_of: Callable[..., set[str]]
+) -> None:
+    for words in commands_of(page):
+        bare = words[: next((place for place, word in enumerate(words) if word.startswith("-")), len(words))]
+        verbs = bare[: 2 if bare[0] in ("train", "concepts") else 1]
+        named = {word.split("=")[0] for word in words if re.match(r"--[a-z]", word)}
+        assert re.match(rf"usage: htaf {' '.join(verbs)}\s", help_of(*verbs)), f"no verb {' '.join(verbs)}"
+        assert named <= flags_of(*verbs), f"htaf {' '.join(words)}"
 
 
-def test_make_knows_the_targets_that_documents_name() -> None:
-    makefile = (Path(__file__).parents[1] / "Makefile").read_text()
-    for target in set(re.findall(r"`make ([a-z-]+)`", README)):
+def test_the_readme_begins_with_training() -> None:
+    assert {"train", "evaluate", "predict"} <= {words[0] for words in commands_of(README)}
+
+
+@each_page
+def test_make_knows_the_targets_that_documents_name(page: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text(), re.MULTILINE)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-def test_links_point_at_files() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (Path(__file__).parents[1] / target).exists(), target
+@each_page
+def test_links_point_at_files_and_headings(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s:]+)\)", page.read_text()):
+        path, _, heading = target.partition("#")
+        file = page.parent / path if path else page
+        assert file.exists(), target
+        if heading:
+            titles = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            assert heading in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}, target
+
+
+@each_page
+def test_cells_of_tables_are_short(page: Path) -> None:
+    if page.stem == "architecture":
+        pytest.skip("its table is a list of rooms")
+    for line in page.read_text().splitlines():
+        if line.startswith("|"):
+            assert all(len(cell) <= 120 for cell in re.split(r"(?<!\\)\|", line)), line

@@ -163,6 +163,14 @@ def test_start_run_claims_and_finds(tmp_path: Path) -> None:
     assert start_run(tmp_path / "run", IDENTITY) == record
 
 
+def test_a_record_names_the_commit_of_this_tree(tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    if not (root / ".git").exists():
+        pytest.skip("no clone")
+    head = subprocess.run(["git", "-C", root, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    assert start_run(tmp_path / "run", IDENTITY)["commit"].removesuffix("+changes") == head.stdout.strip()
+
+
 def test_another_run_is_named(tmp_path: Path) -> None:
     start_run(tmp_path, IDENTITY)
     other = IDENTITY | {"recipe": IDENTITY["recipe"] | {"lr": 0.5}, "seed": 3}
@@ -574,6 +582,8 @@ def test_outputs_that_would_do_harm(finished: Path, tmp_path: Path) -> None:
         check_output_folder(tmp_path, [tmp_path / "." / ".." / tmp_path.name])
     with pytest.raises(OutputError, match="is a file"):
         check_output_folder(table)
+    with pytest.raises(runs.RunError, match="null character"):
+        runs.read_record(Path("a\0b"))
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")

@@ -1,23 +1,22 @@
 """Networks whose activations are 0 or 1, trained by ordinary gradient descent."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from htaf import _compat
+from htaf._lazy import lazy
 
 _compat.quiet_interrupt()
-_compat.repair_torchvision()
-
-from htaf import functional, surrogates, theory  # noqa: E402
-from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough  # noqa: E402
-from htaf.binary import BinaryConv2d, BinaryLinear  # noqa: E402
-from htaf.convert import Conversion, Site, conversion, harden, replace, sites  # noqa: E402
-from htaf.models.icbm import ICBM  # noqa: E402
-from htaf.spiking.neurons import IF, LIF  # noqa: E402
+_compat.repair_torchvision_when_imported()
 
 if TYPE_CHECKING:
+    from htaf import functional, surrogates, theory
     from htaf import packed as packed
+    from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
+    from htaf.binary import BinaryConv2d, BinaryLinear
+    from htaf.convert import Conversion, Site, conversion, harden, replace, sites
+    from htaf.models.icbm import ICBM
     from htaf.packed import PackedModel, pack
+    from htaf.spiking.neurons import IF, LIF
 
 __version__ = "0.1.0"
 
@@ -45,14 +44,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """`packed` and what comes from there: most programs need none of it."""
-    if name == "packed":
-        return import_module("htaf.packed")
-    if name in ("PackedModel", "pack"):
-        return getattr(import_module("htaf.packed"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+_ROOMS = ("activations", "binary", "convert", "functional", "models", "packed", "spiking", "surrogates", "theory")
+__getattr__, __dir__ = lazy(
+    __name__,
+    {room: f"htaf.{room}" for room in _ROOMS}
+    | dict.fromkeys(("HTAF", "Heaviside", "ScaledSigmoid", "StraightThrough"), "htaf.activations")
+    | dict.fromkeys(("BinaryConv2d", "BinaryLinear"), "htaf.binary")
+    | dict.fromkeys(("Conversion", "Site", "conversion", "harden", "replace", "sites"), "htaf.convert")
+    | dict.fromkeys(("PackedModel", "pack"), "htaf.packed")
+    | dict.fromkeys(("IF", "LIF"), "htaf.spiking.neurons")
+    | {"ICBM": "htaf.models.icbm"},
+)

@@ -1,6 +1,6 @@
-"""What must happen before torch is imported.
+"""What must happen before others are imported; torch is not imported for it.
 
-Ctrl-C during the seconds of imports ends the command without a traceback.
+Ctrl-C during the imports of the command ends it without a traceback.
 
 One repair: the default torchvision wheel is built for CUDA and fails to import beside a CPU-only torch.
 
@@ -14,6 +14,7 @@ import importlib.util
 import os
 import signal
 import sys
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 
@@ -41,11 +42,33 @@ def is_mismatched() -> bool:
     return version.is_file() and "+cu" in version.read_text()
 
 
+class _Torchvision(MetaPathFinder):
+    """Finds no module, but is asked for every one: so it knows when torchvision is imported, by whomever.
+
+    The first part of torchvision is asked for when torchvision has imported torch. torchvision itself is not waited
+    for: others look for it without importing it, torch among them while it is imported.
+    """
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname.startswith("torchvision.") and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            repair_torchvision()
+
+
+def repair_torchvision_when_imported() -> bool:
+    """Have it repaired just before it is imported; False when it has been, which is too late."""
+    if "torchvision" in sys.modules:
+        return False
+    if not any(isinstance(finder, _Torchvision) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Torchvision())
+    return True
+
+
 def repair_torchvision() -> bool:
     """Declare `nms` and `qnms` when torch has no CUDA and torchvision was built for it; True when it did."""
     import torch
 
-    if "torchvision" in sys.modules or not is_mismatched():
+    if not is_mismatched():
         return False
     for name, schema in {
         "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",

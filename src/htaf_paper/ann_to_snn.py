@@ -23,11 +23,11 @@ from torch import Tensor
 from htaf._console import plain_errors
 from htaf.data.image_folders import shuffled_by_class
 from htaf.data.image_preprocess import ImagePreprocessor
-from htaf.data.images import Images, load
+from htaf.data.images import Images
 from htaf.runs import Run, content_hash, environment, open_run, to_json, write_atomic
+from htaf.runs.data import is_own, rows_of
 from htaf.spiking.ann_to_snn import STEPS
 from htaf.training.distributed import thread_count
-from htaf.training.problems import image_rows
 from htaf_paper.ann_to_snn_measure import ComparisonError, Pair, compare
 from htaf_paper.ann_to_snn_report import markdown
 
@@ -71,11 +71,10 @@ def pair_of(relu: Run, snn: Run, images: Images, *, test: int, calibration: int)
     if family != "snn" or not snn.has_step:
         raise ComparisonError(f"{snn.path}: expected a spiking run (htaf train snn), got family {family}")
     for run in (relu, snn):
-        if run.record["data"]["fingerprint"] != images.fingerprint:
+        if not is_own(run, images):
             raise ComparisonError(f"{run.path} was trained on other data than {images.name}")
     rows = balanced_rows(images.test.labels, len(images.classes), test)
-    recipe = relu.record["recipe"]
-    known = image_rows(images, recipe["train_images"], recipe["validation_images"]).train
+    _, known = rows_of(relu, images)["train"]
     balanced = balanced_rows(images.train.labels[known], len(images.classes), min(calibration, len(known)))
     ours, theirs = _preprocessor(relu), _preprocessor(snn)
     pixels = images.test.batch(rows)
@@ -130,10 +129,9 @@ def table(
         RunError, DataError: of the runs and their data.
     """
     out, runs = Path(out), {"relu": open_run(relu), "snn": open_run(snn)}
-    record = runs["relu"].record
-    source = record.get("source") or {}
-    name = source.get("name", record["data"]["name"])
-    found = load(name, data_dir=data_dir or source.get("data_dir"), size=source.get("size"))
+    found = runs["relu"].data(data_dir=data_dir)
+    if not isinstance(found, Images):
+        raise ComparisonError(f"{relu}: expected a run on images, got one on a table")
     pair = pair_of(runs["relu"], runs["snn"], found, test=images, calibration=calibration)
     about = {
         "relu": runs["relu"].record["model_sha256"],

@@ -1,4 +1,4 @@
-"""What the networks of `htaf_paper.icbm` are worth as concepts: bits, scores, needed concepts, interventions."""
+"""What the networks of `htaf_paper.icbm` are worth as concepts: bits, scores, minimal concept sets, interventions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from htaf.concepts.binarise import binarise
 from htaf.concepts.codes import Codes
 from htaf.concepts.extract import extract, extract_features
 from htaf.concepts.intervene import intervention_curve
-from htaf.concepts.needed import needed
+from htaf.concepts.minimal import minimal_set
 from htaf.concepts.scores import score
 from htaf.data.images import Images
 from htaf.runs import Run, content_hash, to_json, write_atomic
@@ -67,7 +67,7 @@ def _measured(
     codes: Codes, run: Run, out: Path, key: str, beside: Mapping[str, Codes], *, method: str | None = None
 ) -> dict[str, Any]:
     scores = score(codes, baseline=beside)
-    few = needed(codes)
+    few = minimal_set(codes)
     accuracy, concept = scores["accuracy"]["test"], scores["concept_accuracy"]
     specific = scores["class_specificity"]
     found = {

@@ -27,8 +27,7 @@ import numpy as np
 from rich.console import Console
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from htaf.concepts.naming.by_model import Entry, check_names, name_by_model
-from htaf.concepts.naming.checks import Settings
+from htaf.concepts.naming import NameEntry, NamingSettings, check_names, name_by_model
 from htaf.runs import environment, to_json, write_atomic
 from htaf_paper import named_report
 from htaf_paper.planted import NOISE, Planting, planted_codes, planting, same_columns
@@ -43,12 +42,12 @@ def cell(plan: Planting, noise: float, seed: int) -> tuple[dict[str, Any], dict[
     """One noise level, one seed: plain values, and the scores behind the ROC curves (nan where there is none)."""
     rng = np.random.default_rng((seed, round(noise * 1000)))
     codes, null = planted_codes(plan, noise, rng), planted_codes(plan, noise, rng, null=True)
-    settings, model = Settings(seed=seed), TableModel(plan.attributes)
+    settings, model = NamingSettings(seed=seed), TableModel(plan.attributes)
     truth = [plan.attributes.names[column] for column in plan.columns]
     order = rng.permutation(len(truth))
     wrong = np.empty(len(truth), dtype=np.int64)
     wrong[order] = np.roll(order, 1)  # a cycle: no bit keeps its name
-    entries: dict[str, list[Entry]] = {
+    entries: dict[str, list[NameEntry]] = {
         "true": check_names(codes, model, _given(truth), settings=settings),
         "shuffled": check_names(codes, model, _given([truth[other] for other in wrong]), settings=settings),
         "made": name_by_model(codes, model, settings=settings),
@@ -78,20 +77,20 @@ def cell(plan: Planting, noise: float, seed: int) -> tuple[dict[str, Any], dict[
     return result, scores | {"found": scores["made"][hit]}
 
 
-def _given(names: Sequence[str]) -> list[Entry]:
+def _given(names: Sequence[str]) -> list[NameEntry]:
     return [{"concept": concept, "name": name} for concept, name in enumerate(names)]
 
 
-def _upright(names: Sequence[Entry]) -> list[Entry]:
+def _upright(names: Sequence[NameEntry]) -> list[NameEntry]:
     """With "negated" for a name whose first label says that the attribute is not there."""
     return [entry | {"negated": (entry["label_1"] or "").startswith("not ")} for entry in names]
 
 
-def _numbers(names: Sequence[Entry], key: str) -> np.ndarray:
+def _numbers(names: Sequence[NameEntry], key: str) -> np.ndarray:
     return np.array([np.nan if entry[key] is None else entry[key] for entry in names])
 
 
-def _mean(names: Sequence[Entry], key: str) -> float | None:
+def _mean(names: Sequence[NameEntry], key: str) -> float | None:
     values = [entry[key] for entry in names if entry[key] is not None]
     return float(np.mean(values)) if values else None
 

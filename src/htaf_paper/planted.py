@@ -1,11 +1,11 @@
-"""Does offline naming find the names that are there, and refuse others? `python -m htaf_paper.planted --out DIR`.
+"""Does attribute naming find the names that are there, and refuse others? `python -m htaf_paper.planted --out DIR`.
 
 Concepts are planted: for the images of the CUB classes at hand, bit j is the class's attribute j (value >= 0.5), for
 every attribute that at least 5 of the classes have and at least 5 lack; then each image's bit is flipped with
 probability 0, 5, 10, 20%. No image is read and no network is trained. Per noise level and seed:
 
 - found: share of bits whose name is the planted attribute (or one with the same column over all classes), for the name
-  of one split, of a vote over twenty splits, and of all classes, which is what `name_concepts` gives;
+  of one split, of a vote over twenty splits, and of all classes, which is what `name_by_attributes` gives;
 - a detector: how well the held-out score tells found names from wrong ones (area under the ROC curve). Wrong names:
   `shuffled`, the found names permuted over the bits; `other`, a random other attribute for each bit; both scored on
   the same held-out classes, round by round; `null`, bits whose classes were permuted, named by the same procedure,
@@ -33,7 +33,8 @@ from sklearn.metrics import roc_auc_score
 from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.counts import proportions
 from htaf.concepts.groups import IN_A, IN_B, Groups, groups
-from htaf.concepts.naming.offline import Candidates, Round, candidates, name_concepts, play, ranked, splits
+from htaf.concepts.naming import AttributeCandidates, attribute_candidates, name_by_attributes
+from htaf.concepts.naming.by_attributes import Round, play, ranked, splits
 from htaf.data.attributes import Attributes, load
 from htaf.data.downloads import obtain
 from htaf.data.image_sets import CUB
@@ -129,7 +130,7 @@ class Scored:
 def measured(plan: Planting, codes: Codes, rounds: int, seed: int) -> Scored:
     """Name every bit, and score the names and wrong ones on the classes held out."""
     grouped = groups(proportions(codes.part("train")), classes=plan.attributes.classes)
-    known, same = candidates(plan.attributes), same_columns(plan.attributes)
+    known, same = attribute_candidates(plan.attributes), same_columns(plan.attributes)
     usable = [c for c in range(codes.concepts) if min(_sizes(grouped, c)) >= 2]
     rng = np.random.default_rng((seed, 1))
     cases = [_case(grouped, c, known, rounds, rng) for c in usable]
@@ -162,7 +163,7 @@ def vote(played: Round) -> tuple[int, bool, np.ndarray]:
 
 
 def check(
-    inside: np.ndarray, held: np.ndarray, known: Candidates, attribute: np.ndarray, negated: np.ndarray
+    inside: np.ndarray, held: np.ndarray, known: AttributeCandidates, attribute: np.ndarray, negated: np.ndarray
 ) -> Float64[np.ndarray, " rounds"]:
     """Balanced accuracy of a given name in each round, on the classes that the round holds out."""
     agrees = (known.have[:, attribute].T > 0.5) ^ negated[:, None]  # [rounds, classes]
@@ -175,12 +176,12 @@ def _sizes(grouped: Groups, concept: int) -> tuple[int, int]:
     return int((member == IN_A).sum()), int((member == IN_B).sum())
 
 
-def _case(grouped: Groups, concept: int, known: Candidates, rounds: int, rng: np.random.Generator):
+def _case(grouped: Groups, concept: int, known: AttributeCandidates, rounds: int, rng: np.random.Generator):
     member = grouped.member[concept]
     used = np.flatnonzero((member == IN_A) | (member == IN_B))
     inside = member[used] == IN_A
     held = splits(inside, rounds, SHARE, rng)
-    local = Candidates(known.names, known.have[used], known.values[used])
+    local = AttributeCandidates(known.names, known.have[used], known.values[used])
     return inside, held, local, play(inside, held, local)
 
 
@@ -218,8 +219,8 @@ def cell(plan: Planting, noise: float, seed: int) -> dict[str, Any]:
                 "shuffled": float((own.shuffled >= THRESHOLD).mean()), "other": float((own.other >= THRESHOLD).mean()),
             },
         }  # fmt: skip
-    same, names = same_columns(plan.attributes), name_concepts(codes, plan.attributes, seed=seed)
-    nulls = name_concepts(empty, plan.attributes, seed=seed)
+    same, names = same_columns(plan.attributes), name_by_attributes(codes, plan.attributes, seed=seed)
+    nulls = name_by_attributes(empty, plan.attributes, seed=seed)
     hit = [n["attribute"] is not None and not n["negated"] and same[n["attribute"]] == same[c]
            for n, c in zip(names, plan.columns, strict=True)]  # fmt: skip
     result["name_concepts"] = {

@@ -38,7 +38,7 @@ def report(record: Record) -> str:
     seeds = len(cells) // len(noise)
     twins = data["with_a_twin"]
     lines = [
-        "# Planted concepts: does offline naming find names that are there?",
+        "# Planted concepts: does attribute naming find names that are there?",
         "",
         f"`python -m htaf_paper.planted --out DIR`, {record['cpu_seconds']:.0f} s of a core. {data['images']:,} "
         f"images of {data['classes']} CUB classes; {len(data['planted'])} bits, one for each of those of "

@@ -6,18 +6,20 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+from pydantic import BaseModel
 
-from htaf.concepts.naming.offline import Candidates, candidates, ranked
-from htaf.concepts.naming.quoting import quoted
+from htaf.concepts.naming import AttributeCandidates, attribute_candidates
+from htaf.concepts.naming.by_attributes import ranked
 from htaf.data.attributes import Attributes
-from htaf.llm.client import Message, R
+from htaf.llm import Message, quoted
 
 Behaviour = Literal[
     "table", "errs on 20%", "random name", "same name", "lists classes", "random sorting", "all under label 1"
 ]
+R = TypeVar("R", bound=BaseModel)
 LINE = re.compile(r'\d+\. (".*")')
 PHRASE = 190  # characters of a label that lists classes
 
@@ -36,7 +38,7 @@ class TableModel:
     def __init__(self, attributes: Attributes, behaviour: Behaviour = "table", seed: int = 0) -> None:
         self.model = f"table model: {behaviour}"
         self.behaviour, self.seed = behaviour, seed
-        self.known_table = candidates(attributes)
+        self.known_table = attribute_candidates(attributes)
         self.row = {json.loads(quoted(name)): number for number, name in enumerate(attributes.classes)}
         self.column = {name: number for number, name in enumerate(attributes.names)}
 
@@ -47,7 +49,7 @@ class TableModel:
     def ask(
         self, messages: Sequence[Message], reply: type[R], *, sample: int = 0, context: Mapping[str, Any] | None = None
     ) -> R:
-        """As `htaf.llm.client.Asker`."""
+        """As `htaf.llm.Client`."""
         return reply.model_validate(json.loads(self.answer(messages)), context=context)
 
     def answer(self, messages: Sequence[Message]) -> str:
@@ -72,7 +74,7 @@ class TableModel:
                 place, negated = 0, False
         else:
             table = self.known_table
-            local = Candidates(
+            local = AttributeCandidates(
                 tuple(table.names[c] for c in columns), table.have[np.ix_(rows, columns)],
                 table.values[np.ix_(rows, columns)],
             )  # fmt: skip

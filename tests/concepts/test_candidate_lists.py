@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.naming.candidates import read_candidates
+from htaf.concepts.naming import read_candidates
 from htaf.data.reading import DataError
 
 

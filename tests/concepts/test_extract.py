@@ -25,8 +25,8 @@ from htaf.concepts.codes import ConceptError
 from htaf.concepts.extract import extract, extract_features, extract_files, open_codes, open_features
 from htaf.data.image_parts import FilePart, MemoryPart, as_images
 from htaf.data.images import Images
+from htaf.data.parts import image_rows
 from htaf.data.reading import DataError
-from htaf.training.problems import image_rows
 from made_runs import PLAIN, digits, made_run
 
 TESTS = Path(__file__).parents[1]

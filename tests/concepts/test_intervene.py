@@ -1,4 +1,4 @@
-"""Flips, fewest flips against brute force, correction curves against loops, edited heads that open as runs."""
+"""Flips, counterfactuals against brute force, correction curves against loops, edited heads that open as runs."""
 
 import hashlib
 import itertools
@@ -12,11 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from htaf.concepts import fewest_flips as module
+from htaf.concepts import counterfactuals as module
 from htaf.concepts import intervene
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.edit_head import edit_effect, edited, predictions, write_edited
-from htaf.concepts.intervene import fewest_flips, flip, intervention_curve, of_class
+from htaf.concepts.intervene import counterfactual, flip, intervention_curve, of_class
 from htaf.data.images import ImagePreprocessor
 from htaf.models.icbm import ICBM
 from htaf.runs import Run, RunError, forward, open_run
@@ -80,7 +80,7 @@ def test_flips_that_are_none() -> None:
             of_class(codes, label)
 
 
-# ---- fewest flips ----
+# ---- counterfactuals ----
 
 
 def brute_force(codes: Codes, row: int, target: int, margin: float) -> int | None:
@@ -94,7 +94,7 @@ def brute_force(codes: Codes, row: int, target: int, margin: float) -> int | Non
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 9), st.integers(2, 6), st.sampled_from([0.0, 0.5, 2.0]), st.booleans())
-def test_fewest_flips_against_all_sets(seed: int, concepts: int, classes: int, bias: float, whole: bool) -> None:
+def test_counterfactuals_against_all_sets(seed: int, concepts: int, classes: int, bias: float, whole: bool) -> None:
     """Whole weights make ties, a large bias makes classes that cannot win."""
     rng = np.random.default_rng(seed)
     weight = rng.integers(-2, 3, (classes, concepts)) if whole else rng.normal(size=(classes, concepts))
@@ -102,7 +102,7 @@ def test_fewest_flips_against_all_sets(seed: int, concepts: int, classes: int, b
     for row, target in ((0, None), (1, classes - 1), (2, 0)):
         goal = int(codes.labels[row]) if target is None else target
         wanted = brute_force(codes, row, goal, 1e-4)
-        found = fewest_flips(codes, row, target)
+        found = counterfactual(codes, row, target)
         assert found.proven
         assert found.upper == wanted
         assert found.feasible is (wanted is not None)
@@ -112,21 +112,21 @@ def test_fewest_flips_against_all_sets(seed: int, concepts: int, classes: int, b
             others = np.delete(after.after[0].astype(float), goal)
             assert found.margin == pytest.approx(after.after[0, goal] - others.max(), abs=1e-4)
             assert found.margin >= 1e-4
-        bounds = fewest_flips(codes, row, target, time_limit=0)
+        bounds = counterfactual(codes, row, target, time_limit=0)
         if wanted is not None:
             assert bounds.lower <= wanted <= (bounds.upper if bounds.upper is not None else concepts)
 
 
 def test_an_image_that_wins_already_needs_no_flips() -> None:
     codes = made()
-    found = fewest_flips(codes, 0, int(codes.exact[0]))
+    found = counterfactual(codes, 0, int(codes.exact[0]))
     assert (found.concepts, found.proven, found.lower, found.upper) == ((), True, 0, 0)
 
 
 def test_a_tie_is_broken_even_for_the_lower_class() -> None:
     codes = codes_of(np.array([[1, 0]]), [0], np.array([[1.0, 0.5], [1.0, 0.0]]), np.zeros(2))
     assert codes.exact[0] == 0
-    assert fewest_flips(codes, 0).concepts == (1,)
+    assert counterfactual(codes, 0).concepts == (1,)
 
 
 def hard() -> Codes:
@@ -136,7 +136,7 @@ def hard() -> Codes:
 
 
 def test_bounds_that_differ_are_closed_by_the_integer_program() -> None:
-    bounds, exact = fewest_flips(hard(), 0, time_limit=0), fewest_flips(hard(), 0)
+    bounds, exact = counterfactual(hard(), 0, time_limit=0), counterfactual(hard(), 0)
     assert (bounds.lower, bounds.upper, bounds.proven, bounds.feasible) == (1, 4, False, True)
     assert (exact.lower, exact.upper, exact.proven) == (3, brute_force(hard(), 0, 0, 1e-4), True)
 
@@ -144,8 +144,8 @@ def test_bounds_that_differ_are_closed_by_the_integer_program() -> None:
 def test_without_time_two_bounds_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     codes = codes_of(rng.random((40, 40)) < 0.5, np.arange(40) % 8, rng.normal(size=(8, 40)), np.zeros(8))
-    bounds = [fewest_flips(codes, row, time_limit=0) for row in range(40)]
-    exact = [fewest_flips(codes, row) for row in range(40)]
+    bounds = [counterfactual(codes, row, time_limit=0) for row in range(40)]
+    exact = [counterfactual(codes, row) for row in range(40)]
     assert any(not each.proven for each in bounds)
     assert all(each.proven for each in exact)
     for loose, tight in zip(bounds, exact, strict=True):
@@ -153,14 +153,14 @@ def test_without_time_two_bounds_are_left(monkeypatch: pytest.MonkeyPatch) -> No
         assert loose.lower <= (tight.upper or 0) <= loose.upper
         assert not loose.proven or loose.upper == tight.upper
     monkeypatch.setattr(module, "_greedy", lambda *_: None)
-    unknown = fewest_flips(codes, int(np.argmax([each.upper or 0 for each in exact])), time_limit=0)
+    unknown = counterfactual(codes, int(np.argmax([each.upper or 0 for each in exact])), time_limit=0)
     assert (unknown.concepts, unknown.feasible, unknown.proven) == (None, None, False)
-    assert [fewest_flips(codes, row).upper for row in range(5)] == [each.upper for each in exact[:5]]
+    assert [counterfactual(codes, row).upper for row in range(5)] == [each.upper for each in exact[:5]]
 
 
 def test_a_class_that_one_competitor_always_beats() -> None:
     codes = codes_of(np.array([[0, 1]]), [0], np.array([[1.0, 1.0], [1.0, 1.0]]), np.array([0.0, 0.1]))
-    found = fewest_flips(codes, 0)
+    found = counterfactual(codes, 0)
     assert (found.concepts, found.feasible, found.proven) == (None, False, True)
     assert found.margin == pytest.approx(-0.1, abs=1e-6)
 
@@ -169,11 +169,11 @@ def test_a_class_that_only_several_competitors_together_beat() -> None:
     """Each competitor alone can be passed, by opposite values of the one bit."""
     codes = codes_of(np.array([[0]]), [0], np.array([[0.0], [1.0], [-1.0]]), np.array([0.0, -0.5, 0.5]))
     assert brute_force(codes, 0, 0, 1e-4) is None
-    found = fewest_flips(codes, 0)
+    found = counterfactual(codes, 0)
     assert (found.concepts, found.feasible, found.proven) == (None, False, True)
 
 
-def test_fewest_flips_that_cannot_be_asked_for() -> None:
+def test_counterfactuals_that_cannot_be_asked_for() -> None:
     codes = codes_of(np.zeros((2, 3)), [0, -1], np.zeros((2, 3)), np.zeros(2))
     for arguments, message in (
         ((2,), "expected a row in 0 to 1, got 2"),
@@ -181,9 +181,9 @@ def test_fewest_flips_that_cannot_be_asked_for() -> None:
         ((0, 2), "expected a class in 0 to 1, got 2"),
     ):
         with pytest.raises(ConceptError, match=message):
-            fewest_flips(codes, *arguments)
+            counterfactual(codes, *arguments)
     with pytest.raises(ConceptError, match="expected margin > 0"):
-        fewest_flips(codes, 0, margin=0)
+        counterfactual(codes, 0, margin=0)
 
 
 # ---- curves ----

@@ -10,17 +10,8 @@ from sklearn.metrics import balanced_accuracy_score, cohen_kappa_score
 
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.groups import groups
-from htaf.concepts.naming.checks import (
-    AGREEMENT,
-    Settings,
-    agreements,
-    balanced,
-    case_of,
-    counts,
-    kappa,
-    shuffled,
-    verdict,
-)
+from htaf.concepts.naming import NamingSettings
+from htaf.concepts.naming.checks import AGREEMENT, agreements, balanced, case_of, counts, kappa, shuffled, verdict
 
 sizes = st.integers(0, 30)
 
@@ -33,7 +24,7 @@ def grouped(a: int, b: int, mixed: int = 0):
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(2, 6), st.integers(2, 12), st.integers(0, 5))
 def test_every_class_is_held_out_once(a: int, b: int, rounds: int, most: int, seed: int) -> None:
-    case = case_of(grouped(a, b, 1), 0, Settings(rounds=rounds, most=most, seed=seed))
+    case = case_of(grouped(a, b, 1), 0, NamingSettings(rounds=rounds, most=most, seed=seed))
     assert (case.inside.sum(), (~case.inside).sum()) == (a, b)
     assert case.nameless == (a == 0 or b == 0)
     if min(a, b) < 2:
@@ -54,10 +45,10 @@ def test_every_class_is_held_out_once(a: int, b: int, rounds: int, most: int, se
 
 def test_the_draw_depends_on_seed_and_concept_alone() -> None:
     both = groups(np.tile([1.0] * 20 + [0.0] * 20, (2, 1)))
-    one = case_of(both, 0, Settings())
-    assert np.array_equal(one.fold, case_of(groups(both.proportions[:1]), 0, Settings()).fold)
-    assert not np.array_equal(one.fold, case_of(both, 1, Settings()).fold)
-    assert not np.array_equal(one.fold, case_of(both, 0, Settings(seed=1)).fold)
+    one = case_of(both, 0, NamingSettings())
+    assert np.array_equal(one.fold, case_of(groups(both.proportions[:1]), 0, NamingSettings()).fold)
+    assert not np.array_equal(one.fold, case_of(both, 1, NamingSettings()).fold)
+    assert not np.array_equal(one.fold, case_of(both, 0, NamingSettings(seed=1)).fold)
 
 
 def test_counts_of_the_groups() -> None:
@@ -123,7 +114,7 @@ def p_values(sorter, count: int, classes: int = 24) -> np.ndarray:
         rng = np.random.default_rng(number)
         inside = rng.permutation(np.arange(classes) < classes // 3)
         found.append(
-            verdict(inside, sorter(rng, inside), np.arange(classes) % 3, Settings(permutations=99), number, 1.0)
+            verdict(inside, sorter(rng, inside), np.arange(classes) % 3, NamingSettings(permutations=99), number, 1.0)
         )
     return np.array([each["p_value"] for each in found])
 
@@ -146,22 +137,24 @@ def test_verdicts() -> None:
     inside = np.arange(20) < 8
     fold = np.arange(20) % 3
     right, bad = inside.astype(float), np.ones(20)
-    found = verdict(inside, right, fold, Settings(), 0, 1.0)
+    found = verdict(inside, right, fold, NamingSettings(), 0, 1.0)
     assert (found["held_out"], found["verified"], found["reason"], found["p_value"]) == (1.0, True, "", 0.001)
     assert found["baseline"]["mean"] == pytest.approx(0.5, abs=0.1)
     assert found["baseline"]["p95"] < 0.85
-    assert verdict(inside, bad, fold, Settings(), 0, 1.0)["reason"] == "held-out balanced accuracy 0.50 < 0.75"
-    apart = verdict(inside, right, fold, Settings(), 0, 0.1)
+    assert verdict(inside, bad, fold, NamingSettings(), 0, 1.0)["reason"] == "held-out balanced accuracy 0.50 < 0.75"
+    apart = verdict(inside, right, fold, NamingSettings(), 0, 0.1)
     assert (apart["verified"], apart["reason"]) == (
         False,
         f"the names of the rounds sort differently: kappa 0.10 < {AGREEMENT}",
     )
-    few = verdict(np.array([True, False] * 3), np.array([1.0, 0] * 3), np.repeat(np.arange(3), 2), Settings(), 0, 1.0)
+    few = verdict(
+        np.array([True, False] * 3), np.array([1.0, 0] * 3), np.repeat(np.arange(3), 2), NamingSettings(), 0, 1.0
+    )
     assert few["p_value"] == pytest.approx(1 / 8, abs=0.04)
     assert few["reason"] == f"shuffled classes do as well: p = {few['p_value']:.2f} > 0.05"
-    none = verdict(inside, right, fold, Settings(permutations=0), 0, None)
+    none = verdict(inside, right, fold, NamingSettings(permutations=0), 0, None)
     assert (none["verified"], none["p_value"], none["baseline"], none["agreement"]) == (True, None, None, None)
-    assert verdict(inside, bad, fold, Settings(), 0, None)["reason"] == "balanced accuracy 0.50 < 0.75"
+    assert verdict(inside, bad, fold, NamingSettings(), 0, None)["reason"] == "balanced accuracy 0.50 < 0.75"
 
 
 @settings(max_examples=20)
@@ -177,4 +170,4 @@ def test_a_sorter_who_guesses_scores_a_half(seed: int) -> None:
 )
 def test_settings_out_of_range(wrong: dict) -> None:
     with pytest.raises(ConceptError, match="expected rounds >= 2"):
-        Settings(**wrong)
+        NamingSettings(**wrong)

@@ -7,27 +7,37 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_askers import Counted
 
-from htaf.concepts.codes import ConceptError
+from htaf.concepts import naming
+from htaf.concepts.codes import Codes, ConceptError, codes_of
+from htaf.concepts.naming import (
+    NamingSettings,
+    by_model,
+    check_names,
+    check_only,
+    name_by_model,
+    naming_job,
+    naming_plan,
+    read_names,
+    write_names,
+)
 from htaf.concepts.naming import files as name_files
-from htaf.concepts.naming import plan as name_plan
-from htaf.concepts.naming.by_model import check_names, name_by_model
-from htaf.concepts.naming.checks import Settings
-from htaf.concepts.naming.files import check_only, earlier_names, kept_names
-from htaf.concepts.naming.names import read_names, write_names
-from htaf.concepts.naming.plan import plan_of
+from htaf.concepts.naming.files import kept_names
+from htaf.concepts.naming.job import earlier_names
 from htaf.data.attributes import Attributes
+from htaf.llm import BudgetError
 from htaf_paper.table_model import TableModel
 
 VALUES = np.stack([np.arange(12) < 6, np.arange(12) % 2 == 0], axis=1)
 TABLE = Attributes(("low", "even"), tuple(f"c{i}" for i in range(12)), VALUES.astype(np.float32))
 SHARES = VALUES.T.astype(float)
-QUICK = Settings(permutations=99)
+QUICK = NamingSettings(permutations=99)
 MODEL = TableModel(TABLE)
 
 
-def plan(settings: Settings = QUICK):
-    return plan_of(SHARES, TABLE.classes, (), settings)
+def plan(settings: NamingSettings = QUICK):
+    return naming_plan(SHARES, TABLE.classes, (), settings)
 
 
 def named() -> list[dict]:
@@ -70,15 +80,15 @@ def test_other_names_are_not_lost(tmp_path: Path, how: str, monkeypatch: pytest.
     path, model, of = tmp_path / "names.json", TableModel(TABLE), plan()
     entries = named()
     if how == "settings":
-        of = plan(Settings(permutations=99, threshold=0.8))
+        of = plan(NamingSettings(permutations=99, threshold=0.8))
     elif how == "model":
         model.model = "another"
     elif how == "server":
         monkeypatch.setattr(model, "base_url", "http://localhost:8000/v1", raising=False)
     elif how == "prompts":
-        monkeypatch.setattr(name_plan, "TEMPLATES", ("another",))
+        monkeypatch.setattr(by_model, "TEMPLATES", ("another",))
     elif how == "classes":
-        of = plan_of(SHARES, [f"k{i}" for i in range(12)], (), QUICK)
+        of = naming_plan(SHARES, [f"k{i}" for i in range(12)], (), QUICK)
     elif how == "checked":
         entries = check_names(SHARES, MODEL, entries, classes=TABLE.classes, settings=QUICK, only=[0])
     elif how != "edited":
@@ -154,3 +164,42 @@ def test_names_are_written_now_and_then_and_at_the_end(tmp_path: Path, monkeypat
     assert not (tmp_path / "none.json").exists()
     with kept_names(None) as keep:
         keep(entries(1))
+
+
+def codes() -> Codes:
+    labels = np.repeat(np.arange(12), 2)
+    parts = np.zeros(24, dtype=np.uint8)
+    weight = np.random.default_rng(0).normal(size=(12, 2)) * [1, 9]
+    return codes_of(VALUES[labels], labels, weight, np.zeros(12), classes=TABLE.classes, parts=parts)
+
+
+def test_a_job_is_continued_and_names_anew_what_is_asked_for(tmp_path: Path) -> None:
+    path, whole = tmp_path / "names.json", name_by_model(codes(), MODEL, settings=QUICK)
+    failing = Counted(MODEL, lambda n, text: BudgetError("used up") if n > 6 else None)
+    job = naming_job(codes(), failing, QUICK, out=path)
+    assert job.estimate().calls == 12
+    with pytest.raises(BudgetError):
+        job.run(parallel=1)
+    assert [entry["concept"] for entry in read_names(path)] == [1]  # the more important
+    again = Counted(MODEL)
+    job = naming_job(codes(), again, QUICK, out=path)
+    assert job.estimate().calls == 6
+    assert without_seal(job.run()) == whole
+    assert without_seal(read_names(path, codes=job.codes)) == whole
+    assert len(again.prompts) == 6
+    anew = Counted(MODEL)
+    names = naming_job(codes(), anew, QUICK, out=path, top=1, refresh=True).run()
+    assert (without_seal(names), len(anew.prompts)) == (whole, 6)
+
+
+def test_a_job_checks_the_names_of_a_file(tmp_path: Path) -> None:
+    given = tmp_path / "mine.json"
+    given.write_text(json.dumps([{"concept": 0, "name": "low"}, {"concept": 1, "name": "low"}]))
+    job = naming_job(codes(), MODEL, QUICK, given=given, only=[1, 0])
+    names = job.run()
+    assert [(entry["name"], entry["verified"]) for entry in names] == [("low", True), ("low", False)]
+    assert job.unused_replies(names) == []
+
+
+def test_every_public_name_is_there() -> None:
+    assert [name for name in naming.__all__ if not hasattr(naming, name)] == []

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from htaf.concepts.codes import ConceptError, codes_key
 from htaf.concepts.edit_head import edited
-from htaf.concepts.naming.names import COLUMNS, RENAMED, TEXTS, read_names, seal_of, write_names
+from htaf.concepts.naming import read_names, seal_of, write_names
+from htaf.concepts.naming.files import COLUMNS, RENAMED, TEXTS
 from made_pages import made_codes
 
 HOSTILE = ("=1+1", "'=1+1", "''=x", "+x", "-x", "@x", "\tx", "\rx", "'tis", "'", 'a"b,c;d', "a\r\nb\nc\rd", "\u202eabc")

@@ -11,11 +11,10 @@ import pytest
 from made_askers import HOSTILE, QUICK, Counted, Scripted, made, shares
 
 from htaf.concepts.codes import codes_of
-from htaf.concepts.naming.by_model import _judged, name_by_model
-from htaf.concepts.naming.names import read_names, write_names
-from htaf.concepts.naming.plan import Name, estimate, plan_of
+from htaf.concepts.naming import ConceptName, estimate, name_by_model, naming_plan, read_names, write_names
+from htaf.concepts.naming.by_model import judged
 from htaf.data.attributes import Attributes
-from htaf.llm.client import BudgetError
+from htaf.llm import BudgetError
 from htaf_paper.table_model import TableModel, read_lists
 
 
@@ -37,11 +36,11 @@ def test_a_model_that_knows_finds_names_that_hold() -> None:
 
 def test_a_round_never_sees_the_classes_that_judge_it() -> None:
     table = made()
-    asker = Counted(TableModel(table))
-    name_by_model(shares(table)[:1], asker, classes=table.classes, settings=QUICK, parallel=1)
-    case = plan_of(shares(table)[:1], table.classes, (), QUICK).case(0)
-    naming = [read_lists(text) for text in asker.prompts[::2]]
-    sorting = [read_lists(text) for text in asker.prompts[1::2]]
+    client = Counted(TableModel(table))
+    name_by_model(shares(table)[:1], client, classes=table.classes, settings=QUICK, parallel=1)
+    case = naming_plan(shares(table)[:1], table.classes, (), QUICK).case(0)
+    naming = [read_lists(text) for text in client.prompts[::2]]
+    sorting = [read_lists(text) for text in client.prompts[1::2]]
     assert len(naming) == len(sorting) == 3
     for number, (lists, sort) in enumerate(zip(naming, sorting, strict=True)):
         for group, side in (("Group A", True), ("Group B", False)):
@@ -50,7 +49,7 @@ def test_a_round_never_sees_the_classes_that_judge_it() -> None:
         assert sorted(sort["Classes"]) == sorted(table.classes)
     orders = [sort["Classes"] for sort in sorting]
     assert len({tuple(order) for order in [*orders, list(table.classes)]}) == 4
-    assert not any("Group" in text for text in asker.prompts[1::2])
+    assert not any("Group" in text for text in client.prompts[1::2])
 
 
 @pytest.mark.parametrize(
@@ -58,16 +57,16 @@ def test_a_round_never_sees_the_classes_that_judge_it() -> None:
 )
 def test_models_that_name_or_sort_badly_are_not_verified(behaviour: Any) -> None:
     table = made(60, 30)
-    asker = TableModel(table, behaviour)
-    found = name_by_model(shares(table)[5:15], asker, classes=table.classes, settings=QUICK)
+    client = TableModel(table, behaviour)
+    found = name_by_model(shares(table)[5:15], client, classes=table.classes, settings=QUICK)
     assert not any(each["verified"] for each in found)
     assert np.mean([each["held_out"] for each in found]) == pytest.approx(0.5, abs=0.08)
 
 
 def test_a_name_that_lists_its_classes_is_right_about_them_and_no_others() -> None:
     classes = [f"c{i}" for i in range(12)]
-    asker = TableModel(Attributes(("x",), tuple(classes), np.zeros((12, 1), dtype=np.float32)), "lists classes")
-    entry = name_by_model(np.array([[1.0] * 6 + [0.0] * 6]), asker, classes=classes, settings=QUICK)[0]
+    client = TableModel(Attributes(("x",), tuple(classes), np.zeros((12, 1), dtype=np.float32)), "lists classes")
+    entry = name_by_model(np.array([[1.0] * 6 + [0.0] * 6]), client, classes=classes, settings=QUICK)[0]
     assert (entry["naming"], entry["held_out"], entry["verified"]) == (1.0, 0.5, False)
 
 
@@ -102,14 +101,14 @@ def test_the_name_shown_is_that_of_the_round_which_agrees_most() -> None:
 def test_the_name_shown_must_hold_by_itself(own: float, others: float, reason: str) -> None:
     """Two rounds share a poor name, which is shown, and a third has a good one, which lifts the score of all."""
     inside = np.arange(120) < 60
-    plan = plan_of(inside[None].astype(float), [str(i) for i in range(120)], (), QUICK)
+    plan = naming_plan(inside[None].astype(float), [str(i) for i in range(120)], (), QUICK)
     case, poor = plan.case(0), inside.copy()
     for side in (True, False):
         for number, share in enumerate((own, others, others)):
             rows = np.flatnonzero((inside == side) & (case.fold == number))
             poor[rows[round(share * len(rows)) :]] ^= True
-    names = [Name(name, "x", "y") for name in ("poor", "poor", "good")]
-    entry = _judged(plan, case, names, [poor.astype(float), poor.astype(float), inside.astype(float)])
+    names = [ConceptName(name, "x", "y") for name in ("poor", "poor", "good")]
+    entry = judged(plan, case, names, [poor.astype(float), poor.astype(float), inside.astype(float)])
     assert (entry["name"], entry["own"]) == ("poor", pytest.approx(own))
     assert entry["shown"] == pytest.approx((own + 2 * others) / 3)
     assert entry["held_out"] >= 0.75
@@ -118,8 +117,8 @@ def test_the_name_shown_must_hold_by_itself(own: float, others: float, reason: s
 
 def test_classes_left_out_are_half_right() -> None:
     classes = [f"{'ab'[i // 6]}{i % 6}" for i in range(12)]
-    asker = Scripted(["x"] * 3, lambda _, each: None if each == "a0" else each[0] == "a")
-    entry = name_by_model(np.array([[1.0] * 6 + [0.0] * 6]), asker, classes=classes, settings=QUICK)[0]
+    client = Scripted(["x"] * 3, lambda _, each: None if each == "a0" else each[0] == "a")
+    entry = name_by_model(np.array([[1.0] * 6 + [0.0] * 6]), client, classes=classes, settings=QUICK)[0]
     assert entry["held_out"] == pytest.approx(((5 + 0.5) / 6 + 1) / 2)
 
 
@@ -135,11 +134,11 @@ def test_classes_left_out_are_half_right() -> None:
 )
 def test_few_classes(row: list[float], reason: str) -> None:
     table = made(len(row), 2)
-    asker = Counted(TableModel(table))
-    entry = name_by_model(np.array([row]), asker, classes=table.classes)[0]
+    client = Counted(TableModel(table))
+    entry = name_by_model(np.array([row]), client, classes=table.classes)[0]
     assert (entry["verified"], entry["reason"], entry["held_out"]) == (False, reason, None)
-    assert (entry["name"] is None, len(asker.prompts)) == (True, 0)
-    needed = estimate(np.array([row]), asker, classes=table.classes)
+    assert (entry["name"] is None, len(client.prompts)) == (True, 0)
+    needed = estimate(np.array([row]), client, classes=table.classes)
     assert (needed.calls, needed.single, needed.idle) == (0, "one class" in reason, "one class" not in reason)
 
 
@@ -153,17 +152,17 @@ def test_two_classes_a_group_are_two_folds() -> None:
 
 def test_five_thousand_classes() -> None:
     table = made(5000, 2)
-    asker = Counted(TableModel(table))
+    client = Counted(TableModel(table))
     begun = time.monotonic()
-    entry = name_by_model(shares(table)[:1], asker, classes=table.classes)[0]
+    entry = name_by_model(shares(table)[:1], client, classes=table.classes)[0]
     assert time.monotonic() - begun < 20
     assert (entry["name"], entry["scored"], entry["verified"]) == ("a0", 200, True)
     assert (entry["group_a"], entry["group_b"]) == (2000, 3000)
-    for text in asker.prompts[::2]:
+    for text in client.prompts[::2]:
         assert [len(names) for names in read_lists(text).values()] == [100, 100]
         assert " classes, drawn at random):" in text
-    assert all(len(read_lists(text)["Classes"]) == 200 for text in asker.prompts[1::2])
-    assert max(map(len, asker.prompts)) < 12_000
+    assert all(len(read_lists(text)["Classes"]) == 200 for text in client.prompts[1::2])
+    assert max(map(len, client.prompts)) < 12_000
     few = np.zeros((1, 5000))
     few[0, :3] = 1
     entry = name_by_model(few, Counted(TableModel(table)), classes=table.classes, settings=QUICK)[0]
@@ -173,10 +172,10 @@ def test_five_thousand_classes() -> None:
 def test_hostile_names_of_classes_are_sorted_like_others() -> None:
     names = [*HOSTILE, *(f"class {i}" for i in range(12))]
     table = made(24, 3, names)
-    asker = Counted(TableModel(table))
-    found = name_by_model(shares(table), asker, classes=names, settings=QUICK)
+    client = Counted(TableModel(table))
+    found = name_by_model(shares(table), client, classes=names, settings=QUICK)
     assert [(each["name"], each["held_out"]) for each in found] == [("a0", 1), ("a1", 1), ("a2", 1)]
-    assert not any("\u202e" in text or "\x1b" in text or "x" * 300 in text for text in asker.prompts)
+    assert not any("\u202e" in text or "\x1b" in text or "x" * 300 in text for text in client.prompts)
 
 
 def test_a_hostile_model_stays_text(tmp_path: Path) -> None:
@@ -199,16 +198,16 @@ def test_codes_use_the_training_part_and_the_most_important_first() -> None:
     bits[parts == 2] ^= True  # would leave each class mixed
     weight = np.random.default_rng(0).normal(size=(12, 4)) * [1, 5, 0.1, 3]
     codes = codes_of(bits, labels, weight, np.zeros(12), classes=table.classes, parts=parts)
-    assert plan_of(codes).order == (1, 3, 0, 2)
-    asker = Counted(TableModel(table))
-    found = name_by_model(codes, asker, settings=QUICK, parallel=1)
+    assert naming_plan(codes).order == (1, 3, 0, 2)
+    client = Counted(TableModel(table))
+    found = name_by_model(codes, client, settings=QUICK, parallel=1)
     assert [each["name"] for each in found] == list(table.names)
-    plan = plan_of(codes, settings=QUICK)
-    assert asker.prompts[0] == plan.naming(plan.case(1), 0)[1]["content"]
-    asker.fails = lambda n, text: BudgetError("used up") if n > 12 + 24 else None
+    plan = naming_plan(codes, settings=QUICK)
+    assert client.prompts[0] == plan.naming(plan.case(1), 0)[1]["content"]
+    client.fails = lambda n, text: BudgetError("used up") if n > 12 + 24 else None
     kept: list[list[dict[str, Any]]] = []
     with pytest.raises(BudgetError):
-        name_by_model(codes, asker, settings=QUICK, parallel=1, save=kept.append)
+        name_by_model(codes, client, settings=QUICK, parallel=1, save=kept.append)
     assert [each["concept"] for each in kept[-1]] == [1, 3]
 
 

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from htaf._console import visible
 from htaf.concepts.naming.prompts import ChoiceReply, NameReply, SortReply, naming_prompt, sorting_prompt
-from htaf.concepts.naming.quoting import numbered, quoted, shortened, visible
+from htaf.llm import numbered, quoted, shortened
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.needed import needed
+from htaf.concepts.minimal import minimal_set
 from htaf.concepts.report import examples, pictures, write_report
 from htaf.concepts.scores import score
 
@@ -35,8 +35,8 @@ def opened(data: bytes) -> np.ndarray:
 def test_write_report(tmp_path: Path) -> None:
     codes = some()
     scores = score(codes, baseline={"plain, binarised": some(1)})
-    found = needed(codes)
-    files = write_report(scores, tmp_path / "report", needed=found, title="A net")
+    found = minimal_set(codes)
+    files = write_report(scores, tmp_path / "report", minimal=found, title="A net")
     assert sorted(path.name for path in files) == sorted(path.name for path in (tmp_path / "report").iterdir())
     assert json.loads((tmp_path / "report/scores.json").read_text()) == scores
     assert json.loads((tmp_path / "report/needed.json").read_text()) == found
@@ -45,7 +45,7 @@ def test_write_report(tmp_path: Path) -> None:
     exact = f"{100 * scores['accuracy']['test']['exact']:.1f}%"
     assert f"| test | 99 | - | {exact} | - | - |" in text
     assert f"| concept accuracy: all; live | {100 * scores['concept_accuracy']['mean']:.1f}%" in text
-    assert f"**{found['needed']} concepts are needed**" in text
+    assert f"**Minimal concept set: {found['needed']}**" in text
     assert "| plain, binarised |" in text
     assert "| a\\|b |" in text  # a class's name does not break the table
     blocks = "\n".join(line if line.startswith("|") else "" for line in text.splitlines()).split("\n\n")

@@ -18,13 +18,14 @@ import safetensors.torch
 from PIL import Image
 
 from htaf import runs
-from htaf.concepts.codes import codes_key
-from htaf.concepts.naming.names import write_names
+from htaf.concepts.codes import ConceptError, codes_key
+from htaf.concepts.naming import write_names
 from htaf.concepts.store import open_codes
 from htaf.data.attributes import load as load_attributes
 from htaf.data.images import load
 from htaf.explorer import folder as room
 from htaf.explorer.build import build_page
+from htaf.explorer.run_page import CodesNeededError, build_run_page
 from htaf.explorer.serve import PageServer
 from htaf.training.families import make_recipe
 from htaf.training.fit import run_identity
@@ -113,6 +114,18 @@ def test_codes_names_part_and_number(htaf, folder: Path, codes: Path, tmp_path: 
     assert not (tmp_path / "p-codes").exists()
 
 
+def test_the_page_of_a_run_from_python(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
+    made = build_run_page(runs.open_run(folder / "run"), tmp_path / "a", codes=codes)
+    assert (made["images"], made["concepts"]) == (359, 21)
+    assert htaf("explore", folder / "run", "--out", tmp_path / "b", "--codes", codes)[0] == 0
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    with pytest.raises(CodesNeededError, match="is a plain network"):
+        build_run_page(runs.open_run(folder / "plain"), tmp_path / "c")
+    with pytest.raises(ConceptError, match="expected a new or empty folder"):
+        build_run_page(runs.open_run(folder / "run"), folder / "run", codes=codes)
+    assert not (tmp_path / "c").exists()
+
+
 def test_names_of_another_run_are_refused(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
     own, other = tmp_path / "own.json", tmp_path / "other.csv"
     write_names([{"concept": 3, "name": "x"}], own, codes=codes_key(open_codes(codes)))
@@ -197,7 +210,7 @@ def test_images_that_moved_leave_a_page_without_thumbnails(htaf, folder: Path, t
     next((tmp_path / "photos" / "test" / "3").iterdir()).unlink()
     code, _, err = htaf(*words)
     assert code == 2
-    assert "give codes made before, with --codes" in one_line(err)
+    assert "give codes made before with --codes" in one_line(err)
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from htaf.concepts.codes import Codes, ConceptError, codes_of
+from htaf.concepts.counterfactuals import counterfactual
 from htaf.concepts.counts import proportions
-from htaf.concepts.fewest_flips import fewest_flips
-from htaf.concepts.naming.names import seal_of
+from htaf.concepts.naming import seal_of
 from htaf.concepts.scores import score
 from htaf.explorer import choice
 from htaf.explorer.build import build_page
@@ -119,7 +119,7 @@ def test_flips_of_misclassified_images(tmp_path: Path, monkeypatch: pytest.Monke
     assert sorted(map(int, flips)) == wrong.tolist()
     assert len(wrong) > 3
     for row in wrong.tolist():
-        known = fewest_flips(test, row)
+        known = counterfactual(test, row)
         assert flips[str(row)] == {
             "target": int(test.labels[row]),
             "concepts": list(known.concepts or ()),
@@ -128,7 +128,7 @@ def test_flips_of_misclassified_images(tmp_path: Path, monkeypatch: pytest.Monke
             "feasible": True,
         }
     before = contents(tmp_path / "p")
-    monkeypatch.setattr(choice, "fewest_flips", None)  # a folder that is written again keeps what it has
+    monkeypatch.setattr(choice, "counterfactual", None)  # a folder that is written again keeps what it has
     build_page(codes, tmp_path / "p")
     assert contents(tmp_path / "p") == before
     with pytest.raises(TypeError):

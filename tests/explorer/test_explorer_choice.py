@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htaf.concepts.codes import Codes, codes_of
-from htaf.explorer.choice import chosen_rows, flips_of
+from htaf.explorer.choice import chosen_rows, counterfactuals_of
 from made_pages import made_codes
 
 
@@ -97,14 +97,14 @@ def test_time_is_kept_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(time_limit)
         return real(codes, row, time_limit=time_limit)
 
-    real = choice.fewest_flips
+    real = choice.counterfactual
     monkeypatch.setattr(choice.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(choice, "fewest_flips", slow)
-    found, wrong = flips_of(shown, 4.0, advance=done.append)
+    monkeypatch.setattr(choice, "counterfactual", slow)
+    found, wrong = counterfactuals_of(shown, 4.0, advance=done.append)
     assert (len(found), asked) == (4, [0] * 4)
     assert wrong == ((shown.labels >= 0) & (shown.labels != shown.exact)).sum() > 4
     asked.clear()
-    found, wrong = flips_of(shown, 1e9, advance=done.append)
+    found, wrong = counterfactuals_of(shown, 1e9, advance=done.append)
     assert len(found) == wrong
     assert all(one["proven"] for one in found.values())
     assert set(asked) <= {0, 2.0}

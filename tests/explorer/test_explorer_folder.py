@@ -66,10 +66,10 @@ def test_half_of_the_thumbnails_are_none(tmp_path: Path) -> None:
 def test_no_time_leaves_flips_to_the_page(tmp_path: Path) -> None:
     made = build_page(made_codes(), tmp_path / "p", seconds=0)
     assert read_page(tmp_path / "p")["images"]["flips"] == {}
-    assert any("fewest flips were looked for in 0 of " in note for note in made["notes"])
+    assert any("counterfactuals were looked for in 0 of " in note for note in made["notes"])
     made = build_page(made_codes(), tmp_path / "p")  # other settings: what is there is not kept
     assert read_page(tmp_path / "p")["images"]["flips"]
-    assert not any("fewest flips" in note for note in made["notes"])
+    assert not any("counterfactuals" in note for note in made["notes"])
 
 
 def test_the_same_bytes_again_and_elsewhere(tmp_path: Path) -> None:

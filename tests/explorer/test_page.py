@@ -12,7 +12,7 @@ import pytest
 import torch
 from visits import Site, Visit, until
 
-from htaf.concepts.fewest_flips import fewest_flips
+from htaf.concepts.counterfactuals import counterfactual
 from htaf.explorer.build import build_page
 
 pytestmark = pytest.mark.slow
@@ -137,12 +137,12 @@ def test_nearest_images_follow_the_flips(site: Site, visit: Open) -> None:
     assert [0 if text == "same bits" else int(text.split()[0]) for text in said] == far[order].tolist()
 
 
-def test_fewest_flips_are_those_of_python(site: Site, visit: Open) -> None:
+def test_counterfactuals_are_those_of_python(site: Site, visit: Open) -> None:
     page, shown = visit(site).go(), site.shown
     for row in range(10):
         for target in range(5):
-            seen = page.evaluate("([row, target]) => htafExplorer.fewestFlips(row, target)", [row, target])
-            expected = fewest_flips(shown, row, target, time_limit=0.0)
+            seen = page.evaluate("([row, target]) => htafExplorer.counterfactual(row, target)", [row, target])
+            expected = counterfactual(shown, row, target, time_limit=0.0)
             concepts = None if expected.concepts is None else list(expected.concepts)
             assert (seen["concepts"], seen["lower"], seen["proven"]) == (concepts, expected.lower, expected.proven)
             assert seen["feasible"] == expected.feasible
@@ -151,9 +151,9 @@ def test_fewest_flips_are_those_of_python(site: Site, visit: Open) -> None:
 def test_the_proven_flips_of_the_data_are_shown_and_applied(site: Site, visit: Open) -> None:
     shown = site.shown
     row = int(np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact))[0])
-    best = fewest_flips(shown, row)
+    best = counterfactual(shown, row)
     page = visit(site).go(image(site, row))
-    assert "proven" in page.inner_text(".fewest .found")
+    assert "proven" in page.inner_text(".counterfactual .found")
     page.click("text=Apply these flips")
     page.wait_for_selector("text=Applied")
     assert int(np.argmax(logits_on(page, 5))) == shown.labels[row]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from visits import Site, Visit, pictures, until
 
-from htaf.concepts.naming.names import read_names
+from htaf.concepts.naming import read_names
 from htaf.explorer.build import build_page
 
 pytestmark = pytest.mark.slow

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from htaf.activations import HTAF, Heaviside
 from htaf.data.images import fit_preprocessor, load
+from htaf.data.parts import image_rows
 from htaf.models.build import build
 from htaf.runs import finish_run, start_run
 from htaf.spiking.ann_to_snn import to_spiking
 from htaf.spiking.neurons import IF
 from htaf.training.families import make_recipe
 from htaf.training.fit import run_identity
-from htaf.training.problems import image_rows
 from htaf.training.recipe import Recipe
 from htaf_paper import ann_to_snn
 from htaf_paper.ann_to_snn import MODES, balanced_rows, pair_of, read_cell, table

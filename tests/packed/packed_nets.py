@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 import htaf
 from htaf.packed import PackedModel, graph, load, pack, packing, save, verify
-from htaf.packed.verify import compare
+from htaf.packed.verification import compare
 
 IMAGES = (3, 8, 8)
 

@@ -21,7 +21,8 @@ import htaf
 from htaf import _files
 from htaf.packed import PackedError, files, load, operators, pack, save
 from htaf.packed.checking import check
-from htaf.packed.program import Call, Program
+from htaf.packed.instructions import Call
+from htaf.packed.program import Program
 
 FUZZ = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

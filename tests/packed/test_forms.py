@@ -13,7 +13,8 @@ from torch import Tensor, nn
 import htaf
 from htaf.packed import choice, pack, verify
 from htaf.packed.affine import interval
-from htaf.packed.program import PackedError, Pool
+from htaf.packed.errors import PackedError
+from htaf.packed.instructions import Pool
 from quick import slow_but
 
 aten = torch.ops.aten
@@ -98,7 +99,7 @@ def test_steps_below_a_threshold_before_padding_and_pooling(name: str, binary: b
 def test_a_maximum_of_values_below_a_threshold_is_pooled_as_bits() -> None:
     model = Net(nn.Conv2d(3, 10, 3), lambda z: torch.max_pool2d(STEPS["where gt"](z), 2, 2, 1), nn.Conv2d(10, 7, 3))
     packed = agree(model.eval(), torch.randn(4, 3, 8, 8))
-    assert any(isinstance(step, Pool) for step in packed.program.steps)
+    assert any(isinstance(step, Pool) for step in packed.program.instructions)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_what_fails_in_float64_is_an_error_of_packing(monkeypatch: pytest.Monkey
     model = nn.Sequential(nn.Linear(5, 9), htaf.Heaviside(), nn.Linear(9, 3)).eval()
     x = torch.randn(4, 5)
     from htaf.packed import graph
-    from htaf.packed.verify import compare
+    from htaf.packed.verification import compare
 
     traced = graph.trace(model, (x,))
     packed = pack(model, x)
@@ -145,7 +146,7 @@ def test_windows_without_a_pixel_are_pooled_in_float(size: int, bits: bool) -> N
     front = nn.Sequential(nn.Conv2d(3, 9, 1), htaf.Heaviside(), nn.Conv2d(9, 9, 1), htaf.Heaviside())
     model = nn.Sequential(front, pool, last, nn.Hardtanh()).eval()
     packed = agree(model, torch.randn(2, 3, size, size))
-    assert any(isinstance(step, Pool) for step in packed.program.steps) == bits
+    assert any(isinstance(step, Pool) for step in packed.program.instructions) == bits
 
 
 @pytest.mark.usefixtures("exported_once")
@@ -170,7 +171,7 @@ def test_a_flip_is_named_by_the_row_of_its_step() -> None:
     model = nn.Sequential(nn.Linear(5, 9), htaf.Heaviside(), nn.Linear(9, 3)).eval()
     x = torch.randn(4, 5)
     packed = pack(model, x)
-    (name,) = (s.lower for s in packed.program.steps if hasattr(s, "lower") and s.lower)
+    (name,) = (s.lower for s in packed.program.instructions if hasattr(s, "lower") and s.lower)
     packed.program.tensors[name].fill_(torch.inf)
     flips = verify(htaf.packed.PackedModel(packed.program, packed.report), model, x).flips
     with torch.no_grad():

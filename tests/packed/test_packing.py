@@ -18,7 +18,7 @@ from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
 from htaf.models.wide_resnet import WideResNet
 from htaf.packed import PackedError, pack, packing, verify
-from htaf.packed.verify import compare
+from htaf.packed.verification import compare
 
 sys.path.append(str(Path(__file__).parents[1] / "stress"))
 import networks

@@ -18,9 +18,9 @@ import htaf
 from htaf.kernels import native
 from htaf.kernels.layers import Epilogue, Geometry
 from htaf.models.wide_resnet import WideResNet
-from htaf.packed import PackedError, PackedModel, execution, pack, verify
+from htaf.packed import PackedError, PackedModel, operators, pack, verify
+from htaf.packed.instructions import Call, call
 from htaf.packed.operators import Pending
-from htaf.packed.program import Call
 
 compiled = pytest.mark.skipif(not native.available(), reason="needs the compiled extension")
 
@@ -113,7 +113,7 @@ def test_watching_gives_the_same(made: tuple[PackedModel, tuple[int, ...]]) -> N
     x = torch.randn(3, *size)
     steps = []
     assert _equal(packed.watch((x,), lambda step, values: steps.append(step)), packed(x))
-    assert tuple(steps) == packed.program.steps
+    assert tuple(steps) == packed.program.instructions
 
 
 @pytest.mark.usefixtures("unchecked")  # the checks of shapes are not made for threads
@@ -227,9 +227,9 @@ def test_convolutions_of_single_pixels(name: str) -> None:
     x = torch.randn(5, *IMAGES)
     packed = pack(net, x[:2])
     assert verify(packed, net, x).ok
-    step = next(s for s in packed.program.steps if isinstance(s, Call) and "conv2d" in s.operator)
-    args = [execution.operators.decode(a, packed.program.tensors) for a in step.args]
-    run = execution._pointwise(step, args)
+    step = next(s for s in packed.program.instructions if isinstance(s, Call) and "conv2d" in s.operator)
+    args = [operators.decode(a, packed.program.tensors) for a in step.args]
+    run = call._pointwise(step, args)
     assert (run is not None) == product
     if run is not None:
         values = [x, None]

@@ -15,7 +15,8 @@ import htaf
 from htaf.kernels import native
 from htaf.kernels.layers import Epilogue, Geometry, row_bytes
 from htaf.packed import PackedError, PackedModel, checking, pack
-from htaf.packed.program import Layer, Pool, Program, Threshold
+from htaf.packed.instructions import Layer, Pool, Threshold
+from htaf.packed.program import Program
 
 
 class Both(nn.Module):
@@ -97,18 +98,18 @@ def test_sizes_that_kernels_would_allocate_are_bounded(name: str) -> None:
 def test_values_are_bounded_together() -> None:
     one = _program(Geometry(64, 64, padding=(500, 500)))
     checking.check(one)
-    layer = one.steps[1]
+    layer = one.instructions[1]
     assert isinstance(layer, Layer)
     many = [Layer(**{**vars(layer), "name": str(i), "y": 2 + i}) for i in range(3000)]
     with pytest.raises(PackedError, match="together"):
-        checking.check(Program(one.inputs, (one.steps[0], *many), {"v": 2}, one.tensors))
+        checking.check(Program(one.inputs, (one.instructions[0], *many), {"v": 2}, one.tensors))
 
 
 def test_windows_larger_than_images_are_refused() -> None:
     one = _program(Geometry(64, 64))
     pool = Pool("p", 1, (2**20, 2**20), (1, 1), (2**19, 2**19), (1, 1), 2)
     with pytest.raises(PackedError, match="padding"):
-        checking.check(Program(one.inputs, (one.steps[0], pool), {"v": 2}, one.tensors))
+        checking.check(Program(one.inputs, (one.instructions[0], pool), {"v": 2}, one.tensors))
 
 
 @pytest.mark.skipif(not native.available(), reason="needs the compiled extension")

@@ -18,6 +18,7 @@ import functools
 import io
 import json
 import os
+import pkgutil
 import random
 import re
 import resource
@@ -92,8 +93,7 @@ def made_world(root: Path) -> World:
     from htaf import packed, runs
     from htaf.concepts.codes import codes_key
     from htaf.concepts.extract import extract, extract_features
-    from htaf.concepts.naming.names import write_names
-    from htaf.concepts.naming.offline import name_concepts
+    from htaf.concepts.naming import name_by_attributes, write_names
     from htaf.data import tabular
     from htaf.data.attributes import load as load_attributes
     from htaf.data.preprocess import Preprocessor
@@ -127,7 +127,7 @@ def made_world(root: Path) -> World:
     run = made_runs.made_run(root / "run", digits)
     extract_features(made_runs.made_run(root / "plain", digits, made_runs.PLAIN), digits, root / "features")
     codes = extract(run, digits, root / "codes")
-    write_names(name_concepts(codes, load_attributes("digits")), root / "names.json", codes=codes_key(codes))
+    write_names(name_by_attributes(codes, load_attributes("digits")), root / "names.json", codes=codes_key(codes))
     network = run.model()
     known: Any = run.preprocessor()
     made = packed.pack(network, known.normalise(digits.train.batch(torch.arange(4))))
@@ -192,9 +192,9 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "concepts extract": (w["run"], "--out", "out"),
         "concepts binarise": (w["features"], "--out", "out"),
         "concepts score": (w["codes"], "--out", "out"),
-        "concepts needed": (w["codes"], "--out", "out.json"),
+        "concepts minimal-set": (w["codes"], "--out", "out.json"),
         "concepts pictures": (w["codes"], w["run"], "--out", "out"),
-        "concepts flips": (w["codes"], "--image", "0"),
+        "concepts counterfactuals": (w["codes"], "--image", "0"),
         "concepts intervene": (w["codes"],),
         "concepts edit": (w["run"], "--off", "3:1", "--out", "out"),
         "concepts neighbours": (w["codes"], "--image", "0"),
@@ -253,17 +253,10 @@ def _plain(kind: Any) -> Any:
 
 def commands() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Every verb with its function."""
-    from htaf.cli import app as cli
+    from htaf.cli.verbs import VERBS
 
-    def walk(app: Any, before: str) -> Iterator[tuple[str, Callable[..., Any]]]:
-        for name, spec in app._subcommands.items():
-            target = getattr(spec, "target", spec)
-            if hasattr(target, "_subcommands"):
-                yield from walk(target, f"{before}{name} ")
-            else:
-                yield before + name, target
-
-    yield from walk(cli.app, "")
+    for verb, row in VERBS.items():
+        yield verb, pkgutil.resolve_name(row.function)
 
 
 def replaced(base: tuple[str, ...], flag: str, value: str) -> tuple[str, ...]:
@@ -593,9 +586,9 @@ def damaged(world: World) -> Iterator[Bad]:
         ("table-run", "preprocessing.json"): [("predict", "table-run", world["rows.csv"])],
         ("run", "model.safetensors"): [("evaluate", "run"), ("pack", "run", "--out", "out.packed")],
         ("run", "preprocessing.json"): [("concepts", "extract", "run", "--out", "out"), ("evaluate", "run")],
-        ("codes", "concepts.json"): [("concepts", "score", "codes"), ("concepts", "needed", "codes")],
+        ("codes", "concepts.json"): [("concepts", "score", "codes"), ("concepts", "minimal-set", "codes")],
         ("codes", "codes.npy"): [("concepts", "score", "codes")],
-        ("codes", "images.arrow"): [("concepts", "flips", "codes")],
+        ("codes", "images.arrow"): [("concepts", "counterfactuals", "codes")],
         ("codes", "head.safetensors"): [("concepts", "intervene", "codes")],
         ("codes", "exact.npy"): [("concepts", "score", "codes")],
         ("net.packed", ""): [("predict", "net.packed", str(world.files["photos"] / "red" / "0.png"))],
@@ -690,10 +683,10 @@ def names(world: World) -> Iterator[Bad]:
         yield Bad("edit", shown, ("concepts", "edit", w["run"], "--off", off, "--out", "out"))
     yield Bad("edit", ("table-run",), ("concepts", "edit", w["table-run"], "--off", "1:1", "--out", "out"))
     for image in ("", "no such image", "-1", HUGE, "1797", "1.5", "test/99999"):
-        for verb in ("flips", "neighbours"):
+        for verb in ("counterfactuals", "neighbours"):
             yield Bad("image id", (image or "''",), ("concepts", verb, w["codes"], "--image", image))
     for target in ("", "ten", "-1", HUGE, "10"):
-        words = ("concepts", "flips", w["codes"], "--image", "0", "--target", target)
+        words = ("concepts", "counterfactuals", w["codes"], "--image", "0", "--target", target)
         yield Bad("class", (target or "''",), words)
     for concept in ("-1", "21", HUGE, "x", "1.5"):
         words = ("concepts", "pictures", w["codes"], w["run"], "--out", "out", "--concept", concept)
@@ -784,7 +777,7 @@ def same_files(world: World) -> Iterator[Bad]:
         for verb, more in (("pack", ()), ("export", ("--to", "onnx")), ("export", ("--to", "nir"))):
             out = f"{world['run']}/{name}"
             yield Bad("output is an input", (name,), (verb, world["run"], *more, "--out", out))
-        words = ("concepts", "needed", world["codes"], "--out", f"{world['run']}/{name}")
+        words = ("concepts", "minimal-set", world["codes"], "--out", f"{world['run']}/{name}")
         yield Bad("output is an input", (name,), words)
     out = f"{world['table-run']}/metrics.csv"
     yield Bad("output is an input", ("metrics.csv",), ("predict", world["table-run"], world["rows.csv"], "--out", out))
@@ -792,7 +785,7 @@ def same_files(world: World) -> Iterator[Bad]:
     yield Bad("output is an input", ("net.packed", ".csv"), packed)
     for name in ("concepts.json", "codes.npy", "head.safetensors", "images.arrow"):
         out = f"{world['codes']}/{name}"
-        yield Bad("output is an input", (name,), ("concepts", "needed", world["codes"], "--out", out))
+        yield Bad("output is an input", (name,), ("concepts", "minimal-set", world["codes"], "--out", out))
     for out in (world["run"], world["codes"]):
         for verb in (("concepts", "score", world["codes"]), ("concepts", "pictures", world["codes"], world["run"])):
             yield Bad("output is an input", (Path(out).name,), (*verb, "--out", out))
@@ -841,8 +834,8 @@ def of_python(world: World) -> Iterator[Bad]:
     from htaf import runs
     from htaf.concepts.extract import extract_files
     from htaf.concepts.intervene import intervention_curve
-    from htaf.concepts.naming.offline import name_concepts
-    from htaf.concepts.needed import needed
+    from htaf.concepts.minimal import minimal_set
+    from htaf.concepts.naming import name_by_attributes
     from htaf.concepts.scores import score
     from htaf.concepts.store import open_codes
     from htaf.data import attributes, images, tabular
@@ -892,13 +885,13 @@ def of_python(world: World) -> Iterator[Bad]:
     yield bad("extract_files of nothing", lambda: extract_files(run, [], "out"), "image files")
     yield bad("extract_files of a text", lambda: extract_files(run, [world["rows.csv"]], "out"), "rows.csv")
     for seed in (-1, 10**20, 2**63):
-        yield bad(f"needed(seed={seed})", lambda s=seed: needed(codes, seed=s), seed)
+        yield bad(f"minimal_set(seed={seed})", lambda s=seed: minimal_set(codes, seed=s), seed)
         yield bad(f"split(seed={seed})", lambda s=seed: images.split(images.load("digits"), seed=s), seed)
         yield bad(f"tabular.split(seed={seed})", lambda s=seed: tabular.split(tabular.load("digits"), s), seed)
         listed = attributes.load("digits")
-        yield bad(f"name_concepts(seed={seed})", lambda s=seed, a=listed: name_concepts(codes, a, seed=s), seed)
+        yield bad(f"name_concepts(seed={seed})", lambda s=seed, a=listed: name_by_attributes(codes, a, seed=s), seed)
     for value in (-1.0, float("nan"), float("inf")):
-        yield bad(f"needed(tolerance={value})", lambda v=value: needed(codes, tolerance=v), value)
+        yield bad(f"minimal_set(tolerance={value})", lambda v=value: minimal_set(codes, tolerance=v), value)
     yield bad("score of no part", lambda: score(codes, scored="all"), "all")  # pyright: ignore[reportArgumentType]
     yield bad("intervention order", lambda: intervention_curve(codes, order="best"), "best")  # pyright: ignore[reportArgumentType]
     for points in ([-1], [22], [10**20], []):
@@ -961,7 +954,7 @@ def warm() -> None:
     import sklearn.ensemble
 
     import htaf.cli
-    import htaf.cli.demo
+    import htaf.cli.demonstration
     import htaf.concepts.naming.by_model
     import htaf.explorer.build
     import htaf.explorer.serve
@@ -1045,8 +1038,8 @@ def _now() -> int:
 
 
 def _call(bad: Bad) -> int:
+    from htaf import cli
     from htaf._errors import HtafError
-    from htaf.cli import app as cli
 
     if bad.call is not None:
         try:

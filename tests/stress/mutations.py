@@ -297,7 +297,7 @@ NAMES: list[dict[str, Any]] = [
 
 
 def read_name_file(file: Path) -> None:
-    from htaf.concepts.naming.names import read_names, write_names
+    from htaf.concepts.naming import read_names, write_names
 
     names = read_names(file, 11, codes="abcdefabcdef")
     again = file.with_suffix(".again.json")
@@ -322,7 +322,8 @@ MESSAGES: Any = [{"role": "user", "content": "name this"}]
 
 
 def made_replies() -> Files:
-    from htaf.llm.chat import FORMAT, request_key
+    from htaf.llm import request_key
+    from htaf.llm.chat import FORMAT
 
     key = request_key("m", "", MESSAGES, 0, None)
     entry = {"format": FORMAT, "key": key, "reply": '{"concept": "bark"}', "model": "m", "messages": MESSAGES}
@@ -331,10 +332,10 @@ def made_replies() -> Files:
 
 def read_replies(folder: Path) -> None:
     from htaf.concepts.naming.prompts import NameReply
-    from htaf.llm.chat import MalformedReply, Unanswered, request_key, validated
-    from htaf.llm.replies import Replies, ReplyCache
+    from htaf.llm import BatchClient, MalformedReply, ReplyCache, Unanswered, request_key
+    from htaf.llm.chat import validated
 
-    replies = Replies("m", [folder / "r.jsonl"])
+    replies = BatchClient("m", [folder / "r.jsonl"])
     "\n".join(replies.problems).encode()
     with contextlib.suppress(MalformedReply, Unanswered):
         replies.ask(MESSAGES, NameReply)
@@ -361,7 +362,7 @@ slope = ["sigmoid", "tanh"]
 
 
 def read_study_plan(folder: Path) -> None:
-    from htaf.concepts.naming.candidates import read_candidates
+    from htaf.concepts.naming import read_candidates
     from htaf.training.plan import read_plan
 
     if (folder / "plan.toml").exists():
@@ -457,7 +458,7 @@ def read_pictures(folder: Path) -> None:
 
 def made_kinds(root: Path, only: set[str] | None = None) -> dict[str, Kind]:
     """Everything that is read, made once."""
-    from htaf.concepts.naming.names import write_names
+    from htaf.concepts.naming import write_names
 
     made: dict[str, Callable[[Path], Kind]] = {}
 

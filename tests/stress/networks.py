@@ -32,7 +32,7 @@ from torch.utils import _pytree as pytree
 import htaf  # before torch: see htaf/_compat.py
 from htaf.packed import PackedError, Verification, load, packing, save
 from htaf.packed.graph import trace
-from htaf.packed.verify import compare
+from htaf.packed.verification import compare
 
 BATCHES = (1, 3, 6)
 GRAPH_BYTES = 600  # of a file's header for every operator, above which a packed file may not be larger than float32
@@ -652,7 +652,7 @@ def attempt(seed: int, folder: Path, *, shown: bool = False) -> Found:
         if not all(map(torch.equal, leaves(packed(*given)), leaves(again(*given)))):
             found.wrong = "the loaded model computes something else than the packed one"
         count_rows(found, again, exact, given, check)
-    sizes(found, exact, folder, len(again.program.steps))
+    sizes(found, exact, folder, len(again.program.instructions))
     if shown:
         print(packed.report)
     return found

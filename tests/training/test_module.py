@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from sklearn.metrics import mean_absolute_error, r2_score, roc_auc_score
 
 from htaf.activations import HTAF
+from htaf.data.parts import Part, TableBatches
 from htaf.models.build import build
 from htaf.training.families import make_recipe
 from htaf.training.metrics import headline, metrics
 from htaf.training.module import EpochBatches, Training, first_non_finite, loaders
-from htaf.training.problems import Part, TableBatches
 
 
 def batches(rows: int, size: int, seed: int = 0, epoch: int = 0) -> list[list[int]]:

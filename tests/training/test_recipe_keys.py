@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from htaf.runs import content_hash
-from htaf.training.families import families, make_recipe
+from htaf.training.families import FAMILIES, make_recipe
 from htaf.training.plan import Plan
 from htaf.training.recipe import Recipe
 
@@ -38,7 +38,7 @@ def records() -> dict[str, list[dict[str, Any]]]:
 
 def recipes() -> dict[str, Recipe]:
     """Every published recipe by its name."""
-    return {f"{family.name} {name}": make() for family in families().values() for name, make in family.recipes.items()}
+    return {f"{family.name} {name}": make() for family in FAMILIES.values() for name, make in family.recipes.items()}
 
 
 def plans() -> list[Plan]:

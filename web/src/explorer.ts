@@ -18,7 +18,7 @@ export interface Explorer {
   shares: Float32Array; // [concepts, classes]; NaN: a class without images
   ids: string[];
   drawn: Uint8Array; // 1: drawn at random; 0: shown because it is misclassified
-  flips: ImagesData["flips"];
+  counterfactuals: ImagesData["flips"];
   rowOf: Map<string, number>;
 }
 
@@ -54,7 +54,7 @@ export function open(found: Record<string, unknown>): Explorer {
     shares: decode(arrays, "shares", "f4", [page.concepts, classes]),
     ids,
     drawn: decode(arrays, "random", "u1", [count]),
-    flips: images.flips ?? {},
+    counterfactuals: images.flips ?? {},
     rowOf,
   };
 }

@@ -2,7 +2,7 @@ import { render } from "preact";
 import { App } from "./app.tsx";
 import { flipped } from "./bits.ts";
 import { bitsOf, open, type Explorer } from "./explorer.ts";
-import { fewestFlips, type Flips } from "./flips.ts";
+import { counterfactual, type Counterfactual } from "./counterfactuals.ts";
 import { logits } from "./head.ts";
 import { load } from "./loading.ts";
 import { restore } from "./names.ts";
@@ -16,7 +16,7 @@ declare global {
     htafExplorer?: {
       data: Explorer;
       logits: (row: number, flips?: number[]) => number[];
-      fewestFlips: (row: number, target: number) => Flips;
+      counterfactual: (row: number, target: number) => Counterfactual;
     };
   }
 }
@@ -45,7 +45,7 @@ load().then(
       window.htafExplorer = {
         data: explorer,
         logits: (row, flips = []) => [...logits(explorer.head, flipped(bitsOf(explorer, row), flips))],
-        fewestFlips: (row, target) => fewestFlips(explorer.head, bitsOf(explorer, row), target),
+        counterfactual: (row, target) => counterfactual(explorer.head, bitsOf(explorer, row), target),
       };
       place.replaceChildren();
       render(<App explorer={explorer} />, place);

@@ -72,7 +72,7 @@ export interface ConceptData {
   seal: string | null; // of the texts that were checked
 }
 
-export interface FlipsData {
+export interface CounterfactualData {
   target: number;
   concepts: number[] | null;
   proven: boolean;
@@ -82,7 +82,7 @@ export interface FlipsData {
 
 export interface ImagesData {
   ids: string[];
-  flips: Record<string, FlipsData>;
+  flips: Record<string, CounterfactualData>;
 }
 
 export interface ArrayData {

@@ -9,7 +9,7 @@ export function clip(text: string, limit: number): string {
   return `${text.slice(0, limit).toWellFormed().replace(/\uFFFD$/, "").trimEnd()}…`;
 }
 
-const TURNING = /[\u202a-\u202e]/g;
+const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
 
 /** With the characters that turn the direction of others shown as \uXXXX: a name must not read as another one. */
 export const shown = (text: string): string => text.replace(TURNING, (mark) => `\\u${mark.charCodeAt(0).toString(16)}`);

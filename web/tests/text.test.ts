@@ -39,5 +39,8 @@ test("texts are clipped between characters and stripped of what turns the line",
   assert.equal(clip("ab😀cd", 3), "ab…");
   assert.equal(plain("a\n\u202Eb\u0000"), "a b");
   assert.equal(shown("gnp.\u202Eexe \u200Eok"), "gnp.\\u202eexe \u200Eok");
+  for (const mark of "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069") {
+    assert.equal(shown(`a${mark}b`), `a\\u${mark.charCodeAt(0).toString(16)}b`);
+  }
   assert.equal(plain("\u202E"), "(blank)");
 });

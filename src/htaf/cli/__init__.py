@@ -1,8 +1,86 @@
-"""The command `htaf`: one file for each group of verbs."""
+"""The command `htaf`: its verbs are the table in `verbs.py`, one file for each group of them.
+
+Exit code 0: done; 1: it failed; 2: it was used wrongly; 3: done, but for images that cannot be read; 130: stopped.
+"""
+
+from __future__ import annotations
+
+import io
+import pkgutil
+import signal
+import sys
+from collections.abc import Callable
+
+from htaf import __version__
+from htaf._console import UsageError, plain_errors, say
+from htaf._errors import suggestion
+from htaf.cli.verbs import GROUPS, VERBS
+
+ABOUT = """Networks whose activations are 0 or 1, trained by ordinary gradient descent.
+
+To begin: htaf train tabular --data digits --out runs/digits; then htaf evaluate runs/digits. htaf --version tells the
+version, htaf VERB --help the flags of a verb."""
 
 
 def main() -> None:
     """Entry point of the command."""
-    from htaf.cli.app import main as run
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")  # names of classes and columns are any text
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in place of that of `_compat`
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a scheduler sends is to stop as Ctrl-C does
+    with plain_errors():
+        _run(sys.argv[1:])
 
-    run()
+
+def _run(words: list[str]) -> None:
+    """Run a verb, with the words behind it as its flags; or list the verbs."""
+    if words == ["--version"]:
+        return say(f"htaf {__version__}")
+    verb = next((verb for verb in VERBS if words[: len(verb.split())] == verb.split()), None)
+    if verb is not None:
+        import tyro
+
+        from htaf.cli.flags import registry
+
+        function = pkgutil.resolve_name(VERBS[verb].function)
+        return tyro.cli(function, prog=f"htaf {verb}", args=words[len(verb.split()) :], registry=registry)
+    group = words[0] if words and words[0] in GROUPS else None
+    word = next(iter(words[0 if group is None else 1 :]), None)
+    if word in ("-h", "--help"):
+        return _list(words, whole=False)
+    if word is not None and word.startswith("--tyro-"):  # tyro's own, such as --tyro-print-completion SHELL
+        return _list(words, whole=True)
+    raise UsageError(_unknown(word, group))
+
+
+def _unknown(word: str | None, group: str | None) -> str:
+    """The message for a word that is no verb, or for none."""
+    if group is None:
+        what, names = "a verb", list(dict.fromkeys(verb.split()[0] for verb in VERBS))
+    else:
+        what, names = f"a verb of htaf {group}", [verb.split()[1] for verb in VERBS if verb.split()[0] == group]
+    expected = f"expected {what}: {', '.join(names)}"
+    if word is None:
+        return f"{expected}; got none"
+    same = [f" (did you mean {verb!r}?)" for verb in VERBS if verb.split()[-1] == word]  # `htaf score`
+    return f"{expected}; got {word!r}{suggestion(word, names) or ''.join(same[:1])}"
+
+
+def _list(words: list[str], *, whole: bool) -> None:
+    """What tyro makes of the table: help or, of the whole verbs with their flags, a shell's completion."""
+    from tyro.extras import SubcommandApp
+
+    from htaf.cli.flags import registry
+
+    top, groups = SubcommandApp(), {}
+    for verb, row in VERBS.items():
+        *group, name = verb.split()
+        app = top
+        for above in group:
+            if above not in groups:
+                groups[above] = top.command(SubcommandApp(), name=above, help=GROUPS[above])
+            app = groups[above]
+        function: Callable[..., None] = pkgutil.resolve_name(row.function) if whole else lambda: None
+        app.command(name=name, help=row.help)(function)
+    top.cli(prog="htaf", description=ABOUT, args=words, registry=registry)

@@ -1,4 +1,4 @@
-"""`htaf concepts extract|binarise|score|needed|pictures`: what the bits of a run of `htaf train icbm` mean."""
+"""`htaf concepts extract|binarise|score|minimal-set|pictures`: what the bits of a run of `htaf train icbm` mean."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import tyro
 from rich.table import Table as TextTable
 from tyro.conf import Positional, arg
 
 from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes, say_unread
 from htaf._files import LOCK, check_output, check_output_folder, check_place
-from htaf.cli.training import DataDir, Json, RunDir, own_data
+from htaf.cli.flags import DataDir, Json, RunDir, needs_source
 from htaf.concepts.codes import PartName
 
 if TYPE_CHECKING:
     from htaf.runs import Run
 
-concepts = tyro.extras.SubcommandApp()
-
 CodesDir = Annotated[Positional[Path], arg(help="Folder that extract or binarise wrote.", metavar="CODES")]
 Out = Annotated[Path, arg(help="Folder: a new one, or that of a stopped command, to continue it.", metavar="DIR")]
-Part = Annotated[PartName, arg(help="Which images are scored.")]
+ScoredPart = Annotated[PartName, arg(help="Which images are scored.")]
 Rows = Sequence[Sequence[object]]
 
 
@@ -46,10 +43,10 @@ def of_images(run: Run) -> Run:
 
 def own_images(run: Run, data_dir: str | None, instead: str) -> Any:
     """The images that a run was trained on; where it does not say which, the error says what to do instead."""
-    return own_data(of_images(run), data_dir, instead)
+    with needs_source(instead):
+        return of_images(run).data(data_dir=data_dir)
 
 
-@concepts.command
 def extract(
     run: RunDir,
     *,
@@ -95,7 +92,6 @@ def extract(
         )
     check_place(out / LOCK)
     from htaf.concepts import extract as room
-    from htaf.data import images
     from htaf.data.image_reading import image_files
     from htaf.runs import open_run
 
@@ -109,9 +105,7 @@ def extract(
         if data is None:
             chosen = own_images(opened, data_dir, "give --data")
         else:
-            preprocessor: Any = opened.preprocessor()
-            size = None if data.lower() in ("cifar10", "cifar100", "digits") else preprocessor.size[0]
-            chosen = images.load(data, data_dir=data_dir, size=size)
+            chosen: Any = opened.other_data(data, data_dir=data_dir)
         say_notes(chosen.notes)
         if opened.has_step:
             found = room.extract(opened, chosen, out, parts=parts or None, features=features, **options)
@@ -121,7 +115,6 @@ def extract(
     say_unread(unread, total, found.info.get("unreadable", 0))
 
 
-@concepts.command
 def binarise(
     source: Annotated[Positional[Path], arg(help="Folder with the features of a plain network.", metavar="FEATURES")],
     *,
@@ -171,7 +164,6 @@ def _summary(found: Any, out: Path, json: bool) -> None:
     return say(f"folder: {out}")
 
 
-@concepts.command
 def score(
     codes: CodesDir,
     *,
@@ -183,7 +175,7 @@ def score(
             help_behavior_hint="(default: none)",
         ),
     ] = (),
-    part: Part = "test",
+    part: ScoredPart = "test",
     out: Annotated[
         Path | None,
         arg(help="Also write tables and plots to this folder.", metavar="DIR", help_behavior_hint="(default: none)"),
@@ -226,8 +218,7 @@ def score(
     return None
 
 
-@concepts.command
-def needed(
+def minimal_set(
     codes: CodesDir,
     *,
     tolerance: Annotated[float, arg(help="Validation accuracy that may be lost, in percentage points.")] = 0.5,
@@ -242,9 +233,9 @@ def needed(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Look for the fewest concepts that keep the exact network's accuracy."""
+    """Look for a minimal concept set: as few concepts as keep the exact network's accuracy."""
     check_seed(seed)
-    from htaf.concepts.needed import needed as search
+    from htaf.concepts.minimal import minimal_set as search
     from htaf.concepts.store import open_codes
     from htaf.runs import to_json, write_atomic
 
@@ -260,7 +251,7 @@ def needed(
     if json:
         return print_json(result)
     accuracy = result["accuracy"]
-    names = {"full": "all concepts", "kept": "those needed, old head", "chosen": "those needed, chosen head"}
+    names = {"full": "all concepts", "kept": "minimal set, old head", "chosen": "minimal set, chosen head"}
     rows: list[Sequence[object]] = [
         (text, accuracy[name]["validation"], accuracy[name]["test"]) for name, text in names.items()
     ]
@@ -274,12 +265,12 @@ def needed(
                     "then count again"
                 ]
             )
-    title = f"{result['needed']} of {opened.concepts} concepts are needed ({result['head']} head)"
+    size = f"{result['needed']} of {opened.concepts} concepts ({result['head']} head)"
+    title = f"minimal concept set: {size if result['needed'] else 'empty, the biases of the head alone are enough'}"
     show(title, ("accuracy", "validation", "test"), rows)
-    return say("concepts:", *result["kept"])
+    return say("concepts:", *(result["kept"] or ["none"]))
 
 
-@concepts.command
 def pictures(
     codes: CodesDir,
     run: RunDir,
@@ -290,7 +281,7 @@ def pictures(
         arg(help="Numbers of concepts.", metavar="C ...", help_behavior_hint="(default: the five most important)"),
     ] = (),
     count: Annotated[int, arg(help="Images with the concept, and as many without it.")] = 8,
-    part: Part = "test",
+    part: ScoredPart = "test",
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:  # fmt: skip

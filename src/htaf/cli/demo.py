@@ -1,168 +1,76 @@
-"""The demonstration on handwritten digits: three ways to train 0/1 activations, and what the bits of an ICBM mean."""
+"""`htaf demo`: what `htaf.cli.demonstration` trains and finds, as tables."""
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-import numpy as np
-import torch
-from matplotlib.figure import Figure
+from rich.table import Table as TextTable
+from tyro.conf import arg
 
-from htaf.activations import Heaviside
-from htaf.concepts.codes import codes_key
-from htaf.concepts.completeness import by_importance
-from htaf.concepts.counts import proportions
-from htaf.concepts.extract import extract
-from htaf.concepts.groups import groups
-from htaf.concepts.naming.names import write_names
-from htaf.concepts.naming.offline import name_concepts
-from htaf.concepts.pixels import pixels_of
-from htaf.concepts.report import pictures, write_report
-from htaf.concepts.scores import score
-from htaf.data.attributes import load as load_attributes
-from htaf.data.images import load as load_images
-from htaf.data.preprocess import Preprocessor
-from htaf.data.tabular import Table, load, split
-from htaf.explorer.build import build_page
-from htaf.explorer.contents import about_run
-from htaf.runs import Run, forward, to_json, write_atomic
-from htaf.training.families import ready_recipe
-from htaf.training.families.mlp import tabular_quick
-from htaf.training.fit import fit
-
-CONCEPTS, SHOWN, EPOCHS = 32, 3, 15
-METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid"}
+from htaf._console import Terminal, check_seed, direction, print_json, say, say_notes
+from htaf._files import LOCK, check_output_folder, hold
+from htaf.cli.flags import Json
 
 
-def run_demo(out: Path, *, seed: int = 0, progress: bool = True) -> list[dict[str, Any]]:
-    """Train, harden and compare; writes demo.json, demo.png and one run folder a method under `out`.
+def demo(
+    *,
+    out: Annotated[Path, arg(help="Folder for the runs, the table and the picture.", metavar="DIR")] = Path(
+        "runs/demo"
+    ),
+    seed: Annotated[int, arg(help="Of the split, the weights and the order of the batches.")] = 0,
+    json: Json = False,
+) -> None:
+    """Train three methods on handwritten digits, harden them, compare; then read the bits of a concept bottleneck, and
+    write the page of its concepts.
 
-    Returns:
-        One row a method: test accuracy of the smooth and the exact network, the gap in points, seconds.
+    No download, under two minutes.
     """
-    table = load("digits")
-    rows, runs = [], []
-    for method, label in METHODS.items():
-        recipe = tabular_quick().replace(method=method)
-        run = fit(recipe, table, out / method, seed=seed, source={"name": "digits"}, progress=progress)
-        smooth, exact = (run.record["metrics"][k]["test"]["accuracy"] for k in ("smooth", "exact"))
-        rows.append(
-            {
-                "method": label,
-                "smooth": smooth,
-                "exact": exact,
-                "gap": exact - smooth,
-                "epochs": run.record["epochs_run"],
-                "seconds": run.record["seconds"],
-            }
-        )
-        runs.append(run)
-    write_atomic(out / "demo.json", to_json(rows))
-    write_atomic(out / "demo.png", _picture(rows, runs[0], table, seed))
-    return rows
+    from htaf.cli.demonstration import run_concepts, run_demo
 
-
-def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str, Any]:
-    """Train an implicit concept bottleneck model, write the bits of all images, score them, draw the strongest.
-
-    Writes under `out`: icbm, the run folder; codes, the packed bits; concepts, scores and pictures; names.json, names
-    from a table of strokes; explorer, the page.
-
-    Returns:
-        Accuracy smooth and exact, the scores that a table shows, and of the strongest concepts the number, the classes
-        of which most and few images have it, and the picture; "names", how many, and how many verified; "page",
-        what to open in a browser.
-    """
-    images = load_images("digits")
-    recipe = ready_recipe("icbm", "small").replace(depth=10, concepts=CONCEPTS, epochs=EPOCHS)
-    run = fit(recipe, images, out / "icbm", seed=seed, source={"name": "digits"}, progress=progress)
-    codes = extract(run, images, out / "codes")
-    scores = score(codes)
-    write_report(scores, out / "concepts", title="Concepts of handwritten digits")
-    test = codes.part("test")
-    order = by_importance(codes.weight, np.array(scores["rates"]["fitted"]))
-    members = groups(proportions(codes.part("train")), classes=codes.classes)
-    strongest = []
-    for concept in order[:SHOWN].tolist():
-        file = out / "concepts" / f"concept-{concept}.png"
-        write_atomic(file, pictures(codes, lambda rows: pixels_of(images, [codes.ids[row] for row in rows]), concept))
-        sides = members.describe(concept)
-        most, few = ([name for name, _ in sides[group]] for group in "AB")
-        strongest.append({"concept": concept, "most": most, "few": few, "picture": str(file)})
-    names = name_concepts(codes, load_attributes("digits"))
-    write_names(names, out / "names.json", codes=codes_key(codes))
-    page = build_page(
-        codes,
-        out / "explorer",
-        names=names,
-        pixels=lambda ids: pixels_of(images, ids).numpy(),
-        title="Handwritten digits: concepts of an image model",
-        about=about_run(run.record, run.path.name, images.train.size),
-        progress=progress,
+    check_seed(seed)
+    if (out / "demo.json").exists():
+        say_notes([f"{out} was finished before: delete it to train again"])
+    check_output_folder(out)
+    with hold(out / LOCK, f"another process writes {out}"):
+        rows = run_demo(out, seed=seed)
+        found = run_concepts(out, seed=seed)
+    if json:
+        return print_json({"methods": rows, "concepts": found})
+    text = TextTable(
+        title="Handwritten digits, test accuracy in %: equal budgets, same weights smooth and exact",
+        title_justify="left",
     )
-    accuracy, concept = scores["accuracy"]["test"], scores["concept_accuracy"]
-    return {
-        "run": str(run.path),
-        "codes": str(out / "codes"),
-        "images": len(codes),
-        "concepts": codes.concepts,
-        "bytes": {"packed": codes.bits.nbytes, "float32": 4 * len(codes) * codes.concepts},
-        "test_images": len(test),
-        "smooth": accuracy["smooth"],
-        "exact": accuracy["exact"],
-        "binarity": scores["binarity"],
-        "concept_accuracy": concept["mean"],
-        "balanced": concept["balanced"],
-        "trivial": concept["trivial"],
-        "dead": scores["dead"]["count"],
-        "strongest": strongest,
-        "names": {"found": page["named"], "verified": page["verified"]},
-        "page": page["page"],
-    }
-
-
-def _picture(rows: list[dict[str, Any]], run: Run, table: Table, seed: int) -> bytes:
-    """Left: accuracies. Right: one test image of each digit, the bits of the last hidden layer under it, what it was
-    read as."""
-    figure = Figure(figsize=(11, 2.9), layout="constrained")
-    halves: Any = figure.subfigures(1, 2, width_ratios=[1, 2])
-    left, right = halves
-    axes = left.subplots()
-    place = np.arange(len(rows))
-    axes.bar(place - 0.2, [100 * r["smooth"] for r in rows], 0.4, label="smooth", color="#9ecae1")
-    axes.bar(place + 0.2, [100 * r["exact"] for r in rows], 0.4, label="exact 0/1", color="#08519c")
-    axes.set_xticks(place, [r["method"] for r in rows], fontsize=8)
-    axes.set(
-        ylabel="test accuracy, %",
-        ylim=(min(80.0, *(95 * r["exact"] for r in rows)), 100),
-        title=f"digits, {run.record['rows']['test']} test images",
-    )
-    left.legend(loc="outside lower center", ncols=2, fontsize=8)
-
-    test = split(table, seed).test
-    chosen = np.array([test[table.target[test] == digit][0] for digit in range(10)])
-    preprocessor = run.preprocessor()
-    assert isinstance(preprocessor, Preprocessor)
-    x = torch.from_numpy(preprocessor.transform(table.features.iloc[chosen]))
-    model = run.model()
-    seen: list[Any] = []
-    last = [m for m in model.modules() if isinstance(m, Heaviside)][-1]
-    handle = last.register_forward_hook(lambda module, args, output: seen.append(output))
-    read = forward(model, x).argmax(1).tolist()
-    handle.remove()
-    bits = seen[0].reshape(10, 8, 16).numpy()
-    grid: Any = right.subplots(2, 10, gridspec_kw={"height_ratios": [2, 1]})
-    right.suptitle("HTAF network with the exact step: image, its 128 bits, what it reads", fontsize=10)
-    for digit in range(10):
-        top, bottom = grid[:, digit]
-        top.imshow(table.features.iloc[chosen[digit]].to_numpy(dtype=float).reshape(8, 8), cmap="gray_r")
-        bottom.imshow(bits[digit], cmap="gray_r", vmin=0, vmax=1)
-        bottom.set_xlabel(f"reads {read[digit]}", fontsize=8, color="black" if read[digit] == digit else "red")
-        for axis in (top, bottom):
-            axis.set_xticks([])
-            axis.set_yticks([])
-    data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=120)
-    return data.getvalue()
+    for column in ("method", "smooth", "exact 0/1", "gap", "epochs", "seconds"):
+        text.add_column(column, justify="left" if column == "method" else "right")
+    for row in rows:
+        values = (f"{100 * row[k]:.2f}" for k in ("smooth", "exact"))
+        gap = f"{100 * row['gap']:+.2f} {direction(row['gap'])}".strip()
+        text.add_row(row["method"], *values, gap, str(row["epochs"]), f"{row['seconds']:.1f}")
+    console = Terminal(highlight=False)
+    console.print(text)
+    say(f"picture: {out / 'demo.png'}\n")
+    text = TextTable(title=f"An image model whose last {found['concepts']} features are bits", title_justify="left")
+    text.add_column("score, test images")
+    text.add_column("value", justify="right")
+    for name, field in (
+        ("accuracy, smooth", "smooth"),
+        ("accuracy, exact bits", "exact"),
+        ("outputs within 0.01 of 0 or 1 before the step", "binarity"),
+        ("a bit told from the class alone", "concept_accuracy"),
+        ("the same, balanced over bits 1 and 0", "balanced"),
+        ("the same, always the more frequent value", "trivial"),
+    ):
+        text.add_row(name, f"{100 * found[field]:.1f}%")
+    size = found["bytes"]
+    text.add_row("bytes of all images' concepts, packed", f"{size['packed']:,} of {size['float32']:,} in float32")
+    console.print(text)
+    for one in found["strongest"]:
+        shown = f"most of {', '.join(one['most']) or 'none'} have it, few of {', '.join(one['few']) or 'none'}"
+        console.print(f"concept {one['concept']}: {shown}; {one['picture']}", soft_wrap=True)
+    say(f"scores: {out / 'concepts' / 'scores.md'}; go on with htaf concepts --help on {found['codes']}")
+    names = found["names"]
+    say(f"names: {names['found']} by strokes, {names['verified']} hold on digits that did not choose them")
+    say(f"page: open {found['page']} in a browser, or serve it:")
+    words = f"--codes {found['codes']} --names {out / 'names.json'} --out {out / 'explorer'}"
+    return say(f"  htaf explore {found['run']} {words} --serve")

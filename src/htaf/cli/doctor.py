@@ -1,4 +1,4 @@
-"""What this machine can do with the library."""
+"""`htaf doctor`: what this machine can do with the library."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ import platform
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from htaf._compat import is_mismatched
-from htaf.kernels import native
-from htaf.kernels._registration import has_triton
-from htaf.runs import environment
+from htaf._console import print_json, say
+from htaf.cli.flags import Json
 
 MISMATCH = (
     "built for CUDA beside a CPU-only torch, so importing timm, torchvision, lightning or transformers before htaf "
@@ -23,8 +20,29 @@ MISMATCH = (
 EXTRAS = ("timm", "torchvision", "transformers", "triton")
 
 
+def doctor(*, json: Json = False) -> None:
+    """Say what this machine can do: versions, processor, accelerator, kernels, data sets."""
+    from htaf.runs import short_commit
+
+    found = report()
+    if json:
+        return print_json(found)
+    found["commit"] = short_commit(found["commit"])
+    width = max(map(len, found))
+    for name, value in found.items():
+        shown = (
+            ", ".join(f"{k}: {'yes' if v else 'no'}" for k, v in value.items()) if isinstance(value, dict) else value
+        )
+        say(f"{name:<{width}}  {shown}")
+    return None
+
+
 def report() -> dict[str, Any]:
     """Versions, processor, accelerator, kernels, data sets and optional packages, as plain values."""
+    import torch
+
+    from htaf.runs import environment
+
     env = environment()
     folder = os.environ.get("HTAF_DATA")
     return {
@@ -52,6 +70,9 @@ def _processor() -> str:
 
 
 def _kernels() -> str:
+    from htaf.kernels import native
+    from htaf.kernels._registration import has_triton
+
     module, why_not = native.load()
     cuda = f"; CUDA: {'Triton' if has_triton() else 'reference, Triton is not installed'}"
     if module is None:
@@ -61,6 +82,8 @@ def _kernels() -> str:
 
 
 def _accelerator() -> str:
+    import torch
+
     if torch.cuda.is_available():
         return ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
     return "mps" if torch.backends.mps.is_available() else "none: everything runs on the CPU"

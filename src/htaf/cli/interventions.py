@@ -1,4 +1,4 @@
-"""`htaf concepts flips|intervene|edit|neighbours`: bits turned by hand, and images alike in them."""
+"""`htaf concepts counterfactuals|intervene|edit|neighbours`: bits turned by hand, and images alike in them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tyro.conf import UseAppendAction, arg
 
 from htaf._console import UsageError, print_json, say
 from htaf._errors import suggestion
-from htaf.cli.concepts import CodesDir, Part, concepts, own_images, show
-from htaf.cli.training import DataDir, Json, RunDir
+from htaf.cli.concepts import CodesDir, ScoredPart, own_images, show
+from htaf.cli.flags import DataDir, Json, RunDir
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
@@ -37,8 +37,7 @@ def _row(codes: Codes, image: str) -> int:
     )
 
 
-@concepts.command
-def flips(
+def counterfactuals(
     codes: CodesDir,
     *,
     image: Annotated[
@@ -57,13 +56,13 @@ def flips(
             help_behavior_hint="(default: the image's label)",
         ),
     ] = None,
-    seconds: Annotated[float, arg(help="Most seconds to search for the fewest flips.")] = 10.0,
+    seconds: Annotated[float, arg(help="Most seconds to search for a smaller set of flips.")] = 10.0,
     json: Json = False,
 ) -> None:
-    """Find the fewest bits of an image to flip so that a class has the highest logit. Without --image: list images
-    whose class the exact network gets wrong."""
+    """Find the counterfactual of an image: the fewest bits to flip so that another class has the highest logit.
+    Without --image: list images whose class the exact network gets wrong."""
     from htaf.concepts.codes import class_number
-    from htaf.concepts.fewest_flips import fewest_flips
+    from htaf.concepts.counterfactuals import counterfactual
     from htaf.concepts.store import open_codes
 
     opened = open_codes(codes)
@@ -71,7 +70,7 @@ def flips(
         return _wrong(opened, json)
     row = _row(opened, image)
     wanted = None if target is None else class_number(opened.classes, target)
-    found = fewest_flips(opened, row, wanted, time_limit=seconds)
+    found = counterfactual(opened, row, wanted, time_limit=seconds)
     bits = opened.unpack(slice(row, row + 1))[0]
     result = {
         "image": opened.ids[row],
@@ -119,7 +118,6 @@ def _wrong(codes: Codes, json: bool) -> None:
     return show(title, ("image", "true", "predicted"), [tuple(entry.values()) for entry in found[:MOST_WRONG]])
 
 
-@concepts.command
 def intervene(
     codes: CodesDir,
     *,
@@ -131,7 +129,7 @@ def intervene(
         arg(help="How many bits are set, for each row.", metavar="N ...", help_behavior_hint="(default: 0 1 2 4 ...)"),
     ] = (),
     seeds: Annotated[int, arg(help="Random orders to average over.")] = 5,
-    part: Part = "test",
+    part: ScoredPart = "test",
     json: Json = False,
 ) -> None:
     """Set bits to what most images of the true class have, and see what that does to the accuracy."""
@@ -149,7 +147,6 @@ def intervene(
     return show(title, ("bits set", "accuracy", "sd over seeds", "bits changed"), rows)
 
 
-@concepts.command
 def edit(
     run: RunDir,
     *,
@@ -192,14 +189,13 @@ def edit(
     made = write_edited(opened, out, edits, metrics)
     if json:
         return print_json(made.record)
-    headline, before = made.record["headline"], opened.record["metrics"]
+    primary, before = made.record["headline"], opened.record["metrics"]
     kind = "exact" if opened.has_step else "smooth"
-    rows = [(part, before[kind][part][headline], metrics[kind][part][headline]) for part in ("validation", "test")]
-    show(f"{headline} ({kind}), {len(edits)} weights set to 0", ("part", "before", "after"), rows)
+    rows = [(part, before[kind][part][primary], metrics[kind][part][primary]) for part in ("validation", "test")]
+    show(f"{primary} ({kind}), {len(edits)} weights set to 0", ("part", "before", "after"), rows)
     return say(f"run folder: {out}")
 
 
-@concepts.command
 def neighbours(
     codes: CodesDir,
     *,

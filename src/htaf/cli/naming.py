@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, arg
 
@@ -15,9 +15,11 @@ from htaf._console import Terminal, UsageError, check_seed, err, print_json, say
 from htaf._console import progress as progress_of
 from htaf._files import check_output, hold, lock_beside
 from htaf.cli.concepts import CodesDir
-from htaf.cli.training import DataDir, Json
+from htaf.cli.flags import DataDir, Json
 
-Entry = dict[str, Any]
+if TYPE_CHECKING:
+    from htaf.concepts.naming import NameEntry, NamingJob
+    from htaf.llm import BatchClient, Client, ServerClient
 
 
 def _flag(text: str, metavar: str = "", default: str = "") -> Any:
@@ -26,7 +28,7 @@ def _flag(text: str, metavar: str = "", default: str = "") -> Any:
 
 
 @dataclass(frozen=True)
-class Asking:
+class AskingFlags:
     """What is asked of a language model."""
 
     candidates: Annotated[
@@ -50,7 +52,7 @@ class Asking:
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerFlags:
     """Who is asked."""
 
     base_url: Annotated[
@@ -89,8 +91,8 @@ def name_command(
     ] = None,
     threshold: Annotated[float, _flag("A name is verified from this held-out balanced accuracy on.")] = 0.75,
     seed: Annotated[int, _flag("Seed of the splits of the classes.")] = 0,
-    asking: OmitArgPrefixes[Asking] = Asking(),
-    server: OmitArgPrefixes[Server] = Server(),
+    asking: OmitArgPrefixes[AskingFlags] = AskingFlags(),
+    server: OmitArgPrefixes[ServerFlags] = ServerFlags(),
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -117,47 +119,35 @@ def name_command(
             if given:
                 raise UsageError(f"--{flag} needs --model NAME too: the name that the prompts carry")
         raise UsageError("expected --attributes NAME_OR_FILE, or --model NAME (or OPENAI_MODEL), got neither")
+    if attributes is None:
+        _check_asking(asking, server)
     with contextlib.nullcontext() if out is None else hold(lock_beside(out), f"another process writes {out}"):
         if attributes is not None:
             return _by_attributes(codes, attributes, out, threshold, seed, data_dir, json)
-        return _by_model(codes, model, out, threshold, seed, asking, server, data_dir, json)
+        try:
+            from htaf.concepts.naming import NamingSettings, naming_job
+        except ModuleNotFoundError as error:
+            raise UsageError(f"--model needs {error.name}: pip install 'htaf[llm]'") from None
+        from htaf.concepts.store import open_codes
+
+        opened, candidates = open_codes(codes), _candidates(asking, data_dir)
+        settings = NamingSettings(rounds=asking.rounds, threshold=threshold, most=asking.most, seed=seed)
+        with _client(model, asking, server) as client:
+            job = naming_job(
+                opened, client, settings, candidates=candidates, given=asking.check, only=asking.concept,
+                top=asking.top, out=out, refresh=server.refresh,
+            )  # fmt: skip
+            if asking.estimate:
+                return _estimate(job, json)
+            names = _names(job, asking, server.parallel, json)
+        return _table(names, job.plan.order, json)
 
 
 def _given(*paths: str | Path | None) -> list[str | Path]:
     return [path for path in paths if path is not None]
 
 
-def _by_attributes(
-    codes: Path, attributes: str, out: Path | None, threshold: float, seed: int, data_dir: str | None, json: bool
-) -> None:
-    from htaf.concepts.codes import codes_key
-    from htaf.concepts.completeness import most_important
-    from htaf.concepts.naming.files import check_only
-    from htaf.concepts.naming.names import write_names
-    from htaf.concepts.naming.offline import name_concepts
-    from htaf.concepts.store import open_codes
-    from htaf.data.attributes import load
-
-    opened = open_codes(codes)
-    if out is not None:
-        check_only(out, "attributes", opened.concepts, codes_key(opened))
-    names = name_concepts(opened, load(attributes, data_dir=data_dir), threshold=threshold, seed=seed)
-    if out is not None:
-        write_names(names, out, codes=codes_key(opened))
-    return _table(names, most_important(opened).tolist(), json)
-
-
-def _by_model(
-    codes: Path,
-    model: str,
-    out: Path | None,
-    threshold: float,
-    seed: int,
-    asking: Asking,
-    server: Server,
-    data_dir: str | None,
-    json: bool,
-) -> None:
+def _check_asking(asking: AskingFlags, server: ServerFlags) -> None:
     if asking.top is not None and (asking.top < 1 or asking.concept):
         raise UsageError(f"expected --top >= 1, without --concept, got {asking.top}")
     for flag, given in (("candidates", asking.candidates), ("top", asking.top)):
@@ -167,80 +157,80 @@ def _by_model(
         raise UsageError("expected one of --estimate, which writes nothing, and --prompts-only, got both")
     if server.parallel < 1:
         raise UsageError(f"--parallel must be >= 1, got {server.parallel}")
-    try:
-        from htaf.concepts.naming.by_model import check_names, name_by_model
-        from htaf.concepts.naming.checks import Settings
-        from htaf.concepts.naming.files import earlier_names, kept_names
-        from htaf.concepts.naming.plan import estimate, plan_of
-    except ModuleNotFoundError as error:
-        raise UsageError(f"--model needs {error.name}: pip install 'htaf[names]'") from None
+
+
+def _by_attributes(
+    codes: Path, attributes: str, out: Path | None, threshold: float, seed: int, data_dir: str | None, json: bool
+) -> None:
     from htaf.concepts.codes import codes_key
-    from htaf.concepts.naming.candidates import read_candidates
-    from htaf.concepts.naming.names import read_names
-    from htaf.concepts.naming.words import needed_notes, needed_words, seen_replies
+    from htaf.concepts.completeness import most_important
+    from htaf.concepts.naming import check_only, name_by_attributes, write_names
     from htaf.concepts.store import open_codes
+    from htaf.data.attributes import load
 
     opened = open_codes(codes)
-    key = codes_key(opened)
-    settings = Settings(rounds=asking.rounds, threshold=threshold, most=asking.most, seed=seed)
-    options: dict[str, Any] = {}
-    candidates: tuple[str, ...] = ()
-    if asking.check is not None:
-        options["names"] = read_names(asking.check, opened.concepts, codes=key)
-    elif asking.candidates is not None:
-        listed = read_candidates(asking.candidates, data_dir=data_dir)
-        say_notes(listed.notes)
-        candidates = listed.names
-    plan = plan_of(opened, candidates=candidates, settings=settings)
-    if asking.concept or asking.top is not None:
-        options["only"] = asking.concept or plan.order[: asking.top]
-    with _asker(model, asking, server) as asker:
-        options["known"] = known = (
-            [] if out is None else earlier_names(out, plan, asker, checked=asking.check, codes=key)
-        )
-        if server.refresh:  # they stay in the file until they are named anew
-            anew = set(plan.chosen(options.get("only")))
-            options["known"] = [e | {"settings": None} if e["concept"] in anew else e for e in known]
-        needed = estimate(plan, asker, **options)
-        if asking.estimate:
-            say_notes(needed_notes(needed))
-            return print_json(asdict(needed)) if json else say(needed_words(needed))
-        err.print(needed_words(needed))
-        say_notes(needed_notes(needed))
-        read = asker.usage.cached if hasattr(asker, "usage") else 0
-        work = name_by_model if asking.check is None else check_names
-        done = [0, 0]
-        try:
-            with kept_names(out, key) as save, _bar(done, not json) as progress:
-                names = work(plan, asker, parallel=server.parallel, save=save, progress=progress, **options)
-                save(names)
-        except BaseException:  # Ctrl-C too
-            where = f" and written to {out}" if out is not None and done[0] else ""
-            again = " with another --out" if where and out is not None and out.suffix.lower() == ".csv" else ""
-            say_notes([f"{done[0]} of {done[1]} names are finished{where}; the same command{again} goes on from there"])
-            raise
-        finally:
-            say_notes(_closing(asker, asking, read))
+    if out is not None:
+        check_only(out, "attributes", opened.concepts, codes_key(opened))
+    names = name_by_attributes(opened, load(attributes, data_dir=data_dir), threshold=threshold, seed=seed)
+    if out is not None:
+        write_names(names, out, codes=codes_key(opened))
+    return _table(names, most_important(opened).tolist(), json)
 
-        def looked() -> None:
-            for only in (None, options.get("only")):
-                estimate(plan, asker, names=options.get("names"), only=only)
 
-        say_notes(seen_replies(asker, names, looked))
-    return _table(names, plan.order, json)
+def _candidates(asking: AskingFlags, data_dir: str | None) -> tuple[str, ...]:
+    """What names are chosen from; empty for the model's own words."""
+    if asking.candidates is None:
+        return ()
+    from htaf.concepts.naming import read_candidates
+
+    listed = read_candidates(asking.candidates, data_dir=data_dir)
+    say_notes(listed.notes)
+    return listed.names
+
+
+def _estimate(job: NamingJob, json: bool) -> None:
+    """What the job will need, on the output."""
+    from htaf.concepts.naming import estimate_line, estimate_notes
+
+    needed = job.estimate()
+    say_notes(estimate_notes(needed))
+    return print_json(asdict(needed)) if json else say(estimate_line(needed))
+
+
+def _names(job: NamingJob, asking: AskingFlags, parallel: int, json: bool) -> list[NameEntry]:
+    """Do the job, and say before what it needs and after what it used."""
+    from htaf.concepts.naming import estimate_line, estimate_notes
+
+    needed = job.estimate()
+    err.print(estimate_line(needed))
+    say_notes(estimate_notes(needed))
+    read = getattr(getattr(job.client, "usage", None), "cached", 0)
+    done = [0, 0]
+    try:
+        with _bar(done, not json) as progress:
+            names = job.run(parallel=parallel, progress=progress)
+    except BaseException:  # Ctrl-C too
+        where = f" and written to {job.out}" if job.out is not None and done[0] else ""
+        again = " with another --out" if where and job.out is not None and job.out.suffix.lower() == ".csv" else ""
+        say_notes([f"{done[0]} of {done[1]} names are finished{where}; the same command{again} goes on from there"])
+        raise
+    finally:
+        say_notes(_closing(job.client, asking, read))
+    say_notes(job.unused_replies(names))
+    return names
 
 
 @contextlib.contextmanager
-def _asker(model: str, asking: Asking, server: Server) -> Iterator[Any]:
+def _client(model: str, asking: AskingFlags, server: ServerFlags) -> Iterator[BatchClient | ServerClient]:
     """Who answers: a server, or files."""
-    from htaf.llm.client import LanguageModel, Replies, default_cache
+    from htaf.llm import BatchClient, ServerClient, default_cache
 
     if asking.prompts_only is not None or asking.replies:
         for field in fields(server):
             if field.name != "parallel" and getattr(server, field.name) != field.default:
                 flag = field.name.replace("_", "-")
                 raise UsageError(f"--{flag} is for a server, which --prompts-only and --replies do not ask")
-        yield Replies(model, asking.replies)
+        yield BatchClient(model, asking.replies)
         return
     key = None
     if server.key_file is not None:
@@ -251,7 +241,7 @@ def _asker(model: str, asking: Asking, server: Server) -> Iterator[Any]:
             raise UsageError(f"--key-file {server.key_file}: expected a text file with the key, got: {what}") from None
         if not key:
             raise UsageError(f"--key-file {server.key_file}: expected the key, got an empty file")
-    with LanguageModel(
+    with ServerClient(
         model, base_url=server.base_url, api_key=key, cache=server.cache or default_cache(), calls=server.max_calls,
         tokens=server.max_tokens, timeout=server.timeout, refresh=server.refresh,
     ) as asked:  # fmt: skip
@@ -276,27 +266,31 @@ def _bar(done: list[int], shown: bool) -> Iterator[Callable[[int, int], None]]:
         yield advance
 
 
-def _closing(asker: Any, asking: Asking, read: int) -> list[str]:
+def _closing(client: Client, asking: AskingFlags, read: int) -> list[str]:
     """What was used, or what still waits; so many replies were read for the estimate alone."""
-    if not hasattr(asker, "usage"):  # files of replies
-        waiting, notes = asker.waiting, list(asker.problems)
+    from htaf.llm import BatchClient, ServerClient
+
+    if isinstance(client, BatchClient):
+        waiting, notes = client.waiting, list(client.problems)
         if asking.prompts_only is not None:
-            asker.write(asking.prompts_only)
+            client.write(asking.prompts_only)
             notes.append(f"{waiting:,} prompts wait, written to {asking.prompts_only}" + (
                 ": give the replies, and all earlier ones, with --replies" if waiting else ""))  # fmt: skip
         elif waiting:
             notes.append(f"{waiting:,} prompts have no reply: --prompts-only FILE writes them")
         return notes
-    used = asker.usage
+    if not isinstance(client, ServerClient):
+        return []
+    used = client.usage
     about = "about " if used.estimated else ""
     text = f"{used.calls:,} requests sent, {about}{used.tokens:,} tokens; {used.cached - read:,} kept from before"
     more = [f"{count:,} {what}" for count, what in ((used.retried, "retried"), (used.malformed, "unusable")) if count]
-    return [*asker.notes, "; ".join([text, *more])]
+    return [*client.notes, "; ".join([text, *more])]
 
 
-def _table(names: Sequence[Entry], order: Sequence[int], json: bool) -> None:
+def _table(names: Sequence[NameEntry], order: Sequence[int], json: bool) -> None:
     """The names and their checks on the output."""
-    from htaf.concepts.naming.words import check_notes, name_lines
+    from htaf.concepts.naming import check_notes, name_lines
 
     say_notes(check_notes(names))
     if json:

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from htaf._console import UsageError, print_json, progress, say
-from htaf._errors import HtafError
-from htaf._files import check_output, hold, lock_beside
-from htaf.cli.training import DataDir, Json, RunDir, own_data
+from htaf._console import UsageError, print_json, say
+from htaf.cli.flags import DataDir, Json, RunDir, needs_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor, nn
-
-    from htaf.packed import Verification
-    from htaf.runs import Run
+    from htaf.runs.packing import WrittenFile
     from htaf.runs.predictions import Agreement
-    from htaf.training.evaluate import Joined
 
 OutFile = Annotated[Path, arg(help="File to write. Nothing is written if a check fails.", metavar="FILE")]
 Part = Annotated[
@@ -44,12 +38,6 @@ Differing = Annotated[
         metavar="ROWS",
     ),
 ]
-ROUNDING = 0.002  # of the rows: a sum in another order that is rounded across a threshold may carry on to the output
-NUMBERS = 256 * 3 * 32 * 32  # of the inputs that are compared layer by layer
-
-
-class CheckError(HtafError):
-    """A written network does not predict as the network of the run does."""
 
 
 def pack(
@@ -70,29 +58,28 @@ def pack(
     """Pack the exact network: bits instead of floats. `htaf predict FILE` reads the file, preprocessing included."""
     if not 0 < budget < inf:
         raise UsageError(f"--budget must be > 0 and finite, got {budget}")
-    opened = _opened(run, out, data, differing)
-    from htaf import packed
+    _check_differing(differing)
+    from htaf.runs import open_run, pack_run
 
-    with hold(lock_beside(out), f"another process writes {out}"):
-        rows, training, model = _parts(opened, data_dir, part)
-        made = packed.pack(model, _some(training, 64), tables=tables, budget=budget, progress=not json)
-        hint = f"--tables {tables}" if tables != "float32" else ""
-        found = _compared(model, made, rows, shown=not json)
-        _expect_equal(found, differing, part, hint)
-        layers = packed.verify(made, model, compared := _some(rows, 256), progress=not json)
-        _expect_explained(layers, part, hint)
-        extra = _extra(opened, found, part)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        packed.save(made, out, extra=extra)
-        sizes = _sizes(opened, out)
-        if json:
-            report = made.report.to_json()
-            told = {"file": str(out), **sizes, **_as_json(found, part), "layers": _layers_json(layers, len(compared))}
-            return print_json({**told, "report": report})
-        say(made.report)
-        _say(found, part)
-        say(*str(layers).splitlines()[2:], sep="\n")  # bits that differ, given the same bits before
-        return say(f"{out}: {_compared_sizes(sizes)}")
+    opened = open_run(run)
+    with needs_source("give --data"):
+        made = pack_run(
+            opened,
+            out,
+            tables=tables,
+            budget=budget,
+            part=part,
+            differing=differing,
+            data=data,
+            data_dir=data_dir,
+            progress=not json,
+        )
+    if json:
+        return print_json(made.to_json())
+    say(made.report)
+    say(_agreement(made.agreement, part))
+    say(*str(made.layers).splitlines()[2:], sep="\n")  # bits that differ, given the same bits before
+    return say(_sizes(made))
 
 
 def export(
@@ -108,42 +95,31 @@ def export(
     json: Json = False,
 ) -> None:
     """Write the exact network as ONNX, compared by onnxruntime where it is installed, or as a NIR graph."""
-    import importlib.util
+    _check_differing(differing)
+    from htaf.runs import export_run, open_run
 
-    import htaf.export as writers
-
-    if to == "onnx":
-        from htaf.export.onnx import check_opset
-
-        check_opset(opset)
-    opened = _opened(run, out, data, differing)
-    with hold(lock_beside(out), f"another process writes {out}"):
-        rows, training, model = _parts(opened, data_dir, part)
-        example = _some(training, 2)
-        found = None
-        out.parent.mkdir(parents=True, exist_ok=True)
-        written = out.with_name(f".{out.name}.unchecked")
-        try:
-            if to == "nir":
-                writers.to_nir(model, example, written)
-            else:
-                writers.to_onnx(model, example, written, opset=opset)
-                if importlib.util.find_spec("onnxruntime") is not None:
-                    found = _compared(model, writers.onnx_network(written), rows, shown=not json)
-                    _expect_equal(found, differing, part, "")
-            written.replace(out)
-        finally:
-            written.unlink(missing_ok=True)
-        sizes = _sizes(opened, out)
-        if json:
-            return print_json({"file": str(out), **sizes, **({} if found is None else _as_json(found, part))})
-        if found is not None:
-            _say(found, part)
-        elif to == "onnx":
-            say("not compared: onnxruntime is not installed (pip install 'htaf[export]')")
-        else:
-            say("not compared: a NIR graph is run by the software of a chip or simulator (docs/export.md)")
-        return say(f"{out}: {_compared_sizes(sizes)}")
+    opened = open_run(run)
+    with needs_source("give --data"):
+        made = export_run(
+            opened,
+            out,
+            to=to,
+            opset=opset,
+            part=part,
+            differing=differing,
+            data=data,
+            data_dir=data_dir,
+            progress=not json,
+        )
+    if json:
+        return print_json(made.to_json())
+    if made.agreement is not None:
+        say(_agreement(made.agreement, part))
+    elif to == "onnx":
+        say("not compared: onnxruntime is not installed (pip install 'htaf[export]')")
+    else:
+        say("not compared: a NIR graph is run by the software of a chip or simulator (docs/export.md)")
+    return say(_sizes(made))
 
 
 def predictors(path: Path, *, exact: bool) -> tuple[Callable[..., Any], Callable[..., Any], bool]:
@@ -164,116 +140,17 @@ def predictors(path: Path, *, exact: bool) -> tuple[Callable[..., Any], Callable
     return partial(run.predict_images, exact=exact), partial(run.predict_with_notes, exact=exact), run.takes_images
 
 
-def _opened(path: Path, out: Path, data: str | None, differing: int | None) -> Run:
-    """The run, once it is sure that the file can be written."""
-    from htaf.runs import RunError, open_run
-
+def _check_differing(differing: int | None) -> None:
     if differing is not None and differing < 0:
         raise UsageError(f"--differing must be >= 0, got {differing}")
-    run = open_run(path)
-    own = (run.record.get("source") or {}).get("name")
-    check_output(out, [path, *(name for name in (data, own) if name)])
-    if not run.has_step:
-        raise RunError(f"expected a run with steps, {path} is a plain network (method relu)")
-    if data is not None:
-        run.record["source"] = {**(run.record.get("source") or {}), "name": data}
-    return run
 
 
-def _parts(run: Run, data_dir: str | None, part: str) -> tuple[Joined, Joined, nn.Module]:
-    """The rows of the part that is compared, those that the run was trained on, and the hardened network."""
-    from htaf.runs import RunError
-    from htaf.training.evaluate import part_of
-
-    found = own_data(run, data_dir)
-    rows = part_of(run, found, part)
-    if not len(rows):
-        raise RunError(f"{run.path} has no rows in its {part} part: choose another --part")
-    return rows, part_of(run, found, "train"), run.model()
-
-
-def _some(rows: Joined, most: int) -> Tensor:
-    """Some inputs, two at least and fewer of large ones: all that lies between the layers is held at once."""
-    inputs = next(iter(rows))[0]
-    inputs = inputs[: max(2, min(most, NUMBERS // inputs[0].numel()))]
-    return inputs if len(inputs) > 1 else inputs.expand(2, *inputs.shape[1:]).contiguous()
-
-
-def _compared(model: nn.Module, other: Callable[[Tensor], Tensor], rows: Joined, *, shown: bool) -> Agreement:
-    import torch
-
-    from htaf.runs.predictions import agreement
-
-    expected, found = [], []
-    with torch.no_grad(), progress("comparing predictions", len(rows), shown=shown) as advance:
-        for inputs, _ in rows:
-            for x in inputs.split(256):
-                expected.append(model(x))
-                found.append(other(x))
-                advance(len(x))
-    return agreement(torch.cat(found), torch.cat(expected))
-
-
-def _expect_equal(found: Agreement, differing: int | None, part: str, hint: str) -> None:
-    wrong, most = found.rows - found.predictions, differing
-    if most is None:
-        most = max(1, int(ROUNDING * found.rows))
-    if wrong > most:
-        tail = f"; leave out {hint}, or allow them by --differing" if hint else ""
-        raise CheckError(
-            f"expected the predictions of the run's exact network but for at most {most}, "
-            f"got {wrong} others of {found.rows} {part} rows "
-            f"(outputs differ by {found.difference:.1e} of the largest): nothing is written{tail}"
-        )
-
-
-def _expect_explained(layers: Verification, part: str, hint: str) -> None:
-    if layers.contradicted:
-        tail = f"; leave out {hint}" if hint else ""
-        raise CheckError(
-            f"expected every layer to make the bits of the run's exact network on {part} rows, but where rounding "
-            f"explains another, got:\n{layers}\nnothing is written{tail}"
-        )
-
-
-def _layers_json(layers: Verification, rows: int) -> dict[str, Any]:
-    """Bits that differ, given the same bits before: how many, and the first of them with where they lie."""
-    bits = sum(layer.bits for layer in layers.layers)
-    listed = [
-        {"layer": f.layer, "row": f.row, "channel": f.channel, "distance": d if isfinite(d := f.distance) else None}
-        for f in layers.flips
-    ]
-    return {"rows": rows, "bits": bits, "flips": layers.count, "listed": listed}
-
-
-def _extra(run: Run, found: Agreement, part: str) -> dict[str, Any]:
-    from htaf.runs.packed import run_extra
-
-    names = ("key", "model_sha256", "headline", "metrics", "seed", "data")
-    about = {name: run.record[name] for name in names if name in run.record}
-    return run_extra(
-        images=run.takes_images,
-        preprocessing=run.preprocessor().to_json(),
-        about={**about, "checked": _as_json(found, part)},
-    )
-
-
-def _as_json(found: Agreement, part: str) -> dict[str, Any]:
-    return {"part": part, "rows": found.rows, "same": found.predictions, "difference": found.difference}
-
-
-def _sizes(run: Run, out: Path) -> dict[str, int]:
-    from htaf.runs import MODEL
-
-    return {"bytes": out.stat().st_size, "run_bytes": (run.path / MODEL).stat().st_size}
-
-
-def _compared_sizes(sizes: dict[str, int]) -> str:
-    ratio = sizes["run_bytes"] / sizes["bytes"]
-    said = f"{ratio:.1f} times smaller" if ratio >= 1 else f"{1 / ratio:.1f} times larger"
-    return f"{sizes['bytes']:,} bytes, {said} than the run's weights in float32 ({sizes['run_bytes']:,} bytes)"
-
-
-def _say(found: Agreement, part: str) -> None:
+def _agreement(found: Agreement, part: str) -> str:
     differ = f"outputs differ by at most {found.difference:.1e} of the largest"
-    say(f"{found.predictions:,} of {found.rows:,} {part} rows predicted as by the run's exact network; {differ}")
+    return f"{found.predictions:,} of {found.rows:,} {part} rows predicted as by the run's exact network; {differ}"
+
+
+def _sizes(made: WrittenFile) -> str:
+    ratio = made.run_size / made.size
+    said = f"{ratio:.1f} times smaller" if ratio >= 1 else f"{1 / ratio:.1f} times larger"
+    return f"{made.path}: {made.size:,} bytes, {said} than the run's weights in float32 ({made.run_size:,} bytes)"

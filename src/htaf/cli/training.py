@@ -5,38 +5,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-import tyro
 from rich.table import Table as TextTable
-from tyro.conf import OmitArgPrefixes, Positional, arg
+from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._console import Terminal, UsageError, check_seed, figures, print_json, say, say_notes
 from htaf._errors import HtafError
 from htaf._files import LOCK, check_place
-from htaf.training.families import continuing, families
+from htaf.cli.flags import DataDir, Json
+from htaf.training.families import FAMILIES, continuing
 from htaf.training.recipe import Family, ImageData, Recipe, RecipePart, TableData, kinds
-
-if TYPE_CHECKING:
-    from htaf.runs import Run
 
 # as in htaf.training, which needs lightning: seconds that `htaf --help` must not take
 Strategy = Literal["auto", "ddp", "fsdp"]
 LoggerName = Literal["tensorboard", "wandb"]
 
-train = tyro.extras.SubcommandApp()
-
-Json = Annotated[bool, arg(help="Print JSON for programs instead of a table.")]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where to train.")]
-RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
-DataDir = Annotated[
-    str | None,
-    arg(
-        help="Folder of the named data sets.",
-        metavar="DIR",
-        help_behavior_hint="(default: HTAF_DATA, else a download)",
-    ),
-]
 Task = Annotated[
     Literal["regression", "classification"] | None,
     arg(help="What to do with the target.", help_behavior_hint="(default: by its values, said in a note)"),
@@ -278,8 +263,12 @@ def _image_command(family: Family, none: Any) -> Callable[..., None]:
     return command
 
 
-for _family in families().values():
-    train.command(name=_family.verb)(command_of(_family))
+def __getattr__(name: str) -> Any:
+    """`train_VERB`, to which a row of `htaf.cli.verbs` points, is the command of the family with this verb."""
+    for family in FAMILIES.values():
+        if name == f"train_{family.verb}":
+            return command_of(family)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -390,22 +379,3 @@ def _source(data: str, named: bool, data_dir: str | None) -> dict[str, Any]:
     """Where the data came from, in a form that holds from any working folder."""
     name = data if named else str(Path(data).resolve())
     return {"name": name, "data_dir": None if data_dir is None else str(Path(data_dir).resolve())}
-
-
-def own_data(run: Run, data_dir: str | None, instead: str = "give --data") -> Any:
-    """The data that a run was trained on; where it does not say which, the error says what to do instead."""
-    from htaf.data import images, tabular
-
-    source = dict(run.record.get("source") or {})
-    name, folder = source.get("name"), data_dir or source.get("data_dir")
-    if not name:
-        what = "images" if run.takes_images else "data"
-        raise UsageError(f"{run.path} does not say where its {what} came from: {instead}")
-    if not run.takes_images:
-        task, drop_empty = source.get("task"), bool(source.get("drop_empty"))
-        return tabular.load(name, target=source.get("target"), task=task, drop_empty=drop_empty, data_dir=folder)
-    size = source.get("size")
-    height, width = run.preprocessor().size  # pyright: ignore[reportAttributeAccessIssue]
-    if size is None and height == width and images.of_files(name):
-        size = height  # that of the training, however it was chosen
-    return images.load(name, size=size, data_dir=folder)

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from htaf._console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
-from htaf.concepts.passes import Device, Network, Source, in_order, in_processes
+from htaf.concepts.passes import Device, ImageSequence, Network, in_order, in_processes
 from htaf.concepts.store import CHUNK, Features, open_codes, open_features
 from htaf.concepts.writing import Contents, writing
 from htaf.data.image_reading import MOST_WORKERS, look_all
-from htaf.data.images import FilePart, ImagePreprocessor, Images, Part, split
+from htaf.data.images import FilePart, ImagePreprocessor, Images, Part
 from htaf.data.reading import DataError
 from htaf.runs import Run
+from htaf.runs.data import is_own, rows_of
 
 __all__ = ["extract", "extract_features", "extract_files", "open_codes", "open_features"]
 
@@ -129,7 +130,7 @@ def extract_files(
         ids=ids,
         info=info,
     )
-    source = Source(((part, torch.arange(len(part))),), ids)
+    source = ImageSequence(((part, torch.arange(len(part))),), ids)
     _write(run, network, contents, source, out, batch, workers, device, progress)
     return open_codes(out)
 
@@ -148,7 +149,7 @@ def _network(run: Run, device: Device, *, plain: bool) -> Network:
 
 def _images(
     run: Run, network: Network, images: Images, parts: Sequence[PartName] | None, features: bool
-) -> tuple[Contents, Source]:
+) -> tuple[Contents, ImageSequence]:
     """The chosen images of a set, in the order of PARTS."""
     known = network.preprocessor
     if images.classes != known.classes:
@@ -157,7 +158,7 @@ def _images(
     for part in (images.train, images.test):
         if (came := (part.channels, *part.size)) != (expected := (known.channels, *known.size)):
             raise DataError(f"expected images of [channels, height, width] {expected}, got {came}")
-    own = images.fingerprint == run.record["data"]["fingerprint"]
+    own = is_own(run, images)
     chosen = _chosen(parts, own, images.name, run)
     of_part = (
         _own_rows(run, images)
@@ -180,7 +181,7 @@ def _images(
         ids=ids,
         info={"notes": list(images.notes)},
     )
-    return contents, Source(segments, ids)
+    return contents, ImageSequence(segments, ids)
 
 
 def _chosen(parts: Sequence[PartName] | None, own: bool, name: str, run: Run) -> tuple[PartName, ...]:
@@ -194,18 +195,9 @@ def _chosen(parts: Sequence[PartName] | None, own: bool, name: str, run: Run) ->
 
 
 def _own_rows(run: Run, images: Images) -> list[tuple[PartName, str, Tensor]]:
-    """(part, side of the set, row numbers): the training's own split, and what it left out."""
-    recipe = run.record["recipe"]
-    held = recipe["validation_images"]
-    rows = split(images, train=recipe["train_images"], validation=held if held < 1 else int(held))
-    left = torch.ones(len(images.train), dtype=torch.bool)
-    left[torch.cat([rows.train, rows.validation])] = False
-    return [
-        ("train", "train", rows.train),
-        ("validation", "train", rows.validation),
-        ("test", "test", _all(images.test)),
-        ("other", "train", left.nonzero()[:, 0]),
-    ]
+    """(part, side of the set, row numbers) of each part."""
+    found = rows_of(run, images)
+    return [(part, *found[part]) for part in PARTS]
 
 
 def _all(part: Part) -> Tensor:
@@ -269,7 +261,7 @@ def _write(
     run: Run,
     network: Network,
     contents: Contents,
-    source: Source,
+    source: ImageSequence,
     out: str | Path,
     batch: int,
     workers: int,

@@ -110,7 +110,7 @@ def refitted(
         codes: with a labelled training part.
         kept: concept numbers; they keep their order.
         strength: of the L2 penalty, strength / 2 times the sum of squared weights beside the mean cross-entropy.
-        cap, seed: as `needed` has them.
+        cap, seed: as `htaf.concepts.minimal.minimal_set` has them.
 
     Returns:
         Codes of len(kept) concepts, in memory; nothing is known of a smooth network. info["kept"] says which.

@@ -11,18 +11,18 @@ from jaxtyping import Float32, Float64, Int64
 
 from htaf.concepts.codes import Codes, ConceptError, PartName, class_number
 from htaf.concepts.completeness import by_importance
+from htaf.concepts.counterfactuals import Counterfactual, counterfactual
 from htaf.concepts.counts import proportions
 from htaf.concepts.edit_head import edit_effect, edited, write_edited
-from htaf.concepts.fewest_flips import Flips, fewest_flips
 
 __all__ = [
+    "Counterfactual",
     "Curve",
     "Flipped",
-    "Flips",
     "InterventionOrder",
+    "counterfactual",
     "edit_effect",
     "edited",
-    "fewest_flips",
     "flip",
     "intervention_curve",
     "of_class",

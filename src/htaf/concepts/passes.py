@@ -47,7 +47,7 @@ class Piece:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class ImageSequence:
     """Images to pass over, from several parts.
 
     segments: parts of a set with row numbers of each. ids: one name each, in order.

@@ -32,15 +32,15 @@ def write_report(
     scores: Mapping[str, Any],
     out: str | Path,
     *,
-    needed: Mapping[str, Any] | None = None,
+    minimal: Mapping[str, Any] | None = None,
     title: str = "Concepts",
 ) -> list[Path]:
-    """Write scores.json, scores.md, histograms.png and completeness.png, and needed.json where it is given.
+    """Write scores.json, scores.md, histograms.png and completeness.png, and needed.json where a minimal set is given.
 
     Args:
         scores: what `htaf.concepts.scores.score` returns.
         out: a folder, made when it does not exist; files of these names are replaced.
-        needed: what `htaf.concepts.needed.needed` returns.
+        minimal: what `htaf.concepts.minimal.minimal_set` returns.
         title: of the page.
 
     Returns:
@@ -52,18 +52,18 @@ def write_report(
     out = Path(out)
     files: dict[str, bytes | str] = {
         SCORES: to_json(scores),
-        TABLES: tables(scores, needed, title=title),
+        TABLES: tables(scores, minimal, title=title),
         HISTOGRAMS: histograms(scores),
-        COMPLETENESS: curves(scores, needed),
+        COMPLETENESS: curves(scores, minimal),
     }
-    if needed is not None:
-        files[NEEDED] = to_json(needed)
+    if minimal is not None:
+        files[NEEDED] = to_json(minimal)
     for name, content in files.items():
         write_atomic(out / name, content)
     return [out / name for name in files]
 
 
-def tables(scores: Mapping[str, Any], needed: Mapping[str, Any] | None = None, *, title: str = "Concepts") -> str:
+def tables(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None, *, title: str = "Concepts") -> str:
     """The scores as Markdown."""
     accuracy, concept = scores["accuracy"], scores["concept_accuracy"]
     specific, same, complete = scores["class_specificity"], scores["redundancy"], scores["completeness"]
@@ -104,8 +104,8 @@ def tables(scores: Mapping[str, Any], needed: Mapping[str, Any] | None = None, *
             for name, row in {"these concepts": specific, **specific["baselines"]}.items()
         ),
     ]
-    if needed is not None:
-        lines += ["", *_needed_lines(needed)]
+    if minimal is not None:
+        lines += ["", *_minimal_lines(minimal)]
     lines += ["", "| Class | concepts of largest weight: number (weight, contribution in its images) |", "|---|---|"]
     dead = {*scores["dead"]["always_0"], *scores["dead"]["always_1"]}
     for entry in scores["importance"]:
@@ -130,23 +130,23 @@ READING = (
 )
 
 
-def _needed_lines(needed: Mapping[str, Any]) -> list[str]:
-    accuracy, random = needed["accuracy"], [str(k) if k is not None else "-" for k in needed["random"]]
+def _minimal_lines(minimal: Mapping[str, Any]) -> list[str]:
+    accuracy, random = minimal["accuracy"], [str(k) if k is not None else "-" for k in minimal["random"]]
     rows = {
         "exact network, all concepts": accuracy["full"],
-        "the needed concepts, old head": accuracy["kept"],
-        "the needed concepts, chosen head": accuracy["chosen"],
+        "the minimal set, old head": accuracy["kept"],
+        "the minimal set, chosen head": accuracy["chosen"],
     }
     return [
-        f"**{needed['needed']} concepts are needed** to stay within {needed['tolerance']} points on validation "
-        f"({needed['head']} head); {needed['same_head']['needed']} with the same head; with random concepts "
+        f"**Minimal concept set: {minimal['needed'] or 'empty'}** (within {minimal['tolerance']} points on validation, "
+        f"{minimal['head']} head); {minimal['same_head']['needed']} with the same head; with random concepts "
         f"{', '.join(random) or '-'}.",
         "",
         "| Accuracy | validation | test |",
         "|---|---|---|",
         *(f"| {name} | {_percent(row['validation'])} | {_percent(row['test'])} |" for name, row in rows.items()),
         "",
-        needed["algorithm"],
+        minimal["algorithm"],
     ]
 
 
@@ -180,7 +180,7 @@ def histograms(scores: Mapping[str, Any]) -> bytes:
     return _png(figure)
 
 
-def curves(scores: Mapping[str, Any], needed: Mapping[str, Any] | None = None) -> bytes:
+def curves(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None) -> bytes:
     """PNG: accuracy from the k most important concepts; where given, validation accuracy of refitted heads."""
     figure = Figure(figsize=(5.2, 3.2), layout="constrained")
     axes: Any = figure.subplots()
@@ -188,11 +188,11 @@ def curves(scores: Mapping[str, Any], needed: Mapping[str, Any] | None = None) -
     for name, label, colour in (("spread", "by spread", COLOURS[0]), ("weight", "by largest weight", COLOURS[1])):
         values = 100 * np.array(complete[name]["accuracy"])
         axes.plot(complete["k"], values, label=f"{label}, same head ({scores['scored']})", color=colour)
-    if needed is not None:
-        ks = sorted(map(int, needed["curve"]))
-        values = [100 * needed["curve"][str(k)] for k in ks]
+    if minimal is not None:
+        ks = sorted(map(int, minimal["curve"]))
+        values = [100 * minimal["curve"][str(k)] for k in ks]
         axes.plot(ks, values, ".-", markersize=3, label="refitted head (validation)", color=COLOURS[2])
-        axes.axvline(needed["needed"], color=COLOURS[2], linestyle=":", linewidth=1)
+        axes.axvline(minimal["needed"], color=COLOURS[2], linestyle=":", linewidth=1)
     axes.set_xscale("symlog", linthresh=4, base=2)
     axes.xaxis.set_major_formatter("{x:.0f}")
     axes.set(xlabel="concepts, others replaced by their mean", ylabel="accuracy, %", xlim=(0, max(complete["k"]) or 1))

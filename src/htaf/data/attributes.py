@@ -153,6 +153,15 @@ def load(
     return read_table(given)
 
 
+def supervising(name: str, *, data_dir: str | os.PathLike[str] | None = None) -> Attributes:
+    """The attributes that a supervised bottleneck learns: of "cub" the 112 of Koh et al. (2020), of a file all.
+
+    Args, raises: as `load`.
+    """
+    table = load(name, data_dir=data_dir)
+    return table.only(CBM_112) if name.lower() == "cub" else table
+
+
 def read_cub_attributes(folder: Path) -> Attributes:
     """The shares of CUB-200-2011: attributes/class_attribute_labels_continuous.txt, in percent.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,6 @@ from htaf.data.downloads import Archive
 from htaf.data.image_folders import Listing, held_out, images_from_files
 from htaf.data.image_parts import Images, MemoryPart, as_images
 from htaf.data.reading import DataError, listed
-
-NAMES = ("cifar10", "cifar100", "tiny-imagenet", "cub", "digits")
 
 
 @dataclass(frozen=True)
@@ -281,6 +279,30 @@ def read_digits() -> Images:
     return as_images(
         "digits", classes, MemoryPart(pixels[rows], labels[rows]), MemoryPart(pixels[test], labels[test]), notes
     )
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """A known set.
+
+    Attributes:
+        archive: where it comes from; None: bundled.
+        sized: whether its images are files that are read at any size.
+        read: (folder of the archive, size in pixels or None) -> the set.
+    """
+
+    archive: Archive | None
+    sized: bool
+    read: Callable[[Path, int | None], Images]
+
+
+SETS: dict[str, ImageSet] = {
+    "cifar10": ImageSet(CIFAR10.archive, False, lambda folder, _: read_cifar(CIFAR10, folder)),
+    "cifar100": ImageSet(CIFAR100.archive, False, lambda folder, _: read_cifar(CIFAR100, folder)),
+    "tiny-imagenet": ImageSet(TINY_IMAGENET, True, read_tiny_imagenet),
+    "cub": ImageSet(CUB, True, read_cub),
+    "digits": ImageSet(None, False, lambda _folder, _size: read_digits()),
+}
 
 
 def _lines(path: Path, fields: int) -> list[list[str]]:

@@ -18,17 +18,7 @@ from htaf.data.image_folders import read_folder, shuffled_by_class
 from htaf.data.image_parts import FilePart, Images, MemoryPart, Part
 from htaf.data.image_preprocess import ImagePreprocessor, fit_preprocessor
 from htaf.data.image_reading import MAX_PIXELS
-from htaf.data.image_sets import (
-    CIFAR10,
-    CIFAR100,
-    CUB,
-    NAMES,
-    TINY_IMAGENET,
-    read_cifar,
-    read_cub,
-    read_digits,
-    read_tiny_imagenet,
-)
+from htaf.data.image_sets import SETS
 from htaf.data.reading import DataError, listed
 
 __all__ = [
@@ -61,12 +51,13 @@ class Split:
 
 def is_named(name: str | os.PathLike[str]) -> bool:
     """Whether `load` takes this for a known set, not for a folder; names go in any case."""
-    return os.fspath(name).lower() in NAMES
+    return os.fspath(name).lower() in SETS
 
 
 def of_files(name: str | os.PathLike[str]) -> bool:
     """Whether `load` reads image files for this name, so that it takes a size."""
-    return os.fspath(name).lower() not in ("cifar10", "cifar100", "digits")
+    known = SETS.get(os.fspath(name).lower())
+    return known is None or known.sized
 
 
 def load(
@@ -104,21 +95,14 @@ def load(
     known = given.lower()
     if size is not None and not of_files(known):
         raise DataError(f"{known}: leave size out, it is for sets of image files; these images are of one size")
-    match known:
-        case "cifar10":
-            return read_cifar(CIFAR10, obtain(known, CIFAR10.archive, data_dir, download))
-        case "cifar100":
-            return read_cifar(CIFAR100, obtain(known, CIFAR100.archive, data_dir, download))
-        case "tiny-imagenet":
-            return read_tiny_imagenet(obtain(known, TINY_IMAGENET, data_dir, download), size)
-        case "cub":
-            return read_cub(obtain(known, CUB, data_dir, download), size)
-        case "digits":
-            return read_digits()
+    if known in SETS:
+        archive = SETS[known].archive
+        folder = obtain(known, archive, data_dir, download) if archive else Path()
+        return SETS[known].read(folder, size)
     if not given or not Path(given).is_dir():  # "" would be the working folder
         came = "a file" if given and Path(given).exists() else "neither"
         raise DataError(
-            f"{given!r}: expected one of {listed(NAMES)} or a folder of images, got {came}{suggestion(given, NAMES)}"
+            f"{given!r}: expected one of {listed([*SETS])} or a folder of images, got {came}{suggestion(given, [*SETS])}"
         )
     return read_folder(Path(given), size, strict=strict)
 

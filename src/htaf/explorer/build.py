@@ -14,13 +14,13 @@ from htaf._console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName, codes_key
 from htaf.data.reading import DataError
 from htaf.explorer import contents
-from htaf.explorer.choice import chosen_rows, flips_of
+from htaf.explorer.choice import chosen_rows, counterfactuals_of
 from htaf.explorer.folder import DATA, FORMAT, INDEX, claimed, head_of, page_files, remove_stale
 from htaf.explorer.scripts import packed, script, value_of
 from htaf.explorer.sprites import SIDE, Pixels, sheets
 from htaf.runs import write_atomic
 
-Flips = tuple[dict[str, dict[str, Any]], int]  # by row, and how many images are misclassified
+Counterfactuals = tuple[dict[str, dict[str, Any]], int]  # by row, and how many images are misclassified
 
 
 def build_page(
@@ -40,7 +40,7 @@ def build_page(
 ) -> dict[str, Any]:
     """Write the page of a network's concepts to a folder: open its index.html, from disk or from any web server.
 
-    The same arguments give the same bytes. Only the proofs of fewest flips depend on the time that they may take, and a
+    The same arguments give the same bytes. Only the proofs of counterfactuals depend on the time that they may take. A
     folder that is written again keeps those that it has, and its thumbnails where the images cannot be had any more. A
     build that was killed leaves a page that says so; the same call makes it whole.
 
@@ -50,12 +50,12 @@ def build_page(
         pixels: gives the images of some ids as uint8 [n, C, H, W], C 1 or 3, for a sheet of 256 or fewer at once; None:
             no thumbnails. Where it raises ConceptError, DataError or OSError there are none either, or those that the
             folder has of the same images, and a note why.
-        names: as `htaf.concepts.naming.names.read_names` gives them; None: there are none.
+        names: as `htaf.concepts.naming.read_names` gives them; None: there are none.
         part: which images are shown and scored.
         images: how many of them at most, >= 1: see `htaf.explorer.choice.chosen_rows`. Scores are of all.
         thumbnail: longest side of a thumbnail in pixels, 16 to 1024; images up to 48 pixels are kept as they are.
         title: of the page. about: labels and values under it. notes: more to say beside those found here.
-        seconds: for proofs of fewest flips, of all misclassified images shown, >= 0.
+        seconds: for proofs of counterfactuals, of all misclassified images shown, >= 0.
         progress: show bars on the error stream, lines where it is no terminal.
 
     Returns:
@@ -102,9 +102,9 @@ def build_page(
         "notes": [*notes, *contents.notes_of(codes, shown, drawn, found, by_number)],
     }
     with claimed(out):
-        flips, wrong, sheets_there = _former(out, head, shown) or (*_flips(shown, seconds, progress), None)
+        flips, wrong, sheets_there = _former(out, head, shown) or (*_counterfactuals(shown, seconds, progress), None)
         if len(flips) < wrong:
-            head["notes"].append(f"fewest flips were looked for in {len(flips):,} of {wrong:,} misclassified images")
+            head["notes"].append(f"counterfactuals were looked for in {len(flips):,} of {wrong:,} misclassified images")
         (out / DATA / "page.js").unlink(missing_ok=True)  # from here on the folder holds no whole page
         head["sprites"] = _sprites(out, shown.ids, pixels, thumbnail, progress, head["notes"], sheets_there)
         values: dict[str, Any] = {
@@ -146,8 +146,9 @@ def _by_number(names: Sequence[Mapping[str, Any]], concepts: int) -> dict[int, M
     return found
 
 
-def _former(out: Path, head: Mapping[str, Any], shown: Codes) -> tuple[*Flips, dict[str, Any] | None] | None:
-    """The flips and "sprites" of the page that this folder holds, if it is of the same codes, settings and images."""
+def _former(out: Path, head: Mapping[str, Any], shown: Codes) -> tuple[*Counterfactuals, dict[str, Any] | None] | None:
+    """The counterfactuals and "sprites" of the page that this folder holds, if it is of the same codes, settings and
+    images."""
     before = head_of(out)
     if before is None or any(before.get(name) != json.loads(json.dumps(head[name])) for name in ("key", "settings")):
         return None
@@ -161,10 +162,10 @@ def _former(out: Path, head: Mapping[str, Any], shown: Codes) -> tuple[*Flips, d
     return (images["flips"], len(wrong), before["sprites"] if whole else None) if same else None
 
 
-def _flips(shown: Codes, seconds: float, progress: bool) -> Flips:
+def _counterfactuals(shown: Codes, seconds: float, progress: bool) -> Counterfactuals:
     wrong = int(((shown.labels >= 0) & (shown.labels != shown.exact)).sum())
-    with progress_of("fewest flips", wrong, shown=progress) as advance:
-        return flips_of(shown, seconds, advance=advance)
+    with progress_of("counterfactuals", wrong, shown=progress) as advance:
+        return counterfactuals_of(shown, seconds, advance=advance)
 
 
 def _sprites(

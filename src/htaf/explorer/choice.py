@@ -1,4 +1,4 @@
-"""Which images a page shows, and how few flips would mend those that the network gets wrong."""
+"""Which images a page shows, and the counterfactuals of those that the network gets wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from htaf.concepts.codes import Codes, PartName
-from htaf.concepts.fewest_flips import Flips, fewest_flips
+from htaf.concepts.counterfactuals import Counterfactual, counterfactual
 
 MOST_SECONDS = 2.0  # for the proof of a single image
 
@@ -55,10 +55,10 @@ def _in_turn(places: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return places[np.argsort(turns, kind="stable")]
 
 
-def flips_of(
+def counterfactuals_of(
     shown: Codes, seconds: float, *, advance: Callable[[int], Any] = lambda _: None
 ) -> tuple[dict[str, dict[str, Any]], int]:
-    """The fewest flips towards the label, for images that the exact network gets wrong.
+    """The counterfactuals with the label as target, for images that the exact network gets wrong.
 
     First the bounds of all, then proofs, the nearest bounds first, until the time is up.
 
@@ -72,33 +72,33 @@ def flips_of(
         images there are, which can be more.
     """
     end = time.monotonic() + seconds
-    found: dict[int, Flips] = {}
+    found: dict[int, Counterfactual] = {}
     wrong = np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact)).tolist()
     for row in wrong:
         if time.monotonic() >= end:
             break
-        found[row] = fewest_flips(shown, row, time_limit=0)
+        found[row] = counterfactual(shown, row, time_limit=0)
         if _settled(found[row]):
             advance(1)
     for row in sorted((row for row in found if not _settled(found[row])), key=lambda row: _open(shown, found[row])):
         left = end - time.monotonic()
         if left <= 0:
             break
-        found[row] = fewest_flips(shown, row, time_limit=min(left, MOST_SECONDS))
+        found[row] = counterfactual(shown, row, time_limit=min(left, MOST_SECONDS))
         advance(1)
     return {str(row): _plain(flips) for row, flips in found.items()}, len(wrong)
 
 
-def _settled(flips: Flips) -> bool:
+def _settled(flips: Counterfactual) -> bool:
     return flips.proven or flips.feasible is False
 
 
-def _open(shown: Codes, flips: Flips) -> tuple[int, int]:
+def _open(shown: Codes, flips: Counterfactual) -> tuple[int, int]:
     """How far the bounds lie apart, and the upper one."""
     upper = shown.concepts + 1 if flips.upper is None else flips.upper
     return upper - flips.lower, upper
 
 
-def _plain(flips: Flips) -> dict[str, Any]:
+def _plain(flips: Counterfactual) -> dict[str, Any]:
     concepts = None if flips.concepts is None else list(flips.concepts)
     return {"concepts": concepts, **{key: getattr(flips, key) for key in ("target", "proven", "lower", "feasible")}}

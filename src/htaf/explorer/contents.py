@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float64, Int64
 from htaf.concepts.codes import PARTS, Codes, PartName
 from htaf.concepts.completeness import by_importance
 from htaf.concepts.counts import class_counts, class_sizes, shares
-from htaf.concepts.naming.names import seal_of
+from htaf.concepts.naming import seal_of
 from htaf.concepts.scores import labelled, score, specificity
 
 LOW, HIGH = 0.2, 0.8  # bounds of the groups
@@ -23,7 +23,7 @@ NAMED += ("source", "model", "checked_by")
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class CodeStatistics:
     """Of all images of the codes.
 
     part: the part that is scored. scores: of `htaf.concepts.scores.score`, None without labelled images of both parts.
@@ -50,7 +50,7 @@ class Measured:
         return (self.rates == 0) | (self.rates == 1)
 
 
-def measure(codes: Codes, part: PartName) -> Measured:
+def measure(codes: Codes, part: PartName) -> CodeStatistics:
     """Counts and scores; raises ConceptError for a label that is no class."""
     has = {name: bool(((codes.parts == PARTS.index(name)) & (codes.labels >= 0)).any()) for name in ("train", part)}
     whole = np.zeros((codes.concepts, len(codes.classes)), np.int64), np.zeros(len(codes.classes), np.int64)
@@ -69,7 +69,7 @@ def measure(codes: Codes, part: PartName) -> Measured:
         rates /= len(rows)
     else:
         rates = np.array(scores["rates"]["fitted"])
-    return Measured(part, scores, rates, shares(train, size), *counts[part])
+    return CodeStatistics(part, scores, rates, shares(train, size), *counts[part])
 
 
 def content_key(codes: Codes) -> str:
@@ -80,7 +80,9 @@ def content_key(codes: Codes) -> str:
     return digest.hexdigest()[:16]
 
 
-def concept_objects(codes: Codes, found: Measured, names: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+def concept_objects(
+    codes: Codes, found: CodeStatistics, names: Mapping[int, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
     """data/concepts.js: an object for each concept."""
     weight = codes.weight.astype(np.float64)
     order = by_importance(codes.weight, found.rates)
@@ -107,13 +109,13 @@ def concept_objects(codes: Codes, found: Measured, names: Mapping[int, Mapping[s
     return objects
 
 
-def arrays_of(shown: Codes, drawn: Bool[np.ndarray, " images"], found: Measured) -> dict[str, np.ndarray]:
+def arrays_of(shown: Codes, drawn: Bool[np.ndarray, " images"], found: CodeStatistics) -> dict[str, np.ndarray]:
     """data/arrays.js, before packing; `drawn`: which images were drawn at random, whatever the network predicts."""
     arrays = {name: getattr(shown, name) for name in ("bits", "labels", "exact", "smooth", "weight", "bias")}
     return arrays | {"random": drawn.astype(np.uint8), "shares": found.shares.astype(np.float32)}
 
 
-def class_objects(codes: Codes, found: Measured) -> list[dict[str, Any]]:
+def class_objects(codes: Codes, found: CodeStatistics) -> list[dict[str, Any]]:
     """For each class images, accuracy of the exact and of the smooth network and a histogram, of the whole part."""
     rows = codes.rows(found.part)
     labels, exact, smooth = (np.asarray(values)[rows] for values in (codes.labels, codes.exact, codes.smooth))
@@ -143,7 +145,7 @@ def confusions(codes: Codes, part: PartName) -> list[list[int]]:
     return [[*pairs[one].tolist(), int(counts[one])] for one in most]
 
 
-def histogram(found: Measured) -> dict[str, Any]:
+def histogram(found: CodeStatistics) -> dict[str, Any]:
     """Over (concept, class) pairs of the part."""
     if not found.sizes.any():
         return {"series": []}
@@ -155,7 +157,7 @@ def _tenths(twentieths: Sequence[int]) -> list[int]:
     return [int(a + b) for a, b in zip(twentieths[::2], twentieths[1::2], strict=True)]
 
 
-def score_objects(found: Measured) -> list[dict[str, Any]]:
+def score_objects(found: CodeStatistics) -> list[dict[str, Any]]:
     """What the overview lists; shares lie in [0, 1], a difference in points is one of shares."""
     dead = int(found.dead.sum())
     rows: list[tuple[str, str, float | None, str, str]] = []
@@ -195,7 +197,7 @@ def notes_of(
     codes: Codes,
     shown: Codes,
     drawn: Bool[np.ndarray, " images"],
-    found: Measured,
+    found: CodeStatistics,
     names: Mapping[int, Mapping[str, Any]] | None,
 ) -> list[str]:
     """What a reader should know before believing the page."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from htaf.concepts.naming.names import valid_text
+from htaf.concepts.naming.files import valid_text
 
 KINDS = {"u1": "<u1", "i4": "<i4", "f4": "<f4"}
 

@@ -1,4 +1,7 @@
-"""What is said to a language model and what comes back: requests, replies, their JSON, and the errors; no network."""
+"""What is said to a language model and what comes back: requests, replies, their JSON, and the errors; no network.
+
+Text that others wrote stands in a prompt as a JSON string (`quoted`), so that it can neither end its line nor hide.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,22 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from htaf._console import visible
 from htaf._errors import HtafError
 
 FORMAT = 1  # of a request's key and of a cached reply
 BYTES_A_TOKEN = 4  # of UTF-8: about what English text has
 TOKENS_A_MESSAGE = 4  # role and separators
 REPLY_TOKENS = (4096, 16384, None)  # the next one where a reply was cut off: a model that thinks first needs room
-LONGEST = 400  # characters of a server's or a model's words in a message
+SAID = 400  # characters of a server's or a model's words in a message
 LONGEST_REPLY = 200_000  # characters
+LONGEST = 200  # characters of a text that is quoted in a prompt
+ELLIPSIS = "…"
 BRACES = 1000  # places at which an object is looked for in a text
 _DECODER = json.JSONDecoder()
 
@@ -59,6 +66,22 @@ class Completion:
     tokens: int | None = None
     chat: bool = True
     cut: bool = False
+
+
+def shortened(text: str, most: int = LONGEST) -> str:
+    """At most so many characters, the last an ellipsis where some are missing."""
+    return text if len(text) <= most else text[: most - 1] + ELLIPSIS
+
+
+@lru_cache(maxsize=2**14)  # the same texts stand in many prompts
+def quoted(text: str, most: int = LONGEST) -> str:
+    """The text, shortened, as a JSON string of visible characters on one line; `json.loads` gives it back."""
+    return visible(json.dumps(shortened(text, most), ensure_ascii=False))
+
+
+def numbered(texts: Sequence[str]) -> str:
+    """A line for each text: its number, counted from 1, and the text as a JSON string."""
+    return "\n".join(f"{number}. {quoted(text)}" for number, text in enumerate(texts, 1))
 
 
 def plain(messages: Sequence[Message]) -> list[Message]:
@@ -114,18 +137,18 @@ def body_of(
     return body
 
 
-class _Message(BaseModel):
+class _ChatMessage(BaseModel):
     content: str | list[Any] | None = None
     refusal: Any = None
 
 
-class _Choice(BaseModel):
-    message: _Message
+class _ChatChoice(BaseModel):
+    message: _ChatMessage
     finish_reason: Any = None
 
 
-class _Chat(BaseModel):
-    choices: list[_Choice]
+class _ChatCompletion(BaseModel):
+    choices: list[_ChatChoice]
     usage: Any = None
 
 
@@ -139,10 +162,10 @@ def read_completion(body: Any) -> Completion:
         try:
             body = json.loads(body)
         except (ValueError, RecursionError):
-            start = _clean(body[:LONGEST].decode("utf-8", "replace"))
+            start = _clean(body[:SAID].decode("utf-8", "replace"))
             return Completion(problem=f"expected a chat completion, got {short(start, 80)!r}", chat=False)
     try:
-        chat = TypeAdapter(_Chat).validate_python(body)
+        chat = TypeAdapter(_ChatCompletion).validate_python(body)
     except ValidationError as error:
         said = (
             body["error"] if isinstance(body, dict) and body.get("error") else told(error)
@@ -250,12 +273,12 @@ def corrected(messages: Sequence[Message], text: str, problem: str) -> list[Mess
     complaint = f"That reply cannot be used: {problem}. Answer again with nothing but the JSON object."
     return [
         *messages,
-        {"role": "assistant", "content": text[: 4 * LONGEST] or "(nothing)"},  # templates want roles to alternate
+        {"role": "assistant", "content": text[: 4 * SAID] or "(nothing)"},  # templates want roles to alternate
         {"role": "user", "content": complaint},
     ]
 
 
-def short(text: str, limit: int = LONGEST) -> str:
+def short(text: str, limit: int = SAID) -> str:
     """In one line, without control characters, at most `limit` characters."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
     return line if len(line) <= limit else line[: limit - 3] + "..."

@@ -1,4 +1,4 @@
-"""Language models that answer with JSON: over any OpenAI-compatible server, or from files of replies.
+"""What a client of a language model is, and the one that asks an OpenAI-compatible server.
 
 A reply that was used is kept on disk, so that nothing is paid twice; calls and tokens have limits, checked before each
 call.
@@ -24,7 +24,6 @@ from htaf.llm.chat import (
     Message,
     ModelError,
     R,
-    Unanswered,
     body_of,
     corrected,
     plain,
@@ -33,21 +32,16 @@ from htaf.llm.chat import (
     tokens_of,
     validated,
 )
-from htaf.llm.replies import Replies, ReplyCache, default_cache
+from htaf.llm.replies import ReplyCache
 
 if TYPE_CHECKING:
     from htaf.llm.server import Server
 
 OPTION = re.compile(r"response_format|json_schema|max_completion_tokens|max_tokens|temperature")
 
-__all__ = [
-    "Asker", "BudgetError", "LanguageModel", "MalformedReply", "Message", "ModelError", "Replies", "Unanswered",
-    "Usage", "default_cache", "request_key", "tokens_of",
-]  # fmt: skip
-
 
 @runtime_checkable
-class Asker(Protocol):
+class Client(Protocol):
     """Whatever answers messages with a JSON object of a wanted form; `base_url`, where it has one, says who does."""
 
     model: str
@@ -83,8 +77,8 @@ class Usage:
     malformed: int = 0
 
 
-class LanguageModel:
-    """A model behind an OpenAI-compatible server.
+class ServerClient:
+    """Asks a model behind an OpenAI-compatible server.
 
     A request asks for JSON of the reply's schema and at most 4,096 tokens; one that a server refuses with 400 or 422 is
     sent without, and so are all others once a refusal named such an option, or two in a row were taken only without.
@@ -130,7 +124,7 @@ class LanguageModel:
         try:
             from htaf.llm.server import OPENAI, Server, checked_key, checked_url, in_the_clear
         except ImportError as error:
-            raise ModelError(f"asking a language model needs openai: pip install 'htaf[names]' ({error})") from None
+            raise ModelError(f"asking a language model needs openai: pip install 'htaf[llm]' ({error})") from None
         if not (0 < timeout < float("inf") and retries >= 0 and attempts >= 1 and (temperature or 0) >= 0):
             raise ModelError(
                 "expected timeout > 0, retries >= 0, attempts >= 1 and temperature >= 0, "
@@ -155,9 +149,9 @@ class LanguageModel:
         self._server: Server = Server(self.base_url, key, timeout, retries, self._before)
 
     def __repr__(self) -> str:
-        return f"LanguageModel({self.model!r}, base_url={self.base_url!r})"
+        return f"ServerClient({self.model!r}, base_url={self.base_url!r})"
 
-    def __enter__(self) -> LanguageModel:
+    def __enter__(self) -> ServerClient:
         return self
 
     def __exit__(

@@ -86,8 +86,8 @@ class ReplyCache:
             raise ModelError(f"{self.folder}: a reply cannot be kept: {error.strerror or error}") from None
 
 
-class Replies:
-    """Answers from files, without a server: what they lack is noted and can be written as a batch.
+class BatchClient:
+    """Answers from files, without a server: what they lack is noted and can be written as input of OpenAI's Batch API.
 
     A line is {"custom_id": KEY, "reply": TEXT} or one of OpenAI's batch output, {"custom_id": KEY, "response":
     {"status_code": 200, "body": CHAT COMPLETION}}, where KEY is that of the line that `write` wrote. A line that is
@@ -146,7 +146,7 @@ class Replies:
     def ask(
         self, messages: Sequence[Message], reply: type[R], *, sample: int = 0, context: Mapping[str, Any] | None = None
     ) -> R:
-        """The reply of the files; arguments as of `LanguageModel.ask`.
+        """The reply of the files; arguments as of `ServerClient.ask`.
 
         Raises:
             Unanswered: there is none. MalformedReply: none can be used. Either way the request is noted for `write`.

@@ -1,6 +1,6 @@
 """One OpenAI-compatible server: calls that end in time, are counted before they are sent, and never tell the key.
 
-Imports openai and httpx2: only to be imported where a server is asked (extra `names`).
+Imports openai and httpx2: only to be imported where a server is asked (extra `llm`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Oversized(ModelError):
     """An answer without end, or compressed though that was declined."""
 
 
-class BoundedClient(httpx2.AsyncClient):
+class BoundedHttpClient(httpx2.AsyncClient):
     """Sends each request with a deadline for the whole of it, a limit of size, and no redirects.
 
     httpx2's own time-outs are for one read: a server that sends a byte a second would hold the caller for ever.
@@ -104,7 +104,7 @@ class Server:
             max_retries=retries,
             timeout=timeout,
             default_headers={"Accept-Encoding": "identity"},
-            http_client=BoundedClient(timeout, before, trust_env=not local, verify=tls),
+            http_client=BoundedHttpClient(timeout, before, trust_env=not local, verify=tls),
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="htaf-model-server", daemon=True)

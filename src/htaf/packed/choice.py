@@ -11,10 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from htaf.kernels.layers import Epilogue
-from htaf.packed.execution import FORMS, kernels
-from htaf.packed.layers import widened
+from htaf.packed.instructions import Instruction, Layer
+from htaf.packed.instructions.contract import kernels
+from htaf.packed.instructions.layer import FORMS, Kind, widened
 from htaf.packed.model import PackedModel
-from htaf.packed.program import Kind, Layer, Program, Step
+from htaf.packed.program import Program
 
 KINDS: tuple[Kind, ...] = ("float32", "int16", "int8")
 _REPEATS = 5
@@ -56,34 +57,34 @@ def choose(
     """
     chosen: dict[str, Choice] = {}
 
-    def after(step: Step, values: list[Any]) -> None:
-        if isinstance(step, Layer) and step.weights == "table":
-            found = measure(step, values[step.input], packed.program.tensors)
+    def after(instruction: Instruction, values: list[Any]) -> None:
+        if isinstance(instruction, Layer) and instruction.weights == "table":
+            found = measure(instruction, values[instruction.input], packed.program.tensors)
             fitting: list[Kind] = [kind for kind in KINDS if found[kind].error <= budget]
             fastest: Kind = min(fitting, key=lambda kind: found[kind].seconds)
-            chosen[step.name] = Choice(fastest, found)
+            chosen[instruction.name] = Choice(fastest, found)
             advance()
 
     packed.watch(inputs, after)
-    steps = tuple(
-        replace(s, tables=chosen[s.name].kind) if isinstance(s, Layer) and s.name in chosen else s
-        for s in packed.program.steps
+    instructions = tuple(
+        replace(i, tables=chosen[i.name].kind) if isinstance(i, Layer) and i.name in chosen else i
+        for i in packed.program.instructions
     )
-    return replace(packed.program, steps=steps), chosen
+    return replace(packed.program, instructions=instructions), chosen
 
 
-def measure(step: Layer, bits: Tensor, tensors: dict[str, Tensor]) -> dict[Kind, Measured]:
+def measure(layer: Layer, bits: Tensor, tensors: dict[str, Tensor]) -> dict[Kind, Measured]:
     """The seconds and errors of a layer's sums over these bits with each kind of tables, timed in turn."""
-    taken, tables = FORMS[step.form][0](bits), kernels()[1]
-    weight = widened(tensors[step.weight], step.geometry, step.planes)
-    weights = {kind: tables.prepare(weight, step.geometry, kind) for kind in KINDS}
+    taken, tables = FORMS[layer.form][0](bits), kernels()[1]
+    weight = widened(tensors[layer.weight], layer.geometry, layer.planes)
+    weights = {kind: tables.prepare(weight, layer.geometry, kind) for kind in KINDS}
     times: dict[Kind, list[float]] = {kind: [] for kind in KINDS}
     sums: dict[Kind, Tensor] = {}
     for _ in range(_REPEATS + 1):  # the first of each fills the caches
         for kind in KINDS:
             start = time.perf_counter()
             # without an epilogue there are sums and nothing else
-            sums[kind] = tables.forward(taken, weights[kind], step.geometry, Epilogue())[0]
+            sums[kind] = tables.forward(taken, weights[kind], layer.geometry, Epilogue())[0]
             times[kind].append(time.perf_counter() - start)
     exact = sums["float32"].double()
     size = float(exact.square().mean().sqrt())

@@ -1,4 +1,4 @@
-"""Steps, tensors and values as they are added to a program, and the values of a graph's nodes in either form."""
+"""Instructions, tensors and values as they are added to a program, and the values of a graph's nodes in either form."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from torch import Tensor
 from torch.fx import Node
 
 from htaf.packed.affine import shape_of
+from htaf.packed.errors import PackedError
 from htaf.packed.graph import Traced
+from htaf.packed.instructions import Call, Instruction, Unpack
 from htaf.packed.kinds import Bits
-from htaf.packed.program import Call, PackedError, Step, Unpack
 from htaf.packed.report import Row
 
 
 class Emission:
-    """The steps so far, and the numbers of the values that nodes have, as floats and as bits."""
+    """The instructions so far, and the numbers of the values that nodes have, as floats and as bits."""
 
     def __init__(self, traced: Traced) -> None:
         self.traced, self.constants = traced, traced.constants
         self.kinds: dict[Node, Bits] = {}
-        self.steps: list[Step] = []
+        self.instructions: list[Instruction] = []
         self.tensors: dict[str, Tensor] = {}
         self.equal: dict[Any, Tensor] = {}  # by content
         self.rows: list[Row] = []
@@ -61,9 +62,9 @@ class Emission:
         return self._tensor(name, values[:1] if bool((values == values[:1]).all()) else values)
 
     def _aten(self, node: Node, operator: str, args: list[Any], kwargs: dict[str, Any] | None = None) -> int:
-        step = Call(node.name, operator, args, kwargs or {}, self._value())
-        self.steps.append(step)
-        return step.y
+        call = Call(node.name, operator, args, kwargs or {}, self._value())
+        self.instructions.append(call)
+        return call.y
 
     def _argument(self, node: Node) -> dict[str, Any]:
         if node in self.constants:
@@ -109,17 +110,17 @@ class Emission:
         total = None
         for i, plane in enumerate(self.bits[node]):
             low, high = (kind.low, kind.high) if kind.most == 1 else (0.0, float(2**i))
-            step = Unpack(node.name, plane, kind.channels, kind.axis, low, high, self._value())
-            self.steps.append(step)
-            total = step.y if total is None else self._aten(node, "add.Tensor", [{"v": total}, {"v": step.y}])
+            unpack = Unpack(node.name, plane, kind.channels, kind.axis, low, high, self._value())
+            self.instructions.append(unpack)
+            total = unpack.y if total is None else self._aten(node, "add.Tensor", [{"v": total}, {"v": unpack.y}])
         assert total is not None
         self.floats[node] = total
         return total
 
     def _unflattened(self, node: Node, kind: Bits) -> int:
         assert kind.whole is not None
-        step = Unpack(node.name, self.bits[node][0], kind.whole[0], kind.axis, kind.low, kind.high, self._value())
-        self.steps.append(step)
+        unpack = Unpack(node.name, self.bits[node][0], kind.whole[0], kind.axis, kind.low, kind.high, self._value())
+        self.instructions.append(unpack)
         sizes = [self._size(s) for s in shape_of(node)]
-        self.floats[node] = self._aten(node, "reshape.default", [{"v": step.y}, sizes])
+        self.floats[node] = self._aten(node, "reshape.default", [{"v": unpack.y}, sizes])
         return self.floats[node]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from safetensors import SafetensorError
 from htaf._errors import first_line
 from htaf._files import check_output, parse_json, write_atomic
 from htaf.packed.checking import check
+from htaf.packed.errors import PackedError
+from htaf.packed.instructions import Instruction, by_opcode
 from htaf.packed.model import PackedModel
-from htaf.packed.program import PackedError
 from htaf.packed.report import Report
 from htaf.packed.writing import program_from_json, program_to_json
 
@@ -66,14 +67,19 @@ def save(packed: PackedModel, path: str | Path, extra: Mapping[str, Any] | None 
         raise PackedError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def load(path: str | Path) -> PackedModel:
+def load(path: str | Path, *, instructions: Iterable[type[Instruction]] = ()) -> PackedModel:
     """Read a packed model.
+
+    Args:
+        path: of the file.
+        instructions: classes of your own that may stand in it; a file cannot name others.
 
     Raises:
         PackedError: no such file, not a packed model, another version, damaged, or one that would run anything but the
             operators of a packed model on tensors of sensible sizes.
+        ValueError: two instructions of one opcode.
     """
-    path = Path(path)
+    path, classes = Path(path), by_opcode(instructions)
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -89,7 +95,7 @@ def load(path: str | Path) -> PackedModel:
         if _digest(header, body) != metadata.get("sha256"):
             raise PackedError("it is damaged: expected the SHA-256 in its metadata, got another")
         tensors = safetensors.torch.load(data)
-        program = program_from_json(json.loads(metadata["graph"]), tensors)
+        program = program_from_json(json.loads(metadata["graph"]), tensors, classes)
         report, extra = Report.from_json(parse_json(metadata["report"])), parse_json(metadata["extra"])
         if not isinstance(extra, dict):
             raise PackedError(f"expected `extra` to be an object, got {type(extra).__name__}")

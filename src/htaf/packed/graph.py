@@ -17,7 +17,7 @@ from htaf.convert.exported import check_hardened, export_program
 from htaf.convert.functional_sites import duplicate
 from htaf.packed import operators
 from htaf.packed.affine import Constants, aten, same, shape_of
-from htaf.packed.program import PackedError
+from htaf.packed.errors import PackedError
 
 _NOTHING = (aten.clone.default, aten.detach.default, aten.alias.default, aten.contiguous.default)
 _RENAMED = (aten._unsafe_view.default, aten.rrelu.default)

@@ -11,8 +11,8 @@ from torch.fx import Node
 
 from htaf.kernels.layers import Geometry, row_bytes
 from htaf.packed.affine import Constants, aten, shape_of
+from htaf.packed.instructions.layer import Form
 from htaf.packed.kinds import CONVOLUTIONS, PRODUCTS, Bits
-from htaf.packed.program import Form
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Prepared:
     """What a layer over bits of two levels, or over planes, sums: weight as the kernels take it, and what remains.
 
     sums of the model = scale sums of the kernel + shift. ones: the kernel's channels hold one more, always 1.
-    planes: bit planes side by side as channels; the weight is that of the first, see `widened`.
+    planes: bit planes side by side as channels; the weight is that of the first, see instructions/layer.py.
     """
 
     geometry: Geometry
@@ -180,17 +180,6 @@ def prepare(site: LayerSite, kind: Bits) -> Prepared:
         return Prepared(g, False, weight.contiguous(), one, shift + inside.sum((1, 2)), False, False)
     wide = g._replace(channels=row_bytes(g.channels + 1) * 8)
     return Prepared(wide, False, torch.cat([weight, inside.float().unsqueeze(1)], 1), one, shift, False, True)
-
-
-def widened(weight: Tensor, g: Geometry, planes: int) -> Tensor:
-    """A table's weights for all channels of the geometry: w, 2 w, 4 w for bit planes, 0 where a file keeps none."""
-    each = g.channels // g.groups // planes
-    if weight.shape[1] == each and planes == 1:
-        return weight
-    dense = torch.zeros(g.outputs, planes, each, *g.kernel, dtype=torch.float32, device=weight.device)
-    for i in range(planes):
-        dense[:, i, : weight.shape[1]] = weight * 2**i
-    return dense.flatten(1, 2)
 
 
 def packed(values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""From the graph of a hardened model to the steps of a packed one."""
+"""From the graph of a hardened model to the instructions of a packed one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from htaf.kernels.layers import row_bytes
 from htaf.packed import operators
 from htaf.packed.affine import Affine, aten, shape_of
 from htaf.packed.emission import Emission
+from htaf.packed.errors import PackedError
 from htaf.packed.fusion import Chain, Fusion, Tail, fuse
 from htaf.packed.graph import Traced
+from htaf.packed.instructions import Layer, Pool, Spikes, Threshold
+from htaf.packed.instructions.layer import Kind
 from htaf.packed.kinds import CONVOLUTIONS, PRODUCTS, Bits, infer, is_pool, is_spikes, pool_sizes
 from htaf.packed.layers import LayerSite, packed, prepare
-from htaf.packed.program import Kind, Layer, PackedError, Pool, Program, Spikes, Threshold
+from htaf.packed.program import Program
 from htaf.packed.report import Report, Row
 
 
@@ -37,7 +40,7 @@ class Lowering(Emission):
             self._lower(node)
         tree = pytree.tree_unflatten([self._output(n) for n in traced.outputs], traced.out_spec)
         inputs = tuple(tuple(s if isinstance(s, int) else None for s in shape_of(n)) for n in traced.inputs)
-        self.program = Program(inputs, tuple(self.steps), _structure(tree), self.tensors)
+        self.program = Program(inputs, tuple(self.instructions), _structure(tree), self.tensors)
         self.report = Report(tuple(self.rows), self.packed_bytes, self.float_bytes)
 
     # ---- one node ----
@@ -83,7 +86,7 @@ class Lowering(Emission):
         if ready.ones:
             source = self._with_ones(site.source, kind, source, ready.geometry.channels)
         weight = self._tensor(f"{node.name}.weight", ready.weight)
-        step = Layer(
+        layer = Layer(
             name=node.name if chain.tail is None else chain.tail.step.name,
             weights="binary" if ready.binary else "table", form=site.form, geometry=ready.geometry, weight=weight,
             bipolar=ready.bipolar, tables=self.tables, input=source, residual=residual,
@@ -94,12 +97,12 @@ class Lowering(Emission):
             bits=self._value() if chain.tail is not None else None,
             slope=slope, planes=ready.planes,
         )  # fmt: skip
-        self.steps.append(step)
-        if step.y is not None:
-            self.floats[chain.end] = step.y
-        if step.bits is not None and chain.tail is not None:
-            self.bits[chain.tail.step] = (step.bits,)
-        self.packed_bytes += ready.weight.nbytes + (4 * outputs if step.scale else 0)
+        self.instructions.append(layer)
+        if layer.y is not None:
+            self.floats[chain.end] = layer.y
+        if layer.bits is not None and chain.tail is not None:
+            self.bits[chain.tail.step] = (layer.bits,)
+        self.packed_bytes += ready.weight.nbytes + (4 * outputs if layer.scale else 0)
         self.float_bytes += 4 * site.weight.numel()
         how = "packed: binary" if ready.binary else f"packed: table {self.tables}"
         if chain.end is not node:
@@ -148,9 +151,9 @@ class Lowering(Emission):
         kind = self.kinds[node]
         lower, upper = self._ends(node, tail.interval(), kind.channels)
         source, slope = self._float(tail.affine.source), float(tail.affine.scale.abs().max())
-        step = Threshold(node.name, source, kind.axis, lower, upper, self._value(), slope)
-        self.steps.append(step)
-        self.bits[node] = (step.bits,)
+        threshold = Threshold(node.name, source, kind.axis, lower, upper, self._value(), slope)
+        self.instructions.append(threshold)
+        self.bits[node] = (threshold.bits,)
         self._row(node, "packed: bits of floats")
 
     def _spikes(self, node: Node) -> None:
@@ -158,9 +161,9 @@ class Lowering(Emission):
         source, leak, gain, threshold, soft = node.args
         assert isinstance(source, Node)
         leak, gain, threshold = (float(n) for n in (leak, gain, threshold))  # pyright: ignore[reportArgumentType]
-        step = Spikes(node.name, self._float(source), kind.axis, leak, gain, threshold, bool(soft), self._value())
-        self.steps.append(step)
-        self.bits[node] = (step.bits,)
+        spikes = Spikes(node.name, self._float(source), kind.axis, leak, gain, threshold, bool(soft), self._value())
+        self.instructions.append(spikes)
+        self.bits[node] = (spikes.bits,)
         self._row(node, "packed: spikes of floats")
 
     def _on_bits(self, node: Node, kind: Bits) -> None:
@@ -184,9 +187,9 @@ class Lowering(Emission):
         self._row(node, how)
 
     def _pool(self, node: Node, source: int) -> int:
-        step = Pool(node.name, source, *pool_sizes(node), self._value())
-        self.steps.append(step)
-        return step.bits
+        pool = Pool(node.name, source, *pool_sizes(node), self._value())
+        self.instructions.append(pool)
+        return pool.bits
 
     def _mask(self, node: Node, kind: Bits) -> dict[str, Any]:
         """Ones in every channel, none in the unused places behind them."""

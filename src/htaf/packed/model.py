@@ -10,10 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from htaf._errors import first_line
+from htaf.packed.errors import PackedError
 from htaf.packed.execution import Execution
-from htaf.packed.program import Kind, Layer, PackedError, Program
+from htaf.packed.instructions import Instruction, Layer
+from htaf.packed.instructions.contract import Seen, Values
+from htaf.packed.instructions.layer import Kind
+from htaf.packed.program import Program
 from htaf.packed.report import Report
 
+Errors = dict[int, float]
 _FAILURES = (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, MemoryError)
 
 
@@ -46,11 +51,7 @@ class PackedModel(nn.Module):
     @property
     def tables(self) -> dict[str, Kind]:
         """The kind of tables of each layer with real weights, by its name."""
-        return {s.name: s.tables for s in self.program.steps if isinstance(s, Layer) and s.weights == "table"}
-
-    def table_error(self, step: Layer) -> Tensor:
-        """float64 [outputs], how far the sums of a table's layer may lie from exact ones."""
-        return self._execution.prepared[self.program.steps.index(step)].error
+        return {i.name: i.tables for i in self.program.instructions if isinstance(i, Layer) and i.weights == "table"}
 
     def forward(self, *inputs: Tensor) -> Any:
         self._check(inputs)
@@ -65,8 +66,24 @@ class PackedModel(nn.Module):
     def __reduce__(self) -> tuple[Any, ...]:
         return PackedModel, (self.program, self.report, self.extra)  # closures are made anew
 
-    def watch(self, inputs: tuple[Tensor, ...], after: Callable[..., None]) -> Any:
-        """As the call; `after(step, values)` sees every step and may change the values."""
+    def watch(self, inputs: tuple[Tensor, ...], after: Callable[[Instruction, Values], None]) -> Any:
+        """As the call; `after(instruction, values)` sees every instruction and may change the values."""
+        instructions = self.program.instructions
+        return self._watched(inputs, lambda at, values: after(instructions[at], values))
+
+    def follow(self, inputs: tuple[Tensor, ...], after: Callable[[Instruction, Values], None]) -> tuple[Any, Errors]:
+        """As `watch`; the outputs and the error bounds of all values, by number."""
+        errors: Errors = dict.fromkeys(range(len(inputs)), 0.0)
+
+        def bounded(at: int, values: Values) -> None:
+            instruction, weights = self.program.instructions[at], self._execution.ready[at].weights
+            bounds = instruction.bounds(Seen(errors, values, self.program.tensors, weights))
+            errors.update(zip(instruction.makes, bounds, strict=True))
+            after(instruction, values)
+
+        return self._watched(inputs, bounded), errors
+
+    def _watched(self, inputs: tuple[Tensor, ...], after: Callable[[int, Values], None]) -> Any:
         self._check(inputs)
         with torch.no_grad(), _float32():
             return self._execution(inputs, after=after)
@@ -98,4 +115,4 @@ class PackedModel(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        return f"{len(self.program.steps)} steps, {self.report.packed} operators packed"
+        return f"{len(self.program.instructions)} instructions, {self.report.packed} operators packed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from htaf.kernels import operators as _registered  # noqa: F401  torch.ops.htaf
-from htaf.packed.program import PackedError
+from htaf.packed.errors import PackedError
 
 # Composite ones that run whole, as they are faster than their parts; what is not listed and not core is decomposed.
 _WHOLE = """
@@ -141,7 +141,7 @@ def makes(function: Callable[..., Any]) -> bool:
     return schema is not None and not any("Tensor" in str(a.type) for a in schema.arguments)
 
 
-def decode(written: Any, tensors: dict[str, Tensor]) -> Any:
+def decode(written: Any, tensors: Mapping[str, Tensor]) -> Any:
     """The argument that `encode` wrote, if no value stands in it; else a `Pending` over the values of a run.
 
     Raises:
@@ -172,23 +172,23 @@ class Pending:
 
     __slots__ = ("content", "how")
 
-    def __init__(self, content: Any, how: Callable[[Any, list[Any], int], Any]) -> None:
+    def __init__(self, content: Any, how: Callable[[Any, Sequence[Any], int], Any]) -> None:
         self.content, self.how = content, how
 
-    def get(self, values: list[Any], batch: int) -> Any:
+    def get(self, values: Sequence[Any], batch: int) -> Any:
         return self.how(self.content, values, batch)
 
 
-def _from_value(index: int, values: list[Any], batch: int) -> Any:
+def _from_value(index: int, values: Sequence[Any], batch: int) -> Any:
     return values[index]
 
 
-def _from_size(terms: tuple[int, int, int], values: list[Any], batch: int) -> int:
+def _from_size(terms: tuple[int, int, int], values: Sequence[Any], batch: int) -> int:
     times, over, plus = terms
     return batch * times // over + plus
 
 
-def _from_list(items: list[Any], values: list[Any], batch: int) -> list[Any]:
+def _from_list(items: list[Any], values: Sequence[Any], batch: int) -> list[Any]:
     return [item.get(values, batch) if isinstance(item, Pending) else item for item in items]
 
 

@@ -9,12 +9,13 @@ from torch import nn
 
 from htaf._console import progress as shown_progress
 from htaf.packed.choice import Choice, choose
+from htaf.packed.errors import PackedError
 from htaf.packed.graph import Traced, arguments_of, trace
+from htaf.packed.instructions.layer import Kind
 from htaf.packed.lowering import lower
 from htaf.packed.model import PackedModel
-from htaf.packed.program import Kind, PackedError
 from htaf.packed.report import Report
-from htaf.packed.verify import compare
+from htaf.packed.verification import compare
 
 
 def pack(

@@ -6,6 +6,7 @@ from htaf._lazy import lazy
 
 if TYPE_CHECKING:
     from htaf._files import LOCK, write_atomic
+    from htaf.runs.data import RunPart, UnknownSourceError
     from htaf.runs.folder import (
         CHECKPOINTS,
         HASHED,
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
         start_run,
         to_json,
     )
-    from htaf.runs.predictions import forward
+    from htaf.runs.packed import PackedRun, open_packed
+    from htaf.runs.packing import CheckError, PackedFile, WrittenFile, export_run, pack_run
+    from htaf.runs.predictions import Agreement, forward
 
 __all__ = [
     "CHECKPOINTS",
@@ -42,18 +45,28 @@ __all__ = [
     "PLOT",
     "PREPROCESSING",
     "RECORD",
+    "Agreement",
+    "CheckError",
+    "PackedFile",
+    "PackedRun",
     "Run",
     "RunError",
+    "RunPart",
+    "UnknownSourceError",
+    "WrittenFile",
     "are_metrics",
     "check_folder",
     "claim",
     "content_hash",
     "environment",
+    "export_run",
     "finish_run",
     "finished_run",
     "forward",
     "locked",
+    "open_packed",
     "open_run",
+    "pack_run",
     "read_record",
     "short_commit",
     "shown",
@@ -62,8 +75,15 @@ __all__ = [
     "write_atomic",
 ]
 
-_FOLDER = dict.fromkeys(__all__, "htaf.runs.folder")
+_ELSEWHERE = {
+    "htaf._files": ("LOCK", "write_atomic"),
+    "htaf.runs.data": ("RunPart", "UnknownSourceError"),
+    "htaf.runs.packed": ("PackedRun", "open_packed"),
+    "htaf.runs.packing": ("CheckError", "PackedFile", "WrittenFile", "export_run", "pack_run"),
+    "htaf.runs.predictions": ("Agreement", "forward"),
+}
 __getattr__, __dir__ = lazy(
     __name__,
-    _FOLDER | {"LOCK": "htaf._files", "write_atomic": "htaf._files", "forward": "htaf.runs.predictions"},
+    dict.fromkeys(__all__, "htaf.runs.folder")
+    | {name: module for module, names in _ELSEWHERE.items() for name in names},
 )

@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
+from os import PathLike
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pandas as pd
 import safetensors.torch
@@ -38,6 +39,10 @@ from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.models.build import KINDS, Method, at_most, build
 from htaf.runs.predictions import of_images, of_rows
+
+if TYPE_CHECKING:
+    from htaf.data.parts import Data
+    from htaf.runs.data import PartName, RunPart
 
 FORMAT = 1
 RECORD, MODEL, PREPROCESSING, METRICS, PLOT = (
@@ -84,7 +89,7 @@ def short_commit(commit: str | None) -> str:
 
 def _commit() -> str | None:
     """The commit of the source tree that is running, with `+changes` when files differ from it; None outside one."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():
         return None
     try:
@@ -179,6 +184,57 @@ class Run:
             raise RunError(f"{file} is damaged: its SHA-256 differs from the one in {RECORD}; {again}")
         return data
 
+    def data(self, place: str | PathLike[str] | None = None, *, data_dir: str | PathLike[str] | None = None) -> Data:
+        """The data that the run was trained on: a table, or images at the size of the training.
+
+        Args:
+            place: their name or path now; None: where they were at the training.
+            data_dir: a folder with the public sets; None: that of the training.
+
+        Returns:
+            A `htaf.data.tabular.Table` or `htaf.data.images.Images`. Where they have changed, `part` refuses them.
+
+        Raises:
+            UnknownSourceError: no place is given, and the record has none. DataError: they cannot be read.
+        """
+        from htaf.runs.data import own_data
+
+        return own_data(self, place, data_dir=data_dir)
+
+    def other_data(self, place: str | PathLike[str], *, data_dir: str | PathLike[str] | None = None) -> Data:
+        """Other labelled data for this run's networks: a table with the same columns, or images of the same classes.
+
+        Args:
+            place: a name or a path. data_dir: a folder with the public sets.
+
+        Returns:
+            As `data`; `part("all", ...)` takes them.
+
+        Raises:
+            DataError: they cannot be read.
+        """
+        from htaf.runs.data import other_data
+
+        return other_data(self, place, data_dir=data_dir)
+
+    def part(self, part: PartName = "test", data: Data | None = None) -> RunPart:
+        """A part of the run's data as its networks take it: iterating gives (inputs, targets) in chunks.
+
+        Args:
+            part: "train", "validation" or "test", as the training split them; "all", of other data too.
+            data: from `data` or `other_data`; None: `data()`, which reads them.
+
+        Returns:
+            A sized iterable: inputs float32, targets int64 [rows] or float32 [rows, 1]; see `htaf.runs.data.RunPart`.
+
+        Raises:
+            RunError: no such part, or a part of data that the run was not trained on.
+            DataError: another kind of data or task, or classes that the run does not know.
+        """
+        from htaf.runs.data import part_of
+
+        return part_of(self, self.data() if data is None else data, part)
+
     def predict(self, rows: pd.DataFrame, *, exact: bool = True) -> pd.DataFrame:
         """Predictions for raw rows.
 
@@ -249,6 +305,8 @@ def finished_run(path: Path, record: dict[str, Any]) -> Run:
 def read_record(path: Path) -> dict[str, Any] | None:
     """The record of a folder, None when it holds none. Raises RunError when it is damaged or of another format."""
     file = path / RECORD
+    if "\0" in str(path):
+        raise RunError(f"expected a folder, got {str(path)!r}, which holds a null character")
     try:
         record = parse_json(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):

@@ -22,6 +22,7 @@ from htaf._errors import expect_memory, expect_seed
 from htaf.data.attributes import Attributes
 from htaf.data.image_reading import MOST_WORKERS
 from htaf.data.images import Images
+from htaf.data.parts import Data
 from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
 from htaf.models.build import build, weight_bytes
@@ -47,7 +48,7 @@ from htaf.training.gradient_log import GradientLog
 from htaf.training.loggers import EpochMetrics, LoggerName, check_loggers, close, loggers
 from htaf.training.module import Training, loaders
 from htaf.training.notes import activation_of, pair_notes, result_notes
-from htaf.training.problems import Data, Problem, data_identity, problem, resolved, supervision
+from htaf.training.problems import Problem, data_identity, problem, resolved, supervision
 from htaf.training.recipe import Recipe, TableData
 
 ONE_PROCESS = Processes()

@@ -6,7 +6,6 @@ import math
 import warnings
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torchmetrics.functional import accuracy, auroc, mean_absolute_error, mean_squared_error, r2_score
 
@@ -56,9 +55,3 @@ def metrics(outputs: Tensor, target: Tensor, task: str, scale: float = 1.0) -> d
                 value = auroc(probability, target, task="multiclass", num_classes=classes)
         result["auroc"] = value.item() if present else math.nan
     return {k: v if math.isfinite(v) else None for k, v in result.items()}
-
-
-def as_tensors(x, y, task: str) -> tuple[Tensor, Tensor]:
-    """Arrays as the network and its loss take them: float32 inputs, [rows, 1] float32 or [rows] int64 targets."""
-    target = torch.from_numpy(y)
-    return torch.from_numpy(x), target.float().unsqueeze(1) if task == "regression" else target.long()

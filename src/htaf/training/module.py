@@ -15,10 +15,10 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneC
 from torch.utils.data import DataLoader, Sampler
 
 from htaf.convert import harden
+from htaf.data.parts import Part
 from htaf.sharpening import set_sharpness
 from htaf.training.distributed import TrainingError, first_cause, pooled, shard, share, share_buffers, whole_state
 from htaf.training.metrics import loss_function
-from htaf.training.problems import Part
 from htaf.training.recipe import Recipe
 
 

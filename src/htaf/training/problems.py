@@ -1,67 +1,25 @@
-"""A table or a set of images as a training sees it: batches by row numbers, and parts to measure on."""
+"""A table or a set of images as a training sees it: what to learn, and parts to measure on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from htaf.data import attributes
 from htaf.data.attributes import Attributes
 from htaf.data.images import FilePart, ImageDataset, ImagePreprocessor, Images, fit_preprocessor
 from htaf.data.images import Part as ImagePart
-from htaf.data.images import Split as ImageSplit
-from htaf.data.images import split as split_images
+from htaf.data.parts import IMAGE_CHUNK, Data, Part, image_part, image_rows, table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.data.tabular import Table, split
-from htaf.training.metrics import as_tensors, headline
+from htaf.training.metrics import headline
 from htaf.training.recipe import ImageData, Recipe, TableData
-
-Data = Table | Images
-Keyed = tuple[Tensor, int]  # row numbers, and the key of what is random in their batch
-
-
-@runtime_checkable
-class Batches(Protocol):
-    """Data indexed by (rows, key): a whole batch at once."""
-
-    def __getitem__(self, batch: Keyed, /) -> tuple[Tensor, Tensor]: ...
-
-    def targets(self, rows: Tensor, /) -> Tensor: ...
-
-
-@dataclass(frozen=True)
-class Part(Dataset):
-    """Rows of a set. `part[rows, key]` is a batch, rows counted from 0 within the part; iterating gives chunks."""
-
-    data: Batches
-    rows: Tensor
-    chunk: int = 8192
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: Keyed) -> tuple[Tensor, Tensor]:
-        rows, key = index
-        return self.data[self.rows[rows], key]
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for rows in self.rows.split(self.chunk):
-            yield self.data[rows, 0]
-
-    def targets(self) -> Tensor:
-        """Those of all rows, without reading inputs."""
-        return self.data.targets(self.rows)
-
-    def inputs(self) -> Iterator[Tensor]:
-        """The chunks without their targets."""
-        return (x for x, _ in self)
 
 
 @dataclass(frozen=True)
@@ -93,21 +51,6 @@ class Problem:
     def measured(self) -> Mapping[str, Part]:
         """The parts on which a finished training is measured."""
         return {"validation": self.validation} | ({} if self.test is None else {"test": self.test})
-
-
-@dataclass(frozen=True)
-class TableBatches:
-    """A table's rows after preprocessing, indexed as images are; the key does nothing."""
-
-    x: Tensor
-    y: Tensor
-
-    def __getitem__(self, index: Keyed) -> tuple[Tensor, Tensor]:
-        rows, _ = index
-        return self.x[rows], self.y[rows]
-
-    def targets(self, rows: Tensor) -> Tensor:
-        return self.y[rows]
 
 
 def data_identity(data: Data, mode: str) -> dict[str, Any]:
@@ -163,8 +106,7 @@ def supervision(recipe: Recipe, data_dir: str | None = None) -> Attributes | Non
     name = recipe.network.supervised_by
     if name is None:
         return None
-    table = attributes.load(name, data_dir=data_dir)
-    return table.only(attributes.CBM_112) if name.lower() == "cub" else table
+    return attributes.supervising(name, data_dir=data_dir)
 
 
 def resolved(recipe: Recipe, data: Data) -> tuple[Recipe, tuple[str, ...]]:
@@ -221,21 +163,6 @@ def _table(table: Table, seed: int, mode: str, test: bool) -> Problem:
     )
 
 
-def table_part(table: Table, preprocessor: Preprocessor, rows: np.ndarray) -> Part:
-    """Rows of a table as a network takes them: inputs float32 [rows, columns], and targets as `as_tensors` makes them.
-
-    Raises:
-        DataError: columns or values that the preprocessing cannot use, or classes that it does not know.
-    """
-    x, y, known = preprocessor.transform(table.features.iloc[rows]), table.target[rows], preprocessor.target.classes
-    if table.classes != known:  # codes follow the classes that a table holds, and other data may lack some
-        if unknown := set(table.classes) - set(known):
-            raise DataError(f"expected the classes {', '.join(known)}, got {', '.join(sorted(unknown))} too")
-        y = np.array([known.index(name) for name in table.classes])[y]
-    tensors = as_tensors(x, preprocessor.encode_target(y), preprocessor.target.task)
-    return Part(TableBatches(*tensors), torch.arange(len(rows)))
-
-
 def _images(recipe: Recipe, options: ImageData, images: Images, test: bool) -> Problem:
     rows = image_rows(images, options.train_images, options.validation_images)
     preprocessor = fit_preprocessor(images, rows.train)
@@ -269,22 +196,3 @@ def _at_hand(part: ImagePart) -> ImagePart:
 
 
 IN_MEMORY = 2**30  # bytes
-IMAGE_CHUNK = 250  # images at once where nothing is learned: small enough to stay in cache, as it is fastest
-
-
-def image_rows(images: Images, train: int, validation: float) -> ImageSplit:
-    """The training and validation images of a recipe: the same for every seed."""
-    return split_images(images, train=train, validation=validation if validation < 1 else int(validation))
-
-
-def image_part(images: Images, preprocessor: ImagePreprocessor, part: str = "test") -> Part:
-    """All images of a part, not augmented.
-
-    Raises:
-        DataError: other classes or channels than the preprocessing knows.
-    """
-    chosen = getattr(images, part)
-    if images.classes != preprocessor.classes:
-        unknown = sorted(set(images.classes) - set(preprocessor.classes))
-        raise DataError(f"expected the {len(preprocessor.classes)} classes of the run, got {unknown[:5] or 'fewer'}")
-    return Part(ImageDataset(chosen, preprocessor), torch.arange(len(chosen)), IMAGE_CHUNK)

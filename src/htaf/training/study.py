@@ -33,11 +33,12 @@ from htaf._errors import HtafError, first_line
 from htaf._files import check_output_folder, parse_json
 from htaf.data import images, tabular
 from htaf.data.attributes import Attributes
+from htaf.data.parts import Data
 from htaf.runs import are_metrics, content_hash, locked, open_run, to_json, write_atomic
 from htaf.training.fit import check, fit, run_identity
 from htaf.training.metrics import LOWER_IS_BETTER
 from htaf.training.plan import Plan, Source
-from htaf.training.problems import Data, headline_of, supervision
+from htaf.training.problems import headline_of, supervision
 from htaf.training.recipe import ImageData, Recipe, TableData
 from htaf.training.report import Choice, markdown, score, summary_row
 

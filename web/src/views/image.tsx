@@ -10,7 +10,7 @@ import { setQuery, useQuery } from "../route.ts";
 import { Rest, Text } from "../text.tsx";
 import { percent, plural } from "../words.ts";
 import { Fact } from "./concept.tsx";
-import { FewestFlips } from "./fewest_flips.tsx";
+import { CounterfactualView } from "./counterfactual.tsx";
 import { ImageConcepts } from "./image_concepts.tsx";
 import { Predictions } from "./predictions.tsx";
 
@@ -97,7 +97,7 @@ export function ImageView({ explorer, row }: { explorer: Explorer; row: number }
           <Predictions explorer={explorer} view={view} reset={reset} />
         </div>
         <div>
-          <FewestFlips key={`flips${row}`} explorer={explorer} view={view} apply={change} />
+          <CounterfactualView key={`flips${row}`} explorer={explorer} view={view} apply={change} />
           <ImageConcepts key={`bits${row}`} explorer={explorer} view={view} toggle={toggle} />
         </div>
       </div>

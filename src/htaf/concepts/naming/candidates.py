@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from htaf._errors import suggestion
+from htaf._errors import first_line, suggestion
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.naming.names import valid_text
-from htaf.concepts.naming.quoting import LONGEST
+from htaf.concepts.naming.files import LONGEST, read_text, valid_text
 from htaf.data.attributes import load
 from htaf.data.reading import counted, listed, read_frame
 
@@ -88,24 +87,15 @@ def _clean(texts: Sequence[str], path: Path, notes: tuple[str, ...]) -> Candidat
     return CandidateList(tuple(found.values()), notes)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConceptError(
-            f"{path}: expected UTF-8, got byte {error.object[error.start]:#x} at {error.start}"
-        ) from None
-
-
 def _lines(path: Path) -> list[str]:
-    return _text(path).splitlines()
+    return read_text(path).splitlines()
 
 
 def _items(path: Path) -> list[str]:
     try:
-        data: Any = json.loads(_text(path))
+        data: Any = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise ConceptError(f"{path}: expected JSON, got something else: {str(error).splitlines()[0]}") from None
+        raise ConceptError(f"{path}: expected JSON, got something else: {first_line(error)}") from None
     lists = list(data.values()) if isinstance(data, dict) else [data]
     if not all(isinstance(each, list) and all(isinstance(text, str) for text in each) for each in lists):
         raise ConceptError(f"{path}: expected a list of texts, or an object of such lists")

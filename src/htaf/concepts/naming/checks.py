@@ -17,15 +17,15 @@ from jaxtyping import Bool, Float64, Int64
 from htaf._errors import SEEDS
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.groups import EMPTY, IN_A, IN_B, MIXED, Groups
-from htaf.concepts.naming.offline import LEVEL
 
+LEVEL = 0.05  # of the p-value
 # kappa between the rounds' sortings; two that are right for three classes of four, independently, reach 0.25 at best
 AGREEMENT = 0.2
 NEVER = -1  # the fold of a class that is not sorted
 
 
 @dataclass(frozen=True)
-class Settings:
+class NamingSettings:
     """How concepts are named and checked.
 
     Attributes:
@@ -99,7 +99,7 @@ class Case:
         return prod(ways) * LEVEL < 1
 
 
-def case_of(grouped: Groups, concept: int, settings: Settings) -> Case:
+def case_of(grouped: Groups, concept: int, settings: NamingSettings) -> Case:
     """Which classes of a concept are used, which of them are sorted, and by whose round.
 
     Of more than 2 `most` classes so many are drawn, `most` of each group, more of one where the other has fewer. Each
@@ -196,7 +196,7 @@ def verdict(
     inside: Bool[np.ndarray, " n"],
     said: Float64[np.ndarray, " n"],
     fold: Int64[np.ndarray, " n"],
-    settings: Settings,
+    settings: NamingSettings,
     concept: int,
     agreement: float | None,
 ) -> dict[str, Any]:

@@ -1,62 +1,178 @@
-"""A file of names that grows while they are made, and that an interrupted naming goes on from."""
+"""A file of names, one for each concept: written, edited in a spreadsheet or on the page, read back."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
+import hashlib
+import io
+import json
+import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from htaf.concepts.codes import ConceptError
-from htaf.concepts.naming.names import read_names, write_names
+from htaf._errors import first_line
+from htaf._files import to_json, write_atomic
+from htaf.concepts.codes import ConceptError, letters
 
-if TYPE_CHECKING:  # it needs pydantic, which names of attributes do without
-    from htaf.concepts.naming.plan import Plan
-    from htaf.llm.client import Asker
+NameEntry = dict[str, Any]  # the name of one concept, how it was found and what its check gave
 
-SECONDS = 1.0  # between two writings
+SOURCES = ("attributes", "model", "hand", "supervised")
+SECONDS = 1.0  # between two writings of a file that grows
+LONGEST = 200  # characters of a name, a label, a candidate
+NUMBERS = ("held_out", "p_value", "agreement", "naming", "own")
+COUNTS = ("group_a", "group_b", "mixed", "empty", "rounds", "scored")
+COLUMNS: list[str] = [
+    "concept",
+    "name",
+    "label_1",
+    "label_0",
+    "verified",
+    "held_out",
+    "p_value",
+    "agreement",
+    "naming",
+    "group_a",
+    "group_b",
+    "mixed",
+    "source",
+    "reason",
+    "justification",
+    "checked_by",
+    "codes",
+    "seal",
+]
+TEXTS = ("name", "label_1", "label_0", "source", "reason", "justification", "checked_by", "codes", "seal")
+SEALED = ("name", "label_1", "label_0")
+# what stands as an entry's "reason"
+BY_HAND = "named by hand, not checked"
+RENAMED = "renamed since it was checked"
+WAITING = "waiting for replies"
+NO_REPLY = "no usable reply"
+_COMMON: dict[str, Any] = {
+    "name": None, "label_1": None, "label_0": None, "verified": False, "reason": "", "held_out": None, "p_value": None,
+    "agreement": None, "naming": None, "baseline": None, "group_a": None, "group_b": None, "mixed": None,
+    "empty": None, "rounds": 0, "source": "hand", "justification": None,
+}  # fmt: skip
+_KINDS: dict[str, tuple[type, str]] = {"verified": (bool, "true or false"), "candidate": (bool, "true or false")}
+_KINDS |= {"negated": (bool, "true or false"), "baseline": (dict, "an object"), "rounds_detail": (list, "a list")}
+_KINDS |= dict.fromkeys((*TEXTS, "model", "settings"), (str, "text"))
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")  # what a spreadsheet would run, however often it was guarded
+_GUARDED = re.compile(r"'+[=+\-@\t\r]")
 
 
-def earlier_names(
-    path: Path, plan: Plan, asker: Asker, *, checked: Path | None = None, codes: str | None = None
-) -> list[dict[str, Any]]:
-    """What an earlier call left in the file that is to be written: the `known` of `htaf.concepts.naming.by_model`.
+def valid_text(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair that stands alone: UTF-8 cannot hold one."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def read_text(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        ConceptError: it cannot be read or is not UTF-8, with or without a byte-order mark.
+    """
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConceptError(
+            f"{path}: expected UTF-8, got byte {error.object[error.start]:#x} at {error.start}"
+        ) from None
+    except OSError as error:
+        raise ConceptError(f"{path}: {error.strerror or error}") from None
+
+
+def seal_of(entry: Mapping[str, Any]) -> str | None:
+    """What a checked name and its labels are known by: 12 letters of their SHA-256; None for a name without a check.
+
+    Letters alone, as spreadsheets turn digits into numbers.
+    """
+    if entry.get("held_out") is None and not entry.get("verified"):
+        return None
+    texts = json.dumps([valid_text(entry.get(key) or "") for key in SEALED])
+    return letters(hashlib.sha256(texts.encode()).hexdigest()[:12])
+
+
+def write_names(names: Sequence[Mapping[str, Any]], path: str | Path, *, codes: str | None = None) -> None:
+    """Names as JSON or, for a path ending in .csv, as a table of their main columns.
+
+    Each checked name gets its `seal_of`, by which `read_names` sees whether it was renamed. In the table, texts that a
+    spreadsheet would run as a formula get a ' in front, which `read_names` takes away.
 
     Args:
-        path: .json, or a .csv that is not there yet.
-        plan, asker: of this call.
-        checked: the file whose names are checked, where that is what this call does.
-        codes: as `htaf.concepts.naming.names.read_names` takes it.
+        names: dicts of plain values, as `htaf.concepts.naming.name_by_attributes` gives them.
+        path: ending in .json or .csv.
+        codes: `htaf.concepts.codes.codes_key` of the codes that were named; None: the file does not say.
+
     Raises:
-        ConceptError: the file holds names that this call would not make, and that would be lost; is a table, which does
-            not say what its names rest on; or is no such file.
+        ConceptError: another ending. OSError: the file cannot be written.
     """
-    if not path.exists():
-        return []
-    if path.suffix.lower() == ".csv":
-        raise ConceptError(
-            f"{path}: expected a new .csv file, got one that exists: a .csv cannot be continued, choose a .json or "
-            "another name"
-        )
-    found = read_names(path, len(plan.order), codes=codes)
-    if checked is not None:
-        if path.resolve() != checked.resolve() and any(e["name"] and not e.get("checked_by") for e in found):
+    path = Path(path)
+    of = {} if codes is None else {"codes": codes}
+    names = [dict(entry) | of | ({"seal": seal} if (seal := seal_of(entry)) else {}) for entry in names]
+    if path.suffix.lower() == ".json":
+        write_atomic(path, valid_text(to_json(names)))
+    elif path.suffix.lower() == ".csv":
+        text = io.StringIO(newline="")
+        table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\r\n")
+        table.writeheader()
+        for entry in names:
+            guarded = {key: _guard(entry[key]) for key in TEXTS if entry.get(key) is not None}
+            table.writerow({**entry, **guarded})
+        write_atomic(path, valid_text(text.getvalue()))
+    else:
+        raise ConceptError(f"{path}: expected a path that ends in .json or .csv")
+
+
+def _guard(text: str) -> str:
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def read_names(path: str | Path, concepts: int | None = None, *, codes: str | None = None) -> list[NameEntry]:
+    """The names of a file that `write_names`, the page or a hand wrote.
+
+    Args:
+        path: a JSON list of objects, or a CSV (separated by commas, semicolons or tabs) with the columns `concept` and
+            `name` and any others of `COLUMNS`; UTF-8, with or without a byte-order mark.
+        concepts: how many there are; None: any.
+        codes: `htaf.concepts.codes.codes_key` of the codes that the names are for; None: any. A file that does not say
+            whose its names are is taken, as one by hand.
+
+    Returns:
+        a dict for each concept of the file, ascending. Keys that the file lacks are None, verified False; a name
+        without a source is "hand" and not verified, and so is a checked one whose seal is not that of its texts: its
+        check is dropped. Concepts may be missing.
+
+    Raises:
+        ConceptError: no such file, not UTF-8, another ending, missing columns, a cell of another kind, a concept that
+            there is not, or one twice; names of other codes.
+    """
+    path = Path(path)
+    kind = path.suffix.lower()
+    if kind not in (".json", ".csv"):
+        raise ConceptError(f"{path}: expected a path that ends in .json or .csv")
+    text = read_text(path)
+    found: dict[int, NameEntry] = {}
+    for place, entry in _from_json(text, path) if kind == ".json" else _from_csv(text, path):
+        read = _entry(entry, place)
+        number = read["concept"]
+        if (theirs := read.pop("codes", None)) and codes not in (None, theirs):
             raise ConceptError(
-                f"{path}: expected a new file or one of checked names, got other names, which would be lost: choose "
-                "another --out"
+                f"{place}: expected names of this network's concepts ({codes}), got those of another network "
+                f"({theirs}): take the names of this network, or make them with htaf concepts name"
             )
-        return [entry for entry in found if entry.get("checked_by")]
-    for entry in found:
-        rests = entry.get("settings")
-        ours = entry["source"] == "model" and not entry.get("checked_by")
-        if not ours or (rests and rests != plan.fingerprint(plan.case(entry["concept"]), asker)):
+        if concepts is not None and number >= concepts:
             raise ConceptError(
-                f"{path}: expected a new file or names of the same settings, got concept {entry['concept']} named "
-                "otherwise (by hand, with another model, server, settings, codes or version), which would be lost: "
-                "choose another --out"
+                f"{place}: expected a concept in 0 to {concepts - 1}, got {number}: are these the names of another "
+                "network?"
             )
-    return found
+        if number in found:
+            raise ConceptError(f"{place}: expected one entry for each concept, got concept {number} again")
+        found[number] = read
+    return [found[number] for number in sorted(found)]
 
 
 def check_only(path: Path, source: str, concepts: int, codes: str | None = None) -> None:
@@ -79,7 +195,7 @@ def kept_names(path: Path | None, codes: str | None = None) -> Iterator[Callable
 
     Args:
         path: None: nothing is written.
-        codes: as `htaf.concepts.naming.names.write_names` takes it.
+        codes: as `htaf.concepts.naming.write_names` takes it.
     Raises:
         OSError: the file cannot be written.
     """
@@ -98,3 +214,101 @@ def kept_names(path: Path | None, codes: str | None = None) -> Iterator[Callable
     finally:
         if path is not None and latest is not None:
             write_names(latest, path, codes=codes)
+
+
+def _from_json(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no number")
+
+    try:
+        entries = json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise ConceptError(f"{path}: expected JSON, got something else: {first_line(error)}") from None
+    if not isinstance(entries, list):
+        raise ConceptError(f"{path}: expected a list of objects, got {type(entries).__name__}")
+    rows = []
+    for number, entry in enumerate(entries):
+        place = f"{path}, entry {number + 1}"
+        if not isinstance(entry, dict) or not {"concept", "name"} <= entry.keys():
+            raise ConceptError(f"{place}: expected an object with concept and name, got {_short(entry)}")
+        rows.append((place, entry))
+    return rows
+
+
+def _from_csv(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
+    first = text.split("\n", 1)[0]
+    table = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count))
+    try:
+        header = [cell.strip().lower() for cell in next(table, [])]
+        if missing := [name for name in ("concept", "name") if name not in header]:
+            raise ConceptError(f"{path}: expected the columns concept and name, {' and '.join(missing)} missing")
+        if twice := sorted({name for name in header if name in COLUMNS and header.count(name) > 1}):
+            raise ConceptError(f"{path}: expected each column once, got {', '.join(twice)} again")
+        rows = []
+        for cells in table:
+            if not any(cells):
+                continue
+            place = f"{path}, line {table.line_num}"
+            if len(cells) > len(header):
+                raise ConceptError(f"{place}: expected {len(header)} cells, got {len(cells)}")
+            given = zip(header, cells, strict=False)
+            rows.append((place, {name: _cell(name, cell) for name, cell in given if name in COLUMNS}))
+    except csv.Error as error:
+        raise ConceptError(f"{path}, line {table.line_num}: expected CSV: {error}") from None
+    return rows
+
+
+def _cell(name: str, cell: str) -> Any:
+    """A cell as JSON would have it."""
+    if name in TEXTS:
+        return (cell[1:] if _GUARDED.match(cell) else cell) or None
+    plain = cell.strip()
+    if name == "verified":
+        return plain.lower() in ("true", "yes", "1")  # a word of another language is not believed
+    if not plain:
+        return None
+    try:
+        return float(plain.replace(",", ".")) if name in NUMBERS else int(plain)
+    except ValueError:
+        return plain  # _entry says what was expected
+
+
+def _entry(entry: Mapping[str, Any], place: str) -> NameEntry:
+    """All keys, of the right kinds."""
+    read = _COMMON | {key: value for key, value in entry.items() if value is not None or key not in _COMMON}
+    for key in ("concept", *COUNTS):
+        value = read.get(key)
+        if (value is not None or key == "concept") and (type(value) is not int or value < 0):
+            raise ConceptError(f"{place}: expected a whole number for {key}, got {_short(value)}")
+    for key in NUMBERS:
+        value = read.get(key)
+        if value is not None and not _is_number(value):
+            raise ConceptError(f"{place}: expected a number for {key}, got {_short(value)}")
+    for key, (kind, said) in _KINDS.items():
+        value = read.get(key)
+        if value is not None and not isinstance(value, kind):
+            raise ConceptError(f"{place}: expected {said} for {key}, got {_short(value)}")
+        if isinstance(value, str):
+            read[key] = valid_text(value) or _COMMON.get(key)
+    if read["source"] not in SOURCES:
+        raise ConceptError(f"{place}: expected a source of {', '.join(SOURCES)}, got {_short(read['source'])}")
+    if not entry.get("source"):
+        read |= {"verified": False, "reason": BY_HAND if read["name"] else ""}
+    seal = seal_of(read)
+    if read.pop("seal", None) != seal and seal is not None:
+        kept = {key: read[key] for key in ("concept", *SEALED, "group_a", "group_b", "mixed", "empty")}
+        return _COMMON | kept | {"reason": RENAMED}
+    read["verified"] = read["verified"] and read["name"] is not None
+    return read
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value)
+    except OverflowError:  # a whole number beyond the largest float
+        return False
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 
-from htaf.concepts.naming.names import valid_text
-from htaf.concepts.naming.quoting import LONGEST, numbered, quoted, shortened
+from htaf.concepts.naming.files import LONGEST, valid_text
+from htaf.llm import numbered, quoted, shortened
 
 JUSTIFIED = 2000  # characters kept of a justification
 

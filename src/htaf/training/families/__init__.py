@@ -1,35 +1,15 @@
-"""The families of networks that are trained by name, one file each.
-
-A package from outside adds one by an entry point of the group `htaf.families`: NAME = "module:FAMILY", and its network
-by one of `htaf.models`, see `htaf.models.build`.
-"""
+"""The families of networks that are trained by name, one file each."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from typing import Any
 
 from htaf.training.families import bnn, dhn, icbm, mlp, snn
 from htaf.training.recipe import Family, Recipe
 
-OWN = (mlp.FAMILY, dhn.FAMILY, bnn.FAMILY, snn.FAMILY, icbm.FAMILY)
-
-
-def families() -> dict[str, Family]:
-    """All families by their names.
-
-    Raises:
-        ValueError: one from outside is no `Family`, or has the name of another.
-    """
-    found = {family.name: family for family in OWN}
-    for point in entry_points(group="htaf.families"):
-        family = point.load()
-        if not isinstance(family, Family) or family.name in found:
-            raise ValueError(f"expected a Family with a name of its own at {point.value}, got {family!r:.80}")
-        found[family.name] = family
-    return found
+FAMILIES = {family.name: family for family in (mlp.FAMILY, dhn.FAMILY, bnn.FAMILY, snn.FAMILY, icbm.FAMILY)}
 
 
 def family_of(name: str) -> Family:
@@ -38,10 +18,9 @@ def family_of(name: str) -> Family:
     Raises:
         ValueError: there is none of this name.
     """
-    known = families()
-    if name not in known:
-        raise ValueError(f"family must be one of {tuple(known)}, got {name!r}")
-    return known[name]
+    if name not in FAMILIES:
+        raise ValueError(f"family must be one of {tuple(FAMILIES)}, got {name!r}")
+    return FAMILIES[name]
 
 
 def ready_recipe(family: str, name: str) -> Recipe:

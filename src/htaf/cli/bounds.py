@@ -1,0 +1,79 @@
+"""`htaf theory`: the exact bounds beside the paper's table."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from rich.table import Table as TextTable
+from tyro.conf import arg
+
+from htaf import theory as bounds
+from htaf._console import Terminal, UsageError, print_json
+from htaf.cli.flags import Json
+
+
+def theory(
+    *,
+    eps: Annotated[float, arg(help="Distance from the step that the bounds guarantee for |x| >= eps.")] = 0.1,
+    alpha1: Annotated[
+        tuple[float, ...],
+        arg(help="Rows of the table.", metavar="ALPHA1 ...", help_behavior_hint="(default: the paper's)"),
+    ] = (),
+    json: Json = False,
+) -> None:
+    """Print the exact bounds beside the paper's table, and what its six pairs achieve."""
+    try:
+        rows = bounds.bounds_table(eps, alpha1 or tuple(bounds.PAPER_BOUNDS))
+        limit, least = bounds.product_limit(eps), bounds.alpha1_lower_bound(eps)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    achieved: list[dict[str, Any]] = [
+        {
+            "alpha0": a0,
+            "alpha1": a1,
+            "achieved_eps": bounds.achieved_eps(a0, a1),
+            "slope_at_zero": bounds.slope_at_zero(a0, a1),
+            "tail_constant": bounds.tail_constant(a0, a1),
+            "gradient_share": bounds.gradient_share(a0, a1),
+        }
+        for a0, a1 in bounds.PAPER_PAIRS
+    ]
+    if json:
+        return print_json(
+            {"eps": eps, "alpha1_lower_bound": least, "product_limit": limit, "bounds": rows, "pairs": achieved}
+        )
+    console = Terminal()
+    text = TextTable(title=f"Least alpha0 at eps = {eps:g} (alpha1 > {least:.4f})", title_justify="left")
+    for column in ("alpha1", "exact alpha0", "rounded up", "paper", "equal", "alpha0 alpha1"):
+        text.add_column(column, justify="right")
+    for row in rows:
+        equal = "" if row["paper"] is None else "yes" if row["paper"] == row["rounded_up"] else "NO"
+        text.add_row(
+            f"{row['alpha1']:g}",
+            f"{row['alpha0']:.6f}",
+            str(row["rounded_up"]),
+            str(row["paper"] or ""),
+            equal,
+            f"{row['product']:.4f}",
+        )
+    console.print(text)
+    console.print(f"alpha0 alpha1 tends to {limit:.4f} as alpha1 grows.\n", highlight=False)
+    text = TextTable(title="The paper's pairs (its bound asks for eps = 0.1)", title_justify="left")
+    for column in (
+        "alpha0",
+        "alpha1",
+        "achieved eps",
+        "slope at 0",
+        "tail constant",
+        "N(0,1) inputs with gradient > 1e-6",
+    ):
+        text.add_column(column, justify="right")
+    for row in achieved:
+        values = (
+            f"{row['achieved_eps']:.5f}",
+            f"{row['slope_at_zero']:.3f}",
+            f"{row['tail_constant']:.3g}",
+            f"{row['gradient_share']:.0%}",
+        )
+        text.add_row(f"{row['alpha0']:g}", f"{row['alpha1']:g}", *values)
+    return console.print(text)

@@ -1,0 +1,57 @@
+"""What several verbs share: flags with their help, how flags are read, and what to say of a run without a source."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args
+
+from tyro.conf import Positional, arg
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from htaf._console import UsageError
+
+Json = Annotated[bool, arg(help="Print JSON for programs instead of a table.")]
+RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
+DataDir = Annotated[
+    str | None,
+    arg(
+        help="Folder of the named data sets.",
+        metavar="DIR",
+        help_behavior_hint="(default: HTAF_DATA, else a download)",
+    ),
+]
+
+
+@contextlib.contextmanager
+def needs_source(instead: str) -> Iterator[None]:
+    """Where a run does not say where its data came from, the command was used wrongly: say what to do instead."""
+    from htaf.runs import UnknownSourceError
+
+    try:
+        yield
+    except UnknownSourceError as error:
+        raise UsageError(f"{error.said}: {instead}") from None
+
+
+registry = ConstructorRegistry()
+
+
+@registry.primitive_rule
+def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """A flag of type `T | None` reads and shows a T: None is what it is when it is left out."""
+    kinds = get_args(info.type)
+    if NoneType not in kinds or info.type_origin not in (Union, UnionType):
+        return None
+    kind: Any = Union[tuple(kind for kind in kinds if kind is not NoneType)]  # noqa: UP007
+    spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kind, info.markers))
+    if not isinstance(spec, PrimitiveConstructorSpec):
+        return None
+    return dataclasses.replace(
+        spec,
+        is_instance=lambda given: True if given is None else spec.is_instance(given),
+        str_from_instance=lambda given: [] if given is None else spec.str_from_instance(given),
+    )

@@ -1,0 +1,111 @@
+"""Every verb of the command `htaf`, a row each. A verb's file is imported when the verb is run."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Verb(NamedTuple):
+    """A row of the table."""
+
+    function: str  # module:function; its arguments are the flags
+    help: str  # for the list of verbs; the function's docstring begins with it
+
+
+GROUPS = {
+    "train": "Train a network with 0/1 activations.",
+    "concepts": "Extract, score, name and edit the concepts of an ICBM.",
+}
+
+VERBS = {
+    "train tabular": Verb(
+        "htaf.cli.training:train_tabular",
+        "Train an MLP with 0/1 activations on a table; smooth and exact results, and the gap.",
+    ),
+    "train dhn": Verb(
+        "htaf.cli.training:train_dhn",
+        "Train a WideResNet with 0/1 activations on images; smooth and exact results, and the gap.",
+    ),
+    "train bnn": Verb(
+        "htaf.cli.training:train_bnn",
+        "Train a Bi-Real Net, binary activations and weights, on images; smooth and exact results, and the gap.",
+    ),
+    "train snn": Verb(
+        "htaf.cli.training:train_snn",
+        "Train a SEW-ResNet of spiking neurons on images; smooth and exact results, and the gap.",
+    ),
+    "train icbm": Verb(
+        "htaf.cli.training:train_icbm",
+        "Train an implicit concept bottleneck model: any image backbone, its last features as bits.",
+    ),
+    "evaluate": Verb(
+        "htaf.cli.evaluating:evaluate", "Measure the smooth and the exact network of a run, and the gap between them."
+    ),
+    "predict": Verb(
+        "htaf.cli.predicting:predict",
+        "Predict with the exact network: a column `prediction`, and a probability per class.",
+    ),
+    "study": Verb(
+        "htaf.cli.studying:study",
+        "Search candidates with equal budgets, then train the chosen ones over several splits or seeds.",
+    ),
+    "theory": Verb(
+        "htaf.cli.bounds:theory", "Print the exact bounds beside the paper's table, and what its six pairs achieve."
+    ),
+    "demo": Verb(
+        "htaf.cli.demo:demo",
+        "Train three methods on handwritten digits, harden them, compare; then read the bits of a concept bottleneck, "
+        "and write the page of its concepts.",
+    ),
+    "doctor": Verb(
+        "htaf.cli.doctor:doctor",
+        "Say what this machine can do: versions, processor, accelerator, kernels, data sets.",
+    ),
+    "pack": Verb("htaf.cli.packing:pack", "Pack the exact network: bits instead of floats."),
+    "export": Verb(
+        "htaf.cli.packing:export",
+        "Write the exact network as ONNX, compared by onnxruntime where it is installed, or as a NIR graph.",
+    ),
+    "concepts extract": Verb(
+        "htaf.cli.concepts:extract", "Write the bits of images, and both networks' predictions, to a folder."
+    ),
+    "concepts binarise": Verb(
+        "htaf.cli.concepts:binarise",
+        "Make codes of a plain network by one threshold for each node, from its training images.",
+    ),
+    "concepts score": Verb(
+        "htaf.cli.concepts:score",
+        "Score concepts: gap, binarity, dead concepts, concept accuracy, class specificity, redundancy.",
+    ),
+    "concepts minimal-set": Verb(
+        "htaf.cli.concepts:minimal_set",
+        "Look for a minimal concept set: as few concepts as keep the exact network's accuracy.",
+    ),
+    "concepts pictures": Verb(
+        "htaf.cli.concepts:pictures", "Draw images that have a concept above images that lack it, picked at random."
+    ),
+    "concepts counterfactuals": Verb(
+        "htaf.cli.interventions:counterfactuals",
+        "Find the counterfactual of an image: the fewest bits to flip so that another class has the highest logit.",
+    ),
+    "concepts intervene": Verb(
+        "htaf.cli.interventions:intervene",
+        "Set bits to what most images of the true class have, and see what that does to the accuracy.",
+    ),
+    "concepts edit": Verb(
+        "htaf.cli.interventions:edit",
+        "Write a new run whose head has some weights at 0, measured again on validation and test images.",
+    ),
+    "concepts neighbours": Verb(
+        "htaf.cli.interventions:neighbours", "List the images whose bits differ least from those of an image."
+    ),
+    "concepts name": Verb(
+        "htaf.cli.naming:name_command",
+        "Name concepts by attributes of the classes or by a language model, each name checked on classes that did "
+        "not choose it.",
+    ),
+    "explore": Verb(
+        "htaf.cli.exploring:explore",
+        "Write a page to look at concepts, doubt and rename them, and flip bits.",
+    ),
+}

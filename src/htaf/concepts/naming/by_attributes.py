@@ -1,0 +1,252 @@
+"""Names for concepts from attributes of classes, without any language model, checked on classes that did not choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float64
+
+from htaf._errors import expect_seed
+from htaf.concepts.codes import Codes, ConceptError
+from htaf.concepts.counts import proportions
+from htaf.concepts.groups import EMPTY, IN_A, IN_B, MIXED, Groups, groups
+from htaf.concepts.naming.checks import LEVEL
+from htaf.concepts.naming.files import NameEntry
+from htaf.data.attributes import Attributes
+
+AGREEMENT = 0.5  # of the rounds, so that the score is mostly that of the name itself
+
+
+@dataclass(frozen=True, eq=False)
+class AttributeCandidates:
+    """What names are chosen from: each of A attributes and its negation.
+
+    Attributes:
+        names: A names.
+        have: float64 [K, A], 1 where a class has the attribute (value >= 0.5), else 0.
+        values: float64 [K, A], the values themselves.
+    """
+
+    names: tuple[str, ...]
+    have: Float64[np.ndarray, "classes attributes"]
+    values: Float64[np.ndarray, "classes attributes"]
+
+    def label(self, attribute: int, negated: bool) -> str:
+        """The name, with "not " before a negation."""
+        return f"not {self.names[attribute]}" if negated else self.names[attribute]
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """Many namings of one concept. Each array is [rounds]."""
+
+    attribute: np.ndarray
+    negated: np.ndarray
+    naming: np.ndarray  # balanced accuracy on the naming classes
+    held_out: np.ndarray  # on the others
+
+
+def name_by_attributes(
+    concepts: Codes | np.ndarray,
+    attributes: Attributes,
+    *,
+    low: float = 0.2,
+    high: float = 0.8,
+    rounds: int = 20,
+    held_out: float = 0.3,
+    threshold: float = 0.75,
+    shuffles: int = 99,
+    seed: int = 0,
+) -> list[NameEntry]:
+    """For each concept the attribute, or negated attribute, that tells the classes with it from those without.
+
+    The name has the best balanced accuracy over the classes of both groups (`htaf.concepts.groups`), (share of A that
+    has it + share of B that has it not) / 2; ties go to the larger difference of the groups' mean values. The check is
+    a cross-validation: in each round `held_out` of each group is set apart, the rest chooses a name in the same way,
+    and that name is scored on the classes set apart, which had no say in it. The score is the mean over all rounds, and
+    half of them must agree on the name. The same with classes shuffled tells what chance gives. How this compares with
+    a single split and with a vote of the rounds: `htaf_paper.planted`.
+
+    Args:
+        concepts: codes, of whose training part the groups are made, or proportions [C, K], nan for an empty class.
+        attributes: of all K classes; with codes, found by name.
+        low, high: bounds of the groups.
+        rounds: splits of each concept; 1 is a single split.
+        held_out: share of each group held out, one class at least.
+        threshold: least held-out balanced accuracy of a verified name; where there is a p-value, it must also be
+            <= 0.05: with few classes chance alone often passes the threshold.
+        shuffles: permutations of the classes behind the p-value, 19 or more; 0 for none.
+        seed: of splits and permutations; concept c's depend on (seed, c) alone.
+    Returns:
+        for each concept a dict of plain values: "concept", "name" (None without one), "attribute", "negated",
+        "verified", "reason" (why not), "held_out" (the score), "naming" (balanced accuracy on the classes that chose,
+        too high as a score), "agreement" (share of rounds that chose the name or one of "same_column"), "rounds",
+        "p_value" and "baseline" (mean and 95th percentile of the score when classes are shuffled), "group_a",
+        "group_b", "mixed", "empty" (numbers of classes), "same_column" (other candidates that no used class tells
+        apart from the name), "candidates" (the five best, name first; only the name is checked), "source"
+        ("attributes"). `htaf.concepts.naming.write_names` writes them.
+    Raises:
+        ConceptError: settings out of range. DataError: attributes lack a class.
+    """
+    expect_seed(seed, ConceptError)
+    if not (rounds >= 1 and 0 < held_out < 1 and 0 <= threshold <= 1 and (shuffles == 0 or shuffles >= 19)):
+        raise ConceptError(
+            "expected rounds >= 1, 0 < held_out < 1, 0 <= threshold <= 1 and shuffles 0 or >= 19, "
+            f"got {rounds}, {held_out}, {threshold} and {shuffles}"
+        )
+    if isinstance(concepts, Codes):
+        attributes = attributes.of(concepts.classes)
+        shares = proportions(concepts.part("train"))
+    else:
+        shares = np.asarray(concepts, dtype=np.float64)
+    if shares.ndim != 2 or shares.shape[1] != len(attributes.classes):
+        raise ConceptError(f"expected proportions [concepts, {len(attributes.classes)} classes], got {shares.shape}")
+    if not attributes.names:
+        raise ConceptError("expected one attribute or more, got none")
+    grouped = groups(shares, low, high, classes=attributes.classes)
+    known = attribute_candidates(attributes)
+    return [
+        _named(grouped, concept, known, rounds, held_out, threshold, shuffles, np.random.default_rng((seed, concept)))
+        for concept in range(len(shares))
+    ]
+
+
+def attribute_candidates(attributes: Attributes) -> AttributeCandidates:
+    """The attributes as the arrays that naming needs."""
+    return AttributeCandidates(
+        attributes.names, attributes.binary().astype(np.float64), attributes.values.astype(np.float64)
+    )
+
+
+def splits(
+    inside: Bool[np.ndarray, " classes"], rounds: int, share: float, rng: np.random.Generator
+) -> Bool[np.ndarray, "rounds classes"]:
+    """Which classes each round holds out: `share` of those inside and of those outside, one of each at least.
+
+    Args:
+        inside: whether each of the used classes is in group A; two or more are and two or more are not.
+    """
+    held = np.zeros((rounds, len(inside)), dtype=bool)
+    for side in (True, False):
+        rows = np.flatnonzero(inside == side)
+        count = min(max(1, round(share * len(rows))), len(rows) - 1)
+        for number in range(rounds):
+            held[number, rng.permutation(rows)[:count]] = True
+    return held
+
+
+def play(
+    inside: Bool[np.ndarray, " classes"], held: Bool[np.ndarray, "rounds classes"], known: AttributeCandidates
+) -> Round:
+    """Name the concept in each round on the classes that it does not hold out, and score the name on the others.
+
+    With d = [class in A] / |A| - [class in B] / |B| over the naming classes, an attribute's balanced accuracy is
+    (1 + d . have) / 2 and its negation's (1 - d . have) / 2, so the best has the largest |d . have|.
+
+    Args:
+        inside: bool [n], of the used classes.
+        held: bool [rounds, n].
+        known: candidates; have and values [n, A].
+    """
+    naming, other = _contrast(inside, ~held), _contrast(inside, held)
+    sizes = ((~held) & inside).sum(1) * ((~held) & ~inside).sum(1)
+    fit = naming @ known.have
+    # values of `fit` differ by 1 / (|A| |B|) at least, so a tenth of it in either direction only breaks ties
+    order = fit + (naming / (10 * sizes[:, None])) @ known.values
+    best = np.abs(order).argmax(1)
+    rows = np.arange(len(held))
+    sign = np.where(order[rows, best] < 0, -1.0, 1.0)
+    outside = np.einsum("rn,nr->r", other, known.have[:, best])
+    return Round(best, sign < 0, (1 + sign * fit[rows, best]) / 2, (1 + sign * outside) / 2)
+
+
+def _contrast(inside: np.ndarray, used: np.ndarray) -> Float64[np.ndarray, "rounds classes"]:
+    a, b = used & inside, used & ~inside
+    return a / a.sum(1, keepdims=True) - b / b.sum(1, keepdims=True)
+
+
+def _named(
+    grouped: Groups,
+    concept: int,
+    known: AttributeCandidates,
+    rounds: int,
+    share: float,
+    threshold: float,
+    shuffles: int,
+    rng: np.random.Generator,
+) -> NameEntry:
+    """One concept."""
+    member = grouped.member[concept]
+    counts = {"group_a": member == IN_A, "group_b": member == IN_B}
+    result: NameEntry = {
+        "concept": concept, "name": None, "attribute": None, "negated": None, "verified": False,
+        "reason": grouped.note(concept), "held_out": None, "naming": None, "agreement": None, "rounds": rounds,
+        "p_value": None, "baseline": None, **{key: int(value.sum()) for key, value in counts.items()},
+        "mixed": int((member == MIXED).sum()), "empty": int((member == EMPTY).sum()),
+        "same_column": [], "candidates": [], "source": "attributes",
+    }  # fmt: skip
+    if result["reason"]:
+        return result
+    used = np.flatnonzero(counts["group_a"] | counts["group_b"])
+    inside = member[used] == IN_A
+    local = AttributeCandidates(known.names, known.have[used], known.values[used])
+    result["candidates"] = ranked(inside, local)
+    top = result["candidates"][0]
+    result |= {key: top[key] for key in ("name", "attribute", "negated")} | {"naming": top["balanced_accuracy"]}
+    result["same_column"] = _same_column(local, top["attribute"], top["negated"])
+    if min(result["group_a"], result["group_b"]) < 2:
+        few = "A" if result["group_a"] < 2 else "B"
+        return result | {"reason": f"group {few} has one class: none can be held out"}
+    held = splits(inside, rounds, share, rng)
+    played = play(inside, held, local)
+    named = local.have[:, top["attribute"]].astype(bool) ^ top["negated"]
+    chose = local.have[:, played.attribute].T.astype(bool) ^ played.negated[:, None]  # [rounds, classes]
+    agrees = (chose == named).all(1)  # by column: which of two twins a round names is a matter of chance
+    score, agreement = float(played.held_out.mean()), float(agrees.mean())
+    result |= {"held_out": score, "agreement": agreement}
+    if shuffles:
+        chance = np.empty(shuffles)
+        for number in range(shuffles):
+            order = rng.permutation(len(used))
+            shuffled = AttributeCandidates(local.names, local.have[order], local.values[order])
+            chance[number] = play(inside, held, shuffled).held_out.mean()
+        result["p_value"] = float((1 + (chance >= score - 1e-12).sum()) / (1 + shuffles))
+        result["baseline"] = {"mean": float(chance.mean()), "p95": float(np.quantile(chance, 0.95))}
+    if score < threshold:
+        return result | {"reason": f"held-out balanced accuracy {score:.2f} < {threshold:g}"}
+    if agreement < AGREEMENT:
+        return result | {"reason": f"only {agreement:.0%} of the rounds chose this name"}
+    if shuffles and result["p_value"] > LEVEL:
+        return result | {"reason": f"shuffled classes do as well: p = {result['p_value']:.2f} > {LEVEL}"}
+    return result | {"verified": True}
+
+
+def ranked(inside: np.ndarray, known: AttributeCandidates, count: int = 5) -> list[dict[str, Any]]:
+    """The best candidates on these classes, each a dict of name, attribute, negated, balanced accuracy and the
+    difference of the groups' mean values."""
+    contrast = _contrast(inside, np.ones((1, len(inside)), dtype=bool))
+    fit, difference = (contrast @ known.have)[0], (contrast @ known.values)[0]
+    order = fit + difference / (10 * inside.sum() * (~inside).sum())
+    found = []
+    for attribute in np.argsort(-np.abs(order), kind="stable")[:count].tolist():
+        sign = -1.0 if order[attribute] < 0 else 1.0
+        found.append(
+            {
+                "name": known.label(attribute, sign < 0),
+                "attribute": attribute,
+                "negated": sign < 0,
+                "balanced_accuracy": (1 + sign * float(fit[attribute])) / 2,
+                "difference": sign * float(difference[attribute]),
+            }
+        )
+    return found
+
+
+def _same_column(known: AttributeCandidates, attribute: int, negated: bool) -> list[str]:
+    """The other candidates that no class used tells apart from the named one."""
+    column = known.have[:, [attribute]]
+    same, opposite = (known.have == column).all(0), (known.have == 1 - column).all(0)
+    same[attribute] = False
+    return [known.label(i, bool(negated) != bool(opposite[i])) for i in np.flatnonzero(same | opposite).tolist()]

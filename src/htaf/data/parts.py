@@ -1,0 +1,115 @@
+"""Parts of a table or of images as networks take them: batches by row numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from htaf.data.images import ImageDataset, ImagePreprocessor, Images, split
+from htaf.data.images import Split as ImageSplit
+from htaf.data.preprocess import Preprocessor
+from htaf.data.reading import DataError
+from htaf.data.tabular import Table
+
+Data = Table | Images
+Keyed = tuple[Tensor, int]  # row numbers, and the key of what is random in their batch
+IMAGE_CHUNK = 250  # images at once where nothing is learned: small enough to stay in cache, as it is fastest
+
+
+@runtime_checkable
+class Batches(Protocol):
+    """Data indexed by (rows, key): a whole batch at once."""
+
+    def __getitem__(self, batch: Keyed, /) -> tuple[Tensor, Tensor]: ...
+
+    def targets(self, rows: Tensor, /) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Part(Dataset):
+    """Rows of a set. `part[rows, key]` is a batch, rows counted from 0 within the part; iterating gives chunks."""
+
+    data: Batches
+    rows: Tensor
+    chunk: int = 8192
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Keyed) -> tuple[Tensor, Tensor]:
+        rows, key = index
+        return self.data[self.rows[rows], key]
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for rows in self.rows.split(self.chunk):
+            yield self.data[rows, 0]
+
+    def targets(self) -> Tensor:
+        """Those of all rows, without reading inputs."""
+        return self.data.targets(self.rows)
+
+    def inputs(self) -> Iterator[Tensor]:
+        """The chunks without their targets."""
+        return (x for x, _ in self)
+
+
+@dataclass(frozen=True)
+class TableBatches:
+    """A table's rows after preprocessing, indexed as images are; the key does nothing."""
+
+    x: Tensor
+    y: Tensor
+
+    def __getitem__(self, index: Keyed) -> tuple[Tensor, Tensor]:
+        rows, _ = index
+        return self.x[rows], self.y[rows]
+
+    def targets(self, rows: Tensor) -> Tensor:
+        return self.y[rows]
+
+
+def table_part(table: Table, preprocessor: Preprocessor, rows: np.ndarray) -> Part:
+    """Rows of a table: inputs float32 [rows, columns]; targets float32 [rows, 1], standardised, or int64 [rows].
+
+    Raises:
+        DataError: columns or values that the preprocessing cannot use, or classes that it does not know.
+    """
+    x, y, known = preprocessor.transform(table.features.iloc[rows]), table.target[rows], preprocessor.target.classes
+    if table.classes != known:  # codes follow the classes that a table holds, and other data may lack some
+        if unknown := set(table.classes) - set(known):
+            raise DataError(f"expected the classes {', '.join(known)}, got {', '.join(sorted(unknown))} too")
+        y = np.array([known.index(name) for name in table.classes])[y]
+    target = torch.from_numpy(preprocessor.encode_target(y))
+    target = target.float().unsqueeze(1) if preprocessor.target.task == "regression" else target.long()
+    return Part(TableBatches(torch.from_numpy(x), target), torch.arange(len(rows)))
+
+
+def image_part(images: Images, preprocessor: ImagePreprocessor, part: str = "test") -> Part:
+    """All images of a side of a set, "train" or "test", not augmented.
+
+    Raises:
+        DataError: other classes, channels or sizes than the preprocessing knows.
+    """
+    chosen = getattr(images, part)
+    if images.classes != preprocessor.classes:
+        unknown = sorted(set(images.classes) - set(preprocessor.classes))
+        raise DataError(f"expected the {len(preprocessor.classes)} classes of the run, got {unknown[:5] or 'fewer'}")
+    return Part(ImageDataset(chosen, preprocessor), torch.arange(len(chosen)), IMAGE_CHUNK)
+
+
+def image_rows(images: Images, train: int, validation: float) -> ImageSplit:
+    """The training and validation images of a recipe: the same for every seed.
+
+    Args:
+        train: how many; 0: all that validation leaves. validation: how many, below 1 a share.
+
+    Raises:
+        DataError: a class has too few images.
+    """
+    return split(images, train=train, validation=validation if validation < 1 else int(validation))

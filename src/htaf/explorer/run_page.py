@@ -1,0 +1,179 @@
+"""The page of a run: its codes, its images and its names, found or made, and then the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from htaf._console import err
+from htaf._errors import HtafError
+from htaf.concepts.codes import Codes, ConceptError, PartName, codes_key
+from htaf.concepts.extract import extract
+from htaf.concepts.naming import read_names
+from htaf.concepts.pixels import pixels_of
+from htaf.concepts.store import open_codes, read_record
+from htaf.data.attributes import supervising
+from htaf.data.images import ImagePreprocessor, Images
+from htaf.explorer.build import build_page
+from htaf.explorer.contents import about_run
+from htaf.explorer.folder import check_folder
+from htaf.explorer.sprites import Pixels
+from htaf.runs import Run, UnknownSourceError, content_hash
+from htaf.runs.data import is_own
+
+
+class CodesNeededError(ConceptError):
+    """Codes that cannot be made of a run: they must be given."""
+
+
+def build_run_page(
+    run: Run,
+    out: str | PathLike[str],
+    *,
+    codes: str | Path | None = None,
+    names: str | Path | None = None,
+    part: PartName = "test",
+    images: int = 10_000,
+    thumbnail: int = 96,
+    data_dir: str | PathLike[str] | None = None,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Write the page of a run's concepts: its codes are extracted where none are given.
+
+    Args:
+        run: of `htaf train icbm`.
+        out: as for `htaf.explorer.build.build_page`, and so are part, images and thumbnail.
+        codes: a folder of codes of this run; None: OUT-codes, made or finished where needed.
+        names: a file of names; None: the attributes that a supervised bottleneck was trained on, else numbers alone.
+        data_dir: a folder with the public sets; None: that of the training.
+        progress: show bars on the error stream.
+
+    Returns:
+        As `build_page`. Where the images cannot be had, there are no thumbnails, and a note says why.
+
+    Raises:
+        CodesNeededError: a plain network, or images that have changed since the training, and no codes.
+        UnknownSourceError: the run does not say where its images came from, and no codes.
+        ConceptError: a run without concepts, codes or names of another one, or a folder that is not free.
+        RunError, DataError: of the run and its images.
+    """
+    out = Path(out)
+    check_folder(out)  # before the work
+    if names is not None:
+        read_names(names)  # a file that is none is refused before the work
+    preprocessor = run.preprocessor()
+    if not isinstance(preprocessor, ImagePreprocessor):
+        raise ConceptError(f"{run.path}: expected a run on images, got one on a table")
+    found, own = _codes(run, out, None if codes is None else Path(codes), part, data_dir, progress=progress)
+    notes: list[str] = []
+    if names is not None:
+        given = read_names(names, found.concepts, codes=codes_key(found))
+    else:
+        given = _supervised(run, found, data_dir, notes)
+    name = run.path.resolve().name
+    return build_page(
+        found,
+        out,
+        pixels=_pixels(run, preprocessor, found, own),
+        names=given,
+        part=part,
+        images=images,
+        thumbnail=thumbnail,
+        title=f"{run.record['data']['name']}: concepts of {name}",
+        about=about_run(run.record, name, preprocessor.size),
+        notes=notes,
+        progress=progress,
+    )
+
+
+def _codes(
+    run: Run, out: Path, given: Path | None, part: PartName, data_dir: str | PathLike[str] | None, *, progress: bool
+) -> tuple[Codes, Images | ConceptError]:
+    """The codes; and the run's images, or the error where they cannot be had."""
+    named = out if out.name not in ("", "..") else out.resolve()
+    folder = named.with_name(f"{named.name}-codes") if given is None else given
+    if given is None and not run.has_step:
+        raise CodesNeededError(
+            f"{run.path} is a plain network (method relu), which has no bits: make them with htaf concepts extract and "
+            "htaf concepts binarise, then give that folder"
+        )
+    there = read_record(folder)
+    whole = given is not None or (there is not None and there["status"] == "finished")
+    codes = open_codes(folder) if whole else None
+    if codes is not None:
+        _check_run(run, codes, folder)
+    try:
+        images: Any = run.data(data_dir=data_dir)
+    except HtafError as error:
+        if codes is None:
+            raise
+        return codes, ConceptError(error.said if isinstance(error, UnknownSourceError) else str(error))
+    if codes is None:
+        if not is_own(run, images):
+            raise CodesNeededError(
+                f"{images.name} has changed since {run.path} was trained on it: give codes made before"
+            )
+        if progress:
+            err.print(f"codes: {folder}")
+        parts: Sequence[PartName] = ("train", "validation", "test", *(("other",) if part == "other" else ()))
+        codes = extract(run, images, folder, parts=parts, progress=progress)
+    return codes, images
+
+
+def _check_run(run: Run, codes: Codes, folder: Path) -> None:
+    """Raises ConceptError for codes of another run."""
+    settings = codes.info["settings"]
+    if settings.get("what") == "extraction":
+        if settings.get("run") != run.record["key"]:
+            raise ConceptError(f"expected codes of {run.path}, {folder} holds those of {codes.info.get('run')}")
+        if settings.get("model_sha256") != run.record["model_sha256"]:
+            raise ConceptError(
+                f"expected codes of {run.path}, {folder} holds codes of other weights of it: extract them again, into "
+                "another folder"
+            )
+        return
+    head: Any = getattr(run.model(exact=False), "head", None)  # binarised features say nothing of their run but this
+    weight = None if head is None else head.weight.detach().float().cpu().numpy()
+    if weight is None or not np.array_equal(weight, codes.weight):
+        raise ConceptError(f"expected codes of {run.path}, {folder} holds those of a network with another head")
+
+
+def _pixels(run: Run, preprocessor: ImagePreprocessor, codes: Codes, images: Images | ConceptError) -> Pixels:
+    """What gives the images of ids; raises ConceptError where they cannot be had, or are others than the codes'."""
+    settings = codes.info["settings"]
+    if settings.get("data") == "files":
+        return lambda ids: preprocessor.read(ids).numpy()
+    known = settings.get("fingerprint", run.record["data"]["fingerprint"])
+    if isinstance(images, Images) and images.fingerprint != known:
+        images = ConceptError(f"the images at hand, {images.name}, are not those of the codes")
+
+    def pixels(ids: Sequence[str]) -> np.ndarray:
+        if isinstance(images, ConceptError):
+            raise images
+        return pixels_of(images, ids).numpy()
+
+    return pixels
+
+
+def _supervised(
+    run: Run, codes: Codes, data_dir: str | PathLike[str] | None, notes: list[str]
+) -> list[dict[str, Any]] | None:
+    """The attributes that the concepts of a supervised bottleneck were trained to be; None for an implicit one."""
+    recipe = run.record["recipe"]
+    if recipe.get("bottleneck", "implicit") == "implicit":
+        return None
+    try:
+        table = supervising(recipe["attributes"], data_dir=data_dir).of(codes.classes)
+    except HtafError as error:
+        notes.append(f"no names: the attributes that the concepts were trained on cannot be read: {error}")
+        return None
+    if content_hash([table.names, table.values.tolist()]) != run.record.get("attributes"):
+        notes.append(f"no names: {recipe['attributes']} is not the table of attributes that the concepts learned")
+        return None
+    reason = "trained to be this attribute; how well it learned is not checked"
+    same = {"verified": False, "reason": reason, "source": "supervised"}
+    return [{"concept": number, "name": name, **same} for number, name in enumerate(table.names)]

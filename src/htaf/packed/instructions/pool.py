@@ -1,0 +1,60 @@
+"""The maximum of bits over windows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from htaf.kernels.layers import Geometry
+from htaf.packed.errors import PackedError
+from htaf.packed.instructions.contract import Instruction, Machine, Ready, Seen, Values
+from htaf.packed.instructions.schema import Border, Made, Read, Window
+from htaf.packed.instructions.sizes import empty, expect_bits
+
+
+@final
+@dataclass(frozen=True)
+class Pool(Instruction):
+    """Maximum over windows of bits [batch, height, width, bytes]."""
+
+    opcode = "pool"
+
+    name: str
+    input: Read
+    kernel: Window
+    stride: Window
+    padding: Border
+    dilation: Window
+    bits: Made
+
+    def sizes(self, values: Sequence[Any], tensors: Mapping[str, Tensor], most: int) -> list[Any]:
+        x = expect_bits(values[self.input], 4, None)
+        pool = Geometry(1, 1, self.kernel, self.stride, self.padding, self.dilation)
+        if any(2 * p > k for p, k in zip(self.padding, self.kernel, strict=True)):
+            raise PackedError(f"expected a padding of at most half a window, got {self.padding}")
+        pool.check()
+        if any(p > size for p, size in zip(self.padding, x.shape[1:3], strict=True)):
+            raise PackedError(f"expected a padding of at most the image {list(x.shape[1:3])}, got {self.padding}")
+        return [empty([x.shape[0], *pool.out_size(x.shape[1], x.shape[2]), x.shape[3]], torch.uint8)]
+
+    def prepare(self, machine: Machine) -> Ready:
+        pool, source, bits = machine.maps.max_pool, self.input, self.bits
+        windows = (self.kernel, self.stride, self.padding, self.dilation)
+
+        def run(values: Values, batch: int) -> None:
+            values[bits] = pool(values[source], *windows)
+
+        return Ready(run)
+
+    def bounds(self, seen: Seen) -> list[float]:
+        return [0.0]
+
+    def decided(self) -> None:
+        return None
+
+    def holds(self) -> tuple[int, ...]:
+        return ()

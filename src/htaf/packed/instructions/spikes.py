@@ -1,0 +1,57 @@
+"""Bits of spiking neurons over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from torch import Tensor
+
+from htaf.packed.errors import PackedError
+from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Seen, Values
+from htaf.packed.instructions.schema import Axis, Made, Read
+from htaf.packed.instructions.sizes import expect_floats, packed_along
+
+
+@final
+@dataclass(frozen=True)
+class Spikes(Instruction):
+    """Bits of spiking neurons over dimension 0 of floats, see htaf/kernels/packed_maps/reference.py."""
+
+    opcode = "spikes"
+
+    name: str
+    input: Read
+    axis: Axis
+    leak: float
+    gain: float
+    threshold: float
+    soft: bool
+    bits: Made
+
+    def sizes(self, values: Sequence[Any], tensors: Mapping[str, Tensor], most: int) -> list[Any]:
+        x = expect_floats(values[self.input], self.axis)
+        if x.ndim < 2 or self.axis == 0 or x.shape[0] == 0:
+            raise PackedError(f"expected time steps, then more dimensions, got {list(x.shape)}")
+        return [packed_along(x, self.axis)]
+
+    def prepare(self, machine: Machine) -> Ready:
+        spikes, source, axis, bits = machine.maps.spikes, self.input, self.axis, self.bits
+        numbers = {"leak": self.leak, "gain": self.gain, "threshold": self.threshold, "soft": self.soft}
+
+        def run(values: Values, batch: int) -> None:
+            values[bits] = spikes(values[source].movedim(axis, -1), None, None, **numbers)
+
+        return Ready(run)
+
+    def bounds(self, seen: Seen) -> list[float]:
+        # what reaches a potential over time, with the same spikes
+        carried = sum(self.leak**k for k in range(len(seen.values[self.input])))
+        return [seen.errors[self.input] * self.gain * carried]
+
+    def decided(self) -> Decided:
+        return Decided(self.bits, self.axis, over_time=True)
+
+    def holds(self) -> tuple[int, ...]:
+        return ()

@@ -1,0 +1,256 @@
+"""The exact network of a run as one file for inference, which is written once it predicts as the network does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from math import isfinite
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from htaf import packed
+from htaf._console import progress as progress_of
+from htaf._errors import HtafError
+from htaf._files import check_output, hold, lock_beside
+from htaf.runs.folder import MODEL, Run, RunError
+from htaf.runs.packed import run_extra
+from htaf.runs.predictions import Agreement, agreement
+
+if TYPE_CHECKING:
+    from htaf.data.parts import Data
+    from htaf.packed import Report, Verification
+    from htaf.runs.data import PartName, Place, RunPart
+
+Tables = Literal["float32", "int16", "int8", "auto"]
+ROUNDING = 0.002  # of the rows: a sum in another order that is rounded across a threshold may carry on to the output
+NUMBERS = 256 * 3 * 32 * 32  # of the inputs that are compared layer by layer
+
+
+class CheckError(HtafError):
+    """A file that does not predict as the network of the run does, and so is not written."""
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file with the exact network of a run.
+
+    path: where it is. size, run_size: its bytes, and those of the run's weights in float32.
+    part: of the run's data, on which predictions were compared. agreement: how they agree; None: nothing here runs it.
+    """
+
+    path: Path
+    size: int
+    run_size: int
+    part: PartName
+    agreement: Agreement | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As `htaf export --json` prints it."""
+        sizes = {"file": str(self.path), "bytes": self.size, "run_bytes": self.run_size}
+        return sizes if self.agreement is None else {**sizes, **_checked(self.agreement, self.part)}
+
+
+@dataclass(frozen=True)
+class PackedFile(WrittenFile):
+    """A packed file; `htaf.runs.open_packed` reads it.
+
+    report: what became of every operator. layers: the bits of each layer, given the same bits before. verified: rows on
+    which they were compared.
+    """
+
+    agreement: Agreement
+    report: Report
+    layers: Verification
+    verified: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As `htaf pack --json` prints it."""
+        listed = [
+            {"layer": f.layer, "row": f.row, "channel": f.channel, "distance": d if isfinite(d := f.distance) else None}
+            for f in self.layers.flips
+        ]
+        bits = sum(layer.bits for layer in self.layers.layers)
+        layers = {"rows": self.verified, "bits": bits, "flips": self.layers.count, "listed": listed}
+        return {**super().to_json(), "layers": layers, "report": self.report.to_json()}
+
+
+def pack_run(
+    run: Run,
+    out: str | PathLike[str],
+    *,
+    tables: Tables = "float32",
+    budget: float = 1e-3,
+    part: PartName = "test",
+    differing: int | None = None,
+    data: Data | Place | None = None,
+    data_dir: Place | None = None,
+    progress: bool = False,
+) -> PackedFile:
+    """Pack the exact network of a run into a file, with the run's preprocessing: bits instead of floats.
+
+    The network is packed by training rows. Its predictions on a part, and the bits of every layer on some of it, are
+    compared with those of the run's exact network before anything is written.
+
+    Args:
+        run: from `htaf.runs.open_run`; not of method relu.
+        out: the file. Its folders are made.
+        tables, budget: of sums of real weights over bits; see `htaf.pack`.
+        part: of the run's data, on which predictions are compared.
+        differing: rows of it that may have another prediction, from rounding; None: 0.2%, one at least.
+        data: the run's own, from `run.data()`, or where they are now; None: where they were at the training.
+        data_dir: a folder with the public sets.
+        progress: show bars on the error stream.
+
+    Returns:
+        What was written and compared.
+
+    Raises:
+        CheckError: more predictions differ, or bits that rounding does not explain.
+        RunError: a damaged run, one without steps, other data than its own, or a part without rows.
+        PackedError: an operator that cannot be packed. OutputError, BusyError: the file cannot be written.
+    """
+    with _at(run, out, data, differing) as path:
+        rows, training = _parts(run, data, data_dir, part)
+        model = run.model()
+        made = packed.pack(model, _some(training, 64), tables=tables, budget=budget, progress=progress)
+        found = _compared(model, made, rows, progress)
+        instead = "" if tables == "float32" else "; choose tables float32"
+        _expect_equal(found, differing, part, instead and f"{instead}, or allow more rows by differing")
+        compared = _some(rows, 256)
+        layers = packed.verify(made, model, compared, progress=progress)
+        if layers.contradicted:
+            raise CheckError(
+                f"expected every layer to make the bits of the run's exact network on {part} rows, but where rounding "
+                f"explains another, got:\n{layers}\nnothing is written{instead}"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        packed.save(made, path, extra=_extra(run, found, part))
+        return PackedFile(path, *_sizes(run, path), part, found, made.report, layers, len(compared))
+
+
+def export_run(
+    run: Run,
+    out: str | PathLike[str],
+    *,
+    to: Literal["onnx", "nir"],
+    opset: int = 18,
+    part: PartName = "test",
+    differing: int | None = None,
+    data: Data | Place | None = None,
+    data_dir: Place | None = None,
+    progress: bool = False,
+) -> WrittenFile:
+    """Write the exact network of a run as ONNX, compared by onnxruntime where it is installed, or as a NIR graph.
+
+    Args:
+        to: onnx for any runtime; nir for spiking networks.
+        opset: of ONNX.
+        run, out, part, differing, data, data_dir, progress: as `pack_run` takes them.
+
+    Returns:
+        What was written; its agreement is None where the file was not run.
+
+    Raises:
+        CheckError: more predictions differ. ExportError: a network or an operator set that cannot be written.
+        RunError, OutputError, BusyError: as `pack_run`.
+    """
+    import htaf.export as writers
+
+    if to == "onnx":
+        from htaf.export.onnx import check_opset
+
+        check_opset(opset)
+    with _at(run, out, data, differing) as path:
+        rows, training = _parts(run, data, data_dir, part)
+        model, example, found = run.model(), _some(training, 2), None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = path.with_name(f".{path.name}.unchecked")
+        try:
+            if to == "nir":
+                writers.to_nir(model, example, written)
+            else:
+                writers.to_onnx(model, example, written, opset=opset)
+                if find_spec("onnxruntime") is not None:
+                    found = _compared(model, writers.onnx_network(written), rows, progress)
+                    _expect_equal(found, differing, part)
+            written.replace(path)
+        finally:
+            written.unlink(missing_ok=True)
+        return WrittenFile(path, *_sizes(run, path), part, found)
+
+
+@contextmanager
+def _at(run: Run, out: str | PathLike[str], data: Data | Place | None, differing: int | None) -> Iterator[Path]:
+    """The file to write, held, once it is sure that it can be and that there is something to write."""
+    path, source = Path(out), (run.record.get("source") or {}).get("name")
+    read = [run.path, *(place for place in (data, source) if isinstance(place, str | PathLike) and place)]
+    check_output(path, read)
+    if not run.has_step:
+        raise RunError(f"expected a run with steps, {run.path} is a plain network (method relu)")
+    if differing is not None and differing < 0:
+        raise RunError(f"differing must be >= 0, got {differing}")
+    with hold(lock_beside(path), f"another process writes {path}"):
+        yield path
+
+
+def _parts(run: Run, data: Data | Place | None, data_dir: Place | None, part: PartName) -> tuple[RunPart, RunPart]:
+    """The rows that are compared, and those that the run was trained on."""
+    own = run.data(data, data_dir=data_dir) if data is None or isinstance(data, str | PathLike) else data
+    rows = run.part(part, own)
+    if not len(rows):
+        raise RunError(f"{run.path} has no rows in its {part} part: choose another part")
+    return rows, run.part("train", own)
+
+
+def _some(rows: RunPart, most: int) -> Tensor:
+    """Some inputs, two at least and fewer of large ones: all that lies between the layers is held at once."""
+    inputs = next(iter(rows))[0]
+    inputs = inputs[: max(2, min(most, NUMBERS // inputs[0].numel()))]
+    return inputs if len(inputs) > 1 else inputs.expand(2, *inputs.shape[1:]).contiguous()
+
+
+@torch.no_grad()
+def _compared(model: nn.Module, other: Callable[[Tensor], Tensor], rows: RunPart, progress: bool) -> Agreement:
+    expected, found = [], []
+    with progress_of("comparing predictions", len(rows), shown=progress) as advance:
+        for inputs, _ in rows:
+            for x in inputs.split(256):
+                expected.append(model(x))
+                found.append(other(x))
+                advance(len(x))
+    return agreement(torch.cat(found), torch.cat(expected))
+
+
+def _expect_equal(found: Agreement, differing: int | None, part: str, instead: str = "") -> None:
+    wrong = found.rows - found.predictions
+    most = max(1, int(ROUNDING * found.rows)) if differing is None else differing
+    if wrong > most:
+        raise CheckError(
+            f"expected the predictions of the run's exact network but for at most {most}, "
+            f"got {wrong} others of {found.rows} {part} rows "
+            f"(outputs differ by {found.difference:.1e} of the largest): nothing is written{instead}"
+        )
+
+
+def _extra(run: Run, found: Agreement, part: str) -> dict[str, Any]:
+    names = ("key", "model_sha256", "headline", "metrics", "seed", "data")
+    about = {name: run.record[name] for name in names if name in run.record}
+    return run_extra(
+        images=run.takes_images,
+        preprocessing=run.preprocessor().to_json(),
+        about={**about, "checked": _checked(found, part)},
+    )
+
+
+def _checked(found: Agreement, part: str) -> dict[str, Any]:
+    return {"part": part, "rows": found.rows, "same": found.predictions, "difference": found.difference}
+
+
+def _sizes(run: Run, path: Path) -> tuple[int, int]:
+    return path.stat().st_size, (run.path / MODEL).stat().st_size

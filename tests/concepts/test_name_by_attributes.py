@@ -1,0 +1,234 @@
+"""Names from attributes: found where planted, checked on classes that did not choose, refused where nothing is."""
+
+import itertools
+
+import numpy as np
+import pytest
+from sklearn.metrics import balanced_accuracy_score
+
+from htaf.concepts.codes import ConceptError, codes_of
+from htaf.concepts.naming import attribute_candidates, name_by_attributes
+from htaf.concepts.naming.by_attributes import play, splits
+from htaf.data.attributes import Attributes
+from htaf.data.reading import DataError
+
+
+def made(classes: int = 30, count: int = 40, seed: int = 0) -> Attributes:
+    """Random attributes that half the classes have, as shares."""
+    rng = np.random.default_rng(seed)
+    values = rng.random((classes, count)).astype(np.float32)
+    names = tuple(f"a{i}" for i in range(count))
+    return Attributes(names, tuple(f"c{i}" for i in range(classes)), values)
+
+
+def test_planted_attributes_and_negations_are_found() -> None:
+    attributes = made()
+    planted = attributes.binary().T.astype(float)
+    found = name_by_attributes(np.concatenate([planted, 1 - planted]), attributes, shuffles=0)
+    assert [each["name"] for each in found] == [*attributes.names, *(f"not {name}" for name in attributes.names)]
+    assert all(each["verified"] and each["naming"] == pytest.approx(1) for each in found)
+    assert all(each["held_out"] > 0.9 and each["agreement"] > 0.5 for each in found)
+    assert found[3]["attribute"] == 3
+    assert found[43]["negated"]
+    assert found[3]["candidates"][0]["name"] == "a3"
+    assert len(found[3]["candidates"]) == 5
+
+
+def test_random_groups_are_not_verified_and_score_as_chance() -> None:
+    """Bits without any meaning: the best of 40 attributes and negations fits the naming classes well, others not."""
+    attributes = made(40)
+    rng = np.random.default_rng(1)
+    shares = np.array([rng.permutation(np.arange(40) < 16) for _ in range(150)], dtype=float)
+    found = name_by_attributes(shares, attributes, rounds=10, shuffles=0)
+    naming = np.array([each["naming"] for each in found])
+    held_out = np.array([each["held_out"] for each in found])
+    assert naming.mean() > 0.65  # what a score on the classes that chose would say
+    assert abs(held_out.mean() - 0.5) < 0.03
+    assert np.mean([each["verified"] for each in found]) < 0.05
+    assert "held-out balanced accuracy" in found[0]["reason"]
+
+
+def test_p_values_of_random_groups_are_even() -> None:
+    attributes = made(24, 12)
+    rng = np.random.default_rng(2)
+    shares = np.array([rng.permutation(np.arange(24) < 10) for _ in range(100)], dtype=float)
+    found = name_by_attributes(shares, attributes, rounds=5, shuffles=19)
+    p = np.array([each["p_value"] for each in found])
+    assert 0.4 < p.mean() < 0.62  # (1 + 19 / 2) / 20 = 0.525
+    assert (p <= 0.05).mean() < 0.13
+    assert np.mean([each["baseline"]["mean"] for each in found]) == pytest.approx(0.5, abs=0.02)
+
+
+def test_p_values_count_the_classes_as_they_are() -> None:
+    """One of 20 at best, 20 of 20 where every order of the classes scores alike."""
+    attributes = made()
+    found = name_by_attributes(attributes.binary().T[:5].astype(float), attributes, shuffles=19)
+    assert [each["p_value"] for each in found] == [1 / 20] * 5
+    constant = Attributes(("a",), attributes.classes, np.ones((30, 1), dtype=np.float32))
+    same = name_by_attributes((np.arange(30) < 10)[None].astype(float), constant, shuffles=19)[0]
+    assert (same["p_value"], same["held_out"], same["verified"]) == (1, 0.5, False)
+
+
+def test_few_classes_may_pass_the_threshold_by_chance_but_not_the_p_value() -> None:
+    attributes = made(6, 200)
+    rng = np.random.default_rng(3)
+    shares = np.array([rng.permutation([1, 1, 0, 0, 0, 0]) for _ in range(30)], dtype=float)
+    free = name_by_attributes(shares, attributes, rounds=1, shuffles=0)
+    checked = name_by_attributes(shares, attributes, rounds=1, shuffles=39)
+    passed = [i for i, each in enumerate(free) if each["verified"]]
+    assert passed
+    assert not any(checked[i]["verified"] for i in passed)
+    assert "shuffled classes do as well: p = " in checked[passed[0]]["reason"]
+
+
+def test_play_against_scikit_learn() -> None:
+    """Each round: the best balanced accuracy over attributes and negations, and that name's score on the others."""
+    attributes = made(20, 15)
+    known = attribute_candidates(attributes)
+    rng = np.random.default_rng(4)
+    inside = rng.random(20) < 0.4
+    held = splits(inside, 12, 0.3, rng)
+    played = play(inside, held, known)
+    have = attributes.binary()
+    for number in range(12):
+        naming = ~held[number]
+        scores = {
+            (a, negated): balanced_accuracy_score(inside[naming], have[naming, a] != negated)
+            for a, negated in itertools.product(range(15), (False, True))
+        }
+        assert played.naming[number] == pytest.approx(max(scores.values()))
+        chosen = int(played.attribute[number]), bool(played.negated[number])
+        assert scores[chosen] == pytest.approx(max(scores.values()))
+        others = held[number]
+        expected = balanced_accuracy_score(inside[others], have[others, chosen[0]] != chosen[1])
+        assert played.held_out[number] == pytest.approx(expected)
+
+
+def test_splits_are_stratified_and_leave_a_class_on_either_side() -> None:
+    inside = np.array([True] * 10 + [False] * 20)
+    held = splits(inside, 50, 0.3, np.random.default_rng(0))
+    assert (held[:, inside].sum(1) == 3).all()
+    assert (held[:, ~inside].sum(1) == 6).all()
+    assert len(np.unique(held, axis=0)) > 40
+    two = splits(np.array([True, True, False, False]), 10, 0.9, np.random.default_rng(0))
+    assert (two[:, :2].sum(1) == 1).all()
+    assert (two[:, 2:].sum(1) == 1).all()
+
+
+def test_ties_go_to_the_larger_difference_of_the_values() -> None:
+    values = np.array([[0.6, 0.9, 0.9], [0.6, 0.9, 0.8], [0.4, 0.1, 0.2], [0.4, 0.1, 0.1]], dtype=np.float32)
+    attributes = Attributes(("faint", "clear", "nearly"), tuple("wxyz"), values)
+    found = name_by_attributes(np.array([[1.0, 1, 0, 0]]), attributes, shuffles=0)[0]
+    assert found["name"] == "clear"
+    assert found["same_column"] == ["faint", "nearly"]
+    assert [each["name"] for each in found["candidates"]] == ["clear", "nearly", "faint"]
+    opposite = Attributes(("a", "b"), tuple("wxyz"), np.stack([values[:, 0], 1 - values[:, 1]], axis=1))
+    found = name_by_attributes(np.array([[1.0, 1, 0, 0]]), opposite, shuffles=0)[0]
+    assert (found["name"], found["same_column"]) == ("not b", ["a"])
+
+
+def test_a_held_out_class_has_no_say() -> None:
+    """Whatever the attributes of held-out classes are, the round's name stays the same."""
+    attributes = made(20, 30)
+    inside = np.arange(20) < 8
+    held = splits(inside, 1, 0.3, np.random.default_rng(0))
+    first = play(inside, held, attribute_candidates(attributes))
+    changed = attributes.values.copy()
+    changed[held[0]] = 1 - changed[held[0]]
+    second = play(inside, held, attribute_candidates(Attributes(attributes.names, attributes.classes, changed)))
+    assert (first.attribute, first.negated, first.naming) == (second.attribute, second.negated, second.naming)
+    assert second.held_out[0] == pytest.approx(1 - first.held_out[0])
+
+
+def test_a_name_that_the_rounds_do_not_agree_on_is_not_verified() -> None:
+    """Twelve attributes that each miss another class of A: whichever class is held out decides."""
+    values = np.zeros((24, 12), dtype=np.float32)
+    values[:12] = 1 - np.eye(12)
+    attributes = Attributes(tuple(f"a{i}" for i in range(12)), tuple(map(str, range(24))), values)
+    found = name_by_attributes((np.arange(24) < 12)[None].astype(float), attributes, shuffles=0)[0]
+    assert found["held_out"] > 0.75
+    assert found["agreement"] < 0.5
+    assert not found["verified"]
+    assert found["reason"] == f"only {found['agreement']:.0%} of the rounds chose this name"
+
+
+def test_twins_of_a_name_are_no_disagreement() -> None:
+    """Four attributes that are the same in every class, and one that is their opposite: rounds may name any."""
+    rng = np.random.default_rng(7)
+    has = np.arange(30) < 14
+    columns = [np.where(has, *rng.uniform((0.5, 0), (1, 0.5), (30, 2)).T) for _ in range(5)]
+    columns[4] = 1 - columns[4]
+    attributes = Attributes(tuple("abcde"), tuple(map(str, range(30))), np.stack(columns, axis=1).astype(np.float32))
+    assert (attributes.binary()[:, :4] == has[:, None]).all()
+    assert (attributes.binary()[:, 4] != has).all()
+    found = name_by_attributes(np.stack([has, ~has]).astype(float), attributes, held_out=0.6, rounds=50)
+    for each in found:
+        assert (each["held_out"], each["agreement"], each["verified"]) == (1, 1, True)
+        assert len(each["same_column"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("shares", "reason", "name"),
+    [
+        ([0.0] * 6, "dead: always 0", None),
+        ([0.5] * 6, "both groups are empty: every class is mixed", None),
+        ([1, 1, 0.5, 0.5, 0.5, 0.9], "group B is empty: no class with a share of 20% or less", None),
+        ([1, 0, 0, 0, 0, 0], "group A has one class: none can be held out", "a0"),
+        ([1, 1, 1, 1, 0, 0.5], "group B has one class: none can be held out", "not a1"),
+    ],
+)
+def test_without_a_check_there_is_no_verified_name(shares: list[float], reason: str, name: str | None) -> None:
+    values = np.zeros((6, 2), dtype=np.float32)
+    values[0, 0] = values[4, 1] = 1
+    attributes = Attributes(("a0", "a1"), tuple("uvwxyz"), values)
+    found = name_by_attributes(np.array([shares], dtype=float), attributes)[0]
+    assert (found["verified"], found["reason"], found["name"]) == (False, reason, name)
+    assert found["held_out"] is None
+    assert found["p_value"] is None
+
+
+def test_codes_use_the_training_part_and_names_of_classes() -> None:
+    attributes = made(12, 10)
+    order = np.random.default_rng(5).permutation(12)
+    classes = [attributes.classes[i] for i in order]
+    labels = np.repeat(np.arange(12), 5)
+    bits = attributes.binary()[order][labels]
+    parts = np.tile([0, 0, 0, 0, 2], 12).astype(np.uint8)
+    bits[parts == 2] ^= True  # would turn each name round
+    codes = codes_of(bits, labels, np.zeros((12, 10)), np.zeros(12), classes=classes, parts=parts)
+    found = name_by_attributes(codes, attributes, shuffles=0)
+    assert [each["name"] for each in found] == list(attributes.names)
+    with pytest.raises(DataError, match=r"got none of .*'c3'"):
+        name_by_attributes(
+            codes, Attributes(attributes.names, (*attributes.classes[:3], *"abcdefghi"), attributes.values)
+        )
+
+
+def test_the_seed_decides() -> None:
+    attributes = made()
+    shares = np.random.default_rng(6).integers(0, 2, (5, 30)).astype(float)
+    first, again, other = (name_by_attributes(shares, attributes, seed=seed, shuffles=19) for seed in (0, 0, 1))
+    assert first == again != other
+    assert name_by_attributes(shares[:2], attributes, shuffles=19) == first[:2]  # not on the concepts after it
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rounds": 0}, {"held_out": 0.0}, {"held_out": 1.0}, {"threshold": 2.0}, {"shuffles": 5}]
+)
+def test_settings_out_of_range(settings: dict) -> None:
+    with pytest.raises(ConceptError, match="expected rounds >= 1"):
+        name_by_attributes(np.zeros((1, 30)), made(), **settings)
+
+
+def test_shapes_that_do_not_fit() -> None:
+    with pytest.raises(ConceptError, match=r"expected proportions \[concepts, 30 classes\], got \(2, 4\)"):
+        name_by_attributes(np.zeros((2, 4)), made())
+    with pytest.raises(ConceptError, match="expected one attribute or more"):
+        name_by_attributes(np.zeros((2, 30)), made().only([]))
+
+
+def test_names_say_where_they_come_from() -> None:
+    found = name_by_attributes(
+        np.concatenate([made().binary().T[:1], np.zeros((1, 30))]).astype(float), made(), shuffles=0
+    )
+    assert [(each["name"], each["source"]) for each in found] == [("a0", "attributes"), (None, "attributes")]

@@ -1,0 +1,163 @@
+"""`transformers serve`, a real OpenAI-compatible server, with tiny models: the protocol holds, garbage is survived."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import BaseModel
+
+from htaf.concepts.naming import name_by_model
+from htaf.llm import BudgetError, MalformedReply, ModelError, ServerClient
+
+pytestmark = pytest.mark.slow
+
+ASKED = [{"role": "user", "content": "Name it."}]
+SERVE = "import htaf; from transformers.cli.transformers import main; main()"  # htaf mends torchvision first
+
+
+class Name(BaseModel):
+    name: str
+
+
+def make_model(folder: Path, reply: str | None = None) -> None:
+    """A Llama of one layer over bytes: random, or taught to answer ASKED with one reply."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    tokens = ["<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    letters = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=[]))
+    letters.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    letters.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=letters, bos_token="<s>", eos_token="</s>", pad_token="</s>",
+        chat_template="{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}assistant: ",
+    )  # fmt: skip
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokens), hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4,
+        max_position_embeddings=8192, bos_token_id=0, eos_token_id=1, pad_token_id=1,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    if reply is not None:
+        start = tokenizer.apply_chat_template(ASKED, tokenize=False, add_generation_prompt=True)
+        rows = torch.tensor([[*tokenizer.encode(start + reply), 1]])
+        optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+        for _ in range(300):
+            optimizer.zero_grad()
+            model(input_ids=rows, labels=rows).loss.backward()
+            optimizer.step()
+    model.generation_config.do_sample = reply is None
+    model.generation_config.temperature = 1.0 if reply is None else None
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
+
+
+class Served:
+    """The server's process, its base URL and the name of its model."""
+
+    def __init__(self, folder: Path, log: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        words = ["serve", str(folder), "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+        surroundings = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(log.parent / "home")}
+        self.base_url, self.model = f"http://127.0.0.1:{port}/v1", str(folder)
+        self.log = log
+        with log.open("wb") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", SERVE, *words, "--dtype", "float32"], env=surroundings, stdout=file, stderr=file
+            )
+        self._wait(f"http://127.0.0.1:{port}/health")
+
+    def _wait(self, url: str) -> None:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        for _ in range(240):
+            try:
+                with opener.open(url, timeout=2):
+                    return
+            except OSError:
+                if self.process.poll() is not None:
+                    break
+                time.sleep(0.5)
+        self.kill()
+        pytest.fail(f"the server did not start:\n{self.log.read_text()[-3000:]}")
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(timeout=10)
+
+
+@pytest.fixture(scope="module")
+def random_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("random")
+    make_model(folder / "model")
+    server = Served(folder / "model", folder / "log.txt")
+    yield server
+    server.kill()
+
+
+@pytest.fixture(autouse=True)
+def short_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A random model does not know when to end."""
+    monkeypatch.setattr("htaf.llm.client.REPLY_TOKENS", (40, 60, 80))
+
+
+def test_the_protocol_holds_and_garbage_is_survived(random_server: Served, tmp_path: Path) -> None:
+    with ServerClient(random_server.model, base_url=random_server.base_url, cache=tmp_path, attempts=3) as model:
+        with pytest.raises(MalformedReply, match="no usable reply in 3 attempts"):
+            model.ask(ASKED, Name)
+        usage = model.usage
+        assert (usage.calls, usage.malformed, usage.retried, usage.estimated) == (3, 3, 0, 0)
+        assert usage.tokens > 3 * 20  # the prompt has that many letters
+        assert not list(tmp_path.rglob("*.json"))
+
+
+def test_names_of_a_model_that_says_nothing(random_server: Served) -> None:
+    shares, classes = np.array([[1.0, 0.0, 1.0, 0.0]]), ["crow", "gull", "raven", "tern"]
+    with ServerClient(random_server.model, base_url=random_server.base_url, cache=None, attempts=2) as model:
+        (entry,) = name_by_model(shares, model, classes=classes)
+        assert model.usage.calls == model.usage.malformed == 2
+    assert (entry["name"], entry["verified"], entry["settings"]) == (None, False, None)
+    assert entry["reason"].startswith("no usable reply: ")
+
+
+def test_the_budget_holds(random_server: Served) -> None:
+    with ServerClient(random_server.model, base_url=random_server.base_url, cache=None, calls=2) as model:
+        with pytest.raises(BudgetError):
+            model.ask(ASKED, Name)
+        assert model.usage.calls == 2
+
+
+def test_a_model_that_the_server_has_not(random_server: Served) -> None:
+    with (
+        ServerClient("other", base_url=random_server.base_url, cache=None) as model,
+        pytest.raises(ModelError, match="Server is pinned to"),
+    ):
+        model.ask(ASKED, Name)
+
+
+def test_a_good_reply_is_kept_when_the_server_is_killed(tmp_path: Path) -> None:
+    make_model(tmp_path / "model", '{"name": "wings"}')
+    server = Served(tmp_path / "model", tmp_path / "log.txt")
+    try:
+        with ServerClient(server.model, base_url=server.base_url, cache=tmp_path / "replies", retries=1) as model:
+            assert model.ask(ASKED, Name).name == "wings"
+            assert (model.usage.calls, model.usage.estimated) == (1, 0)
+            server.kill()
+            with pytest.raises(ModelError, match=r"cannot be reached|broke off"):
+                model.ask(ASKED, Name, sample=1)
+            assert model.ask(ASKED, Name).name == "wings"
+            assert model.usage.cached == 1
+    finally:
+        server.kill()
