@@ -1134,7 +1134,7 @@ def test_harden_makes_every_site_exact(make):
 
 
 def test_harden_without_a_smooth_step_says_what_there_was():
-    with pytest.raises(ValueError, match=r"expected an HTAF.* got heaviside, relu"):
+    with pytest.raises(ValueError, match=r"expected a smooth step.* got heaviside, relu"):
         harden(nn.Sequential(nn.ReLU(), Heaviside()))
     assert isinstance(harden(HTAF(bipolar=True)), Heaviside)
     assert harden(HTAF(bipolar=True)).bipolar

@@ -17,7 +17,7 @@ ORDER = [
     ["theory"],
     ["kernels"],
     ["functional"],
-    ["surrogates"],
+    ["surrogates", "contract"],
     ["activations"],
     ["convert", "binary"],
     ["sharpening", "spiking"],

@@ -99,9 +99,9 @@ def test_set_sharpness_acts_on_the_output() -> None:
 
 
 def test_set_sharpness_needs_modules_of_its_kind() -> None:
-    with pytest.raises(ValueError, match="HTAF modules, found none"):
+    with pytest.raises(ValueError, match=r"smooth steps of 2 sharpness parameters, got scaled_sigmoid \(beta\)"):
         set_sharpness(nn.Sequential(nn.ReLU(), ScaledSigmoid()), (2.0, 11.0))
-    with pytest.raises(ValueError, match="ScaledSigmoid modules, found none"):
+    with pytest.raises(ValueError, match=r"smooth steps of 1 sharpness parameters, got htaf \(alpha0, alpha1\)"):
         set_sharpness(nn.Sequential(HTAF()), (22.0,))
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from htaf import packed as packed
     from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
     from htaf.binary import BinaryConv2d, BinaryLinear
+    from htaf.contract import SmoothStep
     from htaf.convert import Conversion, Site, conversion, harden, replace, sites
     from htaf.models.icbm import ICBM
     from htaf.packed import PackedModel, pack
@@ -32,6 +33,7 @@ __all__ = [
     "PackedModel",
     "ScaledSigmoid",
     "Site",
+    "SmoothStep",
     "StraightThrough",
     "conversion",
     "functional",
@@ -53,5 +55,5 @@ __getattr__, __dir__ = lazy(
     | dict.fromkeys(("Conversion", "Site", "conversion", "harden", "replace", "sites"), "htaf.convert")
     | dict.fromkeys(("PackedModel", "pack"), "htaf.packed")
     | dict.fromkeys(("IF", "LIF"), "htaf.spiking.neurons")
-    | {"ICBM": "htaf.models.icbm"},
+    | {"ICBM": "htaf.models.icbm", "SmoothStep": "htaf.contract"},
 )

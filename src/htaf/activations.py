@@ -1,7 +1,7 @@
 """Modules over `functional` and `surrogates`: three that train, and the exact step that replaces them.
 
-`HTAF`, `ScaledSigmoid` and `StraightThrough` each have `.hardened()`, which makes the `Heaviside` that holds the same
-state-dict entries. Switching is separate from `train()` and `eval()`: see `htaf.harden`.
+`HTAF`, `ScaledSigmoid` and `StraightThrough` keep the contract `htaf.SmoothStep`: `.hardened()` makes the `Heaviside`
+that holds the same state-dict entries. Switching is separate from `train()` and `eval()`: see `htaf.harden`.
 
 Plain numbers (alpha0, alpha1, beta; the threshold and tau of neurons) add no keys to a state dict. They stand in its
 metadata, which `torch.save` keeps, and `load_state_dict` takes them up. A file of tensors alone (safetensors) and a
@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from htaf import functional, surrogates
+from htaf.contract import SmoothStep, sharpness_of
 from htaf.functional import check_floating, check_positive
 
 SATURATION = math.log(99)  # sigma(alpha1) > 0.99 needs alpha1 above this
@@ -99,7 +100,9 @@ class HTAF(Remembering):
     Source: the paper, equation (1).
     """
 
-    numbers, settings = ("alpha0", "alpha1"), ("bipolar",)
+    kind = "htaf"
+    sharpness = numbers = ("alpha0", "alpha1")
+    settings = ("bipolar",)
 
     def __init__(
         self,
@@ -132,7 +135,7 @@ class HTAF(Remembering):
 
     def hardened(self) -> Heaviside:
         """The exact step with the same state-dict entries."""
-        return _hardened(self, self.bipolar)
+        return Heaviside.of(self)
 
     def extra_repr(self) -> str:
         alpha0, alpha1 = self.alphas
@@ -151,7 +154,9 @@ class ScaledSigmoid(Remembering):
         ValueError: beta is not from 9.4e-38 to 1.06e37.
     """
 
-    numbers, settings = ("beta",), ("bipolar",)
+    kind = "scaled_sigmoid"
+    sharpness = numbers = ("beta",)
+    settings = ("bipolar",)
 
     def __init__(
         self, beta: float | Tensor = 22.0, *, learnable: bool = False, dim: int | None = None, bipolar: bool = False
@@ -165,7 +170,7 @@ class ScaledSigmoid(Remembering):
 
     def hardened(self) -> Heaviside:
         """The exact step with the same state-dict entries."""
-        return _hardened(self, self.bipolar)
+        return Heaviside.of(self)
 
     def extra_repr(self) -> str:
         return f"beta={_show(_current(self, 'beta'))}{_flags(self)}"
@@ -183,6 +188,7 @@ class StraightThrough(Remembering):
     Source: Bengio et al. 2013, arXiv:1308.3432.
     """
 
+    kind, sharpness = "straight_through", ()
     settings = ("bipolar",)
 
     def __init__(self, slope: surrogates.Slope = surrogates.sigmoid, *, bipolar: bool = False) -> None:
@@ -196,7 +202,7 @@ class StraightThrough(Remembering):
 
     def hardened(self) -> Heaviside:
         """The exact step with the same (empty) state dict."""
-        return _hardened(self, self.bipolar)
+        return Heaviside.of(self)
 
     def extra_repr(self) -> str:
         return f"slope={getattr(self.slope, '__name__', self.slope)}{', bipolar=True' if self.bipolar else ''}"
@@ -210,11 +216,31 @@ class Heaviside(Remembering):
     train mode an input that wants a gradient brings a warning (once; not inside `torch.compile`).
     """
 
-    numbers, settings = ("alpha0", "alpha1", "beta"), ("bipolar",)  # those of the module that it stands for
+    settings = ("bipolar",)
 
     def __init__(self, *, bipolar: bool = False) -> None:
         super().__init__()
         self.bipolar = bipolar
+
+    @classmethod
+    def of(cls, step: SmoothStep) -> Heaviside:
+        """The exact step for a smooth one, with its state-dict entries and its numbers; what `hardened()` returns.
+
+        Raises:
+            TypeError: `step` is no module.
+        """
+        if not isinstance(step, nn.Module):
+            raise TypeError(f"step must be a module, got {type(step).__name__}")
+        exact = cls(bipolar=step.bipolar)
+        exact.numbers = step.sharpness
+        kept = step.state_dict().keys()
+        for name, tensor in step.named_buffers():
+            exact.register_buffer(name, tensor, persistent=name in kept)
+        for name, parameter in step.named_parameters():
+            exact.register_parameter(name, parameter)
+        for name, value in sharpness_of(step).items():
+            setattr(exact, name, value)
+        return exact.train(step.training)
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         warn_untrained(self, x)
@@ -271,18 +297,6 @@ def _along(value: float | Tensor, x: Tensor, dim: int | None) -> float | Tensor:
     shape = [1] * x.ndim
     shape[dim] = -1
     return value.reshape(shape)
-
-
-def _hardened(module: Remembering, bipolar: bool) -> Heaviside:
-    step = Heaviside(bipolar=bipolar)
-    for name, tensor in module.named_buffers():
-        step.register_buffer(name, tensor)
-    for name, parameter in module.named_parameters():
-        step.register_parameter(name, parameter)
-    for name in module.numbers:
-        if isinstance(value := getattr(module, name, None), float):
-            setattr(step, name, value)
-    return step.train(module.training)
 
 
 def _least(value: float | Tensor) -> float:

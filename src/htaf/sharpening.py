@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from htaf.activations import HTAF, ScaledSigmoid
+from htaf.contract import SmoothStep
 from htaf.functional import check_positive
 
 
@@ -21,7 +21,7 @@ class Geometric:
     """values(p) = start (end / start)^min(1, p / fraction), for each parameter; exactly `end` from p = fraction on.
 
     Args:
-        start, end: the pair (alpha0, alpha1), or (beta,); all > 0.
+        start, end: the pair (alpha0, alpha1), or (beta,), or those of another step; all > 0.
         fraction: share of the training, in (0, 1], over which the parameters move.
 
     Raises:
@@ -56,19 +56,29 @@ def soft_start(*end: float) -> tuple[float, ...]:
     return (2.0,) if len(end) == 1 else (end[0] / 2, 4 / end[0])
 
 
-def set_sharpness(model: nn.Module, values: tuple[float, ...]) -> int:
-    """Give every HTAF of the model the pair `values`, or every ScaledSigmoid the beta; returns how many took it.
+def set_sharpness(model: nn.Module, values: tuple[float, ...], *, kind: str | None = None) -> int:
+    """Give every smooth step with as many sharpness parameters these values, in their order; returns how many took it.
+
+    Args:
+        values: (alpha0, alpha1) of HTAF, (beta,) of the scaled sigmoid; of others as their `sharpness` names them.
+        kind: only steps of this kind, such as "htaf".
 
     Raises:
-        ValueError: the model holds none, one of them keeps its parameters as tensors, or a value is out of range.
+        ValueError: the model holds none, or, without `kind`, those of several kinds; one of them keeps its parameters
+            as tensors, or a value is out of range.
     """
-    kind, names = (HTAF, ("alpha0", "alpha1")) if len(values) == 2 else (ScaledSigmoid, ("beta",))
-    modules = [m for m in model.modules() if isinstance(m, kind)]
+    modules = [m for m in model.modules() if isinstance(m, SmoothStep) and len(m.sharpness) == len(values) > 0]
+    kinds = sorted({m.kind for m in modules})
+    if kind is None and len(kinds) > 1:
+        raise ValueError(f"expected smooth steps of one kind, or kind=, got {', '.join(kinds)}")
+    modules = [m for m in modules if kind in (None, m.kind)]
     if not modules:
-        raise ValueError(f"expected a model with {kind.__name__} modules, found none")
+        wanted = f"{kind or 'smooth'} steps of {len(values)} sharpness parameters"
+        held = sorted({f"{m.kind} ({', '.join(m.sharpness)})" for m in model.modules() if isinstance(m, SmoothStep)})
+        raise ValueError(f"expected a model with {wanted}, got {', '.join(held) or 'none'}")
     for module in modules:
-        for name, value in zip(names, values, strict=True):
+        for name, value in zip(module.sharpness, values, strict=True):
             if not isinstance(getattr(module, name, None), float):
-                raise ValueError(f"{kind.__name__}.{name} must be a float to be sharpened, not a tensor")
+                raise ValueError(f"{type(module).__name__}.{name} must be a float to be sharpened, not a tensor")
             setattr(module, name, check_positive(name, value))
     return len(modules)

@@ -248,7 +248,7 @@ def test_only_the_kinds_that_are_asked_for() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(ValueError, match="HTAF, ScaledSigmoid, StraightThrough, Heaviside, ReLU in Linear, got none"):
+    with pytest.raises(ValueError, match="SmoothStep, Heaviside, ReLU in Linear, got none"):
         GradientNorms(nn.Linear(2, 2))
     with pytest.raises(ValueError, match=r"before torch\.compile, got a compiled one: give its _orig_mod instead"):
         GradientNorms(torch.compile(nn.Sequential(nn.ReLU())))  # pyright: ignore[reportArgumentType]

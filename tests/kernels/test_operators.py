@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import htaf
 from htaf import functional, surrogates
-from htaf.kernels import _registration, native
+from htaf.kernels import _registration, native, operators
 from htaf.kernels._registration import choose, implementation
 
 ROOT = Path(__file__).parents[2]
@@ -195,3 +195,35 @@ def test_the_tests_pass_without_the_extension() -> None:
         capture_output=True, text=True, env={**os.environ, "HTAF_NO_EXTENSION": "1"}, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+REFERENCE = """
+import torch
+from htaf.kernels._plain import functions
+
+def value(x, beta):
+    return 0.5 + torch.atan(beta * x) / torch.pi
+
+def gradients(x, beta):
+    s = 1 / (torch.pi * (1 + (beta * x) ** 2))
+    return beta * s, x * s
+
+forward, backward, backward_all = functions(value, gradients)
+"""
+
+
+def test_an_operator_with_a_reference_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither cpu.py nor triton.py must be there: the reference runs, whatever the machine has."""
+    folder = tmp_path / "arctan"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "reference.py").write_text(REFERENCE)
+    monkeypatch.setattr(htaf.kernels, "__path__", [*htaf.kernels.__path__, str(tmp_path)])
+    arctan = operators.Smooth("arctan", "beta")
+    x = leaf(5, 3)
+    y = arctan.floats(x, 3.0, False)
+    y.sum().backward()
+    torch.testing.assert_close(y, 0.5 + torch.atan(3 * x) / torch.pi)
+    torch.testing.assert_close(x.grad, 3 / (torch.pi * (1 + 9 * x.detach() ** 2)))
+    assert choose("arctan", x, 3.0).__name__ == "htaf.kernels.arctan.reference"
+    assert not _registration.has("arctan", "triton")

@@ -54,7 +54,7 @@ def test_bad_values(changes: dict[str, Any], words: str) -> None:
 def test_values_of_a_wrong_kind() -> None:
     """In a process of its own: here the types of arguments are checked before the recipe sees them."""
     cases = {
-        "method='tanh'": "method must be one of ('htaf', 'ste', 'ss', 'relu'), got 'tanh'",
+        "method='tanh'": "method must be one of ('htaf', 'ste', 'ss', 'relu'), or package.module:Class, got 'tanh'",
         "slope='steep'": "got 'steep'",
         "schedule='step'": "schedule must be one of ('one_cycle', 'cosine', 'linear', 'constant'), got 'step'",
         "family='cnn'": "family must be one of ('mlp', 'dhn', 'bnn', 'snn', 'icbm'), got 'cnn'",

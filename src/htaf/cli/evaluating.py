@@ -9,6 +9,7 @@ from tyro.conf import arg
 
 from htaf._console import Terminal, UsageError, figures, print_json, say_notes
 from htaf.cli.flags import DataDir, Json, RunDir, needs_source
+from htaf.cli.methods import MethodOfRun, outside_step
 
 
 def evaluate(
@@ -27,6 +28,7 @@ def evaluate(
         arg(help="Part of the run's own data.", help_behavior_hint="(default: test)"),
     ] = None,
     data_dir: DataDir = None,
+    method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
     """Measure the smooth and the exact network of a run, and the gap between them."""
@@ -34,7 +36,7 @@ def evaluate(
     from htaf.training.evaluate import evaluate as measure
     from htaf.training.metrics import LOWER_IS_BETTER
 
-    opened = open_run(run)
+    opened = open_run(run, method=outside_step(method))
     if data is not None:
         if part not in (None, "all"):
             raise UsageError(f"--part {part} is for the run's own data, not for --data {data}")

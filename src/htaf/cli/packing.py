@@ -11,6 +11,7 @@ from tyro.conf import arg
 
 from htaf._console import UsageError, print_json, say
 from htaf.cli.flags import DataDir, Json, RunDir, needs_source
+from htaf.cli.methods import MethodOfRun, outside_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +54,7 @@ def pack(
     differing: Differing = None,
     data: Source = None,
     data_dir: DataDir = None,
+    method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
     """Pack the exact network: bits instead of floats. `htaf predict FILE` reads the file, preprocessing included."""
@@ -61,7 +63,7 @@ def pack(
     _check_differing(differing)
     from htaf.runs import open_run, pack_run
 
-    opened = open_run(run)
+    opened = open_run(run, method=outside_step(method))
     with needs_source("give --data"):
         made = pack_run(
             opened,
@@ -92,13 +94,14 @@ def export(
     differing: Differing = None,
     data: Source = None,
     data_dir: DataDir = None,
+    method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
     """Write the exact network as ONNX, compared by onnxruntime where it is installed, or as a NIR graph."""
     _check_differing(differing)
     from htaf.runs import export_run, open_run
 
-    opened = open_run(run)
+    opened = open_run(run, method=outside_step(method))
     with needs_source("give --data"):
         made = export_run(
             opened,
@@ -122,7 +125,7 @@ def export(
     return say(_sizes(made))
 
 
-def predictors(path: Path, *, exact: bool) -> tuple[Callable[..., Any], Callable[..., Any], bool]:
+def predictors(path: Path, *, exact: bool, method: str | None) -> tuple[Callable[..., Any], Callable[..., Any], bool]:
     """Of a run folder or a packed file: image files to predictions, rows to predictions and notes, and which it takes.
 
     A packed file is read without what training needs.
@@ -136,7 +139,7 @@ def predictors(path: Path, *, exact: bool) -> tuple[Callable[..., Any], Callable
         return packed.predict_images, packed.predict_with_notes, packed.takes_images
     from htaf.runs import open_run
 
-    run = open_run(path)
+    run = open_run(path, method=outside_step(method))
     return partial(run.predict_images, exact=exact), partial(run.predict_with_notes, exact=exact), run.takes_images
 
 

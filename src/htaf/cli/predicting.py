@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 from htaf._console import UsageError, print_csv, print_json, say, say_notes, say_unread
 from htaf._files import check_output, write_atomic
 from htaf.cli.flags import Json
+from htaf.cli.methods import MethodOfRun
 
 
 def predict(
@@ -28,6 +29,7 @@ def predict(
         arg(help="Write a .csv or .parquet file.", metavar="FILE", help_behavior_hint="(default: print CSV)"),
     ] = None,
     smooth: Annotated[bool, arg(help="Use the smooth network instead of the exact one.")] = False,
+    method: MethodOfRun = None,
     strict: Annotated[bool, arg(help="Images: stop at the first file that cannot be read.")] = False,
     json: Json = False,
 ) -> None:
@@ -43,7 +45,7 @@ def predict(
         check_output(out, [run, *inputs])
     from htaf.cli.packing import predictors
 
-    of_images, of_rows, takes_images = predictors(run, exact=not smooth)
+    of_images, of_rows, takes_images = predictors(run, exact=not smooth, method=method)
     unread: dict[str, str] = {}
     if takes_images:
         from htaf.data.image_reading import image_files

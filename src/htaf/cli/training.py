@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from rich.table import Table as TextTable
 from tyro.conf import OmitArgPrefixes, arg
@@ -14,6 +14,9 @@ from htaf._console import Terminal, UsageError, check_seed, figures, print_json,
 from htaf._errors import HtafError
 from htaf._files import LOCK, check_place
 from htaf.cli.flags import DataDir, Json
+from htaf.cli.methods import outside_step
+from htaf.contract import StepFactory, is_outside
+from htaf.models.build import Method
 from htaf.training.families import FAMILIES, continuing
 from htaf.training.recipe import Family, ImageData, Recipe, RecipePart, TableData, kinds
 
@@ -34,6 +37,11 @@ ImageSource = Annotated[
 ]
 
 
+METAVARS = {
+    tuple[int, ...]: "INT [INT ...]",
+    tuple[float, ...] | None: "FLOAT [FLOAT ...]",
+    Method | str: f"{'|'.join(get_args(Method))}|CLASS",
+}
 SHARPEN_START = "half of alpha0 with alpha0 alpha1 = 2; beta 2"
 
 
@@ -48,8 +56,8 @@ def flags_of(family: Family) -> type:
         made: list[Any] = []
         for name, kind in kinds(part).items():
             hint = f"(default: {_values(name, ready)})"
-            many = {tuple[int, ...]: "INT [INT ...]", tuple[float, ...] | None: "FLOAT [FLOAT ...]"}.get(kind)
-            made.append((name, Annotated[kind | None, arg(help_behavior_hint=hint, metavar=many)], None))
+            shown = METAVARS.get(kind)
+            made.append((name, Annotated[kind | None, arg(help_behavior_hint=hint, metavar=shown)], None))
         return dataclasses.make_dataclass(part.__name__, made, namespace={"__doc__": part.__doc__})
 
     groups = {name: group(part) for name, part in family.parts.items() if kinds(part)}
@@ -67,8 +75,8 @@ def _values(field: str, recipes: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _shown(field: str, value: Any) -> str:
-    if field == "start" and value is None:
-        return SHARPEN_START
+    if value is None:
+        return SHARPEN_START if field == "start" else "as the class sets them"
     if isinstance(value, tuple):
         return " ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value) or "none"
@@ -79,15 +87,21 @@ def _given(flags: Any) -> dict[str, Any]:
     return {k: v for part in vars(flags).values() for k, v in vars(part).items() if v is not None}
 
 
-def _changed(family: Family, base: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
+def _changed(
+    family: Family, base: Recipe, changes: Mapping[str, Any], step: StepFactory | None
+) -> tuple[Recipe, tuple[str, ...]]:
     """The recipe with the flags' changes, and in words what they bring with them.
+
+    Args:
+        step: the class that `method` names, if it is one from outside htaf.
 
     Raises:
         UsageError: a bad value, or one that the recipe does not read. HtafError: what it needs cannot be had.
+        TrainingError: the step keeps no contract.
     """
     try:
         if base.activation.method != changes.get("method", base.activation.method):
-            base = base.replace(method=changes["method"], start=None)
+            base = base.replace(method=changes["method"], start=None, sharpness=None)
         base, notes = _adapted(family, base, changes)
         lr = None if "lr" in changes else base.optimization.rate_for(changes.get("optimizer"))
         if lr is not None:
@@ -95,6 +109,10 @@ def _changed(family: Family, base: Recipe, changes: Mapping[str, Any]) -> tuple[
             notes += (f"lr {lr:g}, as the recipe's is for another optimizer than {changes['optimizer']}",)
         base.refuse_unread([name for name in changes if name not in base.fields], _flag)
         recipe = base.replace(**changes)
+        if is_outside(recipe.activation.method):
+            from htaf.training.outside import with_step
+
+            recipe = with_step(recipe, step)
         recipe.refuse_unread(changes.keys(), _flag)
     except ValueError as error:
         raise UsageError(str(error)) from None
@@ -144,13 +162,13 @@ class Running:
         bool, arg(help="Print the recipe with the values that would be used, as a TOML table, and train nothing.")
     ] = False
 
-    def parent(self, family: str) -> Any:
+    def parent(self, family: str, step: StepFactory | None) -> Any:
         """The run that is gone on from, if any."""
         if self.continue_from is None:
             return None
         from htaf.runs import open_run
 
-        found = open_run(self.continue_from)
+        found = open_run(self.continue_from, method=step)
         if (there := found.record["recipe"].get("family", "mlp")) != family:
             raise UsageError(f"--continue-from {found.path} is a run of family {there}, not {family}")
         return found
@@ -273,16 +291,19 @@ def __getattr__(name: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """What a command trains by: its recipe, in words what it brings with it, and the run that it goes on from."""
+    """What a command trains by: its recipe, in words what it brings with it, the run that it goes on from, and the
+    class of its step where that is from outside htaf."""
 
     recipe: Recipe
     notes: tuple[str, ...]
     parent: Any
+    step: StepFactory | None
 
 
 def _chosen(family: Family, name: str | None, data: str, changes: Mapping[str, Any], running: Running) -> Chosen:
     """The recipe by its name or that of the data set, or that of the run to go on from, with the flags' changes."""
-    parent = running.parent(family.name)
+    step = outside_step(changes.get("method"))
+    parent = running.parent(family.name, step)
     if parent is None:
         base = family.ready(name or (data.lower() if data.lower() in family.recipes else next(iter(family.recipes))))
     elif name is not None:
@@ -292,7 +313,7 @@ def _chosen(family: Family, name: str | None, data: str, changes: Mapping[str, A
             base = continuing(parent.record)
         except ValueError as error:
             raise UsageError(f"--continue-from {parent.path}: {error}") from None
-    return Chosen(*_changed(family, base, changes), parent)
+    return Chosen(*_changed(family, base, changes, step), parent, step)
 
 
 def _train(
@@ -334,6 +355,7 @@ def _train(
     if running.print_recipe:
         return _print_recipe(recipe, json)
     options |= spread | {"logger": running.logger, "gradients": running.gradients, "continued": chosen.parent}
+    options["method"] = chosen.step
     try:
         run = fit(recipe, data, out, source=source, progress=True, notes=(*chosen.notes, *why), **options)
     except PeerError:

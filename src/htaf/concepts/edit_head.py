@@ -101,12 +101,12 @@ def write_edited(run: Run, out: str | Path, off: Sequence[Edit], metrics: Mappin
     identity |= {name: run.record[name] for name in GIVEN if name in run.record} | {"edited": edit}
     with claim(Path(out), identity) as record:
         if record["status"] == "finished":
-            return finished_run(Path(out), record)
+            return finished_run(Path(out), record, run.step)
         kept = {name: value for name, value in run.record.items() if name not in record and name not in HASHED.values()}
         shown = ", ".join(f"concept {concept} of class {label}" for label, concept in pairs)
         notes = [*run.record["notes"], f"head of the run at {run.path} edited: no weight for {shown}"]
         record |= kept | {"metrics": dict(metrics), "notes": notes, "edited": edit | {"from": str(run.path)}}
-        return finish_run(Path(out), record, model, preprocessor)
+        return finish_run(Path(out), record, model, preprocessor, run.step)
 
 
 def _pairs(off: Sequence[Edit], classes: Sequence[str], concepts: int) -> list[tuple[int, int]]:

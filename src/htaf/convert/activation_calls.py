@@ -305,6 +305,42 @@ def probably_calls(module: nn.Module) -> bool:
     return bool({name.removesuffix("_") for name in names - own} & NAMING)
 
 
+def names_one_of(module: nn.Module, functions: tuple[types.FunctionType, ...]) -> bool:
+    """Whether a module keeps one of these functions, or its forward may call one; read off its code, nothing runs."""
+    if type(module).__module__.startswith("torch.nn.modules"):
+        return False
+    functions = tuple(map(_plain_function, functions))
+    if any(_plain_function(value) is wanted for value in vars(module).values() for wanted in functions):
+        return True
+    forward = _plain_function(inspect.getattr_static(type(module), "forward", None))
+    return _reaches(forward, type(module), functions)
+
+
+def _reaches(function: object, owner: type, functions: tuple[types.FunctionType, ...], depth: int = 3) -> bool:
+    if type(function) is not types.FunctionType or depth == 0:
+        return False
+    names = {*_names_in(function, depth=1), *function.__code__.co_freevars}
+    for name in names:
+        for called in (*_called(name, function, owner), *_in_module(function.__globals__.get(name), names)):
+            if any(called is wanted for wanted in functions):
+                return True
+            ours = not called.__module__.startswith(("torch", "htaf."))
+            if ours and called is not function and _reaches(called, owner, functions, depth - 1):
+                return True
+    return False
+
+
+def _in_module(value: object, names: set[str], depth: int = 3) -> Iterator[types.FunctionType]:
+    """The functions that `names` mean in a Python module and in those inside it, as in `htaf.functional.htaf`."""
+    if type(value) is not types.ModuleType or depth == 0:
+        return
+    for name in names & vars(value).keys():
+        found = _plain_function(vars(value)[name])
+        if type(found) is types.FunctionType and isinstance(found.__module__, str):
+            yield found
+        yield from _in_module(found, names, depth - 1)
+
+
 def _names_in(function: object, owner: type | None = None, depth: int = 3) -> set[str]:
     """The names that a function's code uses, with those of the functions and methods it names."""
     if type(function) is not types.FunctionType or depth == 0:

@@ -14,17 +14,14 @@ from torch import Tensor, nn
 
 from htaf import _errors
 from htaf._errors import HtafError
-from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
+from htaf.contract import looks_smooth
 
 
 def check_hardened(model: nn.Module, error: type[HtafError]) -> None:
     """Raises `error` for what is no module, and for one that holds smooth activations."""
     if not isinstance(model, nn.Module):
         raise error(f"expected a hardened torch.nn.Module, got {type(model).__name__}")
-    smooth = [
-        f"{type(m).__name__} {name}".strip() for name, m in model.named_modules()
-        if isinstance(m, (HTAF, ScaledSigmoid, StraightThrough))
-    ]  # fmt: skip
+    smooth = [f"{type(m).__name__} {name}".strip() for name, m in model.named_modules() if looks_smooth(m)]
     if smooth:
         shown = ", ".join(smooth[:3]) + (", ..." if len(smooth) > 3 else "")
         raise error(

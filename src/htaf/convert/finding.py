@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
+from htaf import functional
+from htaf.activations import Heaviside
+from htaf.contract import SmoothStep, lacking, looks_smooth
 from htaf.convert import activation_calls as calls
 from htaf.convert.functional_sites import duplicate, own_class
 
@@ -38,11 +40,9 @@ _MODULES: dict[type, str] = {
     nn.Tanh: "tanh",
     nn.Tanhshrink: "tanhshrink",
     nn.Threshold: "threshold",
-    HTAF: "htaf",
-    ScaledSigmoid: "scaled_sigmoid",
-    StraightThrough: "straight_through",
     Heaviside: "heaviside",
 }
+_SMOOTH_FUNCTIONS = (functional.htaf, functional.scaled_sigmoid)  # a straight-through one gives exact values
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,7 @@ class Found:
     sites: tuple[Site, ...]
     hints: tuple[str, ...]
     beyond: tuple[str, ...] = ()
+    scripted: tuple[str, ...] = ()  # of the hints those that hold for smooth steps too
     forwards: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
     watched: dict[str, frozenset[str]] = field(default_factory=dict)
     callees: dict[str, set[str]] = field(default_factory=dict)
@@ -122,8 +123,11 @@ def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     )
 
 
-def find(model: nn.Module, example: tuple[tuple[Any, ...], dict[str, Any]] | None) -> Found:
-    """The sites of a model, seen in a copy that shares its parameters."""
+def find(
+    model: nn.Module, example: tuple[tuple[Any, ...], dict[str, Any]] | None, *, of_parameters: bool = False
+) -> Found:
+    """The sites of a model, seen in a copy that shares its parameters; with `of_parameters` also smooth steps that act
+    on a parameter (`torch.nn.utils.parametrize`)."""
     compiled = [path for path, _ in model.named_modules() if path.rpartition(".")[2] == "_orig_mod"]
     if compiled:
         raise ValueError(
@@ -132,15 +136,20 @@ def find(model: nn.Module, example: tuple[tuple[Any, ...], dict[str, Any]] | Non
     with torch.random.fork_rng(devices=[]):
         trial = duplicate(model, parameters=True).eval()
         protos: dict[int, Site] = {}
+        inner: set[int] = set()  # what a smooth step is made of is its own affair
         for path, module in list(trial.named_modules(remove_duplicate=False)):
             if id(module) in protos:
                 site = protos[id(module)]
                 protos[id(module)] = dataclasses.replace(site, aliases=(*site.aliases, path))
                 continue
-            if calls.is_of_a_parameter(path):
+            if id(module) in inner:
+                continue
+            if calls.is_of_a_parameter(path) and not (of_parameters and looks_smooth(module)):
                 continue
             kind = _module_kind(module)
             if kind is not None:
+                if looks_smooth(module):
+                    inner |= set(map(id, module.modules()))
                 protos[id(module)] = Site(path, kind, module_type=own_class(module))
                 continue
             for name, value in list(vars(module).items()):
@@ -152,26 +161,29 @@ def find(model: nn.Module, example: tuple[tuple[Any, ...], dict[str, Any]] | Non
                     overwrites = getattr(value, "__name__", "").endswith("_")
                     protos[id(stored)] = Site(f"{path}.{name}" if path else name, kind, in_place=overwrites)
         paths = {id(module): path for path, module in trial.named_modules()}
-        record = calls.Recorder(paths, set(protos))
+        record = calls.Recorder(paths, set(protos) | inner)
         if example is not None:
             _run(trial, record, *example)
             record.settle()
-    hints = tuple(_hints(trial, protos, record, example is not None))
+    scripted = tuple(_scripted(trial))
+    hints = (*scripted, *_hints(trial, inner | protos.keys(), record, example is not None))
     beyond = tuple(_beyond(trial, record))
     if example is None:
-        return Found(tuple(protos.values()), hints, beyond)
+        return Found(tuple(protos.values()), hints, beyond, scripted)
     modules = {site.path: site for site in protos.values()}
     ran = []
     for (path, index), times in record.order.items():
         if index is None:
-            site = modules.pop(path)
+            site = modules.pop(path, None)
+            if site is None:  # inside one
+                continue
             ran.append(dataclasses.replace(site, calls=times, in_place=site.in_place or path in record.in_place))
         else:
             call = record.calls[path, index]
             assert call.kind is not None
             ran.append(Site(path, call.kind, times, functional=True, index=index, source=call.source))
     never = [dataclasses.replace(site, calls=0) for site in modules.values()]
-    return Found((*ran, *never), hints, beyond, record.forwards, record.watched, record.callees)
+    return Found((*ran, *never), hints, beyond, scripted, record.forwards, record.watched, record.callees)
 
 
 def _beyond(trial: nn.Module, record: calls.Recorder) -> Iterator[str]:
@@ -188,15 +200,38 @@ def _label(trial: nn.Module, path: str) -> str:
     return f"{path or 'the model'} ({type(trial.get_submodule(path)).__name__})"
 
 
-def _hints(trial: nn.Module, protos: Mapping[int, Site], record: calls.Recorder, ran: bool) -> Iterator[str]:
+def left_smooth(model: nn.Module) -> Iterator[str]:
+    """Smooth steps that no transform reaches: called as functions, or kept where a model does not look for modules."""
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) or looks_smooth(module):
+            continue
+        for name, value in vars(module).items():
+            held = value.values() if type(value) is dict else value if type(value) in (list, tuple, set) else ()
+            if not name.startswith("_") and any(isinstance(m, nn.Module) and _holds_smooth(m) for m in held):
+                yield f"{_label(model, path)}: smooth steps in its attribute {name}; keep them in an nn.ModuleList"
+        if calls.names_one_of(module, _SMOOTH_FUNCTIONS):
+            yield f"{_label(model, path)}: calls a smooth function of htaf.functional; make it a module (htaf.HTAF)"
+
+
+def _holds_smooth(module: nn.Module) -> bool:
+    return any(looks_smooth(part) for part in module.modules())
+
+
+def _scripted(trial: nn.Module) -> Iterator[str]:
+    for path, module in trial.named_modules():
+        if isinstance(module, torch.jit.ScriptModule) and (
+            "." not in path or not isinstance(trial.get_submodule(path.rpartition(".")[0]), torch.jit.ScriptModule)
+        ):
+            yield f"{_label(trial, path)}: scripted, so its activations cannot be seen; convert before scripting"
+
+
+def _hints(trial: nn.Module, known_modules: set[int], record: calls.Recorder, ran: bool) -> Iterator[str]:
     """Where functional calls may be that were not seen."""
     for path, module in trial.named_modules():
         label = _label(trial, path)
         if isinstance(module, torch.jit.ScriptModule):
-            if "." not in path or not isinstance(trial.get_submodule(path.rpartition(".")[0]), torch.jit.ScriptModule):
-                yield f"{label}: scripted, so its activations cannot be seen; convert before scripting"
             continue
-        seen = id(module) in protos or path in record.forwards or "_htaf_calls" in module.__dict__
+        seen = id(module) in known_modules or path in record.forwards or "_htaf_calls" in module.__dict__
         if not seen and calls.probably_calls(module):
             reason = "never ran in the example" if ran else "pass example= to convert functional calls"
             yield f"{label}: {reason}; its forward names activation functions"
@@ -227,6 +262,8 @@ def _run(trial: nn.Module, record: calls.Recorder, args: tuple[Any, ...], kwargs
 def _module_kind(module: nn.Module) -> str | None:
     if isinstance(module, torch.jit.ScriptModule):  # cannot be exchanged
         return None
+    if isinstance(module, SmoothStep) and not lacking(module, own_class(module)):
+        return module.kind
     for base in type(module).__mro__:
         if base in _MODULES:
             return _MODULES[base]

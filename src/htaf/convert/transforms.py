@@ -18,13 +18,11 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
-from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
+from htaf.contract import ContractError, SmoothStep, lacking, looks_smooth
 from htaf.convert import functional_sites as functional
-from htaf.convert.finding import Found, Site, arguments, find
+from htaf.convert.finding import Found, Site, arguments, find, left_smooth
 
 logger = logging.getLogger("htaf.convert")
-
-_SMOOTH = (HTAF, ScaledSigmoid, StraightThrough)
 
 
 @dataclass(frozen=True)
@@ -169,35 +167,54 @@ def replace(
 
 
 def harden(model: nn.Module, *, share: bool = False) -> nn.Module:
-    """Return a new model in which every HTAF, ScaledSigmoid and StraightThrough is the exact step.
+    """Return a new model in which every smooth step (`htaf.SmoothStep`: HTAF, ScaledSigmoid, ...) is the exact one.
 
     Args:
         model: not changed.
         share: the new model holds the same parameter and buffer tensors.
 
     Returns:
-        The new model, with the same state-dict keys; `conversion` gives the account.
+        The new model, with the same state-dict keys; `conversion` gives the account, in which what may still be smooth
+        is named too: a function called in a forward, modules kept in a list, scripted code.
 
     Raises:
-        ValueError: there was none.
+        ValueError: there was none, or a module looks like one and cannot be exchanged; the message says what it lacks.
 
     Example:
         >>> harden(nn.Sequential(nn.Linear(3, 4), HTAF()))[1]
         Heaviside()
     """
-    found = find(model, None)
-    chosen = [s for s in found.sites if s.module_type is not None and issubclass(s.module_type, _SMOOTH)]
+    for path, module in model.named_modules():
+        if wrong := lacking(module, functional.own_class(module)):
+            raise ContractError(
+                f"{path or 'the model'} ({type(module).__name__}) has hardened() but cannot be made exact, since it is "
+                f"no htaf.SmoothStep: {wrong}"
+            )
+    found, beyond = find(model, None, of_parameters=True), tuple(left_smooth(model))
+    chosen = [s for s in found.sites if s.module_type is not None and hasattr(s.module_type, "hardened")]
     if not chosen:
         kinds = ", ".join(sorted({site.kind for site in found.sites})) or "no activation module"
-        raise ValueError(f"expected an HTAF, ScaledSigmoid or StraightThrough in {type(model).__name__}, got {kinds}")
+        text = f"expected a smooth step such as HTAF in {type(model).__name__}, got {kinds}"
+        raise ValueError("\n  ".join([text, *beyond, *found.scripted]))
     new = functional.duplicate(model, parameters=share, buffers=share)
     modules = dict(new.named_modules(remove_duplicate=False))
     for site in chosen:
-        smooth = modules[site.path]
-        assert isinstance(smooth, _SMOOTH)
-        new = _put(new, modules, site, smooth.hardened())
+        new = _put(new, modules, site, _exact(modules[site.path], site.path))
     left = tuple(site for site in found.sites if site not in chosen)
-    return with_account(new, Conversion(tuple(chosen), left, beyond=found.beyond))
+    return with_account(new, Conversion(tuple(chosen), left, found.scripted, (*found.beyond, *beyond)))
+
+
+def _exact(smooth: nn.Module, path: str) -> nn.Module:
+    """What `hardened()` makes, once it is sure that it can take the place of the smooth step."""
+    assert isinstance(smooth, SmoothStep)
+    exact = smooth.hardened()
+    label = f"{path or 'the model'}: expected {type(smooth).__name__}.hardened() to make"
+    if not isinstance(exact, nn.Module) or any(map(looks_smooth, exact.modules())):
+        raise ContractError(f"{label} an exact module, got {exact!r}")
+    before, after = smooth.state_dict().keys(), exact.state_dict().keys()
+    if before != after:
+        raise ContractError(f"{label} the state-dict keys {sorted(before)}, got {sorted(after)}: Heaviside.of(self)")
+    return exact
 
 
 def conversion(model: nn.Module) -> Conversion:

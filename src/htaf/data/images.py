@@ -101,9 +101,8 @@ def load(
         return SETS[known].read(folder, size)
     if not given or not Path(given).is_dir():  # "" would be the working folder
         came = "a file" if given and Path(given).exists() else "neither"
-        raise DataError(
-            f"{given!r}: expected one of {listed([*SETS])} or a folder of images, got {came}{suggestion(given, [*SETS])}"
-        )
+        near = suggestion(given, [*SETS])
+        raise DataError(f"{given!r}: expected one of {listed([*SETS])} or a folder of images, got {came}{near}")
     return read_folder(Path(given), size, strict=strict)
 
 

@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
+from htaf.activations import Heaviside
+from htaf.contract import SmoothStep
 
-BINARY = (HTAF, ScaledSigmoid, StraightThrough, Heaviside)
+BINARY = (SmoothStep, Heaviside)
 CHUNK = 65_536  # values that are made doubles at a time: they stay in the cache, ten times faster than all at once
 
 
@@ -48,7 +49,7 @@ def layer_statistics(smooth: nn.Module, exact: nn.Module | None, batches: Iterab
     Memory: of every batch one byte per activation of the network, so batches need not be smaller than for inference.
 
     Args:
-        smooth: network with HTAF, ScaledSigmoid, StraightThrough or ReLU modules.
+        smooth: network with smooth steps (HTAF, ...) or ReLU modules.
         exact: `harden(smooth)`, or None for a real-valued network.
         batches: inputs, [batch, ...]; the unit dimension is 1, or the last one for [batch, tokens, features].
 

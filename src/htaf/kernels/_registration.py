@@ -26,6 +26,12 @@ def implementation(operator: str, kind: str) -> ModuleType:
 
 
 @cache
+def has(operator: str, kind: str) -> bool:
+    """Whether the folder of an operator holds that implementation; only `reference` must be there."""
+    return importlib.util.find_spec(f"htaf.kernels.{operator}.{kind}") is not None
+
+
+@cache
 def has_triton() -> bool:
     """Whether CUDA tensors get Triton's kernels."""
     return importlib.util.find_spec("triton") is not None
@@ -35,7 +41,7 @@ def choose(operator: str, x: Tensor, *parameters: float | Tensor) -> ModuleType:
     """The implementation that runs for x: compiled kernels, Triton's, or the reference for what they do not take."""
     device = x.device.type
     kind = "cpu" if device == "cpu" and native.available() else "triton" if device == "cuda" and has_triton() else None
-    if kind is not None:
+    if kind is not None and has(operator, kind):
         fast = implementation(operator, kind)
         if fast.supports(x, *parameters):
             return fast

@@ -18,6 +18,7 @@ from torch.nn.modules.module import (
 from htaf import surrogates
 from htaf._errors import expect_memory
 from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
+from htaf.contract import StepFactory, from_outside, is_outside, made
 from htaf.models.bireal import BiRealNet
 from htaf.models.icbm import ICBM, check_timm, timm_backbone, transformers_backbone, transformers_config
 from htaf.models.mlp import MLP
@@ -40,15 +41,17 @@ SLOPES: dict[SlopeName, surrogates.Slope] = {
 }
 
 
-def activation(description: dict[str, Any]) -> Callable[[], nn.Module]:
+def activation(description: dict[str, Any], step: StepFactory | None = None) -> Callable[[], nn.Module]:
     """A factory of activation modules.
 
     Args:
         description: {"method": "htaf", "alpha0": 2.0, "alpha1": 11.0}, {"method": "ss", "beta": 22.0},
-            {"method": "ste", "slope": "tanh"} or {"method": "relu"}; all but relu also take "bipolar": True.
+            {"method": "ste", "slope": "tanh"}, {"method": "relu"}, or of a step from outside htaf {"method":
+            "package.module:Class", "kind": "mine"} with its sharpness parameters; all but relu take "bipolar": True.
+        step: the class of that step, which is never imported by its name.
 
     Raises:
-        ValueError: an unknown method or slope.
+        ValueError: an unknown method or slope, or a step from outside that is not given or is another one.
     """
     bipolar = bool(description.get("bipolar", False))
     match description:
@@ -60,6 +63,9 @@ def activation(description: dict[str, Any]) -> Callable[[], nn.Module]:
             return partial(StraightThrough, SLOPES[slope], bipolar=bipolar)
         case {"method": "relu"} if not bipolar:
             return nn.ReLU
+        case {"method": method, "kind": str(kind), **numbers} if is_outside(method):
+            values = {name: value for name, value in numbers.items() if name != "bipolar"}
+            return partial(made, from_outside(method, step), values, kind=kind, bipolar=bipolar)
     raise ValueError(
         f"expected a method of {get_args(Method)} with its parameters (slope one of {tuple(SLOPES)}), got {description}"
     )
@@ -177,11 +183,11 @@ def backbone(description: dict[str, Any], in_channels: int, size: tuple[int, int
     return net
 
 
-def _icbm(d: dict[str, Any]) -> ICBM:
+def _icbm(d: dict[str, Any], step: StepFactory | None) -> ICBM:
     """A concept bottleneck from its description."""
     channels, size = d["in_channels"], tuple(d["image_size"])
     real = d["activation"] == {"method": "relu"}
-    act = None if real else activation(d["activation"])
+    act = None if real else activation(d["activation"], step)
     if real and d["bottleneck"] == "independent":  # its head has learned on 0 and 1
         act = nn.Sigmoid
     return ICBM(
@@ -195,7 +201,7 @@ def _icbm(d: dict[str, Any]) -> ICBM:
     )
 
 
-def weight_bytes(description: dict[str, Any]) -> int:
+def weight_bytes(description: dict[str, Any], step: StepFactory | None = None) -> int:
     """Bytes of the weights that `build` would make, in float32; 0 where they are not known before (timm, transformers).
 
     Raises:
@@ -206,7 +212,7 @@ def weight_bytes(description: dict[str, Any]) -> int:
         return 0
     with torch.device("meta"), warnings.catch_warnings():  # shapes alone
         warnings.simplefilter("ignore")
-        return 4 * sum(p.numel() for p in _built(description).parameters())
+        return 4 * sum(p.numel() for p in _built(description, step).parameters())
 
 
 @contextmanager
@@ -234,7 +240,7 @@ def at_most(weights: int, tensors: int) -> Iterator[None]:
             hook.remove()
 
 
-def build(description: dict[str, Any]) -> nn.Module:
+def build(description: dict[str, Any], step: StepFactory | None = None) -> nn.Module:
     """The network that a run folder describes, with fresh weights.
 
     Args:
@@ -243,19 +249,20 @@ def build(description: dict[str, Any]) -> nn.Module:
             bireal: "in_channels", "depth", "width", "stem"; sew_resnet: these, "steps", "connect", "neuron": {...};
             resnet: as bireal; icbm: "in_channels", "image_size", "backbone": {...}, "concepts", "norm", "bottleneck",
             "freeze".
+        step: the class of its activation where that is a step from outside htaf, see `activation`.
 
     Raises:
         ValueError: an unknown kind, or a description that lacks a field. TooLargeError: it does not fit into memory.
     """
-    expect_memory(weight_bytes(description), "this network", "choose a smaller one")
-    return _built(description)
+    expect_memory(weight_bytes(description, step), "this network", "choose a smaller one")
+    return _built(description, step)
 
 
-def _built(d: dict[str, Any]) -> nn.Module:
+def _built(d: dict[str, Any], step: StepFactory | None) -> nn.Module:
     try:
         if d["kind"] == "icbm":
-            return _icbm(d)
-        act, outputs = activation(d["activation"]), d["out_features"]
+            return _icbm(d, step)
+        act, outputs = activation(d["activation"], step), d["out_features"]
         match d["kind"]:
             case "mlp":
                 return MLP(d["in_features"], outputs, tuple(d["hidden"]), act, d["batch_norm"])

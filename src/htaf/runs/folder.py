@@ -34,10 +34,11 @@ from torch import nn
 from htaf import convert
 from htaf._errors import HtafError, first_line
 from htaf._files import LOCK, hold, nearest, parse_json, to_json, write_atomic
+from htaf.contract import StepFactory, is_outside
 from htaf.data.images import ImagePreprocessor
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
-from htaf.models.build import KINDS, Method, at_most, build
+from htaf.models.build import KINDS, Method, activation, at_most, build
 from htaf.runs.predictions import of_images, of_rows
 
 if TYPE_CHECKING:
@@ -110,10 +111,14 @@ def _commit() -> str | None:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run, read by `open_run`."""
+    """A finished run, read by `open_run`.
+
+    step: the class of its activation where that is a step from outside htaf.
+    """
 
     path: Path
     record: dict[str, Any]
+    step: StepFactory | None = None
 
     def model(self, *, exact: bool = True) -> nn.Module:
         """The network in eval mode: hardened by default, the smooth one with exact=False (or where no step exists).
@@ -127,7 +132,7 @@ class Run:
             state = safetensors.torch.load(data)
             with warnings.catch_warnings(), at_most(sum(map(torch.numel, state.values())), len(state)):
                 warnings.simplefilter("ignore")  # the training said what there is to say of the pair
-                model = build(self.record["model"])
+                model = build(self.record["model"], self.step)
             model.load_state_dict(state)
             if self.takes_images:  # as it was trained: the same bits, and faster
                 model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
@@ -279,12 +284,16 @@ class Run:
         return of_images(self.model(exact=exact), preprocessor, paths, strict=strict)
 
 
-def open_run(path: str | Path) -> Run:
-    """Read a finished run folder.
+def open_run(path: str | Path, *, method: StepFactory | None = None) -> Run:
+    """Read a finished run folder. Nothing that a file names is imported.
+
+    Args:
+        method: the class of the run's step where it was trained with one from outside htaf
+            (`htaf train --method package.module:Class`), whose code no file may have run.
 
     Raises:
         RunError: no such folder, no run in it, a damaged record, another format, a training that has not finished, or
-            weights or preprocessing that are missing or damaged.
+            weights or preprocessing that are missing or damaged; or `method` is missing, or not for this run.
     """
     path = Path(path)
     record = read_record(path)
@@ -292,12 +301,20 @@ def open_run(path: str | Path) -> Run:
         raise RunError(f"expected a run folder with {RECORD}, found none at {path}")
     if record["status"] != "finished":
         raise RunError(f"{path} holds a training that has not finished: run the same train command again to resume it")
-    return finished_run(path, record)
+    return finished_run(path, record, method)
 
 
-def finished_run(path: Path, record: dict[str, Any]) -> Run:
-    """The run of a record that says finished, once its files are seen to be whole. Raises RunError: they are not."""
-    run = Run(path, record)
+def finished_run(path: Path, record: dict[str, Any], method: StepFactory | None = None) -> Run:
+    """The run of a record that says finished, once its files are seen to be whole; raises as `open_run`."""
+    trained = record["recipe"]["method"]
+    if is_outside(trained):
+        try:
+            activation(record["model"]["activation"], method)()
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path}: {first_line(error)}") from None
+    elif method is not None:
+        raise RunError(f"{path} was trained with method {trained}, which is htaf's own: leave method out")
+    run = Run(path, record, method)
     run.verify()
     return run
 
@@ -343,11 +360,14 @@ _ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seed": _WHOLE,
     "threads": (lambda v: type(v) is int and 1 <= v <= 1024, "a number in 1 to 1024"),
     "data.name": _TEXT,
-    "recipe.method": (lambda v: v in get_args(Method), "a known method"),
+    "recipe.method": (lambda v: v in get_args(Method) or is_outside(v), "a known method"),
 }
 _MODEL: dict[str, tuple[Callable[[Any], bool], str]] = {
     "model.kind": (lambda v: v in KINDS, f"one of {', '.join(KINDS)}"),
-    "model.activation": (lambda v: v["method"] in get_args(Method), "an object with a known method"),
+    "model.activation": (
+        lambda v: v["method"] in get_args(Method) or (is_outside(v["method"]) and isinstance(v["kind"], str)),
+        "an object with a known method",
+    ),
 }
 _COUNT = (lambda v: type(v) in (int, float) and v >= 0, "a number")
 _IMAGES = dict.fromkeys(("recipe.train_images", "recipe.validation_images"), _COUNT)
@@ -486,7 +506,11 @@ def check_folder(path: Path, identity: Mapping[str, Any], *, part: bool = False)
 
 
 def finish_run(
-    path: Path, record: dict[str, Any], model: nn.Module, preprocessor: Preprocessor | ImagePreprocessor
+    path: Path,
+    record: dict[str, Any],
+    model: nn.Module,
+    preprocessor: Preprocessor | ImagePreprocessor,
+    method: StepFactory | None = None,
 ) -> Run:
     """Write weights and preprocessing, then the record as finished: a reader sees all of it or an unfinished run."""
     for name in (RECORD, MODEL, PREPROCESSING, METRICS, PLOT):
@@ -499,7 +523,7 @@ def finish_run(
     hashes = {HASHED[MODEL]: _sha256(data), HASHED[PREPROCESSING]: _sha256(text.encode())}
     record = {**record, "status": "finished", **hashes}
     write_atomic(path / RECORD, to_json(record))
-    return Run(path, record)
+    return Run(path, record, method)
 
 
 def shown(value: Any) -> str:

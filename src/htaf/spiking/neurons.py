@@ -270,8 +270,7 @@ def _as_it_was(neuron: Neuron, told: reference.Neuron) -> Neuron:
     """The neuron with the parameters of the forward pass: sharpening may have moved them since."""
     neuron = copy.copy(neuron)
     neuron._modules = {"spike": copy.copy(neuron.spike)}
-    names = {"htaf": ("alpha0", "alpha1"), "scaled_sigmoid": ("beta",)}.get(told.spike, ())
-    for name, value in zip(names, told.parameters, strict=False):
+    for name, value in zip(getattr(neuron.spike, "sharpness", ()), told.parameters, strict=False):
         setattr(neuron.spike, name, value)
     return neuron
 
@@ -298,10 +297,8 @@ def _told(neuron: Neuron) -> reference.Neuron | None:
     """The neuron as the kernels take it, None where its spike is none of theirs."""
     spike, name, slope = neuron.spike, "step", ""
     parameters: Sequence[object] = ()
-    if type(spike) is HTAF:
-        name, parameters = "htaf", spike.alphas
-    elif type(spike) is ScaledSigmoid and not spike.learnable:
-        name, parameters = "scaled_sigmoid", [spike.beta]
+    if type(spike) is HTAF or type(spike) is ScaledSigmoid:  # of all smooth ones these have a kernel
+        name, parameters = spike.kind, [getattr(spike, name, None) for name in spike.sharpness]
     elif type(spike) is StraightThrough:
         known = surrogates._known(spike.slope)
         if known is None:

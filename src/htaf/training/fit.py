@@ -19,6 +19,7 @@ from torch import nn
 
 from htaf import convert
 from htaf._errors import expect_memory, expect_seed
+from htaf.contract import StepFactory
 from htaf.data.attributes import Attributes
 from htaf.data.image_reading import MOST_WORKERS
 from htaf.data.images import Images
@@ -48,6 +49,7 @@ from htaf.training.gradient_log import GradientLog
 from htaf.training.loggers import EpochMetrics, LoggerName, check_loggers, close, loggers
 from htaf.training.module import Training, loaders
 from htaf.training.notes import activation_of, pair_notes, result_notes
+from htaf.training.outside import described, with_step
 from htaf.training.problems import Problem, data_identity, problem, resolved, supervision
 from htaf.training.recipe import Recipe, TableData
 
@@ -89,6 +91,7 @@ class _Prepared:
     history: History
     network: dict[str, Any]  # as `models.build.build` takes it
     continued: Run | None
+    method: StepFactory | None
 
 
 def fit(
@@ -113,6 +116,7 @@ def fit(
     attributes: Attributes | None = None,
     continued: Run | None = None,
     notes: Sequence[str] = (),
+    method: StepFactory | None = None,
 ) -> Run:
     """Train, harden, measure and write a run folder; resume it exactly when it was stopped before.
 
@@ -138,6 +142,7 @@ def fit(
         continued: a finished run of the same network on the same data, whose weights are the first ones; the schedules
             begin anew (`htaf.training.families.continuing`). Its key becomes part of this run's; it stays as it is.
         notes: to be kept in the record beside those of the training.
+        method: the class of the step where the recipe's method is the import path of one from outside htaf.
 
     Returns:
         The finished run: `.record["metrics"]`, `.model()`, `.predict(rows)`; in every process.
@@ -154,6 +159,7 @@ def fit(
     out, processes = Path(out), Processes(devices, nodes, strategy, sync_batch_norm)
     check(recipe, device, processes, workers=workers, checkpoint_seconds=checkpoint_seconds, logger=logger)
     expect_seed(seed, TrainingError)
+    recipe = with_step(recipe, method)
     attributes = supervision(recipe) if attributes is None else attributes
     recipe, why = resolved(recipe, data)
     identity = run_identity(
@@ -161,13 +167,13 @@ def fit(
     )
     key, before = content_hash(identity), read_record(out)
     if before is not None and before["key"] == key and before["status"] == "finished":
-        return finished_run(out, before)  # images from files need not be decoded for it
+        return finished_run(out, before, method)  # images from files need not be decoded for it
     posed = problem(recipe, data, seed, mode, test=test, attributes=attributes)
     options = _Options(processes, key, device, workers, progress, checkpoint_seconds, tuple(logger), gradients)
     if attributes is not None and (recipe.optimization.compile or strategy == "fsdp"):
         raise TrainingError("a network that learns attributes is trained in parts: expected no compile and no fsdp")
     try:
-        network = recipe.model(posed.inputs, posed.outputs)
+        network = recipe.model(posed.inputs, posed.outputs) | {"activation": described(recipe, method)}
     except (ValueError, OSError) as error:  # no such backbone, or a hub that is out of reach
         raise TrainingError(str(error)) from None
     if continued is not None:
@@ -175,7 +181,9 @@ def fit(
         notes = (*notes, f"continues {continued.path} ({continued.record['epochs_run']} epochs) with a new schedule")
     posed = replace(posed, notes=(*posed.notes, *notes, *(note for note in why if note not in notes)))
     trainer, history = _trainer(recipe, posed, out, options, isinstance(data, Images))
-    train = _Prepared(recipe, posed, isinstance(data, Images), out, seed, options, trainer, history, network, continued)
+    train = _Prepared(
+        recipe, posed, isinstance(data, Images), out, seed, options, trainer, history, network, continued, method
+    )
     first = _network(train) if trainer.is_global_zero else None  # what cannot be built leaves no folder behind
     with threads(processes):
         if first is None:
@@ -183,9 +191,11 @@ def fit(
             if record is None:
                 _train(train, _network(train), torch.get_num_threads())
                 record = wait()
-            return Run(out, record)
+            return Run(out, record, method)
         with claim(out, identity) as record:
-            return finished_run(out, record) if record["status"] == "finished" else _lead(train, first, record, source)
+            if record["status"] == "finished":
+                return finished_run(out, record, method)
+            return _lead(train, first, record, source)
 
 
 def check(
@@ -271,9 +281,9 @@ def _network(train: _Prepared) -> nn.Module:
         try:
             # weights, gradients, the optimiser's moments
             copies = 3 if train.recipe.optimization.optimizer == "sgd" else 4
-            needed = copies * weight_bytes(train.network)
+            needed = copies * weight_bytes(train.network, train.method)
             expect_memory(needed, "training this network", "choose a smaller one")
-            net = build(train.network)
+            net = build(train.network, train.method)
             if train.continued is not None:
                 net.load_state_dict(train.continued.model(exact=False).state_dict())
             else:
@@ -327,7 +337,7 @@ def _written(train: _Prepared, net: nn.Module, record: dict[str, Any], source: M
     record["notes"] += result_notes(record, posed, net, recipe)
     history.write()
     history.plot(out / PLOT, f"{posed.name}, {recipe.activation.method}, seed {train.seed}")
-    run = finish_run(out, record, net, posed.preprocessor)
+    run = finish_run(out, record, net, posed.preprocessor, train.method)
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     return run
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, final, get_args
+from typing import Literal, final, get_args
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from torch import nn
 
-from htaf.activations import HTAF, ScaledSigmoid
+from htaf.contract import SmoothStep, sharpness_of
 from htaf.convert.exported import first_line
 from htaf.runs import content_hash
 from htaf.training.distributed import TrainingError
@@ -71,7 +71,7 @@ def close(made: Sequence[Logger]) -> None:
 @final
 class EpochMetrics(Callback):
     """Each epoch into the trainer's loggers: losses, accuracy of a classification, learning rate, and the
-    activation's alpha0 and alpha1, or beta."""
+    activation's sharpness parameters, such as alpha0 and alpha1."""
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
@@ -81,10 +81,6 @@ class EpochMetrics(Callback):
 
 
 def sharpness(net: nn.Module) -> dict[str, float]:
-    """alpha0 and alpha1 of the first HTAF, or beta of the first scaled sigmoid, where they are plain numbers."""
-    for module in net.modules():
-        if isinstance(module, HTAF | ScaledSigmoid):
-            names = ("alpha0", "alpha1") if isinstance(module, HTAF) else ("beta",)
-            found: dict[str, Any] = {name: getattr(module, name) for name in names}
-            return {name: value for name, value in found.items() if isinstance(value, float)}
-    return {}
+    """The sharpness parameters of the first smooth step that has some, where they are plain numbers."""
+    first = next((m for m in net.modules() if isinstance(m, SmoothStep) and m.sharpness), None)
+    return {} if first is None else sharpness_of(first)

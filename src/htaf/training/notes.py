@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from htaf.activations import SATURATION
+from htaf.contract import SmoothStep, is_outside, sharpness_of
 from htaf.models.icbm import ICBM
 from htaf.training.metrics import loss_function
 from htaf.training.problems import Problem
@@ -21,10 +22,11 @@ FAR = 10.0  # times the loss of a constant: it diverged
 
 def pair_notes(net: nn.Module, recipe: Recipe) -> list[str]:
     """What a reader must know of the activation's parameters: not the recipe's, or too small to ever be binary."""
-    notes, final = [], recipe.final_activation()
-    used = activation_of(net, recipe)
-    if used != final:
-        shown = ", ".join(f"{k} {used[k]:.4g} instead of {final[k]:g}" for k in final if k != "method")
+    notes, used, schedule = [], activation_of(net, recipe), recipe.activation.sharpening()
+    names = next((m.sharpness for m in net.modules() if isinstance(m, SmoothStep)), ())
+    final = {} if schedule is None else dict(zip(names, schedule.end, strict=True))
+    if any(used[name] != final[name] for name in final):
+        shown = ", ".join(f"{name} {used[name]:.4g} instead of {final[name]:g}" for name in final)
         notes.append(
             f"the best epoch came before sharpening ended, so the smooth network has {shown}. Where its gap is too "
             "large, train longer (epochs), sharpen sooner (a smaller sharpen_fraction) or not at all (sharpen False)"
@@ -41,12 +43,11 @@ def pair_notes(net: nn.Module, recipe: Recipe) -> list[str]:
 
 def activation_of(net: nn.Module, recipe: Recipe) -> dict[str, Any]:
     """The activation as it is at the best epoch: sharpening may not have been over."""
-    schedule, activation = recipe.activation.sharpening(), recipe.final_activation()
-    if schedule is None:
+    activation, outside = recipe.final_activation(), is_outside(recipe.activation.method)
+    if recipe.activation.sharpening() is None and not outside:
         return activation
-    names = ("alpha0", "alpha1") if recipe.activation.method == "htaf" else ("beta",)
-    module = next(m for m in net.modules() if hasattr(m, names[0]))
-    return activation | {name: getattr(module, name) for name in names}
+    step = next(m for m in net.modules() if isinstance(m, SmoothStep))
+    return activation | ({"kind": step.kind} if outside else {}) | sharpness_of(step)
 
 
 def result_notes(record: Mapping[str, Any], posed: Problem, net: nn.Module, recipe: Recipe) -> list[str]:

@@ -116,7 +116,7 @@ class Plan:
             raise PlanError(f"expected data sets with different names, got {', '.join(labels)}")
         for source in self.sources:
             source.expect_read(self.base.family, self.base.data)
-        fields = self.base.fields.keys() - {"method"}
+        fields = self.base.fields.keys() - {*_NOT_PLANNED}
         for method, grid in self.methods.items():
             if method not in get_args(Method):
                 raise PlanError(
@@ -202,7 +202,7 @@ class Plan:
                 {k: v for k, v in dataclasses.asdict(s).items() if k != "size" or v is not None} for s in self.sources
             ],
             "methods": {m: {k: [*map(_plain, v)] for k, v in grid.items()} for m, grid in self.methods.items()},
-            "base": {k: _plain(v) for k, v in self.base.flat().items() if k != "method"},
+            "base": {k: _plain(v) for k, v in self.base.flat().items() if k not in _NOT_PLANNED},
             "candidates": self.candidates,
             "splits": self.splits,
             "seed": self.seed,
@@ -213,6 +213,9 @@ class Plan:
     def _product(self, method: str) -> list[dict[str, str]]:
         grid = self.methods[method]
         return [dict(zip(grid, map(json.dumps, values), strict=True)) for values in itertools.product(*grid.values())]
+
+
+_NOT_PLANNED = ("method", "sharpness")  # named apart; only of steps from outside htaf, which no plan has
 
 
 def _plain(value: Any) -> Any:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from htaf._errors import suggestion
+from htaf.contract import is_outside
 from htaf.data.augment import Augment
 from htaf.functional import check_positive
 from htaf.models.build import Method, SlopeName
@@ -34,6 +35,7 @@ ACTIVATION_FIELDS: dict[str, tuple[str, ...]] = {
     "ss": ("beta", "sharpen", "start", "sharpen_fraction"),
     "ste": ("slope",),
     "relu": (),
+    "outside": ("sharpness", "sharpen", "start", "sharpen_fraction"),  # of every method that is an import path
 }
 LIMIT = 2**31  # of whole numbers: PyTorch's kernels take no larger sizes
 SGD_RATE, ADAPTIVE_RATE = 0.1, 1e-3  # learning rates that an optimizer usually takes
@@ -95,7 +97,10 @@ def _as(kind: Any, name: str, value: Any) -> Any:
 
     if type(None) in get_args(kind) and value is None:
         return value
-    if known := choices(kind):
+    known = choices(kind)
+    if str in get_args(kind):  # of a method: its part knows which
+        expect(isinstance(value, str), f"{name} must be one of {known}, or text", repr(value))
+    elif known:
         expect(value in known, f"{name} must be one of {known}", repr(value))
     elif kind is bool:
         expect(isinstance(value, bool), f"{name} must be true or false", repr(value))
@@ -121,32 +126,40 @@ class Activation(RecipePart):
     """The activation, and how it moves in training.
 
     Args:
-        method: HTAF, straight-through, scaled sigmoid, or ReLU, which is real-valued and has no exact step.
+        method: htaf; ste: straight-through; ss: scaled sigmoid; relu: real-valued, without an exact step; or the class
+            of a step of your own, as package.module:Class, whose code runs.
         alpha0: HTAF at the end of training: width of the tails, > 0.
         alpha1: HTAF at the end of training: > 0; the slope at 0 is alpha0 alpha1 / 4.
         beta: Scaled sigmoid at the end of training: > 0.
         slope: Straight-through: backward slope.
+        sharpness: A step of your own: its parameters at the end of training.
         sharpen: Move the parameters geometrically from a soft start to their final values.
-        start: Where sharpening starts: a pair; of ss one beta.
+        start: Where sharpening starts: a pair; of ss one beta; a step of your own is moved only with it.
         sharpen_fraction: Share of the epochs over which it moves.
     """
 
-    method: Method = "htaf"
+    method: Method | str = "htaf"
     alpha0: float = 2.0
     alpha1: float = 11.0
     beta: float = 22.0
     slope: SlopeName = "sigmoid"
+    sharpness: tuple[float, ...] | None = None
     sharpen: bool = True
     start: tuple[float, ...] | None = None
     sharpen_fraction: float = 0.7
 
     def check(self) -> None:
+        methods = f"method must be one of {get_args(Method)}, or package.module:Class"
+        expect(self.method in get_args(Method) or is_outside(self.method), methods, repr(self.method))
         for name in ("alpha0", "alpha1", "beta"):
             check_positive(name, getattr(self, name))
         self.sharpening()  # raises for a bad start or fraction
 
     def sharpening(self) -> Geometric | None:
         """The schedule of the activation's parameters, None when they stay."""
+        if is_outside(self.method):
+            moves = self.sharpen and self.start is not None and self.sharpness
+            return Geometric(self.start or (), self.sharpness or (), self.sharpen_fraction) if moves else None
         if self.method not in ("htaf", "ss") or not self.sharpen:
             return None
         end = (self.alpha0, self.alpha1) if self.method == "htaf" else (self.beta,)
@@ -154,13 +167,16 @@ class Activation(RecipePart):
 
     def description(self) -> dict[str, Any]:
         """The activation at the end of training, as `models.build.activation` takes it."""
-        names = {"htaf": ("alpha0", "alpha1"), "ss": ("beta",), "ste": ("slope",), "relu": ()}[self.method]
+        names = {"htaf": ("alpha0", "alpha1"), "ss": ("beta",), "ste": ("slope",)}.get(self.method, ())
         return {"method": self.method, **{name: getattr(self, name) for name in names}}
 
     def unread(self) -> dict[str, str]:
         """The fields that are not read, each with the choice that leaves it so."""
-        others = {name for names in ACTIVATION_FIELDS.values() for name in names} - {*ACTIVATION_FIELDS[self.method]}
-        fixed = {} if self.sharpening() else unread_by(("start", "sharpen_fraction"), "sharpen false")
+        outside = is_outside(self.method)
+        own = ACTIVATION_FIELDS["outside" if outside else self.method]
+        others = {name for names in ACTIVATION_FIELDS.values() for name in names} - {*own}
+        why = "no start" if outside and self.sharpen else "sharpen false"
+        fixed = {} if self.sharpening() else unread_by(("start", "sharpen_fraction"), why)
         return fixed | unread_by(others, f"method {self.method}")
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from htaf.contract import is_outside
 from htaf.training.families import bnn, dhn, icbm, mlp, snn
 from htaf.training.recipe import Family, Recipe
 
@@ -56,6 +57,8 @@ def continuing(record: Mapping[str, Any]) -> Recipe:
         recipe = dataclasses.replace(recipe, network=recipe.network.continued())
         if recipe.activation.sharpening() is None:
             return recipe
+        if is_outside(recipe.activation.method):  # at its final values: the record does not say the order of its names
+            return recipe.replace(start=None)
         names = ("alpha0", "alpha1") if recipe.activation.method == "htaf" else ("beta",)
         return recipe.replace(start=tuple(record["model"]["activation"][name] for name in names))
     except (KeyError, TypeError, ValueError) as error:
