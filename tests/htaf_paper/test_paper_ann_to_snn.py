@@ -150,7 +150,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("runs")
     snn = make_recipe(family="snn", width=2, train_images=200, validation_images=100, augment="none")
     return (
-        make_run(folder / "relu", replace(snn, method="relu"), 0.875),
+        make_run(folder / "relu", snn.replace(method="relu"), 0.875),
         make_run(folder / "snn", snn, 0.75),
     )
 

@@ -188,11 +188,9 @@ def test_supervised_run(digits: Images, table: Attributes, tmp_path: Path) -> No
 
 
 def test_attributes_that_nothing_reads(digits: Images, table: Attributes, tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match="expected no attributes for ICBM over wide_resnet, depth 10, width 1, which learns none"
-    ):
+    with pytest.raises(DataError, match="expected no attributes for ICBM over wide_resnet, depth 10"):
         fit(recipe(), digits, tmp_path / "a", attributes=table)
-    with pytest.raises(TrainingError, match="bottleneck joint is trained in parts"):
+    with pytest.raises(TrainingError, match="a network that learns attributes is trained in parts"):
         fit(recipe(bottleneck="joint", compile=True), digits, tmp_path / "b", attributes=table)
 
 
@@ -325,18 +323,13 @@ def test_layer_normed_backbones_have_a_rate_of_their_own() -> None:
     base = ready_recipe("icbm", "small")
     for name in ("convnext_atto", "vit_tiny_patch16_224", "mixer_b16_224"):
         found, (note,) = for_backbone(base, name)
-        assert (
-            found.network.backbone,
-            found.optimization.optimizer,
-            found.optimization.lr,
-            found.optimization.clip,
-        ) == (name, "adamw", 1e-3, 1.0)
-        assert found.schedule == "one_cycle"  # warms up
+        expected = {"backbone": name, "optimizer": "adamw", "lr": 1e-3, "clip": 1.0, "schedule": "one_cycle"}
+        assert found.flat().items() >= expected.items()
         assert f"{name} normalises by layers: optimizer adamw, lr 0.001" in note
     for name in ("resnet10t", "mobilenetv3_small_050"):
         assert for_backbone(base, name) == (base.replace(backbone=name), ())
     assert for_backbone(base, "convnext_atto", "sgd")[0].optimization.lr == base.optimization.lr  # someone asked for it
     assert for_backbone(ready_recipe("icbm", "finetune"), "convnext_atto")[1] == ()
-    assert for_backbone(base, "resnet")[0].depth == 18
+    assert for_backbone(base, "resnet")[0].flat()["depth"] == 18
     with pytest.raises(ValueError, match=r"expected the name of a timm model, got 'resnet99' \(did you mean 'resnet"):
         for_backbone(base, "resnet99")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 from pathlib import Path
@@ -310,14 +309,14 @@ def test_the_augmentation_follows_from_the_data(digits: Images) -> None:
     assert found.data.augment == "none"
     assert note.startswith("augment none, as is the default for grey images")
     pixels = torch.randint(0, 256, (20, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    assert resolved(auto, coloured(pixels)) == (dataclasses.replace(auto, augment="crop-flip"), ())
+    assert resolved(auto, coloured(pixels)) == (auto.replace(augment="crop-flip"), ())
     grey = pixels[:, :1].repeat(1, 3, 1, 1)
     grey[:, 2] = (grey[:, 2].int() + 8).clamp(max=255)  # as JPEG does to grey
     assert resolved(auto, coloured(grey))[0].data.augment == "none"
     assert resolved(auto, coloured(pixels, ("3", "8")))[0].data.augment == "none"
     assert "one character" in resolved(auto, coloured(pixels, ("3", "8")))[1][0]
     for chosen in ("flip", "none"):  # what is asked for stays
-        asked = dataclasses.replace(auto, augment=chosen)
+        asked = auto.replace(augment=chosen)
         assert resolved(asked, digits) == (asked, ())
 
 
@@ -332,10 +331,10 @@ def test_an_augmentation_that_does_harm_is_said(digits: Images) -> None:
     posed = problem(recipe("dhn", augment="crop-flip"), digits, 0, "random")
     poor, good = ({"validation": {"accuracy": value}} for value in (0.6, 0.97))
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    (note,) = augment_notes(net, posed, poor, recipe("dhn", augment="crop-flip"))
+    (note,) = augment_notes(net, posed, poor, "crop-flip")
     assert "augmented by crop-flip (accuracy " in note
     assert "compare with augment none" in note
-    assert augment_notes(net, posed, good, recipe("dhn", augment="crop-flip")) == []
-    assert augment_notes(net, posed, poor, recipe("dhn", augment="none")) == []
+    assert augment_notes(net, posed, good, "crop-flip") == []
+    assert augment_notes(net, posed, poor, "none") == []
     poor["validation"]["accuracy"] = 0.0  # the training images are easier: what an augmentation is for
-    assert augment_notes(net, posed, poor, recipe("dhn", augment="crop-flip")) == []
+    assert augment_notes(net, posed, poor, "crop-flip") == []
