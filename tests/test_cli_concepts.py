@@ -163,7 +163,7 @@ def test_runs_without_images(htaf, folder: Path, codes: Path, tmp_path: Path) ->
     del record["source"]
     (tmp_path / "table" / "record.json").write_text(json.dumps(record))
     edit = ("edit", tmp_path / "table", "--off", "0:0", "--out", tmp_path / "e")
-    for words, instead in ((extract, "give --data"), (draw, "report.pictures"), (edit, "edit_head.write_edited")):
+    for words, instead in ((extract, "give --data"), (draw, "report.pictures"), (edit, "edit_head.edit_run")):
         code, _, err = htaf("concepts", *words)
         assert code == 2
         assert "does not say where its images came from: " in one_line(err)

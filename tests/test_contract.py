@@ -94,6 +94,8 @@ def test_is_sharpened(algebraic: Any) -> None:
     assert set_sharpness(smooth, Geometric((2.0,), (8.0,), 0.5).at(0.25)) == 1
     assert sharpness(smooth) == {"beta": 4.0}
     assert harden(smooth)[2].beta == 4.0
+    whole = algebraic(8)  # an int, as people write it
+    assert (set_sharpness(whole, (3.0,)), whole.beta) == (1, 3.0)
     mixed = nn.Sequential(algebraic(), htaf.ScaledSigmoid())
     with pytest.raises(ValueError, match="one kind, or kind=, got algebraic, scaled_sigmoid"):
         set_sharpness(mixed, (3.0,))

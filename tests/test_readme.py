@@ -52,7 +52,7 @@ def test_the_python_of_the_pages_runs(
     with warnings.catch_warnings():
         if page == README:
             warnings.simplefilter("error", UserWarning)
-        exec(compile(code, page.name, "exec"), {"__name__": "__main__"})
+        exec(compile(code, page.name, "exec", dont_inherit=True), {"__name__": "__main__"})
     if page == README:
         assert "relu" in capsys.readouterr().out.lower(), "the conversion says what it replaced"
 

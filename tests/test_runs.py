@@ -25,11 +25,12 @@ from filelock import FileLock
 from torch import nn
 
 from htaf import _files, runs
-from htaf._files import OWNED, OutputError, check_output, check_output_folder
+from htaf._files import KINDS, OutputError, check_output, check_output_folder
 from htaf.activations import HTAF, Heaviside
-from htaf.concepts import store
+from htaf.concepts import report, store
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
+from htaf.explorer import folder as page
 from htaf.models.build import build
 from htaf.runs import (
     LOCK,
@@ -538,14 +539,63 @@ def test_a_training_that_fails_before_it_has_begun_leaves_nothing(tmp_path: Path
     assert (out / "checkpoints" / "epoch-1.ckpt").is_file()
 
 
-def test_the_files_that_no_output_may_replace() -> None:
-    mark, files = OWNED["run"]
-    assert mark == runs.RECORD
-    assert {runs.MODEL, runs.PREPROCESSING, runs.METRICS, runs.PLOT, runs.CHECKPOINTS} <= set(files)
-    mark, files = OWNED["codes"]
+def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
+    kind = KINDS["run"]
+    assert kind.marks == ((runs.RECORD,),)
+    assert {runs.MODEL, runs.PREPROCESSING, runs.METRICS, runs.PLOT, runs.CHECKPOINTS} <= set(kind.names)
+    kind = KINDS["folder of codes"]
     arrays = store.array_shapes({"images": 1, "concepts": 1, "arrays": ["codes", "features"]})
-    assert mark == store.RECORD
-    assert {store.IMAGES, store.HEAD, store.DONE, *(f"{name}.npy" for name in arrays)} == set(files)
+    assert kind.marks == ((store.RECORD,),)
+    assert {store.IMAGES, store.HEAD, store.DONE, *(f"{name}.npy" for name in arrays)} == set(kind.names)
+    kind = KINDS["page"]
+    assert kind.marks == ((page.MARK,), (page.INDEX, f"{page.DATA}/page.js"))
+    assert all(map(kind.owns, (*page.page_files(), page.DATA)))
+    kind = KINDS["folder of scores"]
+    assert all(map(kind.owns, (report.SCORES, report.TABLES, report.HISTOGRAMS, report.COMPLETENESS)))
+
+
+HARM = [
+    ("search.db", "study", "search.db"),
+    ("search.db", "study", "cells/0.json"),
+    ("search.db", "study", "report.md"),
+    (".htaf-explorer", "page", "index.html"),
+    (".htaf-explorer", "page", "data/page.js"),
+    ("scores.json", "folder of scores", "scores.md"),
+    ("demo.json", "demonstration", "demo.png"),
+    ("record.json", "run", "checkpoints/epoch-1.ckpt"),
+    ("concepts.json", "folder of codes", "images.arrow"),
+]
+
+
+@pytest.mark.parametrize(("mark", "kind", "name"), HARM)
+def test_folders_that_a_verb_writes(tmp_path: Path, mark: str, kind: str, name: str) -> None:
+    folder = tmp_path / "made"
+    folder.mkdir()
+    check_output(folder / name)
+    (folder / mark).write_text("")
+    (folder / "cells").mkdir()
+    with pytest.raises(OutputError, match=f"is a file of the {kind} in {re.escape(str(folder))}: choose another file"):
+        check_output(folder / name)
+    check_output(folder / "predictions.csv")
+    check_output(folder / "mine" / "predictions.csv")
+    with pytest.raises(OutputError, match=f"expected a folder of its own, .* holds a {kind}"):
+        check_output_folder(folder)
+    check_output_folder(folder, own=kind)
+    check_output_folder(folder / "mine")
+    if "/" in name:
+        with pytest.raises(OutputError, match=f"is a folder of the {kind} in"):
+            check_output_folder((folder / name).parent)
+
+
+def test_a_run_in_a_study_is_its_own(tmp_path: Path) -> None:
+    for file in ("search.db", "runs/0/record.json"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("")
+    check_output(tmp_path / "runs" / "0" / "net.packed")
+    with pytest.raises(OutputError, match="is a file of the run in"):
+        check_output(tmp_path / "runs" / "0" / "metrics.csv")
+    with pytest.raises(OutputError, match="is a folder of the study in"):
+        check_output_folder(tmp_path / "runs" / "scores")
 
 
 def test_outputs_that_would_do_harm(finished: Path, tmp_path: Path) -> None:

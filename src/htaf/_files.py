@@ -10,6 +10,7 @@ import socket
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +74,43 @@ def _whole(text: str) -> int:
 
 
 LOCK = ".lock"
-# what a folder of each kind is known by, and the files that belong to it: rooms above name them, a test compares
-OWNED = {
-    "run": ("record.json", ("model.safetensors", "preprocessing.json", "metrics.csv", "loss.png", "gradients.csv",
-                            "gradients.png", "checkpoints", "tensorboard", "wandb")),
-    "codes": ("concepts.json", ("images.arrow", "head.safetensors", "codes.npy", "features.npy", "smooth.npy",
-                                "exact.npy", "saturated.npy", "done.npy")),
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A folder that a verb writes.
+
+    marks: it is one where all of one of these are there. names: what else in it belongs to it, files and folders.
+    """
+
+    marks: tuple[tuple[str, ...], ...]
+    names: tuple[str, ...]
+
+    def known(self, folder: Path) -> bool:
+        """Whether a folder is of this kind."""
+        return any(all((folder / name).exists() for name in mark) for mark in self.marks)
+
+    def owns(self, name: str) -> bool:
+        """Whether a file or folder directly in it belongs to it."""
+        return name.casefold() in {LOCK, *self.names, *(name for mark in self.marks for name in mark)}
+
+
+# rooms above have these names; a test compares
+KINDS = {
+    "run": Kind(
+        (("record.json",),),
+        ("model.safetensors", "preprocessing.json", "metrics.csv", "loss.png", "gradients.csv", "gradients.png",
+         "checkpoints", "tensorboard", "wandb"),
+    ),
+    "folder of codes": Kind(
+        (("concepts.json",),),
+        ("images.arrow", "head.safetensors", "codes.npy", "features.npy", "smooth.npy", "exact.npy", "saturated.npy",
+         "done.npy"),
+    ),
+    "study": Kind((("search.db",), ("cells", "report.json")), ("report.md", "runs", "work")),
+    "page": Kind(((".htaf-explorer",), ("index.html", "data/page.js")), ("app.js", "app.css", "data")),
+    "folder of scores": Kind((("scores.json",),), ("scores.md", "histograms.png", "completeness.png")),
+    "demonstration": Kind((("demo.json",),), ("demo.png",)),
 }  # fmt: skip
 
 
@@ -126,7 +158,7 @@ def check_output(out: Path, inputs: Iterable[str | os.PathLike[str]] = (), *, fl
         flag: that names `out`, for the message.
     Raises:
         OutputError: `out` is a folder; is the same file as an input, by any name (another spelling, a link); is one of
-            the files of a run or of codes; or lies where nothing can be written.
+            the files of a folder that a verb writes; or lies where nothing can be written.
     """
     check_place(out, flag)
     if out.is_dir():
@@ -138,17 +170,20 @@ def check_output(out: Path, inputs: Iterable[str | os.PathLike[str]] = (), *, fl
             raise OutputError(f"{flag} {out} is the same file as the input {given}: choose another file")
     # a link is replaced, but what it leads to is meant
     for place in {Path(os.path.realpath(out.parent)) / out.name, Path(os.path.realpath(out))}:
-        if kind := kind_of(place.parent):
-            mark, files = OWNED[kind]
-            if place.name.casefold() in (mark, LOCK, *files):
-                raise OutputError(f"{flag} {out} is a file of the {kind} in {place.parent}: choose another file")
+        if owner := _owner(place):
+            raise OutputError(f"{flag} {out} is a file of the {owner[0]} in {owner[1]}: choose another file")
 
 
-def check_output_folder(out: Path, inputs: Iterable[str | os.PathLike[str]] = (), *, flag: str = "--out") -> None:
+def check_output_folder(
+    out: Path, inputs: Iterable[str | os.PathLike[str]] = (), *, own: str = "", flag: str = "--out"
+) -> None:
     """As `check_output`, for a folder into which files of one's own are written beside others.
 
+    Args:
+        own: of `KINDS`: a folder of this kind is one's own.
+
     Raises:
-        OutputError: it is a file; an input folder; a folder of a run or of codes; or cannot be written.
+        OutputError: it is a file; an input folder; a folder that another verb writes; or cannot be written.
     """
     check_place(out, flag)
     if out.exists() and not out.is_dir():
@@ -156,13 +191,30 @@ def check_output_folder(out: Path, inputs: Iterable[str | os.PathLike[str]] = ()
     for given in inputs:
         if _same(out, Path(given)):
             raise OutputError(f"{flag} {out} is the same folder as the input {given}: choose another folder")
-    if kind := kind_of(out):
+    place = Path(os.path.realpath(out))
+    if (kind := kind_of(place)) and kind != own:
         raise OutputError(f"{flag}: expected a folder of its own, {out} holds a {kind}: choose another folder")
+    if not kind and (owner := _owner(place)):
+        raise OutputError(f"{flag} {out} is a folder of the {owner[0]} in {owner[1]}: choose another folder")
 
 
 def kind_of(folder: Path) -> str | None:
-    """run or codes, by the file that makes a folder one; None for another folder."""
-    return next((kind for kind, (mark, _) in OWNED.items() if (folder / mark).is_file()), None)
+    """Which of `KINDS` a folder is, by what marks one; None for another folder."""
+    return next((name for name, kind in KINDS.items() if kind.known(folder)), None)
+
+
+def _owner(place: Path) -> tuple[str, Path] | None:
+    """The kind, and the folder, to which a file or folder at a place belongs; one's own beside them belong to none."""
+    for folder in place.parents:
+        if kind := kind_of(folder):
+            return (kind, folder) if KINDS[kind].owns(place.relative_to(folder).parts[0]) else None
+    return None
+
+
+def expect_folder(path: Path, what: str, error: type[HtafError]) -> None:
+    """Raises `error` where a path that must become a folder for something is, or lies in, a file."""
+    if nearest(path).is_file():
+        raise error(f"expected a folder for {what}, {path} is or lies in a file: choose another --out")
 
 
 def nearest(path: Path) -> Path:
@@ -206,7 +258,7 @@ def hold(lock: Path, busy: str, error: type[HtafError] = BusyError) -> Iterator[
     """Hold a lock file while the block runs; the system lets go of it when the process ends, however it ends.
 
     The file is removed while it is held. One who had opened it before would then hold a file without a name, beside
-    one who makes a new file: so a lock counts only while its file is the one at this path.
+    one who makes a new file: filelock takes no such file (from 3.30).
 
     Args:
         lock: made, with its folders, and removed at the end; so are folders made for it that are still empty.
@@ -215,16 +267,12 @@ def hold(lock: Path, busy: str, error: type[HtafError] = BusyError) -> Iterator[
     """
     check_place(lock)
     made = [folder for folder in lock.parents if not folder.exists()]
-    while True:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        ours = FileLock(lock, timeout=0)
-        try:
-            ours.acquire()
-        except Timeout:
-            raise error(f"{busy}{_holder(lock)}: wait for it, or choose another --out") from None
-        if _is_at(ours, lock):
-            break
-        ours.release()
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    ours = FileLock(lock, timeout=0)
+    try:
+        ours.acquire()
+    except Timeout:
+        raise error(f"{busy}{_holder(lock)}: wait for it, or choose another --out") from None
     try:
         if type(ours) is FileLock:  # without flock the file itself is the lock, and says the same
             with contextlib.suppress(OSError):
@@ -237,15 +285,6 @@ def hold(lock: Path, busy: str, error: type[HtafError] = BusyError) -> Iterator[
         for folder in made:
             with contextlib.suppress(OSError):  # not empty
                 folder.rmdir()
-
-
-def _is_at(lock: FileLock, path: Path) -> bool:
-    """Whether the file that is held is still the one at this path."""
-    held = lock._context.lock_file_fd
-    try:
-        return held is not None and os.path.samestat(os.fstat(held), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _holder(lock: Path) -> str:

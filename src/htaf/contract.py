@@ -34,8 +34,8 @@ class SmoothStep(Protocol):
     def sharpness(self) -> tuple[str, ...]:
         """Names of its attributes that are numbers > 0 and make it steeper, () for none.
 
-        A float can be moved by a schedule (`htaf.sharpening`) and is kept in records. One that is trained may be kept
-        as the parameter log_NAME instead.
+        A plain one can be moved by a schedule (`htaf.sharpening`) and is kept in records. One that is trained may be
+        kept as the parameter log_NAME instead.
         """
         ...
 
@@ -83,13 +83,13 @@ def lacking(module: nn.Module, own: type | None = None) -> str:
     return "; ".join(wrong)
 
 
-def expect_step(module: nn.Module, path: str = "") -> SmoothStep:
+def expect_step(module: nn.Module) -> SmoothStep:
     """The module as a smooth step.
 
     Raises:
         ContractError: it is none, or lacks something, which the message names.
     """
-    label = f"{type(module).__name__} {path}".strip()
+    label = type(module).__name__
     if not looks_smooth(module):
         raise ContractError(f"expected a smooth step (htaf.SmoothStep), got {label}, which has no hardened()")
     if wrong := lacking(module):
@@ -110,7 +110,7 @@ def _foreign_forward(kind: type) -> str:
 def sharpness_of(module: object) -> dict[str, float]:
     """The sharpness parameters of a step that are plain numbers, by name."""
     held = {name: getattr(module, name, None) for name in getattr(module, "sharpness", ())}
-    return {name: value for name, value in held.items() if isinstance(value, float)}
+    return {name: float(value) for name, value in held.items() if isinstance(value, float | int)}
 
 
 def is_outside(method: object) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from htaf.contract import SmoothStep
+from htaf.contract import SmoothStep, sharpness_of
 from htaf.functional import check_positive
 
 
@@ -78,7 +78,7 @@ def set_sharpness(model: nn.Module, values: tuple[float, ...], *, kind: str | No
         raise ValueError(f"expected a model with {wanted}, got {', '.join(held) or 'none'}")
     for module in modules:
         for name, value in zip(module.sharpness, values, strict=True):
-            if not isinstance(getattr(module, name, None), float):
+            if name not in sharpness_of(module):
                 raise ValueError(f"{type(module).__name__}.{name} must be a float to be sharpened, not a tensor")
             setattr(module, name, check_positive(name, value))
     return len(modules)

@@ -47,9 +47,9 @@ def report(record: Record) -> str:
         "probability in the first column. "
         f"Mean ± standard deviation over {seeds} seeds.",
         "",
-        "## Names found (%), and verified by `name_concepts`",
+        "## Names found (%), and verified by `name_by_attributes`",
         "",
-        "Names of one split's naming classes, of a vote over 20 splits, and of all classes (`name_concepts`). "
+        "Names of one split's naming classes, of a vote over 20 splits, and of all classes (`name_by_attributes`). "
         "Verified: held-out balanced accuracy >= 0.75, half of the rounds agree, p <= 0.05. Null: bits whose classes "
         "were permuted, so that no name is right. Mixed: classes in neither group, of each bit.",
         "",

@@ -259,14 +259,14 @@ from htaf.runs import open_run
 from made_runs import digits
 for place in (extract, store, writing):
     place.CHUNK = 64
-write, when = writing._write_rows, int(sys.argv[4])
+write, when = writing.write_rows, int(sys.argv[4])
 def wrapped(*args):
     global when
     write(*args)
     when -= 1
     if when == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-writing._write_rows = wrapped
+writing.write_rows = wrapped
 if __name__ == "__main__":
     extract.extract(open_run(sys.argv[2]), digits(), sys.argv[3], features=True)
 """

@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,8 @@ from hypothesis import strategies as st
 from htaf.concepts import counterfactuals as module
 from htaf.concepts import intervene
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.edit_head import edit_effect, edited, predictions, write_edited
-from htaf.concepts.intervene import counterfactual, flip, intervention_curve, of_class
+from htaf.concepts.edit_head import edit_effect, edit_run, edited, predictions, write_edited
+from htaf.concepts.intervene import counterfactual, doubling, flip, intervention_curve, of_class
 from htaf.data.images import ImagePreprocessor
 from htaf.models.icbm import ICBM
 from htaf.runs import Run, RunError, forward, open_run
@@ -248,13 +249,13 @@ def test_the_size_of_a_chunk_does_not_matter(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_many_classes_bound_the_size_of_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes, shapes, logits = made(images=90, concepts=3, classes=10), [], intervene._logits
+    codes, shapes, logits = made(images=90, concepts=3, classes=10), [], intervene.logits_of
 
     def seen(codes: Codes, bits: np.ndarray) -> np.ndarray:
         shapes.append(logits(codes, bits).shape)
         return logits(codes, bits)
 
-    monkeypatch.setattr(intervene, "_logits", seen)
+    monkeypatch.setattr(intervene, "logits_of", seen)
     monkeypatch.setattr(intervene, "CELLS", 80)
     intervention_curve(codes, order="importance", points=[0])
     assert shapes == [(8, 10), (8, 10), (8, 10), (6, 10)]
@@ -330,6 +331,31 @@ def test_edit_effect() -> None:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return made_run(tmp_path_factory.mktemp("runs") / "run", digits(), concepts=11)
+
+
+def test_an_edit_is_measured_again(run: Run, tmp_path: Path) -> None:
+    made = edit_run(run, tmp_path / "edited", [(3, 2), (7, 10)])
+    metrics, again = made.record["metrics"], open_run(tmp_path / "edited")
+    data = run.data()
+    for part in ("validation", "test"):
+        found = again.evaluate(part, data)
+        assert metrics["exact"][part] == found["exact"]
+        assert metrics["smooth"][part] == found["smooth"]
+    assert metrics["exact"]["test"]["accuracy"] > 0
+    assert metrics["exact"] != {part: run.evaluate(part, data)["exact"] for part in ("validation", "test")}
+    with pytest.raises(RunError, match="trained on other data"):
+        edit_run(run, tmp_path / "other", [(3, 2)], data=replace(digits(), fingerprint="other"))
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_image_by_its_id_or_row(run: Run) -> None:
+    codes = codes_of(np.eye(4), [0, 1, 0, 1], np.ones((2, 4)), np.array([0.0, 1.0]), ids=["a.png", "2", "b.png", "c"])
+    assert [codes.row(image) for image in ("a.png", "2", "3")] == [0, 1, 3]
+    with pytest.raises(ConceptError, match=r"a row below 4, got 'b.pgn' \(did you mean 'b.png'\?\); ids are such as"):
+        codes.row("b.pgn")
+    assert codes.misclassified("train").tolist() == [0, 2]
+    assert codes.misclassified("test").tolist() == []
+    assert doubling(11) == [0, 1, 2, 4, 8, 11]
 
 
 def test_an_edited_run_opens_and_predicts(run: Run, tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_a_class_without_training_images_is_never_predicted() -> None:
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 70), st.integers(0, 5))
 def test_a_subsample_is_even_over_classes(labels: list[int], cap: int, seed: int) -> None:
     of = np.array(labels, dtype=np.int32)
-    rows = heads._balanced(of, cap, seed)
+    rows = heads.balanced_rows(of, cap, seed)
     assert len(rows) == min(cap, len(of))
     assert (np.diff(rows) > 0).all()
     taken, there = np.bincount(of[rows], minlength=5), np.bincount(of, minlength=5)

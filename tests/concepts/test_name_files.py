@@ -1,4 +1,4 @@
-"""A file of names that grows: what a call goes on from, and what must not be lost."""
+"""A file of names that grows: what a call continues, and what must not be lost."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def test_a_stop_half_way_keeps_what_is_finished(htaf, codes: Path, tmp_path: Pat
         assert (code, printed) == (1, ""), err
         one_line(err)
         assert "2 of 4 names are finished and written to" in err
-        assert "the same command goes on from there" in err
+        assert "to continue, give the same command again" in err
         assert [each["concept"] for each in json.loads(out.read_text())] == [2, 3]  # the most important
         fails[0], asked = None, len(server.requests)
         code, printed, err = htaf(*words, server.base_url, "--json")

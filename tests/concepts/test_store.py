@@ -131,7 +131,7 @@ def interrupted(path: Path, moment: int, monkeypatch: pytest.MonkeyPatch) -> boo
         return wrapped
 
     with monkeypatch.context() as patch:
-        patch.setattr(writing, "_write_rows", stopping(writing._write_rows))
+        patch.setattr(writing, "write_rows", stopping(writing.write_rows))
         patch.setattr(writing, "write_atomic", stopping(writing.write_atomic))
         patch.setattr(np.lib.format, "open_memmap", stopping(np.lib.format.open_memmap))
         patch.setattr(Path, "unlink", stopping(Path.unlink))
@@ -195,7 +195,7 @@ def test_a_full_disk_is_an_error_and_resumable(tmp_path: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(writing, "_write_rows", full)
+        patch.setattr(writing, "write_rows", full)
         with pytest.raises(OSError, match="No space"):
             write(tmp_path / "a", *made())
     write(tmp_path / "a", *made())

@@ -149,7 +149,7 @@ assert "htaf.packed" not in sys.modules
 from htaf.packed import PackedModel, load
 new = set(sys.modules) - before
 print(sorted(n for n in new if n.startswith(("torch.export", "torch._dynamo", "htaf.packed.graph", "htaf.packed.ver"))))
-import htaf.packed.verify
+import htaf.packed.verification
 assert callable(htaf.packed.verify) and callable(htaf.pack) and htaf.PackedModel is PackedModel
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

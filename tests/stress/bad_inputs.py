@@ -889,7 +889,9 @@ def of_python(world: World) -> Iterator[Bad]:
         yield bad(f"split(seed={seed})", lambda s=seed: images.split(images.load("digits"), seed=s), seed)
         yield bad(f"tabular.split(seed={seed})", lambda s=seed: tabular.split(tabular.load("digits"), s), seed)
         listed = attributes.load("digits")
-        yield bad(f"name_concepts(seed={seed})", lambda s=seed, a=listed: name_by_attributes(codes, a, seed=s), seed)
+        yield bad(
+            f"name_by_attributes(seed={seed})", lambda s=seed, a=listed: name_by_attributes(codes, a, seed=s), seed
+        )
     for value in (-1.0, float("nan"), float("inf")):
         yield bad(f"minimal_set(tolerance={value})", lambda v=value: minimal_set(codes, tolerance=v), value)
     yield bad("score of no part", lambda: score(codes, scored="all"), "all")  # pyright: ignore[reportArgumentType]
@@ -959,8 +961,8 @@ def warm() -> None:
     import htaf.explorer.build
     import htaf.explorer.serve
     import htaf.export
+    import htaf.runs.evaluation
     import htaf.runs.packed
-    import htaf.training.evaluate
     import htaf.training.study
 
     matplotlib.pyplot.switch_backend("agg")

@@ -26,9 +26,9 @@ from htaf._console import Terminal
 from htaf.activations import HTAF, ScaledSigmoid
 from htaf.data.tabular import Table, load, split
 from htaf.runs import Run, RunError, forward, open_run
+from htaf.runs.evaluation import evaluate
 from htaf.training.callbacks import _WHOLE, AtomicCheckpoint, EpochBar, History, last_checkpoint
 from htaf.training.distributed import Processes
-from htaf.training.evaluate import evaluate
 from htaf.training.families import continuing, make_recipe
 from htaf.training.fit import fit
 from htaf.training.module import Training, TrainingError

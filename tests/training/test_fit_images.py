@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
+import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from torch import nn
 
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.binary import BinaryConv2d
+from htaf.cli.verbs import VERBS, Verb
 from htaf.data.images import FilePart, Images, MemoryPart, load
 from htaf.data.reading import DataError
 from htaf.data.tabular import load as load_table
@@ -22,8 +26,9 @@ from htaf.models.bireal import BiRealNet
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
 from htaf.runs import Run, RunError, open_run
+from htaf.runs.evaluation import evaluate
 from htaf.spiking.neurons import IF, LIF
-from htaf.training.evaluate import evaluate
+from htaf.training import families
 from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import TrainingError
@@ -338,3 +343,30 @@ def test_an_augmentation_that_does_harm_is_said(digits: Images) -> None:
     assert augment_notes(net, posed, poor, "none") == []
     poor["validation"]["accuracy"] = 0.0  # the training images are easier: what an augmentation is for
     assert augment_notes(net, posed, poor, "crop-flip") == []
+
+
+def test_a_family_is_added_as_contributing_says(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file and two rows: those that CONTRIBUTING.md shows."""
+    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    section = page[page.index("it needs a family") :]
+    file, row = (textwrap.dedent(block) for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2])
+    (tmp_path / "hrn.py").write_text(file)
+    monkeypatch.setattr(families, "__path__", [*families.__path__, str(tmp_path)])  # as if it stood there
+    monkeypatch.setitem(families.FAMILIES, "hrn", importlib.import_module("htaf.training.families.hrn").FAMILY)
+    ((verb, added),) = eval(f"{{{row}}}", {"Verb": Verb}).items()
+    monkeypatch.setitem(VERBS, verb, added)
+    assert "--width INT Channels of the first stage. (default: 16)" in shown(htaf("train", "hrn", "--help")[1])
+    small = ("--data", "digits", "--width", 2, "--train-images", 60, "--validation-images", 30, "--epochs", 1)
+    code, _, err = htaf("train", "hrn", *small, "--out", tmp_path / "run")
+    assert code == 0, err
+    run = open_run(tmp_path / "run")
+    assert (run.record["recipe"]["family"], run.record["model"]["kind"]) == ("hrn", "resnet")
+    assert any(isinstance(module, Heaviside) for module in run.model().modules())
+    assert families.continuing(run.record).network.title() == "ResNet, depth 18, width 2"
+    code, _, err = htaf("train", "hrn", *small[:2], "--depth", 50, "--out", tmp_path / "no")
+    assert (code, "depth must be 18 or 34, got 50" in err) == (2, True), err
+
+
+def shown(text: str) -> str:
+    """Help in one line."""
+    return " ".join(text.replace("│", " ").split())

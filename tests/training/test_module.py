@@ -13,8 +13,8 @@ from sklearn.metrics import mean_absolute_error, r2_score, roc_auc_score
 from htaf.activations import HTAF
 from htaf.data.parts import Part, TableBatches
 from htaf.models.build import build
+from htaf.runs.metrics import headline, metrics
 from htaf.training.families import make_recipe
-from htaf.training.metrics import headline, metrics
 from htaf.training.module import EpochBatches, Training, first_non_finite, loaders
 
 

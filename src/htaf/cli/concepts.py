@@ -143,19 +143,9 @@ def binarise(
 
 def _summary(found: Any, out: Path, json: bool) -> None:
     """Accuracy of each part of codes or features."""
-    from htaf.concepts.codes import PARTS
+    from htaf.concepts.store import accuracies
 
-    rows = []
-    for number, part in enumerate(PARTS):
-        here = found.parts == number
-        known = here & (found.labels >= 0)
-        right = {name: getattr(found, name, None) for name in ("smooth", "exact")}
-        shares = {
-            name: None if guess is None or not known.any() else float((guess[known] == found.labels[known]).mean())
-            for name, guess in right.items()
-        }
-        if here.any():
-            rows.append({"part": part, "images": int(here.sum()), **shares})
+    rows = accuracies(found)
     result = {"out": str(out), "images": len(found), "concepts": found.weight.shape[1], "parts": rows}
     if json:
         return print_json(result | {"notes": found.info.get("notes", [])})
@@ -188,7 +178,7 @@ def score(
     from htaf.concepts.store import open_codes
 
     if out is not None:
-        check_output_folder(out, [codes, *baseline])
+        check_output_folder(out, [codes, *baseline], own="folder of scores")
     others = {folder.name: open_codes(folder) for folder in baseline}
     if len(others) < len(baseline):
         raise UsageError(f"expected folders of different names for --baseline, got {', '.join(map(str, baseline))}")
@@ -292,7 +282,7 @@ def pictures(
     from htaf.concepts.store import open_codes
     from htaf.runs import open_run, write_atomic
 
-    check_output_folder(out, [codes, run])
+    check_output_folder(out, [codes, run], own="folder of scores")
     opened = open_codes(codes)
     images = own_images(open_run(run), data_dir, "draw them in Python, with htaf.concepts.report.pictures")
     chosen = concept or tuple(most_important(opened)[:5].tolist())

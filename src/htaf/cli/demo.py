@@ -31,7 +31,7 @@ def demo(
     check_seed(seed)
     if (out / "demo.json").exists():
         say_notes([f"{out} was finished before: delete it to train again"])
-    check_output_folder(out)
+    check_output_folder(out, own="demonstration")
     with hold(out / LOCK, f"another process writes {out}"):
         rows = run_demo(out, seed=seed)
         found = run_concepts(out, seed=seed)

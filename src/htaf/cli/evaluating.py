@@ -33,8 +33,7 @@ def evaluate(
 ) -> None:
     """Measure the smooth and the exact network of a run, and the gap between them."""
     from htaf.runs import open_run
-    from htaf.training.evaluate import evaluate as measure
-    from htaf.training.metrics import LOWER_IS_BETTER
+    from htaf.runs.metrics import LOWER_IS_BETTER
 
     opened = open_run(run, method=outside_step(method))
     if data is not None:
@@ -46,7 +45,7 @@ def evaluate(
         with needs_source("give --data"):
             found = opened.data(data_dir=data_dir)
     say_notes(found.notes)
-    result = measure(opened, found, part=part or "test")
+    result = opened.evaluate(part or "test", found)
     if json:
         return print_json(result)
     text = TextTable(title=f"{found.name}, {result['part']}, {result['rows']} rows", title_justify="left")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import UseAppendAction, arg
 
 from htaf._console import UsageError, print_json, say
-from htaf._errors import suggestion
-from htaf.cli.concepts import CodesDir, ScoredPart, own_images, show
-from htaf.cli.flags import DataDir, Json, RunDir
+from htaf.cli.concepts import CodesDir, ScoredPart, show
+from htaf.cli.flags import DataDir, Json, RunDir, needs_source
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
@@ -19,22 +18,14 @@ if TYPE_CHECKING:
 ImageId = Annotated[str, arg(help="Id of an image, as images.arrow has it, or its row number.", metavar="ID")]
 
 
-SEARCHED = 20_000  # ids among which a near one is looked for: a second or so
-
-
 def _row(codes: Codes, image: str) -> int:
     """The row of an image."""
-    try:
-        return codes.ids.index(image)
-    except ValueError:
-        if image.isdecimal() and int(image) < len(codes):
-            return int(image)
+    from htaf.concepts.codes import ConceptError
 
-    near = suggestion(image, codes.ids[:SEARCHED])
-    raise UsageError(
-        f"expected the id of an image or a row below {len(codes):,}, got {image!r}{near}; ids are such as "
-        f"{codes.ids[0]!r}"
-    )
+    try:
+        return codes.row(image)
+    except ConceptError as error:
+        raise UsageError(str(error)) from None
 
 
 def counterfactuals(
@@ -71,20 +62,7 @@ def counterfactuals(
     row = _row(opened, image)
     wanted = None if target is None else class_number(opened.classes, target)
     found = counterfactual(opened, row, wanted, time_limit=seconds)
-    bits = opened.unpack(slice(row, row + 1))[0]
-    result = {
-        "image": opened.ids[row],
-        "row": row,
-        "predicted": opened.classes[opened.exact[row]],
-        "target": opened.classes[found.target],
-        "flips": None
-        if found.concepts is None
-        else [{"concept": c, "from": int(bits[c]), "to": 1 - int(bits[c])} for c in found.concepts],
-        "feasible": found.feasible,
-        "proven": found.proven,
-        "at_least": found.lower,
-        "margin": float(found.margin),
-    }
+    result = found.to_json(opened)
     if json:
         return print_json(result)
     if result["flips"] is None:
@@ -102,15 +80,13 @@ MOST_WRONG = 20
 
 def _wrong(codes: Codes, json: bool) -> None:
     """The misclassified test images."""
-    rows = codes.rows("test")
-    rows = rows[(codes.labels[rows] >= 0) & (codes.labels[rows] != codes.exact[rows])]
     found = [
         {
             "image": codes.ids[row],
             "true": codes.classes[codes.labels[row]],
             "predicted": codes.classes[codes.exact[row]],
         }
-        for row in rows.tolist()
+        for row in codes.misclassified("test").tolist()
     ]
     if json:
         return print_json(found)
@@ -133,12 +109,12 @@ def intervene(
     json: Json = False,
 ) -> None:
     """Set bits to what most images of the true class have, and see what that does to the accuracy."""
-    from htaf.concepts.intervene import intervention_curve
+    from htaf.concepts.intervene import doubling, intervention_curve
     from htaf.concepts.store import open_codes
 
     opened = open_codes(codes)
-    steps = sorted({min(opened.concepts, n) for n in (0, *(2**i for i in range(opened.concepts.bit_length() + 1)))})
-    curve = intervention_curve(opened, order=order, seeds=seeds, points=points or steps, scored=part).to_json()
+    chosen = points or doubling(opened.concepts)
+    curve = intervention_curve(opened, order=order, seeds=seeds, points=chosen, scored=part).to_json()
     if json:
         return print_json(curve)
     columns = ("points", "accuracy", "accuracy_sd", "changed")
@@ -172,24 +148,15 @@ def edit(
         edits.append((label, int(concept)))
     if not edits:
         raise UsageError("--off: expected at least one CLASS:CONCEPT, got none")
-    import tempfile
-
-    from htaf.concepts.edit_head import write_edited
+    from htaf.concepts.edit_head import edit_run
     from htaf.runs import open_run
-    from htaf.training.evaluate import evaluate
 
     opened = open_run(run)
-    with tempfile.TemporaryDirectory() as folder:
-        trial = write_edited(opened, Path(folder) / "run", edits, {})
-        images = own_images(opened, data_dir, "edit it in Python, with htaf.concepts.edit_head.write_edited")
-        results = {part: evaluate(trial, images, part=part) for part in ("validation", "test")}
-    metrics: dict[str, Any] = {kind: {part: r[kind] for part, r in results.items()} for kind in ("smooth", "exact")}
-    if not opened.has_step:
-        metrics["exact"] = None
-    made = write_edited(opened, out, edits, metrics)
+    with needs_source("edit it in Python, with htaf.concepts.edit_head.edit_run"):
+        made = edit_run(opened, out, edits, data_dir=data_dir)
     if json:
         return print_json(made.record)
-    primary, before = made.record["headline"], opened.record["metrics"]
+    primary, before, metrics = made.record["headline"], opened.record["metrics"], made.record["metrics"]
     kind = "exact" if opened.has_step else "smooth"
     rows = [(part, before[kind][part][primary], metrics[kind][part][primary]) for part in ("validation", "test")]
     show(f"{primary} ({kind}), {len(edits)} weights set to 0", ("part", "before", "after"), rows)

@@ -211,8 +211,10 @@ def _names(job: NamingJob, asking: AskingFlags, parallel: int, json: bool) -> li
             names = job.run(parallel=parallel, progress=progress)
     except BaseException:  # Ctrl-C too
         where = f" and written to {job.out}" if job.out is not None and done[0] else ""
-        again = " with another --out" if where and job.out is not None and job.out.suffix.lower() == ".csv" else ""
-        say_notes([f"{done[0]} of {done[1]} names are finished{where}; the same command{again} goes on from there"])
+        again = ", with another --out" if where and job.out is not None and job.out.suffix.lower() == ".csv" else ""
+        say_notes(
+            [f"{done[0]} of {done[1]} names are finished{where}; to continue, give the same command again{again}"]
+        )
         raise
     finally:
         say_notes(_closing(job.client, asking, read))

@@ -327,9 +327,9 @@ def _train(
 ) -> None:
     """Check what can be checked before the data are read; load, train, print."""
     from htaf.runs import check_folder, short_commit
+    from htaf.runs.metrics import LOWER_IS_BETTER
     from htaf.training.distributed import PeerError, Processes, first_process
     from htaf.training.fit import check, fit
-    from htaf.training.metrics import LOWER_IS_BETTER
     from htaf.training.problems import resolved
 
     recipe = chosen.recipe

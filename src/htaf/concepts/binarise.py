@@ -37,7 +37,7 @@ def binarise(
 
     Returns:
         the codes, memory-mapped. The head is the plain network's: `exact` is what it predicts from the bits, `smooth`
-        from the features, `saturated` is -1. The thresholds stand in head.safetensors.
+        from the features, `saturated` is -1. The thresholds are in head.safetensors.
 
     Raises:
         ConceptError: a folder without features or without training images; other numbers of concepts.

@@ -14,6 +14,7 @@ from htaf._errors import HtafError, suggestion
 
 PartName = Literal["train", "validation", "test", "other"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
+SEARCHED = 20_000  # ids among which a near one is looked for: a second or so
 _LETTERS = str.maketrans("0123456789", "ghijklmnop")
 
 
@@ -90,6 +91,22 @@ class Codes:
             present = [name for i, name in enumerate(PARTS) if (self.parts == i).any()]
             raise ConceptError(f"expected images of the part {part!r}, got only {', '.join(present) or 'none'}")
         return self.take(rows)
+
+    def row(self, image: str) -> int:
+        """The row of an image: by its id, else by its row number as a text. Raises ConceptError: there is none."""
+        try:
+            return self.ids.index(image)
+        except ValueError:
+            if image.isdecimal() and int(image) < len(self):
+                return int(image)
+        near = suggestion(image, self.ids[:SEARCHED])
+        such = f"; ids are such as {self.ids[0]!r}" if len(self) else ""
+        raise ConceptError(f"expected the id of an image or a row below {len(self):,}, got {image!r}{near}{such}")
+
+    def misclassified(self, part: PartName) -> np.ndarray:
+        """int64 row numbers of a part, ascending: images whose label is known and not what the exact network says."""
+        rows = self.rows(part)
+        return rows[(self.labels[rows] >= 0) & (self.labels[rows] != self.exact[rows])]
 
     def take(self, rows: np.ndarray) -> Codes:
         """The images of these row numbers, copied into memory."""

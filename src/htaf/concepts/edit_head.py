@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 
 from htaf.concepts.codes import Codes, ConceptError, PartName, class_number
 from htaf.data.images import ImagePreprocessor
+from htaf.data.parts import Data
 from htaf.models.icbm import ICBM
 from htaf.runs import HASHED, Run, claim, finish_run, finished_run
 
@@ -107,6 +109,26 @@ def write_edited(run: Run, out: str | Path, off: Sequence[Edit], metrics: Mappin
         notes = [*run.record["notes"], f"head of the run at {run.path} edited: no weight for {shown}"]
         record |= kept | {"metrics": dict(metrics), "notes": notes, "edited": edit | {"from": str(run.path)}}
         return finish_run(Path(out), record, model, preprocessor, run.step)
+
+
+def edit_run(
+    run: Run, out: str | Path, off: Sequence[Edit], *, data: Data | None = None, data_dir: str | None = None
+) -> Run:
+    """As `write_edited`, with both networks measured again on validation and test images before it is written.
+
+    Args:
+        data: the run's own, from `run.data()`; None: read them.
+        data_dir: a folder with the public sets.
+    Raises:
+        RunError: other data than the run's own; UnknownSourceError: it does not say where they came from.
+        DataError: they cannot be read. ConceptError, RunError: as `write_edited`.
+    """
+    with TemporaryDirectory() as folder:
+        trial = write_edited(run, Path(folder) / "run", off, {})  # an edit that is not there is refused before reading
+        own = run.data(data_dir=data_dir) if data is None else data
+        found = {part: trial.evaluate(part, own) for part in ("validation", "test")}
+    metrics = {kind: {part: result[kind] for part, result in found.items()} for kind in ("smooth", "exact")}
+    return write_edited(run, out, off, metrics if run.has_step else metrics | {"exact": None})
 
 
 def _pairs(off: Sequence[Edit], classes: Sequence[str], concepts: int) -> list[tuple[int, int]]:

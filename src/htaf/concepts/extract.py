@@ -43,7 +43,7 @@ def extract(
 ) -> Codes:
     """The bits of images, with what the smooth and the exact network predict, in a folder.
 
-    A run that was stopped, or killed, goes on where it was when it is called again with the same run, images, parts
+    An extraction that was stopped, or killed, is continued when it is called again with the same run, images, parts
     and features, and ends with the same bytes; batch, workers, device and threads may differ, which can turn the last
     bit of a pre-activation. Memory: the network, and a few batches.
 

@@ -36,7 +36,7 @@ class Fit:
         if cap < 1:
             raise ConceptError(f"cap must be >= 1, got {cap}")
         self.classes, self.means = len(train.classes), means
-        rows = _balanced(train.labels, cap, seed)
+        rows = balanced_rows(train.labels, cap, seed)
         self.labels: Int32[np.ndarray, " images"] = np.asarray(train.labels)[rows]
         self.values: Float32[np.ndarray, "images concepts"] = train.unpack(rows).astype(np.float32)
         self.values -= means.astype(np.float32)
@@ -168,7 +168,7 @@ def accuracy_of(codes: Codes, kept: Int64[np.ndarray, " kept"], head: Head) -> f
     return correct / len(codes)
 
 
-def _balanced(labels: Int32[np.ndarray, " images"], cap: int, seed: int) -> Int64[np.ndarray, " rows"]:
+def balanced_rows(labels: Int32[np.ndarray, " images"], cap: int, seed: int) -> Int64[np.ndarray, " rows"]:
     """At most `cap` rows, classes as even as they can be, ascending."""
     if len(labels) <= cap:
         return np.arange(len(labels))

@@ -13,7 +13,7 @@ from htaf.concepts.codes import Codes, ConceptError, PartName, class_number
 from htaf.concepts.completeness import by_importance
 from htaf.concepts.counterfactuals import Counterfactual, counterfactual
 from htaf.concepts.counts import proportions
-from htaf.concepts.edit_head import edit_effect, edited, write_edited
+from htaf.concepts.edit_head import edit_effect, edit_run, edited, write_edited
 
 __all__ = [
     "Counterfactual",
@@ -21,7 +21,9 @@ __all__ = [
     "Flipped",
     "InterventionOrder",
     "counterfactual",
+    "doubling",
     "edit_effect",
+    "edit_run",
     "edited",
     "flip",
     "intervention_curve",
@@ -90,10 +92,11 @@ def flip(
     bits = codes.unpack(chosen)
     changed = bits.copy()
     changed[:, wanted] = 1 - bits[:, wanted] if to is None else int(to)
-    return Flipped(_logits(codes, bits), _logits(codes, changed))
+    return Flipped(logits_of(codes, bits), logits_of(codes, changed))
 
 
-def _logits(codes: Codes, bits: np.ndarray) -> Float32[np.ndarray, "rows classes"]:
+def logits_of(codes: Codes, bits: np.ndarray) -> Float32[np.ndarray, "rows classes"]:
+    """What the head says of bits [rows, C]: bits @ weight.T + bias."""
     return bits.astype(np.float32) @ codes.weight.T + codes.bias
 
 
@@ -185,9 +188,14 @@ def intervention_curve(
             rank = fixed if fixed is not None else np.argsort(rng.random(bits.shape), axis=1)
             for place, n in enumerate(steps.tolist()):
                 now = np.where(rank < n, right, bits)
-                hits[seed, place] += (_logits(codes, now).argmax(1) == label).sum()
+                hits[seed, place] += (logits_of(codes, now).argmax(1) == label).sum()
                 changed[seed, place] += (now != bits).sum()
     return Curve(order, steps, hits / len(rows), changed / len(rows), len(rows))
+
+
+def doubling(concepts: int) -> list[int]:
+    """0, 1, 2, 4 and so on up to the number of concepts: points for a table, where `intervention_curve` has a curve."""
+    return sorted({min(concepts, n) for n in (0, *(2**i for i in range(concepts.bit_length() + 1)))})
 
 
 def _check_classes(codes: Codes, rows: np.ndarray, fitted: PartName) -> None:

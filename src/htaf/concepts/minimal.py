@@ -28,7 +28,6 @@ ALGORITHM = (
     "network less the tolerance. Same head: concepts taken out in order of importance, each replaced by its mean. "
     "Random: the head is fitted to the first k of a random order, the smallest k by bisection."
 )
-Progress = Callable[[int, float], None]
 
 
 def minimal_set(
@@ -38,7 +37,7 @@ def minimal_set(
     seeds: int = 3,
     cap: int = CAP,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Callable[[int, float], None] | None = None,
 ) -> dict[str, Any]:
     """The smallest set of concepts found whose refitted head stays within a tolerance of the exact network.
 

@@ -55,6 +55,25 @@ class Features:
         return len(self.values)
 
 
+def accuracies(found: Codes | Features) -> list[dict[str, Any]]:
+    """Of each part that has images: {"part", "images", "smooth", "exact"}, the accuracies on those with a label.
+
+    An accuracy is None where there are none, and "exact" of features, which have no exact network.
+    """
+    rows = []
+    for number, part in enumerate(PARTS):
+        here = found.parts == number
+        known = here & (found.labels >= 0)
+        guesses = {"smooth": found.smooth, "exact": found.exact if isinstance(found, Codes) else None}
+        shares = {
+            name: None if guess is None or not known.any() else float((guess[known] == found.labels[known]).mean())
+            for name, guess in guesses.items()
+        }
+        if here.any():
+            rows.append({"part": part, "images": int(here.sum()), **shares})
+    return rows
+
+
 def open_codes(path: str | Path, *, verify: bool = True) -> Codes:
     """The codes of a finished folder; the bits are memory-mapped.
 

@@ -1,4 +1,4 @@
-"""Writing a folder of codes: a kill at any moment costs one chunk, and the same command goes on where it was."""
+"""Writing a folder of codes: a kill at any moment costs one chunk; the same command continues it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import safetensors.numpy
 from jaxtyping import Float32, Int32, UInt8
 
-from htaf._files import nearest
+from htaf._files import expect_folder
 from htaf.concepts.codes import PARTS, ConceptError
 from htaf.concepts.store import (
     CHUNK,
@@ -75,8 +75,8 @@ class Writer:
             expected, array = (rows, *shape[1:]), values[name]
             if array.shape != expected or array.dtype != dtype:
                 raise ValueError(f"{name}: expected {dtype} {expected}, got {array.dtype} {array.shape}")
-            _write_rows(self.path / f"{name}.npy", first, array)
-        _write_rows(self.path / DONE, chunk, np.ones(1, dtype=np.uint8))
+            write_rows(self.path / f"{name}.npy", first, array)
+        write_rows(self.path / DONE, chunk, np.ones(1, dtype=np.uint8))
         self.pending.remove(chunk)
 
     def finish(self) -> None:
@@ -93,14 +93,13 @@ class Writer:
 
 @contextmanager
 def writing(path: Path, contents: Contents) -> Iterator[Writer]:
-    """Hold a folder while the block runs: a new one, or one of the same settings, which goes on where it was.
+    """Hold a folder while the block runs: a new one, or one of the same settings, which is continued.
 
     Raises:
         ConceptError: the folder holds codes of other settings (the message names them) or other files, or another
             process writes it.
     """
-    if nearest(path).is_file():
-        raise ConceptError(f"expected a folder for the codes, {path} is or lies in a file: choose another --out")
+    expect_folder(path, "the codes", ConceptError)
     with locked(path, "another process writes", ConceptError):
         yield _open(path, contents)
 
@@ -194,7 +193,7 @@ def _plain(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _write_rows(file: Path, first: int, values: np.ndarray) -> None:
+def write_rows(file: Path, first: int, values: np.ndarray) -> None:
     """Rows of an npy file. By file operations: on a full disk a memory map would end the process instead of raising."""
     with file.open("r+b") as stream:
         np.lib.format.read_magic(stream)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from htaf._files import expect_folder
 from htaf.concepts.codes import ConceptError
 from htaf.explorer.scripts import value_of
 from htaf.runs import LOCK, locked, write_atomic
@@ -37,14 +38,11 @@ def head_of(out: Path) -> dict[str, Any] | None:
 
 def check_folder(out: Path) -> None:
     """Raises ConceptError unless `out` is new, empty, or a folder that `build_page` wrote."""
+    expect_folder(out, "the page", ConceptError)
     try:
         others = sorted(file.name for file in out.iterdir() if file.name != LOCK)
     except FileNotFoundError:
         return
-    except NotADirectoryError:
-        raise ConceptError(
-            f"expected a folder for the page, {out} is or lies in a file: choose another --out"
-        ) from None
     if others and not (out / MARK).is_file() and head_of(out) is None:
         raise ConceptError(f"expected a new or empty folder, {out} holds {others[0]!r}: choose another --out")
 

@@ -1,6 +1,6 @@
 """What is said to a language model and what comes back: requests, replies, their JSON, and the errors; no network.
 
-Text that others wrote stands in a prompt as a JSON string (`quoted`), so that it can neither end its line nor hide.
+Text that others wrote is put into a prompt as a JSON string (`quoted`): it can neither end its line nor hide.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def shortened(text: str, most: int = LONGEST) -> str:
     return text if len(text) <= most else text[: most - 1] + ELLIPSIS
 
 
-@lru_cache(maxsize=2**14)  # the same texts stand in many prompts
+@lru_cache(maxsize=2**14)  # many prompts hold the same texts
 def quoted(text: str, most: int = LONGEST) -> str:
     """The text, shortened, as a JSON string of visible characters on one line; `json.loads` gives it back."""
     return visible(json.dumps(shortened(text, most), ensure_ascii=False))
@@ -203,7 +203,7 @@ def _counted(usage: Any) -> int | None:
 
 
 def objects_in(text: str) -> list[Any]:
-    """The JSON that a reply holds: the whole of it, else what stands in ``` fences, else objects within the text.
+    """The JSON that a reply holds: the whole of it, else what ``` fences hold, else objects within the text.
 
     What a model thinks, up to </think>, is no part of its reply. NaN, Infinity and half surrogates are not JSON.
     """
@@ -269,7 +269,7 @@ def told(error: ValidationError) -> str:
 
 
 def corrected(messages: Sequence[Message], text: str, problem: str) -> list[Message]:
-    """The conversation that goes on after a reply that could not be used."""
+    """The conversation continued after a reply that could not be used."""
     complaint = f"That reply cannot be used: {problem}. Answer again with nothing but the JSON object."
     return [
         *messages,

@@ -53,7 +53,7 @@ class Client(Protocol):
         ...
 
     def known(self, messages: Sequence[Message], *, sample: int = 0) -> bool:
-        """Whether the reply is at hand and costs nothing."""
+        """Whether the reply is known already, so that it costs nothing."""
         ...
 
 
@@ -258,7 +258,7 @@ class ServerClient:
             got = replace(got, text=self._server.redact_reply(got.text), problem=self._server.redact(got.problem))
             guessed = tokens_of([*turn, {"role": "assistant", "content": got.text}]) if got.chat else 0
             if got.chat:
-                self._took(form, first, refused if limit == REPLY_TOKENS[0] else "")  # else the limit was ours to mend
+                self._took(form, first, refused if limit == REPLY_TOKENS[0] else "")  # else the limit was ours
             self._count(tokens=got.tokens or guessed, estimated=0 if got.tokens else guessed)
             return got, got.tokens or guessed
         if self._talks:  # it took others: this one is too long, or not to its liking

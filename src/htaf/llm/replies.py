@@ -76,7 +76,7 @@ class ReplyCache:
         """Keep the text of a reply, with what else is known of it.
 
         Raises:
-            ModelError: it cannot be written; going on would pay for replies that are then lost.
+            ModelError: it cannot be written; to continue would pay for replies that are then lost.
         """
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         entry = {**about, "format": FORMAT, "key": key, "reply": reply, "time": now}
@@ -91,7 +91,7 @@ class BatchClient:
 
     A line is {"custom_id": KEY, "reply": TEXT} or one of OpenAI's batch output, {"custom_id": KEY, "response":
     {"status_code": 200, "body": CHAT COMPLETION}}, where KEY is that of the line that `write` wrote. A line that is
-    neither is left out and stands in `problems`; of several replies to one request the last that fits is taken.
+    neither is left out and listed in `problems`; of several replies to one request the last that fits is taken.
 
     Args:
         model: written into the batch.

@@ -20,7 +20,7 @@ def in_threads(
 ) -> Iterator[Result]:
     """What `work(item, stop)` gives for each item, in the order in which they are finished.
 
-    The items are begun in their order. After a failure `stop` is set: work under way may go on to its end, or raise
+    The items are begun in their order. After a failure `stop` is set: work under way may continue to its end, or raise
     `Stopped` at once; its results still come, then the first failure is raised. When the reader gives up (Ctrl-C),
     nobody waits.
 

@@ -72,12 +72,15 @@ class PackedModel(nn.Module):
         return self._watched(inputs, lambda at, values: after(instructions[at], values))
 
     def follow(self, inputs: tuple[Tensor, ...], after: Callable[[Instruction, Values], None]) -> tuple[Any, Errors]:
-        """As `watch`; the outputs and the error bounds of all values, by number."""
+        """As `watch`; the outputs, and the error bound of every value by its number."""
         errors: Errors = dict.fromkeys(range(len(inputs)), 0.0)
 
         def bounded(at: int, values: Values) -> None:
             instruction, weights = self.program.instructions[at], self._execution.ready[at].weights
             bounds = instruction.bounds(Seen(errors, values, self.program.tensors, weights))
+            if len(bounds) != len(instruction.makes):
+                wanted = len(instruction.makes)
+                raise PackedError(f"{instruction.name}: expected the bounds of {wanted} values, got {len(bounds)}")
             errors.update(zip(instruction.makes, bounds, strict=True))
             after(instruction, values)
 

@@ -33,7 +33,7 @@ from torch import nn
 
 from htaf import convert
 from htaf._errors import HtafError, first_line
-from htaf._files import LOCK, hold, nearest, parse_json, to_json, write_atomic
+from htaf._files import LOCK, expect_folder, hold, parse_json, to_json, write_atomic
 from htaf.contract import StepFactory, is_outside
 from htaf.data.images import ImagePreprocessor
 from htaf.data.preprocess import Preprocessor
@@ -240,6 +240,18 @@ class Run:
 
         return part_of(self, self.data() if data is None else data, part)
 
+    def evaluate(self, part: PartName = "test", data: Data | None = None) -> dict[str, Any]:
+        """The metrics of the smooth and the exact network on a part, and the gap between them.
+
+        Args, raises: as `part`.
+
+        Returns:
+            {"headline", "part", "rows", "smooth": {...}, "exact": {...} or None, "gap": exact minus smooth or None}.
+        """
+        from htaf.runs.evaluation import evaluate
+
+        return evaluate(self, self.data() if data is None else data, part=part)
+
     def predict(self, rows: pd.DataFrame, *, exact: bool = True) -> pd.DataFrame:
         """Predictions for raw rows.
 
@@ -440,8 +452,7 @@ def claim(path: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     Raises:
         RunError: as `start_run`, or another process holds the folder.
     """
-    if nearest(path).is_file():
-        raise RunError(f"expected a folder for the run, {path} is or lies in a file: choose another --out")
+    expect_folder(path, "the run", RunError)
     with locked(path, "another process trains in"):
         new = read_record(path) is None
         record = start_run(path, identity)

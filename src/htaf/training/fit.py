@@ -28,6 +28,7 @@ from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
 from htaf.models.build import build, weight_bytes
 from htaf.runs import CHECKPOINTS, PLOT, Run, claim, content_hash, finish_run, finished_run, read_record, to_json
+from htaf.runs.evaluation import measure
 from htaf.sharpening import set_sharpness
 from htaf.training.callbacks import AtomicCheckpoint, EpochBar, History, last_checkpoint
 from htaf.training.distributed import (
@@ -44,7 +45,6 @@ from htaf.training.distributed import (
     threads,
     wait,
 )
-from htaf.training.evaluate import measure
 from htaf.training.gradient_log import GradientLog
 from htaf.training.loggers import EpochMetrics, LoggerName, check_loggers, close, loggers
 from htaf.training.module import Training, loaders

@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, Sampler
 
 from htaf.convert import harden
 from htaf.data.parts import Part
+from htaf.runs.metrics import loss_function
 from htaf.sharpening import set_sharpness
 from htaf.training.distributed import TrainingError, first_cause, pooled, shard, share, share_buffers, whole_state
-from htaf.training.metrics import loss_function
 from htaf.training.recipe import Recipe
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from htaf.activations import SATURATION
 from htaf.contract import SmoothStep, is_outside, sharpness_of
 from htaf.models.icbm import ICBM
-from htaf.training.metrics import loss_function
+from htaf.runs.metrics import loss_function
 from htaf.training.problems import Problem
 from htaf.training.recipe import ImageData, Recipe
 

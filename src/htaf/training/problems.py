@@ -18,7 +18,7 @@ from htaf.data.parts import IMAGE_CHUNK, Data, Part, image_part, image_rows, tab
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.data.tabular import Table, split
-from htaf.training.metrics import headline
+from htaf.runs.metrics import headline
 from htaf.training.recipe import ImageData, Recipe, TableData
 
 

@@ -35,8 +35,8 @@ from htaf.data import images, tabular
 from htaf.data.attributes import Attributes
 from htaf.data.parts import Data
 from htaf.runs import are_metrics, content_hash, locked, open_run, to_json, write_atomic
+from htaf.runs.metrics import LOWER_IS_BETTER
 from htaf.training.fit import check, fit, run_identity
-from htaf.training.metrics import LOWER_IS_BETTER
 from htaf.training.plan import Plan, Source
 from htaf.training.problems import headline_of, supervision
 from htaf.training.recipe import ImageData, Recipe, TableData
@@ -272,7 +272,7 @@ def run_study(
             another process runs a study in the folder.
     """
     out = Path(out)
-    check_output_folder(out)
+    check_output_folder(out, own="study")
     for method in plan.methods:  # what can be said before data are read
         for recipe in plan.recipes(method):
             check(recipe, device)

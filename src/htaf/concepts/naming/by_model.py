@@ -211,7 +211,7 @@ class Estimate:
         concepts: still to be named; idle: of them, those with nothing to ask; single: those that are not asked for, as
             a group has one class, so that no name could be checked; hopeless: those that are asked for though they have
             so few classes that hardly any name can be verified.
-        calls: their requests; cached: of them, those whose reply is at hand.
+        calls: their requests; cached: of them, those whose reply is known already.
         prompt_tokens, reply_tokens: of the others. A sorting that follows from a name yet to come is counted with a
             name of usual length.
     """
@@ -239,7 +239,7 @@ def estimate(
 ) -> Estimate:
     """How many requests and tokens `name_by_model`, or with `names` `check_names`, will need.
 
-    No server is asked: replies at hand are read, so that the requests which follow from them are known too.
+    No server is asked: replies that are known are read, so that the requests which follow from them are known too.
 
     Raises:
         ConceptError: as these do.
@@ -260,9 +260,9 @@ def estimate(
         hopeless += (
             plan.settings.permutations > 0 and not (alone or case.nameless) and case.hopeless(folds=name is None)
         )
-        for at_hand, prompt, reply in _requests(plan, case, client, name):
-            cached += at_hand
-            if not at_hand:
+        for replied, prompt, reply in _requests(plan, case, client, name):
+            cached += replied
+            if not replied:
                 open_requests.append((prompt, reply))
     prompts, replies = (sum(sizes) for sizes in zip(*open_requests, strict=True)) if open_requests else (0, 0)
     return Estimate(total, idle, cached + len(open_requests), cached, prompts, replies, single, hopeless)
@@ -271,7 +271,7 @@ def estimate(
 def _requests(
     plan: NamingPlan, case: Case, client: Client, name: ConceptName | None
 ) -> Iterator[tuple[bool, int, int]]:
-    """Each request of a concept: whether its reply is at hand, its tokens and the reply's."""
+    """Each request of a concept: whether its reply is known, its tokens and the reply's."""
     if case.nameless:
         return
     many = SORTED_TOKENS * len(case.scored)
@@ -281,17 +281,17 @@ def _requests(
         return
     for held in range(case.rounds):
         messages = plan.naming(case, held)
-        at_hand = client.known(messages, sample=held)
-        yield at_hand, tokens_of(messages), NAME_TOKENS
+        known = client.known(messages, sample=held)
+        yield known, tokens_of(messages), NAME_TOKENS
         usual = plan.candidates[0] if plan.candidates else USUAL
         said = ConceptName(usual, usual, usual)
-        if at_hand:
+        if known:
             try:
                 said = ask_name(plan, case, held, client)
-            except ModelError:  # at hand, but of no use
-                at_hand = False
+            except ModelError:  # known, but of no use
+                known = False
         messages, _ = plan.sorting(case, said, held)
-        yield at_hand and client.known(messages, sample=held), tokens_of(messages), many
+        yield known and client.known(messages, sample=held), tokens_of(messages), many
 
 
 def name_by_model(

@@ -47,7 +47,7 @@ COLUMNS: list[str] = [
 ]
 TEXTS = ("name", "label_1", "label_0", "source", "reason", "justification", "checked_by", "codes", "seal")
 SEALED = ("name", "label_1", "label_0")
-# what stands as an entry's "reason"
+# values of an entry's "reason"
 BY_HAND = "named by hand, not checked"
 RENAMED = "renamed since it was checked"
 WAITING = "waiting for replies"

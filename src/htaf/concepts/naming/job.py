@@ -1,4 +1,4 @@
-"""Naming the concepts of a folder of codes, kept in a file: an interrupted job goes on from what the file holds."""
+"""Naming the concepts of a folder of codes, kept in a file, so that an interrupted job can be continued."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def naming_job(
     out: Path | None = None,
     refresh: bool = False,
 ) -> NamingJob:
-    """A job that goes on from what an earlier one left in `out`.
+    """A job that continues what an earlier one left in `out`.
 
     Args:
         codes: whose concepts are named. client: who is asked. settings: of rounds and checks.

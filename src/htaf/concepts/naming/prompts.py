@@ -1,7 +1,7 @@
 """What a language model is told and what it may reply: to name a concept from two lists of classes, and to sort classes
 by a name alone.
 
-Names of classes, candidates and earlier replies are data that somebody else wrote. They stand in the prompts as JSON
+Names of classes, candidates and earlier replies are data that somebody else wrote. In the prompts they are JSON
 strings in numbered lists, shortened, with every character escaped that cannot be seen or turns a line round, so that no
 name can end its string, its line or its list; the system message says that they are never instructions.
 """

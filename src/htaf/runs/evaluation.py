@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from htaf.data.images import ImagePreprocessor
 from htaf.data.parts import Data
-from htaf.runs import Run
 from htaf.runs.data import PartName
-from htaf.training.metrics import metrics
+from htaf.runs.metrics import metrics
+
+if TYPE_CHECKING:
+    from htaf.runs.folder import Run
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Naming that is interrupted, goes on, is estimated, and names that are given to be checked."""
+"""Naming that is interrupted, continued, estimated, and names that are given to be checked."""
 
 from __future__ import annotations
 

@@ -1,0 +1,309 @@
+"""Instructions are whole: run, sized, bounded, written and read; one of one's own is too; half of one is refused."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import htaf
+from htaf.kernels import native
+from htaf.kernels.layers import Geometry
+from htaf.kernels.packed_maps.reference import pack as packed_bits
+from htaf.packed import PackedError, PackedModel, Report, checking, instructions, load, pack, save, verify
+from htaf.packed.instructions import INSTRUCTIONS, Call, Instruction, Layer, Pool, Spikes, Threshold, Unpack
+from htaf.packed.instructions.contract import PIECES, Machine, Seen, kernels
+from htaf.packed.instructions.schema import REQUIRED, Made, Read
+from htaf.packed.program import Program
+from htaf.packed.writing import program_to_json
+
+DOCS = Path(__file__).parents[2] / "docs"
+X = torch.randn(5, 70, generator=torch.Generator().manual_seed(0))
+IMAGE = torch.randn(2, 5, 4, 4, generator=torch.Generator().manual_seed(1))
+TIMES = torch.randn(3, 4, 9, generator=torch.Generator().manual_seed(2))
+SIGNS = torch.randn(6, 70, generator=torch.Generator().manual_seed(3)) >= 0
+
+
+class Example(NamedTuple):
+    """An instruction, the values it reads, its tensors, what it is to make, and bounds where each value is off by 1."""
+
+    instruction: Instruction
+    values: list[Tensor]
+    tensors: dict[str, Tensor]
+    wanted: list[Tensor]
+    bounds: list[float]
+
+
+def _layer() -> Example:
+    shift, lower, upper = torch.ones(1), torch.zeros(1), torch.full((1,), torch.inf)
+    tensors = {"w": packed_bits(SIGNS)[:, None, None], "shift": shift, "lower": lower, "upper": upper}
+    layer = Layer("l", "binary", "row", Geometry(70, 6), "w", False, "float32", 0, 1, None, "shift", "lower", "upper",
+                  2, 3, slope=2.0)  # fmt: skip
+    y = (X >= 0).float() @ (2.0 * SIGNS.float() - 1).T + 1 + X[:, :6]
+    return Example(layer, [packed_bits(X >= 0), X[:, :6].contiguous()], tensors, [y, packed_bits(y >= 0)], [1.0, 2.0])
+
+
+def _threshold() -> Example:
+    ends = {"lower": torch.full((5,), -0.5), "upper": torch.full((5,), 1.0)}
+    bits = packed_bits(((IMAGE >= -0.5) & (IMAGE <= 1)).movedim(1, -1))
+    return Example(Threshold("t", 0, 1, "lower", "upper", 1, 3.0), [IMAGE], ends, [bits], [3.0])
+
+
+def _spikes() -> Example:
+    v, fired = torch.zeros(4, 9), []
+    for x in TIMES:
+        h = 0.5 * v + x
+        fired.append(h >= 1)
+        v = torch.where(h >= 1, 0.0, h)
+    spikes = Spikes("s", 0, 2, 0.5, 1.0, 1.0, False, 1)
+    return Example(spikes, [TIMES], {}, [packed_bits(torch.stack(fired))], [1.75])  # 1 + 1/2 + 1/4 over three steps
+
+
+def _pool() -> Example:
+    bits = IMAGE >= 0.5
+    wanted = torch.nn.functional.max_pool2d(bits.float(), 2, 2).movedim(1, -1) > 0
+    pool = Pool("p", 0, (2, 2), (2, 2), (0, 0), (1, 1), 1)
+    return Example(pool, [packed_bits(bits.movedim(1, -1))], {}, [packed_bits(wanted)], [0.0])
+
+
+def _unpack() -> Example:
+    bits = IMAGE >= 0
+    wanted = torch.where(bits, 0.75, 0.25)
+    return Example(Unpack("u", 0, 5, 1, 0.25, 0.75, 1), [packed_bits(bits.movedim(1, -1))], {}, [wanted], [0.0])
+
+
+def _call() -> Example:
+    weight = torch.tensor([[1.0, -2.0, 0.5, 0, 0], [1.0, 1.0, 1.0, 0, 0]])
+    call = Call("c", "linear.default", [{"v": 0}, {"t": "w"}], {}, 1)
+    x = IMAGE[:, :, 0, 0].contiguous()
+    return Example(call, [x], {"w": weight}, [x @ weight.T], [3.5])
+
+
+EXAMPLES: dict[type[Instruction], Callable[[], Example]] = {
+    Layer: _layer, Threshold: _threshold, Spikes: _spikes, Pool: _pool, Unpack: _unpack, Call: _call,
+}  # fmt: skip
+
+
+def _program(one: Example) -> Program:
+    inputs = tuple(tuple(x.shape) for x in one.values)
+    return Program(inputs, (one.instruction,), {"tuple": [{"v": v} for v in one.instruction.makes]}, one.tensors)
+
+
+def _whole(one: Example) -> None:
+    """All that an instruction says of itself holds when it runs."""
+    instruction, inputs = one.instruction, len(one.values)
+    assert instruction.reads == tuple(range(inputs))
+    assert instruction.makes == tuple(range(inputs, inputs + len(one.wanted)))
+    assert set(instruction.tensors) == one.tensors.keys()
+    assert instruction.holds() == () or set(instruction.holds()) <= set(instruction.reads)
+    assert set(instruction.dense()) <= set(instruction.makes)
+
+    written = json.loads(json.dumps(instruction.to_json()))
+    assert written.pop("step") == instruction.opcode
+    assert type(instruction).from_json(written) == instruction
+    for name in written:
+        if type(instruction).fields[name].missing is REQUIRED:
+            with pytest.raises(PackedError, match="expected fields"):
+                type(instruction).from_json({n: v for n, v in written.items() if n != name})
+
+    meta = {name: tensor.to("meta") for name, tensor in one.tensors.items()}
+    sizes = instruction.sizes([x.to("meta") for x in one.values], meta, 1 << 30)
+    ready = instruction.prepare(Machine(one.tensors, *kernels(), {}))
+    values = [*one.values, *[None] * len(one.wanted)]
+    ready.run(values, len(one.values[0]))
+    made = [values[v] for v in instruction.makes]
+    for got, size, wanted in zip(made, sizes, one.wanted, strict=True):
+        assert (got.shape, got.dtype) == (size.shape, size.dtype)
+        torch.testing.assert_close(got, wanted)
+    for value in set(instruction.reads) - set(instruction.holds()):
+        memory = one.values[value].untyped_storage().data_ptr()
+        assert all(got.untyped_storage().data_ptr() != memory for got in made), "it holds a value that it does not name"
+    errors = dict.fromkeys(instruction.reads, 1.0)
+    assert instruction.bounds(Seen(errors, values, one.tensors, ready.weights)) == one.bounds
+    if (decided := instruction.decided()) is not None:
+        assert decided.bits in instruction.makes
+        assert values[decided.bits].dtype == torch.uint8
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("compiled", [True, False])
+def test_an_instruction_is_whole(kind: type[Instruction], compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not compiled:
+        monkeypatch.setattr(native, "available", lambda: False)
+    _whole(EXAMPLES[kind]())
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_an_instruction_goes_through_a_file(kind: type[Instruction], tmp_path: Path) -> None:
+    one = EXAMPLES[kind]()
+    if any(x.dtype != torch.float32 for x in one.values):  # bits are no inputs of a model
+        with pytest.raises(PackedError, match="expected bits"):
+            checking.check(_program(one))
+        return
+    model = PackedModel(_program(one), Report((), 0, 0))
+    save(model, tmp_path / "one.htaf")
+    for found in (model(*one.values), load(tmp_path / "one.htaf")(*one.values)):
+        for got, wanted in zip(found, one.wanted, strict=True):
+            torch.testing.assert_close(got, wanted)
+
+
+def _classes(package: ModuleType) -> Iterator[type[Instruction]]:
+    for module in pkgutil.iter_modules(package.__path__):
+        found = importlib.import_module(f"{package.__name__}.{module.name}")
+        for item in vars(found).values():
+            if isinstance(item, type) and issubclass(item, Instruction) and item is not Instruction:
+                yield item
+
+
+def test_every_instruction_is_known_tried_and_documented() -> None:
+    assert set(_classes(instructions)) == set(INSTRUCTIONS) == EXAMPLES.keys()
+    assert len({cls.opcode for cls in INSTRUCTIONS}) == len(INSTRUCTIONS)
+    text = (DOCS / "packed-format.md").read_text()
+    for cls in INSTRUCTIONS:
+        told = re.search(
+            rf"^\| `{cls.opcode}` \|[^\n]*|^\*\*`{cls.opcode}`\*\*.*?^\*\*", text, re.MULTILINE | re.DOTALL
+        )
+        assert told, f"docs/packed-format.md says nothing of {cls.opcode}"
+        named = set(re.findall(r"`(\w+)`", told[0]))
+        assert set(cls.fields) - {"name"} <= named, cls.opcode
+        assert list(cls.fields) == [f.name for f in fields(cls)], "what is kept is what the class has"  # pyright: ignore
+
+
+# ---- one of one's own, as docs/packed.md shows it ----
+
+
+@pytest.fixture
+def blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, str]:
+    """The class of docs/packed.md, imported from a file outside the package, and all of the example."""
+    _, after = (DOCS / "packed.md").read_text().split("## An instruction of your own")
+    (example,) = re.findall(r"```python\n(.*?)```", after, re.DOTALL)
+    (tmp_path / "at_least.py").write_text(example.split("\nnet = ")[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "at_least", raising=False)
+    yield importlib.import_module("at_least").AtLeast, example
+    sys.modules.pop("at_least", None)
+
+
+def test_the_instruction_of_the_documentation_is_whole(blocks: tuple[Any, str]) -> None:
+    at_least, example = blocks
+    _whole(Example(at_least("a", 0, 0.25, 1), [X], {}, [packed_bits(X >= 0.25)], [1.0]))
+    exec(compile(example, "docs/packed.md", "exec", dont_inherit=True), {"__name__": "__main__"})
+
+
+def test_an_instruction_from_outside_is_run_kept_and_verified(blocks: tuple[Any, str], tmp_path: Path) -> None:
+    at_least, _ = blocks
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 70), htaf.Heaviside(), nn.Linear(70, 30), htaf.Heaviside(), nn.Linear(30, 2))
+    x = torch.randn(40, 8)
+    packed = pack(net, x, tables="int8")
+
+    def with_level(level: float) -> PackedModel:
+        changed = (
+            at_least(i.name, i.input, level, i.bits) if isinstance(i, Threshold) else i
+            for i in packed.program.instructions
+        )
+        return PackedModel(replace(packed.program, instructions=tuple(changed)), packed.report)
+
+    right, wrong = with_level(0.0), with_level(0.1)
+    assert sum(isinstance(i, at_least) for i in right.program.instructions) == 1
+    assert torch.equal(right(x), packed(x))
+    assert verify(right, net, x) == verify(packed, net, x)
+    found = verify(wrong, net, x)
+    assert found.contradicted
+    assert found.flips[0].layer == next(i.name for i in right.program.instructions if isinstance(i, at_least))
+
+    save(right, path := tmp_path / "mine.htaf")
+    assert torch.equal(load(path, instructions=[at_least])(x), packed(x))
+    with pytest.raises(PackedError, match=r"got 'at_least'.*load\(\.\.\., instructions="):
+        load(path)
+    other = type("Other", (Instruction,), _pieces() | {"opcode": "at_least"})
+    with pytest.raises(ValueError, match="one instruction an opcode"):
+        load(path, instructions=[at_least, other])
+
+
+def test_what_an_instruction_makes_is_checked(blocks: tuple[Any, str]) -> None:
+    """The sizes of a file's program, and the bounds of what is compared, are those of every value made."""
+    at_least, _ = blocks
+
+    class Short(at_least):
+        opcode = "short"
+        name: str
+
+        def sizes(self, values, tensors, most):
+            return []
+
+        def bounds(self, seen):
+            return []
+
+    program = Program(((None, 70),), (Short("s", 0, 0.0, 1),), {"v": 1}, {})
+    with pytest.raises(PackedError, match="s: expected the sizes of 1 values, got 0"):
+        checking.check(program)
+    with pytest.raises(PackedError, match="s: expected the bounds of 1 values, got 0"):
+        PackedModel(program, Report((), 0, 0)).follow((X,), lambda *_: None)
+
+
+# ---- half of one ----
+
+
+def _pieces() -> dict[str, Any]:
+    def piece(*_: Any) -> None:
+        return None
+
+    annotations = {"name": str, "input": Read, "y": Made}
+    return {"opcode": "half", "__annotations__": annotations, **dict.fromkeys(PIECES, piece)}
+
+
+def test_the_contract_has_these_pieces() -> None:
+    assert PIECES == ("bounds", "decided", "prepare", "sizes")
+    assert type("Whole", (Instruction,), _pieces()).fields.keys() == {"name", "input", "y"}
+
+
+@pytest.mark.parametrize("piece", ["opcode", *PIECES])
+def test_half_an_instruction_is_refused(piece: str) -> None:
+    pieces = _pieces()
+    del pieces[piece]
+    with pytest.raises(TypeError, match=f"instruction Half to have .*{piece}"):
+        type("Half", (Instruction,), pieces)
+
+
+FIELDS = {
+    "without a name": ({"input": Read, "y": Made}, "a field `name`"),
+    "that makes nothing": ({"name": str, "input": Read}, "`Made`"),
+    "of any integer": ({"name": str, "size": int, "y": Made}, "a type of schema.py for the field `size`"),
+    "of anything": ({"name": str, "size": Any, "y": Made}, "a type of schema.py for the field `size`"),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_fields_that_say_too_little_are_refused(name: str) -> None:
+    annotations, said = FIELDS[name]
+    with pytest.raises(TypeError, match=re.escape(said)):
+        type("Half", (Instruction,), _pieces() | {"__annotations__": annotations})
+
+
+def test_a_value_that_may_be_missing_is_a_field() -> None:
+    made = type("Whole", (Instruction,), _pieces() | {"__annotations__": {"name": str, "y": Made | None}})
+    assert made.fields["y"].check(None) is None
+    assert (tuple(made.fields["y"].makes(None)), tuple(made.fields["y"].makes(3))) == ((), (3,))
+
+
+@pytest.mark.usefixtures("unchecked")  # the types say it too, but are checked in tests alone
+def test_a_program_takes_instructions_alone() -> None:
+    class Stranger:
+        name = "s"
+
+    with pytest.raises(PackedError, match="expected instructions of packed programs, got Stranger"):
+        Program(((None, 3),), (Stranger(),), {"v": 0}, {})  # pyright: ignore[reportArgumentType]
+    assert program_to_json(Program(((None, 3),), (), {"v": 0}, {}))["steps"] == []
