@@ -4,7 +4,9 @@ without a word."""
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
+import pkgutil
 import re
 import sys
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 
 import htaf
 from htaf import HTAF, IF, Heaviside, SmoothStep, StraightThrough, conversion, harden, replace, sites
+from htaf.cli.verbs import VERBS
 from htaf.contract import ContractError
 from htaf.diagnostics import GradientNorms, layer_statistics
 from htaf.runs import RunError, open_run
@@ -169,6 +172,12 @@ def test_a_run_is_read_with_its_class_alone(htaf: Any, run: Path, folder: Path, 
     assert (code != 0, f"--method {METHOD}" in told, file.exists()) == (True, True, False), told
     code, _, told = htaf("pack", run, "--out", file, "--method", METHOD)
     assert (code, file.exists()) == (0, True), told
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_that_reads_a_run_takes_its_class(verb: str) -> None:
+    flags = inspect.signature(pkgutil.resolve_name(VERBS[verb].function)).parameters
+    assert "run" not in flags or "method" in flags
 
 
 def test_nothing_that_a_record_names_is_imported(

@@ -49,6 +49,8 @@ def test_the_python_of_the_pages_runs(
     if "runs/codes" in code:
         made_run(tmp_path / "run", digits())
         assert htaf("concepts", "extract", "run", "--out", "runs/codes")[0] == 0
+    if "runs/dhn" in code:
+        made_run(tmp_path / "runs" / "dhn", digits(), kind="wide_resnet")
     with warnings.catch_warnings():
         if page == README:
             warnings.simplefilter("error", UserWarning)

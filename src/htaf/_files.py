@@ -16,7 +16,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from htaf._errors import HtafError
+from htaf._errors import HtafError, first_line
 
 _DEEPEST = 100  # levels: what walks over the values again must not run out of stack
 
@@ -24,6 +24,26 @@ _DEEPEST = 100  # levels: what walks over the values again must not run out of s
 def to_json(value: Any) -> str:
     """Strict, sorted JSON: the same text for the same content."""
     return json.dumps(value, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def read_record(file: Path, known: int, error: type[HtafError]) -> dict[str, Any] | None:
+    """The object of a JSON file with a `format`; None where the file is not there.
+
+    Raises:
+        error: no JSON, or of another format than `known`.
+    """
+    if "\0" in str(file):
+        raise error(f"expected a path, got {str(file)!r}, which holds a null character")
+    try:
+        record = parse_json(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as reason:
+        raise error(f"{file} is damaged: {first_line(reason)}") from None
+    if not isinstance(record, dict) or record.get("format") != known:
+        found = record.get("format") if isinstance(record, dict) else type(record).__name__
+        raise error(f"{file}: expected format {known}, got {found}")
+    return record
 
 
 def cache_folder() -> Path:

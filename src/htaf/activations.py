@@ -22,7 +22,8 @@ from htaf import functional, surrogates
 from htaf.contract import SmoothStep, sharpness_of
 from htaf.functional import check_floating, check_positive
 
-SATURATION = math.log(99)  # sigma(alpha1) > 0.99 needs alpha1 above this
+BINARY_BELOW, BINARY_ABOVE = 0.01, 0.99  # a smooth output beyond these counts as binary
+SATURATION = math.log(99)  # sigma(alpha1) > BINARY_ABOVE needs alpha1 above this
 
 
 class Remembering(nn.Module):

@@ -526,7 +526,7 @@ def test_resumed_in_another_number_of_processes_is_noted(table: Table, tmp_path:
         stop_at(patch, Training, "training_step", 2)
         with pytest.raises(Stopped):
             train(tmp_path / "run", table)
-    with pytest.warns(UserWarning, match="began with devices 2, strategy ddp, goes on with devices 1"):
+    with pytest.warns(UserWarning, match="began with devices 2, strategy ddp, continues with devices 1"):
         run = train(tmp_path / "run", table)
     assert run.record["devices"] == 1
     assert [note for note in run.record["notes"] if note.startswith("began with devices 2")]

@@ -12,6 +12,7 @@ from tyro.conf import Positional, arg
 from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes, say_unread
 from htaf._files import LOCK, check_output, check_output_folder, check_place
 from htaf.cli.flags import DataDir, Json, RunDir, needs_source
+from htaf.cli.methods import MethodOfRun, outside_step
 from htaf.concepts.codes import PartName
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def extract(
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where the network runs.")] = "auto",
     strict: Annotated[bool, arg(help="--files: stop where one cannot be read.")] = False,
     data_dir: DataDir = None,
+    method: MethodOfRun = None,
     json: Json = False,
 ) -> None:  # fmt: skip
     """Write the bits of images, and both networks' predictions, to a folder. Of a plain network (relu) its features.
@@ -95,7 +97,7 @@ def extract(
     from htaf.data.image_reading import image_files
     from htaf.runs import open_run
 
-    opened, unread, total = of_images(open_run(run)), [], 0
+    opened, unread, total = of_images(open_run(run, method=outside_step(method))), [], 0
     options: dict[str, Any] = {"batch": batch, "workers": workers, "device": device, "progress": not json}
     if files:
         listed = image_files(files)
@@ -273,6 +275,7 @@ def pictures(
     count: Annotated[int, arg(help="Images with the concept, and as many without it.")] = 8,
     part: ScoredPart = "test",
     data_dir: DataDir = None,
+    method: MethodOfRun = None,
     json: Json = False,
 ) -> None:  # fmt: skip
     """Draw images that have a concept above images that lack it, picked at random."""
@@ -284,7 +287,9 @@ def pictures(
 
     check_output_folder(out, [codes, run], own="folder of scores")
     opened = open_codes(codes)
-    images = own_images(open_run(run), data_dir, "draw them in Python, with htaf.concepts.report.pictures")
+    images = own_images(
+        open_run(run, method=outside_step(method)), data_dir, "draw them in Python, with htaf.concepts.report.pictures"
+    )
     chosen = concept or tuple(most_important(opened)[:5].tolist())
     files = []
     for number in chosen:

@@ -18,7 +18,7 @@ def demo(
     out: Annotated[Path, arg(help="Folder for the runs, the table and the picture.", metavar="DIR")] = Path(
         "runs/demo"
     ),
-    seed: Annotated[int, arg(help="Of the split, the weights and the order of the batches.")] = 0,
+    seed: Annotated[int, arg(help="Seed of the split, the weights and the order of the batches.")] = 0,
     json: Json = False,
 ) -> None:
     """Train three methods on handwritten digits, harden them, compare; then read the bits of a concept bottleneck, and
@@ -68,7 +68,7 @@ def demo(
     for one in found["strongest"]:
         shown = f"most of {', '.join(one['most']) or 'none'} have it, few of {', '.join(one['few']) or 'none'}"
         console.print(f"concept {one['concept']}: {shown}; {one['picture']}", soft_wrap=True)
-    say(f"scores: {out / 'concepts' / 'scores.md'}; go on with htaf concepts --help on {found['codes']}")
+    say(f"scores: {out / 'concepts' / 'scores.md'}; next: htaf concepts --help, with the codes in {found['codes']}")
     names = found["names"]
     say(f"names: {names['found']} by strokes, {names['verified']} hold on digits that did not choose them")
     say(f"page: open {found['page']} in a browser, or serve it:")

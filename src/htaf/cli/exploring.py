@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 from htaf._console import UsageError, err, print_json, say, say_notes
 from htaf.cli.concepts import of_images
 from htaf.cli.flags import DataDir, Json, needs_source
+from htaf.cli.methods import MethodOfRun, outside_step
 from htaf.concepts.codes import PartName
 
 
@@ -46,9 +47,10 @@ def explore(
     serve: Annotated[bool, arg(help="Then serve the page to a browser on this machine, until Ctrl-C.")] = False,
     port: Annotated[int, arg(help="Port of --serve; if it is taken, the next free one.")] = 8000,
     data_dir: DataDir = None,
+    method: MethodOfRun = None,
     json: Json = False,
 ) -> None:
-    """Write a page to look at concepts, doubt and rename them, and flip bits. It opens from disk, with no server."""
+    """Write a page to look at concepts, check and rename them, and flip bits. It opens from disk, with no server."""
     if not 0 <= port <= 65535:
         raise UsageError(f"--port must be in 0 to 65535, got {port}")
     if images < 1 or not 16 <= thumbnail <= 1024:
@@ -63,7 +65,7 @@ def explore(
     from htaf.explorer.run_page import CodesNeededError, build_run_page
     from htaf.runs import open_run
 
-    opened = of_images(open_run(run))
+    opened = of_images(open_run(run, method=outside_step(method)))
     try:
         with needs_source("give --codes"):
             made = build_run_page(

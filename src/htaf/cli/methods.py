@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 MethodOfRun = Annotated[
     str | None,
     arg(
-        help="The class of the run's step, where it was trained with one from outside htaf; its code runs.",
+        help="Class of the run's activation, if it is not one of htaf's. Its code is executed.",
         metavar="PACKAGE.MODULE:CLASS",
-        help_behavior_hint="(of htaf's own methods: none)",
+        help_behavior_hint="(default: none, for htaf's own methods)",
     ),
 ]
 

@@ -29,7 +29,7 @@ def _flag(text: str, metavar: str = "", default: str = "") -> Any:
 
 @dataclass(frozen=True)
 class AskingFlags:
-    """What is asked of a language model."""
+    """Questions to a language model."""
 
     candidates: Annotated[
         str | None,
@@ -44,7 +44,8 @@ class AskingFlags:
     ] = None
     estimate: Annotated[bool, _flag("Only say how many requests and tokens it will take.")] = False
     prompts_only: Annotated[
-        Path | None, _flag("Ask no server: write the prompts that wait to this file (JSON lines).", "FILE", "none")
+        Path | None,
+        _flag("Ask no server: write the prompts without a reply to this file (JSON lines).", "FILE", "none"),
     ] = None
     replies: Annotated[
         tuple[Path, ...], _flag("Ask no server: read replies from these files (JSON lines).", "FILE ...", "none")
@@ -53,7 +54,7 @@ class AskingFlags:
 
 @dataclass(frozen=True)
 class ServerFlags:
-    """Who is asked."""
+    """The server of the language model."""
 
     base_url: Annotated[
         str | None, _flag("Address of an OpenAI-compatible server.", "URL", "OPENAI_BASE_URL, else OpenAI's")

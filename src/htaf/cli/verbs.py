@@ -106,6 +106,6 @@ VERBS = {
     ),
     "explore": Verb(
         "htaf.cli.exploring:explore",
-        "Write a page to look at concepts, doubt and rename them, and flip bits.",
+        "Write a page to look at concepts, check and rename them, and flip bits.",
     ),
 }

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float64, Int8
 from htaf.concepts.codes import ConceptError
 
 IN_A, IN_B, MIXED, EMPTY = 1, 0, -1, -2
+LOW, HIGH = 0.2, 0.8  # bounds of the groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +71,8 @@ class Groups:
 
 def groups(
     proportions: Float64[np.ndarray, "concepts classes"],
-    low: float = 0.2,
-    high: float = 0.8,
+    low: float = LOW,
+    high: float = HIGH,
     *,
     classes: Sequence[str] = (),
 ) -> Groups:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from htaf import convert
 from htaf._errors import HtafError
+from htaf.activations import BINARY_ABOVE, BINARY_BELOW
 from htaf.concepts.codes import ConceptError
 from htaf.data.image_reading import read_files
 from htaf.data.images import FilePart, ImagePreprocessor, Part
@@ -26,7 +27,6 @@ from htaf.functional import pack_bits
 from htaf.runs import Run
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
-HIGH, LOW = 0.99, 0.01  # beyond these an output counts as binary
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Network:
         arrays = {"smooth": self.smooth.head(after).argmax(1)}
         if not self.plain:
             arrays["exact"] = self.smooth.head((deciding >= 0).to(after.dtype)).argmax(1)
-            arrays["saturated"] = ((after > HIGH) | (after < LOW)).sum(1)
+            arrays["saturated"] = ((after > BINARY_ABOVE) | (after < BINARY_BELOW)).sum(1)
         made = {name: values.to(torch.int32).cpu().numpy() for name, values in arrays.items()}
         if not self.plain:
             made["codes"] = pack_bits(deciding.float().cpu()).numpy()

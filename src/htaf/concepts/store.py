@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import safetensors.numpy
 from jaxtyping import Float32, Int32, UInt8
 
-from htaf._files import parse_json
+from htaf import _files
 from htaf.concepts.codes import PARTS, Codes, ConceptError
 
 FORMAT = 1
@@ -146,15 +146,9 @@ def _in_range(file: Path, array: np.ndarray, least: int, end: int) -> None:
 def read_record(path: Path) -> dict[str, Any] | None:
     """concepts.json of a folder, None where there is none. Raises ConceptError: damaged, or of another format."""
     file = path / RECORD
-    try:
-        record = parse_json(file.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
+    record = _files.read_record(file, FORMAT, ConceptError)
+    if record is None:
         return None
-    except (OSError, ValueError) as error:
-        raise ConceptError(f"{file} is damaged: {error}") from None
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        found = record.get("format") if isinstance(record, dict) else type(record).__name__
-        raise ConceptError(f"{file}: expected format {FORMAT}, got {found}")
     kinds = {"status": str, "key": str, "settings": dict, "images": int, "concepts": int, "classes": list}
     kinds |= {"arrays": list} | ({"files": dict} if record.get("status") == "finished" else {})
     if wrong := sorted(name for name, kind in kinds.items() if type(record.get(name)) is not kind):

@@ -59,7 +59,7 @@ def export_program(
             program = program.run_decompositions({})
             return program if runs is None else _decomposed(program, runs)
     except Exception as cause:  # whatever the model's own code raises under tracing
-        message = f"torch.export does not take {type(model).__name__}: {first_line(cause)}"
+        message = f"torch.export does not take {type(model).__name__}: {cause_of(cause)}"
         raise error(message) from cause
 
 
@@ -100,7 +100,7 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def first_line(error: BaseException) -> str:
+def cause_of(error: BaseException) -> str:
     """The first line of the cause, which PyTorch's exporters hide below their own."""
     while error.__cause__ is not None:
         error = error.__cause__

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import sklearn.datasets
 
+from htaf._errors import first_line
 from htaf.data.reading import DataError, counted, listed, read_frame, to_number
 
 _ABALONE = "sex length diameter height whole_weight shucked_weight viscera_weight shell_weight rings"
@@ -183,10 +184,9 @@ def _find(known: Named, data_dir: str | os.PathLike[str] | None) -> tuple[pd.Dat
         bunch: Any = sklearn.datasets.fetch_openml(data_id=known.openml, as_frame=True, n_retries=1)
     except (OSError, ValueError, http.client.HTTPException) as error:
         looked = listed([str(folder) for folder in folders]) or "any folder"
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise DataError(
             f"{known.name}: {known.file} not found in {looked} and OpenML set {known.openml} not reached "
-            f"({reason}); {known.supply}"
+            f"({first_line(error)}); {known.supply}"
         ) from error
     return bunch.frame, f"OpenML set {known.openml}", [f"from OpenML, set {known.openml}"]
 

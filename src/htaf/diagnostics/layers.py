@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from htaf.activations import Heaviside
+from htaf.activations import BINARY_ABOVE, BINARY_BELOW, Heaviside
 from htaf.contract import SmoothStep
 
 BINARY = (SmoothStep, Heaviside)
@@ -113,7 +113,7 @@ class _Counter:
         self.binary = isinstance(module, BINARY)
         for y in _chunks(output) if self.binary else ():
             y = (y + 1) / 2 if getattr(module, "bipolar", False) else y
-            self.extreme += int((y > 0.99).count_nonzero() + (y < 0.01).count_nonzero())
+            self.extreme += int((y > BINARY_ABOVE).count_nonzero() + (y < BINARY_BELOW).count_nonzero())
 
     def see_exact_input(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
         if not self.smooth_bits:

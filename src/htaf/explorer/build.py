@@ -12,6 +12,7 @@ import numpy as np
 
 from htaf._console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName, codes_key
+from htaf.concepts.groups import HIGH, LOW
 from htaf.data.reading import DataError
 from htaf.explorer import contents
 from htaf.explorer.choice import chosen_rows, counterfactuals_of
@@ -94,7 +95,7 @@ def build_page(
         "concepts": codes.concepts,
         "images": len(shown),
         "parts": {name: int((codes.parts == number).sum()) for number, name in enumerate(PARTS)},
-        "groups": {"low": contents.LOW, "high": contents.HIGH},
+        "groups": {"low": LOW, "high": HIGH},
         "scores": contents.score_objects(found),
         "histogram": contents.histogram(found),
         "confusions": contents.confusions(codes, part),

@@ -16,7 +16,6 @@ from htaf.concepts.counts import class_counts, class_sizes, shares
 from htaf.concepts.naming import seal_of
 from htaf.concepts.scores import labelled, score, specificity
 
-LOW, HIGH = 0.2, 0.8  # bounds of the groups
 CONFUSIONS = 20
 NAMED = ("name", "label_1", "label_0", "justification", "verified", "reason", "held_out", "p_value", "agreement")
 NAMED += ("source", "model", "checked_by")

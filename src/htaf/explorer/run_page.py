@@ -149,7 +149,7 @@ def _pixels(run: Run, preprocessor: ImagePreprocessor, codes: Codes, images: Ima
         return lambda ids: preprocessor.read(ids).numpy()
     known = settings.get("fingerprint", run.record["data"]["fingerprint"])
     if isinstance(images, Images) and images.fingerprint != known:
-        images = ConceptError(f"the images at hand, {images.name}, are not those of the codes")
+        images = ConceptError(f"the images found, {images.name}, are not those of the codes")
 
     def pixels(ids: Sequence[str]) -> np.ndarray:
         if isinstance(images, ConceptError):

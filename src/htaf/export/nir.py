@@ -24,7 +24,7 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from htaf._files import check_output, write_atomic
-from htaf.convert.exported import first_line
+from htaf.convert.exported import cause_of
 from htaf.export import nir_layers as layers
 from htaf.export.nir_graph import ALIASES, Graph, Value, alone
 from htaf.export.program import Example, ExportError, exported, require
@@ -71,7 +71,7 @@ def to_nir(model: nn.Module, example: Example, path: str | Path, *, dt: float = 
     except ExportError as error:
         raise ExportError(f"{type(model).__name__} cannot be written as NIR: {error}") from None
     except (ValueError, AssertionError, NotImplementedError) as error:  # nir's own checks
-        raise ExportError(f"{type(model).__name__} cannot be written as NIR: {first_line(error)}") from None
+        raise ExportError(f"{type(model).__name__} cannot be written as NIR: {cause_of(error)}") from None
     write_atomic(Path(path), buffer.getvalue())
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from htaf._files import check_output, write_atomic
-from htaf.convert.exported import first_line, quiet
+from htaf.convert.exported import cause_of, quiet
 from htaf.export.program import Example, ExportError, exported, require
 
 OPSET = 18
@@ -51,7 +51,7 @@ def to_onnx(model: nn.Module, example: Example, path: str | Path, *, opset: int 
                 input_names=_numbered("input", len(inputs)), output_names=_numbered("output", len(outputs)),
             )  # fmt: skip
     except Exception as error:  # of many kinds: an operator that ONNX does not have, a version that it does not know
-        raise ExportError(f"{type(model).__name__} cannot be written as ONNX: {first_line(error)}") from None
+        raise ExportError(f"{type(model).__name__} cannot be written as ONNX: {cause_of(error)}") from None
     proto = written.model_proto
     if [one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")] != [opset]:
         raise ExportError(f"expected ONNX's operators of opset {opset}, got those of another: choose one near {OPSET}")
@@ -78,7 +78,7 @@ def onnx_network(path: str | Path) -> Callable[[Tensor], Tensor]:
         try:
             return function(*arguments, **options)
         except Exception as error:  # its exceptions have no base of their own
-            raise ExportError(f"onnxruntime does not run {path}: {first_line(error)}") from None
+            raise ExportError(f"onnxruntime does not run {path}: {cause_of(error)}") from None
 
     session = tried(runtime.InferenceSession, str(path), providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name

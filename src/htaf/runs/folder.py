@@ -31,7 +31,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from htaf import convert
+from htaf import _files, convert
 from htaf._errors import HtafError, first_line
 from htaf._files import LOCK, expect_folder, hold, parse_json, to_json, write_atomic
 from htaf.contract import StepFactory, is_outside
@@ -334,17 +334,9 @@ def finished_run(path: Path, record: dict[str, Any], method: StepFactory | None 
 def read_record(path: Path) -> dict[str, Any] | None:
     """The record of a folder, None when it holds none. Raises RunError when it is damaged or of another format."""
     file = path / RECORD
-    if "\0" in str(path):
-        raise RunError(f"expected a folder, got {str(path)!r}, which holds a null character")
-    try:
-        record = parse_json(file.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
+    record = _files.read_record(file, FORMAT, RunError)
+    if record is None:
         return None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{file} is damaged: {first_line(error)}") from None
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        found = record.get("format") if isinstance(record, dict) else type(record).__name__
-        raise RunError(f"{file}: expected a record of format {FORMAT}, got {found}")
     missing = {"status", "key", "recipe", "seed", "data", "threads"} - record.keys()
     if record.get("status") == "finished":
         missing |= {"model", "metrics", "headline", "rows", "best_epoch", "notes"} - record.keys()
@@ -454,7 +446,7 @@ def claim(path: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """
     expect_folder(path, "the run", RunError)
     with locked(path, "another process trains in"):
-        new = read_record(path) is None
+        new = not (path / RECORD).exists()
         record = start_run(path, identity)
         try:
             yield record

@@ -56,10 +56,10 @@ class History(Callback):
         root = trainer.strategy.root_device
         device, before = root.type if trainer.world_size > 1 else str(root), self.device
         if before not in ("", device):
-            self._note(f"began on {before}, goes on on {device}: the result can differ in the last bits")
+            self._note(f"began on {before}, continues on {device}: the result can differ in the last bits")
         if self.processes and self.processes != self.now:
             there, here = (", ".join(f"{k} {v}" for k, v in p.items()) for p in (self.processes, self.now))
-            self._note(f"began with {there}, goes on with {here}: the result differs from that of either")
+            self._note(f"began with {there}, continues with {here}: the result differs from that of either")
         self.device, self.processes = device, self.now
 
     def _note(self, text: str) -> None:

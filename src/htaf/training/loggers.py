@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from torch import nn
 
 from htaf.contract import SmoothStep, sharpness_of
-from htaf.convert.exported import first_line
+from htaf.convert.exported import cause_of
 from htaf.runs import content_hash
 from htaf.training.distributed import TrainingError
 
@@ -58,7 +58,7 @@ def _login() -> None:
         if wandb.setup().settings.mode not in ("offline", "disabled"):
             wandb.login()
     except Error as error:
-        raise TrainingError(f"logger wandb: {first_line(error)} Or set WANDB_API_KEY, or WANDB_MODE=offline") from None
+        raise TrainingError(f"logger wandb: {cause_of(error)} Or set WANDB_API_KEY, or WANDB_MODE=offline") from None
 
 
 def close(made: Sequence[Logger]) -> None:

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float64
 from htaf._errors import expect_seed
 from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.counts import proportions
-from htaf.concepts.groups import EMPTY, IN_A, IN_B, MIXED, Groups, groups
+from htaf.concepts.groups import EMPTY, HIGH, IN_A, IN_B, LOW, MIXED, Groups, groups
 from htaf.concepts.naming.checks import LEVEL
 from htaf.concepts.naming.files import NameEntry
 from htaf.data.attributes import Attributes
@@ -52,8 +52,8 @@ def name_by_attributes(
     concepts: Codes | np.ndarray,
     attributes: Attributes,
     *,
-    low: float = 0.2,
-    high: float = 0.8,
+    low: float = LOW,
+    high: float = HIGH,
     rounds: int = 20,
     held_out: float = 0.3,
     threshold: float = 0.75,

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float64, Int64
 
 from htaf._errors import SEEDS
 from htaf.concepts.codes import ConceptError
-from htaf.concepts.groups import EMPTY, IN_A, IN_B, MIXED, Groups
+from htaf.concepts.groups import EMPTY, HIGH, IN_A, IN_B, LOW, MIXED, Groups
 
 LEVEL = 0.05  # of the p-value
 # kappa between the rounds' sortings; two that are right for three classes of four, independently, reach 0.25 at best
@@ -40,8 +40,8 @@ class NamingSettings:
         ConceptError: a value out of range.
     """
 
-    low: float = 0.2
-    high: float = 0.8
+    low: float = LOW
+    high: float = HIGH
     rounds: int = 3
     threshold: float = 0.75
     permutations: int = 999
