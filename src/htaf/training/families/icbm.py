@@ -82,7 +82,7 @@ class ICBMNetwork(Network):
         expect(not given, f"concepts must be 0 for bottleneck {self.bottleneck}: the attributes", self.concepts)
         if self.backbone == "wide_resnet":
             check_depth(self.backbone, self.depth)
-        elif own:
+        elif self.backbone == "resnet":
             expect(self.depth in (18, 34), "depth for resnet must be one of (18, 34)", self.depth)
 
     def unread(self, method: str) -> dict[str, str]:
