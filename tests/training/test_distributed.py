@@ -149,7 +149,7 @@ from htaf.data.tabular import load
 from htaf.data import images
 from htaf.training import module
 from htaf.training.fit import fit
-from htaf.training.recipe import Recipe
+from htaf.training.families import make_recipe
 
 FIT = sys.modules["htaf.training.fit"]
 rank, what, out = int(os.environ.get("LOCAL_RANK", 0)), sys.argv[1], Path(sys.argv[2])
@@ -174,7 +174,10 @@ module.Training.training_step, FIT.measure = step, measured
 table = load("digits")
 
 def train(name, data=table, strategy="ddp", **changes):
-    run = fit(make_recipe(**{{**QUICK, **changes}}), data, out / name, device="cpu", devices=2, strategy=strategy,
+    fields = {{**QUICK, **changes}}
+    if "family" in fields:
+        del fields["hidden"]  # of an MLP
+    run = fit(make_recipe(**fields), data, out / name, device="cpu", devices=2, strategy=strategy,
               checkpoint_seconds=0.0, gradients=name == "bn")
     assert run.record["status"] == "finished"
     (out / f"{{name}}.{{rank}}").write_text(run.record["model_sha256"])
