@@ -22,8 +22,8 @@ from htaf.concepts.scores import score
 from htaf.data.image_parts import MemoryPart, as_images
 from htaf.data.images import load
 from htaf.models.icbm import ICBM
+from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
-from htaf.training.recipes import image_recipe
 
 BATCH = 250
 
@@ -31,7 +31,7 @@ BATCH = 250
 def run(rows: int, concepts: int, folder: Path) -> dict[str, Any]:
     """Times in seconds, memory in MiB."""
     digits = load("digits")
-    recipe = replace(image_recipe("icbm", "small"), depth=10, concepts=concepts, epochs=1)
+    recipe = ready_recipe("icbm", "small").replace(depth=10, concepts=concepts, epochs=1)
     trained = fit(recipe, digits, folder / "run")
     place = torch.arange(rows) % len(digits.train)
     part = MemoryPart(digits.train.batch(place), digits.train.labels[place])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import errno
 import io
 import json
@@ -436,7 +435,7 @@ def test_demo(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool)
     if not full:
         from htaf.cli import demonstration
 
-        quick = dataclasses.replace(demonstration.tabular_quick(), epochs=6)
+        quick = demonstration.tabular_quick().replace(epochs=6)
         monkeypatch.setattr(demonstration, "tabular_quick", lambda: quick)
         monkeypatch.setattr(demonstration, "EPOCHS", 2)
     least = 0.9 if full else 0.3

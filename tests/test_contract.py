@@ -130,10 +130,10 @@ def test_is_a_neurons_spike_and_is_packed(algebraic: Any) -> None:
 def run(folder: Path, algebraic: Any) -> Path:
     """A run that was trained with it."""
     from htaf.data.tabular import load
+    from htaf.training.families import make_recipe
     from htaf.training.fit import fit
-    from htaf.training.recipe import Recipe
 
-    recipe = Recipe(method=METHOD, hidden=(64,), epochs=2, sharpness=(6.0,), start=(2.0,), patience=0)
+    recipe = make_recipe(method=METHOD, hidden=(64,), epochs=2, sharpness=(6.0,), start=(2.0,), patience=0)
     out = folder / "run"
     fit(recipe, load("digits"), out, source={"name": "digits"}, method=algebraic)
     return out

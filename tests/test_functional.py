@@ -26,7 +26,7 @@ from htaf.activations import HTAF, ScaledSigmoid
 from htaf.functional import heaviside, htaf, scaled_sigmoid, sign
 from htaf.spiking.neurons import IF
 from htaf.surrogates import straight_through
-from htaf.training.recipe import Recipe
+from htaf.training.families import make_recipe
 
 PAIRS = [(0.1, 220.0), (0.5, 44.0), (1.0, 22.0), (2.0, 11.0), (3.0, 7.3), (5.0, 4.4)]
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -515,7 +515,7 @@ def test_parameters_beyond_float32_are_refused(bad: float) -> None:
             lambda: htaf(x, bad),
             lambda: HTAF(bad),
             lambda: HTAF(wide),
-            lambda: Recipe(alpha0=bad),
+            lambda: make_recipe(alpha0=bad),
         ],
         "alpha1": [lambda: htaf(x.double(), 2.0, bad), lambda: HTAF(2.0, bad, learnable=True)],
         "beta": [lambda: scaled_sigmoid(x, bad), lambda: ScaledSigmoid(wide)],

@@ -10,16 +10,15 @@ figures beside are full scale.
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from htaf._console import plain_errors
 from htaf.data.images import Images
 from htaf.runs import Run, open_run, to_json
+from htaf.training.families import ready_recipe
 from htaf.training.plan import Grid, Plan, Source
 from htaf.training.recipe import Recipe
-from htaf.training.recipes import image_recipe
 from htaf.training.study import data_of, run_study
 from htaf_paper.icbm_report import write
 from htaf_paper.icbm_scores import measure, measure_median
@@ -60,11 +59,11 @@ CUB_SIZE = 112
 
 def recipe(backbone: str, data: str) -> Recipe:
     """The reduced training of one backbone on one set."""
-    base = replace(image_recipe("icbm", "reduced"), epochs=10)
+    base = ready_recipe("icbm", "reduced").replace(epochs=10)
     if backbone == "resnet":
-        base = replace(base, backbone="resnet", depth=18, width=16, stem="cifar")
+        base = base.replace(backbone="resnet", depth=18, width=16, stem="cifar")
     if data == "cub":
-        base = replace(base, stem="imagenet", train_images=0, validation_images=0.1, epochs=30, batch_size=32, lr=0.05)
+        base = base.replace(stem="imagenet", train_images=0, validation_images=0.1, epochs=30, batch_size=32, lr=0.05)
     return base
 
 
@@ -78,7 +77,7 @@ def plan(backbone: str, data: str) -> Plan:
         base=base,
         candidates=6,
         splits=3,
-        search_epochs=base.epochs // 3,
+        search_epochs=base.optimization.epochs // 3,
         reference={(data, m): (figure / 100, None) for m, figure in PAPER[backbone, data].items() if m != "bm"},
     )
 
@@ -134,7 +133,7 @@ def table(out: Path, chosen: tuple[Plan, ...], *, data_dir: str | None, workers:
 
 
 def _paper(one: Plan) -> dict[str, float]:
-    return PAPER.get((one.base.backbone, one.sources[0].label), {})
+    return PAPER.get((one.base.flat()["backbone"], one.sources[0].label), {})
 
 
 def main() -> None:

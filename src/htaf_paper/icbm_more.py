@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +31,16 @@ TRANSFER_SIZE = 64
 
 def pretrained(out: Path, seeds: int, data_dir: str | None) -> Iterator[tuple[str, Run]]:
     """A backbone from CIFAR-10, then CUB with and without it."""
-    plain = replace(recipe("resnet", "cifar10"), method="relu")
+    plain = recipe("resnet", "cifar10").replace(method="relu")
     first = fit(plain, load("cifar10", data_dir=data_dir), out / "cifar10", progress=True)
     yield "plain on CIFAR-10", first
     cub = load("cub", data_dir=data_dir, size=TRANSFER_SIZE)
-    base = replace(recipe("resnet", "cub"), stem="cifar", epochs=10)
+    base = recipe("resnet", "cub").replace(stem="cifar", epochs=10)
     start = str(first.path)
     for name, chosen in (
         ("ICBM on CUB, from scratch", base),
-        ("ICBM on CUB, pretrained", replace(base, pretrained=start)),
-        ("ICBM on CUB, pretrained and frozen", replace(base, pretrained=start, freeze=True)),
+        ("ICBM on CUB, pretrained", base.replace(pretrained=start)),
+        ("ICBM on CUB, pretrained and frozen", base.replace(pretrained=start, freeze=True)),
     ):
         for seed in range(seeds):
             yield name, fit(chosen, cub, out / f"{name.split(', ')[1]}-{seed}", seed=seed, progress=True)
@@ -51,7 +50,7 @@ def attributes(out: Path, seeds: int, data_dir: str | None) -> Iterator[tuple[st
     """Bottlenecks with given attributes."""
     cub: Images = load("cub", data_dir=data_dir, size=CUB_SIZE)
     for kind in ("joint", "sequential", "independent"):
-        chosen: Recipe = replace(recipe("resnet", "cub"), method="relu", bottleneck=kind)
+        chosen: Recipe = recipe("resnet", "cub").replace(method="relu", bottleneck=kind)
         table = supervision(chosen, data_dir)
         for seed in range(seeds):
             yield kind, fit(chosen, cub, out / f"{kind}-{seed}", seed=seed, attributes=table, progress=True)

@@ -9,11 +9,8 @@ scale.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from htaf.training.families import ready_recipe
 from htaf.training.plan import Grid, Plan, Source
-from htaf.training.recipe import Family
-from htaf.training.recipes import image_recipe
 
 # at most four candidates a method: fields that go together share a key
 HTAF_CHOICES = (
@@ -23,7 +20,7 @@ HTAF_CHOICES = (
     (1.0, 22.0, False, None),
 )
 SS_CHOICES = ((22.0, True, (2.0,)), (8.0, True, (1.0,)), (22.0, False, None), (10.0, False, None))
-SLOPES: dict[Family, tuple[str, ...]] = {
+SLOPES: dict[str, tuple[str, ...]] = {
     "dhn": ("sigmoid", "tanh", "rectangular", "approx_sign"),
     "bnn": ("sigmoid", "tanh", "rectangular", "approx_sign"),
     "snn": ("sigmoid", "tanh", "rectangular", "atan"),
@@ -36,9 +33,9 @@ PAPER = {
 }
 
 
-def plan(family: Family, data: str = "cifar10") -> Plan:
+def plan(family: str, data: str = "cifar10") -> Plan:
     """The three methods of one family, reduced."""
-    base = image_recipe(family, "reduced")
+    base = ready_recipe(family, "reduced")
     methods: dict[str, Grid] = {
         "htaf": {"alpha0,alpha1,sharpen,start": HTAF_CHOICES},
         "ste": {"slope": SLOPES[family]},
@@ -48,10 +45,10 @@ def plan(family: Family, data: str = "cifar10") -> Plan:
         name=f"{family}-{data}-reduced",
         sources=(Source(data),),
         methods=methods,
-        base=replace(base, sharpen=True),
+        base=base.replace(sharpen=True),
         candidates=4,
         splits=3,
-        search_epochs=max(1, round(base.epochs / 3)),
+        search_epochs=max(1, round(base.optimization.epochs / 3)),
         reference={(data, method): (figure / 100, None) for method, figure in PAPER[family][data].items()},
     )
 

@@ -10,8 +10,8 @@ splits of 70/10/20.
 
 from __future__ import annotations
 
+from htaf.training.families import make_recipe
 from htaf.training.plan import Grid, Plan, Source
-from htaf.training.recipe import Recipe
 from htaf_paper.methods import HTAF_PAIRS, SS_BETAS, STE_SLOPES
 
 SHARED: Grid = {"lr": (1e-3, 3e-3), "batch_norm": (False, True)}
@@ -36,7 +36,7 @@ def plan() -> Plan:
         name="tabular",
         sources=(*(Source(name) for name in PAPER), Source("wine", split="grouped")),
         methods=METHODS,
-        base=Recipe(epochs=100, patience=20),
+        base=make_recipe(epochs=100, patience=20),
         candidates=12,
         splits=5,
         reference={(data, method): figure for data, row in PAPER.items() for method, figure in row.items()},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import re
@@ -28,8 +27,8 @@ from htaf.explorer import folder as room
 from htaf.explorer.build import build_page
 from htaf.explorer.run_page import CodesNeededError, build_run_page
 from htaf.explorer.serve import PageServer
+from htaf.training.families import make_recipe
 from htaf.training.fit import run_identity
-from htaf.training.recipes import image_recipe
 from made_pages import contents, made_codes, read_page
 from made_runs import PLAIN, digits, made_run
 
@@ -218,11 +217,9 @@ def test_images_that_moved_leave_a_page_without_thumbnails(htaf, folder: Path, t
 def test_a_supervised_bottleneck_has_names(htaf, folder: Path, tmp_path: Path) -> None:
     lines = ["class,round,straight,<b>tall</b>", *(f"{i},{i % 2},{i // 5},{i % 3 // 2}" for i in range(10))]
     (tmp_path / "digits.csv").write_text("\n".join(lines))
-    recipe = dataclasses.replace(
-        image_recipe("icbm", "small"), bottleneck="joint", attributes=str(tmp_path / "digits.csv"), concepts=0
-    )
+    recipe = make_recipe("icbm", bottleneck="joint", attributes=str(tmp_path / "digits.csv"))
     run = made_run(tmp_path / "run", digits(), concepts=3)
-    identity = run_identity(recipe, digits(), 0, "official", attributes=load_attributes(recipe.attributes))
+    identity = run_identity(recipe, digits(), 0, "official", attributes=load_attributes(recipe.flat()["attributes"]))
     more = {name: identity["recipe"][name] for name in ("bottleneck", "attributes")}
     record = run.record | {"attributes": identity["attributes"], "recipe": run.record["recipe"] | more}
     runs.write_atomic(run.path / "record.json", runs.to_json(record))

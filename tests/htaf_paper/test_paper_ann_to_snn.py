@@ -18,6 +18,7 @@ from htaf.models.build import build
 from htaf.runs import finish_run, start_run
 from htaf.spiking.ann_to_snn import to_spiking
 from htaf.spiking.neurons import IF
+from htaf.training.families import make_recipe
 from htaf.training.fit import run_identity
 from htaf.training.recipe import Recipe
 from htaf_paper import ann_to_snn
@@ -130,7 +131,7 @@ def test_figures_of_the_paper() -> None:
 def make_run(path: Path, recipe: Recipe, accuracy: float) -> Path:
     """A run folder as `htaf train` writes it, with fresh weights."""
     images = load("digits")
-    rows = image_rows(images, recipe.train_images, recipe.validation_images)
+    rows = image_rows(images, recipe.data.train_images, recipe.data.validation_images)
     preprocessor = fit_preprocessor(images, rows.train)
     record = start_run(path, run_identity(recipe, images, 0, "official"))
     description = recipe.model({"in_channels": 1}, 10)
@@ -147,9 +148,9 @@ def make_run(path: Path, recipe: Recipe, accuracy: float) -> Path:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("runs")
-    snn = Recipe(family="snn", width=2, train_images=200, validation_images=100, augment="none")
+    snn = make_recipe(family="snn", width=2, train_images=200, validation_images=100, augment="none")
     return (
-        make_run(folder / "relu", replace(snn, method="relu"), 0.875),
+        make_run(folder / "relu", snn.replace(method="relu"), 0.875),
         make_run(folder / "snn", snn, 0.75),
     )
 

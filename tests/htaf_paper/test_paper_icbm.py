@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from htaf.training.families import ready_recipe
 from htaf.training.plan import Plan, Source
-from htaf.training.recipes import image_recipe
 from htaf_paper import icbm, icbm_more
 
 
 def tiny() -> Plan:
-    base = replace(
-        image_recipe("icbm", "reduced"), depth=10, concepts=12, epochs=1, batch_size=50, train_images=200,
+    base = ready_recipe("icbm", "reduced").replace(
+        depth=10, concepts=12, epochs=1, batch_size=50, train_images=200,
         validation_images=100, precision="float32",
     )  # fmt: skip
     methods = {name: {key: values[:1] for key, values in grid.items()} for name, grid in icbm.METHODS.items()}

@@ -34,7 +34,7 @@ def test_data_sets_and_splits() -> None:
     made = plan()
     assert [source.label for source in made.sources] == ["abalone", "wine", "churn", "fico", "wine (grouped)"]
     assert made.splits == 5
-    assert made.base.hidden == (256, 256, 128)
+    assert made.base.network.hidden == (256, 256, 128)
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_the_draw_is_varied() -> None:
         drawn = recipes(method)
         for name in ("sharpen", "lr", "batch_norm"):
             assert len({getattr(recipe, name) for recipe in drawn}) == 2
-    assert {recipe.slope for recipe in recipes("ste")} == {"sigmoid", "tanh", "rectangular"}
+    assert {recipe.activation.slope for recipe in recipes("ste")} == {"sigmoid", "tanh", "rectangular"}

@@ -840,7 +840,7 @@ def of_python(world: World) -> Iterator[Bad]:
     from htaf.concepts.store import open_codes
     from htaf.data import attributes, images, tabular
     from htaf.runs.packed import open_packed
-    from htaf.training.recipe import Recipe
+    from htaf.training.families import make_recipe
 
     def bad(what: str, call: Callable[[], Any], *shown: object) -> Bad:
         return Bad("python", tuple(map(str, shown)), call=call, title=what)
@@ -853,15 +853,15 @@ def of_python(world: World) -> Iterator[Bad]:
         for name in ("lr", "alpha0", "alpha1", "beta", "weight_decay", "clip", "dropout", "momentum", "tau"):
             if value == 0 and name in ("weight_decay", "clip", "dropout", "momentum"):
                 continue
-            yield bad(f"Recipe({name}={value})", lambda n=name, v=value: Recipe(**{n: v}), name)
+            yield bad(f"make_recipe({name}={value})", lambda n=name, v=value: make_recipe(**{n: v}), name)
     for name in ("epochs", "batch_size", "width", "steps", "patience", "train_images", "concepts"):
         for number in (-1, 1.5, "x", True, 10**20):
-            yield bad(f"Recipe({name}={number})", lambda n=name, v=number: Recipe(**{n: v}), name)
+            yield bad(f"make_recipe({name}={number})", lambda n=name, v=number: make_recipe(**{n: v}), name)
     for name in ("method", "family", "optimizer", "schedule", "precision", "augment", "slope", "stem", "reset"):
         for word in ("no-such", "", None, 5, []):
-            yield bad(f"Recipe({name}={word!r})", lambda n=name, v=word: Recipe(**{n: v}), name)
+            yield bad(f"make_recipe({name}={word!r})", lambda n=name, v=word: make_recipe(**{n: v}), name)
     for hidden in ((), (0,), (-1,), (1.5,), ("x",), (10**20,)):
-        yield bad(f"Recipe(hidden={hidden})", lambda h=hidden: Recipe(hidden=h), "hidden")  # pyright: ignore[reportArgumentType]
+        yield bad(f"make_recipe(hidden={hidden})", lambda h=hidden: make_recipe(hidden=h), "hidden")  # pyright: ignore[reportArgumentType]
     for path in ("", "missing", world["empty"], world["rows.csv"], world["codes"], "a\0b", "n" * 300):
         name = Path(path.strip("\0")).name[:200]
         shown = (path, name, repr(path), ".", "null", "too long")

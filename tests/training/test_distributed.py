@@ -22,10 +22,10 @@ from torch import nn
 from htaf.data.tabular import Table, load
 from htaf.models.build import build
 from htaf.training.distributed import PeerError, Processes, TrainingError, finished_elsewhere, lost, share
+from htaf.training.families import make_recipe
 from htaf.training.fit import fit
 from htaf.training.module import EpochBatches, Training
 from htaf.training.problems import problem
-from htaf.training.recipe import Recipe
 
 QUICK = {"hidden": (8,), "epochs": 3, "batch_size": 50, "lr": 0.01, "patience": 0}
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")}
@@ -125,7 +125,7 @@ def test_what_is_recorded() -> None:
 
 
 def test_a_run_that_others_must_not_write(table: Table, tmp_path: Path) -> None:
-    run = fit(Recipe(**{**QUICK, "epochs": 1}), table, tmp_path / "run", device="cpu")
+    run = fit(make_recipe(**{**QUICK, "epochs": 1}), table, tmp_path / "run", device="cpu")
     assert finished_elsewhere(tmp_path / "none", run.record["key"]) is None
     assert finished_elsewhere(run.path, run.record["key"]) == run.record
     with pytest.raises(PeerError, match="another run"):
@@ -149,7 +149,7 @@ from htaf.data.tabular import load
 from htaf.data import images
 from htaf.training import module
 from htaf.training.fit import fit
-from htaf.training.recipe import Recipe
+from htaf.training.families import make_recipe
 
 FIT = sys.modules["htaf.training.fit"]
 rank, what, out = int(os.environ.get("LOCAL_RANK", 0)), sys.argv[1], Path(sys.argv[2])
@@ -174,7 +174,10 @@ module.Training.training_step, FIT.measure = step, measured
 table = load("digits")
 
 def train(name, data=table, strategy="ddp", **changes):
-    run = fit(Recipe(**{{**QUICK, **changes}}), data, out / name, device="cpu", devices=2, strategy=strategy,
+    fields = {{**QUICK, **changes}}
+    if "family" in fields:
+        del fields["hidden"]  # of an MLP
+    run = fit(make_recipe(**fields), data, out / name, device="cpu", devices=2, strategy=strategy,
               checkpoint_seconds=0.0, gradients=name == "bn")
     assert run.record["status"] == "finished"
     (out / f"{{name}}.{{rank}}").write_text(run.record["model_sha256"])
@@ -247,7 +250,7 @@ def close(found: list[list[float]], expected: list[list[float]], tolerance: floa
 @pytest.mark.slow
 def test_two_processes_train_as_one(two: Path, table: Table, tmp_path: Path) -> None:
     """1,257 rows in batches of 50: the last share of one process has one row less."""
-    one = fit(Recipe(**QUICK, batch_norm=False, clip=0.5), table, tmp_path / "one", device="cpu")
+    one = fit(make_recipe(**QUICK, batch_norm=False, clip=0.5), table, tmp_path / "one", device="cpu")
     close(losses(two / "plain"), losses(one.path))
     record = json.loads((two / "plain" / "record.json").read_text())
     assert (record["devices"], record["strategy"], record["device"]) == (2, "ddp", "cpu")
@@ -262,16 +265,16 @@ def test_two_processes_train_as_one(two: Path, table: Table, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_batch_norm_normalises_each_share(two: Path, table: Table) -> None:
     """One process that normalises the same two half-batches; running means are those of the first half."""
-    recipe = Recipe(**QUICK)
+    recipe = make_recipe(**QUICK)
     posed = problem(recipe, table, 0, "random")
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = build(recipe.model(posed.inputs, posed.outputs))
     batches = EpochBatches(len(posed.train), 50, 0, least=4)
-    module = Training(net, recipe, posed.task, len(batches) * recipe.epochs)
+    module = Training(net, recipe, posed.task, len(batches) * recipe.optimization.epochs)
     made = module.configure_optimizers()
     optimizer, schedule, number, expected = made["optimizer"], made["lr_scheduler"]["scheduler"], 0, []
-    for epoch in range(recipe.epochs):
+    for epoch in range(recipe.optimization.epochs):
         batches.set_epoch(epoch)
         total = 0.0
         net.train()

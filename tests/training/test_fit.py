@@ -29,14 +29,14 @@ from htaf.runs import Run, RunError, forward, open_run
 from htaf.runs.evaluation import evaluate
 from htaf.training.callbacks import _WHOLE, AtomicCheckpoint, EpochBar, History, last_checkpoint
 from htaf.training.distributed import Processes
+from htaf.training.families import continuing, make_recipe
 from htaf.training.fit import fit
 from htaf.training.module import Training, TrainingError
 from htaf.training.notes import constant_notes, dead_notes
 from htaf.training.recipe import Recipe
-from htaf.training.recipes import continuing
 
 FIT = sys.modules["htaf.training.fit"]
-QUICK = Recipe(hidden=(8,), epochs=4, batch_size=16, lr=0.02)
+QUICK = make_recipe(hidden=(8,), epochs=4, batch_size=16, lr=0.02)
 FILES = ["loss.png", "metrics.csv", "model.safetensors", "preprocessing.json", "record.json"]
 
 
@@ -74,7 +74,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, table: Table) -> Callable[[An
 
     def run(method: Any) -> Run:
         if method not in made:
-            recipe = Recipe(method=method, hidden=(8,), epochs=4, batch_size=16, lr=0.02)
+            recipe = make_recipe(method=method, hidden=(8,), epochs=4, batch_size=16, lr=0.02)
             made[method] = train(tmp_path_factory.mktemp("runs") / method, table, recipe)
         return made[method]
 
@@ -185,7 +185,7 @@ def test_smooth_and_exact_differ_but_for_ste(runs: Callable[[str], Run]) -> None
 
 def test_classification_on_digits(tmp_path: Path) -> None:
     digits = load("digits")
-    recipe = Recipe(hidden=(16,), epochs=3, batch_size=64, lr=0.02)
+    recipe = make_recipe(hidden=(16,), epochs=3, batch_size=64, lr=0.02)
     run = train(tmp_path / "run", digits, recipe, source={"name": "digits"})
     result = evaluate(run, digits)
     assert (result["headline"], result["part"], result["rows"]) == ("accuracy", "test", 361)
@@ -211,7 +211,7 @@ def test_the_best_epoch_is_kept_with_its_sharpness(
         seen[self.current_epoch] = (values, {k: v.clone() for k, v in self.net.state_dict().items()})
 
     monkeypatch.setattr(Training, "on_validation_epoch_end", look)
-    run = train(tmp_path / "run", table, Recipe(method=method, hidden=(8,), epochs=5, batch_size=16, lr=0.02))
+    run = train(tmp_path / "run", table, make_recipe(method=method, hidden=(8,), epochs=5, batch_size=16, lr=0.02))
     assert run.record["best_epoch"] == 1
     share = (2 / 5) / 0.7
     start, end = ((1.0, 2.0), (2.0, 11.0)) if method == "htaf" else ((2.0,), (22.0,))
@@ -247,7 +247,7 @@ def test_early_stopping_counts_from_the_end_of_sharpening(
     epochs_run: int,
 ) -> None:
     validation_losses(monkeypatch, lambda epoch: float(abs(epoch - best)))
-    recipe = Recipe(method=method, hidden=(4,), epochs=10, batch_size=64, sharpen_fraction=0.5, patience=patience)
+    recipe = make_recipe(method=method, hidden=(4,), epochs=10, batch_size=64, sharpen_fraction=0.5, patience=patience)
     record = train(tmp_path / "run", table, recipe, checkpoint_seconds=100.0).record
     assert (record["best_epoch"], record["epochs_run"]) == (best, epochs_run)
 
@@ -278,7 +278,7 @@ def test_a_finished_run_is_not_trained_again(
 def test_another_run_in_the_folder(runs: Callable[[str], Run], table: Table, tmp_path: Path) -> None:
     run = runs("htaf")
     with pytest.raises(RunError, match=r"holds another run \(recipe.lr: 0.02 there, 0.5 here\)"):
-        train(run.path, table, Recipe(hidden=(8,), epochs=4, batch_size=16, lr=0.5))
+        train(run.path, table, make_recipe(hidden=(8,), epochs=4, batch_size=16, lr=0.5))
     with pytest.raises(RunError, match=r"seed: 0 there, 1 here"):
         train(run.path, table, seed=1)
     with pytest.raises(RunError, match=r"data.fingerprint"):
@@ -324,9 +324,9 @@ def test_resumed_is_uninterrupted(
 @pytest.mark.parametrize(
     "recipe",
     [
-        Recipe(method="ste", hidden=(8, 4), epochs=5, batch_size=16, schedule="cosine", weight_decay=0.1),
-        Recipe(method="ss", hidden=(8,), epochs=5, batch_size=16, schedule="constant", batch_norm=False),
-        Recipe(method="relu", hidden=(8,), epochs=5, batch_size=16),
+        make_recipe(method="ste", hidden=(8, 4), epochs=5, batch_size=16, schedule="cosine", weight_decay=0.1),
+        make_recipe(method="ss", hidden=(8,), epochs=5, batch_size=16, schedule="constant", batch_norm=False),
+        make_recipe(method="relu", hidden=(8,), epochs=5, batch_size=16),
     ],
 )
 def test_resumed_twice_by_other_recipes(table: Table, tmp_path: Path, recipe: Recipe) -> None:
@@ -358,7 +358,7 @@ def test_resumed_takes_up_where_it_was(table: Table, tmp_path: Path) -> None:
 
 
 def test_stopped_between_early_stop_and_the_record(table: Table, tmp_path: Path) -> None:
-    recipe = Recipe(method="ste", hidden=(4,), epochs=9, batch_size=64, patience=2)
+    recipe = make_recipe(method="ste", hidden=(4,), epochs=9, batch_size=64, patience=2)
     with pytest.MonkeyPatch.context() as losses:
         validation_losses(losses, lambda epoch: float(epoch))
         with pytest.MonkeyPatch.context() as patch:
@@ -477,7 +477,7 @@ def test_a_loss_that_is_no_number_names_the_epoch(table: Table, tmp_path: Path) 
         TrainingError,
         match=r"training loss became (nan|inf) at step \d+ \(epoch [01]\): .*(in the output of|not finite since|loss)",
     ):
-        train(tmp_path / "run", table, Recipe(method="relu", hidden=(8,), epochs=2, lr=1e30, batch_norm=False))
+        train(tmp_path / "run", table, make_recipe(method="relu", hidden=(8,), epochs=2, lr=1e30, batch_norm=False))
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
 
@@ -536,7 +536,7 @@ def test_resumed_in_another_number_of_processes_is_noted(table: Table, tmp_path:
 def test_disk_full(table: Table, tmp_path: Path, call: int) -> None:
     """The files of two epochs in order: record, then checkpoint and metrics twice; metrics, plot, weights,
     preprocessing, record."""
-    out, recipe = tmp_path / "run", Recipe(hidden=(4,), epochs=2, batch_size=64)
+    out, recipe = tmp_path / "run", make_recipe(hidden=(4,), epochs=2, batch_size=64)
     original, calls = os.fsync, 0
 
     def full(handle: int) -> None:
@@ -592,7 +592,7 @@ def test_other_data_may_lack_a_class(tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "three.csv", index=False)
     frame[frame["t"] != "p"].to_csv(tmp_path / "two.csv", index=False)
     three, two = load(tmp_path / "three.csv", target="t"), load(tmp_path / "two.csv", target="t")
-    recipe = Recipe(method="relu", hidden=(16,), epochs=20, batch_size=16, lr=0.05)
+    recipe = make_recipe(method="relu", hidden=(16,), epochs=20, batch_size=16, lr=0.05)
     run = train(tmp_path / "run", three, recipe, checkpoint_seconds=100.0)
     result = evaluate(run, two, part="all")
     predicted = run.predict(two.features)["prediction"].to_numpy()
@@ -607,7 +607,7 @@ def test_unknown_classes(tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "known.csv", index=False)
     frame.replace({"t": {"p": "z"}}).to_csv(tmp_path / "new.csv", index=False)
     run = train(
-        tmp_path / "run", load(tmp_path / "known.csv", target="t"), Recipe(hidden=(4,), epochs=1, batch_size=64)
+        tmp_path / "run", load(tmp_path / "known.csv", target="t"), make_recipe(hidden=(4,), epochs=1, batch_size=64)
     )
     with pytest.raises(ValueError, match="expected the classes p, q, got z too"):
         evaluate(run, load(tmp_path / "new.csv", target="t"), part="all")
@@ -627,9 +627,9 @@ def test_a_run_is_continued_with_a_new_schedule(runs: Callable[[str], Run], tabl
     before = {path.name: path.read_bytes() for path in parent.path.iterdir()}
     recipe = continuing(parent.record)
     activation = parent.record["model"]["activation"]
-    assert recipe.start == (activation["alpha0"], activation["alpha1"])  # the curve starts as it was left
-    assert dataclasses.replace(recipe, start=None) == QUICK
-    recipe = dataclasses.replace(recipe, epochs=1, lr=1e-12)
+    assert recipe.activation.start == (activation["alpha0"], activation["alpha1"])  # the curve starts as it was left
+    assert recipe.replace(start=None) == QUICK
+    recipe = recipe.replace(epochs=1, lr=1e-12)
     run = train(tmp_path / "more", table, recipe, continued=parent)
     there, here = (r.model(exact=False).state_dict() for r in (parent, run))
     for name, value in there.items():
@@ -653,7 +653,7 @@ def test_a_run_is_continued_with_a_new_schedule(runs: Callable[[str], Run], tabl
 def test_another_network_or_split_cannot_be_continued(
     runs: Callable[[str], Run], table: Table, tmp_path: Path, changes: dict[str, Any], seed: int, words: str
 ) -> None:
-    recipe = dataclasses.replace(QUICK, **changes)
+    recipe = QUICK.replace(**changes)
     with pytest.raises(TrainingError, match=f"expected a run of the same network and data to continue, .*{words}"):
         train(tmp_path / "run", table, recipe, seed=seed, continued=runs("htaf"))
     assert not (tmp_path / "run").exists()
@@ -679,7 +679,7 @@ def test_options_out_of_range(table: Table, tmp_path: Path, name: str, value: fl
 
 
 def test_a_network_that_learned_nothing_is_said(runs: Callable[[str], Run], table: Table, tmp_path: Path) -> None:
-    run = train(tmp_path / "run", table, dataclasses.replace(QUICK, lr=1e9, epochs=1))
+    run = train(tmp_path / "run", table, QUICK.replace(lr=1e9, epochs=1))
     (note,) = [note for note in run.record["notes"] if note.startswith("WARNING")]
     assert "on the validation part the network is no better than a constant (loss" in note
     assert "Lower lr" in note
@@ -749,7 +749,7 @@ def test_nothing_is_hidden_in_the_name_of_the_data(
     table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     named = dataclasses.replace(table, name="gnp.\u202eexe [red]:smile:")
-    train(tmp_path / "run", named, dataclasses.replace(QUICK, epochs=1), progress=True)
+    train(tmp_path / "run", named, QUICK.replace(epochs=1), progress=True)
     assert capsys.readouterr().err.startswith("gnp.\\u202eexe [red]:smile:, mlp htaf: 56 rows")
 
 
@@ -768,7 +768,7 @@ def test_the_bar_fits_80_columns_and_knows_the_time_left_in_the_first_epoch(
         self.bar.refresh()
 
     monkeypatch.setattr(EpochBar, "on_train_batch_end", seen)
-    train(tmp_path / "run", table, dataclasses.replace(QUICK, epochs=2, batch_size=16), progress=True)
+    train(tmp_path / "run", table, QUICK.replace(epochs=2, batch_size=16), progress=True)
     assert states[0].startswith("1/2 epochs ")
     assert "left" in states[0]
     lines = re.split(r"[\r\n]|\x1b\[[0-9;?]*[a-zA-Z]", text.getvalue())

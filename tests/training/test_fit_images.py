@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import importlib
 import json
+import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from torch import nn
 
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.binary import BinaryConv2d
+from htaf.cli.verbs import VERBS, Verb
 from htaf.data.images import FilePart, Images, MemoryPart, load
 from htaf.data.reading import DataError
 from htaf.data.tabular import load as load_table
@@ -25,13 +28,14 @@ from htaf.models.wide_resnet import WideResNet
 from htaf.runs import Run, RunError, open_run
 from htaf.runs.evaluation import evaluate
 from htaf.spiking.neurons import IF, LIF
+from htaf.training import families
+from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import TrainingError
 from htaf.training.notes import augment_notes
 from htaf.training.plan import Plan, Source
 from htaf.training.problems import problem, resolved
 from htaf.training.recipe import Recipe
-from htaf.training.recipes import image_recipe
 from htaf.training.study import run_study
 
 TINY: dict[str, dict[str, Any]] = {
@@ -43,7 +47,7 @@ TINY: dict[str, dict[str, Any]] = {
 
 def recipe(family: Any, **changes: Any) -> Recipe:
     small = {"epochs": 2, "batch_size": 50, "train_images": 200, "validation_images": 100, "precision": "float32"}
-    return dataclasses.replace(image_recipe(family, "reduced"), **{**small, **TINY[family], **changes})
+    return ready_recipe(family, "reduced").replace(**{**small, **TINY[family], **changes})
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +226,7 @@ def test_a_training_without_the_test_part(digits: Images, tmp_path: Path) -> Non
 
 def test_the_wrong_kind_of_data(digits: Images, tmp_path: Path, runs) -> None:
     with pytest.raises(DataError, match="expected a table for a recipe of family mlp, got digits"):
-        fit(Recipe(), digits, tmp_path / "run")
+        fit(make_recipe(), digits, tmp_path / "run")
     with pytest.raises(DataError, match="expected images for a recipe of family dhn, got digits"):
         fit(recipe("dhn"), load_table("digits"), tmp_path / "run")
     with pytest.raises(DataError, match="expected images for"):
@@ -305,19 +309,19 @@ def coloured(pixels: torch.Tensor, classes: tuple[str, ...] = ("cat", "dog")) ->
 
 def test_the_augmentation_follows_from_the_data(digits: Images) -> None:
     auto = recipe("dhn")
-    assert auto.augment == "auto"
+    assert auto.data.augment == "auto"
     found, (note,) = resolved(auto, digits)
-    assert found.augment == "none"
+    assert found.data.augment == "none"
     assert note.startswith("augment none, as is the default for grey images")
     pixels = torch.randint(0, 256, (20, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    assert resolved(auto, coloured(pixels)) == (dataclasses.replace(auto, augment="crop-flip"), ())
+    assert resolved(auto, coloured(pixels)) == (auto.replace(augment="crop-flip"), ())
     grey = pixels[:, :1].repeat(1, 3, 1, 1)
     grey[:, 2] = (grey[:, 2].int() + 8).clamp(max=255)  # as JPEG does to grey
-    assert resolved(auto, coloured(grey))[0].augment == "none"
-    assert resolved(auto, coloured(pixels, ("3", "8")))[0].augment == "none"
+    assert resolved(auto, coloured(grey))[0].data.augment == "none"
+    assert resolved(auto, coloured(pixels, ("3", "8")))[0].data.augment == "none"
     assert "one character" in resolved(auto, coloured(pixels, ("3", "8")))[1][0]
     for chosen in ("flip", "none"):  # what is asked for stays
-        asked = dataclasses.replace(auto, augment=chosen)
+        asked = auto.replace(augment=chosen)
         assert resolved(asked, digits) == (asked, ())
 
 
@@ -332,10 +336,37 @@ def test_an_augmentation_that_does_harm_is_said(digits: Images) -> None:
     posed = problem(recipe("dhn", augment="crop-flip"), digits, 0, "random")
     poor, good = ({"validation": {"accuracy": value}} for value in (0.6, 0.97))
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    (note,) = augment_notes(net, posed, poor, recipe("dhn", augment="crop-flip"))
+    (note,) = augment_notes(net, posed, poor, "crop-flip")
     assert "augmented by crop-flip (accuracy " in note
     assert "compare with augment none" in note
-    assert augment_notes(net, posed, good, recipe("dhn", augment="crop-flip")) == []
-    assert augment_notes(net, posed, poor, recipe("dhn", augment="none")) == []
+    assert augment_notes(net, posed, good, "crop-flip") == []
+    assert augment_notes(net, posed, poor, "none") == []
     poor["validation"]["accuracy"] = 0.0  # the training images are easier: what an augmentation is for
-    assert augment_notes(net, posed, poor, recipe("dhn", augment="crop-flip")) == []
+    assert augment_notes(net, posed, poor, "crop-flip") == []
+
+
+def test_a_family_is_added_as_contributing_says(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file and two rows: those that CONTRIBUTING.md shows."""
+    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    section = page[page.index("it needs a family") :]
+    file, row = (textwrap.dedent(block) for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2])
+    (tmp_path / "hrn.py").write_text(file)
+    monkeypatch.setattr(families, "__path__", [*families.__path__, str(tmp_path)])  # as if it stood there
+    monkeypatch.setitem(families.FAMILIES, "hrn", importlib.import_module("htaf.training.families.hrn").FAMILY)
+    ((verb, added),) = eval(f"{{{row}}}", {"Verb": Verb}).items()
+    monkeypatch.setitem(VERBS, verb, added)
+    assert "--width INT Channels of the first stage. (default: 16)" in shown(htaf("train", "hrn", "--help")[1])
+    small = ("--data", "digits", "--width", 2, "--train-images", 60, "--validation-images", 30, "--epochs", 1)
+    code, _, err = htaf("train", "hrn", *small, "--out", tmp_path / "run")
+    assert code == 0, err
+    run = open_run(tmp_path / "run")
+    assert (run.record["recipe"]["family"], run.record["model"]["kind"]) == ("hrn", "resnet")
+    assert any(isinstance(module, Heaviside) for module in run.model().modules())
+    assert families.continuing(run.record).network.title() == "ResNet, depth 18, width 2"
+    code, _, err = htaf("train", "hrn", *small[:2], "--depth", 50, "--out", tmp_path / "no")
+    assert (code, "depth must be 18 or 34, got 50" in err) == (2, True), err
+
+
+def shown(text: str) -> str:
+    """Help in one line."""
+    return " ".join(text.replace("│", " ").split())

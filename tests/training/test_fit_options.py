@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ import pytest
 import torch
 
 from htaf.data.images import Images, load
+from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import Training
 from htaf.training.recipe import Recipe
-from htaf.training.recipes import image_recipe
 
 SMALL = {"depth": 10, "width": 1, "train_images": 60, "validation_images": 40, "batch_size": 30, "epochs": 1}
-TINY = replace(image_recipe("dhn", "reduced"), **SMALL, precision="float32")
+TINY = ready_recipe("dhn", "reduced").replace(**SMALL, precision="float32")
 
 # Dynamo cannot trace the functions that jaxtyping's test hook checks, so that compiling runs in a process without it
 COMPILED = """
@@ -29,10 +28,10 @@ import torch
 from htaf.data.images import load
 from htaf.training.fit import fit
 from htaf.training.module import Training
-from htaf.training.recipes import image_recipe
+from htaf.training.families import ready_recipe
 
 small = json.loads(sys.argv[2])
-recipe = dataclasses.replace(image_recipe("dhn", "reduced"), precision="float32", **small)
+recipe = ready_recipe("dhn", "reduced").replace(precision="float32", **small)
 eager_backend, calls = torch.compile, []
 
 def compiled(net):  # aot_eager traces forward and backward as the default does, without minutes of a C++ compiler
@@ -45,7 +44,7 @@ def compiled(net):  # aot_eager traces forward and backward as the default does,
 torch.compile = compiled
 out, runs = Path(sys.argv[1]), []
 for flag in (False, True):
-    runs.append(fit(dataclasses.replace(recipe, compile=flag), load("digits"), out / str(flag), device="cpu"))
+    runs.append(fit(recipe.replace(compile=flag), load("digits"), out / str(flag), device="cpu"))
 assert calls, "nothing was compiled"
 eager, other = runs
 assert list(eager.model(exact=False).state_dict()) == list(other.model(exact=False).state_dict())
@@ -98,7 +97,7 @@ def spied(patch: pytest.MonkeyPatch) -> dict[str, Any]:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_precision_and_layout(digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Any) -> None:
     seen = spied(monkeypatch)
-    run = fit(replace(TINY, precision=precision), digits, tmp_path / "run", device="cpu")
+    run = fit(TINY.replace(precision=precision), digits, tmp_path / "run", device="cpu")
     assert seen["autocast"] == (torch.bfloat16 if precision == "bfloat16" else False)
     assert seen["layouts"] == {True}
     assert seen["dtypes"] == {torch.float32}  # the weights
@@ -113,13 +112,13 @@ def test_clip_bounds_the_gradient(digits: Images, tmp_path: Path, monkeypatch: p
     seen = spied(monkeypatch)
     fit(TINY, digits, tmp_path / "free", device="cpu")
     free = seen["norm"]
-    fit(replace(TINY, clip=1e-3), digits, tmp_path / "clipped", device="cpu")
+    fit(TINY.replace(clip=1e-3), digits, tmp_path / "clipped", device="cpu")
     assert seen["norm"] == pytest.approx(1e-3, rel=1e-3)
     assert free > 2e-3
 
 
 def test_gradients_change_no_bit(digits: Images, tmp_path: Path) -> None:
-    recipe: Recipe = replace(TINY, epochs=2)
+    recipe: Recipe = TINY.replace(epochs=2)
     plain = fit(recipe, digits, tmp_path / "plain", device="cpu")
     logged = fit(recipe, digits, tmp_path / "logged", device="cpu", gradients=True)
     assert logged.record["model_sha256"] == plain.record["model_sha256"]

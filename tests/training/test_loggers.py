@@ -13,12 +13,12 @@ import torch
 
 from htaf.data.tabular import Table, load
 from htaf.training.distributed import TrainingError
+from htaf.training.families import make_recipe
 from htaf.training.fit import fit
 from htaf.training.loggers import loggers, sharpness
 from htaf.training.module import Training
-from htaf.training.recipe import Recipe
 
-QUICK = Recipe(hidden=(4,), epochs=3, batch_size=256, lr=0.02)
+QUICK = make_recipe(hidden=(4,), epochs=3, batch_size=256, lr=0.02)
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from htaf.activations import HTAF
 from htaf.data.parts import Part, TableBatches
 from htaf.models.build import build
 from htaf.runs.metrics import headline, metrics
+from htaf.training.families import make_recipe
 from htaf.training.module import EpochBatches, Training, first_non_finite, loaders
-from htaf.training.recipe import Recipe
 
 
 def batches(rows: int, size: int, seed: int = 0, epoch: int = 0) -> list[list[int]]:
@@ -86,10 +86,10 @@ def test_keys_differ_and_depend_on_seed_and_epoch_alone() -> None:
 
 
 def test_sharpen_sets_the_pair_of_that_moment() -> None:
-    recipe = Recipe(hidden=(4, 4), batch_norm=False)
+    recipe = make_recipe(hidden=(4, 4), batch_norm=False)
     net = build(
         {"kind": "mlp", "in_features": 2, "out_features": 1, "hidden": [4, 4], "batch_norm": False}
-        | {"activation": recipe.activation()}
+        | {"activation": recipe.final_activation()}
     )
     module = Training(net, recipe, "regression", 100)
     found = [m for m in net.modules() if isinstance(m, HTAF)]
@@ -103,16 +103,16 @@ def test_sharpen_sets_the_pair_of_that_moment() -> None:
 
 def test_no_sharpening_leaves_the_pair() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), HTAF(3.0, 7.3))
-    Training(net, Recipe(sharpen=False), "regression", 10).sharpen(0.0)
+    Training(net, make_recipe(sharpen=False), "regression", 10).sharpen(0.0)
     assert net[1].alphas == (3.0, 7.3)
 
 
 @pytest.mark.parametrize("method", ["htaf", "ste", "ss", "relu"])
 def test_the_exact_copy_is_no_part_of_the_state(method) -> None:
-    recipe = Recipe(method=method)
+    recipe = make_recipe(method=method)
     net = build(
         {"kind": "mlp", "in_features": 2, "out_features": 1, "hidden": [4], "batch_norm": True}
-        | {"activation": recipe.activation()}
+        | {"activation": recipe.final_activation()}
     )
     module = Training(net, recipe, "regression", 10)
     assert set(module.state_dict()) == {f"net.{name}" for name in net.state_dict()}
@@ -122,7 +122,9 @@ def test_the_exact_copy_is_no_part_of_the_state(method) -> None:
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
 def test_schedules(schedule, optimizer) -> None:
     net = torch.nn.Linear(1, 1)
-    recipe = Recipe(method="relu", lr=0.1, schedule=schedule, optimizer=optimizer, nesterov=True, weight_decay=0.01)
+    recipe = make_recipe(
+        method="relu", lr=0.1, schedule=schedule, optimizer=optimizer, nesterov=True, weight_decay=0.01
+    )
     made = Training(net, recipe, "regression", 20).configure_optimizers()
     found = made if schedule == "constant" else made["optimizer"]
     assert type(found).__name__.lower() == optimizer
@@ -146,7 +148,7 @@ def test_schedules(schedule, optimizer) -> None:
 
 @pytest.mark.parametrize(("schedule", "halfway"), [("linear", 0.0505), ("cosine", 0.0505), ("constant", 0.1)])
 def test_schedules_end_where_they_should(schedule, halfway: float) -> None:
-    recipe = Recipe(method="relu", lr=0.1, lr_end=0.001, schedule=schedule, optimizer="sgd")
+    recipe = make_recipe(method="relu", lr=0.1, lr_end=0.001, schedule=schedule, optimizer="sgd")
     made = Training(torch.nn.Linear(1, 1), recipe, "regression", 20).configure_optimizers()
     rates = []
     optimizer = made if schedule == "constant" else made["optimizer"]
@@ -182,7 +184,7 @@ def test_what_overflows_ahead_of_a_batch_norm_is_named() -> None:
 
 
 def test_label_smoothing_is_for_training_only() -> None:
-    recipe = Recipe(method="relu", label_smoothing=0.3)
+    recipe = make_recipe(method="relu", label_smoothing=0.3)
     module = Training(torch.nn.Linear(2, 3), recipe, "classification", 1)
     outputs, target = torch.randn(5, 3), torch.arange(5) % 3
     smoothed = torch.nn.functional.cross_entropy(outputs, target, label_smoothing=0.3)

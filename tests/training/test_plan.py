@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from htaf.training.families import make_recipe
 from htaf.training.plan import Plan, PlanError, Source, read_plan
-from htaf.training.recipe import Recipe
 
 GRID: dict[str, tuple[Any, ...]] = {
     "alpha0,alpha1": ((2.0, 11.0), (1.0, 22.0), (0.5, 44.0)),
@@ -46,13 +46,15 @@ def test_adaptive_draws_nothing() -> None:
 
 
 def test_candidates_are_recipes_with_joint_fields() -> None:
-    base = Recipe(epochs=7, hidden=(8,))
+    base = make_recipe(epochs=7, hidden=(8,))
     made = plan(base=base)
     recipes = [made.recipe("htaf", candidate) for candidate in made.draw("htaf")]
-    pairs = {(recipe.alpha0, recipe.alpha1) for recipe in recipes}
+    pairs = {(recipe.activation.alpha0, recipe.activation.alpha1) for recipe in recipes}
     assert pairs == {(2.0, 11.0), (1.0, 22.0), (0.5, 44.0)}  # never crossed
-    assert {(recipe.epochs, recipe.hidden, recipe.method) for recipe in recipes} == {(7, (8,), "htaf")}
-    assert {(recipe.lr, recipe.batch_norm) for recipe in recipes} == {
+    assert {(recipe.optimization.epochs, recipe.network.hidden, recipe.activation.method) for recipe in recipes} == {
+        (7, (8,), "htaf")
+    }
+    assert {(recipe.optimization.lr, recipe.network.batch_norm) for recipe in recipes} == {
         (1e-3, False),
         (1e-3, True),
         (3e-3, False),
@@ -62,7 +64,7 @@ def test_candidates_are_recipes_with_joint_fields() -> None:
 
 def test_lists_become_tuples() -> None:
     made = plan({"ste": {"hidden": ((8,), (8, 4))}})
-    assert {made.recipe("ste", c).hidden for c in made.draw("ste")} == {(8,), (8, 4)}
+    assert {made.recipe("ste", c).network.hidden for c in made.draw("ste")} == {(8,), (8, 4)}
 
 
 def test_an_empty_grid_is_one_candidate() -> None:
@@ -111,14 +113,14 @@ def test_the_example_of_the_docstring(tmp_path: Path) -> None:
     made = read_plan(tmp_path / "mine.toml")
     assert (made.name, made.candidates, made.splits) == ("mine", 6, 3)
     assert made.sources == (Source("churn.csv", target="Churn"), Source("wine"))
-    assert made.base == Recipe(epochs=50)
+    assert made.base == make_recipe(epochs=50)
     assert {k: tuple(v) for k, v in made.methods["htaf"].items()} == {
         "alpha0,alpha1": ([2, 11], [1, 22]),
         "lr": (1e-3, 3e-3),
     }
     assert made.methods["ste"] == {"slope": ("sigmoid", "tanh")}
     recipes = [made.recipe("htaf", c) for c in made.draw("htaf")]
-    assert {(r.alpha0, r.alpha1, r.lr) for r in recipes} == {
+    assert {(r.activation.alpha0, r.activation.alpha1, r.optimization.lr) for r in recipes} == {
         (a, b, lr) for a, b in ((2.0, 11.0), (1.0, 22.0)) for lr in (1e-3, 3e-3)
     }
     json.dumps(made.describe(), allow_nan=False)
@@ -179,6 +181,6 @@ def test_no_file(tmp_path: Path) -> None:
 def test_a_field_that_one_method_reads_may_stand_for_all(tmp_path: Path) -> None:
     text = 'data = ["wine"]\n[methods.htaf]\nsharpen = [true, false]\nstart = [[1, 2]]\n[methods.relu]\n'
     (tmp_path / "plan.toml").write_text(text + "[recipe]\nalpha0 = 1.5\n")
-    assert read_plan(tmp_path / "plan.toml").base.alpha0 == 1.5
+    assert read_plan(tmp_path / "plan.toml").base.activation.alpha0 == 1.5
     with pytest.raises(PlanError, match="the data of family dhn have no target and no split"):
-        Plan("x", (Source("photos", target="y", split="grouped"),), {"ste": {}}, Recipe(family="dhn", depth=10))
+        Plan("x", (Source("photos", target="y", split="grouped"),), {"ste": {}}, make_recipe(family="dhn", depth=10))

@@ -26,13 +26,13 @@ import torch
 from htaf._errors import HtafError
 from htaf.data.reading import DataError
 from htaf.runs import locked, to_json, write_atomic
+from htaf.training.families import make_recipe
 from htaf.training.plan import Plan, PlanError, Source, read_plan
-from htaf.training.recipe import Recipe
 from htaf.training.study import Cell, StudyError, cell_path, markdown, run_cells, run_study
 from quick import slow_but
 
 STUDY = sys.modules["htaf.training.study"]
-BASE = Recipe(hidden=(4,), epochs=1, batch_size=64, patience=0)
+BASE = make_recipe(hidden=(4,), epochs=1, batch_size=64, patience=0)
 LRS = (0.01, 0.02, 0.03, 0.04)
 REAL_POOL = STUDY._pool
 
@@ -118,7 +118,7 @@ class Computed:
 
 
 def by_lr(cell: Cell) -> dict[str, Any]:
-    return fabricated(1 + cell.recipe.lr, 5 - cell.recipe.lr + cell.seed)
+    return fabricated(1 + cell.recipe.optimization.lr, 5 - cell.recipe.optimization.lr + cell.seed)
 
 
 def trials(out: Path) -> list[optuna.trial.FrozenTrial]:
@@ -184,7 +184,7 @@ def test_a_real_study_again_computes_nothing(
 
 
 def test_a_killed_worker(source: Source, tmp_path: Path, here: None) -> None:
-    cells = [Cell(dataclasses.replace(BASE, lr=lr), 0, source) for lr in LRS[:2]]
+    cells = [Cell(BASE.replace(lr=lr), 0, source) for lr in LRS[:2]]
     before = multiprocessing.active_children()
 
     def kill() -> None:
@@ -216,7 +216,7 @@ def test_chosen_on_validation_of_the_exact_network(source: Source, tmp_path: Pat
     figures = {LRS[0]: (1.0, 9.0, 7.0), LRS[1]: (2.0, 0.5, 6.0), LRS[2]: (3.0, 8.0, 0.1)}
     for candidate in plan.draw("htaf"):
         recipe = plan.recipe("htaf", candidate)
-        validation, test, smooth = figures[recipe.lr]
+        validation, test, smooth = figures[recipe.optimization.lr]
         for seed, more in enumerate((0.0, 1.0, 5.0)):
             cell = Cell(recipe, seed, source)
             record = fabricated(validation, test + more, smooth=smooth)
@@ -240,7 +240,7 @@ def test_chosen_on_validation_of_the_exact_network(source: Source, tmp_path: Pat
 def test_direction(
     source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch, target: str, headline: str, best: float
 ) -> None:
-    Computed(monkeypatch, lambda cell: fabricated(cell.recipe.lr, 0.0, headline=headline))
+    Computed(monkeypatch, lambda cell: fabricated(cell.recipe.optimization.lr, 0.0, headline=headline))
     report = run_study(plan_of(dataclasses.replace(source, target=target)), tmp_path)
     assert report["rows"][0]["recipe"]["lr"] == best
 
@@ -249,7 +249,7 @@ def test_a_real_valued_network_is_scored_as_it_is(
     source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def record(cell: Cell) -> dict[str, Any]:
-        made = fabricated(0.0, 0.0, smooth=cell.recipe.lr)
+        made = fabricated(0.0, 0.0, smooth=cell.recipe.optimization.lr)
         return made | {"metrics": made["metrics"] | {"exact": None}}
 
     Computed(monkeypatch, record)
@@ -276,7 +276,7 @@ def test_keys(source: Source, tmp_path: Path) -> None:
     assert Cell(BASE, 0, moved).key() == key  # where the data lie does not matter
     others = [
         Cell(BASE, 1, source),
-        Cell(dataclasses.replace(BASE, lr=0.5), 0, source),
+        Cell(BASE.replace(lr=0.5), 0, source),
         Cell(BASE, 0, dataclasses.replace(source, split="grouped")),
         Cell(BASE, 0, source, test=False),
     ]
@@ -359,7 +359,7 @@ def test_stopped_while_candidates_were_written_down(
         with pytest.raises(KeyboardInterrupt):
             run_study(plan_of(source), tmp_path)
     run_study(plan_of(source), tmp_path)
-    assert {cell.recipe.lr for cell in computed.cells} == set(LRS)
+    assert {cell.recipe.optimization.lr for cell in computed.cells} == set(LRS)
     assert len(trials(tmp_path)) == 4
 
 
@@ -377,7 +377,7 @@ def test_stopped_while_a_trial_was_asked_for(
     optuna.load_study(study_name=name, storage=storage).ask()
     computed.record = by_lr
     report = run_study(plan_of(source), tmp_path)
-    assert {cell.recipe.lr for cell in computed.cells} == set(LRS)
+    assert {cell.recipe.optimization.lr for cell in computed.cells} == set(LRS)
     assert report["rows"][0]["candidates"] == 4
 
 
@@ -401,7 +401,7 @@ def test_failures_are_reported_and_tried_again(
     source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(cell: Cell) -> dict[str, Any]:
-        if cell.recipe.lr in LRS[:2]:
+        if cell.recipe.optimization.lr in LRS[:2]:
             raise OSError("No space left on device")
         return by_lr(cell)
 
@@ -414,7 +414,11 @@ def test_failures_are_reported_and_tried_again(
     computed.record = by_lr
     computed.cells.clear()
     report = run_study(plan_of(source), tmp_path)
-    assert [cell.recipe.lr for cell in computed.cells if cell.seed == 0 and cell.recipe.lr in LRS[2:]] == []
+    assert [
+        cell.recipe.optimization.lr
+        for cell in computed.cells
+        if cell.seed == 0 and cell.recipe.optimization.lr in LRS[2:]
+    ] == []
     assert (report["rows"][0]["recipe"]["lr"], report["rows"][0]["candidates"]) == (LRS[0], 4)
     assert report["failures"] == []
     assert report["rows"] == run_study(plan_of(source), tmp_path / "whole")["rows"]
@@ -444,7 +448,7 @@ def test_a_failing_split_is_reported_and_tried_again(
 def test_no_candidate_succeeds(source: Source, tmp_path: Path, here: None) -> None:
     """Real trainings, with a learning rate at which every loss overflows."""
     plan = plan_of(source, {"relu": {"lr": (1e30,), "batch_norm": (False,)}})
-    plan = dataclasses.replace(plan, base=dataclasses.replace(BASE, epochs=3, batch_size=8))
+    plan = dataclasses.replace(plan, base=BASE.replace(epochs=3, batch_size=8))
     for _ in range(2):
         with pytest.raises(
             StudyError, match=r"no candidate of relu on made succeeded: made, relu, seed 0: TrainingError: .*Lower lr"
@@ -475,7 +479,7 @@ def test_data_that_cannot_be_loaded(tmp_path: Path) -> None:
 
 def test_a_cell_goes_on_from_its_checkpoint(source: Source, tmp_path: Path, here: None) -> None:
     """The work folder of a stopped cell is a run folder: the same key finds it and resumes it."""
-    cell = Cell(dataclasses.replace(BASE, epochs=2), 0, source)
+    cell = Cell(BASE.replace(epochs=2), 0, source)
     key = cell.key()
     fit_module = sys.modules["htaf.training.fit"]
     with pytest.MonkeyPatch.context() as patch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,9 @@ from htaf.data.tabular import Table, load, split
 from htaf.explorer.build import build_page
 from htaf.explorer.contents import about_run
 from htaf.runs import Run, forward, to_json, write_atomic
+from htaf.training.families import ready_recipe
+from htaf.training.families.mlp import tabular_quick
 from htaf.training.fit import fit
-from htaf.training.recipes import image_recipe, tabular_quick
 
 CONCEPTS, SHOWN, EPOCHS = 32, 3, 15
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid"}
@@ -44,7 +44,7 @@ def run_demo(out: Path, *, seed: int = 0, progress: bool = True) -> list[dict[st
     table = load("digits")
     rows, runs = [], []
     for method, label in METHODS.items():
-        recipe = dataclasses.replace(tabular_quick(), method=method)
+        recipe = tabular_quick().replace(method=method)
         run = fit(recipe, table, out / method, seed=seed, source={"name": "digits"}, progress=progress)
         smooth, exact = (run.record["metrics"][k]["test"]["accuracy"] for k in ("smooth", "exact"))
         rows.append(
@@ -75,7 +75,7 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
         what to open in a browser.
     """
     images = load_images("digits")
-    recipe = dataclasses.replace(image_recipe("icbm", "small"), depth=10, concepts=CONCEPTS, epochs=EPOCHS)
+    recipe = ready_recipe("icbm", "small").replace(depth=10, concepts=CONCEPTS, epochs=EPOCHS)
     run = fit(recipe, images, out / "icbm", seed=seed, source={"name": "digits"}, progress=progress)
     codes = extract(run, images, out / "codes")
     scores = score(codes)

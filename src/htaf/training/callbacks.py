@@ -25,7 +25,7 @@ from htaf._console import Terminal, span, visible
 from htaf.runs import METRICS, write_atomic
 from htaf.training.module import Training
 from htaf.training.problems import Problem
-from htaf.training.recipe import Recipe
+from htaf.training.recipe import ImageData, Recipe
 
 _WHOLE = {"state_dict", "callbacks", "loops", "optimizer_states", "lr_schedulers", "epoch", "global_step"}
 _KEPT = ("rows", "best_loss", "best_epoch", "stopped", "best", "device", "processes", "notes")
@@ -188,7 +188,7 @@ class EpochBar(Callback):
         self.posed, self.recipe, self.unit = posed, recipe, unit
         title, state = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[state]"))
         self.bar = Progress(title, BarColumn(8), state, console=self.console, disable=not self.console.is_terminal)
-        self.task = self.bar.add_task(visible(f"{posed.name} {recipe.method}")[:16], total=None, state="")
+        self.task = self.bar.add_task(visible(f"{posed.name} {recipe.activation.method}")[:16], total=None, state="")
         self.first = self.done = self.steps = 0
         self.began = self.told = self.epoch_began = self.trained = 0.0
         self.losses = ""
@@ -197,11 +197,12 @@ class EpochBar(Callback):
         if not trainer.is_global_zero:
             return
         recipe, posed = self.recipe, self.posed
-        augment = f", augment {recipe.augment}" if self.unit == "images" else ""
+        training = recipe.optimization
+        augment = f", augment {recipe.data.augment}" if isinstance(recipe.data, ImageData) else ""
         self._say(
-            f"{posed.name}, {recipe.family} {recipe.method}: {len(posed.train):,} {self.unit} to train on{augment}, "
-            f"{len(posed.validation):,} to validate; {recipe.epochs} epochs, {recipe.optimizer}, lr {recipe.lr:g} "
-            f"({recipe.schedule}), batches of {recipe.batch_size}"
+            f"{posed.name}, {recipe.family} {recipe.activation.method}: {len(posed.train):,} {self.unit} to train "
+            f"on{augment}, {len(posed.validation):,} to validate; {training.epochs} epochs, {training.optimizer}, "
+            f"lr {training.lr:g} ({training.schedule}), batches of {training.batch_size}"
         )
         if trainer.current_epoch:
             self._say(f"resumed after {trainer.current_epoch} epochs")
@@ -222,7 +223,7 @@ class EpochBar(Callback):
             return
         self.done, now = trainer.global_step, time.monotonic()
         self.trained = now - self.epoch_began
-        epoch, of = trainer.current_epoch + 1, self.recipe.epochs
+        epoch, of = trainer.current_epoch + 1, self.recipe.optimization.epochs
         if self.console.is_terminal:
             self.bar.update(self.task, completed=self.done, state=f"{epoch}/{of} epochs {self._left()} {self.losses}")
         elif now - self.told >= self.EVERY:
@@ -238,16 +239,16 @@ class EpochBar(Callback):
         else:
             name, exact, other = "accuracy", *(f"{seen[k]:.4f}" for k in ("val_accuracy", "val_accuracy_smooth"))
         self.losses = f"loss {_figure(loss)}, {name} {exact}"
-        real = self.recipe.method == "relu"
+        real = self.recipe.activation.method == "relu"
         smooth_loss, smooth_metric = ("", "") if real else (f" (smooth {_figure(smooth)})", f" (smooth {other})")
         rate = f"; {len(self.posed.train) / self.trained:,.0f} {self.unit}/s" if self.trained else ""
-        epoch = trainer.current_epoch + 1
+        epoch, of = trainer.current_epoch + 1, self.recipe.optimization.epochs
         if self.console.is_terminal:
-            state = f"{epoch}/{self.recipe.epochs} epochs {self._left()} {self.losses}"
+            state = f"{epoch}/{of} epochs {self._left()} {self.losses}"
             self.bar.update(self.task, completed=self.done, state=state)
         else:
             self._say(
-                f"epoch {epoch}/{self.recipe.epochs}: train loss {_figure(seen['train_loss'])}, validation loss "
+                f"epoch {epoch}/{of}: train loss {_figure(seen['train_loss'])}, validation loss "
                 f"{_figure(loss)}{smooth_loss}, {name} {exact}{smooth_metric}{rate}{self._left('; ')}"
             )
 

@@ -26,8 +26,7 @@ from htaf.data.images import Images
 from htaf.data.parts import Data
 from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
-from htaf.models.build import build, check_backbone, weight_bytes
-from htaf.models.icbm import ICBM
+from htaf.models.build import build, weight_bytes
 from htaf.runs import CHECKPOINTS, PLOT, Run, claim, content_hash, finish_run, finished_run, read_record, to_json
 from htaf.runs.evaluation import measure
 from htaf.sharpening import set_sharpness
@@ -49,11 +48,10 @@ from htaf.training.distributed import (
 from htaf.training.gradient_log import GradientLog
 from htaf.training.loggers import EpochMetrics, LoggerName, check_loggers, close, loggers
 from htaf.training.module import Training, loaders
-from htaf.training.notes import activation_of, pair_notes, result_notes, start_notes
+from htaf.training.notes import activation_of, pair_notes, result_notes
 from htaf.training.outside import described, with_step
-from htaf.training.pretrained import fingerprint, start_from
 from htaf.training.problems import Problem, data_identity, problem, resolved, supervision
-from htaf.training.recipe import Recipe
+from htaf.training.recipe import Recipe, TableData
 
 ONE_PROCESS = Processes()
 # loaders that index tensors need no workers; what is logged is the mean over all processes; a backbone may be frozen
@@ -124,7 +122,7 @@ def fit(
 
     Args:
         recipe: how to train.
-        data: from `htaf.data.tabular.load` (family mlp) or `htaf.data.images.load` (the others).
+        data: from `htaf.data.tabular.load` or `htaf.data.images.load`, as the recipe's family takes.
         out: folder of the run: new or empty, or the same run's, unfinished (resumed) or finished (read).
         seed: of the split of a table, the initial weights and the order of the batches.
         mode: of a table's split, "random" or "grouped", see `htaf.data.tabular.split`.
@@ -142,7 +140,7 @@ def fit(
         gradients: write gradients.csv and gradients.png, see `htaf.training.gradient_log`.
         attributes: of the classes, for a supervised bottleneck; None: those of the recipe, from the public sets.
         continued: a finished run of the same network on the same data, whose weights are the first ones; the schedules
-            begin anew (`htaf.training.recipes.continuing`). Its key becomes part of this run's; it stays as it is.
+            begin anew (`htaf.training.families.continuing`). Its key becomes part of this run's; it stays as it is.
         notes: to be kept in the record beside those of the training.
         method: the class of the step where the recipe's method is the import path of one from outside htaf.
 
@@ -172,8 +170,8 @@ def fit(
         return finished_run(out, before, method)  # images from files need not be decoded for it
     posed = problem(recipe, data, seed, mode, test=test, attributes=attributes)
     options = _Options(processes, key, device, workers, progress, checkpoint_seconds, tuple(logger), gradients)
-    if attributes is not None and (recipe.compile or strategy == "fsdp"):
-        raise TrainingError(f"bottleneck {recipe.bottleneck} is trained in parts: expected no compile and no fsdp")
+    if attributes is not None and (recipe.optimization.compile or strategy == "fsdp"):
+        raise TrainingError("a network that learns attributes is trained in parts: expected no compile and no fsdp")
     try:
         network = recipe.model(posed.inputs, posed.outputs) | {"activation": described(recipe, method)}
     except (ValueError, OSError) as error:  # no such backbone, or a hub that is out of reach
@@ -210,18 +208,25 @@ def check(
     logger: Sequence[LoggerName] = (),
 ) -> None:
     """What can be said of a training before its data are read; arguments and errors as `fit`'s."""
-    processes.check(device, recipe.compile)
+    processes.check(device, recipe.optimization.compile)
     if not 0 <= checkpoint_seconds < math.inf:
         raise TrainingError(f"checkpoint_seconds must be >= 0 and finite, got {checkpoint_seconds}")
     if not 0 <= workers <= MOST_WORKERS:
         raise TrainingError(f"workers must be in 0 to {MOST_WORKERS}, got {workers}")
     check_loggers(logger)
-    fingerprint(recipe)
-    if recipe.family == "icbm":
-        try:
-            check_backbone(recipe.backbone)
-        except (ValueError, OSError) as error:
-            raise TrainingError(str(error)) from None
+    _fingerprint(recipe)
+    try:
+        recipe.network.check_available()
+    except (ValueError, OSError) as error:
+        raise TrainingError(str(error)) from None
+
+
+def _fingerprint(recipe: Recipe) -> dict[str, str]:
+    """Of the files that the network starts from; TrainingError where one is missing."""
+    try:
+        return recipe.network.fingerprint()
+    except ValueError as error:
+        raise TrainingError(str(error)) from None
 
 
 def _expect_same(continued: Run, identity: Mapping[str, Any], network: Mapping[str, Any], recipe: Recipe) -> None:
@@ -237,7 +242,7 @@ def _expect_same(continued: Run, identity: Mapping[str, Any], network: Mapping[s
             differing.append(f"{name} {record['recipe'].get(name)} instead of {now}")
     if record["data"] != data:
         differing.append("other data, or another split of them")
-    if recipe.family == "mlp" and record["seed"] != identity["seed"]:  # of the split too
+    if isinstance(recipe.data, TableData) and record["seed"] != identity["seed"]:  # of the split too
         differing.append(f"seed {record['seed']} instead of {identity['seed']}")
     if differing:
         raise TrainingError(
@@ -261,10 +266,10 @@ def run_identity(
     more: dict[str, Any] = {} if test else {"test": False}
     if continued is not None:
         more["continued"] = {name: continued.record[name] for name in ("key", "model_sha256")}
-    more |= fingerprint(recipe)
+    more |= _fingerprint(recipe)
     if attributes is not None:
         more["attributes"] = content_hash([attributes.names, attributes.of(data.classes).values.tolist()])
-    if gradients and recipe.family == "snn":  # watched neurons run step by step, which rounds otherwise
+    if gradients and recipe.network.watched_differs:
         more["gradients"] = True
     return {"recipe": recipe.identity(), "seed": seed, "data": data_identity(data, mode), **more}
 
@@ -274,14 +279,15 @@ def _network(train: _Prepared) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(train.seed)
         try:
-            copies = 3 if train.recipe.optimizer == "sgd" else 4  # weights, gradients, the optimiser's moments
+            # weights, gradients, the optimiser's moments
+            copies = 3 if train.recipe.optimization.optimizer == "sgd" else 4
             needed = copies * weight_bytes(train.network, train.method)
             expect_memory(needed, "training this network", "choose a smaller one")
             net = build(train.network, train.method)
             if train.continued is not None:
                 net.load_state_dict(train.continued.model(exact=False).state_dict())
-            elif isinstance(net, ICBM) and train.recipe.pretrained:
-                start_from(net, train.recipe)
+            else:
+                train.recipe.network.initialise(net)
         except (ValueError, OSError) as error:  # no such backbone, other weights, or a hub that is out of reach
             raise TrainingError(str(error)) from None
     return net.to(memory_format=torch.channels_last) if train.images else net  # pyright: ignore[reportCallIssue]
@@ -302,11 +308,11 @@ def _written(train: _Prepared, net: nn.Module, record: dict[str, Any], source: M
     """Measure the best weights and write the run."""
     recipe, posed, history, out = train.recipe, train.posed, train.history, train.out
     net.load_state_dict(history.best)
-    final = recipe.sharpening()
+    final = recipe.activation.sharpening()
     if final is not None:
-        set_sharpness(net, final.at((history.best_epoch + 1) / recipe.epochs))
+        set_sharpness(net, final.at((history.best_epoch + 1) / recipe.optimization.epochs))
     net = net.to(history.device).eval()
-    exact = None if recipe.method == "relu" else convert.harden(net)
+    exact = None if recipe.activation.method == "relu" else convert.harden(net)
     results = measure(net, exact, posed.measured(), posed.task, posed.scale)
     assert posed.statistics is not None
     inputs = (x.to(history.device) for x in posed.statistics.inputs())
@@ -320,7 +326,7 @@ def _written(train: _Prepared, net: nn.Module, record: dict[str, Any], source: M
         "rows": {n: len(part) for n, part in {"train": posed.train, **posed.measured()}.items()},
         "parameters": sum(p.numel() for p in net.parameters()),
         "source": dict(source or {}),
-        "notes": [*posed.notes, *start_notes(recipe), *pair_notes(net, recipe), *history.notes],
+        "notes": [*posed.notes, *recipe.network.notes(), *pair_notes(net, recipe), *history.notes],
         "best_epoch": history.best_epoch,
         "epochs_run": len(history.rows),
         "device": history.device,
@@ -330,7 +336,7 @@ def _written(train: _Prepared, net: nn.Module, record: dict[str, Any], source: M
     }
     record["notes"] += result_notes(record, posed, net, recipe)
     history.write()
-    history.plot(out / PLOT, f"{posed.name}, {recipe.method}, seed {train.seed}")
+    history.plot(out / PLOT, f"{posed.name}, {recipe.activation.method}, seed {train.seed}")
     run = finish_run(out, record, net, posed.preprocessor, train.method)
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     return run
@@ -338,9 +344,9 @@ def _written(train: _Prepared, net: nn.Module, record: dict[str, Any], source: M
 
 def _trainer(recipe: Recipe, posed: Problem, out: Path, options: _Options, images: bool) -> tuple[L.Trainer, History]:
     """Lightning's trainer with its callbacks; it knows which of several processes this is."""
-    schedule = recipe.sharpening()
-    count_from = math.ceil(schedule.fraction * recipe.epochs - 1e-9) - 1 if schedule is not None else -1
-    history = History(out, recipe.patience, count_from, options.processes.recorded())
+    schedule, training = recipe.activation.sharpening(), recipe.optimization
+    count_from = math.ceil(schedule.fraction * training.epochs - 1e-9) - 1 if schedule is not None else -1
+    history = History(out, training.patience, count_from, options.processes.recorded())
     callbacks: list[L.Callback] = [history]
     if options.gradients:
         callbacks.append(GradientLog(out))
@@ -354,9 +360,9 @@ def _trainer(recipe: Recipe, posed: Problem, out: Path, options: _Options, image
         logging.getLogger(name).setLevel(logging.WARNING)
     trainer = L.Trainer(
         **options.processes.options(options.device),
-        max_epochs=recipe.epochs,
-        precision="bf16-mixed" if recipe.precision == "bfloat16" else "32-true",
-        gradient_clip_val=recipe.clip or None,
+        max_epochs=training.epochs,
+        precision="bf16-mixed" if training.precision == "bfloat16" else "32-true",
+        gradient_clip_val=training.clip or None,
         callbacks=callbacks,
         logger=used or False,
         log_every_n_steps=1,
@@ -372,13 +378,13 @@ def _trainer(recipe: Recipe, posed: Problem, out: Path, options: _Options, image
 def _train(train: _Prepared, net: nn.Module, number: int) -> None:
     """Run the epochs, on `number` threads, from the last checkpoint if there is one."""
     recipe, posed, processes, trainer = train.recipe, train.posed, train.options.processes, train.trainer
-    processes.enough(net, recipe.batch_size, len(posed.train), len(posed.validation))
+    processes.enough(net, recipe.optimization.batch_size, len(posed.train), len(posed.validation))
     trainer.callbacks.insert(0, Together(processes, train.options.key, number))  # pyright: ignore[reportAttributeAccessIssue]
     parts = loaders(
-        posed.train, posed.validation, recipe.batch_size, train.seed, train.options.workers,
+        posed.train, posed.validation, recipe.optimization.batch_size, train.seed, train.options.workers,
         rank=trainer.global_rank, world=processes.world, least=processes.least(net),
     )  # fmt: skip
-    steps = len(parts[0]) * recipe.epochs
+    steps = len(parts[0]) * recipe.optimization.epochs
     state = train.seed * processes.world + trainer.global_rank
     module = Training(
         net, recipe, posed.task, steps, processes.world, processes.sharded, seed=state, attributes=posed.attributes

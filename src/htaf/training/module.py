@@ -11,13 +11,11 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneCycleLR
 from torch.utils.data import DataLoader, Sampler
 
 from htaf.convert import harden
 from htaf.data.parts import Part
-from htaf.models.icbm import ICBM
 from htaf.runs.metrics import loss_function
 from htaf.sharpening import set_sharpness
 from htaf.training.distributed import TrainingError, first_cause, pooled, shard, share, share_buffers, whole_state
@@ -53,13 +51,12 @@ class Training(L.LightningModule):
         self.net, self.recipe, self.steps, self.world, self.sharded = net, recipe, steps, world, sharded
         self.seed = seed
         self.attributes = attributes
-        # backbones of timm may have dropout and stochastic depth of their own
-        self.draws = recipe.dropout > 0 or (recipe.family == "icbm" and _is_random(net))
+        self.draws = _is_random(net)
         self.classes = task == "classification"
-        self.train_loss, self.loss = loss_function(task, recipe.label_smoothing), loss_function(task)
-        self.schedule = recipe.sharpening()
+        self.train_loss, self.loss = loss_function(task, recipe.optimization.label_smoothing), loss_function(task)
+        self.schedule = recipe.activation.sharpening()
         # in lists, so that they are no second sets of entries in the state dict
-        self._step: list[Any] = [torch.compile(net) if recipe.compile else net]
+        self._step: list[Any] = [torch.compile(net) if recipe.optimization.compile else net]
         self._measured: list[nn.Module] = []  # the smooth and the exact network
         self._whole: list[nn.Module] = []  # of a sharded network: a copy without weights
 
@@ -103,23 +100,11 @@ class Training(L.LightningModule):
         return loss if self.world == 1 else loss * (len(x) * self.world / rows)
 
     def objective(self, x: Tensor, y: Tensor) -> Tensor:
-        """The training loss: of the outputs, and of the concepts where the recipe supervises them."""
+        """The training loss: of the outputs, and of the attributes where the network learns them."""
         if self.attributes is None:
             return self.train_loss(self._step[0](x), y)
-        net = self.net
-        assert isinstance(net, ICBM)
-        z, truth = net.pre_activations(x), self.attributes.to(y.device)[y]
-        loss = binary_cross_entropy_with_logits(z.float(), truth, reduction="none").sum(1).mean()
-        match self.recipe.bottleneck:
-            case "joint":
-                seen = net.act(z)
-            case "sequential":
-                seen = net.act(z).detach()
-            case "independent":
-                seen = truth.to(z.dtype)
-            case other:
-                raise ValueError(f"expected a supervised bottleneck, got {other!r}")
-        return self.train_loss(net.head(seen), y) + self.recipe.concept_weight * loss
+        truth = self.attributes.to(y.device)[y]
+        return self.recipe.network.supervised_loss(self.net, x, y, truth, self.train_loss)
 
     def on_validation_epoch_start(self) -> None:
         self.sharpen(self.global_step / self.steps)  # what is validated is the network of this moment
@@ -133,7 +118,7 @@ class Training(L.LightningModule):
                 set_sharpness(net, self.schedule.at(self.global_step / self.steps))
             net.eval()
         # made anew each time: it holds the very tensors of `net`, wherever those have moved
-        self._measured = [net, harden(net, share=True).eval() if self.recipe.method != "relu" else net]
+        self._measured = [net, harden(net, share=True).eval() if self.recipe.activation.method != "relu" else net]
 
     def on_validation_epoch_end(self) -> None:
         self._measured = []
@@ -155,19 +140,9 @@ class Training(L.LightningModule):
             found = dict(zip(found, means, strict=True))
         self.log_dict(found, batch_size=rows, logger=False)
 
-    def groups(self) -> list[Any]:
-        """What is trained; the backbone as a group of its own where its learning rate is another."""
-        net, recipe = self.net, self.recipe
-        trained = [p for p in net.parameters() if p.requires_grad]
-        if not isinstance(net, ICBM) or recipe.backbone_lr == 1.0:
-            return trained
-        backbone = [p for p in net.backbone.parameters() if p.requires_grad]
-        own = {id(p) for p in backbone}
-        groups = [{"params": [p for p in trained if id(p) not in own]}]
-        return [*groups, {"params": backbone, "lr": recipe.lr * recipe.backbone_lr}] if backbone else groups
-
     def configure_optimizers(self) -> Any:
-        recipe, parameters = self.recipe, self.groups()
+        recipe = self.recipe.optimization
+        parameters = self.recipe.network.groups(self.net, recipe.lr)
         match recipe.optimizer:
             case "sgd":
                 optimizer: torch.optim.Optimizer = torch.optim.SGD(
@@ -196,8 +171,8 @@ class Training(L.LightningModule):
 
 
 def _is_random(net: nn.Module) -> bool:
-    """Whether training draws random numbers inside the network."""
-    return any("Drop" in type(module).__name__ for module in net.modules())
+    """Whether training draws random numbers inside the network: dropout, or stochastic depth of a timm backbone."""
+    return any("Drop" in type(module).__name__ and getattr(module, "p", 1.0) != 0.0 for module in net.modules())
 
 
 @torch.no_grad()

@@ -10,23 +10,19 @@ from torch import Tensor, nn
 
 from htaf.activations import SATURATION
 from htaf.contract import SmoothStep, is_outside, sharpness_of
+from htaf.models.icbm import ICBM
 from htaf.runs.metrics import loss_function
 from htaf.training.problems import Problem
-from htaf.training.recipe import Recipe
+from htaf.training.recipe import ImageData, Recipe
 
 MANY_DEAD = 0.5  # of a hidden layer; of concepts one is worth a word
 SAMPLE, ENOUGH, BETTER = 1000, 0.95, 0.02
 FAR = 10.0  # times the loss of a constant: it diverged
 
 
-def start_notes(recipe: Recipe) -> list[str]:
-    """Where the first weights came from."""
-    return [f"the backbone started from {recipe.pretrained}"] if recipe.pretrained else []
-
-
 def pair_notes(net: nn.Module, recipe: Recipe) -> list[str]:
     """What a reader must know of the activation's parameters: not the recipe's, or too small to ever be binary."""
-    notes, used, schedule = [], activation_of(net, recipe), recipe.sharpening()
+    notes, used, schedule = [], activation_of(net, recipe), recipe.activation.sharpening()
     names = next((m.sharpness for m in net.modules() if isinstance(m, SmoothStep)), ())
     final = {} if schedule is None else dict(zip(names, schedule.end, strict=True))
     if any(used[name] != final[name] for name in final):
@@ -47,8 +43,8 @@ def pair_notes(net: nn.Module, recipe: Recipe) -> list[str]:
 
 def activation_of(net: nn.Module, recipe: Recipe) -> dict[str, Any]:
     """The activation as it is at the best epoch: sharpening may not have been over."""
-    activation, outside = recipe.activation(), is_outside(recipe.method)
-    if recipe.sharpening() is None and not outside:
+    activation, outside = recipe.final_activation(), is_outside(recipe.activation.method)
+    if recipe.activation.sharpening() is None and not outside:
         return activation
     step = next(m for m in net.modules() if isinstance(m, SmoothStep))
     return activation | ({"kind": step.kind} if outside else {}) | sharpness_of(step)
@@ -65,13 +61,15 @@ def result_notes(record: Mapping[str, Any], posed: Problem, net: nn.Module, reci
     """
     chosen = record["metrics"]["exact"] or record["metrics"]["smooth"]
     learned = constant_notes(chosen["validation"], posed.train.targets(), posed.validation.targets())
-    dead = dead_notes(record["layers"], recipe.family == "icbm" and recipe.bottleneck == "implicit")
+    dead = dead_notes(record["layers"], isinstance(net, ICBM) and posed.attributes is None)
     overflow = [
         f"WARNING: the loss on the {part} part is not finite: look for outliers in its rows"
         for part, values in chosen.items()
         if part != "validation" and values["loss"] is None
     ]
-    harm = [] if learned or recipe.family == "mlp" else augment_notes(net, posed, record["metrics"]["smooth"], recipe)
+    harm = []
+    if isinstance(recipe.data, ImageData) and not learned:
+        harm = augment_notes(net, posed, record["metrics"]["smooth"], recipe.data.augment)
     return [*learned, *overflow, *dead, *harm]
 
 
@@ -137,7 +135,7 @@ def dead_notes(layers: Sequence[Mapping[str, Any]], concepts: bool) -> list[str]
 
 
 @torch.no_grad()
-def augment_notes(net: nn.Module, posed: Problem, smooth: Mapping[str, Any], recipe: Recipe) -> list[str]:
+def augment_notes(net: nn.Module, posed: Problem, smooth: Mapping[str, Any], augment: str) -> list[str]:
     """Whether the augmentation does harm: augmented training images are no easier than validation images as they are,
     so that there is no overfitting that it could have prevented.
 
@@ -145,7 +143,7 @@ def augment_notes(net: nn.Module, posed: Problem, smooth: Mapping[str, Any], rec
         net: the smooth network, in eval mode. smooth: its metrics.
     """
     validation = smooth["validation"]["accuracy"]
-    if recipe.augment == "none" or validation >= ENOUGH:
+    if augment == "none" or validation >= ENOUGH:
         return []
     device, right, seen = next(net.parameters()).device, 0, 0
     rows = torch.linspace(0, len(posed.train) - 1, min(SAMPLE, len(posed.train))).long()
@@ -156,7 +154,7 @@ def augment_notes(net: nn.Module, posed: Problem, smooth: Mapping[str, Any], rec
     if right / seen >= validation + BETTER:
         return []
     return [
-        f"training images as augmented by {recipe.augment} (accuracy {right / seen:.1%}) are no easier than validation "
+        f"training images as augmented by {augment} (accuracy {right / seen:.1%}) are no easier than validation "
         f"images as they are ({validation:.1%}): nothing is overfitted, and the augmentation may cost accuracy; "
         "compare with augment none"
     ]

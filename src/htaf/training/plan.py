@@ -17,7 +17,8 @@ import optuna
 
 from htaf._errors import HtafError, suggestion
 from htaf.models.build import Method
-from htaf.training.recipe import Recipe
+from htaf.training.families import make_recipe
+from htaf.training.recipe import DataOptions, Recipe, TableData
 
 
 class PlanError(HtafError, ValueError):
@@ -49,9 +50,9 @@ class Source:
         if self.size is not None and self.size < 1:
             raise PlanError(f"{self.name}: size must be >= 1, got {self.size}")
 
-    def expect_read(self, family: str) -> None:
+    def expect_read(self, family: str, data: DataOptions) -> None:
         """Raises PlanError where something is set that a family's data do not have."""
-        ignored = ("size",) if family == "mlp" else ("target", "task", "drop_empty", "split")
+        ignored = ("size",) if isinstance(data, TableData) else ("target", "task", "drop_empty", "split")
         given = [f.name for f in dataclasses.fields(self) if f.name in ignored and getattr(self, f.name) != f.default]
         if given:
             raise PlanError(f"{self.name}: the data of family {family} have no {' and no '.join(given)}")
@@ -86,7 +87,7 @@ class Plan:
     name: str
     sources: tuple[Source, ...]
     methods: Mapping[str, Grid]
-    base: Recipe = field(default_factory=Recipe)
+    base: Recipe = field(default_factory=make_recipe)
     candidates: int = 12
     splits: int = 5
     seed: int = 0
@@ -107,15 +108,15 @@ class Plan:
             raise PlanError(f"seed must be below 2**32, which Optuna's samplers take, got {self.seed}")
         if not isinstance(self.adaptive, bool):
             raise PlanError(f"adaptive must be true or false, got {self.adaptive!r}")
-        short = self.search_epochs
-        if short is not None and (type(short) is not int or not 1 <= short <= self.base.epochs):
-            raise PlanError(f"search_epochs must lie in [1, epochs = {self.base.epochs}], got {self.search_epochs!r}")
+        short, longest = self.search_epochs, self.base.optimization.epochs
+        if short is not None and (type(short) is not int or not 1 <= short <= longest):
+            raise PlanError(f"search_epochs must lie in [1, epochs = {longest}], got {short!r}")
         labels = [source.label for source in self.sources]
         if len(set(labels)) < len(labels):
             raise PlanError(f"expected data sets with different names, got {', '.join(labels)}")
         for source in self.sources:
-            source.expect_read(self.base.family)
-        fields = {f.name for f in dataclasses.fields(Recipe)} - {*_NOT_PLANNED}
+            source.expect_read(self.base.family, self.base.data)
+        fields = self.base.fields.keys() - {*_NOT_PLANNED}
         for method, grid in self.methods.items():
             if method not in get_args(Method):
                 raise PlanError(
@@ -143,9 +144,8 @@ class Plan:
             if len(parts) > 1 and (not isinstance(value, list) or len(value) != len(parts)):
                 raise PlanError(f"{method}: expected {len(parts)} values for {names!r}, got {value!r}")
             changes |= zip(parts, value, strict=True) if len(parts) > 1 else [(names, value)]
-        changes = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
         try:
-            return dataclasses.replace(self.base, **changes)
+            return self.base.replace(**changes)
         except (TypeError, ValueError) as error:
             raise PlanError(f"{method}: {error}") from None
 
@@ -166,12 +166,12 @@ class Plan:
     def trial(self, method: str, candidate: Mapping[str, str]) -> Recipe:
         """The recipe by which a candidate is judged."""
         recipe = self.recipe(method, candidate)
-        return recipe if self.search_epochs is None else dataclasses.replace(recipe, epochs=self.search_epochs)
+        return recipe if self.search_epochs is None else recipe.replace(epochs=self.search_epochs)
 
     @property
     def search_sees_test(self) -> bool:
         """Whether a candidate's training is also the final one of split 0, which is measured on the test part."""
-        return self.search_epochs is None and self.base.family == "mlp"
+        return self.search_epochs is None and isinstance(self.base.data, TableData)
 
     def number(self, method: str) -> int:
         """How many candidates a search of this method has: the grid may hold fewer than wanted."""
@@ -202,7 +202,7 @@ class Plan:
                 {k: v for k, v in dataclasses.asdict(s).items() if k != "size" or v is not None} for s in self.sources
             ],
             "methods": {m: {k: [*map(_plain, v)] for k, v in grid.items()} for m, grid in self.methods.items()},
-            "base": {k: _plain(v) for k, v in dataclasses.asdict(self.base).items() if k not in _NOT_PLANNED},
+            "base": {k: _plain(v) for k, v in self.base.flat().items() if k not in _NOT_PLANNED},
             "candidates": self.candidates,
             "splits": self.splits,
             "seed": self.seed,
@@ -257,12 +257,7 @@ def read_plan(path: str | Path) -> Plan:
         for method, grid in content.get("methods", {}).items():
             if not isinstance(grid, dict):
                 raise PlanError(f"expected a table [methods.{method}], got {grid!r}")
-        recipe: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in content.pop("recipe", {}).items()
-        }
-        fields = {f.name for f in dataclasses.fields(Recipe)}
-        if unknown := recipe.keys() - fields:
-            raise PlanError(f"recipe: expected some of {', '.join(sorted(fields))}, got {_named(unknown, fields)}")
+        recipe: dict[str, Any] = content.pop("recipe", {})
         sources = tuple(_source(entry) for entry in _listed("data", content.pop("data", [])))
         methods = {
             method: {names: tuple(_listed(f"methods.{method}: {names}", values)) for names, values in grid.items()}
@@ -270,7 +265,7 @@ def read_plan(path: str | Path) -> Plan:
         }
         if "method" in recipe:
             raise PlanError("recipe: expected no method, those of a study are the tables [methods.NAME]")
-        plan = Plan(content.pop("name", path.stem), sources, methods, Recipe(**recipe), **content)
+        plan = Plan(content.pop("name", path.stem), sources, methods, make_recipe(**recipe), **content)
         for field in recipe:  # one that some method reads may stand there for it
             if not any(_is_read(plan, method, field) for method in plan.methods):
                 plan.expect_read(next(iter(plan.methods)), [field])

@@ -9,31 +9,27 @@ from pathlib import Path
 from htaf.models.backbone_weights import load_backbone, weights_file
 from htaf.models.build import backbone_description
 from htaf.models.icbm import ICBM, timm_backbone, transformers_backbone
-from htaf.training.distributed import TrainingError
-from htaf.training.recipe import Recipe
 
 
-def fingerprint(recipe: Recipe) -> dict[str, str]:
-    """SHA-256 of the files that a recipe starts from, as part of a training's identity: what they hold counts, not
+def fingerprint(backbone: str, pretrained: str) -> dict[str, str]:
+    """SHA-256 of the files that a backbone starts from, as part of a training's identity: what they hold counts, not
     where they lie. Empty where there are none.
 
+    Args:
+        backbone, pretrained: as the fields of an ICBM's recipe.
+
     Raises:
-        TrainingError: no such file.
+        ValueError: no such file.
     """
     found: dict[str, str] = {}
-    if recipe.family != "icbm":
-        return found
-    folder = Path(recipe.backbone.partition(":")[2])
-    if recipe.backbone.startswith("transformers:") and folder.is_dir():
+    folder = Path(backbone.partition(":")[2])
+    if backbone.startswith("transformers:") and folder.is_dir():
         files = [folder / "config.json"]
-        files += sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]) if recipe.pretrained == "hub" else []
+        files += sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]) if pretrained == "hub" else []
         found["backbone_sha256"] = " ".join(_digest(file) for file in files if file.is_file())
-    if recipe.pretrained in ("", "hub"):
+    if pretrained in ("", "hub"):
         return found
-    try:
-        return found | {"pretrained_sha256": _digest(weights_file(recipe.pretrained))}
-    except ValueError as error:
-        raise TrainingError(str(error)) from None
+    return found | {"pretrained_sha256": _digest(weights_file(pretrained))}
 
 
 def _digest(file: Path) -> str:
@@ -47,23 +43,23 @@ def _digest_of(file: Path, changed: int, size: int) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def start_from(net: ICBM, recipe: Recipe) -> None:
+def start_from(net: ICBM, backbone: str, pretrained: str) -> None:
     """Put the weights that a recipe names into the backbone of a network that it describes.
 
     Args:
         net: changed in place; projection, norm and head keep their first weights.
-        recipe: family icbm, with `pretrained` "hub", a file or a run folder.
+        backbone: its name. pretrained: "hub", a file or a run folder.
 
     Raises:
         ValueError, OSError: the weights cannot be had, or are another architecture's.
     """
-    if recipe.pretrained != "hub":
-        return load_backbone(net.backbone, recipe.pretrained)
-    kind = backbone_description(recipe.backbone, {})
+    if pretrained != "hub":
+        return load_backbone(net.backbone, pretrained)
+    kind = backbone_description(backbone, {})
     channels, size = net.channels, net.image_size
     if kind["kind"] == "timm":
         whole = timm_backbone(kind["name"], channels, size, {}, pretrained=True)
     else:
-        whole = transformers_backbone(recipe.backbone.partition(":")[2], size, pretrained=True)
+        whole = transformers_backbone(backbone.partition(":")[2], size, pretrained=True)
     net.backbone.load_state_dict(whole.state_dict())
     return None

@@ -19,7 +19,7 @@ from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.data.tabular import Table, split
 from htaf.runs.metrics import headline
-from htaf.training.recipe import Recipe
+from htaf.training.recipe import ImageData, Recipe, TableData
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def problem(
     """The problem that a recipe poses on data.
 
     Args:
-        recipe, data: a family for tables (mlp) with a table, one for images (dhn, bnn, snn, icbm) with images.
+        recipe, data: a family for tables with a table, one for images with images.
         seed, mode: of the split of a table. Images have their official test part, and the same training and validation
             images for every seed.
         test: also take the test part.
@@ -81,21 +81,17 @@ def problem(
         DataError: the family does not take such data, or there are too few rows; attributes that nothing reads, or not
             of these classes.
     """
-    if (recipe.family == "mlp") != isinstance(data, Table):
-        kind = "a table" if recipe.family == "mlp" else "images"
-        raise DataError(f"expected {kind} for a recipe of family {recipe.family}, got {data.name}")
-    if not isinstance(data, Images):
+    if attributes is not None and recipe.network.supervised_by is None:
+        raise DataError(f"expected no attributes for {recipe.network.title()}, which learns none, got some")
+    if isinstance(recipe.data, TableData) and isinstance(data, Table):
         return _table(data, seed, mode, test)
-    if attributes is not None and (recipe.family != "icbm" or recipe.bottleneck == "implicit"):
-        raise DataError(f"expected no attributes for family {recipe.family}, bottleneck {recipe.bottleneck}, got some")
-    posed = _images(recipe, data, test)
-    if recipe.family != "icbm":
-        return posed
-    inputs = posed.inputs | {"image_size": list(data.train.size)}
+    if not isinstance(recipe.data, ImageData) or not isinstance(data, Images):
+        raise DataError(f"expected {recipe.data.kind} for a recipe of family {recipe.family}, got {data.name}")
+    posed = _images(recipe, recipe.data, data, test)
     if attributes is None:
-        return replace(posed, inputs=inputs)
+        return posed
     chosen = torch.from_numpy(attributes.of(data.classes).binary().astype(np.float32))
-    return replace(posed, inputs=inputs | {"concepts": chosen.shape[1]}, attributes=chosen)
+    return replace(posed, inputs=posed.inputs | {"concepts": chosen.shape[1]}, attributes=chosen)
 
 
 def supervision(recipe: Recipe, data_dir: str | None = None) -> Attributes | None:
@@ -107,9 +103,10 @@ def supervision(recipe: Recipe, data_dir: str | None = None) -> Attributes | Non
     Raises:
         DataError: the table cannot be had.
     """
-    if recipe.family != "icbm" or recipe.bottleneck == "implicit":
+    name = recipe.network.supervised_by
+    if name is None:
         return None
-    return attributes.supervising(recipe.attributes, data_dir=data_dir)
+    return attributes.supervising(name, data_dir=data_dir)
 
 
 def resolved(recipe: Recipe, data: Data) -> tuple[Recipe, tuple[str, ...]]:
@@ -119,7 +116,8 @@ def resolved(recipe: Recipe, data: Data) -> tuple[Recipe, tuple[str, ...]]:
     Args:
         recipe, data: as `problem` takes them. Images of three equal channels are grey too; 200 are looked at.
     """
-    if recipe.augment != "auto" or not isinstance(data, Images):
+    chosen = recipe.data
+    if not isinstance(chosen, ImageData) or chosen.augment != "auto" or not isinstance(data, Images):
         return recipe, ()
     why = ""
     if _grey(data.train):
@@ -127,11 +125,11 @@ def resolved(recipe: Recipe, data: Data) -> tuple[Recipe, tuple[str, ...]]:
     elif all(len(name) == 1 for name in data.classes):
         why = "classes with names of one character"
     if not why:
-        return replace(recipe, augment="crop-flip"), ()
+        return recipe.replace(augment="crop-flip"), ()
     note = (
         f"augment none, as is the default for {why}: where mirrored images stay in their class, try augment crop-flip"
     )
-    return replace(recipe, augment="none"), (note,)
+    return recipe.replace(augment="none"), (note,)
 
 
 def _grey(part: ImagePart) -> bool:
@@ -165,12 +163,14 @@ def _table(table: Table, seed: int, mode: str, test: bool) -> Problem:
     )
 
 
-def _images(recipe: Recipe, images: Images, test: bool) -> Problem:
-    rows = image_rows(images, recipe.train_images, recipe.validation_images)
+def _images(recipe: Recipe, options: ImageData, images: Images, test: bool) -> Problem:
+    rows = image_rows(images, options.train_images, options.validation_images)
     preprocessor = fit_preprocessor(images, rows.train)
     held = _at_hand(images.train)
     plain = ImageDataset(held, preprocessor)
-    augment = resolved(recipe, images)[0].augment
+    settled = resolved(recipe, images)[0].data
+    assert isinstance(settled, ImageData)
+    augment = settled.augment
     assert augment != "auto"
     train = Part(ImageDataset(held, preprocessor, augment), rows.train)
     validation = Part(plain, rows.validation, IMAGE_CHUNK)
@@ -178,7 +178,7 @@ def _images(recipe: Recipe, images: Images, test: bool) -> Problem:
         name=images.name,
         task="classification",
         headline="accuracy",
-        inputs={"in_channels": preprocessor.channels},
+        inputs={"in_channels": preprocessor.channels, "image_size": list(images.train.size)},
         outputs=len(images.classes),
         preprocessor=preprocessor,
         train=train,

@@ -1,26 +1,35 @@
-"""A recipe says everything about a training but its data and seed. Variants by `dataclasses.replace`."""
+"""A recipe says everything about a training but its data and seed: a network, its activation, how the weights are
+learned, and what is taken of the data.
+
+Each part has its own fields, checks them, and is read as `recipe.optimization.lr`. The names of the fields are unique,
+so a record, a plan and the command line give them flat: `recipe.replace(lr=0.1, depth=16)`. The docstring of a part is
+the help of its flags. A family (`htaf.training.families`) is a network part with its ready recipes.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
-from dataclasses import fields as fields_of
-from typing import Any, Literal, get_args
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
+from htaf._errors import suggestion
 from htaf.contract import is_outside
 from htaf.data.augment import Augment
 from htaf.functional import check_positive
-from htaf.models.build import SLOPES, Method, SlopeName, backbone_description, backbone_fields, is_own_backbone
-from htaf.models.icbm import Bottleneck
+from htaf.models.build import Method, SlopeName
 from htaf.sharpening import Geometric, soft_start
 
-Family = Literal["mlp", "dhn", "bnn", "snn", "icbm"]
+if TYPE_CHECKING:
+    import torch
+
 Optimizer = Literal["adamw", "adam", "sgd"]
 Schedule = Literal["one_cycle", "cosine", "linear", "constant"]
 AugmentChoice = Augment | Literal["auto"]
-
-# Which activation fields a method reads: the others do not belong to its identity.
+# as an activation reads its fields; the others do not belong to the identity of a training
 ACTIVATION_FIELDS: dict[str, tuple[str, ...]] = {
     "htaf": ("alpha0", "alpha1", "sharpen", "start", "sharpen_fraction"),
     "ss": ("beta", "sharpen", "start", "sharpen_fraction"),
@@ -28,88 +37,105 @@ ACTIVATION_FIELDS: dict[str, tuple[str, ...]] = {
     "relu": (),
     "outside": ("sharpness", "sharpen", "start", "sharpen_fraction"),  # of every method that is an import path
 }
-# Which fields of the network and its data a family reads.
-_IMAGES = ("augment", "train_images", "validation_images")
-_NEURON = ("steps", "neuron", "tau", "reset", "detach_reset", "exact_reset")
-_SUPERVISED = ("attributes", "concept_weight")
-_CONCEPTS = (
-    "backbone", "concepts", "concept_norm", "pretrained", "freeze", "backbone_lr", "bottleneck", *_SUPERVISED
-)  # fmt: skip
-FAMILY_FIELDS: dict[str, tuple[str, ...]] = {
-    "mlp": ("hidden", "batch_norm"),
-    "dhn": ("depth", "width", "dropout", *_IMAGES),
-    "bnn": ("depth", "width", "stem", *_IMAGES),
-    "snn": ("depth", "width", "stem", "connect", *_NEURON, *_IMAGES),
-    "icbm": ("depth", "width", "stem", "dropout", *_CONCEPTS, *_IMAGES),
-}
-# Fields that came after the first records: at their default they do not change the key of a training of an MLP.
-_LATER = ("family", "optimizer", "momentum", "nesterov", "lr_end", "label_smoothing", "clip", "precision", "compile")
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "family": get_args(Family),
-    "slope": tuple(SLOPES),
-    "schedule": get_args(Schedule),
-    "optimizer": get_args(Optimizer),
-    "precision": ("float32", "bfloat16"),
-    "stem": ("cifar", "imagenet"),
-    "connect": ("add", "and", "iand"),
-    "neuron": ("if", "lif"),
-    "reset": ("hard", "soft"),
-    "augment": (*get_args(Augment), "auto"),
-    "concept_norm": ("auto", "batch", "none"),
-    "bottleneck": get_args(Bottleneck),
-}
-
-
 LIMIT = 2**31  # of whole numbers: PyTorch's kernels take no larger sizes
-MOST_STEPS = 4096  # time steps, all of which a training holds in memory
-DEEPEST = 1204  # of 6 n + 4; WideResNet's paper ends at 40, ResNet's at 1202
+SGD_RATE, ADAPTIVE_RATE = 0.1, 1e-3  # learning rates that an optimizer usually takes
+
+
+def expect(ok: bool, what: str, got: object) -> None:
+    """Raises ValueError that says what was expected and what came, unless `ok`."""
+    if not ok:
+        raise ValueError(f"{what}, got {got}")
+
+
+def unread_by(names: Iterable[str], why: str) -> dict[str, str]:
+    """The fields `names` as `unread` gives them, each with the choice that leaves it so, as "method relu"."""
+    return dict.fromkeys(names, why)
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How to train a network with 0/1 activations.
+class RecipePart:
+    """Fields of one kind. Their types are checked by what they are declared as, their ranges by `check`."""
 
-    family: mlp (tables); dhn (WideResNet with the step for its activation), bnn (Bi-Real Net), snn (SEW-ResNet), icbm
-        (implicit concept bottleneck: the last features of a backbone are bits).
-    method: htaf; ste (straight-through); ss (scaled sigmoid); relu (real-valued, no exact step; for snn the network of
-        the same shape with ReLU and one time step; not for bnn; for icbm the plain backbone with its own activation);
-        or "package.module:Class", a smooth step from outside htaf, whose class is given beside the recipe.
-    alpha0, alpha1: HTAF's pair at the end of training.
-    beta: the scaled sigmoid's at the end of training.
-    slope: the straight-through's.
-    sharpness: of a step from outside, its sharpness parameters at the end of training; None: as the class sets them.
-    sharpen: move the pair or beta geometrically from a soft start to its final value (not ste and relu).
-    start: where sharpening starts, a pair or one beta; None: half of alpha0 with alpha0 alpha1 = 2, or beta = 2; a
-        step from outside is then not moved.
-    sharpen_fraction: share of the epochs over which it moves.
-    hidden, batch_norm: mlp.
-    depth: dhn 6 n + 4; bnn 18 or 34; snn 18, 34 or 50; icbm as its backbone.
-    width: dhn the widening factor k; bnn and snn the channels of the first stage; icbm as its backbone.
-    dropout: dhn, icbm over wide_resnet.
-    stem: bnn, snn, icbm over resnet: cifar (3x3, stride 1, no pooling) or imagenet.
-    steps, connect, neuron, tau, reset, detach_reset, exact_reset: snn, see `htaf.spiking.neurons` and `SEWResNet`.
-    backbone: icbm: wide_resnet or resnet (depth, width, stem as above), a timm model's name, or transformers:NAME.
-    concepts: icbm: C; 0: as many as the backbone has features.
-    concept_norm: icbm: batch normalisation of the pre-activations; auto: see `ICBM`.
-    pretrained: icbm: where the backbone's first weights come from: "" nowhere, "hub" (timm's or transformers'), or a
-        local file of weights or run folder.
-    freeze: icbm: leave the backbone as it is. backbone_lr: its learning rate, as a share of lr.
-    bottleneck: icbm: implicit; or with the classes' attributes as concepts (Koh et al. 2020): joint (the head learns
-        on the predicted concepts, its gradient reaches them), sequential (it does not), independent (it learns on the
-        true ones). The concept loss is the sum over attributes of the binary cross-entropy of the pre-activations.
-    attributes: the table for that: cub, or a file, see `htaf.data.attributes`. concept_weight: of the concept loss.
-    augment: of the training images, see `htaf.data.augment`; auto: by the data, see `htaf.training.problems.resolved`.
-    train_images, validation_images: so many, balanced over the classes, out of the training part; train_images = 0
-        takes all that validation leaves, and validation_images below 1 is a share.
-    epochs, batch_size, lr, weight_decay: lr is the highest of the schedule.
-    optimizer: adamw, adam (weight decay as L2), or sgd with momentum and nesterov.
-    schedule: one_cycle, cosine or linear (down to lr_end), constant; moved every step.
-    label_smoothing: of the cross-entropy. clip: largest L2 norm of the gradient, 0 for none.
-    precision: bfloat16 is mixed precision (autocast) for the training steps; the weights, the validation after each
-        epoch and the finished network are float32, since a rounding to bfloat16 flips bits of the exact network.
-    compile: run the training steps through torch.compile.
-    patience: stop after so many epochs without a lower validation loss of the exact network, counted from the end of
-        sharpening; 0 never stops. The weights of the best epoch are kept in any case.
+    def __post_init__(self) -> None:
+        for name, kind in kinds(type(self)).items():
+            object.__setattr__(self, name, _as(kind, name, getattr(self, name)))
+        self.check()
+
+    def check(self) -> None:
+        """Raises ValueError for a value out of range."""
+
+    def values(self) -> dict[str, Any]:
+        """The fields by their names."""
+        return {name: getattr(self, name) for name in kinds(type(self))}
+
+    def expect_all(self, names: Iterable[str], fits: Callable[[Any], bool], what: str) -> None:
+        """Raises ValueError for one of the fields `names` that does not fit; what: "must be >= 1"."""
+        for name in names:
+            value = getattr(self, name)
+            expect(fits(value), f"{name} {what}", value)
+
+
+@functools.cache
+def kinds(part: type[RecipePart]) -> dict[str, Any]:
+    """The fields of a part with their types."""
+    hints = get_type_hints(part)
+    return {field.name: hints[field.name] for field in dataclasses.fields(part)}
+
+
+def choices(kind: Any) -> tuple[Any, ...]:
+    """The values of a literal type, or of a union of such; of others none."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return tuple(value for one in get_args(kind) for value in choices(one))
+
+
+def _as(kind: Any, name: str, value: Any) -> Any:
+    """A value as its field is declared, 2 as 2.0 and a list as a tuple; ValueError for one of another kind."""
+
+    def is_number(value: Any) -> bool:
+        return isinstance(value, float) or (type(value) is int and abs(value) < 2**1000)
+
+    if type(None) in get_args(kind) and value is None:
+        return value
+    known = choices(kind)
+    if str in get_args(kind):  # of a method: its part knows which
+        expect(isinstance(value, str), f"{name} must be one of {known}, or text", repr(value))
+    elif known:
+        expect(value in known, f"{name} must be one of {known}", repr(value))
+    elif kind is bool:
+        expect(isinstance(value, bool), f"{name} must be true or false", repr(value))
+    elif kind is int:
+        expect(isinstance(value, int) and not isinstance(value, bool), f"{name} must be an integer", value)
+        expect(value < LIMIT, f"{name} must be below {LIMIT:,}", value)
+    elif kind is float:
+        expect(is_number(value), f"{name} must be a number", repr(value))
+        return float(value)
+    elif kind is str:
+        expect(isinstance(value, str), f"{name} must be text", repr(value))
+    else:  # several numbers
+        expect(isinstance(value, list | tuple), f"{name} must be several numbers", repr(value))
+        if "float" in str(kind):
+            expect(all(map(is_number, value)), f"{name} must be several numbers", value)
+            return tuple(map(float, value))
+        return tuple(value)
+    return value
+
+
+@dataclass(frozen=True)
+class Activation(RecipePart):
+    """The activation, and how it moves in training.
+
+    Args:
+        method: htaf; ste: straight-through; ss: scaled sigmoid; relu: real-valued, without an exact step; or the class
+            of a step of your own, as package.module:Class, whose code runs.
+        alpha0: HTAF at the end of training: width of the tails, > 0.
+        alpha1: HTAF at the end of training: > 0; the slope at 0 is alpha0 alpha1 / 4.
+        beta: Scaled sigmoid at the end of training: > 0.
+        slope: Straight-through: backward slope.
+        sharpness: A step of your own: its parameters at the end of training.
+        sharpen: Move the parameters geometrically from a soft start to their final values.
+        start: Where sharpening starts: a pair; of ss one beta; a step of your own is moved only with it.
+        sharpen_fraction: Share of the epochs over which it moves.
     """
 
     method: Method | str = "htaf"
@@ -117,122 +143,16 @@ class Recipe:
     alpha1: float = 11.0
     beta: float = 22.0
     slope: SlopeName = "sigmoid"
+    sharpness: tuple[float, ...] | None = None
     sharpen: bool = True
     start: tuple[float, ...] | None = None
     sharpen_fraction: float = 0.7
-    hidden: tuple[int, ...] = (256, 256, 128)
-    batch_norm: bool = True
-    epochs: int = 100
-    batch_size: int = 128
-    lr: float = 3e-3
-    weight_decay: float = 0.0
-    schedule: Schedule = "one_cycle"
-    patience: int = 25
-    family: Family = "mlp"
-    depth: int = 18
-    width: int = 64
-    dropout: float = 0.0
-    stem: Literal["cifar", "imagenet"] = "cifar"
-    steps: int = 4
-    connect: Literal["add", "and", "iand"] = "add"
-    neuron: Literal["if", "lif"] = "if"
-    tau: float = 2.0
-    reset: Literal["hard", "soft"] = "hard"
-    detach_reset: bool = True
-    exact_reset: bool = False
-    augment: AugmentChoice = "auto"
-    train_images: int = 0
-    validation_images: float = 0.1
-    optimizer: Optimizer = "adamw"
-    momentum: float = 0.9
-    nesterov: bool = False
-    lr_end: float = 0.0
-    label_smoothing: float = 0.0
-    clip: float = 0.0
-    precision: Literal["float32", "bfloat16"] = "float32"
-    compile: bool = False
-    backbone: str = "wide_resnet"
-    concepts: int = 0
-    concept_norm: Literal["auto", "batch", "none"] = "auto"
-    pretrained: str = ""
-    freeze: bool = False
-    backbone_lr: float = 1.0
-    bottleneck: Bottleneck = "implicit"
-    attributes: str = "cub"
-    concept_weight: float = 0.01
-    sharpness: tuple[float, ...] | None = None
 
-    def __post_init__(self) -> None:
-
-        def expect(ok: bool, what: str, got: object) -> None:
-            if not ok:
-                raise ValueError(f"{what}, got {got}")
-
-        def numbers(values: Any) -> bool:
-            return all(isinstance(v, float) or (type(v) is int and abs(v) < 2**1000) for v in values)
-
-        for field in fields_of(self):
-            name, value = field.name, getattr(self, field.name)
-            if field.type == "float":
-                expect(numbers([value]), f"{name} must be a number", repr(value))
-                object.__setattr__(self, name, float(value))  # 2 and 2.0 are one recipe
-            if name == "hidden" or (name in ("start", "sharpness") and getattr(self, name) is not None):
-                expect(isinstance(value, list | tuple), f"{name} must be several numbers", repr(value))
-                object.__setattr__(self, name, tuple(value))
-            if field.type == "str":
-                expect(isinstance(value, str), f"{name} must be text", repr(value))
-            if field.type == "bool":
-                expect(isinstance(value, bool), f"{name} must be true or false", repr(value))
-            if field.type == "int":
-                expect(isinstance(value, int) and not isinstance(value, bool), f"{name} must be an integer", value)
-                expect(value < LIMIT, f"{name} must be below {LIMIT:,}", value)
-        for name in ("start", "sharpness"):
-            if (values := getattr(self, name)) is not None:
-                expect(numbers(values), f"{name} must be several numbers", values)
-                object.__setattr__(self, name, tuple(float(v) for v in values))
+    def check(self) -> None:
         methods = f"method must be one of {get_args(Method)}, or package.module:Class"
         expect(self.method in get_args(Method) or is_outside(self.method), methods, repr(self.method))
-        for name, known in _CHOICES.items():
-            expect(getattr(self, name) in known, f"{name} must be one of {known}", repr(getattr(self, name)))
         for name in ("alpha0", "alpha1", "beta"):
             check_positive(name, getattr(self, name))
-        for name in ("lr", "backbone_lr"):
-            expect(0 < getattr(self, name) < math.inf, f"{name} must be > 0 and finite", getattr(self, name))
-        for name in ("weight_decay", "clip", "concept_weight"):
-            expect(0 <= getattr(self, name) < math.inf, f"{name} must be >= 0 and finite", getattr(self, name))
-        for name in ("dropout", "momentum", "label_smoothing"):
-            expect(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1)", getattr(self, name))
-        expect(0 <= self.lr_end <= self.lr, f"lr_end must lie in [0, lr = {self.lr}]", self.lr_end)
-        for name in ("epochs", "batch_size", "width", "steps"):
-            expect(getattr(self, name) >= 1, f"{name} must be >= 1", getattr(self, name))
-        expect(self.steps <= MOST_STEPS, f"steps must be in 1 to {MOST_STEPS:,}", self.steps)
-        for name in ("patience", "train_images", "concepts"):
-            expect(getattr(self, name) >= 0, f"{name} must be >= 0", getattr(self, name))
-        share = 0 < self.validation_images < 1 or self.validation_images % 1 == 0 < self.validation_images
-        expect(share, "validation_images must be a number of images or a share below 1", self.validation_images)
-        sizes = len(self.hidden) > 0 and all(type(size) is int and 1 <= size < LIMIT for size in self.hidden)
-        expect(sizes, f"hidden sizes must be integers in 1 to {LIMIT - 1:,}", self.hidden)
-        normalised = self.batch_norm or self.family != "mlp"
-        expect(not normalised or self.batch_size >= 2, "batch_size must be >= 2 with batch_norm", self.batch_size)
-        expect(not self.nesterov or self.momentum > 0, "momentum must be > 0 with nesterov", self.momentum)
-        expect(1 < self.tau < math.inf, "tau must be > 1 and finite", self.tau)
-        own = self.family == "icbm" and is_own_backbone(self.backbone)
-        if self.family == "icbm":
-            expect(bool(self.backbone), "backbone must be the name of a model", repr(self.backbone))
-            both = self.pretrained == "hub" and own
-            expect(not both, "pretrained must be a path for backbones of htaf, which have no weights on a hub", "hub")
-            given = self.bottleneck != "implicit" and self.concepts
-            expect(not given, f"concepts must be 0 for bottleneck {self.bottleneck}: the attributes", self.concepts)
-        if self.family == "dhn" or (own and self.backbone == "wide_resnet"):
-            name = "dhn" if self.family == "dhn" else self.backbone
-            fits = 10 <= self.depth <= DEEPEST and self.depth % 6 == 4
-            expect(fits, f"depth for {name} must be 6 n + 4 in 10 to {DEEPEST}", self.depth)
-        elif own:
-            expect(self.depth in (18, 34), "depth for resnet must be one of (18, 34)", self.depth)
-        elif self.family in ("bnn", "snn"):
-            known = (18, 34) if self.family == "bnn" else (18, 34, 50)
-            expect(self.depth in known, f"depth for {self.family} must be one of {known}", self.depth)
-        expect((self.family, self.method) != ("bnn", "relu"), "method for bnn must be htaf, ste or ss", "'relu'")
         self.sharpening()  # raises for a bad start or fraction
 
     def sharpening(self) -> Geometric | None:
@@ -245,86 +165,278 @@ class Recipe:
         end = (self.alpha0, self.alpha1) if self.method == "htaf" else (self.beta,)
         return Geometric(self.start or soft_start(*end), end, self.sharpen_fraction)
 
-    def activation(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """The activation at the end of training, as `models.build.activation` takes it."""
         names = {"htaf": ("alpha0", "alpha1"), "ss": ("beta",), "ste": ("slope",)}.get(self.method, ())
-        bipolar = {"bipolar": True} if self.family == "bnn" else {}
-        return {"method": self.method, **{name: getattr(self, name) for name in names}, **bipolar}
+        return {"method": self.method, **{name: getattr(self, name) for name in names}}
 
-    def model(self, inputs: dict[str, Any], outputs: int) -> dict[str, Any]:
+    def unread(self) -> dict[str, str]:
+        """The fields that are not read, each with the choice that leaves it so."""
+        outside = is_outside(self.method)
+        own = ACTIVATION_FIELDS["outside" if outside else self.method]
+        others = {name for names in ACTIVATION_FIELDS.values() for name in names} - {*own}
+        why = "no start" if outside and self.sharpen else "sharpen false"
+        fixed = {} if self.sharpening() else unread_by(("start", "sharpen_fraction"), why)
+        return fixed | unread_by(others, f"method {self.method}")
+
+
+@dataclass(frozen=True)
+class Optimization(RecipePart):
+    """How the weights are learned.
+
+    Args:
+        epochs: Most epochs.
+        batch_size: Rows or images a step, of all processes together.
+        lr: Highest learning rate of the schedule.
+        weight_decay: Of the optimizer; of adam as L2.
+        schedule: Of the learning rate, moved every step; cosine and linear go down to lr_end.
+        lr_end: Where cosine and linear schedules end.
+        optimizer: sgd takes momentum.
+        momentum: Of sgd.
+        nesterov: Nesterov's momentum, of sgd.
+        label_smoothing: Of the cross-entropy.
+        clip: Largest L2 norm of the gradient; 0: none.
+        precision: bfloat16: mixed precision for the training steps; weights and validation stay in float32.
+        compile: Run the training steps through torch.compile.
+        patience: Stop after so many epochs without a better exact network, counted from the end of sharpening; 0 never.
+            The weights of the best epoch are kept in any case.
+    """
+
+    epochs: int = 100
+    batch_size: int = 128
+    lr: float = 3e-3
+    weight_decay: float = 0.0
+    schedule: Schedule = "one_cycle"
+    lr_end: float = 0.0
+    optimizer: Optimizer = "adamw"
+    momentum: float = 0.9
+    nesterov: bool = False
+    label_smoothing: float = 0.0
+    clip: float = 0.0
+    precision: Literal["float32", "bfloat16"] = "float32"
+    compile: bool = False
+    patience: int = 25
+
+    def check(self) -> None:
+        self.expect_all(("lr",), lambda v: 0 < v < math.inf, "must be > 0 and finite")
+        self.expect_all(("weight_decay", "clip"), lambda v: 0 <= v < math.inf, "must be >= 0 and finite")
+        self.expect_all(("momentum", "label_smoothing"), lambda v: 0 <= v < 1, "must lie in [0, 1)")
+        self.expect_all(("lr_end",), lambda v: 0 <= v <= self.lr, f"must lie in [0, lr = {self.lr}]")
+        self.expect_all(("epochs", "batch_size"), lambda v: v >= 1, "must be >= 1")
+        self.expect_all(("patience",), lambda v: v >= 0, "must be >= 0")
+        expect(not self.nesterov or self.momentum > 0, "momentum must be > 0 with nesterov", self.momentum)
+
+    def rate_for(self, optimizer: Optimizer | None) -> float | None:
+        """The learning rate that another optimizer usually takes, where the one of these fields is no choice for it."""
+        if optimizer is None or (optimizer == "sgd") == (self.optimizer == "sgd"):
+            return None
+        return SGD_RATE if optimizer == "sgd" else ADAPTIVE_RATE
+
+    def unread(self) -> dict[str, str]:
+        """The fields that are not read, each with the choice that leaves it so."""
+        found = {} if self.optimizer == "sgd" else unread_by(("momentum", "nesterov"), f"optimizer {self.optimizer}")
+        ends = self.schedule in ("cosine", "linear")
+        return found if ends else found | unread_by(("lr_end",), f"schedule {self.schedule}")
+
+
+@dataclass(frozen=True)
+class DataOptions(RecipePart):
+    """What a training takes of its data."""
+
+    kind: ClassVar[str]  # as messages name such data
+
+
+@dataclass(frozen=True)
+class TableData(DataOptions):
+    """Of a table all rows; how they are split is no part of a recipe."""
+
+    kind: ClassVar[str] = "a table"
+
+
+@dataclass(frozen=True)
+class ImageData(DataOptions):
+    """What is taken of the images.
+
+    Args:
+        augment: Of the training images; auto: crop-flip, none for grey ones.
+        train_images: So many of the training part, class-balanced; 0: all that validation leaves.
+        validation_images: So many of the training part, class-balanced; below 1: a share.
+    """
+
+    kind: ClassVar[str] = "images"
+    augment: AugmentChoice = "auto"
+    train_images: int = 0
+    validation_images: float = 0.1
+
+    def check(self) -> None:
+        self.expect_all(("train_images",), lambda v: v >= 0, "must be >= 0")
+        share = 0 < self.validation_images < 1 or self.validation_images % 1 == 0 < self.validation_images
+        expect(share, "validation_images must be a number of images or a share below 1", self.validation_images)
+
+
+@dataclass(frozen=True)
+class Network(RecipePart, ABC):
+    """The network of a recipe: a class for each family, with the fields that this family has.
+
+    Besides `model` and `title` a family overrides what differs for it.
+    """
+
+    family: ClassVar[str]
+    data: ClassVar[type[DataOptions]]
+    bipolar: ClassVar[bool] = False  # steps give -1 or 1 instead of 0 or 1
+    takes_relu: ClassVar[bool] = True
+    watched_differs: ClassVar[bool] = False  # a network whose gradients are written rounds otherwise
+
+    @abstractmethod
+    def model(self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any]) -> dict[str, Any]:
+        """The network as `models.build.build` takes it, from the arguments of `Recipe.model` and its activation."""
+
+    @abstractmethod
+    def title(self) -> str:
+        """The network in words, as reports name it: "WideResNet, depth 16, width 1"."""
+
+    @property
+    def normalised(self) -> bool:
+        """Whether it has batch norm, which needs two rows in a batch."""
+        return True
+
+    @property
+    def supervised_by(self) -> str | None:
+        """The table of attributes that its concepts learn, see `htaf.data.attributes`; None: it learns none."""
+        return None
+
+    def unread(self, method: str) -> dict[str, str]:
+        """The fields that are not read with an activation, each with the choice that leaves it so."""
+        return {}
+
+    def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The flat fields of a recipe as they count for its identity; a family may take some out."""
+        return fields
+
+    def continued(self) -> Network:
+        """This part for a training that goes on from the weights of a run."""
+        return self
+
+    def notes(self) -> list[str]:
+        """What a reader of the record must know of the network."""
+        return []
+
+    def check_available(self) -> None:
+        """Raises ValueError or OSError where what the network is made of cannot be had; called before data are read."""
+
+    def fingerprint(self) -> dict[str, str]:
+        """Hashes of the files that it starts from, as part of the training's identity."""
+        return {}
+
+    def initialise(self, net: torch.nn.Module) -> None:
+        """Put first weights from elsewhere into a new network. Raises ValueError or OSError where there are none."""
+
+    def groups(self, net: torch.nn.Module, lr: float) -> list[Any]:
+        """What is trained, as an optimizer of torch takes it."""
+        return [p for p in net.parameters() if p.requires_grad]
+
+    def supervised_loss(
+        self,
+        net: torch.nn.Module,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        attributes: torch.Tensor,
+        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """The training loss where `supervised_by` names attributes.
+
+        Args:
+            attributes: float32 [batch, attributes], of the rows' classes. loss: of outputs and targets.
+        """
+        raise ValueError(f"expected a family that learns attributes, got {self.family}")
+
+
+def by_part(family: str, own: Mapping[str, str], fields: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Flat fields by the part that has them, lists as tuples; ValueError for one that a family does not have.
+
+    own: the names of its fields, each with its part.
+    """
+    if others := [f"{name}{suggestion(name, [*own])}" for name in sorted(fields) if name not in own]:
+        raise ValueError(f"family {family} does not read {', '.join(others)}")
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in fields.items():
+        found.setdefault(own[name], {})[name] = tuple(value) if isinstance(value, list) else value
+    return found
+
+
+PARTS = ("network", "activation", "optimization", "data")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train a network with 0/1 activations.
+
+    Raises:
+        ValueError: parts that do not go together.
+    """
+
+    network: Network
+    data: DataOptions
+    activation: Activation = Activation()
+    optimization: Optimization = Optimization()
+
+    def __post_init__(self) -> None:
+        kind, batch = self.network.data, self.optimization.batch_size
+        expect(type(self.data) is kind, f"data of family {self.family} must be {kind.__name__}", repr(self.data))
+        expect(not self.network.normalised or batch >= 2, "batch_size must be >= 2 with batch_norm", batch)
+        fits = self.network.takes_relu or self.activation.method != "relu"
+        expect(fits, f"method for {self.family} must be htaf, ste or ss", "'relu'")
+
+    @property
+    def family(self) -> str:
+        """The name of the network's family."""
+        return self.network.family
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The names of all fields, each with the part that it belongs to."""
+        return {name: part for part in PARTS for name in kinds(type(getattr(self, part)))}
+
+    def replace(self, **changes: Any) -> Recipe:
+        """With other values of some fields, whichever part they belong to.
+
+        Raises:
+            ValueError: no such field in this family, or a bad value.
+        """
+        own = self.fields
+        given = by_part(self.family, own, changes)
+        parts = {part: dataclasses.replace(getattr(self, part), **values) for part, values in given.items()}
+        return dataclasses.replace(self, **parts)
+
+    def flat(self) -> dict[str, Any]:
+        """The family and all fields, as `replace` and a plan's [recipe] take them."""
+        return {"family": self.family} | {k: v for part in PARTS for k, v in getattr(self, part).values().items()}
+
+    def final_activation(self) -> dict[str, Any]:
+        """The activation at the end of training, as `models.build.activation` takes it."""
+        return self.activation.description() | ({"bipolar": True} if self.network.bipolar else {})
+
+    def model(self, inputs: Mapping[str, Any], outputs: int) -> dict[str, Any]:
         """The network as `models.build.build` takes it.
 
         Args:
-            inputs: {"in_features": n} of a table, {"in_channels": n} of images; for icbm also "image_size": [H, W],
-                and "concepts" where attributes say how many.
+            inputs: {"in_features": n} of a table; {"in_channels": n, "image_size": [H, W]} of images, and "concepts"
+                where attributes say how many.
             outputs: classes, or 1 for a regression.
         """
-        shared = {**inputs, "out_features": outputs, "activation": self.activation()}
-        match self.family:
-            case "mlp":
-                return {"kind": "mlp", **shared, "hidden": list(self.hidden), "batch_norm": self.batch_norm}
-            case "dhn":
-                names = ("depth", "width", "dropout")
-                return {"kind": "wide_resnet", **shared, **{name: getattr(self, name) for name in names}}
-            case "bnn":
-                return {
-                    "kind": "bireal",
-                    **shared,
-                    **{name: getattr(self, name) for name in ("depth", "width", "stem")},
-                }
-            case "icbm":
-                concepts = inputs.get("concepts") or self.concepts or None
-                norm = {"auto": None, "batch": True, "none": False}[self.concept_norm]
-                own = {name: getattr(self, name) for name in ("depth", "width", "stem", "dropout")}
-                backbone = backbone_description(self.backbone, own)
-                rest = {"concepts": concepts, "norm": norm, "bottleneck": self.bottleneck, "freeze": self.freeze}
-                return {"kind": "icbm", **shared, "backbone": backbone, **rest}
-        names = ("depth", "width", "stem", "connect")
-        steps = 1 if self.method == "relu" else self.steps
-        neuron = {n: getattr(self, n) for n in ("reset", "detach_reset", "exact_reset")} | {"kind": self.neuron}
-        neuron |= {"tau": self.tau} if self.neuron == "lif" else {}
-        return {
-            "kind": "sew_resnet",
-            **shared,
-            **{n: getattr(self, n) for n in names},
-            "steps": steps,
-            "neuron": neuron,
-        }
+        return self.network.model(inputs, outputs, self.final_activation())
 
     def unread(self) -> dict[str, str]:
         """The fields that this training does not read, each with the choice that leaves it so, as "method relu"."""
-        found: dict[str, str] = {}
-
-        def leave(names: Collection[str], why: str) -> None:
-            found.update({name: why for name in names if name not in found})
-
-        leave(_others(FAMILY_FIELDS, self.family), f"family {self.family}")
-        outside = is_outside(self.method)
-        leave(_others(ACTIVATION_FIELDS, "outside" if outside else self.method), f"method {self.method}")
-        if self.sharpening() is None:
-            leave(("start", "sharpen_fraction"), "no start" if outside and self.sharpen else "sharpen false")
-        if self.optimizer != "sgd":
-            leave(("momentum", "nesterov"), f"optimizer {self.optimizer}")
-        if self.schedule in ("one_cycle", "constant"):
-            leave(("lr_end",), f"schedule {self.schedule}")
-        if self.family == "snn":
-            leave(_NEURON if self.method == "relu" else (), "method relu")
-            leave(("tau",) if self.neuron == "if" else (), "neuron if")
-        if self.family == "icbm":
-            leave(
-                {"depth", "width", "stem", "dropout"} - set(backbone_fields(self.backbone)), f"backbone {self.backbone}"
-            )
-            leave(_SUPERVISED if self.bottleneck == "implicit" else (), "bottleneck implicit")
-            leave(("concept_norm",) if self.method == "relu" else (), "method relu")
-            leave(("backbone_lr",) if self.freeze else (), "freeze true")
-        return found
+        return self.optimization.unread() | self.network.unread(self.activation.method) | self.activation.unread()
 
     def refuse_unread(self, names: Collection[str], spelled: Callable[[str], str] = str) -> None:
         """Raises ValueError where `names`, the fields that someone has set, hold some that this training does not read.
 
         spelled: how a field is called there, such as a flag.
         """
-        unread = self.unread()
+        own = {*self.fields, "family"}
+        unread = unread_by((name for name in names if name not in own), f"family {self.family}") | self.unread()
         for why in dict.fromkeys(unread.values()):
             if ignored := sorted(name for name in names if unread.get(name) == why):
                 raise ValueError(f"{why} does not read {', '.join(map(spelled, ignored))}")
@@ -332,22 +444,76 @@ class Recipe:
     def effective(self) -> dict[str, Any]:
         """The fields that this training reads, with the values that it will use; as a TOML table they make a plan's
         [recipe]."""
-        schedule = self.sharpening()
-        found = {k: v for k, v in asdict(self).items() if k not in self.unread()}
+        schedule, unread = self.activation.sharpening(), self.unread()
+        found = {k: v for k, v in self.flat().items() if k not in unread}
         return found if schedule is None else found | {"start": schedule.start}
 
     def identity(self) -> dict[str, Any]:
         """The fields that bear on the result: two recipes with the same identity train the same network."""
         # keys of earlier records hold lr_end and backbone_lr, read or not
         unused = {name for name, why in self.unread().items() if not why.startswith(("schedule", "freeze"))}
-        if self.family == "mlp":
-            unused |= {f.name for f in fields_of(self) if f.name in _LATER and getattr(self, f.name) == f.default}
-        kept = {k: v for k, v in asdict(self).items() if k not in unused}
-        if kept.get("pretrained", "") not in ("", "hub"):  # what the file holds counts, not where it lies
-            kept["pretrained"] = "file"
-        return kept
+        return self.network.identity({k: v for k, v in self.flat().items() if k not in unused})
 
 
-def _others(fields: dict[str, tuple[str, ...]], chosen: str) -> set[str]:
-    """Fields that only the alternatives of the chosen one read."""
-    return {name for names in fields.values() for name in names} - set(fields[chosen])
+def unchanged(recipe: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
+    """The recipe as it is, without notes."""
+    return recipe, ()
+
+
+@dataclass(frozen=True)
+class Family:
+    """Networks that are trained by name: `htaf train VERB`, and `family` in a plan.
+
+    network: its part of a recipe, which names the family and the kind of its data.
+    verb: of the command. about: one line of help.
+    recipes: name -> recipe, the first is the default; one named as a data set is the default for that.
+    recipes_help: what they are.
+    adapt: a recipe with fields that someone is about to change -> the recipe to change, and in words what else changes.
+
+    Raises:
+        ValueError: two parts have a field of the same name.
+    """
+
+    network: type[Network]
+    verb: str
+    about: str
+    recipes: Mapping[str, Callable[[], Recipe]]
+    recipes_help: str
+    adapt: Callable[[Recipe, Mapping[str, Any]], tuple[Recipe, tuple[str, ...]]] = unchanged
+
+    def __post_init__(self) -> None:
+        names = [name for part in self.parts.values() for name in kinds(part)]
+        twice = sorted({name for name in names if names.count(name) > 1 or name == "family"})
+        expect(not twice, f"the fields of family {self.name} must have names of their own", ", ".join(twice))
+
+    @property
+    def name(self) -> str:
+        """Of the family, as records hold it."""
+        return self.network.family
+
+    @property
+    def parts(self) -> dict[str, type[RecipePart]]:
+        """The parts of its recipes, each with its class."""
+        found = (self.network, Activation, Optimization, self.network.data)
+        return dict(zip(PARTS, found, strict=True))
+
+    def make(self, **fields: Any) -> Recipe:
+        """A recipe from flat fields; the others are at their default.
+
+        Raises:
+            ValueError: no such field in this family, or a bad value.
+        """
+        own = {name: part for part, kind in self.parts.items() for name in kinds(kind)}
+        given = by_part(self.name, own, fields)
+        made = {part: kind(**given.get(part, {})) for part, kind in self.parts.items()}
+        return Recipe(**made)  # pyright: ignore[reportArgumentType]
+
+    def ready(self, name: str) -> Recipe:
+        """A ready recipe by its name.
+
+        Raises:
+            ValueError: it has none of this name.
+        """
+        if name not in self.recipes:
+            raise ValueError(f"expected a recipe of family {self.name}: {', '.join(self.recipes)}, got {name!r}")
+        return self.recipes[name]()

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from htaf.activations import SATURATION
-from htaf.models.build import is_own_backbone
 from htaf.runs import short_commit
+from htaf.training.families import make_recipe
 from htaf.training.plan import Plan, Source
-from htaf.training.recipe import Recipe
+from htaf.training.recipe import ImageData, Recipe
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,11 @@ def _summary(values: list[float | None]) -> dict[str, Any] | None:
 def markdown(report: dict[str, Any]) -> str:
     """The report as a table that people read."""
     plan = report["plan"]
-    images = plan["base"].get("family", "mlp") != "mlp"
+    base = make_recipe(**plan["base"])
+    images = isinstance(base.data, ImageData)
     titles = ["data", "metric", "method", "exact", "smooth", "reference", "candidates", "chosen"]
     titles += ["CPU seconds a run"] if images else []
-    lines = [f"# {report['study']}", "", *([_scale(plan), ""] if images else [])]
+    lines = [f"# {report['study']}", "", *([_scale(base, plan.get("search_epochs")), ""] if images else [])]
     lines += ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
     for row in report["rows"]:
         figures = [_figure(row[k], plan["splits"]) for k in ("exact", "smooth", "reference")]
@@ -96,21 +97,17 @@ def markdown(report: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _scale(plan: dict[str, Any]) -> str:
+def _scale(base: Recipe, candidate: int | None) -> str:
     """How large the networks and their data were: no figure of images may be read without it."""
-    base = plan["base"]
-    names = {"dhn": "WideResNet", "bnn": "Bi-Real Net", "snn": "SEW-ResNet"}
-    network = f"ICBM over {base['backbone']}" if base["family"] == "icbm" else names[base["family"]]
-    train = f"{base['train_images']:,}" if base["train_images"] else "all other"
-    share = base["validation_images"]
+    data, training = base.data, base.optimization
+    assert isinstance(data, ImageData)
+    train = f"{data.train_images:,}" if data.train_images else "all other"
+    share = data.validation_images
     held = f"{share:,.0f}" if share >= 1 else f"{share:.0%} of the"
-    steps = f", T = {base['steps']}" if base["family"] == "snn" else ""
-    short = f" ({plan['search_epochs']} a candidate)" if "search_epochs" in plan else ""
-    own = base["family"] != "icbm" or is_own_backbone(base["backbone"])
-    shape = f", depth {base['depth']}, width {base['width']}" if own else ""
+    short = "" if candidate is None else f" ({candidate} a candidate)"
     return (
-        f"{network}{shape}{steps}; {train} training and {held} validation "
-        f"images, the whole test part; {base['epochs']} epochs{short}, {base['precision']}. "
+        f"{base.network.title()}; {train} training and {held} validation "
+        f"images, the whole test part; {training.epochs} epochs{short}, {training.precision}. "
         "References are at the paper's scale."
     )
 

@@ -39,7 +39,7 @@ from htaf.runs.metrics import LOWER_IS_BETTER
 from htaf.training.fit import check, fit, run_identity
 from htaf.training.plan import Plan, Source
 from htaf.training.problems import headline_of, supervision
-from htaf.training.recipe import Recipe
+from htaf.training.recipe import ImageData, Recipe, TableData
 from htaf.training.report import Choice, markdown, score, summary_row
 
 
@@ -61,7 +61,7 @@ class Cell:
     @property
     def data(self) -> Data:
         """What it trains on, loaded once a process."""
-        return data_of(self.source, self.recipe.family == "mlp", self.data_dir)
+        return data_of(self.source, isinstance(self.recipe.data, TableData), self.data_dir)
 
     @property
     def attributes(self) -> Attributes | None:
@@ -74,7 +74,7 @@ class Cell:
         return content_hash(run_identity(self.recipe, self.data, self.seed, split, test=self.test, attributes=known))
 
     def __str__(self) -> str:
-        return f"{self.source.label}, {self.recipe.method}, seed {self.seed}"
+        return f"{self.source.label}, {self.recipe.activation.method}, seed {self.seed}"
 
 
 @functools.lru_cache(maxsize=8)
@@ -164,7 +164,8 @@ def compute_cell(cell: Cell, out: Path, key: str, keep: bool = False) -> dict[st
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         mode, test = cell.source.split, cell.test
-        source = {"name": cell.source.name, "size": cell.source.size} if cell.recipe.family != "mlp" else None
+        of_images = isinstance(cell.recipe.data, ImageData)
+        source = {"name": cell.source.name, "size": cell.source.size} if of_images else None
         run = fit(
             cell.recipe, cell.data, work, seed=cell.seed, mode=mode, source=source, device=cell.device, test=test,
             attributes=cell.attributes,
@@ -334,7 +335,7 @@ def _search(
     """All searches side by side: ask, compute, tell. A trial that was running when the study stopped is asked again."""
     studies, failures, failed_before = {}, {}, {}
     for source, method in pairs:
-        data = data_of(source, plan.base.family == "mlp", data_dir)
+        data = data_of(source, isinstance(plan.base.data, TableData), data_dir)
         study = optuna.create_study(
             study_name=f"{plan.name}/{source.label}/{method}/{content_hash([plan.describe(), data.fingerprint])}",
             storage=storage,

@@ -1,0 +1,65 @@
+"""The families of networks that are trained by name, one file each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from htaf.contract import is_outside
+from htaf.training.families import bnn, dhn, icbm, mlp, snn
+from htaf.training.recipe import Family, Recipe
+
+FAMILIES = {family.name: family for family in (mlp.FAMILY, dhn.FAMILY, bnn.FAMILY, snn.FAMILY, icbm.FAMILY)}
+
+
+def family_of(name: str) -> Family:
+    """A family by its name.
+
+    Raises:
+        ValueError: there is none of this name.
+    """
+    if name not in [*FAMILIES]:  # of a file it may be anything
+        raise ValueError(f"family must be one of {tuple(FAMILIES)}, got {name!r}")
+    return FAMILIES[name]
+
+
+def ready_recipe(family: str, name: str) -> Recipe:
+    """A ready recipe of a family: of an MLP tabular-mlp, tabular-paper, tabular-quick; on images small, reduced,
+    cifar10 and cifar100 at full scale; of icbm also finetune.
+
+    Raises:
+        ValueError: no such family or recipe.
+    """
+    return family_of(family).ready(name)
+
+
+def make_recipe(family: str = "mlp", **fields: Any) -> Recipe:
+    """A recipe from flat fields, as records and plans hold them; the others are at their default.
+
+    Raises:
+        ValueError: no such family or field, or a bad value.
+    """
+    return family_of(family).make(**fields)
+
+
+def continuing(record: Mapping[str, Any]) -> Recipe:
+    """The recipe of a run, to go on from its weights with a new schedule: the activation starts as it was left.
+
+    Args:
+        record: of a finished run.
+
+    Raises:
+        ValueError: the record holds no such recipe.
+    """
+    try:
+        recipe = make_recipe(**record["recipe"])
+        recipe = dataclasses.replace(recipe, network=recipe.network.continued())
+        if recipe.activation.sharpening() is None:
+            return recipe
+        if is_outside(recipe.activation.method):  # at its final values: the record does not say the order of its names
+            return recipe.replace(start=None)
+        names = ("alpha0", "alpha1") if recipe.activation.method == "htaf" else ("beta",)
+        return recipe.replace(start=tuple(record["model"]["activation"][name] for name in names))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"the record holds no recipe of this version: {error}") from None

@@ -1,0 +1,249 @@
+"""Implicit concept bottleneck models: any image backbone, its last features as bits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from htaf.models.build import backbone_description, backbone_fields, check_backbone, is_layer_normed, is_own_backbone
+from htaf.models.icbm import ICBM, Bottleneck
+from htaf.training.families import scales
+from htaf.training.families.dhn import augmix_training, check_depth
+from htaf.training.recipe import (
+    ADAPTIVE_RATE,
+    Family,
+    ImageData,
+    Network,
+    Optimization,
+    Recipe,
+    expect,
+    unread_by,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+# depth and width of a backbone that is not the recipe's own
+_SHAPES = {"resnet": (18, 16), "wide_resnet": (16, 1)}
+_SHAPE = ("depth", "width", "stem", "dropout")
+
+
+@dataclass(frozen=True)
+class ICBMNetwork(Network):
+    """The backbone and its concepts. With method relu it is the plain backbone with its own activation.
+
+    Args:
+        backbone: wide_resnet, resnet, a timm model's name (resnet18, convnext_tiny), or transformers:NAME.
+        depth: wide_resnet: 6 n + 4; resnet: 18, or 34.
+        width: wide_resnet: widening factor; resnet: channels of the first stage.
+        stem: Of resnet: cifar: 3x3, no pooling; imagenet: 7x7 and pooling.
+        dropout: Of wide_resnet.
+        concepts: How many; 0: as many as the backbone has features.
+        concept_norm: Batch normalisation before the step; auto: not behind a layer norm.
+        pretrained: hub (timm's, transformers'), a file of weights, or a run folder.
+        freeze: Leave the backbone as it is.
+        backbone_lr: Learning rate of the backbone, as a share of lr.
+        bottleneck: implicit, or given attributes as concepts: joint (the gradient of the head reaches them),
+            sequential (it does not), independent (the head learns on the true ones).
+        attributes: Those attributes: cub, or a CSV with a row for each class.
+        concept_weight: Of their loss, the sum of their binary cross-entropies.
+    """
+
+    family: ClassVar[str] = "icbm"
+    data: ClassVar = ImageData
+    backbone: str = "wide_resnet"
+    depth: int = 16
+    width: int = 1
+    stem: Literal["cifar", "imagenet"] = "cifar"
+    dropout: float = 0.0
+    concepts: int = 0
+    concept_norm: Literal["auto", "batch", "none"] = "auto"
+    pretrained: str = ""
+    freeze: bool = False
+    backbone_lr: float = 1.0
+    bottleneck: Bottleneck = "implicit"
+    attributes: str = "cub"
+    concept_weight: float = 0.01
+
+    def check(self) -> None:
+        self.expect_all(("width",), lambda v: v >= 1, "must be >= 1")
+        self.expect_all(("concepts",), lambda v: v >= 0, "must be >= 0")
+        self.expect_all(("dropout",), lambda v: 0 <= v < 1, "must lie in [0, 1)")
+        self.expect_all(("backbone_lr",), lambda v: 0 < v < inf, "must be > 0 and finite")
+        self.expect_all(("concept_weight",), lambda v: 0 <= v < inf, "must be >= 0 and finite")
+        own = is_own_backbone(self.backbone)
+        expect(bool(self.backbone), "backbone must be the name of a model", repr(self.backbone))
+        both = self.pretrained == "hub" and own
+        expect(not both, "pretrained must be a path for backbones of htaf, which have no weights on a hub", "hub")
+        given = self.bottleneck != "implicit" and self.concepts
+        expect(not given, f"concepts must be 0 for bottleneck {self.bottleneck}: the attributes", self.concepts)
+        if self.backbone == "wide_resnet":
+            check_depth(self.backbone, self.depth)
+        elif self.backbone == "resnet":
+            expect(self.depth in (18, 34), "depth for resnet must be one of (18, 34)", self.depth)
+
+    def unread(self, method: str) -> dict[str, str]:
+        found = unread_by({*_SHAPE} - {*backbone_fields(self.backbone)}, f"backbone {self.backbone}")
+        if self.bottleneck == "implicit":
+            found |= unread_by(("attributes", "concept_weight"), "bottleneck implicit")
+        if method == "relu":
+            found |= unread_by(("concept_norm",), "method relu")
+        return found | unread_by(("backbone_lr",), "freeze true") if self.freeze else found
+
+    def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
+        stored = self.pretrained not in ("", "hub")  # what the file holds counts, not where it lies
+        return fields | {"pretrained": "file"} if stored else fields
+
+    def model(self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any]) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in _SHAPE}
+        return {
+            "kind": "icbm",
+            "in_channels": inputs["in_channels"],
+            "image_size": inputs["image_size"],
+            "out_features": outputs,
+            "activation": activation,
+            "backbone": backbone_description(self.backbone, own),
+            "concepts": inputs.get("concepts") or self.concepts or None,
+            "norm": {"auto": None, "batch": True, "none": False}[self.concept_norm],
+            "bottleneck": self.bottleneck,
+            "freeze": self.freeze,
+        }
+
+    def title(self) -> str:
+        shape = f", depth {self.depth}, width {self.width}" if is_own_backbone(self.backbone) else ""
+        return f"ICBM over {self.backbone}{shape}"
+
+    @property
+    def supervised_by(self) -> str | None:
+        return None if self.bottleneck == "implicit" else self.attributes
+
+    def continued(self) -> Network:
+        return dataclasses.replace(self, pretrained="")
+
+    def notes(self) -> list[str]:
+        return [f"the backbone started from {self.pretrained}"] if self.pretrained else []
+
+    def check_available(self) -> None:
+        check_backbone(self.backbone)
+
+    def fingerprint(self) -> dict[str, str]:
+        from htaf.training.pretrained import fingerprint
+
+        return fingerprint(self.backbone, self.pretrained)
+
+    def initialise(self, net: torch.nn.Module) -> None:
+        from htaf.training.pretrained import start_from
+
+        if self.pretrained and isinstance(net, ICBM):
+            start_from(net, self.backbone, self.pretrained)
+
+    def groups(self, net: torch.nn.Module, lr: float) -> list[Any]:
+        trained = super().groups(net, lr)
+        if not isinstance(net, ICBM) or self.backbone_lr == 1.0:
+            return trained
+        backbone = [p for p in net.backbone.parameters() if p.requires_grad]
+        own = {id(p) for p in backbone}
+        groups = [{"params": [p for p in trained if id(p) not in own]}]
+        return [*groups, {"params": backbone, "lr": lr * self.backbone_lr}] if backbone else groups
+
+    def supervised_loss(
+        self,
+        net: torch.nn.Module,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        attributes: torch.Tensor,
+        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
+        assert isinstance(net, ICBM)
+        z = net.pre_activations(x)
+        of_concepts = binary_cross_entropy_with_logits(z.float(), attributes, reduction="none").sum(1).mean()
+        match self.bottleneck:
+            case "joint":
+                seen = net.act(z)
+            case "sequential":
+                seen = net.act(z).detach()
+            case _:
+                seen = attributes.to(z.dtype)
+        return loss(net.head(seen), y) + self.concept_weight * of_concepts
+
+
+def published(depth: int) -> Recipe:
+    """An ICBM over WRN-depth-6, trained from scratch as AugMix trains that network."""
+    network = ICBMNetwork("wide_resnet", depth, 6)
+    return Recipe(network, ImageData("crop-flip"), optimization=augmix_training())
+
+
+def reduced() -> Recipe:
+    """An ICBM over WRN-16-1, 14 epochs."""
+    full = published(40)
+    return scales.reduced(full, dataclasses.replace(full.network, depth=16, width=1), epochs=14, batch_size=128)
+
+
+def finetune() -> Recipe:
+    """An ICBM over a pretrained timm ResNet-18: AdamW, the backbone at a tenth of the head's learning rate."""
+    training = Optimization(
+        epochs=20, batch_size=32, lr=1e-3, weight_decay=0.01, schedule="one_cycle", patience=0, precision="bfloat16"
+    )
+    network = ICBMNetwork("resnet18", pretrained="hub", backbone_lr=0.1)
+    return Recipe(network, ImageData(), optimization=training)
+
+
+def for_backbone(recipe: Recipe, backbone: str, optimizer: str | None = None) -> tuple[Recipe, tuple[str, ...]]:
+    """A recipe of an ICBM over another backbone than its own, and in words what changes.
+
+    One of htaf's comes with a depth and width that it knows. One that normalises by layers (ViT, Mixer, ConvNeXt) is
+    trained by AdamW with one cycle up to 1e-3, weight decay 0.05 and gradients of norm 1 at most, where the recipe
+    would take SGD at a rate that such networks do not stand.
+
+    Args:
+        recipe: family icbm.
+        backbone: its name. optimizer: what someone asked for; sgd keeps the recipe's.
+
+    Raises:
+        ValueError: no such backbone.
+    """
+    before, network = recipe.optimization, recipe.network
+    assert isinstance(network, ICBMNetwork)
+    if backbone in _SHAPES and backbone != network.backbone:
+        depth, width = _SHAPES[backbone]
+        return recipe.replace(backbone=backbone, pretrained="", depth=depth, width=width), ()
+    recipe = recipe.replace(backbone=backbone)
+    if before.optimizer != "sgd" or optimizer == "sgd" or is_own_backbone(backbone) or not is_layer_normed(backbone):
+        return recipe, ()
+    adapted = dataclasses.replace(
+        before, optimizer="adamw", lr=ADAPTIVE_RATE, lr_end=0.0, weight_decay=0.05, clip=1.0, schedule="one_cycle",
+    )  # fmt: skip
+    note = (
+        f"{backbone} normalises by layers: optimizer adamw, lr {adapted.lr:g}, one cycle, weight decay "
+        f"{adapted.weight_decay:g}, clip {adapted.clip:g} instead of sgd, lr {before.lr:g}"
+    )
+    return dataclasses.replace(recipe, optimization=adapted), (note,)
+
+
+def _adapt(recipe: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
+    """Another backbone brings what it needs with it."""
+    if "backbone" not in changes:
+        return recipe, ()
+    return for_backbone(recipe, changes["backbone"], changes.get("optimizer"))
+
+
+FAMILY = Family(
+    ICBMNetwork,
+    verb="icbm",
+    about="Train an implicit concept bottleneck model: any image backbone, its last features as bits. Then: htaf "
+    "concepts.",
+    recipes={
+        "small": lambda: scales.small(reduced()),
+        "reduced": reduced,
+        "cifar10": lambda: published(40),
+        "cifar100": lambda: published(28),
+        "finetune": finetune,
+    },
+    recipes_help=f"{scales.HELP} finetune: a pretrained timm ResNet-18, the backbone at a tenth of the learning rate.",
+    adapt=_adapt,
+)

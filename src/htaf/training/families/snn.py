@@ -1,0 +1,104 @@
+"""Spiking networks: SEW-ResNets of integrate-and-fire neurons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from htaf.training.families import scales
+from htaf.training.recipe import Activation, Family, ImageData, Network, Optimization, Recipe, expect, unread_by
+
+DEPTHS = (18, 34, 50)
+MOST_STEPS = 4096  # time steps, all of which a training holds in memory
+_NEURON = ("steps", "neuron", "tau", "reset", "detach_reset", "exact_reset")
+
+
+@dataclass(frozen=True)
+class SNNNetwork(Network):
+    """The SEW-ResNet and its neurons. With method relu it is the network of the same shape, with one time step.
+
+    Args:
+        depth: 18, 34 or 50.
+        width: Channels of the first stage.
+        stem: First layers: cifar: 3x3, no pooling; imagenet: 7x7 and pooling.
+        steps: Time steps T.
+        connect: How a block meets its shortcut.
+        neuron: Integrate-and-fire, or leaky.
+        tau: Membrane time constant of lif, in steps.
+        reset: To zero, or by subtraction.
+        detach_reset: No gradient through the reset.
+        exact_reset: Reset by the exact step.
+    """
+
+    family: ClassVar[str] = "snn"
+    data: ClassVar = ImageData
+    watched_differs: ClassVar[bool] = True  # neurons are then run step by step
+    depth: int = 18
+    width: int = 64
+    stem: Literal["cifar", "imagenet"] = "cifar"
+    steps: int = 4
+    connect: Literal["add", "and", "iand"] = "add"
+    neuron: Literal["if", "lif"] = "if"
+    tau: float = 2.0
+    reset: Literal["hard", "soft"] = "hard"
+    detach_reset: bool = True
+    exact_reset: bool = False
+
+    def check(self) -> None:
+        self.expect_all(("width", "steps"), lambda v: v >= 1, "must be >= 1")
+        expect(self.steps <= MOST_STEPS, f"steps must be in 1 to {MOST_STEPS:,}", self.steps)
+        expect(1 < self.tau < math.inf, "tau must be > 1 and finite", self.tau)
+        expect(self.depth in DEPTHS, f"depth for {self.family} must be one of {DEPTHS}", self.depth)
+
+    def unread(self, method: str) -> dict[str, str]:
+        leak = unread_by(("tau",), "neuron if") if self.neuron == "if" else {}
+        return leak | (unread_by(_NEURON, "method relu") if method == "relu" else {})
+
+    def model(self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any]) -> dict[str, Any]:
+        neuron = {"kind": self.neuron, "reset": self.reset, "detach_reset": self.detach_reset}
+        neuron |= {"exact_reset": self.exact_reset} | ({"tau": self.tau} if self.neuron == "lif" else {})
+        return {
+            "kind": "sew_resnet",
+            "in_channels": inputs["in_channels"],
+            "out_features": outputs,
+            "activation": activation,
+            "depth": self.depth,
+            "width": self.width,
+            "stem": self.stem,
+            "connect": self.connect,
+            "steps": 1 if activation["method"] == "relu" else self.steps,
+            "neuron": neuron,
+        }
+
+    def title(self) -> str:
+        return f"SEW-ResNet, depth {self.depth}, width {self.width}, T = {self.steps}"
+
+
+def published() -> Recipe:
+    """SEW-ResNet-18, T = 4, as its authors train it: SGD 0.1, momentum 0.9, no weight decay, cosine over 320 epochs."""
+    training = Optimization(
+        epochs=320, batch_size=128, patience=0, optimizer="sgd", lr=0.1, schedule="cosine", precision="bfloat16"
+    )
+    return Recipe(SNNNetwork(), ImageData("crop-flip"), Activation(slope="atan"), training)
+
+
+def reduced() -> Recipe:
+    """A first stage of 16 channels, 4 epochs."""
+    full = published()
+    return scales.reduced(full, replace(full.network, width=16), epochs=4, batch_size=64)
+
+
+FAMILY = Family(
+    SNNNetwork,
+    verb="snn",
+    about="Train a SEW-ResNet of spiking neurons on images; smooth and exact results, and the gap.",
+    recipes={
+        "small": lambda: scales.small(reduced()),
+        "reduced": reduced,
+        "cifar10": published,
+        "cifar100": published,
+    },
+    recipes_help=scales.HELP,
+)
