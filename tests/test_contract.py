@@ -92,6 +92,44 @@ def test_inside_a_step_there_is_no_site_of_its_own(algebraic: Any) -> None:
     assert conversion(harden(smooth)).left == ()
 
 
+class Around(nn.Module):
+    """A step made of another one."""
+
+    kind, sharpness, bipolar = "around", (), False
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+    def hardened(self) -> Heaviside:
+        return Heaviside.of(self)
+
+
+def test_a_step_that_is_part_of_another_is_made_exact_elsewhere() -> None:
+    inner = HTAF()
+    outer = Around(inner)
+    smooth = nn.Sequential(nn.Linear(6, 4), outer, nn.Linear(4, 4), inner, nn.Linear(4, 4), outer)
+    found = sites(smooth, X)
+    assert [(site.path, site.aliases) for site in found] == [("1", ("5",)), ("3", ())]
+    exact = harden(smooth)
+    assert [type(exact[i]) for i in (1, 3, 5)] == [Heaviside] * 3
+    assert exact[1] is exact[5]
+    assert not list(exact[1].children())
+
+
+def test_inside_a_step_there_is_no_layer_of_its_own() -> None:
+    smooth = nn.Sequential(nn.Linear(6, 4), Around(HTAF()), nn.Linear(4, 4), HTAF()).eval()
+    assert [layer.path for layer in layer_statistics(smooth, harden(smooth), [X])] == ["1", "3"]
+
+
+def test_entries_inside_a_step_cannot_be_taken_over() -> None:
+    with pytest.raises(ContractError, match=r"Around holds inner\.log_alpha0 in a module inside it"):
+        harden(nn.Sequential(Around(HTAF(learnable=True))))
+
+
 def test_is_sharpened(algebraic: Any) -> None:
     smooth = replace(network(), algebraic)
     assert set_sharpness(smooth, Geometric((2.0,), (8.0,), 0.5).at(0.25)) == 1
@@ -170,6 +208,9 @@ def test_a_run_is_read_with_its_class_alone(htaf: Any, run: Path, folder: Path, 
     file = folder / "packed.safetensors"
     code, _, told = htaf("pack", run, "--out", file)
     assert (code != 0, f"--method {METHOD}" in told, file.exists()) == (True, True, False), told
+    for wrong in ("htaf", "algebraic.Algebraic"):
+        code, _, told = htaf("pack", run, "--out", file, "--method", wrong)
+        assert (code, f"expected --method PACKAGE.MODULE:CLASS, got {wrong}" in told) == (2, True), told
     code, _, told = htaf("pack", run, "--out", file, "--method", METHOD)
     assert (code, file.exists()) == (0, True), told
 

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from htaf import functional, surrogates
-from htaf.contract import SmoothStep, sharpness_of
+from htaf.contract import ContractError, SmoothStep, sharpness_of
 from htaf.functional import check_floating, check_positive
 
 BINARY_BELOW, BINARY_ABOVE = 0.01, 0.99  # a smooth output beyond these counts as binary
@@ -228,13 +228,18 @@ class Heaviside(Remembering):
         """The exact step for a smooth one, with its state-dict entries and its numbers; what `hardened()` returns.
 
         Raises:
-            TypeError: `step` is no module.
+            TypeError: `step` is no module. ContractError: it has entries in a module inside it.
         """
         if not isinstance(step, nn.Module):
             raise TypeError(f"step must be a module, got {type(step).__name__}")
         exact = cls(bipolar=step.bipolar)
         exact.numbers = step.sharpness
         kept = step.state_dict().keys()
+        if inside := [name for name in kept if "." in name]:
+            raise ContractError(
+                f"{type(step).__name__} holds {inside[0]} in a module inside it, which Heaviside.of cannot take over: "
+                "keep it in the step itself, or write hardened() without Heaviside.of"
+            )
         for name, tensor in step.named_buffers():
             exact.register_buffer(name, tensor, persistent=name in kept)
         for name, parameter in step.named_parameters():

@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes, say_unread
 from htaf._files import LOCK, check_output, check_output_folder, check_place
 from htaf.cli.flags import DataDir, Json, RunDir, needs_source
-from htaf.cli.methods import MethodOfRun, outside_step
+from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.concepts.codes import PartName
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def extract(
     from htaf.data.image_reading import image_files
     from htaf.runs import open_run
 
-    opened, unread, total = of_images(open_run(run, method=outside_step(method))), [], 0
+    opened, unread, total = of_images(open_run(run, method=step_of_run(method))), [], 0
     options: dict[str, Any] = {"batch": batch, "workers": workers, "device": device, "progress": not json}
     if files:
         listed = image_files(files)
@@ -288,7 +288,7 @@ def pictures(
     check_output_folder(out, [codes, run], own="folder of scores")
     opened = open_codes(codes)
     images = own_images(
-        open_run(run, method=outside_step(method)), data_dir, "draw them in Python, with htaf.concepts.report.pictures"
+        open_run(run, method=step_of_run(method)), data_dir, "draw them in Python, with htaf.concepts.report.pictures"
     )
     chosen = concept or tuple(most_important(opened)[:5].tolist())
     files = []

@@ -9,7 +9,7 @@ from tyro.conf import arg
 
 from htaf._console import Terminal, UsageError, figures, print_json, say_notes
 from htaf.cli.flags import DataDir, Json, RunDir, needs_source
-from htaf.cli.methods import MethodOfRun, outside_step
+from htaf.cli.methods import MethodOfRun, step_of_run
 
 
 def evaluate(
@@ -35,7 +35,7 @@ def evaluate(
     from htaf.runs import open_run
     from htaf.runs.metrics import LOWER_IS_BETTER
 
-    opened = open_run(run, method=outside_step(method))
+    opened = open_run(run, method=step_of_run(method))
     if data is not None:
         if part not in (None, "all"):
             raise UsageError(f"--part {part} is for the run's own data, not for --data {data}")

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 from htaf._console import UsageError, err, print_json, say, say_notes
 from htaf.cli.concepts import of_images
 from htaf.cli.flags import DataDir, Json, needs_source
-from htaf.cli.methods import MethodOfRun, outside_step
+from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.concepts.codes import PartName
 
 
@@ -65,7 +65,7 @@ def explore(
     from htaf.explorer.run_page import CodesNeededError, build_run_page
     from htaf.runs import open_run
 
-    opened = of_images(open_run(run, method=outside_step(method)))
+    opened = of_images(open_run(run, method=step_of_run(method)))
     try:
         with needs_source("give --codes"):
             made = build_run_page(

@@ -11,7 +11,7 @@ from tyro.conf import UseAppendAction, arg
 from htaf._console import UsageError, print_json, say
 from htaf.cli.concepts import CodesDir, ScoredPart, show
 from htaf.cli.flags import DataDir, Json, RunDir, needs_source
-from htaf.cli.methods import MethodOfRun, outside_step
+from htaf.cli.methods import MethodOfRun, step_of_run
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
@@ -153,7 +153,7 @@ def edit(
     from htaf.concepts.edit_head import edit_run
     from htaf.runs import open_run
 
-    opened = open_run(run, method=outside_step(method))
+    opened = open_run(run, method=step_of_run(method))
     with needs_source("edit it in Python, with htaf.concepts.edit_head.edit_run"):
         made = edit_run(opened, out, edits, data_dir=data_dir)
     if json:

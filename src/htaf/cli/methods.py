@@ -25,6 +25,16 @@ MethodOfRun = Annotated[
 ]
 
 
+def step_of_run(method: str | None) -> StepFactory | None:
+    """The class that `--method` names for a finished run, None for no flag. UsageError: one of htaf's methods too."""
+    step = outside_step(method)
+    if method is not None and step is None:
+        raise UsageError(
+            f"expected --method PACKAGE.MODULE:CLASS, got {method}: leave it out for a run of one of htaf's own methods"
+        )
+    return step
+
+
 def outside_step(method: str | None) -> StepFactory | None:
     """The class that a flag names by its import path; None for no flag and for htaf's own methods.
 

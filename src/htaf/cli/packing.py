@@ -11,7 +11,7 @@ from tyro.conf import arg
 
 from htaf._console import UsageError, print_json, say
 from htaf.cli.flags import DataDir, Json, RunDir, needs_source
-from htaf.cli.methods import MethodOfRun, outside_step
+from htaf.cli.methods import MethodOfRun, step_of_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +63,7 @@ def pack(
     _check_differing(differing)
     from htaf.runs import open_run, pack_run
 
-    opened = open_run(run, method=outside_step(method))
+    opened = open_run(run, method=step_of_run(method))
     with needs_source("give --data"):
         made = pack_run(
             opened,
@@ -101,7 +101,7 @@ def export(
     _check_differing(differing)
     from htaf.runs import export_run, open_run
 
-    opened = open_run(run, method=outside_step(method))
+    opened = open_run(run, method=step_of_run(method))
     with needs_source("give --data"):
         made = export_run(
             opened,
@@ -139,7 +139,7 @@ def predictors(path: Path, *, exact: bool, method: str | None) -> tuple[Callable
         return packed.predict_images, packed.predict_with_notes, packed.takes_images
     from htaf.runs import open_run
 
-    run = open_run(path, method=outside_step(method))
+    run = open_run(path, method=step_of_run(method))
     return partial(run.predict_images, exact=exact), partial(run.predict_with_notes, exact=exact), run.takes_images
 
 

@@ -1,6 +1,6 @@
 """Activation functions called inside a forward (`F.relu(x)`, `x.sigmoid()`): telling them, and seeing them run.
 
-A call belongs to the innermost running module, its owner. `Recorder` sees the calls of one run.
+A call belongs to the innermost running module, its owner. `CallRecorder` sees the calls of one run.
 """
 
 from __future__ import annotations
@@ -428,7 +428,7 @@ class _Frame:
     forward: bool = False  # its forward runs, not its hooks
 
 
-class Recorder(TorchFunctionMode):
+class CallRecorder(TorchFunctionMode):
     """What ran, in one run of a model: every activation site, and every activation call of any other module.
 
     Args:
@@ -631,7 +631,7 @@ class Operators(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: CallRecorder) -> None:
         super().__init__()
         self.recorder = recorder
 

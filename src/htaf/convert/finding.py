@@ -58,7 +58,7 @@ class Site:
             modules. Beside the activation functions these are all calls of `maximum`, say, where one is an activation.
         module_type: class of the module; None for a function.
         aliases: further paths of the same module.
-        in_place: the model goes on reading the input that the activation overwrites.
+        in_place: the model still reads the input that the activation overwrites.
         source: of a functional call, the argument that is its input.
     """
 
@@ -136,20 +136,22 @@ def find(
     with torch.random.fork_rng(devices=[]):
         trial = duplicate(model, parameters=True).eval()
         protos: dict[int, Site] = {}
-        inner: set[int] = set()  # what a smooth step is made of is its own affair
+        inner: set[int] = set()  # what a smooth step is made of is its own affair; elsewhere it is a site
+        steps: list[str] = []  # where smooth steps are, each with a dot
         for path, module in list(trial.named_modules(remove_duplicate=False)):
+            if path.startswith(tuple(steps)):
+                inner.add(id(module))
+                continue
             if id(module) in protos:
                 site = protos[id(module)]
                 protos[id(module)] = dataclasses.replace(site, aliases=(*site.aliases, path))
-                continue
-            if id(module) in inner:
+                steps += [f"{path}."] if looks_smooth(module) else []
                 continue
             if calls.is_of_a_parameter(path) and not (of_parameters and looks_smooth(module)):
                 continue
             kind = _module_kind(module)
             if kind is not None:
-                if looks_smooth(module):
-                    inner |= set(map(id, module.modules()))
+                steps += [f"{path}." if path else ""] if looks_smooth(module) else []
                 protos[id(module)] = Site(path, kind, module_type=own_class(module))
                 continue
             for name, value in list(vars(module).items()):
@@ -161,7 +163,8 @@ def find(
                     overwrites = getattr(value, "__name__", "").endswith("_")
                     protos[id(stored)] = Site(f"{path}.{name}" if path else name, kind, in_place=overwrites)
         paths = {id(module): path for path, module in trial.named_modules()}
-        record = calls.Recorder(paths, set(protos) | inner)
+        paths |= {of: site.path for of, site in protos.items()}  # of one that a step before it holds too: its own
+        record = calls.CallRecorder(paths, set(protos) | inner)
         if example is not None:
             _run(trial, record, *example)
             record.settle()
@@ -186,7 +189,7 @@ def find(
     return Found((*ran, *never), hints, beyond, scripted, record.forwards, record.watched, record.callees)
 
 
-def _beyond(trial: nn.Module, record: calls.Recorder) -> Iterator[str]:
+def _beyond(trial: nn.Module, record: calls.CallRecorder) -> Iterator[str]:
     """Activations that no module can stand in for: inside torch's fused layers, and what the run brought to light."""
     for path, module in trial.named_modules():
         kind = calls.fused_kind(module)
@@ -225,7 +228,7 @@ def _scripted(trial: nn.Module) -> Iterator[str]:
             yield f"{_label(trial, path)}: scripted, so its activations cannot be seen; convert before scripting"
 
 
-def _hints(trial: nn.Module, known_modules: set[int], record: calls.Recorder, ran: bool) -> Iterator[str]:
+def _hints(trial: nn.Module, known_modules: set[int], record: calls.CallRecorder, ran: bool) -> Iterator[str]:
     """Where functional calls may be that were not seen."""
     for path, module in trial.named_modules():
         label = _label(trial, path)
@@ -247,7 +250,7 @@ def _hints(trial: nn.Module, known_modules: set[int], record: calls.Recorder, ra
         yield f"{_label(trial, among[0])}{more}: also computes {operators}, left as it is"
 
 
-def _run(trial: nn.Module, record: calls.Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _run(trial: nn.Module, record: calls.CallRecorder, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it computes relu or gelu itself, without asking `activation`
     record.watch(trial)

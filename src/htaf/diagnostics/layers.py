@@ -60,7 +60,10 @@ def layer_statistics(smooth: nn.Module, exact: nn.Module | None, batches: Iterab
         ValueError: no activation module ran, or there are no batches; or the two networks call a module differently
             often.
     """
-    counters = {n: _Counter() for n, m in smooth.named_modules() if isinstance(m, (*BINARY, nn.ReLU))}
+    counters: dict[str, _Counter] = {}
+    for path, module in smooth.named_modules():
+        if isinstance(module, (*BINARY, nn.ReLU)) and not any(path.startswith(f"{step}.") for step in counters):
+            counters[path] = _Counter()  # what a smooth step is made of is no layer
     handles = []
     for name, counter in counters.items():
         module = smooth.get_submodule(name)
