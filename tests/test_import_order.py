@@ -138,6 +138,16 @@ def test_the_check_sees_private_names(tmp_path: Path) -> None:
     assert found == ["4", "5", "6", "8", "9"]
 
 
+def test_no_file_has_the_name_of_something_else_in_its_package() -> None:
+    """`htaf.diagnostics.operations` is the function, so no file may be called that."""
+    shadowed = []
+    for name, path in MODULES.items():
+        if path.name == "__init__.py":
+            given = [n for _, n in imports(path) if n not in MODULES]
+            shadowed += [one for one in given if f"{name}.{one.rpartition('.')[2]}" in MODULES]
+    assert shadowed == []
+
+
 def test_the_check_sees_a_violation(tmp_path: Path) -> None:
     bad = tmp_path / "functional.py"
     bad.write_text("from htaf.training import fit\nimport lightning\n")

@@ -120,7 +120,7 @@ def figures(smooth: float | None, exact: float | None, *, lower_is_better: bool)
 def progress(
     what: str, total: int | None, *, shown: bool = True, done: int = 0, every: float = 10.0
 ) -> Iterator[Callable[..., None]]:
-    """What is told how many more are done: `advance(1, "accuracy 0.93")`, the note standing behind the count.
+    """What is told how many more are done: `advance(1, "accuracy 0.93")`, the note is shown behind the count.
 
     A bar on a terminal, which goes when all is done. Elsewhere, as in the log of a job, plain lines: one at most
     `every` seconds (0: one each time), so that what is soon done prints none. total: None where it is not known; then

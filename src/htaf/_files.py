@@ -97,7 +97,7 @@ LOCK = ".lock"
 
 
 @dataclass(frozen=True)
-class Kind:
+class FolderKind:
     """A folder that a verb writes.
 
     marks: it is one where all of one of these are there. names: what else in it belongs to it, files and folders.
@@ -117,20 +117,20 @@ class Kind:
 
 # rooms above have these names; a test compares
 KINDS = {
-    "run": Kind(
+    "run": FolderKind(
         (("record.json",),),
         ("model.safetensors", "preprocessing.json", "metrics.csv", "loss.png", "gradients.csv", "gradients.png",
          "checkpoints", "tensorboard", "wandb"),
     ),
-    "folder of codes": Kind(
+    "folder of codes": FolderKind(
         (("concepts.json",),),
         ("images.arrow", "head.safetensors", "codes.npy", "features.npy", "smooth.npy", "exact.npy", "saturated.npy",
          "done.npy"),
     ),
-    "study": Kind((("search.db",), ("cells", "report.json")), ("report.md", "runs", "work")),
-    "page": Kind(((".htaf-explorer",), ("index.html", "data/page.js")), ("app.js", "app.css", "data")),
-    "folder of scores": Kind((("scores.json",),), ("scores.md", "histograms.png", "completeness.png")),
-    "demonstration": Kind((("demo.json",),), ("demo.png",)),
+    "study": FolderKind((("search.db",), ("cells", "report.json")), ("report.md", "runs", "work")),
+    "page": FolderKind(((".htaf-explorer",), ("index.html", "data/page.js")), ("app.js", "app.css", "data")),
+    "folder of scores": FolderKind((("scores.json",),), ("scores.md", "histograms.png", "completeness.png")),
+    "demonstration": FolderKind((("demo.json",),), ("demo.png",)),
 }  # fmt: skip
 
 

@@ -53,7 +53,7 @@ RATES = (1e-3, 3e-3, 1e-2)  # the protocol's, and two more: the paper does not p
 
 
 @dataclass(frozen=True)
-class Cell:
+class DepthCell:
     """One training. seed: of the initial weights and the order of the batches."""
 
     hidden: tuple[int, ...]
@@ -68,7 +68,7 @@ class Cell:
         return asdict(self) | {"hidden": list(self.hidden), "data": fingerprint}
 
 
-def cells(*, epochs: int = 200, seeds: Sequence[int] = (0,), rates: Sequence[float] = RATES) -> list[Cell]:
+def cells(*, epochs: int = 200, seeds: Sequence[int] = (0,), rates: Sequence[float] = RATES) -> list[DepthCell]:
     """All trainings, each once; the shapes that take longest come last.
 
     Args:
@@ -78,7 +78,7 @@ def cells(*, epochs: int = 200, seeds: Sequence[int] = (0,), rates: Sequence[flo
     wanted = [(hidden, act) for hidden in SHAPES for act in TABLE] + [(SHAPES[0], act) for act in FIGURE]
     wanted = [pair for i, pair in enumerate(wanted) if pair not in wanted[:i]]
     found = [
-        Cell(hidden, act, seed, epochs, lr=rate)
+        DepthCell(hidden, act, seed, epochs, lr=rate)
         for seed in seeds
         for rate in rates
         for hidden, act in wanted
@@ -131,7 +131,7 @@ def run(
 
 
 def train(
-    cell: Cell, train_part: tuple[Tensor, Tensor], validation: tuple[Tensor, Tensor], scale: float
+    cell: DepthCell, train_part: tuple[Tensor, Tensor], validation: tuple[Tensor, Tensor], scale: float
 ) -> dict[str, Any]:
     """One training on the CPU, a function of the cell and the data alone (same machine, same threads).
 

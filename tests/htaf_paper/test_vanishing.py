@@ -17,7 +17,7 @@ from htaf.activations import HTAF
 from htaf.data import tabular
 from htaf.models.mlp import MLP
 from htaf_paper import vanishing, vanishing_report
-from htaf_paper.vanishing import Cell, cells, run, train
+from htaf_paper.vanishing import DepthCell, cells, run, train
 from htaf_paper.vanishing_report import report
 
 # As printed: X no vanishing gradient, O vanishing; ReLU, HTAF, Scaled Sigmoid
@@ -78,7 +78,7 @@ def test_one_training_spelled_out() -> None:
     """Two epochs of Adam on one batch each: norms, losses and the RMSE of the last network."""
     torch.manual_seed(5)
     x, y = torch.randn(30, 4), torch.randn(30, 1)
-    cell = Cell((6, 5), {"method": "htaf", "alpha0": 1.0, "alpha1": 6.0}, seed=3, epochs=2, lr=0.1)
+    cell = DepthCell((6, 5), {"method": "htaf", "alpha0": 1.0, "alpha1": 6.0}, seed=3, epochs=2, lr=0.1)
     found = train(cell, (x, y), (x, y), scale=2.0)
     torch.manual_seed(3)
     net = MLP(4, 1, (6, 5), lambda: HTAF(1.0, 6.0))
@@ -97,7 +97,7 @@ def test_one_training_spelled_out() -> None:
     last = 2 * nn.functional.mse_loss(net(x), y).sqrt().item()
     assert found["validation_rmse"]["smooth"] == pytest.approx(last, rel=1e-3)
     assert found["validation_rmse"]["exact"] != found["validation_rmse"]["smooth"]
-    relu = Cell((6,), {"method": "relu"}, seed=0, epochs=1)
+    relu = DepthCell((6,), {"method": "relu"}, seed=0, epochs=1)
     assert train(relu, (x, y), (x, y), 1.0)["validation_rmse"]["exact"] is None
 
 
@@ -105,7 +105,7 @@ def test_every_batch_of_an_epoch_counts() -> None:
     """With a learning rate of 0 the epoch's norm is the mean over its batches of 4, 4 and 2 rows."""
     torch.manual_seed(5)
     x, y = torch.randn(10, 4), torch.randn(10, 1)
-    found = train(Cell((6,), {"method": "relu"}, 1, epochs=1, batch_size=4, lr=0.0), (x, y), (x, y), 1.0)
+    found = train(DepthCell((6,), {"method": "relu"}, 1, epochs=1, batch_size=4, lr=0.0), (x, y), (x, y), 1.0)
     torch.manual_seed(1)
     net, norms, losses = MLP(4, 1, (6,), nn.ReLU), [], []
     for rows in torch.randperm(10, generator=torch.Generator().manual_seed(1_000_003)).split(4):
@@ -119,9 +119,9 @@ def test_every_batch_of_an_epoch_counts() -> None:
 
 
 def test_a_run_goes_on_where_it_stopped(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Cell] = []
+    calls: list[DepthCell] = []
 
-    def counted(cell: Cell, *data: Any, **options: Any) -> dict[str, Any]:
+    def counted(cell: DepthCell, *data: Any, **options: Any) -> dict[str, Any]:
         if len(calls) == 3:
             raise KeyboardInterrupt
         calls.append(cell)
@@ -149,7 +149,7 @@ def made(
     folder: Path, hidden: tuple[int, ...], activation: dict[str, Any], seed: int, last: float, lr: float = 1e-3
 ) -> None:
     """A cell of 20 epochs whose first layer's norm is 1, and `last` in the last two epochs."""
-    cell = Cell(hidden, activation, seed, epochs=20, lr=lr)
+    cell = DepthCell(hidden, activation, seed, epochs=20, lr=lr)
     curve = [1.0] * 18 + [last, last]
     record = {
         "cell": cell.identity("abalone"),

@@ -152,7 +152,7 @@ class Running:
     continue_from: Annotated[
         Path | None,
         arg(
-            help="Go on from the weights of this finished run, with a new schedule of --epochs and its recipe for the "
+            help="Start from the weights of this finished run, with a new schedule of --epochs and its recipe for the "
             "other flags; it stays as it is.",
             metavar="RUN",
             help_behavior_hint="(optional)",
@@ -163,7 +163,7 @@ class Running:
     ] = False
 
     def parent(self, family: str, step: StepFactory | None) -> Any:
-        """The run that is gone on from, if any."""
+        """The run to continue, if any."""
         if self.continue_from is None:
             return None
         from htaf.runs import open_run

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from htaf._console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
-from htaf.concepts.passes import Device, ImageSequence, Network, in_order, in_processes
+from htaf.concepts.passes import ConceptNetwork, Device, ImageSequence, in_order, in_processes
 from htaf.concepts.store import CHUNK, Features, open_codes, open_features
 from htaf.concepts.writing import Contents, writing
 from htaf.data.image_reading import MOST_WORKERS, look_all
@@ -135,8 +135,8 @@ def extract_files(
     return open_codes(out)
 
 
-def _network(run: Run, device: Device, *, plain: bool) -> Network:
-    network = Network(run, device)
+def _network(run: Run, device: Device, *, plain: bool) -> ConceptNetwork:
+    network = ConceptNetwork(run, device)
     if network.plain and not plain:
         raise ConceptError(
             f"{run.path} is a plain network (method relu), which has no bits: extract its features, then make bits of "
@@ -148,7 +148,7 @@ def _network(run: Run, device: Device, *, plain: bool) -> Network:
 
 
 def _images(
-    run: Run, network: Network, images: Images, parts: Sequence[PartName] | None, features: bool
+    run: Run, network: ConceptNetwork, images: Images, parts: Sequence[PartName] | None, features: bool
 ) -> tuple[Contents, ImageSequence]:
     """The chosen images of a set, in the order of PARTS."""
     known = network.preprocessor
@@ -224,7 +224,7 @@ def _files(paths: list[Path], preprocessor: ImagePreprocessor, strict: bool) -> 
 
 def _contents(
     run: Run,
-    network: Network,
+    network: ConceptNetwork,
     settings: dict[str, Any],
     features: bool,
     *,
@@ -259,7 +259,7 @@ def _contents(
 
 def _write(
     run: Run,
-    network: Network,
+    network: ConceptNetwork,
     contents: Contents,
     source: ImageSequence,
     out: str | Path,

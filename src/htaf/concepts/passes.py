@@ -73,7 +73,7 @@ class ImageSequence:
         return Piece(ids, np.concatenate([part.batch(rows).numpy() for part, rows in cut]))
 
 
-class Network:
+class ConceptNetwork:
     """The network of a run, as extraction uses it.
 
     Attributes:
@@ -170,7 +170,9 @@ def choose_device(device: Device) -> torch.device:
 Job = tuple[int, Callable[[], Piece]]  # a chunk's number, and what makes its piece
 
 
-def in_order(network: Network, jobs: Sequence[Job], batch: int, features: bool) -> Iterator[tuple[int, dict[str, Any]]]:
+def in_order(
+    network: ConceptNetwork, jobs: Sequence[Job], batch: int, features: bool
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """(chunk, arrays) for each job, in this process."""
     for chunk, piece in jobs:
         yield chunk, network(piece(), batch, features)
@@ -242,7 +244,7 @@ def _work(pipe: connection.Connection, run: Run, batch: int, features: bool, dev
         except (EOFError, ConnectionError):
             return
         try:
-            network = network or Network(run, device)
+            network = network or ConceptNetwork(run, device)
             result: Any = network(piece, batch, features)
         except (HtafError, OSError) as error:
             result = error

@@ -2,7 +2,7 @@
 
 from htaf.diagnostics.gradients import GradientNorms, LayerGradient, mean_by_layer, vanishes
 from htaf.diagnostics.layers import BINARY, LayerStatistics, layer_statistics
-from htaf.diagnostics.operations import HOROWITZ_45NM, Energy, LayerOperations, Totals, operations, totals
+from htaf.diagnostics.operation_counts import HOROWITZ_45NM, Energy, LayerOperations, Totals, operations, totals
 
 __all__ = [
     "BINARY",

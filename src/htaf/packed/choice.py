@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from htaf.packed.instructions.layer import FORMS, Kind, widened
 from htaf.packed.model import PackedModel
 from htaf.packed.program import Program
 
-KINDS: tuple[Kind, ...] = ("float32", "int16", "int8")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 _REPEATS = 5
 
 
@@ -30,7 +30,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenTables:
     """The kind taken for a layer, and what was measured of all of them."""
 
     kind: Kind
@@ -43,7 +43,7 @@ class Choice:
 
 def choose(
     packed: PackedModel, inputs: tuple[Tensor, ...], budget: float, advance: Callable[[], None]
-) -> tuple[Program, dict[str, Choice]]:
+) -> tuple[Program, dict[str, ChosenTables]]:
     """For each layer the fastest kind whose error is within the budget.
 
     Args:
@@ -55,14 +55,14 @@ def choose(
     Returns:
         The program with these kinds, and what was measured, by the layer's name.
     """
-    chosen: dict[str, Choice] = {}
+    chosen: dict[str, ChosenTables] = {}
 
     def after(instruction: Instruction, values: list[Any]) -> None:
         if isinstance(instruction, Layer) and instruction.weights == "table":
             found = measure(instruction, values[instruction.input], packed.program.tensors)
             fitting: list[Kind] = [kind for kind in KINDS if found[kind].error <= budget]
             fastest: Kind = min(fitting, key=lambda kind: found[kind].seconds)
-            chosen[instruction.name] = Choice(fastest, found)
+            chosen[instruction.name] = ChosenTables(fastest, found)
             advance()
 
     packed.watch(inputs, after)

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from htaf._console import progress as shown_progress
-from htaf.packed.choice import Choice, choose
+from htaf.packed.choice import ChosenTables, choose
 from htaf.packed.errors import PackedError
 from htaf.packed.graph import Traced, arguments_of, trace
 from htaf.packed.instructions.layer import Kind
@@ -84,7 +84,7 @@ def _agreeing(packed: PackedModel, traced: Traced, given: tuple[Any, ...], progr
     return packed
 
 
-def _told(report: Report, chosen: dict[str, Choice], layers: dict[str, str]) -> Report:
+def _told(report: Report, chosen: dict[str, ChosenTables], layers: dict[str, str]) -> Report:
     """The report with what was chosen for each layer."""
     by_node = {node: chosen[name] for name, node in layers.items() if name in chosen}
     rows = tuple(

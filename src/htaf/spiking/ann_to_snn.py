@@ -25,7 +25,7 @@ from htaf.convert import functional_sites as functional
 from htaf.convert.finding import Site
 from htaf.convert.transforms import with_account
 from htaf.kernels.formulas import compute_dtype
-from htaf.spiking.calibration import Mode, Recorder, Watch, check, other_calls
+from htaf.spiking.calibration import Mode, ThresholdRecorder, Watch, check, other_calls
 from htaf.spiking.fusion import fuse_batch_norm
 
 STEPS = (10, 30, 50, 100, 200)
@@ -216,10 +216,10 @@ def to_spiking(
         seen = ", ".join(map(str, found)) or "no activation"
         raise ValueError(f"expected a ReLU that runs in {type(model).__name__}, got {seen}")
     recording = convert.replace(
-        plain, partial(Recorder, mode, percentile, momentum), where=_is_relu, example=first.clone()
+        plain, partial(ThresholdRecorder, mode, percentile, momentum), where=_is_relu, example=first.clone()
     ).eval()
     account = convert.conversion(recording)
-    recorders = {path: module for path, module in recording.named_modules() if isinstance(module, Recorder)}
+    recorders = {path: module for path, module in recording.named_modules() if isinstance(module, ThresholdRecorder)}
     watch = Watch()
     for x in itertools.chain([first], inputs):
         with torch.no_grad(), watch:

@@ -45,7 +45,7 @@ _BENT |= {"clip", "maximum", "minimum", "sin", "cos", "where", "amax", "amin", "
 _PRODUCTS = {"mul", "multiply", "matmul", "bmm", "div", "true_divide", "divide", "scaled_dot_product_attention"}
 
 
-class Recorder(nn.Module):
+class ThresholdRecorder(nn.Module):
     """A ReLU that keeps the threshold that its outputs so far make, one for each call in a forward of the model."""
 
     def __init__(self, mode: Mode, percentile: float, momentum: float | None) -> None:

@@ -15,7 +15,7 @@ from htaf.training.recipe import ImageData, Recipe
 
 
 @dataclass(frozen=True)
-class Choice:
+class SearchResult:
     """What the search of one data set and method gave: the best recipe on validation, and all that were tried."""
 
     recipe: Recipe
@@ -31,7 +31,7 @@ def score(record: dict[str, Any], part: str, network: str | None = None) -> floa
 
 
 def summary_row(
-    plan: Plan, source: Source, method: str, choice: Choice, records: list[dict[str, Any]]
+    plan: Plan, source: Source, method: str, choice: SearchResult, records: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """One row of the report: a data set and a method, from the records of the final trainings."""
     reference = plan.reference.get((source.label, method))

@@ -40,7 +40,7 @@ from htaf.training.fit import check, fit, run_identity
 from htaf.training.plan import Plan, Source
 from htaf.training.problems import headline_of, supervision
 from htaf.training.recipe import ImageData, Recipe, TableData
-from htaf.training.report import Choice, markdown, score, summary_row
+from htaf.training.report import SearchResult, markdown, score, summary_row
 
 
 class StudyError(HtafError):
@@ -331,7 +331,7 @@ def _provenance(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _search(
     plan: Plan, pairs: list[tuple[Source, str]], storage: str, data_dir: str | None, device: str, workers: int, run: Any
-) -> tuple[dict[tuple[Source, str], Choice], dict[Cell, str]]:
+) -> tuple[dict[tuple[Source, str], SearchResult], dict[Cell, str]]:
     """All searches side by side: ask, compute, tell. A trial that was running when the study stopped is asked again."""
     studies, failures, failed_before = {}, {}, {}
     for source, method in pairs:
@@ -371,7 +371,7 @@ def _search(
             raise StudyError(f"no candidate of {pair[1]} on {pair[0].label} succeeded: {reasons}")
         best = study.best_trial
         trials = [{"values": {k: json.loads(v) for k, v in t.params.items()}, "validation": t.value} for t in done]
-        choices[pair] = Choice(
+        choices[pair] = SearchResult(
             plan.recipe(pair[1], best.params), float(best.value or 0.0), tuple(sorted(trials, key=to_json))
         )
     return choices, failures

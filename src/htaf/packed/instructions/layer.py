@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from htaf.kernels.layers import Epilogue, Geometry, row_bytes
+from htaf.kernels.table_convolution.reference import Kind
 from htaf.packed.errors import PackedError
 from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Seen, Values
 from htaf.packed.instructions.schema import LARGEST, Field, Made, Read, TensorName, integer, pair
 from htaf.packed.instructions.sizes import empty, expect, expect_bits, expect_channels
 
-Kind = Literal["float32", "int16", "int8"]
 # how bits and sums lie: [batch, height, width, .], [batch, length, .], [..., .]; whole: images as rows
 Form = Literal["image", "line", "row", "whole"]
 
