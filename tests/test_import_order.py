@@ -34,6 +34,9 @@ ORDER = [
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}
 NO_LIGHTNING = {room for room, rank in RANK.items() if rank <= RANK["runs"]}
 
+SHARED = {f"htaf.{room}" for room in RANK if room.startswith("_")}
+COMPILED = "htaf.kernels._native"  # the extension, which only its own room imports
+
 
 def room_of(module: str) -> str | None:
     """The room of a dotted name: `htaf.data.tabular` -> data, `htaf_paper.tabular` -> htaf_paper, others -> None."""
@@ -67,6 +70,43 @@ def violations(path: Path, module: str) -> list[str]:
     return bad
 
 
+def private(path: Path, module: str) -> list[str]:
+    """Private modules of other rooms, and private names of other modules, that a module of ours uses."""
+    bad, ours = [], {}
+    tree = ast.parse(path.read_text())
+
+    def see(line: int, owner: str, name: str) -> None:
+        whole = f"{owner}.{name}"
+        own = whole in MODULES and room_of(whole) == room_of(module)
+        if name.startswith("_") and not name.endswith("__") and whole not in SHARED and not own:
+            bad.append(f"{module}:{line} uses {whole}")
+
+    def see_module(line: int, name: str) -> None:
+        owner, _, last = name.rpartition(".")
+        if owner:
+            see_module(line, owner)
+            see(line, owner, last)
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if room_of(alias.name) is not None:
+                    see_module(node.lineno, alias.name)
+                    ours[alias.asname or alias.name] = alias.name
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in {"htaf", "htaf_paper"}:
+            see_module(node.lineno, str(node.module))
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                if whole != COMPILED:
+                    see(node.lineno, str(node.module), alias.name)
+                if whole in MODULES:
+                    ours[alias.asname or alias.name] = whole
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (owner := ours.get(ast.unparse(node.value))) is not None:
+            see(node.lineno, owner, node.attr)
+    return bad
+
+
 MODULES = {
     ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"): path for path in SRC.rglob("*.py")
 }
@@ -75,6 +115,27 @@ MODULES = {
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_imports_only_from_earlier_rooms(module: str) -> None:
     assert violations(MODULES[module], module) == []
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_no_private_name_of_another_module(module: str) -> None:
+    assert private(MODULES[module], module) == []
+
+
+def test_only_kernels_import_the_compiled_extension() -> None:
+    rooms = {room_of(m) for m, path in MODULES.items() if any(name == COMPILED for _, name in imports(path))}
+    assert rooms == {"kernels"}
+
+
+def test_the_check_sees_private_names(tmp_path: Path) -> None:
+    bad = tmp_path / "names.py"
+    bad.write_text(
+        "import htaf.kernels.operators\nfrom htaf import _files, runs\nfrom htaf._errors import first_line\n"
+        "from htaf.kernels._secret import value\nfrom htaf.data.named import _plain\nimport htaf.llm._hidden\n"
+        "_files.to_json\nruns._shown\nhtaf.kernels.operators._fake\nself._own\nruns.__name__\n"
+    )
+    found = [line.partition(" ")[0].rpartition(":")[2] for line in private(bad, "htaf.concepts.names")]
+    assert found == ["4", "5", "6", "8", "9"]
 
 
 def test_the_check_sees_a_violation(tmp_path: Path) -> None:

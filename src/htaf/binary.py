@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from htaf.functional import sign
-from htaf.kernels._registration import transformed
+from htaf.kernels.registration import transformed
 
 
 def binary_weight(w: Float[Tensor, "*shape"], dim: int = 0) -> Float[Tensor, "*shape"]:

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from htaf.kernels import operators
-from htaf.kernels._plain import Scalar, compute_dtype
+from htaf.kernels.formulas import Scalar, compute_dtype
 
 LEAST, MOST = 2.0**-123, 2.0**123  # of parameters, whatever the dtype of x: small multiples are normal in float32 too
 

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from htaf.functional import check_floating, check_positive, heaviside, sign
 from htaf.kernels import operators
-from htaf.kernels._plain import compute_dtype
-from htaf.kernels._registration import transformed
+from htaf.kernels.formulas import compute_dtype
 from htaf.kernels.htaf import reference as htaf_reference
+from htaf.kernels.registration import transformed
 from htaf.kernels.scaled_sigmoid import reference as sigmoid_reference
 from htaf.kernels.straight_through import reference
 
@@ -46,7 +46,7 @@ def straight_through(x: Float[Tensor, "*shape"], slope: Slope, *, bipolar: bool 
     check_floating(x)
     if not callable(slope):
         raise TypeError(f"slope must be a function from a tensor to a tensor, got {type(slope).__name__}")
-    known = _known(slope)
+    known = kernel_of(slope)
     if known is None and transformed():  # the slope as a tensor brings its own derivatives with it
         return operators.surrogate(x, slope(x.to(compute_dtype(x))), bipolar)
     if known is None:
@@ -54,8 +54,8 @@ def straight_through(x: Float[Tensor, "*shape"], slope: Slope, *, bipolar: bool 
     return operators.straight_through(x, *known, bipolar)
 
 
-def _known(slope: Slope) -> tuple[str, list[float]] | None:
-    """The name and parameters of a slope of this module, or of a partial of one that sets them by name."""
+def kernel_of(slope: Slope) -> tuple[str, list[float]] | None:
+    """The name and parameters of a slope that has a kernel: one of this module, or a partial of one that sets them."""
     given: dict[str, float] = {}
     if isinstance(slope, functools.partial) and not slope.args:
         slope, given = slope.func, slope.keywords

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from htaf import functional
 from htaf.kernels import native, operators
-from htaf.kernels._registration import implementation
 from htaf.kernels.bit_counts import reference
+from htaf.kernels.registration import implementation
 
 SETS = native.extension().instruction_sets() if native.load()[0] else []
 SIZES = st.one_of(st.integers(0, 40), st.sampled_from([63, 64, 65, 127, 128, 500, 511, 512, 513, 1030]))

@@ -23,7 +23,7 @@ from htaf import surrogates, theory
 from htaf.activations import HTAF, StraightThrough
 from htaf.binary import BinaryLinear, binary_weight
 from htaf.kernels import native
-from htaf.kernels._registration import implementation
+from htaf.kernels.registration import implementation
 from htaf.surrogates import straight_through
 
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

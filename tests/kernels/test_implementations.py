@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from htaf.kernels import native
-from htaf.kernels._registration import implementation
+from htaf.kernels.registration import implementation
 from quick import slow_but
 
 SETS = native.extension().instruction_sets() if native.load()[0] else []

@@ -16,8 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import htaf
 from htaf import functional, surrogates
-from htaf.kernels import _registration, native, operators
-from htaf.kernels._registration import choose, implementation
+from htaf.kernels import native, operators, registration
+from htaf.kernels.registration import choose, implementation
 
 ROOT = Path(__file__).parents[2]
 ops = torch.ops.htaf
@@ -149,11 +149,11 @@ def test_which_implementation_runs() -> None:
 def test_cuda_tensors_get_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {"triton": ModuleType("triton"), "reference": ModuleType("reference")}
     kinds["triton"].supports = lambda *inputs: True  # pyright: ignore[reportAttributeAccessIssue]
-    monkeypatch.setattr(_registration, "implementation", lambda operator, kind: kinds[kind])
+    monkeypatch.setattr(registration, "implementation", lambda operator, kind: kinds[kind])
     with FakeTensorMode():
         x = torch.empty(3, device="cuda")
     for there, kind in ((True, "triton"), (False, "reference")):
-        monkeypatch.setattr(_registration, "has_triton", lambda there=there: there)
+        monkeypatch.setattr(registration, "has_triton", lambda there=there: there)
         assert choose("htaf", x, 2.0, 11.0) is kinds[kind]
 
 
@@ -200,7 +200,7 @@ def test_the_tests_pass_without_the_extension() -> None:
 
 REFERENCE = """
 import torch
-from htaf.kernels._plain import functions
+from htaf.kernels.formulas import functions
 
 def value(x, beta):
     return 0.5 + torch.atan(beta * x) / torch.pi
@@ -227,4 +227,4 @@ def test_an_operator_with_a_reference_alone(tmp_path: Path, monkeypatch: pytest.
     torch.testing.assert_close(y, 0.5 + torch.atan(3 * x) / torch.pi)
     torch.testing.assert_close(x.grad, 3 / (torch.pi * (1 + 9 * x.detach() ** 2)))
     assert choose("arctan", x, 3.0).__name__ == "htaf.kernels.arctan.reference"
-    assert not _registration.has("arctan", "triton")
+    assert not registration.has("arctan", "triton")

@@ -6,9 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-from htaf.kernels._triton import block_start
-from htaf.kernels._triton_maps import first_tile
 from htaf.kernels.heaviside.triton import places
+from htaf.kernels.triton_device import block_start
+from htaf.kernels.triton_maps import first_tile
 
 
 @triton.jit

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from htaf.kernels import _triton_maps
+from htaf.kernels import triton_maps
 from htaf.kernels.heaviside import triton as heaviside
 from htaf.kernels.htaf import reference
 from htaf.kernels.htaf import triton as htaf
@@ -170,8 +170,8 @@ def test_parameters(
 ) -> None:
     shape, parameter_shape = PARAMETER_SHAPES[case]
     if tiles > 1:  # several tiles a program, which else only large tensors have
-        monkeypatch.setattr(_triton_maps, "MOST_TILES", tiles)
-        monkeypatch.setattr(_triton_maps, "LEAST_PROGRAMS", 0.01)
+        monkeypatch.setattr(triton_maps, "MOST_TILES", tiles)
+        monkeypatch.setattr(triton_maps, "LEAST_PROGRAMS", 0.01)
     x, grad = (torch.randn(shape, generator=torch.Generator().manual_seed(i)).to(dtype) for i in (0, 1))
     if channels_last:
         x = x.to(memory_format=torch.channels_last)

@@ -20,8 +20,8 @@ from transformers import ConvNextConfig, ResNetConfig, SwinConfig, ViTConfig
 
 from htaf.activations import HTAF, Heaviside, StraightThrough
 from htaf.convert import harden
-from htaf.models._final_activation import origin
 from htaf.models.build import backbone, build
+from htaf.models.final_activation import origin
 from htaf.models.icbm import ICBM, transformers_backbone
 from htaf.models.resnet import ResNet
 from htaf.models.wide_resnet import WideResNet
@@ -386,7 +386,7 @@ def weights() -> dict[str, Tensor]:
 @pytest.mark.parametrize("prefix", ["", "backbone.", "module.model."])
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 def test_pretrained_files(weights: dict[str, Tensor], prefix: str, suffix: str, tmp_path: Path) -> None:
-    from htaf.models._pretrained import load_backbone
+    from htaf.models.backbone_weights import load_backbone
 
     file = tmp_path / f"weights{suffix}"
     content = {prefix + key: value for key, value in weights.items()}
@@ -401,7 +401,7 @@ def test_pretrained_files(weights: dict[str, Tensor], prefix: str, suffix: str, 
 
 
 def test_weights_of_another_architecture_change_nothing(weights: dict[str, Tensor], tmp_path: Path) -> None:
-    from htaf.models._pretrained import load_backbone
+    from htaf.models.backbone_weights import load_backbone
 
     file = tmp_path / "weights.safetensors"
     safetensors.torch.save_file(weights, file)
@@ -418,7 +418,7 @@ def test_weights_of_another_architecture_change_nothing(weights: dict[str, Tenso
 
 
 def test_files_that_hold_no_weights(tmp_path: Path) -> None:
-    from htaf.models._pretrained import read_weights
+    from htaf.models.backbone_weights import read_weights
 
     with pytest.raises(ValueError, match="expected hub, a file of weights or a run folder, got"):
         read_weights(tmp_path / "none.pth")

@@ -432,7 +432,7 @@ def read_search(folder: Path) -> None:
 
 
 def read_weights_file(folder: Path) -> None:
-    from htaf.models._pretrained import load_backbone
+    from htaf.models.backbone_weights import load_backbone
 
     for name in ("w.safetensors", "w.pt"):
         if (folder / name).exists():

@@ -71,7 +71,7 @@ def _processor() -> str:
 
 def _kernels() -> str:
     from htaf.kernels import native
-    from htaf.kernels._registration import has_triton
+    from htaf.kernels.registration import has_triton
 
     module, why_not = native.load()
     cuda = f"; CUDA: {'Triton' if has_triton() else 'reference, Triton is not installed'}"

@@ -15,7 +15,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from htaf.kernels._plain import Scalar
+from htaf.kernels.formulas import Scalar
 
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # the order of Type in csrc/kernels.hpp
 HTAF, SCALED_SIGMOID = 0, 1  # of Smooth

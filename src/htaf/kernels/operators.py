@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from htaf.kernels import native
-from htaf.kernels._plain import compute_dtype
-from htaf.kernels._registration import (
+from htaf.kernels.formulas import compute_dtype
+from htaf.kernels.neuron.reference import Neuron, backward, forward
+from htaf.kernels.registration import (
     Operator,
     choose,
     elementwise,
@@ -34,7 +35,6 @@ from htaf.kernels._registration import (
     over_time,
     with_parameters,
 )
-from htaf.kernels.neuron.reference import Neuron, backward, forward
 
 Gradients = tuple[Tensor | None, ...]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from htaf.activations import HTAF
 from htaf.binary import BinaryConv2d
-from htaf.models._stem import Stem, stem_layers
+from htaf.models.stem import Stem, stem_layers
 
 _BLOCKS = {18: (4, 4, 4, 4), 34: (6, 8, 12, 6)}
 _BIPOLAR_HTAF = partial(HTAF, bipolar=True)

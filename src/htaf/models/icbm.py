@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from htaf._errors import first_line, suggestion
 from htaf.activations import HTAF
-from htaf.models._final_activation import origin, without_final_activation
-from htaf.models._pretrained import load_backbone
+from htaf.models.backbone_weights import load_backbone
+from htaf.models.final_activation import origin, without_final_activation
 
 Bottleneck = Literal["implicit", "joint", "sequential", "independent"]
 Pretrained = bool | str | Path
@@ -134,7 +134,7 @@ class ICBM(nn.Module):
             num_classes: K.
             concepts, act, norm, freeze: as `ICBM`.
             pretrained: True: timm's weights, downloaded; a path: a file of weights or a run folder of the same
-                architecture, see `htaf.models._pretrained.load_backbone`.
+                architecture, see `htaf.models.backbone_weights.load_backbone`.
             in_channels, image_size: of the images, (height, width) in pixels; a ViT is built for this size.
             options: further arguments of `timm.create_model`, of those in `htaf.models.icbm.OPTIONS`.
 

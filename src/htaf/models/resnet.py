@@ -8,7 +8,7 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from htaf.models._stem import Stem, stem_layers
+from htaf.models.stem import Stem, stem_layers
 
 _BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 

@@ -8,7 +8,7 @@ from typing import Literal, final, get_args
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from htaf.models._stem import Stem
+from htaf.models.stem import Stem
 from htaf.spiking.neurons import IF
 
 Connect = Literal["add", "and", "iand"]

@@ -24,7 +24,7 @@ from htaf.activations import Remembering
 from htaf.convert import functional_sites as functional
 from htaf.convert.finding import Site
 from htaf.convert.transforms import with_account
-from htaf.kernels._plain import compute_dtype
+from htaf.kernels.formulas import compute_dtype
 from htaf.spiking.calibration import Mode, Recorder, Watch, check, other_calls
 from htaf.spiking.fusion import fuse_batch_norm
 

@@ -24,9 +24,9 @@ from htaf import surrogates
 from htaf.activations import HTAF, Heaviside, Remembering, ScaledSigmoid, StraightThrough, warn_untrained
 from htaf.functional import check_floating, check_positive, heaviside
 from htaf.kernels import native, operators
-from htaf.kernels._plain import compute_dtype
-from htaf.kernels._registration import is_plain
+from htaf.kernels.formulas import compute_dtype
 from htaf.kernels.neuron import cpu, reference
+from htaf.kernels.registration import is_plain
 
 Reset = Literal["hard", "soft"]
 
@@ -300,7 +300,7 @@ def _told(neuron: Neuron) -> reference.Neuron | None:
     if type(spike) is HTAF or type(spike) is ScaledSigmoid:  # of all smooth ones these have a kernel
         name, parameters = spike.kind, [getattr(spike, name, None) for name in spike.sharpness]
     elif type(spike) is StraightThrough:
-        known = surrogates._known(spike.slope)
+        known = surrogates.kernel_of(spike.slope)
         if known is None:
             return None
         slope, parameters = known

@@ -6,7 +6,7 @@ import functools
 import hashlib
 from pathlib import Path
 
-from htaf.models._pretrained import load_backbone, weights_file
+from htaf.models.backbone_weights import load_backbone, weights_file
 from htaf.models.build import backbone_description
 from htaf.models.icbm import ICBM, timm_backbone, transformers_backbone
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from htaf.kernels._packed_native import Shape2d, bound, check_weights
 from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs, row_bytes
 from htaf.kernels.native import extension
+from htaf.kernels.packed_native import Shape2d, bound, check_weights
 
 __all__ = ["Weights", "bind", "forward", "prepare"]
 

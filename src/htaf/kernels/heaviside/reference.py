@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from htaf.kernels._plain import as_laid_out
+from htaf.kernels.formulas import as_laid_out
 
 
 def forward(x: Tensor, *, bipolar: bool = False) -> Tensor:

@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from htaf.kernels._triton import block_start, narrow, widen
-from htaf.kernels._triton_maps import OPTIONS, block_size, on_device, run_forward, supports
+from htaf.kernels.triton_device import block_start, narrow, widen
+from htaf.kernels.triton_maps import OPTIONS, block_size, on_device, run_forward, supports
 
 __all__ = ["forward", "pack", "supports", "unpack"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from htaf.kernels import native
-from htaf.kernels._plain import Scalar
+from htaf.kernels.formulas import Scalar
 from htaf.kernels.native import HTAF, supports
 
 __all__ = ["backward", "backward_all", "forward", "supports"]

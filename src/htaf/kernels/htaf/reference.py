@@ -18,7 +18,7 @@ import math
 import torch
 from torch import Tensor
 
-from htaf.kernels._plain import Scalar, functions
+from htaf.kernels.formulas import Scalar, functions
 from htaf.kernels.scaled_sigmoid.reference import finite, half_sech
 
 

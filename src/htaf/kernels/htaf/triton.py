@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from htaf.kernels._plain import Scalar
-from htaf.kernels._triton import (
+from htaf.kernels.formulas import Scalar
+from htaf.kernels.triton_device import (
     at_least,
     at_most,
     exp2,
@@ -23,7 +23,7 @@ from htaf.kernels._triton import (
     split_expm1_parts,
     times,
 )
-from htaf.kernels._triton_maps import run_backward, run_forward, supports
+from htaf.kernels.triton_maps import run_backward, run_forward, supports
 
 __all__ = ["backward", "backward_all", "forward", "supports"]
 

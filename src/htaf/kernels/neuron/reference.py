@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from htaf.kernels._plain import as_laid_out, compute_dtype
+from htaf.kernels.formulas import as_laid_out, compute_dtype
 from htaf.kernels.heaviside import reference as step
 from htaf.kernels.htaf import reference as htaf
 from htaf.kernels.scaled_sigmoid import reference as scaled_sigmoid

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from htaf.kernels._packed_native import CPU, Finishing, aligned, check_bits, check_floats, shape2d
 from htaf.kernels.layers import Epilogue, Geometry, Outputs, row_bytes
 from htaf.kernels.native import extension
 from htaf.kernels.packed_maps.reference import pack
+from htaf.kernels.packed_native import CPU, Finishing, aligned, check_bits, check_floats, shape2d
 
 __all__ = ["finish", "max_pool", "pack", "spikes", "unpack"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from htaf.kernels._plain import Scalar, functions
+from htaf.kernels.formulas import Scalar, functions
 
 
 def half_sech(z: Tensor) -> Tensor:

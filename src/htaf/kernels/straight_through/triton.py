@@ -10,10 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from htaf.kernels._triton import at_least, fma, reciprocal
-from htaf.kernels._triton_maps import run_backward, supports
 from htaf.kernels.htaf import triton as htaf
 from htaf.kernels.scaled_sigmoid import triton as scaled_sigmoid
+from htaf.kernels.triton_device import at_least, fma, reciprocal
+from htaf.kernels.triton_maps import run_backward, supports
 
 __all__ = ["backward", "supports"]
 

@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from htaf.kernels._packed_native import Shape2d, bound, check_weights
 from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs
 from htaf.kernels.native import extension
+from htaf.kernels.packed_native import Shape2d, bound, check_weights
 from htaf.kernels.table_convolution.reference import ENTRIES, Kind, Weights, prepare
 
 __all__ = ["Kind", "Weights", "bind", "forward", "peak", "prepare"]

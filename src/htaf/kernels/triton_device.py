@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false, reportIndexIssue=false
-"""What the Triton kernels share on the device: exponentials, conversions, loads and stores. Launches: _triton_maps.py.
+"""What the Triton kernels share on the device: exponentials, conversions, loads and stores. Launches: triton_maps.py.
 
 Arithmetic is float32. `fma` stands where one rounding is meant, as contraction is a setting of Triton.
 """

@@ -18,9 +18,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from htaf.kernels._plain import Scalar
-from htaf.kernels._triton import block_start, load_block, narrow, store_block, widen
+from htaf.kernels.formulas import Scalar
 from htaf.kernels.native import TYPES, along_one_dimension, in_order_of, layout
+from htaf.kernels.triton_device import block_start, load_block, narrow, store_block, widen
 
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}  # the rounding that is written, as in the interpreter
 BYTES = 4096  # of one operand that a program takes at a time: two 16-byte loads a thread
