@@ -78,17 +78,21 @@ def test_rows_begin_as_the_verbs_own_help(help_of) -> None:
         assert row.help in " ".join(help_of(*verb.split()[:-1]).replace("│", " ").split())
 
 
+LAST = [*VERBS][-1].split()[0]
+LAST_OF_CONCEPTS = [verb for verb in VERBS if verb.startswith("concepts ")][-1].split()[1]
+
+
 @pytest.mark.parametrize(
     ("words", "end"),
     [
         ("evaluat runs/a", "got 'evaluat' (did you mean 'evaluate'?)"),
         ("Predict", "got 'Predict' (did you mean 'predict'?)"),
         ("score", "got 'score' (did you mean 'concepts score'?)"),
-        ("concepts neighbors", "name; got 'neighbors' (did you mean 'neighbours'?)"),
+        ("concepts neighbors", f"{LAST_OF_CONCEPTS}; got 'neighbors' (did you mean 'neighbours'?)"),
         ("train tabluar --data digits", "icbm; got 'tabluar' (did you mean 'tabular'?)"),
-        ("frobnicate", "explore; got 'frobnicate'"),
-        ("", "explore; got none"),
-        ("concepts", "name; got none"),
+        ("frobnicate", f"{LAST}; got 'frobnicate'"),
+        ("", f"{LAST}; got none"),
+        ("concepts", f"{LAST_OF_CONCEPTS}; got none"),
     ],
 )
 def test_a_mistyped_verb(htaf, words: str, end: str) -> None:

@@ -29,6 +29,7 @@ from htaf.surrogates import straight_through
 from htaf.training.families import make_recipe
 
 PAIRS = [(0.1, 220.0), (0.5, 44.0), (1.0, 22.0), (2.0, 11.0), (3.0, 7.3), (5.0, 4.4)]
+SMOOTH = {htaf: (2.0, 11.0), scaled_sigmoid: (22.0,)}  # every smooth activation, with numbers for its parameters
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 X = torch.linspace(-6, 6, 4001)
 pytestmark = pytest.mark.filterwarnings("ignore:float16 gradients underflow")
@@ -246,6 +247,27 @@ def test_gradcheck_and_gradgradcheck(pair: tuple[float, float], shapes: tuple[tu
     assert gradgradcheck(scaled_sigmoid, (x, alphas[1]))
 
 
+@pytest.mark.parametrize(("function", "parameters"), SMOOTH.items())
+def test_derivatives_and_limits(function: Callable[..., Tensor], parameters: tuple[float, ...]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    given = [torch.tensor(value / 4, dtype=torch.float64, requires_grad=True) for value in parameters]
+    assert gradcheck(function, (x, *given))
+    assert gradgradcheck(function, (x, *given))
+    for dtype in DTYPES:
+        largest = torch.finfo(dtype).max
+        far = torch.tensor([math.inf, -math.inf, largest, -largest], dtype=dtype, requires_grad=True)
+        values = function(far, *parameters)
+        assert (values[::2] > 0.5).all(), values
+        assert (values[1::2] < 0.5).all(), values
+        tensors = [torch.tensor(value, requires_grad=True) for value in parameters]
+        first = torch.autograd.grad(function(far, *tensors).sum(), [far, *tensors], create_graph=True)
+        assert (first[0] == 0).all(), first
+        second = torch.autograd.grad(sum(g.sum() for g in first), [far, *tensors], allow_unused=True)
+        assert all(g.isfinite().all() for g in [*first, *second] if g is not None)
+    assert function(torch.tensor(math.nan), *parameters).isnan()
+
+
 def test_gradcheck_of_each_argument_alone() -> None:
     x = torch.randn(5, dtype=torch.float64, requires_grad=True)
     alpha = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
@@ -332,7 +354,7 @@ def test_parameter_gradients_far_out_are_their_limits(x: float | str, dtype: tor
     assert all(g.item() == 0 for g in second)
 
 
-@pytest.mark.parametrize("function", [htaf, scaled_sigmoid, heaviside, sign])
+@pytest.mark.parametrize("function", [*SMOOTH, heaviside, sign])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_shapes_layouts_and_dtypes(function: Callable[..., Tensor], dtype: torch.dtype) -> None:
     full = torch.randn(6, 4, 2, dtype=torch.float64).to(dtype)
@@ -529,7 +551,7 @@ def test_parameters_beyond_float32_are_refused(bad: float) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("function", [htaf, scaled_sigmoid, heaviside, sign])
+@pytest.mark.parametrize("function", [*SMOOTH, heaviside, sign])
 @pytest.mark.parametrize(
     ("x", "message"),
     [

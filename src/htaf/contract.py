@@ -126,7 +126,7 @@ def from_outside(method: str, step: StepFactory | None) -> StepFactory:
     """
     if step is None:
         raise ContractError(
-            f"expected the class of method {method}, which is no part of htaf and is never imported by a name in a "
+            f"expected the class of method {method}, which was given by its path and is never imported by a name in a "
             f"file: give method={method.rpartition(':')[2]} in Python, or to a command --method {method}"
         )
     return step

@@ -57,25 +57,27 @@ def loaded(name: str, data_dir: Path) -> Table:
 # --- the real sets -----------------------------------------------------------------------------------
 
 
-@pytest.mark.data
+BUNDLED = [("digits", 1797, 64, 60, "classification", ["bundled with scikit-learn"])]
+FILES = [
+    ("wine", 4898, 11, 11, "regression", ["937 rows repeating an earlier row"]),
+    ("abalone", 4177, 8, 10, "regression", []),
+    ("churn", 7043, 19, 45, "classification", ["'customerID'", "column 'TotalCharges': 11 missing values"]),
+    (
+        "fico", 10459, 23, 57, "classification",
+        ["588 rows with -9 in every column kept", "class 1 (positive) is 'Bad'"],
+    ),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "rows", "raw", "inputs", "task", "facts"),
-    [
-        ("wine", 4898, 11, 11, "regression", ["937 rows repeating an earlier row"]),
-        ("abalone", 4177, 8, 10, "regression", []),
-        ("churn", 7043, 19, 45, "classification", ["'customerID'", "column 'TotalCharges': 11 missing values"]),
-        (
-            "fico",
-            10459,
-            23,
-            57,
-            "classification",
-            ["588 rows with -9 in every column kept", "class 1 (positive) is 'Bad'"],
-        ),
-    ],
+    [*BUNDLED, *(pytest.param(*row, marks=pytest.mark.data) for row in FILES)],
 )
-def test_real_sets(data_dir: Path, name: str, rows: int, raw: int, inputs: int, task: str, facts: list[str]) -> None:
-    table = loaded(name, data_dir)
+def test_real_sets(
+    request: pytest.FixtureRequest, name: str, rows: int, raw: int, inputs: int, task: str, facts: list[str]
+) -> None:
+    bundled = request.node.get_closest_marker("data") is None
+    table = load(name) if bundled else loaded(name, request.getfixturevalue("data_dir"))
     assert table.features.shape == (rows, raw)
     assert table.task == task
     assert table.target.shape == (rows,)

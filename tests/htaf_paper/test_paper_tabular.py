@@ -72,5 +72,5 @@ def test_the_draw_is_varied() -> None:
     for method in ("htaf", "ss"):
         drawn = recipes(method)
         for name in ("sharpen", "lr", "batch_norm"):
-            assert len({getattr(recipe, name) for recipe in drawn}) == 2
+            assert len({recipe.flat()[name] for recipe in drawn}) == 2
     assert {recipe.activation.slope for recipe in recipes("ste")} == {"sigmoid", "tanh", "rectangular"}

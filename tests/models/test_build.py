@@ -12,7 +12,7 @@ from torch import nn
 from htaf import surrogates
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.convert import harden
-from htaf.models.build import SLOPES, activation, build
+from htaf.models.build import KINDS, SLOPES, activation, build
 from htaf.spiking.neurons import LIF
 
 ACTIVATIONS: dict[str, dict[str, Any]] = {
@@ -81,9 +81,7 @@ def test_unknown_activations(description: dict[str, Any]) -> None:
 
 
 def test_unknown_kind_and_missing_fields() -> None:
-    with pytest.raises(
-        ValueError, match="expected a model of kind mlp, wide_resnet, resnet, bireal, sew_resnet, icbm, got 'cnn'"
-    ):
+    with pytest.raises(ValueError, match=f"expected a model of kind {', '.join(KINDS)}, got 'cnn'"):
         build(described("htaf", kind="cnn"))
     for name in ("kind", "in_features", "out_features", "hidden", "batch_norm", "activation"):
         description = described("htaf")
@@ -99,6 +97,7 @@ IMAGES: dict[str, dict[str, Any]] = {
     "sew_resnet": {"depth": 18, "width": 4, "stem": "cifar", "steps": 2, "connect": "iand"}
     | {"neuron": {"kind": "lif", "tau": 3.0, "reset": "soft", "detach_reset": False, "exact_reset": True}},
 }
+STEPS = {"wide_resnet": 7, "bireal": 16, "sew_resnet": 20}
 
 
 @pytest.mark.parametrize("kind", IMAGES)
@@ -112,7 +111,7 @@ def test_image_networks(kind: str, method: str) -> None:
     exact = harden(model)
     assert exact.state_dict().keys() == model.state_dict().keys()
     steps = [m for m in exact.modules() if isinstance(m, Heaviside)]
-    assert len(steps) == {"wide_resnet": 7, "bireal": 16, "sew_resnet": 20}[kind]
+    assert len(steps) == STEPS[kind]
     assert all(m.bipolar == bool(bipolar) for m in steps)
 
 

@@ -276,6 +276,7 @@ def of_flags(world: World) -> Iterator[Bad]:
     """The product of verbs, flags and bad values."""
     bases = verbs(world)
     for verb, function in commands():
+        assert verb in bases, f"expected a row of `verbs` with words for htaf {verb}"
         base = bases[verb]
         for flag, kind in flags_of(function):
             if not flag.startswith("--"):

@@ -29,7 +29,7 @@ from htaf.runs import Run, RunError, open_run
 from htaf.runs.evaluation import evaluate
 from htaf.spiking.neurons import IF, LIF
 from htaf.training import families
-from htaf.training.families import make_recipe, ready_recipe
+from htaf.training.families import FAMILIES, make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import TrainingError
 from htaf.training.notes import augment_notes
@@ -47,7 +47,8 @@ TINY: dict[str, dict[str, Any]] = {
 
 def recipe(family: Any, **changes: Any) -> Recipe:
     small = {"epochs": 2, "batch_size": 50, "train_images": 200, "validation_images": 100, "precision": "float32"}
-    return ready_recipe(family, "reduced").replace(**{**small, **TINY[family], **changes})
+    name = "reduced" if "reduced" in FAMILIES[family].recipes else "small"
+    return ready_recipe(family, name).replace(**{**small, **TINY[family], **changes})
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,8 @@ def outside_step(method: str | None) -> StepFactory | None:
         found: Any = getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever the module's own code raises
         raise UsageError(
-            f"--method {method} cannot be imported: {type(error).__name__}: {first_line(error)}"
+            f"--method {method} cannot be imported: {type(error).__name__}: {first_line(error)} "
+            f"(looked for in {os.getcwd()} and where Python looks)"
         ) from error
     if not callable(found):
         raise UsageError(f"--method {method} must name a class of modules, got {type(found).__name__}")

@@ -194,7 +194,7 @@ def harden(model: nn.Module, *, share: bool = False) -> nn.Module:
     chosen = [s for s in found.sites if s.module_type is not None and hasattr(s.module_type, "hardened")]
     if not chosen:
         kinds = ", ".join(sorted({site.kind for site in found.sites})) or "no activation module"
-        text = f"expected a smooth step such as HTAF in {type(model).__name__}, got {kinds}"
+        text = f"expected a smooth step such as HTAF (a module with hardened()) in {type(model).__name__}, got {kinds}"
         raise ValueError("\n  ".join([text, *beyond, *found.scripted]))
     new = functional.duplicate(model, parameters=share, buffers=share)
     modules = dict(new.named_modules(remove_duplicate=False))

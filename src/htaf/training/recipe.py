@@ -82,6 +82,7 @@ def kinds(part: type[RecipePart]) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(part)}
 
 
+@functools.cache
 def choices(kind: Any) -> tuple[Any, ...]:
     """The values of a literal type, or of a union of such; of others none."""
     if get_origin(kind) is Literal:
@@ -89,12 +90,12 @@ def choices(kind: Any) -> tuple[Any, ...]:
     return tuple(value for one in get_args(kind) for value in choices(one))
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (type(value) is int and abs(value) < 2**1000)
+
+
 def _as(kind: Any, name: str, value: Any) -> Any:
     """A value as its field is declared, 2 as 2.0 and a list as a tuple; ValueError for one of another kind."""
-
-    def is_number(value: Any) -> bool:
-        return isinstance(value, float) or (type(value) is int and abs(value) < 2**1000)
-
     if type(None) in get_args(kind) and value is None:
         return value
     known = choices(kind)
@@ -108,14 +109,14 @@ def _as(kind: Any, name: str, value: Any) -> Any:
         expect(isinstance(value, int) and not isinstance(value, bool), f"{name} must be an integer", value)
         expect(value < LIMIT, f"{name} must be below {LIMIT:,}", value)
     elif kind is float:
-        expect(is_number(value), f"{name} must be a number", repr(value))
+        expect(_is_number(value), f"{name} must be a number", repr(value))
         return float(value)
     elif kind is str:
         expect(isinstance(value, str), f"{name} must be text", repr(value))
     else:  # several numbers
         expect(isinstance(value, list | tuple), f"{name} must be several numbers", repr(value))
         if "float" in str(kind):
-            expect(all(map(is_number, value)), f"{name} must be several numbers", value)
+            expect(all(map(_is_number, value)), f"{name} must be several numbers", value)
             return tuple(map(float, value))
         return tuple(value)
     return value
