@@ -27,7 +27,7 @@ FILES = {
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-@pytest.mark.parametrize("how", slow_but(FILES))
+@pytest.mark.parametrize("how", slow_but(FILES, "interpreted"))
 def test_kernels(how: str, tmp_path: Path) -> None:
     interpret = "0" if how == "compiled" else "1"
     environment = {**os.environ, "TRITON_INTERPRET": interpret, "TRITON_CACHE_DIR": str(tmp_path)}
