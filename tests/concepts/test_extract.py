@@ -290,7 +290,6 @@ def test_killed_and_resumed(run: runs.Run, images: Images, tmp_path: Path) -> No
     assert content(tmp_path / "a") == content(tmp_path / "whole")
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("smaller_chunks")
 def test_two_workers_give_the_bytes_of_one(run: runs.Run, images: Images, tmp_path: Path) -> None:
     extract(run, images, tmp_path / "one", features=True, batch=60)
