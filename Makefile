@@ -72,6 +72,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/steps.py --json runs/bench/steps.json
 	$(BIN)/python benchmarks/cuda_bandwidth.py --json runs/bench/cuda_bandwidth.json
 	$(BIN)/python benchmarks/concepts.py --json runs/bench/concepts.json
+	$(BIN)/python benchmarks/startup.py --json runs/bench/startup.json
 
 bench-packed: $(STAMP)
 	$(BIN)/python benchmarks/binary_convolution.py --json runs/bench/binary_convolution.json
