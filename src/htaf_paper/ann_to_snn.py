@@ -209,7 +209,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m htaf_paper.ann_to_snn", description="ANN-to-SNN conversion.")
     parser.add_argument("--relu", required=True, help="run folder of the ReLU network (htaf train snn --method relu)")
     parser.add_argument("--snn", required=True, help="run folder of the spiking network (htaf train snn)")
-    parser.add_argument("--out", required=True, help="folder of the results; goes on where it stopped")
+    parser.add_argument("--out", required=True, help="folder of the results; continues where it stopped")
     parser.add_argument("--data-dir", help="folder of the data sets (else the run's, HTAF_DATA or a download)")
     parser.add_argument("--images", type=int, default=2000, help="test images, spread over the classes; 0: all")
     parser.add_argument("--calibration", type=int, default=5000, help="training images for the thresholds")

@@ -140,7 +140,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m htaf_paper.icbm", description="ICBMs, reduced to two cores.")
     names = [one.name for one in plans()]
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results; goes on where it stopped")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results; continues where it stopped")
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="which of the studies")
     parser.add_argument("--data-dir", help="folder of the data sets (else HTAF_DATA or a download)")
     parser.add_argument("--workers", type=int, default=1, help="processes that train")

@@ -99,7 +99,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m htaf_paper.icbm_more", description="ICBMs on CUB, reduced.")
     parser.add_argument("which", choices=sorted(EXPERIMENTS))
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results; goes on where it stopped")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results; continues where it stopped")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--data-dir", help="folder of the data sets (else HTAF_DATA or a download)")
     parser.add_argument("--threads", type=int, default=1)

@@ -196,7 +196,7 @@ def _rounded(value: float) -> float:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m htaf_paper.vanishing", description="Vanishing gradients.")
-    parser.add_argument("--out", required=True, help="folder of the cells and the report; goes on where it stopped")
+    parser.add_argument("--out", required=True, help="folder of the cells and the report; continues where it stopped")
     parser.add_argument("--data-dir", help="folder of abalone.data (else HTAF_DATA or OpenML)")
     parser.add_argument("--figures", help="folder of the figures (default: --out)")
     parser.add_argument("--epochs", type=int, default=200)

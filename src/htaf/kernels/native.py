@@ -43,7 +43,7 @@ def load() -> tuple[ModuleType | None, str]:
 def _warn() -> None:
     warnings.warn(
         f"htaf runs without its compiled kernels ({load()[1]}): plain PyTorch is 10 to 20 times slower. "
-        "Install with a C++ compiler at hand; `htaf doctor` tells more.",
+        "Install with a C++ compiler; `htaf doctor` tells more.",
         stacklevel=2,
     )
 
