@@ -23,7 +23,7 @@ from htaf.contract import ContractError, SmoothStep, sharpness_of
 from htaf.functional import check_floating, check_positive
 
 BINARY_BELOW, BINARY_ABOVE = 0.01, 0.99  # a smooth output beyond these counts as binary
-SATURATION = math.log(99)  # sigma(alpha1) > BINARY_ABOVE needs alpha1 above this
+SATURATION = math.log(BINARY_ABOVE / BINARY_BELOW)  # sigma(alpha1) > BINARY_ABOVE needs alpha1 above this: ln 99
 
 
 class Remembering(nn.Module):
