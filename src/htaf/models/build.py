@@ -18,16 +18,18 @@ from torch.nn.modules.module import (
 from htaf import surrogates
 from htaf._errors import expect_memory
 from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
+from htaf.binary import BinaryConv2d
 from htaf.contract import StepFactory, from_outside, is_outside, made
 from htaf.models.bireal import BiRealNet
 from htaf.models.icbm import ICBM, check_timm, timm_backbone, transformers_backbone, transformers_config
 from htaf.models.mlp import MLP
 from htaf.models.resnet import ResNet
 from htaf.models.sew_resnet import SEWResNet
+from htaf.models.whitened import WhitenedConvNet
 from htaf.models.wide_resnet import WideResNet
 from htaf.spiking.neurons import IF, LIF
 
-KINDS = ("mlp", "wide_resnet", "resnet", "bireal", "sew_resnet", "icbm")
+KINDS = ("mlp", "wide_resnet", "resnet", "bireal", "sew_resnet", "whitened", "icbm")
 Method = Literal["htaf", "ste", "ss", "relu"]
 SlopeName = Literal["sigmoid", "tanh", "rectangular", "atan", "approx_sign", "htaf"]
 
@@ -247,7 +249,8 @@ def build(description: dict[str, Any], step: StepFactory | None = None) -> nn.Mo
         description: {"kind", "out_features", "activation": {...}} and
             mlp: "in_features", "hidden", "batch_norm"; wide_resnet: "in_channels", "depth", "width", "dropout";
             bireal: "in_channels", "depth", "width", "stem"; sew_resnet: these, "steps", "connect", "neuron": {...};
-            resnet: as bireal; icbm: "in_channels", "image_size", "backbone": {...}, "concepts", "norm", "bottleneck",
+            resnet: as bireal; whitened: "in_channels", "widths", "binary_weights", and of a spiking one "steps" and
+            "neuron"; icbm: "in_channels", "image_size", "backbone": {...}, "concepts", "norm", "bottleneck",
             "freeze".
         step: the class of its activation where that is a step from outside htaf, see `activation`.
 
@@ -285,6 +288,16 @@ def _built(d: dict[str, Any], step: StepFactory | None) -> nn.Module:
                     width=d["width"],
                     connect=d["connect"],
                     stem=d["stem"],
+                    in_channels=d["in_channels"],
+                )
+            case "whitened":
+                spiking = "neuron" in d
+                return WhitenedConvNet(
+                    outputs,
+                    neuron(d["neuron"], act) if spiking else act,
+                    widths=tuple(d["widths"]),
+                    conv=BinaryConv2d if d["binary_weights"] else nn.Conv2d,
+                    steps=d["steps"] if spiking else None,
                     in_channels=d["in_channels"],
                 )
             case kind:

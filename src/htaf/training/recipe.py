@@ -244,7 +244,16 @@ Harden = Literal["end", "progressive"]
 HardenOrder = Literal["forward", "backward", "together"]
 HardenUnit = Literal["layer", "channel", "unit"]
 # read by a progressive training alone
-_PROGRESSIVE = ("harden_from", "harden_to", "harden_order", "harden_unit", "harden_stages", "restart", "repair", "distil")
+_PROGRESSIVE = (
+    "harden_from",
+    "harden_to",
+    "harden_order",
+    "harden_unit",
+    "harden_stages",
+    "restart",
+    "repair",
+    "distil",
+)
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from htaf.training.families import scales
-from htaf.training.recipe import Activation, Family, ImageData, Network, Optimization, Recipe, expect
+from htaf.training.families.quick import ImageNetwork
+from htaf.training.recipe import Activation, Family, ImageData, Optimization, Recipe, expect
 
 DEPTHS = (18, 34)
 
 
 @dataclass(frozen=True)
-class BNNNetwork(Network):
-    """The Bi-Real Net.
+class BNNNetwork(ImageNetwork):
+    """The network.
 
     Args:
+        layout: residual: a Bi-Real Net; whitened: plain convolutions behind a whitening layer, which learn quickly.
+        widths: Of whitened: channels of its blocks.
         depth: 18 or 34.
         width: Channels of the first stage.
         stem: First layers: cifar: 3x3, no pooling; imagenet: 7x7 and pooling.
@@ -31,19 +34,27 @@ class BNNNetwork(Network):
     stem: Literal["cifar", "imagenet"] = "cifar"
 
     def check(self) -> None:
+        super().check()
         self.expect_all(("width",), lambda v: v >= 1, "must be >= 1")
         expect(self.depth in DEPTHS, f"depth for {self.family} must be one of {DEPTHS}", self.depth)
 
+    def residual_fields(self) -> tuple[str, ...]:
+        return ("depth", "width", "stem")
+
     def model(self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any]) -> dict[str, Any]:
+        if self.layout == "whitened":
+            return self.whitened_model(inputs, outputs, activation, binary_weights=True)
         return {
             "kind": "bireal",
             "in_channels": inputs["in_channels"],
             "out_features": outputs,
             "activation": activation,
-            **self.values(),
+            **{name: getattr(self, name) for name in self.residual_fields()},
         }
 
     def title(self) -> str:
+        if self.layout == "whitened":
+            return f"whitened network {'-'.join(map(str, self.widths))}, binary weights"
         return f"Bi-Real Net, depth {self.depth}, width {self.width}"
 
 

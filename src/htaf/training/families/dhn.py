@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from htaf.training.families import scales
-from htaf.training.recipe import Family, ImageData, Network, Optimization, Recipe, expect
+from htaf.training.families.quick import ImageNetwork
+from htaf.training.recipe import Family, ImageData, Optimization, Recipe, expect
 
 DEEPEST = 1204  # of 6 n + 4; WideResNet's paper ends at 40, ResNet's at 1202
 
@@ -19,10 +20,12 @@ def check_depth(name: str, depth: int) -> None:
 
 
 @dataclass(frozen=True)
-class DHNNetwork(Network):
-    """The WideResNet.
+class DHNNetwork(ImageNetwork):
+    """The network.
 
     Args:
+        layout: residual: a WideResNet; whitened: plain convolutions behind a whitening layer, which learn quickly.
+        widths: Of whitened: channels of its blocks.
         depth: 6 n + 4.
         width: Widening factor.
         dropout: Between the convolutions of a block.
@@ -35,20 +38,28 @@ class DHNNetwork(Network):
     dropout: float = 0.0
 
     def check(self) -> None:
+        super().check()
         self.expect_all(("width",), lambda v: v >= 1, "must be >= 1")
         self.expect_all(("dropout",), lambda v: 0 <= v < 1, "must lie in [0, 1)")
         check_depth(self.family, self.depth)
 
+    def residual_fields(self) -> tuple[str, ...]:
+        return ("depth", "width", "dropout")
+
     def model(self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any]) -> dict[str, Any]:
+        if self.layout == "whitened":
+            return self.whitened_model(inputs, outputs, activation)
         return {
             "kind": "wide_resnet",
             "in_channels": inputs["in_channels"],
             "out_features": outputs,
             "activation": activation,
-            **self.values(),
+            **{name: getattr(self, name) for name in self.residual_fields()},
         }
 
     def title(self) -> str:
+        if self.layout == "whitened":
+            return f"whitened network {'-'.join(map(str, self.widths))}"
         return f"WideResNet, depth {self.depth}, width {self.width}"
 
 

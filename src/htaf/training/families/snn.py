@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from htaf.training.families import scales
-from htaf.training.recipe import Activation, Family, ImageData, Network, Optimization, Recipe, expect, unread_by
+from htaf.training.families.quick import ImageNetwork
+from htaf.training.recipe import Activation, Family, ImageData, Optimization, Recipe, expect, unread_by
 
 DEPTHS = (18, 34, 50)
 MOST_STEPS = 4096  # time steps, all of which a training holds in memory
@@ -16,10 +17,12 @@ _NEURON = ("steps", "neuron", "tau", "reset", "detach_reset", "exact_reset")
 
 
 @dataclass(frozen=True)
-class SNNNetwork(Network):
-    """The SEW-ResNet and its neurons. With method relu it is the network of the same shape, with one time step.
+class SNNNetwork(ImageNetwork):
+    """The network and its neurons. With method relu it is the network of the same shape, with one time step.
 
     Args:
+        layout: residual: a SEW-ResNet; whitened: plain convolutions behind a whitening layer, which learn quickly.
+        widths: Of whitened: channels of its blocks.
         depth: 18, 34 or 50.
         width: Channels of the first stage.
         stem: First layers: cifar: 3x3, no pooling; imagenet: 7x7 and pooling.
@@ -47,6 +50,7 @@ class SNNNetwork(Network):
     exact_reset: bool = False
 
     def check(self) -> None:
+        super().check()
         self.expect_all(("width", "steps"), lambda v: v >= 1, "must be >= 1")
         expect(self.steps <= MOST_STEPS, f"steps must be in 1 to {MOST_STEPS:,}", self.steps)
         expect(1 < self.tau < math.inf, "tau must be > 1 and finite", self.tau)
@@ -54,11 +58,17 @@ class SNNNetwork(Network):
 
     def unread(self, method: str) -> dict[str, str]:
         leak = unread_by(("tau",), "neuron if") if self.neuron == "if" else {}
-        return leak | (unread_by(_NEURON, "method relu") if method == "relu" else {})
+        return super().unread(method) | leak | (unread_by(_NEURON, "method relu") if method == "relu" else {})
+
+    def residual_fields(self) -> tuple[str, ...]:
+        return ("depth", "width", "stem", "connect")
 
     def model(self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any]) -> dict[str, Any]:
         neuron = {"kind": self.neuron, "reset": self.reset, "detach_reset": self.detach_reset}
         neuron |= {"exact_reset": self.exact_reset} | ({"tau": self.tau} if self.neuron == "lif" else {})
+        steps = 1 if activation["method"] == "relu" else self.steps
+        if self.layout == "whitened":
+            return self.whitened_model(inputs, outputs, activation, steps=steps, neuron=neuron)
         return {
             "kind": "sew_resnet",
             "in_channels": inputs["in_channels"],
@@ -68,11 +78,13 @@ class SNNNetwork(Network):
             "width": self.width,
             "stem": self.stem,
             "connect": self.connect,
-            "steps": 1 if activation["method"] == "relu" else self.steps,
+            "steps": steps,
             "neuron": neuron,
         }
 
     def title(self) -> str:
+        if self.layout == "whitened":
+            return f"whitened network {'-'.join(map(str, self.widths))}, spiking, T = {self.steps}"
         return f"SEW-ResNet, depth {self.depth}, width {self.width}, T = {self.steps}"
 
 

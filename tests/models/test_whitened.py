@@ -1,0 +1,128 @@
+"""WhitenedConvNet against its layers written out, its whitening, its binary and spiking forms, and the transforms."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import htaf
+from htaf.activations import HTAF, Heaviside
+from htaf.binary import BinaryConv2d
+from htaf.models.whitened import WhitenedConvNet
+from htaf.spiking.neurons import IF
+
+ACT = partial(HTAF, 0.5, 2.0)
+
+
+def small(**options: Any) -> WhitenedConvNet:
+    torch.manual_seed(0)
+    return WhitenedConvNet(5, **({"act": ACT, "widths": (6, 8)} | options))
+
+
+def written_out(net: WhitenedConvNet, x: Tensor) -> Tensor:
+    def norm(x: Tensor, layer: nn.BatchNorm2d) -> Tensor:
+        return F.batch_norm(x, layer.running_mean, layer.running_var, layer.weight, layer.bias)
+
+    x = F.conv2d(x, net.whitening.weight)
+    for block in net.blocks:
+        p = dict(block.named_modules())
+        x = F.max_pool2d(F.conv2d(x, p["conv1"].weight, padding=1), 2)
+        x = torch.sigmoid(2.0 * torch.tanh(0.5 * norm(x, p["norm1"])))
+        x = torch.sigmoid(2.0 * torch.tanh(0.5 * norm(F.conv2d(x, p["conv2"].weight, padding=1), p["norm2"])))
+    return x.flatten(2).mean(2) @ net.head.weight.T + net.head.bias
+
+
+def test_forward_is_the_layers_written_out() -> None:
+    net, x = small(), torch.randn(4, 3, 16, 16)
+    net(x)  # statistics that are not 0 and 1
+    net.eval()
+    torch.testing.assert_close(net(x), written_out(net, x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_whitening_makes_patches_uncorrelated(channels: int) -> None:
+    net = small(in_channels=channels)
+    images = torch.randn(40, channels, 12, 12).cumsum(2).cumsum(3) / 12 + 0.3
+    net.whiten(images)
+    seen = net.whitening(images).transpose(0, 1).flatten(1).double()
+    moment = seen @ seen.T / seen.shape[1]
+    assert (moment - torch.diag(moment.diagonal())).abs().max() < 1e-4
+    assert moment.diagonal().min() > 0
+    assert moment.diagonal().max() <= 1.0001
+    assert moment[0, 0] > 0.99  # 5e-4 is small beside the largest variance, which comes first
+
+
+def test_whitening_is_a_function_of_the_images_and_is_not_trained() -> None:
+    net, other, images = small(), small(), torch.randn(20, 3, 8, 8)
+    net.whiten(images)
+    other.whiten(images.clone())
+    assert torch.equal(net.whitening.weight, other.whitening.weight)
+    before = net.whitening.weight.clone()
+    net(torch.randn(4, 3, 9, 9)).sum().backward()
+    assert net.whitening.weight.grad is None
+    assert not net.whitening.weight.requires_grad
+    assert torch.equal(before, net.whitening.weight)
+
+
+def test_convolutions_begin_as_the_identity() -> None:
+    net, x = small(), torch.randn(2, 6, 5, 5)
+    second = net.blocks[0].get_submodule("conv2")
+    torch.testing.assert_close(second(x), x)
+
+
+def test_binary_weights_everywhere_but_in_the_first_convolution() -> None:
+    net = small(conv=BinaryConv2d, act=partial(HTAF, 0.5, 2.0, bipolar=True))
+    kinds = {path: type(m) for path, m in net.named_modules() if isinstance(m, nn.Conv2d)}
+    assert [path for path, kind in kinds.items() if kind is nn.Conv2d] == ["whitening", "blocks.0.conv1"]
+    assert net(torch.randn(2, 3, 9, 9)).shape == (2, 5)
+
+
+def test_one_time_step_is_the_network_without_time() -> None:
+    plain, timed = small(), small(act=lambda: IF(ACT()), steps=1)
+    state = {k.replace("act1", "act1.spike").replace("act2", "act2.spike"): v for k, v in plain.state_dict().items()}
+    timed.load_state_dict(state)
+    x = torch.randn(3, 3, 10, 10)
+    shifted = small(act=lambda: _Shifted(ACT()))  # an IF neuron fires at 1, a plain step at 0
+    shifted.load_state_dict(plain.state_dict())
+    torch.testing.assert_close(timed(x), shifted(x))
+
+
+class _Shifted(nn.Module):
+    def __init__(self, act: nn.Module) -> None:
+        super().__init__()
+        self.act = act
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(x - 1.0)
+
+
+def test_layers_before_the_first_neuron_run_once() -> None:
+    net = small(act=lambda: IF(ACT()), steps=3)
+    seen: list[int] = []
+    for block in net.blocks:
+        for name in ("conv1", "conv2"):
+            block.get_submodule(name).register_forward_hook(lambda m, a, o: seen.append(len(o)))
+    net(torch.randn(2, 3, 10, 10))
+    assert seen == [2, 6, 6, 6]
+
+
+def test_hardened_network_computes_with_bits() -> None:
+    exact = htaf.harden(small().eval())
+    seen: list[Tensor] = []
+    for module in exact.modules():
+        if isinstance(module, Heaviside):
+            module.register_forward_hook(lambda m, a, o: seen.append(o))
+    exact(torch.randn(2, 3, 16, 16))
+    assert len(seen) == 4
+    assert all(set(bits.unique().tolist()) <= {0.0, 1.0} for bits in seen)
+
+
+@pytest.mark.parametrize("bad", [{"widths": ()}, {"widths": (4, 0)}, {"steps": 0}, {"in_channels": 0}])
+def test_sizes_are_checked(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="sizes must be positive, got classes=5"):
+        small(**bad)
