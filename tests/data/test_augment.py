@@ -9,11 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 from torch import Tensor
-from torch.nn.functional import interpolate
+from torch.nn.functional import interpolate, pad
 
 import htaf.data.augment as module
 from htaf.data import augmix
-from htaf.data.augment import Augment, augment, crop, crop_flip, enlarge, generator_of, resized_crop_flip
+from htaf.data.augment import (
+    Augment,
+    augment,
+    crop,
+    crop_flip,
+    enlarge,
+    generator_of,
+    resized_crop_flip,
+    shift_flip,
+)
 
 PRESETS = get_args(Augment)
 RANDOM = [preset for preset in PRESETS if preset != "none"]
@@ -256,3 +265,31 @@ def test_mixing_weights_are_uniform_and_dirichlet(monkeypatch: pytest.MonkeyPatc
     share = (weighted / part)[part > 0.2]
     assert abs(share.mean() - 1 / 3) < 0.02
     assert abs(share.var() - 1 / 18) < 0.005
+
+
+def test_shift_flip_moves_by_two_pixels_and_reflects() -> None:
+    image = noise(1)
+    results = shift_flip(image.expand(800, -1, -1, -1), generator_of(3), torch.zeros(800, dtype=torch.long), 0)
+    padded = pad(image.float(), (2, 2, 2, 2), mode="reflect")[0].to(torch.uint8)
+    windows = {padded[:, i : i + 32, j : j + 32].numpy().tobytes() for i in range(5) for j in range(5)}
+    assert {result.numpy().tobytes() for result in results} == windows
+
+
+@given(seed=st.integers(0, 99), epoch=st.integers(0, 9))
+@settings(max_examples=20, deadline=None)
+def test_shift_flip_mirrors_every_image_in_every_other_epoch(seed: int, epoch: int) -> None:
+    images, rows = noise(16, 1, 8, 8, seed), torch.randint(0, 50_000, (16,))
+    now, then, again = (augment("shift-flip", images, 5, rows=rows, epoch=epoch + i) for i in range(3))
+    assert torch.equal(now, again)
+    assert torch.equal(now, then.flip(3))
+    order = torch.randperm(16)  # which ones are mirrored does not depend on their place in the batch
+    line = noise(1, 1, 1, 8, seed).expand(16, -1, -1, -1)  # one pixel high, so not moved
+    kept, mixed = (augment("shift-flip", line, 5, rows=r, epoch=epoch) for r in (rows, rows[order]))
+    assert torch.equal(kept[order], mixed)
+
+
+def test_shift_flip_begins_with_half_of_the_images_mirrored() -> None:
+    image = noise(1, 1, 1, 8).expand(10_000, -1, -1, -1)  # one pixel high, so not moved
+    for rows in (torch.arange(10_000), torch.arange(10_000) * 10, torch.arange(10_000) * 2 + 1):
+        mirrored = (augment("shift-flip", image, 0, rows=rows) != image).flatten(1).any(1)
+        assert 0.48 < mirrored.double().mean() < 0.52

@@ -40,8 +40,8 @@ SECONDS = 400  # of one command, on a loaded machine
 @given(rows=st.integers(8, 90), size=st.integers(8, 30), world=st.integers(1, 4), each=st.integers(1, 2))
 def test_the_shares_of_a_batch_are_the_batch(rows: int, size: int, world: int, each: int) -> None:
     least = max(2, world * each)
-    whole = [found.tolist() for found, _ in EpochBatches(rows, size, 3, least=least)]
-    parts = [[found.tolist() for found, _ in EpochBatches(rows, size, 3, r, world, least)] for r in range(world)]
+    whole = [found.tolist() for found, *_ in EpochBatches(rows, size, 3, least=least)]
+    parts = [[found.tolist() for found, *_ in EpochBatches(rows, size, 3, r, world, least)] for r in range(world)]
     assert sorted(row for batch in whole for row in batch) == list(range(rows))
     for i, batch in enumerate(whole):
         shares = [part[i] for part in parts]
@@ -55,7 +55,7 @@ def test_keys_differ_between_processes() -> None:
     def keys(rank: int, world: int, epoch: int) -> list[int]:
         sampler = EpochBatches(64, 8, 5, rank, world)
         sampler.set_epoch(epoch)
-        return [key for _, key in sampler]
+        return [key for _, key, _ in sampler]
 
     seen = [key for rank in range(3) for epoch in range(10) for key in keys(rank, 3, epoch)]
     assert len(set(seen)) == len(seen)
@@ -278,7 +278,7 @@ def test_batch_norm_normalises_each_share(two: Path, table: Table) -> None:
         batches.set_epoch(epoch)
         total = 0.0
         net.train()
-        for rows, key in batches:
+        for rows, key, _ in batches:
             module.sharpen(number / module.steps)
             x, y = posed.train[rows, key]
             optimizer.zero_grad()

@@ -21,7 +21,7 @@ from htaf.training.module import EpochBatches, Training, first_non_finite, loade
 def batches(rows: int, size: int, seed: int = 0, epoch: int = 0) -> list[list[int]]:
     sampler = EpochBatches(rows, size, seed)
     sampler.set_epoch(epoch)
-    found = [rows.tolist() for rows, _ in sampler]
+    found = [rows.tolist() for rows, *_ in sampler]
     assert len(found) == len(sampler)
     return found
 
@@ -48,7 +48,7 @@ def test_a_resumed_sampler_needs_no_history() -> None:
     seen = []
     for epoch in range(3):
         sampler.set_epoch(epoch)
-        seen.append([rows.tolist() for rows, _ in sampler])
+        seen.append([rows.tolist() for rows, *_ in sampler])
     assert batches(30, 7, seed=1, epoch=2) == seen[2]
 
 
@@ -77,7 +77,7 @@ def test_keys_differ_and_depend_on_seed_and_epoch_alone() -> None:
     def keys(seed: int, epoch: int) -> list[int]:
         sampler = EpochBatches(50, 8, seed)
         sampler.set_epoch(epoch)
-        return [key for _, key in sampler]
+        return [key for _, key, _ in sampler]
 
     assert keys(3, 5) == keys(3, 5)
     seen = [key for seed in range(3) for epoch in range(20) for key in keys(seed, epoch)]

@@ -12,23 +12,34 @@ from torch.nn.functional import grid_sample, pad
 
 from htaf.data.augmix import augmix
 
-Augment = Literal["none", "flip", "crop-flip", "augmix", "resized-crop-flip"]
+Augment = Literal["none", "flip", "crop-flip", "shift-flip", "augmix", "resized-crop-flip"]
 PAD_SHARE = 8  # "crop-flip" pads by size // 8: 4 pixels at 32
+SHIFT_SHARE = 16  # "shift-flip" moves by size // 16: 2 pixels at 32, 1 below
 AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # of "resized-crop-flip", as torchvision's RandomResizedCrop
 
 
-def augment(preset: Augment, images: UInt8[Tensor, "b c h w"], key: int) -> UInt8[Tensor, "b c h w"]:
+def augment(
+    preset: Augment,
+    images: UInt8[Tensor, "b c h w"],
+    key: int,
+    *,
+    rows: Int64[Tensor, " b"] | None = None,
+    epoch: int = 0,
+) -> UInt8[Tensor, "b c h w"]:
     """A preset, with every random draw a function of `key` (and of the number and size of the images).
 
     "none": nothing. "flip": each image mirrored left to right with probability 1/2. "crop-flip": zero padding by
-    size // 8, a random window of the original size, then "flip". "augmix": "crop-flip", then AugMix; the
-    Jensen-Shannon loss of its paper is not part of it. "resized-crop-flip": a window of 8% to 100% of the area and
+    size // 8, a random window of the original size, then "flip". "shift-flip": moved by at most size // 16 (or 1),
+    edges reflected; mirrored in every other epoch, one half of the images in the even ones and the other half in the
+    odd ones (Jordan 2024, arXiv:2404.00498). "augmix": "crop-flip", then AugMix; the Jensen-Shannon loss of its paper is not part of it. "resized-crop-flip": a window of 8% to 100% of the area and
     an aspect ratio of 3/4 to 4/3, enlarged to the original size, then "flip". Each image has its own draws.
 
     Args:
         preset: one of the names.
         images: uint8 [b, C, H, W].
         key: one for each batch, >= 0; the same key gives the same draws.
+        rows: which image each one is, for "shift-flip"; None: counted from 0.
+        epoch: how often the images were seen before, for "shift-flip".
     Returns:
         uint8 [b, C, H, W].
     Raises:
@@ -45,6 +56,10 @@ def augment(preset: Augment, images: UInt8[Tensor, "b c h w"], key: int) -> UInt
             )
         case "crop-flip":
             return crop_flip(images, generator)
+        case "shift-flip":
+            return shift_flip(
+                images, generator, torch.arange(len(images), device="cpu") if rows is None else rows, epoch
+            )
         case "augmix":
             return augmix(crop_flip(images, generator), generator)
         case _:
@@ -83,13 +98,35 @@ def crop_flip(images: UInt8[Tensor, "b c h w"], generator: Generator) -> UInt8[T
     return crop(images, margin, offsets[0], offsets[1], _coins(len(images), generator))
 
 
+def shift_flip(
+    images: UInt8[Tensor, "b c h w"], generator: Generator, rows: Int64[Tensor, " b"], epoch: int
+) -> UInt8[Tensor, "b c h w"]:
+    """Each image moved by up to min(H, W) // 16 pixels (at least 1), edges reflected; mirrored in every other epoch.
+
+    Args:
+        images: uint8 [b, C, H, W].
+        generator: gives the moves.
+        rows: which image each one is; about half of all begin mirrored.
+        epoch: how often they were seen before.
+    Returns:
+        uint8 [b, C, H, W].
+    """
+    smaller = min(images.shape[2:])
+    margin = min(max(1, smaller // SHIFT_SHARE), smaller - 1)
+    offsets = torch.randint(0, 2 * margin + 1, (2, len(images)), generator=generator, device=generator.device)
+    mirrored = ((rows.cpu() * 2654435761 >> 16) + epoch) % 2 == 1  # Knuth's multiplicative hash: halves of any order
+    padded = pad(images.float(), (margin,) * 4, mode="reflect").to(torch.uint8) if margin else images
+    return crop(padded, 0, offsets[0], offsets[1], mirrored, size=(images.shape[2], images.shape[3]))
+
+
 def crop(
     images: UInt8[Tensor, "b c h w"],
     margin: int,
     top: Int64[Tensor, " b"],
     left: Int64[Tensor, " b"],
     flip: Bool[Tensor, " b"],
-) -> UInt8[Tensor, "b c h w"]:
+    size: tuple[int, int] | None = None,
+) -> UInt8[Tensor, "b c2 h2 w2"]:
     """Given windows of the padded images, mirrored where `flip` says so.
 
     Args:
@@ -97,17 +134,19 @@ def crop(
         margin: zeros added on each side, in pixels.
         top, left: int64 [b], where each window begins, 0 to 2 * margin.
         flip: bool [b].
+        size: height and width of a window; None: as the images.
     Returns:
-        uint8 [b, C, H, W].
+        uint8 [b, C, *size].
     """
-    count, channels, height, width = images.shape
+    count, channels = images.shape[:2]
+    height, width = images.shape[2:] if size is None else size
     padded = pad(images, (margin, margin, margin, margin)) if margin else images
     columns = torch.arange(width, device=left.device)
     columns = torch.where(flip[:, None], width - 1 - columns, columns) + left[:, None]
     rows = torch.arange(height, device=top.device) + top[:, None]
-    places = rows[:, :, None] * (width + 2 * margin) + columns[:, None, :]
+    places = rows[:, :, None] * padded.shape[3] + columns[:, None, :]
     index = places.view(count, 1, -1).expand(-1, channels, -1).to(images.device)
-    return padded.reshape(count, channels, -1).gather(2, index).view(images.shape)
+    return padded.reshape(count, channels, -1).gather(2, index).view(count, channels, height, width)
 
 
 def resized_crop_flip(images: UInt8[Tensor, "b c h w"], generator: Generator) -> UInt8[Tensor, "b c h w"]:

@@ -181,17 +181,18 @@ class ImageDataset(Dataset[tuple[Tensor, Tensor]]):
         return len(self.part)
 
     def __getitem__(
-        self, batch: tuple[Int64[Tensor, " b"], int]
+        self, batch: tuple[Int64[Tensor, " b"], int] | tuple[Int64[Tensor, " b"], int, int]
     ) -> tuple[Float32[Tensor, "b c h w"], Int64[Tensor, " b"]]:
-        """The images of the rows, augmented as a function of the key alone and normalised, with their labels.
+        """The images of the rows, augmented as a function of key and epoch and normalised, with their labels.
 
         Args:
-            batch: (int64 [b] row numbers of the part, a key >= 0 for each batch).
+            batch: (int64 [b] row numbers of the part, a key >= 0 for each batch, the epoch if it is not the first).
         Returns:
             float32 [b, C, H, W] and int64 [b].
         """
-        rows, key = batch
-        return self.preprocessor.normalise(augment(self.augment, self.part.batch(rows), key)), self.part.labels[rows]
+        rows, key, *epoch = batch
+        seen = augment(self.augment, self.part.batch(rows), key, rows=rows, epoch=sum(epoch))
+        return self.preprocessor.normalise(seen), self.part.labels[rows]
 
     def targets(self, rows: Int64[Tensor, " b"]) -> Int64[Tensor, " b"]:
         """The labels of these rows, without reading an image."""

@@ -18,7 +18,7 @@ from htaf.data.reading import DataError
 from htaf.data.tabular import Table
 
 Data = Table | Images
-Keyed = tuple[Tensor, int]  # row numbers, and the key of what is random in their batch
+Keyed = tuple[Tensor, int] | tuple[Tensor, int, int]  # row numbers, the key of what is random in their batch, epoch
 IMAGE_CHUNK = 250  # images at once where nothing is learned: small enough to stay in cache, as it is fastest
 
 
@@ -43,8 +43,8 @@ class Part(Dataset):
         return len(self.rows)
 
     def __getitem__(self, index: Keyed) -> tuple[Tensor, Tensor]:
-        rows, key = index
-        return self.data[self.rows[rows], key]
+        rows, key, *epoch = index
+        return self.data[self.rows[rows], key, *epoch]  # pyright: ignore[reportArgumentType]
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for rows in self.rows.split(self.chunk):
@@ -67,8 +67,7 @@ class TableBatches:
     y: Tensor
 
     def __getitem__(self, index: Keyed) -> tuple[Tensor, Tensor]:
-        rows, _ = index
-        return self.x[rows], self.y[rows]
+        return self.x[index[0]], self.y[index[0]]
 
     def targets(self, rows: Tensor) -> Tensor:
         return self.y[rows]

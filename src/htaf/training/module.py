@@ -21,6 +21,8 @@ from htaf.sharpening import set_sharpness
 from htaf.training.distributed import TrainingError, first_cause, pooled, shard, share, share_buffers, whole_state
 from htaf.training.recipe import Recipe
 
+NEWTON_SCHULZ = 3  # iterations of Muon, as in cifar10-airbench
+
 
 @final
 class Training(L.LightningModule):
@@ -148,13 +150,17 @@ class Training(L.LightningModule):
                 optimizer: torch.optim.Optimizer = torch.optim.SGD(
                     parameters, recipe.lr, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.nesterov
                 )
+            case "muon":
+                from timm.optim.muon import Muon  # timm takes a second to import
+
+                optimizer = Muon(parameters, recipe.lr, recipe.weight_decay, recipe.momentum, ns_steps=NEWTON_SCHULZ)
             case "adam":
                 optimizer = torch.optim.Adam(parameters, recipe.lr, weight_decay=recipe.weight_decay)
             case _:
                 optimizer = torch.optim.AdamW(parameters, recipe.lr, weight_decay=recipe.weight_decay)
         match recipe.schedule:
             case "one_cycle":  # SGD keeps the recipe's momentum
-                adaptive = recipe.optimizer != "sgd"
+                adaptive = recipe.optimizer in ("adam", "adamw")
                 highest = [group["lr"] for group in optimizer.param_groups]
                 schedule: Any = OneCycleLR(optimizer, highest, total_steps=self.steps + 1, cycle_momentum=adaptive)
             case "cosine":
@@ -205,8 +211,8 @@ def first_non_finite(net: nn.Module, x: Tensor) -> str:
 
 @final
 class EpochBatches(Sampler[Any]):
-    """Batches of row numbers with a key each, shuffled as a function of (seed, epoch) alone, so that a resumed epoch
-    sees the same.
+    """Batches of row numbers with a key each and the epoch, shuffled as a function of (seed, epoch) alone: a resumed
+    epoch sees the same.
 
     The last batch may be smaller, but not smaller than `least` (batch norm needs two): then its rows join the batch
     before. Of several processes, `rank` of `world` takes its share of every batch, with a key of its own.
@@ -229,7 +235,7 @@ class EpochBatches(Sampler[Any]):
         for i in range(len(self)):
             rows = order[i * self.batch_size : (i + 1) * self.batch_size if i + 1 < len(self) else None]
             key = state * 1_000_003 + i  # what is random in the batch follows from this number
-            yield rows[self.rank :: self.world], (key * self.world + self.rank) % 2**63
+            yield rows[self.rank :: self.world], (key * self.world + self.rank) % 2**63, self.epoch
 
 
 def loaders(

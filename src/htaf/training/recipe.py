@@ -26,7 +26,7 @@ from htaf.sharpening import Geometric, soft_start
 if TYPE_CHECKING:
     import torch
 
-Optimizer = Literal["adamw", "adam", "sgd"]
+Optimizer = Literal["adamw", "adam", "sgd", "muon"]
 Schedule = Literal["one_cycle", "cosine", "linear", "constant"]
 AugmentChoice = Augment | Literal["auto"]
 # as an activation reads its fields; the others do not belong to the identity of a training
@@ -192,8 +192,8 @@ class Optimization(RecipePart):
         weight_decay: Of the optimizer; of adam as L2.
         schedule: Of the learning rate, moved every step; cosine and linear go down to lr_end.
         lr_end: Where cosine and linear schedules end.
-        optimizer: sgd takes momentum.
-        momentum: Of sgd.
+        optimizer: muon: orthogonalised momentum for matrices and convolutions, AdamW at the same lr for all others.
+        momentum: Of sgd and muon.
         nesterov: Nesterov's momentum, of sgd.
         label_smoothing: Of the cross-entropy.
         clip: Largest L2 norm of the gradient; 0: none.
@@ -235,7 +235,8 @@ class Optimization(RecipePart):
 
     def unread(self) -> dict[str, str]:
         """The fields that are not read, each with the choice that leaves it so."""
-        found = {} if self.optimizer == "sgd" else unread_by(("momentum", "nesterov"), f"optimizer {self.optimizer}")
+        used = {"sgd": 2, "muon": 1}.get(self.optimizer, 0)
+        found = unread_by(("momentum", "nesterov")[used:], f"optimizer {self.optimizer}")
         ends = self.schedule in ("cosine", "linear")
         return found if ends else found | unread_by(("lr_end",), f"schedule {self.schedule}")
 
@@ -411,8 +412,12 @@ class Network(RecipePart, ABC):
         """Hashes of the files that it starts from, as part of the training's identity."""
         return {}
 
-    def initialise(self, net: torch.nn.Module) -> None:
-        """Put first weights from elsewhere into a new network. Raises ValueError or OSError where there are none."""
+    def initialise(self, net: torch.nn.Module, examples: Callable[[int], torch.Tensor]) -> None:
+        """Put first weights from elsewhere into a new network. Raises ValueError or OSError where there are none.
+
+        Args:
+            examples: how many -> at most so many inputs of the training part, not augmented.
+        """
 
     def groups(self, net: torch.nn.Module, lr: float) -> list[Any]:
         """What is trained, as an optimizer of torch takes it."""

@@ -73,7 +73,7 @@ def augmix_training() -> Optimization:
 
 def published(depth: int) -> Recipe:
     """WRN-depth-6 as AugMix trains it, crop and flip."""
-    return Recipe(DHNNetwork(depth, 6), ImageData("crop-flip"), optimization=augmix_training())
+    return Recipe(DHNNetwork(depth=depth, width=6), ImageData("crop-flip"), optimization=augmix_training())
 
 
 def reduced() -> Recipe:

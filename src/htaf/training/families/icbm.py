@@ -134,7 +134,7 @@ class ICBMNetwork(Network):
 
         return fingerprint(self.backbone, self.pretrained)
 
-    def initialise(self, net: torch.nn.Module) -> None:
+    def initialise(self, net: torch.nn.Module, examples: Callable[[int], torch.Tensor]) -> None:
         from htaf.training.pretrained import start_from
 
         if self.pretrained and isinstance(net, ICBM):
