@@ -31,8 +31,9 @@ def augment(
     "none": nothing. "flip": each image mirrored left to right with probability 1/2. "crop-flip": zero padding by
     size // 8, a random window of the original size, then "flip". "shift-flip": moved by at most size // 16 (or 1),
     edges reflected; mirrored in every other epoch, one half of the images in the even ones and the other half in the
-    odd ones (Jordan 2024, arXiv:2404.00498). "augmix": "crop-flip", then AugMix; the Jensen-Shannon loss of its paper is not part of it. "resized-crop-flip": a window of 8% to 100% of the area and
-    an aspect ratio of 3/4 to 4/3, enlarged to the original size, then "flip". Each image has its own draws.
+    odd ones (Jordan 2024, arXiv:2404.00498). "augmix": "crop-flip", then AugMix; the Jensen-Shannon loss of its paper
+    is not part of it. "resized-crop-flip": a window of 8% to 100% of the area and an aspect ratio of 3/4 to 4/3,
+    enlarged to the original size, then "flip". Each image has its own draws.
 
     Args:
         preset: one of the names.
