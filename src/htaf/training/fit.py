@@ -304,7 +304,7 @@ def _network(train: _Prepared) -> nn.Module:
             if train.continued is not None:
                 net.load_state_dict(train.continued.model(exact=False).state_dict())
             else:
-                train.recipe.network.initialise(net)
+                train.recipe.network.initialise(net, train.posed.examples)
         except (ValueError, OSError) as error:  # no such backbone, other weights, or a hub that is out of reach
             raise TrainingError(str(error)) from None
     return net.to(memory_format=torch.channels_last) if train.images else net  # pyright: ignore[reportCallIssue]

@@ -54,6 +54,12 @@ class Problem:
         """The training part as closed forms take it: not augmented, in chunks."""
         return self.plain or self.train
 
+    def examples(self, most: int) -> Tensor:
+        """At most so many inputs of the training part, evenly spread, not augmented."""
+        part = self.fitting()
+        rows = torch.linspace(0, len(part) - 1, min(most, len(part)), dtype=torch.float64).long()
+        return part[rows, 0][0]
+
     def measured(self) -> Mapping[str, Part]:
         """The parts on which a finished training is measured."""
         return {"validation": self.validation} | ({} if self.test is None else {"test": self.test})

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from htaf.training.families import scales
-from htaf.training.families.quick import ImageNetwork
+from htaf.training.families.quick import ImageNetwork, quick
 from htaf.training.recipe import Activation, Family, ImageData, Optimization, Recipe, expect
 
 DEPTHS = (18, 34)
@@ -79,9 +79,10 @@ FAMILY = Family(
     about="Train a Bi-Real Net, binary activations and weights, on images; smooth and exact results, and the gap.",
     recipes={
         "small": lambda: scales.small(reduced()),
+        "quick": lambda: quick(BNNNetwork(layout="whitened"), epochs=12),
         "reduced": reduced,
         "cifar10": published,
         "cifar100": published,
     },
-    recipes_help=scales.HELP,
+    recipes_help=scales.QUICK,
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from htaf.training.families import scales
-from htaf.training.families.quick import ImageNetwork
+from htaf.training.families.quick import ImageNetwork, quick
 from htaf.training.recipe import Family, ImageData, Optimization, Recipe, expect
 
 DEEPEST = 1204  # of 6 n + 4; WideResNet's paper ends at 40, ResNet's at 1202
@@ -88,9 +88,10 @@ FAMILY = Family(
     about="Train a WideResNet with 0/1 activations on images; smooth and exact results, and the gap.",
     recipes={
         "small": lambda: scales.small(reduced()),
+        "quick": lambda: quick(DHNNetwork(layout="whitened"), epochs=12),
         "reduced": reduced,
         "cifar10": lambda: published(40),
         "cifar100": lambda: published(28),
     },
-    recipes_help=scales.HELP,
+    recipes_help=scales.QUICK,
 )

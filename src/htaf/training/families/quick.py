@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from htaf.models.whitened import WhitenedConvNet
-from htaf.training.recipe import Network, expect, unread_by
+from htaf.training.recipe import Activation, Hardening, ImageData, Network, Optimization, Recipe, expect, unread_by
 
 EXAMPLES = 5000  # images that the whitening is taken from
 
@@ -55,3 +55,15 @@ class ImageNetwork(Network):
     def initialise(self, net: nn.Module, examples: Callable[[int], torch.Tensor]) -> None:
         if isinstance(net, WhitenedConvNet):
             net.whiten(examples(EXAMPLES))
+
+
+def quick(network: Network, *, epochs: int, lr: float = 0.012) -> Recipe:
+    """A training of a whitened network on all images of a set but 2,500: Muon at a high rate, alternating flips, few
+    epochs, in bfloat16."""
+    training = Optimization(
+        epochs=epochs, batch_size=500, lr=lr, weight_decay=0.5, optimizer="muon", momentum=0.8, label_smoothing=0.1,
+        precision="bfloat16", patience=0,
+    )  # fmt: skip
+    activation = Activation(alpha0=1.0, alpha1=8.0, beta=8.0, slope="tanh", start=(0.5, 2.0), sharpen_fraction=0.8)
+    exact = Hardening(recalibrate=True, refit=True)
+    return Recipe(network, ImageData("shift-flip", 0, 2500), activation, training, exact)

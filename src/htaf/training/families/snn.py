@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from htaf.training.families import scales
-from htaf.training.families.quick import ImageNetwork
+from htaf.training.families.quick import ImageNetwork, quick
 from htaf.training.recipe import Activation, Family, ImageData, Optimization, Recipe, expect, unread_by
 
 DEPTHS = (18, 34, 50)
@@ -108,9 +108,10 @@ FAMILY = Family(
     about="Train a SEW-ResNet of spiking neurons on images; smooth and exact results, and the gap.",
     recipes={
         "small": lambda: scales.small(reduced()),
+        "quick": lambda: quick(SNNNetwork(layout="whitened", steps=2), epochs=8),
         "reduced": reduced,
         "cifar10": published,
         "cifar100": published,
     },
-    recipes_help=scales.HELP,
+    recipes_help=scales.QUICK,
 )
