@@ -15,7 +15,7 @@ from htaf.data.parts import Part, TableBatches
 from htaf.models.build import build
 from htaf.runs.metrics import headline, metrics
 from htaf.training.families import make_recipe
-from htaf.training.module import EpochBatches, Training, first_non_finite, loaders
+from htaf.training.module import EpochBatches, Training, first_non_finite, loaders, undecayed
 
 
 def batches(rows: int, size: int, seed: int = 0, epoch: int = 0) -> list[list[int]]:
@@ -234,3 +234,14 @@ def test_headline() -> None:
         "auroc",
         "accuracy",
     ]
+
+
+def test_norms_and_biases_have_no_weight_decay_in_muon() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2))
+    decayed, kept = undecayed(list(net.parameters()))
+    assert decayed == {"params": [net[0].weight, net[2].weight]}
+    assert kept == {"params": [net[0].bias, net[1].weight, net[1].bias, net[2].bias], "weight_decay": 0.0}
+    groups = undecayed([{"params": [net[0].weight, net[0].bias], "lr": 0.1}, {"params": [net[2].weight]}])
+    assert [(len(group["params"]), group.get("lr"), group.get("weight_decay")) for group in groups] == [
+        (1, 0.1, None), (1, 0.1, 0.0), (1, None, None),
+    ]  # fmt: skip

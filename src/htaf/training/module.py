@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import cos, pi
 from typing import Any, final
 
@@ -182,7 +182,8 @@ class Training(L.LightningModule):
             case "muon":
                 from timm.optim.muon import Muon  # timm takes a second to import
 
-                optimizer = Muon(parameters, recipe.lr, recipe.weight_decay, recipe.momentum, ns_steps=NEWTON_SCHULZ)
+                groups = undecayed(parameters)
+                optimizer = Muon(groups, recipe.lr, recipe.weight_decay, recipe.momentum, ns_steps=NEWTON_SCHULZ)
             case "adam":
                 optimizer = torch.optim.Adam(parameters, recipe.lr, weight_decay=recipe.weight_decay)
             case _:
@@ -205,6 +206,22 @@ class Training(L.LightningModule):
             case _:
                 return optimizer
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def undecayed(parameters: Iterable[Any]) -> list[dict[str, Any]]:
+    """Parameters or groups of them as groups, in which norms and biases have no weight decay: it would shrink the
+    pre-activations, and with them what makes an activation binary."""
+    found: list[dict[str, Any]] = []
+    for group in ({"params": [p]} if isinstance(p, Tensor) else p for p in parameters):
+        for flat in (False, True):
+            chosen = [p for p in group["params"] if (p.ndim < 2) == flat]
+            options = {k: v for k, v in group.items() if k != "params"} | ({"weight_decay": 0.0} if flat else {})
+            same = next((one for one in found if {**one, "params": 0} == {**options, "params": 0}), None)
+            if same is not None:
+                same["params"] += chosen
+            elif chosen:
+                found.append({"params": chosen, **options})
+    return found
 
 
 def _is_random(net: nn.Module) -> bool:
