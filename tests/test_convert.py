@@ -22,6 +22,7 @@ from torch import nn
 
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.convert import Site, conversion, harden, replace, sites
+from htaf.spiking import IF, LIF
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
@@ -1131,6 +1132,31 @@ def test_harden_makes_every_site_exact(make):
     assert len(conversion(exact).replaced) == 5
     assert binary(exact(X))
     assert {s.kind for s in sites(new, X)} != {"heaviside"}
+
+
+@pytest.mark.parametrize(
+    ("where", "exact"),
+    [("1", [1]), ("[13]", [1, 3]), (ScaledSigmoid, [3]), (lambda site: site.kind == "htaf", [1]), (["3", "1"], [1, 3])],
+)
+def test_harden_some_steps(where, exact):
+    net = nn.Sequential(nn.Linear(4, 4), HTAF(), nn.Linear(4, 4), ScaledSigmoid(2.0))
+    made = harden(net, where=where, share=True)
+    assert [i for i in (1, 3) if isinstance(made[i], Heaviside)] == exact
+    assert made[2].weight is net[2].weight
+    assert [site.path for site in conversion(made).replaced] == [str(i) for i in exact]
+    assert all(isinstance(module, Heaviside) for module in harden(made)[1::2]) if len(exact) == 1 else True
+
+
+@pytest.mark.parametrize(("where", "reached"), [("2.spike", [2]), ("0.*", [0]), (HTAF, [0, 2])])
+def test_harden_reaches_the_steps_of_neurons(where, reached):
+    net = nn.Sequential(LIF(HTAF()), nn.Linear(4, 4), IF(HTAF()))
+    made = harden(net, where=where)
+    assert [i for i in (0, 2) if isinstance(made[i].spike, Heaviside)] == reached
+
+
+def test_harden_where_nothing_matches_names_the_steps():
+    with pytest.raises(ValueError, match=r"where 'act', got none of these:\n  1 \(htaf\)"):
+        harden(nn.Sequential(nn.Linear(4, 4), HTAF(), nn.ReLU()), where="act")
 
 
 def test_harden_without_a_smooth_step_says_what_there_was():

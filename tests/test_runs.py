@@ -31,6 +31,7 @@ from htaf.concepts import report, store
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.explorer import folder as page
+from htaf.models.backbone_weights import read_weights
 from htaf.models.build import build
 from htaf.runs import (
     LOCK,
@@ -234,6 +235,31 @@ def test_a_finished_run_opens(finished: Path) -> None:
     assert not smooth.training
     for name, value in smooth.state_dict().items():
         assert torch.equal(value, exact.state_dict()[name])
+
+
+def test_a_smooth_network_with_weights_of_its_own(finished: Path, tmp_path: Path) -> None:
+    before = open_run(finished)
+    exact, smooth = before.model(exact=False), before.model(exact=False)
+    with torch.no_grad():
+        exact.get_parameter("head.bias").add_(1.0)
+    path = tmp_path / "run"
+    record = start_run(path, IDENTITY) | {k: before.record[k] for k in ("model", "metrics", "headline", "rows")}
+    record |= {"best_epoch": 0, "notes": []}
+    made = finish_run(path, record, exact, before.preprocessor(), smooth=smooth)
+    assert made.record["smooth_sha256"] == before.record["model_sha256"]
+    run = open_run(path)
+    assert run.has_own_smooth
+    assert not before.has_own_smooth
+    for network, kind in ((exact, True), (smooth, False)):
+        found = run.model(exact=kind).state_dict()
+        assert all(torch.equal(value, found[name]) for name, value in network.state_dict().items())
+    assert torch.equal(read_weights(path)["head.bias"], smooth.get_parameter("head.bias"))
+    flip(path / "smooth.safetensors")
+    with pytest.raises(RunError, match=r"smooth.safetensors is damaged: its SHA-256 differs"):
+        open_run(path)
+    finish_run(path, record, smooth, before.preprocessor())
+    assert not (path / "smooth.safetensors").exists(), "of another network"
+    assert not open_run(path).has_own_smooth
 
 
 def test_a_real_valued_run_has_no_step(tmp_path: Path) -> None:
@@ -542,7 +568,7 @@ def test_a_training_that_fails_before_it_has_begun_leaves_nothing(tmp_path: Path
 def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
     kind = KINDS["run"]
     assert kind.marks == ((runs.RECORD,),)
-    assert {runs.MODEL, runs.PREPROCESSING, runs.METRICS, runs.PLOT, runs.CHECKPOINTS} <= set(kind.names)
+    assert {runs.MODEL, runs.SMOOTH, runs.PREPROCESSING, runs.METRICS, runs.PLOT, runs.CHECKPOINTS} <= set(kind.names)
     kind = KINDS["folder of codes"]
     arrays = store.array_shapes({"images": 1, "concepts": 1, "arrays": ["codes", "features"]})
     assert kind.marks == ((store.RECORD,),)

@@ -119,8 +119,8 @@ class FolderKind:
 KINDS = {
     "run": FolderKind(
         (("record.json",),),
-        ("model.safetensors", "preprocessing.json", "metrics.csv", "loss.png", "gradients.csv", "gradients.png",
-         "checkpoints", "tensorboard", "wandb"),
+        ("model.safetensors", "smooth.safetensors", "preprocessing.json", "metrics.csv", "loss.png", "gradients.csv",
+         "gradients.png", "checkpoints", "tensorboard", "wandb"),
     ),
     "folder of codes": FolderKind(
         (("concepts.json",),),

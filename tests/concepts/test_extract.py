@@ -22,6 +22,7 @@ from htaf import convert, runs
 from htaf.activations import HTAF
 from htaf.concepts import extract as module
 from htaf.concepts.codes import ConceptError
+from htaf.concepts.edit_head import write_edited
 from htaf.concepts.extract import extract, extract_features, extract_files, open_codes, open_features
 from htaf.data.image_parts import FilePart, MemoryPart, as_images
 from htaf.data.images import Images
@@ -170,6 +171,30 @@ def test_steps_in_the_backbone_are_hardened_too(run: runs.Run, images: Images, t
     np.testing.assert_array_equal(codes.exact, exact(x).argmax(1))
     np.testing.assert_array_equal(codes.smooth, smooth(x).argmax(1))
     np.testing.assert_array_equal(open_features(tmp_path / "a").values >= 0, codes.unpack())
+
+
+@torch.no_grad()
+def test_an_exact_network_with_weights_of_its_own(run: runs.Run, images: Images, tmp_path: Path) -> None:
+    smooth: Any = run.model(exact=False)
+    changed: Any = run.model(exact=False)
+    changed.norm.bias.add_(0.3)
+    changed.head.weight.mul_(-1.0)
+    path = tmp_path / "run"
+    record = runs.start_run(path, {k: run.record[k] for k in ("recipe", "seed", "data")} | {"again": True})
+    record |= {k: v for k, v in run.record.items() if k not in record and k not in runs.HASHED.values()}
+    other = runs.finish_run(path, record, changed, run.preprocessor(), smooth=smooth)
+    codes = extract(other, images, tmp_path / "a", parts=["test"])
+    x = inputs(run, images.test.pixels)  # pyright: ignore
+    np.testing.assert_array_equal(codes.unpack(), changed.pre_activations(x) >= 0)
+    np.testing.assert_array_equal(codes.exact, other.model()(x).argmax(1))
+    np.testing.assert_array_equal(codes.smooth, smooth(x).argmax(1))
+    np.testing.assert_allclose(codes.logits(), other.model()(x).numpy(), atol=1e-5)
+    edited: Any = write_edited(other, tmp_path / "edited", [(3, 5)], other.record["metrics"])
+    for exact, network in ((True, changed), (False, smooth)):
+        weight = edited.model(exact=exact).head.weight
+        assert weight[3, 5] == 0
+        network.head.weight[3, 5] = 0
+        assert torch.equal(weight, network.head.weight)
 
 
 def test_nan_names_the_image(run: runs.Run, images: Images, tmp_path: Path) -> None:

@@ -87,17 +87,18 @@ def write_edited(run: Run, out: str | Path, off: Sequence[Edit], metrics: Mappin
     Raises:
         ConceptError: another network, or an edit that is not there. RunError: the folder holds another run.
     """
-    model = run.model(exact=False)
+    model = run.model(exact=run.has_own_smooth)
     if not isinstance(model, ICBM):
         raise ConceptError(f"{run.path}: expected an implicit concept bottleneck model, got {type(model).__name__}")
-    head = model.head
+    smooth: Any = run.model(exact=False) if run.has_own_smooth else None
     preprocessor = run.preprocessor()
     if not isinstance(preprocessor, ImagePreprocessor):
         raise ConceptError(f"{run.path}: expected a run on images, got one on a table")
-    pairs = _pairs(off, preprocessor.classes, head.in_features)
+    pairs = _pairs(off, preprocessor.classes, model.head.in_features)
     with torch.no_grad():
         for label, concept in pairs:
-            head.weight[label, concept] = 0
+            for network in (model,) if smooth is None else (model, smooth):
+                network.head.weight[label, concept] = 0
     edit = {"key": run.record["key"], "sha256": run.record["model_sha256"], "off": [list(pair) for pair in pairs]}
     identity = {name: run.record[name] for name in ("recipe", "seed", "data")}
     identity |= {name: run.record[name] for name in GIVEN if name in run.record} | {"edited": edit}
@@ -108,7 +109,7 @@ def write_edited(run: Run, out: str | Path, off: Sequence[Edit], metrics: Mappin
         shown = ", ".join(f"concept {concept} of class {label}" for label, concept in pairs)
         notes = [*run.record["notes"], f"head of the run at {run.path} edited: no weight for {shown}"]
         record |= kept | {"metrics": dict(metrics), "notes": notes, "edited": edit | {"from": str(run.path)}}
-        return finish_run(Path(out), record, model, preprocessor, run.step)
+        return finish_run(Path(out), record, model, preprocessor, run.step, smooth=smooth)
 
 
 def edit_run(

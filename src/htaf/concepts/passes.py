@@ -100,16 +100,19 @@ class ConceptNetwork:
             if getattr(smooth.act, "bipolar", False):
                 raise ConceptError(f"expected concepts of 0 and 1, {run.path} has -1 and 1")
             hard = convert.harden(smooth, share=True)
-            if {site.path for site in convert.conversion(hard).replaced} != {"act"}:
-                self.exact = hard.eval()  # its backbone has steps too: the bits need a pass of their own
+            if run.has_own_smooth:
+                hard = run.model().to(self.device)
+            if run.has_own_smooth or {site.path for site in convert.conversion(hard).replaced} != {"act"}:
+                self.exact = hard.eval()  # its weights differ or its backbone has steps: a pass of its own
+        self.head: Any = (self.smooth if self.exact is None else self.exact).head  # which reads the bits
 
     @property
     def weight(self) -> Float32[np.ndarray, "classes concepts"]:
-        return self.smooth.head.weight.detach().float().cpu().numpy()
+        return self.head.weight.detach().float().cpu().numpy()
 
     @property
     def bias(self) -> Float32[np.ndarray, " classes"]:
-        head: nn.Linear = self.smooth.head
+        head: nn.Linear = self.head
         return np.zeros(len(head.weight), np.float32) if head.bias is None else head.bias.detach().float().cpu().numpy()
 
     def __call__(self, piece: Piece, batch: int, features: bool) -> dict[str, np.ndarray]:
@@ -143,7 +146,7 @@ class ConceptNetwork:
         after: Tensor = self.smooth.act(before)
         arrays = {"smooth": self.smooth.head(after).argmax(1)}
         if not self.plain:
-            arrays["exact"] = self.smooth.head((deciding >= 0).to(after.dtype)).argmax(1)
+            arrays["exact"] = self.head((deciding >= 0).to(after.dtype)).argmax(1)
             arrays["saturated"] = ((after > BINARY_ABOVE) | (after < BINARY_BELOW)).sum(1)
         made = {name: values.to(torch.int32).cpu().numpy() for name, values in arrays.items()}
         if not self.plain:

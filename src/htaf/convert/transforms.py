@@ -166,11 +166,12 @@ def replace(
     return with_account(new, Conversion(tuple(chosen), left, found.hints, found.beyond))
 
 
-def harden(model: nn.Module, *, share: bool = False) -> nn.Module:
+def harden(model: nn.Module, *, where: Where | None = None, share: bool = False) -> nn.Module:
     """Return a new model in which every smooth step (`htaf.SmoothStep`: HTAF, ScaledSigmoid, ...) is the exact one.
 
     Args:
         model: not changed.
+        where: which steps, in the words of `replace`; None for all. The spike of a neuron is its "....spike".
         share: the new model holds the same parameter and buffer tensors.
 
     Returns:
@@ -178,7 +179,8 @@ def harden(model: nn.Module, *, share: bool = False) -> nn.Module:
         is named too: a function called in a forward, modules kept in a list, scripted code.
 
     Raises:
-        ValueError: there was none, or a module looks like one and cannot be exchanged; the message says what it lacks.
+        ValueError: there was none, or none matched `where`; or a module looks like one and cannot be exchanged: the
+            message says what it lacks. TypeError: `where` cannot be read.
 
     Example:
         >>> harden(nn.Sequential(nn.Linear(3, 4), HTAF()))[1]
@@ -191,7 +193,11 @@ def harden(model: nn.Module, *, share: bool = False) -> nn.Module:
                 f"no htaf.SmoothStep: {wrong}"
             )
     found, beyond = find(model, None, of_parameters=True), tuple(left_smooth(model))
-    chosen = [s for s in found.sites if s.module_type is not None and hasattr(s.module_type, "hardened")]
+    smooth = [s for s in found.sites if s.module_type is not None and hasattr(s.module_type, "hardened")]
+    chosen = [site for site in smooth if _matches(where, site)]
+    if smooth and not chosen:
+        text = f"expected a smooth step to harden in {type(model).__name__} where {where!r}, got none of these:"
+        raise ValueError("\n  ".join([text, *map(str, smooth)]))
     if not chosen:
         kinds = ", ".join(sorted({site.kind for site in found.sites})) or "no activation module"
         text = f"expected a smooth step such as HTAF (a module with hardened()) in {type(model).__name__}, got {kinds}"

@@ -136,7 +136,7 @@ def _check_run(run: Run, codes: Codes, folder: Path) -> None:
                 "another folder"
             )
         return
-    head: Any = getattr(run.model(exact=False), "head", None)  # binarised features say nothing of their run but this
+    head: Any = getattr(run.model(), "head", None)  # binarised features say nothing of their run but this
     weight = None if head is None else head.weight.detach().float().cpu().numpy()
     if weight is None or not np.array_equal(weight, codes.weight):
         raise ConceptError(f"expected codes of {run.path}, {folder} holds those of a network with another head")

@@ -14,13 +14,15 @@ _CLASSIFIERS = ("head", "fc", "classifier", "last_linear", "head_dist")
 
 
 def weights_file(path: str | Path) -> Path:
-    """The file of weights that a path means: itself, or model.safetensors of a run folder.
+    """The file of weights that a path means: itself, or of a run folder those of its smooth network.
 
     Raises:
         ValueError: neither.
     """
     path = Path(path)
     file = path / "model.safetensors" if path.is_dir() else path
+    own = path / "smooth.safetensors"  # of a run whose exact network was changed after it was hardened
+    file = own if own.is_file() else file
     if not file.is_file():
         raise ValueError(f"pretrained: expected hub, a file of weights or a run folder, got {path}")
     return file

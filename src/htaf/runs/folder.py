@@ -2,6 +2,7 @@
 
     record.json         recipe, seed, data fingerprint, commit, versions, device, metrics, layer statistics
     model.safetensors   the weights; the smooth and the exact network share them
+    smooth.safetensors  only where the exact network has weights of its own: those of the smooth one
     preprocessing.json  what turns raw rows into the network's inputs, and outputs into predictions
     metrics.csv         one row an epoch         loss.png   the same as a picture
     checkpoints/        only while the training runs
@@ -46,15 +47,17 @@ if TYPE_CHECKING:
     from htaf.runs.data import PartName, RunPart
 
 FORMAT = 1
-RECORD, MODEL, PREPROCESSING, METRICS, PLOT = (
+RECORD, MODEL, SMOOTH, PREPROCESSING, METRICS, PLOT = (
     "record.json",
     "model.safetensors",
+    "smooth.safetensors",
     "preprocessing.json",
     "metrics.csv",
     "loss.png",
 )
 CHECKPOINTS = "checkpoints"
-HASHED = {MODEL: "model_sha256", PREPROCESSING: "preprocessing_sha256"}  # what a run is of no use without
+# what a run is of no use without; SMOOTH where the record has its hash
+HASHED = {MODEL: "model_sha256", PREPROCESSING: "preprocessing_sha256", SMOOTH: "smooth_sha256"}
 
 
 class RunError(HtafError):
@@ -126,8 +129,8 @@ class Run:
         Raises:
             RunError: the weights are missing, damaged, or do not fit the network that the record describes.
         """
-        file = self.path / MODEL
-        data = self._checked(MODEL)
+        name = SMOOTH if self.has_own_smooth and not exact else MODEL
+        file, data = self.path / name, self._checked(name)
         try:
             state = safetensors.torch.load(data)
             with warnings.catch_warnings(), at_most(sum(map(torch.numel, state.values())), len(state)):
@@ -144,6 +147,11 @@ class Run:
     def has_step(self) -> bool:
         """False for a real-valued network (method relu), which has no exact step."""
         return self.record["recipe"]["method"] != "relu"
+
+    @property
+    def has_own_smooth(self) -> bool:
+        """Whether the smooth network has weights of its own: the exact one was changed after it was hardened."""
+        return HASHED[SMOOTH] in self.record
 
     @property
     def takes_images(self) -> bool:
@@ -173,8 +181,9 @@ class Run:
         Raises:
             RunError: one is missing or damaged; the message says what to do.
         """
-        for name in HASHED:
-            self._checked(name)
+        for name, entry in HASHED.items():
+            if name != SMOOTH or entry in self.record:
+                self._checked(name)
 
     def _checked(self, name: str) -> bytes:
         file = self.path / name
@@ -340,7 +349,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
     missing = {"status", "key", "recipe", "seed", "data", "threads"} - record.keys()
     if record.get("status") == "finished":
         missing |= {"model", "metrics", "headline", "rows", "best_epoch", "notes"} - record.keys()
-        missing |= {*HASHED.values()} - record.keys()
+        missing |= {HASHED[MODEL], HASHED[PREPROCESSING]} - record.keys()
     if missing:
         raise RunError(f"{file} is damaged: it lacks {', '.join(sorted(missing))}")
     for name in ("recipe", "data", "model", "metrics", "rows"):
@@ -514,19 +523,33 @@ def finish_run(
     model: nn.Module,
     preprocessor: Preprocessor | ImagePreprocessor,
     method: StepFactory | None = None,
+    *,
+    smooth: nn.Module | None = None,
 ) -> Run:
-    """Write weights and preprocessing, then the record as finished: a reader sees all of it or an unfinished run."""
-    for name in (RECORD, MODEL, PREPROCESSING, METRICS, PLOT):
+    """Write weights and preprocessing, then the record as finished: a reader sees all of it or an unfinished run.
+
+    Args:
+        model: whose weights the exact network has.
+        smooth: the smooth network where its weights are others; None: they share them.
+    """
+    for name in (RECORD, MODEL, SMOOTH, PREPROCESSING, METRICS, PLOT):
         for left in path.glob(f".{name}.*"):  # temporary files of a process that was killed while it wrote
             left.unlink(missing_ok=True)
-    data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()})
-    write_atomic(path / MODEL, data)
-    text = to_json(preprocessor.to_json())
-    write_atomic(path / PREPROCESSING, text)
-    hashes = {HASHED[MODEL]: _sha256(data), HASHED[PREPROCESSING]: _sha256(text.encode())}
+    files = {MODEL: _weights(model)} | ({} if smooth is None else {SMOOTH: _weights(smooth)})
+    files[PREPROCESSING] = to_json(preprocessor.to_json()).encode()
+    if smooth is None:
+        (path / SMOOTH).unlink(missing_ok=True)
+    for name, data in files.items():
+        write_atomic(path / name, data)
+    hashes = {HASHED[name]: _sha256(data) for name, data in files.items()}
     record = {**record, "status": "finished", **hashes}
     write_atomic(path / RECORD, to_json(record))
     return Run(path, record, method)
+
+
+def _weights(model: nn.Module) -> bytes:
+    """Its state dict as a file of tensors."""
+    return safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()})
 
 
 def shown(value: Any) -> str:

@@ -18,7 +18,7 @@ import optuna
 from htaf._errors import HtafError, suggestion
 from htaf.models.build import Method
 from htaf.training.families import make_recipe
-from htaf.training.recipe import DataOptions, Recipe, TableData
+from htaf.training.recipe import DataOptions, Hardening, Recipe, TableData
 
 
 class PlanError(HtafError, ValueError):
@@ -213,12 +213,14 @@ class Plan:
 
     def describe(self) -> dict[str, Any]:
         """What bears on the choice of candidates and recipes, as JSON."""
+        # keys of earlier studies do not hold these
+        usual = {k for k, v in self.base.hardening.values().items() if v == getattr(Hardening, k)}
         return {
             "sources": [
                 {k: v for k, v in dataclasses.asdict(s).items() if k != "size" or v is not None} for s in self.sources
             ],
             "methods": {m: {k: [*map(_plain, v)] for k, v in grid.items()} for m, grid in self.methods.items()},
-            "base": {k: _plain(v) for k, v in self.base.flat().items() if k not in _NOT_PLANNED},
+            "base": {k: _plain(v) for k, v in self.base.flat().items() if k not in _NOT_PLANNED and k not in usual},
             "candidates": self.candidates,
             "splits": self.splits,
             "seed": self.seed,

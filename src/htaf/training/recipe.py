@@ -1,5 +1,5 @@
 """A recipe says everything about a training but its data and seed: a network, its activation, how the weights are
-learned, and what is taken of the data.
+learned, how the network becomes exact, and what is taken of the data.
 
 Each part has its own fields, checks them, and is read as `recipe.optimization.lr`. The names of the fields are unique,
 so a record, a plan and the command line give them flat: `recipe.replace(lr=0.1, depth=16)`. The docstring of a part is
@@ -240,6 +240,79 @@ class Optimization(RecipePart):
         return found if ends else found | unread_by(("lr_end",), f"schedule {self.schedule}")
 
 
+Harden = Literal["end", "progressive"]
+HardenOrder = Literal["forward", "backward", "together"]
+HardenUnit = Literal["layer", "channel", "unit"]
+# read by a progressive training alone
+_PROGRESSIVE = ("harden_from", "harden_to", "harden_order", "harden_unit", "harden_stages", "restart", "repair", "distil")
+
+
+@dataclass(frozen=True)
+class Hardening(RecipePart):
+    """How the network becomes exact.
+
+    Args:
+        harden: end: all steps after the training; progressive: step by step while what lies above goes on learning.
+        harden_from: Share of the epochs after which the first steps become exact.
+        harden_to: Share of the epochs after which the last ones do.
+        harden_order: forward: those that run first begin; backward: those that run last; together: all at harden_from.
+        harden_unit: layer: whole layers at once; channel, unit: random channels or units, ever more of them over the
+            stage before (StoMPP).
+        harden_stages: In so many stages, each of about as many layers; 0: a stage for every layer.
+        restart: At each stage the best weights so far, a cleared optimizer, and the schedule anew, up to so large a
+            share of lr; 0: the training goes on as it is.
+        repair: At each stage, fit the next layers to what they gave before, in closed form; kept where it helps
+            validation.
+        noise: Standard deviation of Gaussian noise on the pre-activations of smooth steps in training.
+        distil: Weight of the distance to the outputs of the smooth network, from the first stage on.
+        recalibrate: After training, take the statistics of batch norm anew on the exact network; kept where it helps
+            validation.
+        refit: After training, fit the last layer anew on the exact network, in closed form; kept where it helps
+            validation.
+    """
+
+    harden: Harden = "end"
+    harden_from: float = 0.6
+    harden_to: float = 0.9
+    harden_order: HardenOrder = "forward"
+    harden_unit: HardenUnit = "layer"
+    harden_stages: int = 0
+    restart: float = 0.3
+    repair: bool = True
+    noise: float = 0.0
+    distil: float = 0.0
+    recalibrate: bool = False
+    refit: bool = False
+
+    def check(self) -> None:
+        expect(0 < self.harden_from < 1, "harden_from must lie in (0, 1)", self.harden_from)
+        text = f"harden_to must lie in [harden_from = {self.harden_from}, 1)"
+        expect(self.harden_from <= self.harden_to < 1, text, self.harden_to)
+        self.expect_all(("harden_stages",), lambda v: v >= 0, "must be >= 0")
+        self.expect_all(("restart", "noise", "distil"), lambda v: 0 <= v < math.inf, "must be >= 0 and finite")
+
+    @property
+    def progressive(self) -> bool:
+        """Whether steps become exact during the training."""
+        return self.harden == "progressive"
+
+    def unread(self, method: str) -> dict[str, str]:
+        """The fields that are not read with an activation, each with the choice that leaves it so."""
+        if method == "relu":
+            return unread_by(("harden", *_PROGRESSIVE, "noise"), "method relu")
+        if not self.progressive:
+            return unread_by(_PROGRESSIVE, "harden end")
+        together = ("harden_to", "harden_stages") if self.harden_order == "together" else ()
+        return unread_by(together, "harden_order together")
+
+    def off(self) -> set[str]:
+        """The fields that leave a training as it was before they were known."""
+        return {name for name in ("harden", "noise", "distil", "recalibrate", "refit") if getattr(self, name) in _OFF}
+
+
+_OFF: tuple[Any, ...] = ("end", 0, False)
+
+
 @dataclass(frozen=True)
 class DataOptions(RecipePart):
     """What a training takes of its data."""
@@ -365,7 +438,7 @@ def by_part(family: str, own: Mapping[str, str], fields: Mapping[str, Any]) -> d
     return found
 
 
-PARTS = ("network", "activation", "optimization", "data")
+PARTS = ("network", "activation", "optimization", "hardening", "data")
 
 
 @dataclass(frozen=True)
@@ -380,6 +453,7 @@ class Recipe:
     data: DataOptions
     activation: Activation = Activation()
     optimization: Optimization = Optimization()
+    hardening: Hardening = Hardening()
 
     def __post_init__(self) -> None:
         kind, batch = self.network.data, self.optimization.batch_size
@@ -413,6 +487,11 @@ class Recipe:
         """The family and all fields, as `replace` and a plan's [recipe] take them."""
         return {"family": self.family} | {k: v for part in PARTS for k, v in getattr(self, part).values().items()}
 
+    def known(self) -> dict[str, Any]:
+        """As `flat`, without the fields that came later and are off: keys of earlier records do not hold them."""
+        off = self.hardening.off()
+        return {name: value for name, value in self.flat().items() if name not in off}
+
     def final_activation(self) -> dict[str, Any]:
         """The activation at the end of training, as `models.build.activation` takes it."""
         return self.activation.description() | ({"bipolar": True} if self.network.bipolar else {})
@@ -429,7 +508,9 @@ class Recipe:
 
     def unread(self) -> dict[str, str]:
         """The fields that this training does not read, each with the choice that leaves it so, as "method relu"."""
-        return self.optimization.unread() | self.network.unread(self.activation.method) | self.activation.unread()
+        method = self.activation.method
+        found = self.optimization.unread() | self.network.unread(method) | self.activation.unread()
+        return found | self.hardening.unread(method)
 
     def refuse_unread(self, names: Collection[str], spelled: Callable[[str], str] = str) -> None:
         """Raises ValueError where `names`, the fields that someone has set, hold some that this training does not read.
@@ -446,14 +527,14 @@ class Recipe:
         """The fields that this training reads, with the values that it will use; as a TOML table they make a plan's
         [recipe]."""
         schedule, unread = self.activation.sharpening(), self.unread()
-        found = {k: v for k, v in self.flat().items() if k not in unread}
+        found = {k: v for k, v in self.known().items() if k not in unread}
         return found if schedule is None else found | {"start": schedule.start}
 
     def identity(self) -> dict[str, Any]:
         """The fields that bear on the result: two recipes with the same identity train the same network."""
         # keys of earlier records hold lr_end and backbone_lr, read or not
         unused = {name for name, why in self.unread().items() if not why.startswith(("schedule", "freeze"))}
-        return self.network.identity({k: v for k, v in self.flat().items() if k not in unused})
+        return self.network.identity({k: v for k, v in self.known().items() if k not in unused})
 
 
 def unchanged(recipe: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
@@ -495,7 +576,7 @@ class Family:
     @property
     def parts(self) -> dict[str, type[RecipePart]]:
         """The parts of its recipes, each with its class."""
-        found = (self.network, Activation, Optimization, self.network.data)
+        found = (self.network, Activation, Optimization, Hardening, self.network.data)
         return dict(zip(PARTS, found, strict=True))
 
     def make(self, **fields: Any) -> Recipe:
