@@ -303,9 +303,16 @@ def test_paired_differences(
     assert {name: relu[name] for name in (*smaller, *sure)} == smaller | sure
     text = (tmp_path / "report.md").read_text()
     assert "## Compared with ste" in text
-    low, high = compared["rows"][0]["difference"]["interval"]
-    assert f"| made | {headline} | htaf, fast | -0.500 [{low:.3f}, +{high:.3f}] |" in text
-    assert low < 0 < high
+    cells = [f"{g['mean']:+.2f} [{g['interval'][0]:+.2f}, {g['interval'][1]:+.2f}]" for g in gains_of(compared)]
+    assert f"| made | {headline} | {cells[0]} | {cells[1]} |" in text
+    assert (
+        "| htaf, fast | " + (f"{mean:+.2f} | 1 : 0 | 0 : 0 |" if headline == "rmse" else f"{mean:+.2f} | 0 : 1 |")
+        in text
+    )
+
+
+def gains_of(compared: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row["gain"] for row in compared["rows"]]
 
 
 def test_only_splits_that_both_have_are_paired(

@@ -232,16 +232,20 @@ def _compared(comparison: dict[str, Any]) -> list[str]:
         sure = f"{row['surely_better']} : {row['surely_worse']}"
         counts = f"{row['better']} : {row['worse']}"
         lines.append(f"| {row['method']} | {_bounded(row['gain'], 2)} | {counts} | {sure} |")
-    lines += ["", *_header("data", "metric", "method", f"difference to {name}", "gain, %")]
-    for row in comparison["rows"]:
-        figures = f"{_bounded(row['difference'], 3)} | {_bounded(row['gain'], 2)}"
-        lines.append(f"| {row['data']} | {row['metric']} | {row['method']} | {figures} |")
+    methods = [row["method"] for row in comparison["overall"]]
+    lines += ["", *_header("data", "metric", *methods)]
+    gains = {(row["data"], row["method"]): row for row in comparison["rows"]}
+    for data, metric in dict.fromkeys((row["data"], row["metric"]) for row in comparison["rows"]):
+        own = [gains.get((data, method)) for method in methods]
+        cells = ["-" if row is None else _bounded(row["gain"], 2) for row in own]
+        lines.append(f"| {data} | {metric} | {' | '.join(cells)} |")
     return [
         *lines,
         "",
-        f"Differences on the same splits, mean [95% interval]; gain: in % of {name}, above 0 is better. First table:",
-        "over data sets; on how many the mean is better or worse, and on how many so that the interval holds no 0.",
-        "Splits share rows, so that intervals over them are too narrow for new data.",
+        f"Gain: difference of the test metric on the same splits in % of {name}, above 0 is better; mean [95%",
+        "interval]. First table: over data sets; on how many the mean is better or worse, and on how many so that the",
+        "interval of the differences holds no 0. Splits share rows, so that intervals over them are too narrow for new",
+        "data. Differences in the metric's own units: report.json.",
         "",
     ]
 
