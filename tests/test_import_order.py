@@ -23,6 +23,7 @@ ORDER = [
     ["sharpening", "spiking"],
     ["diagnostics"],
     ["models"],
+    ["hardening"],
     ["data"],
     ["packed", "export"],
     ["runs"],

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from htaf.binary import BinaryConv2d, BinaryLinear
     from htaf.contract import SmoothStep
     from htaf.convert import Conversion, Site, conversion, harden, replace, sites
+    from htaf.hardening import distil, recalibrate, refit_head, repair
     from htaf.models.icbm import ICBM
     from htaf.packed import PackedModel, pack
     from htaf.spiking.neurons import IF, LIF
@@ -36,9 +37,13 @@ __all__ = [
     "SmoothStep",
     "StraightThrough",
     "conversion",
+    "distil",
     "functional",
     "harden",
     "pack",
+    "recalibrate",
+    "refit_head",
+    "repair",
     "replace",
     "sites",
     "surrogates",
@@ -46,13 +51,25 @@ __all__ = [
 ]
 
 
-_ROOMS = ("activations", "binary", "convert", "functional", "models", "packed", "spiking", "surrogates", "theory")
+_ROOMS = (
+    "activations",
+    "binary",
+    "convert",
+    "functional",
+    "hardening",
+    "models",
+    "packed",
+    "spiking",
+    "surrogates",
+    "theory",
+)
 __getattr__, __dir__ = lazy(
     __name__,
     {room: f"htaf.{room}" for room in _ROOMS}
     | dict.fromkeys(("HTAF", "Heaviside", "ScaledSigmoid", "StraightThrough"), "htaf.activations")
     | dict.fromkeys(("BinaryConv2d", "BinaryLinear"), "htaf.binary")
     | dict.fromkeys(("Conversion", "Site", "conversion", "harden", "replace", "sites"), "htaf.convert")
+    | dict.fromkeys(("distil", "recalibrate", "refit_head", "repair"), "htaf.hardening")
     | dict.fromkeys(("PackedModel", "pack"), "htaf.packed")
     | dict.fromkeys(("IF", "LIF"), "htaf.spiking.neurons")
     | {"ICBM": "htaf.models.icbm", "SmoothStep": "htaf.contract"},

@@ -45,9 +45,10 @@ def activation(description: dict[str, Any], step: StepFactory | None = None) -> 
     """A factory of activation modules.
 
     Args:
-        description: {"method": "htaf", "alpha0": 2.0, "alpha1": 11.0}, {"method": "ss", "beta": 22.0},
-            {"method": "ste", "slope": "tanh"}, {"method": "relu"}, or of a step from outside htaf {"method":
-            "package.module:Class", "kind": "mine"} with its sharpness parameters; all but relu take "bipolar": True.
+        description: {"method": "htaf", "alpha0": 2.0, "alpha1": 11.0}, "learnable": True where it is learned;
+            {"method": "ss", "beta": 22.0}, {"method": "ste", "slope": "tanh"}, {"method": "relu"}, or of a step from
+            outside htaf {"method": "package.module:Class", "kind": "mine"} with its sharpness parameters; all but relu
+            take "bipolar": True.
         step: the class of that step, which is never imported by its name.
 
     Raises:
@@ -56,7 +57,8 @@ def activation(description: dict[str, Any], step: StepFactory | None = None) -> 
     bipolar = bool(description.get("bipolar", False))
     match description:
         case {"method": "htaf", "alpha0": alpha0, "alpha1": alpha1}:
-            return partial(HTAF, alpha0, alpha1, bipolar=bipolar)
+            learned = {"learnable": True} if description.get("learnable") else {}
+            return partial(HTAF, alpha0, alpha1, bipolar=bipolar, **learned)
         case {"method": "ss", "beta": beta}:
             return partial(ScaledSigmoid, beta, bipolar=bipolar)
         case {"method": "ste", "slope": slope} if slope in SLOPES:

@@ -29,6 +29,7 @@ from htaf.diagnostics.layers import BINARY
 from htaf.models.build import build, weight_bytes
 from htaf.runs import CHECKPOINTS, PLOT, Run, claim, content_hash, finish_run, finished_run, read_record, to_json
 from htaf.runs.evaluation import measure
+from htaf.runs.metrics import loss_function
 from htaf.sharpening import set_sharpness
 from htaf.training.callbacks import AtomicCheckpoint, EpochBar, History, last_checkpoint
 from htaf.training.distributed import (
@@ -45,13 +46,16 @@ from htaf.training.distributed import (
     threads,
     wait,
 )
+from htaf.training.finish import finished
 from htaf.training.gradient_log import GradientLog
 from htaf.training.loggers import EpochMetrics, LoggerName, check_loggers, close, loggers
 from htaf.training.module import Training, loaders
 from htaf.training.notes import activation_of, pair_notes, result_notes
 from htaf.training.outside import described, with_step
 from htaf.training.problems import Problem, data_identity, problem, resolved, supervision
+from htaf.training.progressive import Progressive, step_names
 from htaf.training.recipe import Recipe, TableData
+from htaf.training.stages import Stages, stages_of
 
 ONE_PROCESS = Processes()
 # loaders that index tensors need no workers; what is logged is the mean over all processes; a backbone may be frozen
@@ -60,7 +64,9 @@ _EXPECTED = (
     ".*LeafSpec.*",
     ".*It is recommended to use `self.log.*",
     ".*in eval mode at the start of training.*",
+    ".*the exact step has gradient 0.*",  # of a layer that is exact for good while a shortcut goes on learning
 )
+MOST_ROWS, MOST_IMAGES = 10_000, 2_000  # by which layers are repaired between stages
 
 
 @dataclass(frozen=True)
@@ -172,6 +178,10 @@ def fit(
     options = _Options(processes, key, device, workers, progress, checkpoint_seconds, tuple(logger), gradients)
     if attributes is not None and (recipe.optimization.compile or strategy == "fsdp"):
         raise TrainingError("a network that learns attributes is trained in parts: expected no compile and no fsdp")
+    if attributes is not None and recipe.hardening.progressive and recipe.hardening.distil:
+        raise TrainingError("a network that learns attributes has no teacher: expected distil 0")
+    if gradients and recipe.hardening.progressive:
+        raise TrainingError("gradients are watched in one network: expected no gradients with harden progressive")
     try:
         network = recipe.model(posed.inputs, posed.outputs) | {"activation": described(recipe, method)}
     except (ValueError, OSError) as error:  # no such backbone, or a hub that is out of reach
@@ -185,17 +195,18 @@ def fit(
         recipe, posed, isinstance(data, Images), out, seed, options, trainer, history, network, continued, method
     )
     first = _network(train) if trainer.is_global_zero else None  # what cannot be built leaves no folder behind
+    stages = None if first is None else _stages(train, first)
     with threads(processes):
         if first is None:
             record = finished_elsewhere(out, options.key)
             if record is None:
-                _train(train, _network(train), torch.get_num_threads())
+                _train(train, _network(train), torch.get_num_threads(), None)
                 record = wait()
             return Run(out, record, method)
         with claim(out, identity) as record:
             if record["status"] == "finished":
                 return finished_run(out, record, method)
-            return _lead(train, first, record, source)
+            return _lead(train, first, record, source, stages)
 
 
 def check(
@@ -214,6 +225,12 @@ def check(
     if not 0 <= workers <= MOST_WORKERS:
         raise TrainingError(f"workers must be in 0 to {MOST_WORKERS}, got {workers}")
     check_loggers(logger)
+    if recipe.hardening.progressive and processes.world > 1:
+        raise TrainingError(f"harden progressive trains in one process, got {processes.world}: expected harden end")
+    if recipe.activation.learn_pair and processes.sharded:
+        raise TrainingError("strategy fsdp does not go with learn_pair: use ddp")
+    if recipe.optimization.compile and (recipe.hardening.progressive or recipe.hardening.noise):
+        raise TrainingError("compile goes with neither harden progressive nor noise: expected no compile")
     _fingerprint(recipe)
     try:
         recipe.network.check_available()
@@ -293,26 +310,80 @@ def _network(train: _Prepared) -> nn.Module:
     return net.to(memory_format=torch.channels_last) if train.images else net  # pyright: ignore[reportCallIssue]
 
 
-def _lead(train: _Prepared, net: nn.Module, record: dict[str, Any], source: Mapping[str, Any] | None) -> Run:
+def _stages(train: _Prepared, net: nn.Module) -> Stages | None:
+    """When which steps of a network become exact; None where all do after the training.
+
+    Raises:
+        TrainingError: too few epochs or steps for so many stages.
+    """
+    options = train.recipe.hardening
+    if not options.progressive or train.recipe.activation.method == "relu":
+        return None
+    x, _ = train.posed.validation[torch.arange(min(2, len(train.posed.validation))), 0]
+    try:
+        return stages_of(options, step_names(net, x), train.recipe.optimization.epochs)
+    except ValueError as error:
+        raise TrainingError(str(error)) from None
+
+
+def _progressive(train: _Prepared, stages: Stages) -> Progressive:
+    """The callback that hardens a training stage by stage."""
+    recipe, posed = train.recipe, train.posed
+    part, training = posed.fitting(), recipe.optimization
+    most = MOST_IMAGES if train.images else MOST_ROWS
+    rows = torch.linspace(0, len(part) - 1, min(most, len(part))).round().long()
+    batches = [part[chosen, 0] for chosen in rows.split(250 if train.images else 1000)]
+    loss, end = loss_function(posed.task), training.lr_end / training.lr
+    return Progressive(
+        stages, batches, posed.validation, loss, recipe.hardening,
+        schedule=training.schedule, lr_end=end, seed=train.seed, settled=_settled(recipe),
+    )  # fmt: skip
+
+
+def _settled(recipe: Recipe) -> int:
+    """The last epoch in which sharpening moves, -1 without any."""
+    schedule = recipe.activation.sharpening()
+    return -1 if schedule is None else math.ceil(schedule.fraction * recipe.optimization.epochs - 1e-9) - 1
+
+
+def _lead(
+    train: _Prepared,
+    net: nn.Module,
+    record: dict[str, Any],
+    source: Mapping[str, Any] | None,
+    stages: Stages | None,
+) -> Run:
     """Train in a claimed folder, measure, write; of several processes this is the first."""
     processes = train.options.processes
     with thread_count(record["threads"]):  # float sums depend on their number, and a resumed run must not differ
-        _train(train, net, record["threads"])
+        progressive = _train(train, net, record["threads"], stages)
         with telling(processes) as told:
-            run = _written(train, _network(train) if processes.sharded else net, record, source)
+            run = _written(train, _network(train) if processes.sharded else net, record, source, progressive)
             told.append(run.record)
     return run
 
 
-def _written(train: _Prepared, net: nn.Module, record: dict[str, Any], source: Mapping[str, Any] | None) -> Run:
-    """Measure the best weights and write the run."""
+def _written(
+    train: _Prepared,
+    net: nn.Module,
+    record: dict[str, Any],
+    source: Mapping[str, Any] | None,
+    progressive: Progressive | None,
+) -> Run:
+    """Finish and measure the best weights, and write the run."""
     recipe, posed, history, out = train.recipe, train.posed, train.history, train.out
     net.load_state_dict(history.best)
-    final = recipe.activation.sharpening()
-    if final is not None:
-        set_sharpness(net, final.at((history.best_epoch + 1) / recipe.optimization.epochs))
     net = net.to(history.device).eval()
-    exact = None if recipe.activation.method == "relu" else convert.harden(net)
+    real = recipe.activation.method == "relu"
+    made, told = finished(net if real else convert.harden(net), posed, recipe.hardening)
+    own, epoch = any(step["kept"] for step in told), history.best_epoch  # whether the exact network has its own weights
+    if progressive is not None and epoch >= progressive.stages.begins[0]:
+        own, epoch = True, progressive.smooth_epoch
+        net.load_state_dict(progressive.smooth)
+    net, exact = (made, None) if real else (net, made)
+    final = recipe.activation.sharpening()
+    if final is not None and not train.network["activation"].get("learnable"):
+        set_sharpness(net, final.at((epoch + 1) / recipe.optimization.epochs))
     results = measure(net, exact, posed.measured(), posed.task, posed.scale)
     assert posed.statistics is not None
     inputs = (x.to(history.device) for x in posed.statistics.inputs())
@@ -334,18 +405,22 @@ def _written(train: _Prepared, net: nn.Module, record: dict[str, Any], source: M
         "seconds": round(history.seconds(), 3),  # all sessions of a training that was stopped
         "cpu_seconds": round(history.cpu_seconds(), 3),
     }
+    if told or progressive is not None:
+        record["hardening"] = {"stages": progressive.told if progressive else [], "finish": told}
     record["notes"] += result_notes(record, posed, net, recipe)
     history.write()
     history.plot(out / PLOT, f"{posed.name}, {recipe.activation.method}, seed {train.seed}")
-    run = finish_run(out, record, net, posed.preprocessor, train.method)
+    own_smooth = net if own and exact is not None else None
+    run = finish_run(out, record, exact if own_smooth else net, posed.preprocessor, train.method, smooth=own_smooth)  # pyright: ignore[reportArgumentType]
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     return run
 
 
 def _trainer(recipe: Recipe, posed: Problem, out: Path, options: _Options, images: bool) -> tuple[L.Trainer, History]:
     """Lightning's trainer with its callbacks; it knows which of several processes this is."""
-    schedule, training = recipe.activation.sharpening(), recipe.optimization
-    count_from = math.ceil(schedule.fraction * training.epochs - 1e-9) - 1 if schedule is not None else -1
+    training, count_from = recipe.optimization, _settled(recipe)
+    if recipe.hardening.progressive:
+        count_from = max(count_from, math.ceil(recipe.hardening.harden_to * training.epochs))
     history = History(out, training.patience, count_from, options.processes.recorded())
     callbacks: list[L.Callback] = [history]
     if options.gradients:
@@ -375,11 +450,14 @@ def _trainer(recipe: Recipe, posed: Problem, out: Path, options: _Options, image
     return trainer, history
 
 
-def _train(train: _Prepared, net: nn.Module, number: int) -> None:
-    """Run the epochs, on `number` threads, from the last checkpoint if there is one."""
+def _train(train: _Prepared, net: nn.Module, number: int, stages: Stages | None) -> Progressive | None:
+    """Run the epochs, on `number` threads, from the last checkpoint if there is one; returns what hardened it."""
     recipe, posed, processes, trainer = train.recipe, train.posed, train.options.processes, train.trainer
     processes.enough(net, recipe.optimization.batch_size, len(posed.train), len(posed.validation))
     trainer.callbacks.insert(0, Together(processes, train.options.key, number))  # pyright: ignore[reportAttributeAccessIssue]
+    progressive = None if stages is None else _progressive(train, stages)
+    if progressive is not None:
+        trainer.callbacks.insert(1, progressive)  # pyright: ignore[reportAttributeAccessIssue]
     parts = loaders(
         posed.train, posed.validation, recipe.optimization.batch_size, train.seed, train.options.workers,
         rank=trainer.global_rank, world=processes.world, least=processes.least(net),
@@ -412,3 +490,4 @@ def _train(train: _Prepared, net: nn.Module, number: int) -> None:
         raise
     finally:
         close(trainer.loggers)
+    return progressive

@@ -14,12 +14,14 @@ from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneCycleLR
 from torch.utils.data import DataLoader, Sampler
 
+from htaf.contract import looks_smooth
 from htaf.convert import harden
 from htaf.data.parts import Part
 from htaf.runs.metrics import loss_function
-from htaf.sharpening import set_sharpness
+from htaf.sharpening import learn_within, set_sharpness
 from htaf.training.distributed import TrainingError, first_cause, pooled, shard, share, share_buffers, whole_state
 from htaf.training.recipe import Recipe
+from htaf.training.stages import Noise
 
 
 @final
@@ -51,12 +53,19 @@ class Training(L.LightningModule):
         self.net, self.recipe, self.steps, self.world, self.sharded = net, recipe, steps, world, sharded
         self.seed = seed
         self.attributes = attributes
-        self.draws = _is_random(net)
+        self.draws = _is_random(net) or recipe.hardening.noise > 0
+        self._noise = [
+            step.register_forward_pre_hook(Noise(recipe.hardening.noise))
+            for step in net.modules()
+            if recipe.hardening.noise and looks_smooth(step)
+        ]
         self.classes = task == "classification"
         self.train_loss, self.loss = loss_function(task, recipe.optimization.label_smoothing), loss_function(task)
         self.schedule = recipe.activation.sharpening()
+        self._pair: Any = None  # the schedule's at the step before
         # in lists, so that they are no second sets of entries in the state dict
-        self._step: list[Any] = [torch.compile(net) if recipe.optimization.compile else net]
+        self._compiled: list[Any] = [torch.compile(net)] if recipe.optimization.compile else []
+        self._teacher: list[nn.Module] = []  # of distillation
         self._measured: list[nn.Module] = []  # the smooth and the exact network
         self._whole: list[nn.Module] = []  # of a sharded network: a copy without weights
 
@@ -78,8 +87,22 @@ class Training(L.LightningModule):
 
     def sharpen(self, progress: float) -> None:
         """Set the activations as they are when the share `progress` of the training is done."""
-        if self.schedule is not None:
+        if self.recipe.activation.learn_pair and self.recipe.activation.method == "htaf":
+            end = self.recipe.activation.alpha0, self.recipe.activation.alpha1
+            now: Any = end if self.schedule is None else self.schedule.at(progress)
+            before = self._pair or (now if progress else end)  # a new network is made with the pair of the end
+            learn_within(self.net, before, now, end[0] * end[1])
+            self._pair = now
+        elif self.schedule is not None and _has_smooth(self.net):
             set_sharpness(self.net, self.schedule.at(progress))
+
+    def teach(self, teacher: nn.Module) -> None:
+        """From now on the training loss has the distance to the outputs of this network too, see `distance`."""
+        self._teacher = [teacher]
+
+    def on_train_end(self) -> None:
+        for handle in self._noise:
+            handle.remove()
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         x, y = batch
@@ -102,7 +125,13 @@ class Training(L.LightningModule):
     def objective(self, x: Tensor, y: Tensor) -> Tensor:
         """The training loss: of the outputs, and of the attributes where the network learns them."""
         if self.attributes is None:
-            return self.train_loss(self._step[0](x), y)
+            outputs = self._compiled[0](x) if self._compiled else self.net(x)
+            loss = self.train_loss(outputs, y)
+            if not self._teacher:
+                return loss
+            with torch.no_grad():
+                taught = self._teacher[0](x)
+            return loss + self.recipe.hardening.distil * distance(outputs, taught, self.classes)
         truth = self.attributes.to(y.device)[y]
         return self.recipe.network.supervised_loss(self.net, x, y, truth, self.train_loss)
 
@@ -118,7 +147,7 @@ class Training(L.LightningModule):
                 set_sharpness(net, self.schedule.at(self.global_step / self.steps))
             net.eval()
         # made anew each time: it holds the very tensors of `net`, wherever those have moved
-        self._measured = [net, harden(net, share=True).eval() if self.recipe.activation.method != "relu" else net]
+        self._measured = [net, harden(net, share=True).eval() if _has_smooth(net) else net]
 
     def on_validation_epoch_end(self) -> None:
         self._measured = []
@@ -152,6 +181,8 @@ class Training(L.LightningModule):
                 optimizer = torch.optim.Adam(parameters, recipe.lr, weight_decay=recipe.weight_decay)
             case _:
                 optimizer = torch.optim.AdamW(parameters, recipe.lr, weight_decay=recipe.weight_decay)
+        if self.recipe.hardening.progressive and self.recipe.hardening.restart:  # `Progressive` moves the rate
+            return optimizer
         match recipe.schedule:
             case "one_cycle":  # SGD keeps the recipe's momentum
                 adaptive = recipe.optimizer != "sgd"
@@ -173,6 +204,19 @@ class Training(L.LightningModule):
 def _is_random(net: nn.Module) -> bool:
     """Whether training draws random numbers inside the network: dropout, or stochastic depth of a timm backbone."""
     return any("Drop" in type(module).__name__ and getattr(module, "p", 1.0) != 0.0 for module in net.modules())
+
+
+def _has_smooth(net: nn.Module) -> bool:
+    return any(map(looks_smooth, net.modules()))
+
+
+def distance(outputs: Tensor, taught: Tensor, classes: bool) -> Tensor:
+    """How far outputs are from a teacher's: the Kullback-Leibler divergence KL(teacher || outputs) of logits [rows,
+    classes], the mean squared error of a regression."""
+    if not classes:
+        return torch.nn.functional.mse_loss(outputs.float(), taught.float())
+    learned, known = outputs.float().log_softmax(1), taught.float().log_softmax(1)
+    return torch.nn.functional.kl_div(learned, known, reduction="batchmean", log_target=True)
 
 
 @torch.no_grad()

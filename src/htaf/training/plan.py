@@ -215,6 +215,7 @@ class Plan:
         """What bears on the choice of candidates and recipes, as JSON."""
         # keys of earlier studies do not hold these
         usual = {k for k, v in self.base.hardening.values().items() if v == getattr(Hardening, k)}
+        usual |= set[str]() if self.base.activation.learn_pair else {"learn_pair"}
         return {
             "sources": [
                 {k: v for k, v in dataclasses.asdict(s).items() if k != "size" or v is not None} for s in self.sources

@@ -32,6 +32,7 @@ class Problem:
     scale: standard deviation of the target.
     statistics: the part on which layer statistics are taken.
     attributes: float32 [classes, concepts], what a supervised bottleneck learns of each class.
+    plain: the training part without augmentation; None where it has none.
     """
 
     name: str
@@ -47,6 +48,11 @@ class Problem:
     notes: tuple[str, ...] = ()
     statistics: Part | None = None
     attributes: Tensor | None = None
+    plain: Part | None = None
+
+    def fitting(self) -> Part:
+        """The training part as closed forms take it: not augmented, in chunks."""
+        return self.plain or self.train
 
     def measured(self) -> Mapping[str, Part]:
         """The parts on which a finished training is measured."""
@@ -186,6 +192,7 @@ def _images(recipe: Recipe, options: ImageData, images: Images, test: bool) -> P
         test=image_part(images, preprocessor) if test else None,
         notes=(*images.notes, *preprocessor.notes),
         statistics=validation,
+        plain=Part(plain, rows.train, IMAGE_CHUNK),
     )
 
 

@@ -31,7 +31,7 @@ Schedule = Literal["one_cycle", "cosine", "linear", "constant"]
 AugmentChoice = Augment | Literal["auto"]
 # as an activation reads its fields; the others do not belong to the identity of a training
 ACTIVATION_FIELDS: dict[str, tuple[str, ...]] = {
-    "htaf": ("alpha0", "alpha1", "sharpen", "start", "sharpen_fraction"),
+    "htaf": ("alpha0", "alpha1", "sharpen", "start", "sharpen_fraction", "learn_pair"),
     "ss": ("beta", "sharpen", "start", "sharpen_fraction"),
     "ste": ("slope",),
     "relu": (),
@@ -137,6 +137,7 @@ class Activation(RecipePart):
         sharpen: Move the parameters geometrically from a soft start to their final values.
         start: Where sharpening starts: a pair; of ss one beta; a step of your own is moved only with it.
         sharpen_fraction: Share of the epochs over which it moves.
+        learn_pair: HTAF: every layer learns its alpha0, and alpha1 keeps their product; the pair above is the start.
     """
 
     method: Method | str = "htaf"
@@ -148,6 +149,7 @@ class Activation(RecipePart):
     sharpen: bool = True
     start: tuple[float, ...] | None = None
     sharpen_fraction: float = 0.7
+    learn_pair: bool = False
 
     def check(self) -> None:
         methods = f"method must be one of {get_args(Method)}, or package.module:Class"
@@ -169,7 +171,8 @@ class Activation(RecipePart):
     def description(self) -> dict[str, Any]:
         """The activation at the end of training, as `models.build.activation` takes it."""
         names = {"htaf": ("alpha0", "alpha1"), "ss": ("beta",), "ste": ("slope",)}.get(self.method, ())
-        return {"method": self.method, **{name: getattr(self, name) for name in names}}
+        learned = {"learnable": True} if self.method == "htaf" and self.learn_pair else {}
+        return {"method": self.method, **{name: getattr(self, name) for name in names}, **learned}
 
     def unread(self) -> dict[str, str]:
         """The fields that are not read, each with the choice that leaves it so."""
@@ -244,7 +247,16 @@ Harden = Literal["end", "progressive"]
 HardenOrder = Literal["forward", "backward", "together"]
 HardenUnit = Literal["layer", "channel", "unit"]
 # read by a progressive training alone
-_PROGRESSIVE = ("harden_from", "harden_to", "harden_order", "harden_unit", "harden_stages", "restart", "repair", "distil")
+_PROGRESSIVE = (
+    "harden_from",
+    "harden_to",
+    "harden_order",
+    "harden_unit",
+    "harden_stages",
+    "restart",
+    "repair",
+    "distil",
+)
 
 
 @dataclass(frozen=True)
@@ -489,7 +501,7 @@ class Recipe:
 
     def known(self) -> dict[str, Any]:
         """As `flat`, without the fields that came later and are off: keys of earlier records do not hold them."""
-        off = self.hardening.off()
+        off = self.hardening.off() | (set[str]() if self.activation.learn_pair else {"learn_pair"})
         return {name: value for name, value in self.flat().items() if name not in off}
 
     def final_activation(self) -> dict[str, Any]:

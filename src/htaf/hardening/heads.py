@@ -1,0 +1,246 @@
+"""The last linear layer, fitted anew to what it reads in the exact network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.optimize import minimize
+from torch import Tensor, nn
+
+from htaf.convert.functional_sites import duplicate
+from htaf.hardening.report import (
+    Batches,
+    LayerReport,
+    Report,
+    call,
+    evaluating,
+    expect_batches,
+    is_regression,
+    measured,
+    pair_of,
+)
+
+STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+STEPS = 200  # of L-BFGS, at most
+HELD = 5  # without validation batches every fifth row chooses the strength
+
+
+def refit_head(
+    model: nn.Module,
+    batches: Batches,
+    *,
+    validation: Batches | None = None,
+    strengths: Sequence[float] = STRENGTHS,
+) -> tuple[nn.Module, Report]:
+    """Fit the last linear layer of a hardened network anew: ridge (numbers) or multinomial logistic (classes).
+
+        mean loss(W z + b, y) + strength / 2 |W - W0|^2,   z: the layer's inputs, standardised
+
+    W0: the head as it is, and 0; both are tried with every strength. Loss: half the squared error, or cross-entropy by
+    L-BFGS from W0. The strength and the centre with the lowest loss on validation are taken; the head stays as it is
+    where that is lower still.
+
+    Args:
+        model: its output must be that of an nn.Linear, or the mean of such outputs over time steps; not changed.
+        batches: (inputs, targets) as the training had them: float targets of the output's shape, or class codes
+            (those < 0 are left out).
+        validation: the same, of other rows; None: every fifth row of `batches` is held out for the choice.
+        strengths: >= 0; of a sum of squares of weights of standardised inputs.
+
+    Returns:
+        The new model in eval mode, and the report.
+
+    Raises:
+        ValueError: no such layer, no batches or targets, or no strength.
+        TypeError: batches that can be gone through only once.
+    """
+    begin = time.perf_counter()
+    if not strengths or min(strengths) < 0:
+        raise ValueError(f"expected strengths >= 0, one or more, got {tuple(strengths)}")
+    expect_batches(batches)
+    net = duplicate(model)
+    with evaluating(net):
+        head = _Head(net, pair_of(next(iter(batches)))[0])
+        h, y = head.gathered(batches)
+        if validation is None:
+            held = torch.arange(len(h), device=h.device) % HELD == HELD - 1
+            if not bool(held.any()):
+                raise ValueError(f"expected {HELD} rows or more to choose a strength, or validation=, got {len(h)}")
+            known, (vh, vy) = ~held, (h[held], y[held])
+        else:
+            known = torch.ones(len(h), dtype=torch.bool, device=h.device)
+            vh, vy = head.gathered(validation)
+        fit = _Fit(h[known], y[known])
+        before = fit.of(head.layer)
+        best, kept = _loss(before, vh, vy), before
+        chosen: tuple[float, str] | None = None
+        for centre, start in (("as it was", before), ("0", (torch.zeros_like(before[0]), before[1]))):
+            now = before
+            for strength in sorted(strengths, reverse=True):
+                now = fit(now, start, strength)
+                if (loss := _loss(now, vh, vy)) < best:
+                    best, kept, chosen = loss, now, (strength, centre)
+        old, new = (_loss(one, h, y) for one in (before, kept))
+        if chosen is not None:
+            head.put(kept)
+    seconds = time.perf_counter() - begin
+    if chosen is None:
+        layer = LayerReport(head.name, old, old, None, len(h), "kept: no other was better on validation")
+    else:
+        layer = LayerReport(head.name, old, new, chosen[0], len(h), f"training loss; towards {chosen[1]}")
+    return net.eval(), Report("refit_head", seconds, measured(model, validation), measured(net, validation), (layer,))
+
+
+class _Head:
+    """The last linear layer that ran, once its output is seen to be the model's, or the mean of its calls is."""
+
+    def __init__(self, model: nn.Module, x: Any) -> None:
+        self.model = model
+        calls: list[tuple[str, Any, Tensor]] = []
+
+        def see(name: str, module: nn.Module, args: Any, output: Tensor) -> None:
+            calls.append((name, module, output.clone()))
+
+        handles = [
+            m.register_forward_hook(partial(see, name)) for name, m in model.named_modules() if isinstance(m, nn.Linear)
+        ]
+        try:
+            output = call(model, x)
+        finally:
+            for handle in handles:
+                handle.remove()
+        if not calls:
+            raise ValueError(f"expected a model that ends in an nn.Linear, {type(model).__name__} has none that runs")
+        self.name, self.layer = calls[-1][:2]
+        mine = [out for name, _, out in calls if name == self.name]
+        out = torch.stack(mine) if len(mine) > 1 else mine[0]
+        self.steps: int | None = None  # the dimension of time, over which the output is a mean
+        if not _same(out, output):
+            dims = [d for d in range(out.ndim - 1) if out.ndim == output.ndim + 1 and _same(out.mean(d), output)]
+            if not dims:
+                raise ValueError(
+                    f"expected a model whose output is that of an nn.Linear (or its mean over time), got another after "
+                    f"{self.name}, the last one that runs"
+                )
+            self.steps = dims[0]
+
+    def gathered(self, batches: Batches) -> tuple[Float[Tensor, "n features"], Tensor]:
+        """What the layer reads, and the targets: float [n, outputs], or class codes [n]."""
+        inputs: list[Tensor] = []
+        handle = self.layer.register_forward_hook(lambda module, args, output: inputs.append(args[0].clone()))
+        hs, ys = [], []
+        try:
+            for batch in batches:
+                x, y = pair_of(batch)
+                inputs.clear()
+                call(self.model, x)
+                h = torch.stack(inputs) if len(inputs) > 1 else inputs[0]
+                h = (h if self.steps is None else h.mean(self.steps)).reshape(-1, h.shape[-1])
+                y = y.to(h.device)
+                y = y.reshape(len(h), -1) if is_regression(y) else y.reshape(-1)
+                known = slice(None) if is_regression(y) else y >= 0
+                if len(y) != len(h):
+                    raise ValueError(f"expected a class code for each of {len(h)} rows of the output, got {len(y)}")
+                hs.append(h[known])
+                ys.append(y[known])
+        finally:
+            handle.remove()
+        return torch.cat(hs), torch.cat(ys)
+
+    def put(self, weights: _Weights) -> None:
+        """Take these weights over."""
+        w, b = (v.to(self.layer.weight) for v in weights)
+        self.layer.weight.copy_(w)
+        if self.layer.bias is None:
+            raise ValueError(f"expected {self.name} to have a bias")
+        self.layer.bias.copy_(b)
+
+
+_Weights = tuple[Float[Tensor, "outputs features"], Float[Tensor, " outputs"]]
+
+
+@dataclass
+class _Fit:
+    """Fits to some rows; weights are those of the inputs as they are, penalties those of standardised ones."""
+
+    h: Tensor
+    y: Tensor
+
+    def __post_init__(self) -> None:
+        self.mean = self.h.double().mean(0)
+        std = self.h.double().std(0, correction=0)
+        self.std = torch.where(std > 1e-6 * std.max(), std, torch.inf)  # a dead unit keeps its weight
+        self.z = ((self.h - self.mean.to(self.h)) / self.std.to(self.h)).to(self.h)
+        if self.z.numel() <= DOUBLE:
+            self.z = self.z.double()
+
+    def of(self, layer: Any) -> _Weights:
+        """Those of a layer, as doubles."""
+        w = layer.weight.detach().double()
+        return w.clone(), torch.zeros_like(w[:, 0]) if layer.bias is None else layer.bias.detach().double().clone()
+
+    def __call__(self, start: _Weights, centre: _Weights, strength: float) -> _Weights:
+        """The minimum from `start`, penalised by the distance of the weights from those of `centre`."""
+        dead = ~self.std.isfinite()
+        scale = torch.where(dead, 0.0, self.std)
+        w0 = centre[0] * scale
+        w, b = start[0] * scale, start[1] + start[0] @ torch.where(dead, 0.0, self.mean)
+        w, b = self._ridge(w0, strength) if is_regression(self.y) else self._logistic(w, b, w0, strength)
+        w = torch.where(dead, 0.0, w / self.std)
+        return w, b - w @ self.mean
+
+    def _ridge(self, w0: Tensor, strength: float) -> _Weights:
+        z, n = self.z, len(self.z)
+        y = self.y.double()
+        b = y.mean(0)
+        target = (y - b) - (z @ w0.T.to(z)).double()
+        moments = (z.T @ z).double() / n
+        weight = max(strength, 1e-9) * torch.eye(len(moments), dtype=moments.dtype, device=moments.device)
+        d = torch.linalg.solve(moments + weight, (z.T @ target.to(z)).double() / n)
+        return w0 + d.T, b
+
+    def _logistic(self, w: Tensor, b: Tensor, w0: Tensor, strength: float) -> _Weights:
+        z, n, shape = self.z, len(self.z), w.shape
+        rows = torch.arange(n, device=z.device)
+
+        def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+            both = torch.from_numpy(flat).to(z.device).reshape(shape[0], shape[1] + 1)
+            weight, bias = both[:, :-1], both[:, -1]
+            logits = torch.addmm(bias.to(z), z, weight.T.to(z))
+            likely = logits.log_softmax(1)
+            value = -likely[rows, self.y].double().mean()
+            p = likely.exp_()
+            p[rows, self.y] -= 1
+            away = weight - w0
+            gradient = torch.cat([(p.T @ z).double() / n + strength * away, p.sum(0).double()[:, None] / n], 1)
+            return (value + strength / 2 * away.square().sum()).item(), gradient.flatten().cpu().numpy()
+
+        first = torch.cat([w, b[:, None]], 1).flatten().cpu().numpy()
+        found = minimize(
+            loss, first, jac=True, method="L-BFGS-B", options={"maxiter": STEPS, "gtol": 1e-6, "ftol": 1e-9}
+        )
+        both = torch.from_numpy(found.x).to(z.device).reshape(shape[0], shape[1] + 1)
+        return both[:, :-1], both[:, -1]
+
+
+DOUBLE = 1 << 26  # numbers that are kept as doubles; more as they are
+
+
+def _loss(weights: _Weights, h: Tensor, y: Tensor) -> float:
+    """Mean squared error, or cross-entropy."""
+    w, b = (v.to(h) for v in weights)
+    output = torch.addmm(b, h, w.T).double()
+    if is_regression(y):
+        return nn.functional.mse_loss(output, y.double().reshape(output.shape)).item()
+    return nn.functional.cross_entropy(output, y).item()
+
+
+def _same(x: Tensor, output: Any) -> bool:
+    return isinstance(output, Tensor) and x.shape == output.shape and torch.allclose(x, output, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,294 @@
+"""Repair: every layer's weights by least squares, so that on bits it gives what the smooth network gave there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from htaf.binary import BinaryConv2d, BinaryLinear
+from htaf.convert.functional_sites import duplicate
+from htaf.hardening.least_squares import Sums, by_rows, error, fan_in, groups_of, patches, ridge, row_count
+from htaf.hardening.report import Batches, LayerReport, Report, evaluating, expect_batches, inputs_of, measured
+from htaf.hardening.watching import Call, Unit, along, norm_scale, observe, survey
+
+STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
+BINARY_WEIGHTS = (BinaryConv2d, BinaryLinear)
+EQUAL = 1e-6  # of the target's size: rounding
+ROWS, MOST, FEWEST, LARGE = 4096, 40, 8, 1024  # rows: at least, and for each weight of an output, fewer of large ones
+
+
+def repair(
+    exact: nn.Module,
+    smooth: nn.Module,
+    batches: Batches,
+    *,
+    strength: float | None = None,
+    validation: Batches | None = None,
+    layers: Sequence[str] | None = None,
+) -> tuple[nn.Module, Report]:
+    """Give every linear layer and convolution of a hardened network what hardening took, bottom up, in closed form.
+
+        W <- W + argmin_D |H D - (U - H W)|^2 + lambda |D|^2
+
+    H: the layer's inputs in the exact network, all earlier repairs included. U: its outputs in the smooth network;
+    where they are added to something (a residual connection), the smooth sum less what is added in the exact network,
+    so that the errors of the shortcut are made good too. Means go into the bias or the norm behind, whose running mean
+    is taken again; without either they are part of the fit. No labels, no gradients. Layers with binary weights keep
+    their signs: they get a gain and an offset a channel, in the norm behind.
+
+    Args:
+        exact: `htaf.harden(smooth)`, or a network that is hard in part; not changed.
+        smooth: the network before it was hardened; not changed. Any module with the same paths.
+        batches: inputs as the training had them, (inputs, targets) or inputs alone; gone through for each layer. About
+            40 rows (images times pixels) for each weight of an output are enough: more are sampled.
+        strength: lambda over the mean of the diagonal of H'H; None: of 0.001 to 1 the best on half of the batches, for
+            each layer (or none, where all are worse than no change).
+        validation: batches with targets for the report.
+        layers: paths or globs of the layers to be repaired; None: all.
+
+    Returns:
+        The repaired network in eval mode, and the report, whose layers are those that were changed.
+
+    Raises:
+        ValueError: the two networks do not have the same layers in the same order, or there are no batches.
+        TypeError: batches that can be gone through only once.
+
+    Source: layer-wise reconstruction of quantised networks, Nagel et al. 2020, arXiv:2004.10568, here as a regression.
+    """
+    begin = time.perf_counter()
+    count = expect_batches(batches)
+    net = duplicate(exact)
+    with evaluating(net, smooth):
+        first = inputs_of(next(iter(batches)))
+        units = survey(net, first)
+        _expect_same(units, survey(smooth, first))
+        done: list[LayerReport] = []
+        notes: list[str] = []
+        repairer = _Repairer(net, smooth, batches, count, strength)
+        taken: set[str] = set()
+        for unit in units:
+            left = layers is not None and unit.is_layer and not any(fnmatchcase(unit.name, glob) for glob in layers)
+            if left or unit.name in taken:
+                continue
+            found = repairer.layer(unit, notes) if unit.is_layer else repairer.norm(unit)
+            if found is not None:
+                done.append(found)
+                taken |= {unit.norm} if unit.norm else set()
+    seconds = time.perf_counter() - begin
+    report = Report(
+        "repair", seconds, measured(exact, validation), measured(net, validation), tuple(done), tuple(notes)
+    )
+    return net.eval(), report
+
+
+def _expect_same(exact: Sequence[Unit], smooth: Sequence[Unit]) -> None:
+    for a, b in zip(exact, smooth, strict=False):
+        if (a.name, a.calls) != (b.name, b.calls):
+            raise ValueError(
+                f"expected exact and smooth to run the same layers, got {a.name} ({a.calls} calls) in exact where "
+                f"smooth has {b.name} ({b.calls} calls)"
+            )
+    if len(exact) != len(smooth):
+        raise ValueError(f"expected exact and smooth to run the same layers, got {len(exact)} and {len(smooth)}")
+
+
+@dataclass
+class _Repairer:
+    """One repair under way: `net` is changed layer by layer."""
+
+    net: nn.Module
+    smooth: nn.Module
+    batches: Batches
+    count: int
+    strength: float | None
+
+    def layer(self, unit: Unit, notes: list[str]) -> LayerReport | None:
+        """Repair a layer; None where it gives what it should, or cannot be repaired, which a note then says."""
+        layer: Any = unit.module
+        if isinstance(layer, BINARY_WEIGHTS):
+            return self._binary(unit, notes)
+        halves: list[Sums] = []
+        for number, pairs in self._seen(unit):
+            for exact, target in pairs:
+                rows = _rows(layer, exact.output, self.count * unit.calls, number)
+                for part, h in patches(layer, exact.input, rows):
+                    y = by_rows(layer, exact.output)[rows[part]]
+                    u = by_rows(layer, target)[rows[part]]
+                    u = torch.where(u.isnan(), y, u)  # a channel of gain 0, which tells nothing
+                    if not halves and (why := self._unfit(layer, h, y)):
+                        notes.append(f"{unit.name} is left as it is: {why}")
+                        return None
+                    g = groups_of(layer)
+                    r, u = (v.reshape(len(v), g, -1).transpose(0, 1) for v in (u - y, u))
+                    if not halves:
+                        centred = _centred(unit)
+                        h0 = h.mean(1, keepdim=True) if centred else torch.zeros_like(h[:, :1])
+                        halves = [Sums(h0, u.mean(1, keepdim=True)) for _ in range(2)]
+                    for half, chosen in enumerate(self._halves(exact.output, layer, rows[part], number)):
+                        if chosen is None or bool(chosen.any()):
+                            halves[half].add(*((v if chosen is None else v[:, chosen]) for v in (h, r, u)))
+        return self._solved(unit, halves) if halves else None
+
+    def norm(self, unit: Unit) -> LayerReport | None:
+        """Take the running mean of a norm again where its input moved: by as much as the mean of its inputs did."""
+        norm: Any = unit.module
+        moved: Any = 0.0
+        size: Any = 0.0
+        n = 0
+        for _, pairs in self._seen(unit):
+            for exact, target in pairs:
+                channels = [i for i in range(target.ndim) if i != 1]
+                moved = moved + (exact.input - target).double().sum(channels)
+                size = size + target.double().square().sum(channels)
+                n += target.numel() // target.shape[1]
+        if not isinstance(moved, Tensor):
+            return None
+        norm.running_mean += (moved / n).to(norm.running_mean)
+        before = ((moved / n).square().sum() / (size / n).sum().clamp(min=1e-30)).sqrt().item()
+        return LayerReport(unit.name, before, 0.0, None, n, "running mean")
+
+    def _seen(self, unit: Unit) -> Iterator[tuple[int, list[tuple[Call, Tensor]]]]:
+        """(number of the batch, its calls in the exact network with what they should give); nothing where they do."""
+        for number, batch in enumerate(self.batches):
+            x = inputs_of(batch)
+            smooth = observe(self.smooth, x, unit)
+            pairs = [(e, _target(unit, e, s)) for e, s in zip(observe(self.net, x, unit), smooth, strict=True)]
+            if number == 0 and not any(_differs(e.output if unit.is_layer else e.input, t) for e, t in pairs):
+                return
+            yield number, pairs
+
+    def _unfit(self, layer: Any, h: Tensor, y: Tensor) -> str:
+        """Why the weights of a layer cannot be corrected, "" where they can."""
+        weight = layer._parameters.get("weight")
+        if weight is None:
+            return "its weight is computed from others (a parametrisation)"
+        if sum(weight is p for m in self.net.modules() for p in m._parameters.values()) > 1:
+            return "another module has the same weight"
+        w = weight.reshape(h.shape[0], -1, h.shape[2]).transpose(1, 2)
+        made = (h @ w).transpose(0, 1).reshape(y.shape) + (0 if layer.bias is None else layer.bias)
+        if (made - y).abs().max() > 1e-3 * y.abs().max() + 1e-6:
+            return f"its output is not that of a plain {type(layer).__name__}"
+        return ""
+
+    def _halves(self, output: Tensor, layer: nn.Module, rows: Tensor, number: int) -> list[Tensor | None]:
+        """Which rows belong to each half: batches by turns, of a single batch its samples by turns."""
+        none = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        if self.count > 1:
+            return [None, none] if number % 2 == 0 else [none, None]
+        odd = rows // max(1, row_count(layer, output) // len(output)) % 2 == 1
+        return [~odd, odd]
+
+    def _solved(self, unit: Unit, halves: list[Sums]) -> LayerReport:
+        layer: Any = unit.module
+        whole = halves[0] + halves[1]
+        moments = whole.centred() if _centred(unit) else whole.about_zero()
+        strength = self.strength if self.strength is not None else _chosen(halves, _centred(unit))
+        d = None if strength is None else ridge(moments[0], moments[1], strength)
+        if d is not None:
+            layer.weight += d.transpose(1, 2).reshape(layer.weight.shape).to(layer.weight)
+        if _centred(unit):
+            offset = whole.mean_residual(d).flatten()
+            if layer.bias is not None:
+                layer.bias += offset.to(layer.bias)
+            elif unit.norm is not None:
+                norm: Any = self.net.get_submodule(unit.norm)
+                norm.running_mean -= offset.to(norm.running_mean)
+        size = moments[3].sum().clamp(min=1e-30)
+        before, after = ((error(one, moments).sum() / size).sqrt().item() for one in (None, d))
+        return LayerReport(unit.name, before, after, strength, whole.n, "" if d is not None else "means alone")
+
+    def _binary(self, unit: Unit, notes: list[str]) -> LayerReport | None:
+        """A gain and an offset a channel, by least squares, in the norm behind: signs stay, scales may not be real."""
+        if unit.norm is None:
+            notes.append(f"{unit.name} is left as it is: it has binary weights and no norm of its own behind it")
+            return None
+        norm: Any = self.net.get_submodule(unit.norm)
+        twin: Any = self.smooth.get_submodule(unit.norm)
+        sums: Any = 0
+        n = 0
+        for number, batch in enumerate(self.batches):
+            x = inputs_of(batch)
+            for e, s in zip(observe(self.net, x, unit), observe(self.smooth, x, unit), strict=True):
+                now = _normed(norm, e.output)
+                wanted = _normed(twin, s.output)
+                if unit.to_sum:
+                    assert s.sum is not None
+                    assert e.other is not None
+                    wanted = e.back(s.sum - e.other, to_norm=True)
+                if number == 0 and not _differs(now, wanted):
+                    return None
+                a, b = (v.movedim(1, -1).reshape(-1, v.shape[1]).double() for v in (now, wanted))
+                sums = sums + torch.stack([a, b, a * a, a * b, b * b]).sum(1)
+                n += len(a)
+        a, b, aa, ab, bb = sums / n
+        var, cov, size = aa - a * a, ab - a * b, bb - b * b
+        plain = norm.weight is None or norm.bias is None
+        gain = torch.ones_like(a) if plain else torch.where(var > 0, (cov / var.clamp(min=1e-30)).clamp(min=0), 1.0)
+        before, after = ((size - 2 * g * cov + g * g * var).clamp(min=0).sum() for g in (1.0, gain))
+        offset = b - gain * a
+        if norm.weight is None or norm.bias is None:  # in the unit of its input
+            norm.running_mean -= (offset / norm_scale(norm)[0]).to(norm.running_mean)
+        else:
+            norm.weight.mul_(gain.to(norm.weight))
+            norm.bias.copy_((gain * norm.bias + offset).to(norm.bias))
+        total = size.sum().clamp(min=1e-30)
+        errors = (before / total).sqrt().item(), (after / total).sqrt().item()
+        return LayerReport(unit.name, *errors, None, n, f"binary weights: gain and offset in {unit.norm}")
+
+
+def _centred(unit: Unit) -> bool:
+    """Whether something can take up a constant offset of a layer's output."""
+    return unit.module.bias is not None or unit.norm is not None or unit.read_by_norm
+
+
+def _target(unit: Unit, exact: Call, smooth: Call) -> Tensor:
+    """What a call should give, NaN where nothing is known; of a norm its input in the smooth network."""
+    if not unit.is_layer:
+        return smooth.input
+    if not unit.to_sum:
+        return smooth.output
+    assert smooth.sum is not None
+    assert exact.other is not None
+    return exact.back(smooth.sum - exact.other)
+
+
+def _differs(x: Tensor, target: Tensor) -> bool:
+    known = ~target.isnan()
+    x, target = x[known], target[known]
+    return bool(len(x) and (x - target).abs().max() > EQUAL * target.abs().max())
+
+
+def _normed(norm: Any, x: Tensor) -> Tensor:
+    scale, shift = norm_scale(norm)
+    return along(scale, x) * x + along(shift, x)
+
+
+def _rows(layer: nn.Module, output: Tensor, outputs: int, number: int) -> Tensor:
+    """Numbers of the rows of an output that are used: all, or a sample that is the same in each repair."""
+    there, size = row_count(layer, output), fan_in(layer)
+    enough = max(ROWS, MOST * size if size <= LARGE else FEWEST * size)
+    wanted = -(-enough // outputs)
+    if there <= wanted:
+        return torch.arange(there, device=output.device)
+    generator = torch.Generator().manual_seed(number)
+    return torch.randperm(there, generator=generator)[:wanted].sort().values.to(output.device)
+
+
+def _chosen(halves: Sequence[Sums], centred: bool) -> float | None:
+    """The strength that, fitted to one half, errs least on the other; None where no change is better."""
+    fitted, held = ((one.centred() if centred else one.about_zero()) for one in halves)
+    size = held[3].clamp(min=1e-30)
+
+    def score(d: Tensor | None) -> float:
+        return (error(d, held) / size)[held[3] > 0].mean().item()
+
+    best = min(
+        (score(None if s is None else ridge(fitted[0], fitted[1], s)), i) for i, s in enumerate((None, *STRENGTHS))
+    )
+    return (None, *STRENGTHS)[best[1]]

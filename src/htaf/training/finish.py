@@ -1,0 +1,40 @@
+"""What is done to a network once its steps are exact: norms and last layer fitted to the bits that they see."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from torch import nn
+
+from htaf import hardening
+from htaf.runs.metrics import loss_function
+from htaf.training.problems import Problem
+from htaf.training.progressive import loss_of
+from htaf.training.recipe import Hardening
+
+
+def finished(net: nn.Module, posed: Problem, options: Hardening) -> tuple[nn.Module, list[dict[str, Any]]]:
+    """Recalibrate and refit a network as its recipe says, each kept only where the validation loss is better.
+
+    Args:
+        net: with exact steps, or real-valued; in eval mode, not changed.
+
+    Returns:
+        The network, a new one where something was kept; and of each step its name, the loss before and after, and
+        whether it was kept.
+    """
+    loss, told = loss_function(posed.task), list[dict[str, Any]]()
+    best = loss_of(net, posed.validation, loss)
+    for name in ("recalibrate", "refit"):
+        if not getattr(options, name):
+            continue
+        if name == "recalibrate":
+            made, report = hardening.recalibrate(net, posed.fitting())
+        else:
+            made, report = hardening.refit_head(net, posed.fitting(), validation=posed.validation)
+        after = loss_of(made.eval(), posed.validation, loss)
+        kept = after < best
+        told.append({"name": name, "before": best, "after": after, "kept": kept, "report": asdict(report)})
+        net, best = (made, after) if kept else (net, best)
+    return net, told

@@ -1,0 +1,314 @@
+"""Hardening step by step: at each stage further steps become exact for good, and what lies above them learns on."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from htaf import convert, hardening
+from htaf.training.recipe import Hardening, Schedule
+from htaf.training.stages import Mask, Stages, momentum, rate
+
+STRENGTHS = (None, 1.0)  # of the repair's ridge; None: each layer's own, by half of the batches
+Batches = Sequence[Any]  # of (inputs, targets)
+_KEPT = ("stage", "best", "best_loss", "best_epoch", "smooth", "smooth_epoch", "told")
+
+
+def step_names(net: nn.Module, example: Tensor) -> list[str]:
+    """The smooth steps of a network in order of first run, by their paths; those that never run come last."""
+    found = convert.sites(net, example)
+    return [site.path for site in found if site.module_type is not None and hasattr(site.module_type, "hardened")]
+
+
+class Progressive(Callback):
+    """Hardens the `net` of a LightningModule stage by stage, exactly so after a resume.
+
+    At the beginning of a stage the best weights so far come back, the stage's steps become exact for good, the next
+    layers are repaired, what no gradient reaches any more is frozen, and the optimizer starts anew (with `restart`).
+    The learning rate is then this callback's: the module has no scheduler of its own. The module logs val_loss_smooth,
+    the validation loss of the network as it then is. `net` is exchanged at a stage; parameters and buffers stay the
+    same tensors.
+
+    Args:
+        stages: when which steps become exact.
+        fitting: batches of the training part, not augmented, for the repair.
+        validation: batches by whose loss the repair is chosen.
+        loss: of outputs and targets.
+        options: restart, repair, unit of the masks, distillation.
+        schedule, lr_end: of the learning rate; lr_end as a share of lr.
+        seed: of the masks.
+        settled: epoch from which the activation's parameters stay as they are; weights of before are no candidates.
+    """
+
+    def __init__(
+        self,
+        stages: Stages,
+        fitting: Batches,
+        validation: Iterable[Any],
+        loss: Callable[[Tensor, Tensor], Tensor],
+        options: Hardening,
+        *,
+        schedule: Schedule = "one_cycle",
+        lr_end: float = 0.0,
+        seed: int = 0,
+        settled: int = 0,
+    ) -> None:
+        self.stages, self.fitting, self.validation, self.loss = stages, fitting, validation, loss
+        self.options, self.lr_end, self.seed, self.settled = options, lr_end, seed, settled
+        self.schedule: Schedule = schedule
+        self.masks: dict[str, Mask] = {}
+        self.stage = 0
+        self.best: dict[str, Tensor] = {}
+        self.best_loss, self.best_epoch = math.inf, -1
+        self.smooth: dict[str, Tensor] = {}  # as the network was before the first stage, at its best
+        self.smooth_epoch = -1
+        self.still: list[str] = []  # norms whose inputs move no more
+        self._handles: list[Any] = []
+        self.told: list[dict[str, Any]] = []
+
+    # ---- Lightning's calls ----
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self.options.harden_unit != "layer":
+            net = _net(pl_module)
+            for number, name in enumerate(self.stages.hard(len(self.stages.groups))):
+                mask = Mask(self.options.harden_unit, self.seed * 1_000_003 + number)
+                self.masks[name] = mask
+                self._handles.append(net.get_submodule(name).register_forward_hook(mask))
+        for optimizer in trainer.optimizers:
+            for group in optimizer.param_groups:
+                group.setdefault("initial_lr", group["lr"])
+        if self.stage:  # resumed
+            self._teach(pl_module)
+            self._exchange(
+                pl_module, convert.harden(_net(pl_module), where=[*self.stages.hard(self.stage)], share=True)
+            )
+            self._freeze(pl_module)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        stage = self.stages.at(trainer.current_epoch)
+        if stage > self.stage:
+            self._begin(stage, trainer, pl_module)
+        net = _net(pl_module)
+        for name in self.still:
+            net.get_submodule(name).eval()
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        progress = trainer.global_step / self._steps(trainer)
+        self.move(progress)
+        if not self.options.restart:
+            return
+        stage, done = self.stages.within(progress)
+        highest = self.options.restart if stage else 1.0
+        for optimizer in trainer.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["initial_lr"] * highest * rate(self.schedule, done, self.lr_end)
+                if "betas" in group and self.schedule == "one_cycle":
+                    group["betas"] = (momentum(done), group["betas"][1])
+
+    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self.move(trainer.global_step / self._steps(trainer))  # what is validated is the network of this moment
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        epoch = trainer.current_epoch
+        if self.stage == len(self.stages.begins):  # no stage comes after it
+            self.best = {}
+            return
+        loss = float(trainer.callback_metrics["val_loss_smooth"])
+        moving = epoch < self.settled or any(0 < mask.share < 1 for mask in self.masks.values())
+        if math.isfinite(loss) and (moving or loss < self.best_loss):
+            # of a network that still moves only the newest counts
+            self.best_loss, self.best_epoch = math.inf if moving else loss, epoch
+            self.best = state_of(_net(pl_module))
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _KEPT}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for name in _KEPT:
+            setattr(self, name, state_dict[name])
+
+    # ---- what happens at a stage ----
+
+    def move(self, progress: float) -> None:
+        """Set the masks as they are when the share `progress` of the training is done."""
+        for group, names in enumerate(self.stages.groups):
+            for name in names:
+                if name in self.masks:
+                    self.masks[name].share = self.stages.share(group, progress)
+
+    def _begin(self, stage: int, trainer: L.Trainer, module: L.LightningModule) -> None:
+        net, names = _net(module), self.stages.groups[stage - 1]
+        progress = trainer.global_step / self._steps(trainer)
+        self.move(progress)  # a resumed network has not been set yet
+        _sharpen(module, progress)
+        if self.stage == 0:
+            self.smooth, self.smooth_epoch = self.best or state_of(net), self.best_epoch
+            self._teach(module)
+        if self.options.restart and self.best:
+            net.load_state_dict(self.best)
+        self.stage, self.best, self.best_loss = stage, {}, math.inf
+        told: dict[str, Any] = {"epoch": trainer.current_epoch, "steps": list(names), "restored": self.best_epoch}
+        before = loss_of(net, self.validation, self.loss)
+        new = convert.harden(net, where=list(names), share=True)
+        told |= {"loss_before": before, "loss_hardened": loss_of(new, self.validation, self.loss)}
+        if self.options.repair:
+            told |= self._repair(new, net, told["loss_hardened"])
+        self._exchange(module, new)
+        self._freeze(module)
+        if self.options.restart:
+            for optimizer in trainer.optimizers:
+                optimizer.state.clear()
+        self.told.append(told)
+
+    def _repair(self, new: nn.Module, old: nn.Module, unrepaired: float) -> dict[str, Any]:
+        """Fit the layers above the steps that are exact now, with the strength that validation likes best, or none."""
+        best, chosen, state = unrepaired, "none", None
+        device = next(new.parameters()).device
+        fitting = [(x.to(device), y.to(device)) for x, y in self.fitting]
+        for strength in STRENGTHS:
+            made, _ = hardening.repair(new, old, fitting, strength=strength)
+            loss = loss_of(made, self.validation, self.loss)
+            if loss < best:
+                best, chosen, state = loss, "by layer" if strength is None else strength, state_of(made)
+        if state is not None:
+            new.load_state_dict(state)
+        return {"strength": chosen, "loss_repaired": best}
+
+    def _teach(self, module: L.LightningModule) -> None:
+        """Give the module the smooth network of before the first stage as its teacher."""
+        if not self.options.distil:
+            return
+        _sharpen(module, self.stages.begins[0] / self.stages.epochs)
+        teacher = copy.deepcopy(_net(module))
+        for step in teacher.modules():
+            for key in [key for key, hook in step._forward_hooks.items() if isinstance(hook, Mask)]:
+                del step._forward_hooks[key]
+        teacher.load_state_dict(self.smooth)
+        teach = getattr(module, "teach", None)
+        if teach is None:
+            raise TypeError(f"distil needs a LightningModule with teach(network), got {type(module).__name__}")
+        teach(teacher.eval().requires_grad_(False))
+
+    def _exchange(self, module: L.LightningModule, net: nn.Module) -> None:
+        module.net = net  # pyright: ignore[reportArgumentType]
+
+    def _freeze(self, module: L.LightningModule) -> None:
+        """Parameters that no gradient reaches learn no more; norms whose inputs no parameter moves keep their
+        statistics."""
+        net, (x, y) = _net(module), self.fitting[0]
+        device = next(net.parameters()).device
+        x, y = x[:8].to(device), y[:8].to(device)
+        objective: Any = getattr(module, "objective", None)
+        for name in unreached(
+            net, lambda: net(x) if objective is None else objective(x, y), self.stages.hard(self.stage)
+        ):
+            parameter = net.get_parameter(name)
+            parameter.requires_grad_(False)
+            parameter.grad = None
+        self.still = unmoved_norms(net, x)
+
+    def _steps(self, trainer: L.Trainer) -> int:
+        return self.stages.epochs * int(trainer.num_training_batches)
+
+
+def _net(module: L.LightningModule) -> nn.Module:
+    net = getattr(module, "net", None)
+    if not isinstance(net, nn.Module):
+        raise TypeError(f"expected a LightningModule with its network in .net, got {type(module).__name__}")
+    return net
+
+
+def _sharpen(module: L.LightningModule, progress: float) -> None:
+    sharpen: Any = getattr(module, "sharpen", None)
+    if sharpen is not None:
+        sharpen(progress)
+
+
+def state_of(net: nn.Module) -> dict[str, Tensor]:
+    """A copy of the state dict on the CPU."""
+    return {name: value.detach().cpu().clone() for name, value in net.state_dict().items()}
+
+
+class evaluating:
+    """A network in eval mode for a block; every module has its own mode again behind it."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net = net
+
+    def __enter__(self) -> None:
+        self.modes = [(module, module.training) for module in self.net.modules()]
+        self.net.eval()
+
+    def __exit__(self, *_: object) -> None:
+        for module, mode in self.modes:
+            module.training = mode
+
+
+@torch.no_grad()
+def loss_of(net: nn.Module, batches: Iterable[Any], loss: Callable[[Tensor, Tensor], Tensor]) -> float:
+    """The mean loss over the rows of all batches, in eval mode; infinite where it is not a number."""
+    total = rows = 0.0
+    device = next(net.parameters()).device
+    with evaluating(net):
+        for x, y in batches:
+            total += loss(net(x.to(device)), y.to(device)).item() * len(x)
+            rows += len(x)
+    return total / rows if math.isfinite(total) else math.inf
+
+
+def unreached(net: nn.Module, run: Callable[[], Tensor], hard: Sequence[str]) -> list[str]:
+    """Trained parameters from which every way to what `run` gives leads through one of the exact steps `hard`."""
+
+    def cut(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return args[0].detach(), *args[1:]
+
+    known = [(name, p) for name, p in net.named_parameters() if p.requires_grad]
+    handles = [net.get_submodule(name).register_forward_pre_hook(cut) for name in hard]
+    try:
+        with evaluating(net), torch.enable_grad():
+            found = run()
+        if not found.requires_grad:
+            return [name for name, _ in known]
+        grads = torch.autograd.grad(found.float().sum(), [p for _, p in known], allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [name for (name, _), grad in zip(known, grads, strict=True) if grad is None]
+
+
+def unmoved_norms(net: nn.Module, x: Tensor) -> list[str]:
+    """Batch norms whose inputs depend on no parameter that is trained, and that train none of their own."""
+    found: list[str] = []
+
+    def look(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            if not args[0].requires_grad and not any(p.requires_grad for p in module.parameters()):
+                found.append(name)
+
+        return hook
+
+    norms = [(name, module) for name, module in net.named_modules() if isinstance(module, _BatchNorm)]
+    handles = [module.register_forward_pre_hook(look(name)) for name, module in norms]
+    try:
+        with evaluating(net), torch.enable_grad():
+            net(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return list(dict.fromkeys(found))

@@ -1,0 +1,146 @@
+"""The head against scikit-learn and closed forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression, Ridge
+from small import fresh, rows
+from torch import Tensor, nn
+
+from htaf import HTAF, harden, refit_head
+from htaf.models.mlp import MLP
+
+X, HELD = rows(400, 6), rows(300, 6, seed=1)
+CODES = (X[:, 0] + X[:, 1] ** 2 > 0.7).long() + (X[:, 2] > 1).long()
+CODES_HELD = (HELD[:, 0] + HELD[:, 1] ** 2 > 0.7).long() + (HELD[:, 2] > 1).long()
+
+
+def network(outputs: int = 3) -> nn.Module:
+    return harden(fresh(lambda: MLP(6, outputs, (16, 12), HTAF)))
+
+
+@torch.no_grad()
+def standardised(net: Any, x: Tensor) -> tuple[np.ndarray, Tensor, Tensor]:
+    h = net.hidden(x)
+    ours = net.hidden(X)
+    mean, std = ours.mean(0), ours.std(0, correction=0)
+    alive = std > 0
+    return ((h - mean) / std)[:, alive].numpy(), mean, std
+
+
+def batched(x: Tensor, y: Tensor) -> list[Any]:
+    return list(zip(x.split(100), y.split(100), strict=True))
+
+
+def zeroed(net: Any) -> Any:
+    nn.init.zeros_(net.head.weight)
+    return net
+
+
+def test_logistic_is_that_of_scikit_learn() -> None:
+    net = zeroed(network())
+    refitted, report = refit_head(net, batched(X, CODES), validation=batched(HELD, CODES_HELD), strengths=[0.01])
+    z, _, _ = standardised(net, X)
+    known = LogisticRegression(C=1 / (0.01 * len(X)), max_iter=1000, tol=1e-8).fit(z, CODES.numpy())
+    with torch.no_grad():
+        found = refitted(HELD).softmax(1).numpy()
+    np.testing.assert_allclose(found, known.predict_proba(standardised(net, HELD)[0]), atol=2e-3)
+    assert report.after["loss"] < report.before["loss"]  # pyright: ignore[reportOptionalSubscript]
+    assert report.layers[0].strength == 0.01
+
+
+def test_ridge_is_that_of_scikit_learn() -> None:
+    net = zeroed(network(2))
+    y = torch.stack([X[:, 0], X[:, 1] ** 2], 1)
+    held = torch.stack([HELD[:, 0], HELD[:, 1] ** 2], 1)
+    refitted, _ = refit_head(net, batched(X, y), validation=batched(HELD, held), strengths=[0.1])
+    known = Ridge(alpha=0.1 * len(X)).fit(standardised(net, X)[0], y.numpy())
+    with torch.no_grad():
+        np.testing.assert_allclose(refitted(HELD), known.predict(standardised(net, HELD)[0]), atol=1e-4)
+
+
+@pytest.mark.parametrize("codes", [True, False])
+def test_a_large_strength_gives_the_old_head_and_a_worse_one_is_refused(codes: bool) -> None:
+    net = network(3 if codes else 1)
+    y: Any = CODES if codes else X[:, :1]
+    with torch.no_grad():
+        held: Any = net(HELD).argmax(1) if codes else net(HELD)  # the old head is as good as can be
+    kept, report = refit_head(net, batched(X, y), validation=batched(HELD, held))
+    assert all(torch.equal(a, b) for a, b in zip(kept.state_dict().values(), net.state_dict().values(), strict=True))
+    assert report.layers[0].strength is None
+    assert report.layers[0].note == "kept: no other was better on validation"
+
+
+def test_validation_chooses_and_a_fifth_of_the_rows_stands_in_for_it() -> None:
+    net = network()
+    noisy = torch.randint(0, 3, (400,), generator=torch.Generator().manual_seed(0))
+    y = torch.where(torch.arange(400) % 3 == 0, noisy, CODES)
+    strengths = (1e-6, 0.1)
+    for validation in (None, batched(HELD, CODES_HELD)):
+        report = refit_head(net, batched(X, y), validation=validation, strengths=strengths)[1]
+        assert report.layers[0].strength == 0.1, report
+
+
+class OverTime(nn.Module):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.act, self.head = how, HTAF(1.0, 5.0), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = [x, x + 0.3, x - 0.3]
+        if self.how == "loop":
+            return torch.stack([self.head(self.act(step)) for step in steps]).mean(0)
+        if self.how == "after":
+            return self.head(torch.stack([self.act(step) for step in steps]).mean(0))
+        return self.head(self.act(torch.stack(steps, 1))).mean(1)
+
+
+@pytest.mark.parametrize("how", ["loop", "after", "second dimension"])
+def test_logits_may_be_a_mean_over_time(how: str) -> None:
+    net, same = (harden(fresh(lambda h=h: OverTime(h))) for h in (how, "after"))
+    one, two = (refit_head(m, batched(X, CODES), validation=batched(HELD, CODES_HELD))[0] for m in (net, same))
+    torch.testing.assert_close(one.state_dict(), two.state_dict(), rtol=1e-3, atol=1e-3)
+    assert not torch.equal(one.get_parameter("head.weight"), net.get_parameter("head.weight"))
+
+
+def test_tokens_without_a_code_are_left_out() -> None:
+    net = harden(fresh(lambda: nn.Sequential(nn.Linear(6, 8), HTAF(), nn.Linear(8, 3))))
+    x, y = X.reshape(80, 5, 6), CODES.reshape(80, 5)
+    hidden = torch.where(torch.arange(5) % 2 == 0, y, -100)
+    one = refit_head(net, [(x, hidden)], strengths=[0.01])[0]
+    two = refit_head(net, [(x[:, ::2], y[:, ::2])], strengths=[0.01])[0]
+    torch.testing.assert_close(one.state_dict(), two.state_dict())
+
+
+def test_dead_units_keep_their_weights_and_inputs_are_not_changed() -> None:
+    net: Any = network()
+    with torch.no_grad():
+        net.hidden[1].linear.bias[0] = 50.0
+        net.hidden[1].linear.bias[1] = -50.0
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    found: Any = refit_head(net, batched(X, CODES), validation=batched(HELD, CODES_HELD))[0]
+    assert all(torch.isfinite(v).all() for v in found.state_dict().values())
+    assert not torch.equal(found.head.weight, net.head.weight)
+    assert (found.head.weight[:, :2] == 0).all()  # the constant is in the bias
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+
+
+def test_errors() -> None:
+    pairs = batched(X, CODES)
+    with pytest.raises(ValueError, match=r"expected batches of \(inputs, targets\), got Tensor"):
+        refit_head(network(), [X])
+    with pytest.raises(ValueError, match="expected strengths >= 0, one or more, got"):
+        refit_head(network(), pairs, strengths=[])
+    ends = nn.Sequential(nn.Linear(6, 3), HTAF())
+    with pytest.raises(ValueError, match=r"output is that of an nn.Linear .* got another after 0"):
+        refit_head(harden(ends), pairs)
+    with pytest.raises(ValueError, match="has none that runs"):
+        refit_head(nn.Sequential(nn.ReLU()), pairs)
+    with pytest.raises(ValueError, match="expected 5 rows or more to choose a strength"):
+        refit_head(network(), [(X[:4], CODES[:4])])
+    with pytest.raises(ValueError, match="expected a class code for each of 100 rows of the output, got 50"):
+        refit_head(network(), [(x, y[:50]) for x, y in pairs])
