@@ -83,7 +83,7 @@ def test_equal_budgets_of_the_exact_networks() -> None:
         drawn = [made.recipe(row, candidate) for candidate in made.draw(row)]
         assert len({str(recipe.identity()) for recipe in drawn}) == (2 if row == "relu" else 8)
         assert {(r.optimization.epochs, r.optimization.patience, r.network.batch_norm) for r in drawn} == {
-            (60, 0, True)
+            (50, 0, True)
         }
         assert {recipe.activation.method for recipe in drawn} == {row.split()[0]}
         assert {recipe.optimization.lr for recipe in drawn} == {1e-3, 3e-3}
