@@ -70,11 +70,12 @@ CURVES: dict[str, Grid] = {
 RATES: Grid = {"lr": (1e-3, 3e-3)}
 FINISH: Grid = {"recalibrate": (True,), "refit": (True,)}
 PROGRESSIVE: Grid = {"harden": ("progressive",), "repair": (True,), **FINISH}
+NOISE: Grid = {"noise": (0.2, 0.5)}
 PARTS: dict[str, Grid] = {
     "": {},
     " finish": FINISH,
     " progressive": PROGRESSIVE,
-    " progressive noise": {"noise": (0.2, 0.5), **PROGRESSIVE},
+    " progressive noise": PROGRESSIVE,
 }
 SLOPES: Grid = {"slope": ("sigmoid", "tanh", "rectangular", "approx_sign", "htaf")}
 
@@ -82,7 +83,9 @@ SLOPES: Grid = {"slope": ("sigmoid", "tanh", "rectangular", "approx_sign", "htaf
 def exact() -> Plan:
     """Every method without and with every part, each row with 8 candidates (ReLU's grid has 2)."""
     smooth = {
-        method + part: {**grid, **curves, **RATES} for method, curves in CURVES.items() for part, grid in PARTS.items()
+        method + part: {**grid, **curves, **RATES, **(NOISE if "noise" in part else {})}
+        for method, curves in CURVES.items()
+        for part, grid in PARTS.items()
     }
     straight = {"ste": {**SLOPES, **RATES}, "ste finish": {**SLOPES, **FINISH, **RATES}}
     return Plan(

@@ -111,6 +111,8 @@ def test_rows_with_and_without_every_part() -> None:
         curves = [{str(made.recipe(row, c).activation) for c in made.draw(row)} for row in rows]
         assert curves[0] == curves[1] == curves[2] >= curves[3]
         assert len(curves[3]) >= 3
+        noise = [made.recipe(rows[3], c).hardening.noise for c in made.draw(rows[3])]
+        assert sorted(noise) == [0.2] * 4 + [0.5] * 4
     assert (parts["ste"].refit, parts["ste finish"].refit) == (False, True)
 
 
