@@ -193,7 +193,8 @@ def markdown(report: dict[str, Any]) -> str:
         "",
         f"Mean (standard error) of the test metric over {plan['splits']} {'seeds' if images else 'splits'}; the recipe "
         f"of each row was chosen on the validation part {'with seed' if images else 'of split'} 0.",
-        "exact: the hardened network; smooth: the same weights before hardening.",
+        "exact: the hardened network; smooth: the network before hardening, of the same weights unless the recipe fits",
+        "some to the exact bits.",
         "",
         *_costs(report),
         *(line for one in report["compared"] for line in _compared(one)),
