@@ -620,7 +620,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def test_every_family_becomes_exact_stage_by_stage(images: Images, tmp_path: Path, family: str) -> None:
     recipe = make_recipe(
         family, epochs=4, batch_size=8, harden="progressive", harden_from=0.5, harden_to=0.75, noise=0.1, repair=True,
-        harden_stages=1 if family == "icbm" else 2, recalibrate=True, refit=True, distil=0.1, augment="none",
+        harden_stages=2 if family == "dhn" else 1, recalibrate=True, refit=True, distil=0.1, augment="none",
         validation_images=8, **FAMILIES[family],
     )  # fmt: skip
     run = fit(recipe, images, tmp_path / "run", device="cpu", checkpoint_seconds=0.0)
