@@ -208,7 +208,10 @@ def test_the_recipe_is_printed_with_its_effective_values(htaf, folder: Path, tmp
 def test_help_shows_the_values_of_the_recipes(htaf) -> None:
     for verb, wanted in {
         "icbm": ("(default: 20; 14 in reduced; 100 in cifar10, cifar100)", "0.001 in finetune", "hub in finetune"),
-        "tabular": ("(default: 100; 1000 in tabular-paper; 30 in tabular-quick)", "(default: 256 256 128)"),
+        "tabular": (
+            "(default: 100; 1000 in tabular-paper; 30 in tabular-quick, tabular-progressive)",
+            "(default: 256 256 128)",
+        ),
         "snn": ("(default: half of alpha0 with alpha0 alpha1 = 2; beta 2)", "(default: atan)"),
     }.items():
         text = " ".join(htaf("train", verb, "--help")[1].replace("│", " ").split())

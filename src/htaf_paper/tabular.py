@@ -1,11 +1,14 @@
-"""Table "Results of prediction performance on various tabular datasets" (appendix E.3): `htaf study tabular`.
+"""Tables: `htaf study tabular` and, for what helps the exact network, `htaf study tabular-exact`.
+
+`tabular` is the paper's "Results of prediction performance on various tabular datasets" (appendix E.3).
 
 Deep Heaviside networks 256-256-128 on Abalone, Wine (white), Churn and FICO by HTAF, straight-through (STE), scaled
-sigmoid
-(SS) and, real-valued, ReLU. Every method gets the same budget: 12 candidates drawn once from its grid (the paper's
-parameters x learning rate x batch norm x sharpening; ReLU's grid has 4), chosen on validation on the first split,
-then five
-splits of 70/10/20.
+sigmoid (SS) and, real-valued, ReLU. Every method gets the same budget: 12 candidates drawn once from its grid (the
+paper's parameters x learning rate x batch norm x sharpening; ReLU's grid has 4), chosen on validation on the first
+split, then five splits of 70/10/20.
+
+`tabular-exact` asks which parts of a recipe make the exact network better, and whether the curve or the recipe does:
+the four tables and those of `more_tables`, and the same budget for every row.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 from htaf.training.families import make_recipe
 from htaf.training.plan import Grid, Plan, Source
 from htaf_paper.methods import HTAF_PAIRS, SS_BETAS, STE_SLOPES
+from htaf_paper.more_tables import TABLES
 
 SHARED: Grid = {"lr": (1e-3, 3e-3), "batch_norm": (False, True)}
 METHODS: dict[str, Grid] = {
@@ -28,6 +32,7 @@ PAPER = {
     "churn": {"relu": (0.831, 0.01), "htaf": (0.828, 0.01), "ss": (0.828, 0.02), "ste": (0.816, 0.01)},
     "fico": {"relu": (0.787, 0.01), "htaf": (0.778, 0.01), "ss": (0.778, 0.01), "ste": (0.773, 0.01)},
 }
+REFERENCE = {(data, method): figure for data, row in PAPER.items() for method, figure in row.items()}
 
 
 def plan() -> Plan:
@@ -39,5 +44,58 @@ def plan() -> Plan:
         base=make_recipe(epochs=100, patience=20),
         candidates=12,
         splits=5,
-        reference={(data, method): figure for data, row in PAPER.items() for method, figure in row.items()},
+        reference=REFERENCE,
+    )
+
+
+# end, whether and from where it moves, over which share of the epochs; SS has HTAF's slopes at 0 while it moves
+CURVES: dict[str, Grid] = {
+    "htaf": {
+        "alpha0,alpha1,sharpen,start,sharpen_fraction": (
+            (1.0, 8.0, True, (0.5, 4.0), 0.3),
+            (2.0, 11.0, True, (1.0, 2.0), 0.3),
+            (2.0, 11.0, True, (1.0, 2.0), 0.7),
+            (1.0, 22.0, False, None, 0.7),
+        )
+    },
+    "ss": {
+        "beta,sharpen,start,sharpen_fraction": (
+            (8.0, True, (2.0,), 0.3),
+            (22.0, True, (2.0,), 0.3),
+            (22.0, True, (2.0,), 0.7),
+            (50.0, False, None, 0.7),
+        )
+    },
+}
+RATES: Grid = {"lr": (1e-3, 3e-3)}
+FINISH: Grid = {"recalibrate": (True,), "refit": (True,)}
+PROGRESSIVE: Grid = {"harden": ("progressive",), "repair": (True,), **FINISH}
+NOISE: Grid = {"noise": (0.2, 0.5)}
+PARTS: dict[str, Grid] = {
+    "": {},
+    " finish": FINISH,
+    " progressive": PROGRESSIVE,
+    " progressive noise": PROGRESSIVE,
+}
+SLOPES: Grid = {"slope": ("sigmoid", "tanh", "rectangular", "approx_sign", "htaf")}
+
+
+def exact() -> Plan:
+    """Every method without and with every part, each row with 8 candidates (ReLU's grid has 2)."""
+    smooth = {
+        method + part: {**grid, **curves, **RATES, **(NOISE if "noise" in part else {})}
+        for method, curves in CURVES.items()
+        for part, grid in PARTS.items()
+    }
+    straight = {"ste": {**SLOPES, **RATES}, "ste finish": {**SLOPES, **FINISH, **RATES}}
+    return Plan(
+        name="tabular-exact",
+        sources=(*(Source(name) for name in PAPER), *(Source(f"extra/{m.name}.csv", target=m.target) for m in TABLES)),
+        methods={**smooth, **straight, "relu": RATES},
+        base=make_recipe(epochs=50, patience=0, batch_norm=True),
+        candidates=8,
+        splits=5,
+        reference=REFERENCE,
+        variants={row: row.split()[0] for row in (*smooth, *straight) if " " in row},
+        compare=("ste", "ste finish", "htaf", "ss progressive"),
     )

@@ -193,6 +193,22 @@ def test_folders_come_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         load("abalone", data_dir=tmp_path / "absent")
 
 
+def test_a_file_is_looked_for_in_the_same_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place, first in (("here", 10.5), ("a", 20.5), ("b", 30.5)):
+        (tmp_path / place / "more").mkdir(parents=True)
+        rows = pd.DataFrame({"x": np.arange(30) % 7, "y": np.arange(30) + first})
+        rows.to_csv(tmp_path / place / "more/made.csv", index=False)
+    (tmp_path / "here/more/made.csv").rename(tmp_path / "here/more/own.csv")
+    (tmp_path / "a/more/own.csv").write_text("damaged")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HTAF_DATA", str(tmp_path / "b"))
+    assert load("more/own.csv", target="y", data_dir=tmp_path / "a").target[0] == 10.5
+    assert load("more/made.csv", target="y", data_dir=tmp_path / "a").target[0] == 20.5
+    assert load("more/made.csv", target="y").target[0] == 30.5
+    with pytest.raises(DataError, match=r"^more/none\.csv: no such file"):
+        load("more/none.csv", target="y")
+
+
 def test_openml_copy_is_renamed_and_checked(without_data: None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 

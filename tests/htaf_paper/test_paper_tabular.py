@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from htaf.training.recipe import Recipe
-from htaf_paper.tabular import plan
+from htaf_paper.more_tables import TABLES
+from htaf_paper.tabular import exact, plan
 
 # As printed: data set, measure, then DNN, DNN + HTAF, DNN + SS, DHN + STE
 PRINTED = """
@@ -74,3 +75,55 @@ def test_the_draw_is_varied() -> None:
         for name in ("sharpen", "lr", "batch_norm"):
             assert len({recipe.flat()[name] for recipe in drawn}) == 2
     assert {recipe.activation.slope for recipe in recipes("ste")} == {"sigmoid", "tanh", "rectangular"}
+
+
+def test_equal_budgets_of_the_exact_networks() -> None:
+    made = exact()
+    for row in made.methods:
+        drawn = [made.recipe(row, candidate) for candidate in made.draw(row)]
+        assert len({str(recipe.identity()) for recipe in drawn}) == (2 if row == "relu" else 8)
+        assert {(r.optimization.epochs, r.optimization.patience, r.network.batch_norm) for r in drawn} == {
+            (50, 0, True)
+        }
+        assert {recipe.activation.method for recipe in drawn} == {row.split()[0]}
+        assert {recipe.optimization.lr for recipe in drawn} == {1e-3, 3e-3}
+    assert len(made.sources) == 4 + len(TABLES) >= 12
+    assert made.splits == 5
+    assert {made.recipe("ste", candidate).activation.slope for candidate in made.draw("ste")} == {
+        "sigmoid", "tanh", "rectangular", "approx_sign", "htaf",
+    }  # fmt: skip
+
+
+def test_rows_with_and_without_every_part() -> None:
+    made = exact()
+    parts = {row: made.recipe(row, made.draw(row)[0]).hardening for row in made.methods}
+    for curve in ("htaf", "ss"):
+        rows = [curve, f"{curve} finish", f"{curve} progressive", f"{curve} progressive noise"]
+        shown = [
+            (parts[r].harden, parts[r].repair, parts[r].refit, parts[r].recalibrate, parts[r].noise > 0) for r in rows
+        ]
+        assert shown == [
+            ("end", True, False, False, False),  # repair is read with progressive alone
+            ("end", True, True, True, False),
+            ("progressive", True, True, True, False),
+            ("progressive", True, True, True, True),
+        ]
+        curves = [{str(made.recipe(row, c).activation) for c in made.draw(row)} for row in rows]
+        assert curves[0] == curves[1] == curves[2] >= curves[3]
+        assert len(curves[3]) >= 3
+        noise = [made.recipe(rows[3], c).hardening.noise for c in made.draw(rows[3])]
+        assert sorted(noise) == [0.2] * 4 + [0.5] * 4
+    assert (parts["ste"].refit, parts["ste finish"].refit) == (False, True)
+
+
+def test_both_curves_move_with_the_same_slopes() -> None:
+    made = exact()
+    pairs = zip(made.recipes("htaf"), made.recipes("ss"), strict=True)
+    for htaf, ss in pairs:
+        ways = [recipe.activation.sharpening() for recipe in (htaf, ss)]
+        assert (ways[0] is None) == (ways[1] is None)
+        if ways[0] is None or ways[1] is None:
+            continue
+        for share in (0.0, 0.2, 1.0):
+            (alpha0, alpha1), (beta,) = ways[0].at(share), ways[1].at(share)
+            assert alpha0 * alpha1 / 4 == pytest.approx(beta / 4)

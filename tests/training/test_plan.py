@@ -119,6 +119,8 @@ def test_the_example_of_the_docstring(tmp_path: Path) -> None:
         "lr": (1e-3, 3e-3),
     }
     assert made.methods["ste"] == {"slope": ("sigmoid", "tanh")}
+    assert (made.variants, made.compare) == ({"htaf, short": "htaf"}, ("ste",))
+    assert [recipe.activation.sharpen_fraction for recipe in made.recipes("htaf, short")] == [0.3]
     recipes = [made.recipe("htaf", c) for c in made.draw("htaf")]
     assert {(r.activation.alpha0, r.activation.alpha1, r.optimization.lr) for r in recipes} == {
         (a, b, lr) for a, b in ((2.0, 11.0), (1.0, 22.0)) for lr in (1e-3, 3e-3)
@@ -127,6 +129,27 @@ def test_the_example_of_the_docstring(tmp_path: Path) -> None:
 
 
 GOOD = 'data = [{name = "wine"}]\n[methods.relu]\n'
+
+
+def test_rows_of_one_method_with_other_recipes() -> None:
+    rows = {"htaf": GRID, "htaf, fixed": {"sharpen": (False,), **GRID}, "ste": {}}
+    made = plan(rows, variants={"htaf, fixed": "htaf"}, compare=("ste",))
+    assert {made.method_of(row) for row in rows} == {"htaf", "ste"}
+    for row, sharpen in (("htaf", True), ("htaf, fixed", False)):
+        recipes = [made.recipe(row, candidate) for candidate in made.draw(row)]
+        assert {(r.activation.method, r.activation.sharpen) for r in recipes} == {("htaf", sharpen)}
+    same = [made.recipe("htaf, fixed", c).replace(sharpen=True) for c in made.draw("htaf, fixed")]
+    assert {str(r.identity()) for r in same} == {str(made.recipe("htaf", c).identity()) for c in made.draw("htaf")}
+
+
+def test_what_is_compared_is_no_part_of_the_search() -> None:
+    """Plans of before keep their searches; those with variants have their own."""
+    two = {"ste": {}, "relu": {}}
+    assert plan(two).describe() == plan(two, compare=("ste",), variants={}).describe()
+    assert "variants" not in plan(two).describe()
+    rows = {"a": {}, "relu": {}}
+    kinds = [plan(rows, variants={"a": method}).describe() for method in ("htaf", "ste")]
+    assert kinds[0] != kinds[1]
 
 
 def test_name_of_the_file_is_the_default(tmp_path: Path) -> None:
@@ -163,6 +186,13 @@ def test_name_of_the_file_is_the_default(tmp_path: Path) -> None:
         ("search_epochs = 1.5\n" + GOOD, "search_epochs"),
         ("candidates = 0\n" + GOOD, "candidates must be a whole number >= 1"),
         ('candidates = "many"\n' + GOOD, "bad.toml: "),
+        ('data = ["wine"]\n[methods.fast]\n', "got 'fast'; a row with another name needs a method"),
+        ('data = ["wine"]\n[methods.fast]\nmethod = "hta"\n', r"got 'hta' \(did you mean 'htaf'\?\)$"),
+        ('data = ["wine"]\n[methods.fast]\nmethod = ["htaf"]\n', r"methods.fast: expected a text for method, got \["),
+        ('data = ["wine"]\n[methods.ste]\nmethod = "htaf"\n', "ste: expected a row of method htaf to have a name"),
+        ('data = ["wine"]\n[methods.fast]\nmethod = "ste"\nbeta = [1.0]\n', "method ste does not read beta"),
+        ('compare = ["ste"]\n' + GOOD, "compare: expected rows of methods, got 'ste'"),
+        ('compare = "relu"\n' + GOOD, "expected a list for compare, got 'relu'"),
     ],
 )
 def test_bad_files(tmp_path: Path, text: str | bytes, words: str) -> None:

@@ -32,7 +32,7 @@ from htaf.training.distributed import Processes, TrainingError
 from htaf.training.families import make_recipe
 from htaf.training.fit import check, fit
 from htaf.training.module import Training, distance
-from htaf.training.progressive import Progressive, loss_of, step_names, unmoved_norms, unreached
+from htaf.training.progressive import Progressive, loss_of, readers, step_names, unmoved_norms, unreached
 from htaf.training.recipe import Hardening, Recipe
 from htaf.training.stages import Mask, Noise, Stages, momentum, rate, stages_of
 
@@ -260,6 +260,15 @@ def test_what_is_frozen_in_a_chain_and_around_a_shortcut() -> None:
     assert step_names(net, x) == ["act", "act2"]
 
 
+def test_the_layers_that_read_a_step() -> None:
+    net, x = Residual(), torch.randn(2, 3)
+    assert readers(net, ["act"], x) == ["conv"]  # the head only through the other step
+    assert readers(net, ["act2"], x) == ["head"]
+    assert readers(convert.harden(net, where="act"), ["act", "act2"], x) == ["conv", "head"]
+    spiking = nn.Sequential(nn.Linear(2, 3), IF(HTAF()), nn.Linear(3, 3), IF(HTAF()), nn.Linear(3, 1))
+    assert readers(spiking, ["1.spike"], torch.randn(2, 4, 2)) == ["2"]
+
+
 def test_steps_of_neurons_are_found() -> None:
     assert step_names(nn.Sequential(nn.Linear(2, 3), IF(HTAF()), nn.Linear(3, 3), HTAF()), torch.zeros(2, 2, 2)) == [
         "1.spike",
@@ -390,7 +399,7 @@ def test_validation_chooses_the_repair(
     """Better outputs with one strength, worse ones with the other; in the second stage worse ones with both."""
     made: list[float | None] = []
 
-    def repair(exact: nn.Module, smooth: nn.Module, batches: Any, *, strength: float | None) -> Any:
+    def repair(exact: nn.Module, smooth: nn.Module, batches: Any, *, strength: float | None, **_: Any) -> Any:
         made.append(strength)
         changed = copy.deepcopy(exact)
         _, y = batches[0]
@@ -411,9 +420,24 @@ def test_validation_chooses_the_repair(
     monkeypatch.setattr(PROGRESSIVE, "loss_of", loss_of)
     stages = train(tmp_path / "run", table).record["hardening"]["stages"]
     assert made == [None, 1.0] * 2
-    assert [stage["strength"] for stage in stages] == ["by layer" if better is None else better, "none"]
+    assert [stage["repair"] for stage in stages] == ["by layer" if better is None else better, "none"]
     assert stages[0]["loss_repaired"] < stages[0]["loss_hardened"]
     assert stages[1]["loss_repaired"] == stages[1]["loss_hardened"]
+
+
+def test_a_repaired_network_that_no_epoch_beats_is_the_result(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def validation_step(self: Training, batch: Any, batch_idx: int) -> None:
+        for name in ("val_loss_smooth", "val_loss"):
+            self.log(name, 1000.0 - self.current_epoch, batch_size=1)
+
+    monkeypatch.setattr(Training, "validation_step", validation_step)
+    run = train(tmp_path / "run", table)
+    stages = run.record["hardening"]["stages"]
+    assert run.record["best_epoch"] == 5
+    assert stages[1]["loss_repaired"] == pytest.approx(run.record["metrics"]["exact"]["validation"]["loss"], rel=1e-4)
+    assert stages[1]["restored"] == 3  # of the first stage too no epoch was better than what its repair gave
 
 
 def test_the_record_says_what_was_done(table: Table, tmp_path: Path) -> None:
@@ -596,7 +620,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def test_every_family_becomes_exact_stage_by_stage(images: Images, tmp_path: Path, family: str) -> None:
     recipe = make_recipe(
         family, epochs=4, batch_size=8, harden="progressive", harden_from=0.5, harden_to=0.75, noise=0.1, repair=True,
-        harden_stages=1 if family == "icbm" else 2, recalibrate=True, refit=True, distil=0.1, augment="none",
+        harden_stages=2 if family == "dhn" else 1, recalibrate=True, refit=True, distil=0.1, augment="none",
         validation_images=8, **FAMILIES[family],
     )  # fmt: skip
     run = fit(recipe, images, tmp_path / "run", device="cpu", checkpoint_seconds=0.0)

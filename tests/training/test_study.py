@@ -21,6 +21,7 @@ import numpy as np
 import optuna
 import pandas as pd
 import pytest
+import scipy.stats
 import torch
 
 from htaf._errors import HtafError
@@ -257,6 +258,134 @@ def test_a_real_valued_network_is_scored_as_it_is(
     assert row["exact"] is None
     assert row["smooth"] == {"mean": 0.01, "error": None, "values": [0.01]}
     assert "| relu | - | 0.010 | - |" in (tmp_path / "report.md").read_text()
+
+
+ROWS = {"htaf, fast": {"lr": LRS[:2]}, "relu": {"lr": LRS[2:]}, "ste": {"lr": LRS[2:]}}
+# exact test values by row and seed; the smooth ones are below
+EXACT = {"htaf, fast": (2.0, 2.5, 3.5, 3.0), "relu": (1.0, 1.5, 2.5, 2.0), "ste": (2.5, 2.0, 4.5, 4.0)}
+SMOOTH = {"htaf, fast": (1.6, 2.5, 3.5, 2.4), "relu": EXACT["relu"], "ste": EXACT["ste"]}
+
+
+def of_rows(cell: Cell, headline: str = "rmse") -> dict[str, Any]:
+    method, lr = cell.recipe.activation.method, cell.recipe.optimization.lr
+    row = {"htaf": "htaf, fast"}.get(method, method)
+    made = fabricated(lr, EXACT[row][cell.seed], smooth=SMOOTH[row][cell.seed], headline=headline)
+    made["cpu_seconds"] = 10.0 + cell.seed + (LRS.index(lr) % 2) * 100
+    return made | ({"metrics": {**made["metrics"], "exact": None}} if row == "relu" else {})
+
+
+def compared_plan(source: Source, **options: Any) -> Plan:
+    return plan_of(source, ROWS, variants={"htaf, fast": "htaf"}, compare=("ste",), splits=4, **options)
+
+
+@pytest.mark.parametrize("headline", ["rmse", "auroc"])
+def test_paired_differences(
+    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch, headline: str
+) -> None:
+    Computed(monkeypatch, lambda cell: of_rows(cell, headline))
+    (compared,) = run_study(compared_plan(source), tmp_path)["compared"]
+    assert compared["reference"] == "ste"
+    assert [(row["data"], row["method"]) for row in compared["rows"]] == [("made", "htaf, fast"), ("made", "relu")]
+    better = -1 if headline == "rmse" else 1
+    for row in compared["rows"]:
+        own, other = np.array(EXACT[row["method"]]), np.array(EXACT["ste"])
+        assert (row["metric"], row["seeds"]) == (headline, [0, 1, 2, 3])
+        for found, values in (("difference", own - other), ("gain", better * 100 * (own / other - 1))):
+            expected = scipy.stats.ttest_1samp(values, 0).confidence_interval(0.95)
+            assert row[found]["mean"] == pytest.approx(values.mean())
+            assert row[found]["interval"] == pytest.approx([expected.low, expected.high])
+    smaller = {"better": 1, "worse": 0} if headline == "rmse" else {"better": 0, "worse": 1}
+    sure = {f"surely_{name}": count for name, count in smaller.items()}
+    fast, relu = compared["overall"]
+    mean = compared["rows"][0]["gain"]["mean"]
+    assert fast["gain"] == {"mean": mean, "interval": None, "values": [mean]}
+    assert {name: fast[name] for name in (*smaller, *sure)} == smaller | dict.fromkeys(sure, 0)
+    assert {name: relu[name] for name in (*smaller, *sure)} == smaller | sure
+    text = (tmp_path / "report.md").read_text()
+    assert "## Compared with ste" in text
+    cells = [f"{g['mean']:+.2f} [{g['interval'][0]:+.2f}, {g['interval'][1]:+.2f}]" for g in gains_of(compared)]
+    assert f"| made | {headline} | {cells[0]} | {cells[1]} |" in text
+    assert (
+        "| htaf, fast | " + (f"{mean:+.2f} | 1 : 0 | 0 : 0 |" if headline == "rmse" else f"{mean:+.2f} | 0 : 1 |")
+        in text
+    )
+
+
+def gains_of(compared: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row["gain"] for row in compared["rows"]]
+
+
+def test_only_splits_that_both_have_are_paired(
+    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(cell: Cell) -> dict[str, Any]:
+        if (cell.recipe.activation.method, cell.seed) in (("htaf", 1), ("ste", 3)):
+            raise OSError("full")
+        return of_rows(cell)
+
+    Computed(monkeypatch, failing)
+    (compared,) = run_study(compared_plan(source), tmp_path)["compared"]
+    fast, relu = compared["rows"]
+    assert (fast["seeds"], fast["difference"]["values"]) == ([0, 2], [-0.5, -1.0])
+    assert relu["seeds"] == [0, 1, 2]
+
+
+def test_gap_and_cost(source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates count too, and each training once; a second call, which trains nothing, says the same."""
+    Computed(monkeypatch, of_rows)
+    report = run_study(compared_plan(source), tmp_path)
+    for row in report["rows"]:
+        # the chosen lr: the first one; split 0 of it is a candidate
+        assert row["spent"] == {"cells": 5, "cpu_seconds": 10 + 110 + 11 + 12 + 13}
+    fast, relu, ste = (row["gap"] for row in report["rows"])
+    assert fast["values"] == pytest.approx([25, 0, 0, 25])  # (2 - 1.6) / 1.6 and (3 - 2.4) / 2.4
+    assert relu is None
+    assert ste["mean"] == 0
+    fast, relu, ste = report["overall"]
+    assert fast == {
+        "method": "htaf, fast",
+        "gap": {"mean": pytest.approx(12.5), "interval": None, "values": [pytest.approx(12.5)]},
+        "largest_gap": pytest.approx(12.5),
+        "cells": 5,
+        "cpu_seconds": 156.0,
+    }
+    assert (relu["gap"], relu["largest_gap"], ste["gap"]["mean"]) == (None, None, 0)
+    text = (tmp_path / "report.md").read_text()
+    assert "| htaf, fast | +12.50 | 12.50 | 5 | 156 |" in text
+    assert "| relu | - | - | 5 | 156 |" in text
+    assert run_study(compared_plan(source), tmp_path) == report
+
+
+def test_a_gap_of_a_metric_that_should_be_high(
+    source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Computed(monkeypatch, lambda cell: of_rows(cell, "auroc"))
+    report = run_study(compared_plan(source), tmp_path)
+    assert report["rows"][0]["gap"]["values"] == pytest.approx([-25, 0, 0, -25])
+
+
+def test_over_two_data_sets(source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Source(str(write_csv(tmp_path / "other.csv")), target="y", split="grouped")
+
+    def record(cell: Cell) -> dict[str, Any]:
+        made = of_rows(cell)
+        if cell.source == other and cell.recipe.activation.method == "htaf":
+            made["metrics"]["exact"]["test"]["rmse"] = EXACT["ste"][cell.seed]  # level
+        return made
+
+    Computed(monkeypatch, record)
+    plan = dataclasses.replace(compared_plan(source), sources=(source, other))
+    report = run_study(plan, tmp_path / "study")
+    (compared,) = report["compared"]
+    assert [row["data"] for row in compared["rows"]] == ["made", "made", "other (grouped)", "other (grouped)"]
+    first = compared["rows"][0]["gain"]["mean"]
+    gain = compared["overall"][0]["gain"]
+    assert gain["values"] == [first, 0.0]
+    expected = scipy.stats.ttest_1samp([first, 0.0], 0).confidence_interval(0.95)
+    assert gain["interval"] == pytest.approx([expected.low, expected.high])
+    assert (compared["overall"][0]["better"], compared["overall"][0]["worse"]) == (1, 0)
+    assert report["overall"][0]["cells"] == 10
+    assert report["overall"][0]["largest_gap"] == max(report["overall"][0]["gap"]["values"])
 
 
 def test_cells_with_one_recipe_are_computed_once(

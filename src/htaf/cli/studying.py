@@ -38,8 +38,9 @@ def study(
 ) -> None:
     """Search candidates with equal budgets, then train the chosen ones over several splits or seeds.
 
-    A plan is a TOML file; docs/studies.md shows one. Ready studies, of the paper's tables: tabular; images (reduced to
-    two cores), or one family of it: images-dhn, images-bnn, images-snn.
+    A plan is a TOML file; docs/studies.md shows one. Ready studies: of the paper's tables tabular, and with 13 more
+    tables tabular-exact (what helps the exact network); of its images images (reduced to two cores), or one family of
+    it: images-dhn, images-bnn, images-snn.
     """
     if min(workers, threads) < 1:
         raise UsageError(f"--workers and --threads must be >= 1, got {workers} and {threads}")

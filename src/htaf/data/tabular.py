@@ -104,15 +104,16 @@ def load(
     folder that the environment variable HTAF_DATA names (each also under `tabular/`), then on OpenML; the
     row count is checked. In churn "Yes" is class 1, in fico "Bad" is class 1.
 
-    For a file, text and truth values make a classification target; whole numbers with at most 10 distinct
-    values do too; other numbers are regression. Rows without a target are dropped, as are columns with
-    one value and text columns in which nearly every value is distinct; each is noted.
+    A file is looked for in the working folder, then in `data_dir`, then in the folder that HTAF_DATA names. Of its
+    columns, text and truth values make a classification target; whole numbers with at most 10 distinct values do too;
+    other numbers are regression. Rows without a target are dropped, as are columns with one value and text columns in
+    which nearly every value is distinct; each is noted.
 
     Args:
         name_or_path: a set's name, or a file.
         target: the target column, needed for a file.
         task: overrides the inferred task.
-        data_dir: a folder with the named sets' files.
+        data_dir: a folder with the named sets' files, and with files that are not in the working folder.
         drop_empty: fico only: leaves out the 588 rows that are -9 throughout.
     Returns:
         the table.
@@ -211,7 +212,9 @@ def _read(given: str, data_dir: str | os.PathLike[str] | None, drop_empty: bool)
             f"{given!r}: expected one of {listed(list(NAMED))} or a file ending in {', '.join(SUFFIXES)}, "
             f"got neither{near}"
         )
-    frame, notes = read_frame(path)
+    folders = [Path(folder) for folder in (data_dir, os.environ.get("HTAF_DATA")) if folder]
+    places = [path, *(folder / path for folder in folders)]
+    frame, notes = read_frame(next((place for place in places if place.exists()), path))
     return frame, list(notes)
 
 

@@ -372,12 +372,15 @@ def _written(
 ) -> Run:
     """Finish and measure the best weights, and write the run."""
     recipe, posed, history, out = train.recipe, train.posed, train.history, train.out
-    net.load_state_dict(history.best)
+    best, best_epoch = history.best, history.best_epoch
+    if progressive is not None and progressive.done and progressive.best_loss < history.best_loss:
+        best, best_epoch = progressive.best, progressive.best_epoch  # repaired, and no epoch after it was better
+    net.load_state_dict(best)
     net = net.to(history.device).eval()
     real = recipe.activation.method == "relu"
     made, told = finished(net if real else convert.harden(net), posed, recipe.hardening)
-    own, epoch = any(step["kept"] for step in told), history.best_epoch  # whether the exact network has its own weights
-    if progressive is not None and epoch >= progressive.stages.begins[0]:
+    own, epoch = any(step["kept"] for step in told), best_epoch  # whether the exact network has weights of its own
+    if progressive is not None and (best is progressive.best or epoch >= progressive.stages.begins[0]):
         own, epoch = True, progressive.smooth_epoch
         net.load_state_dict(progressive.smooth)
     net, exact = (made, None) if real else (net, made)
@@ -398,7 +401,7 @@ def _written(
         "parameters": sum(p.numel() for p in net.parameters()),
         "source": dict(source or {}),
         "notes": [*posed.notes, *recipe.network.notes(), *pair_notes(net, recipe), *history.notes],
-        "best_epoch": history.best_epoch,
+        "best_epoch": best_epoch,
         "epochs_run": len(history.rows),
         "device": history.device,
         **history.processes,

@@ -72,8 +72,8 @@ class Plan:
 
     name: of the study.
     sources: the data sets.
-    methods: method -> grid: recipe field -> values. Fields that go together share a key: "alpha0,alpha1": ((2, 11),
-    ...).
+    methods: row -> grid: recipe field -> values. Fields that go together share a key: "alpha0,alpha1": ((2, 11), ...).
+        A row is a method, or has one in `variants`.
     base: the recipe whose fields the grid replaces.
     candidates: at most so many per method, drawn once (the same for every data set) without repetition.
     splits: seeds 0, 1, ... of the final trainings.
@@ -81,7 +81,9 @@ class Plan:
         not measured on the test part.
     seed: of the draw.
     adaptive: let Optuna's TPE propose the candidates one after the other instead of drawing them.
-    reference: (data label, method) -> (mean, error) to print beside, such as a paper's.
+    reference: (data label, row) -> (mean, error) to print beside, such as a paper's.
+    variants: row -> method, of rows with names of their own, such as a method with another recipe.
+    compare: rows to which all others are compared, split by split.
     """
 
     name: str
@@ -94,6 +96,8 @@ class Plan:
     adaptive: bool = False
     search_epochs: int | None = None
     reference: Mapping[tuple[str, str], tuple[float, float | None]] = field(default_factory=dict)
+    variants: Mapping[str, str] = field(default_factory=dict)
+    compare: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -117,11 +121,11 @@ class Plan:
         for source in self.sources:
             source.expect_read(self.base.family, self.base.data)
         fields = self.base.fields.keys() - {*_NOT_PLANNED}
+        for name, given in (("variants", self.variants), ("compare", self.compare)):
+            if unknown := {*map(str, given)} - {*self.methods}:
+                raise PlanError(f"{name}: expected rows of methods, got {_named(unknown, self.methods)}")
         for method, grid in self.methods.items():
-            if method not in get_args(Method):
-                raise PlanError(
-                    f"expected the methods {', '.join(get_args(Method))}, got {_named([method], get_args(Method))}"
-                )
+            self._expect_method(method)
             for names, values in grid.items():
                 unknown = set(names.split(",")) - fields
                 if unknown:
@@ -136,9 +140,21 @@ class Plan:
             # a bad value shows before hours of work, not after
             self.expect_read(method, {field for names in grid for field in names.split(",")})
 
+    def _expect_method(self, row: str) -> None:
+        known, method = get_args(Method), self.method_of(row)
+        if method not in known:
+            hint = "" if row in self.variants else "; a row with another name needs a method"
+            raise PlanError(f"expected the methods {', '.join(known)}, got {_named([method], known)}{hint}")
+        if row in known and row != method:
+            raise PlanError(f"{row}: expected a row of method {method} to have a name of its own")
+
+    def method_of(self, row: str) -> str:
+        """The method of a row: its name, unless `variants` says another."""
+        return self.variants.get(row, row)
+
     def recipe(self, method: str, candidate: Mapping[str, str]) -> Recipe:
         """The base recipe with the fields of one candidate; raises PlanError when they do not make a recipe."""
-        changes: dict[str, Any] = {"method": method}
+        changes: dict[str, Any] = {"method": self.method_of(method)}
         for names, text in candidate.items():
             value, parts = json.loads(text), names.split(",")
             if len(parts) > 1 and (not isinstance(value, list) or len(value) != len(parts)):
@@ -211,6 +227,7 @@ class Plan:
             "seed": self.seed,
             "adaptive": self.adaptive,
             **({} if self.search_epochs is None else {"search_epochs": self.search_epochs}),
+            **({"variants": dict(self.variants)} if self.variants else {}),
         }
 
     def _product(self, method: str) -> list[dict[str, str]]:
@@ -231,6 +248,7 @@ def read_plan(path: str | Path) -> Plan:
         name = "mine"
         candidates = 6
         splits = 3
+        compare = ["ste"]
         data = [{name = "churn.csv", target = "Churn"}, {name = "wine"}]
         [recipe]
         epochs = 50
@@ -239,6 +257,9 @@ def read_plan(path: str | Path) -> Plan:
         lr = [1e-3, 3e-3]
         [methods.ste]
         slope = ["sigmoid", "tanh"]
+        [methods."htaf, short"]
+        method = "htaf"
+        sharpen_fraction = [0.3]
 
     Raises:
         PlanError: the file is missing or not TOML, or a key or value is not one that a plan has.
@@ -250,7 +271,8 @@ def read_plan(path: str | Path) -> Plan:
         raise PlanError(f"{path}: expected a TOML file with a plan: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PlanError(f"{path} is not TOML: {error}") from None
-    known = {"name", "data", "methods", "recipe", "candidates", "splits", "seed", "adaptive", "search_epochs"}
+    own = {field.name for field in dataclasses.fields(Plan)} - {"sources", "base", "reference", "variants"}
+    known = own | {"data", "recipe"}
     if unknown := content.keys() - known:
         raise PlanError(f"{path}: expected the keys {', '.join(sorted(known))}, got {_named(unknown, known)}")
     try:
@@ -260,15 +282,22 @@ def read_plan(path: str | Path) -> Plan:
         for method, grid in content.get("methods", {}).items():
             if not isinstance(grid, dict):
                 raise PlanError(f"expected a table [methods.{method}], got {grid!r}")
+        grids: dict[str, dict[str, Any]] = content.pop("methods", {})
+        variants = {row: grid.pop("method") for row, grid in grids.items() if "method" in grid}
+        for row, method in variants.items():
+            if not isinstance(method, str):
+                raise PlanError(f"methods.{row}: expected a text for method, got {method!r}")
+        content["compare"] = tuple(_listed("compare", content.pop("compare", [])))
         recipe: dict[str, Any] = content.pop("recipe", {})
         sources = tuple(_source(entry) for entry in _listed("data", content.pop("data", [])))
         methods = {
             method: {names: tuple(_listed(f"methods.{method}: {names}", values)) for names, values in grid.items()}
-            for method, grid in content.pop("methods", {}).items()
+            for method, grid in grids.items()
         }
         if "method" in recipe:
             raise PlanError("recipe: expected no method, those of a study are the tables [methods.NAME]")
-        plan = Plan(content.pop("name", path.stem), sources, methods, make_recipe(**recipe), **content)
+        base, name = make_recipe(**recipe), content.pop("name", path.stem)
+        plan = Plan(name, sources, methods, base, variants=variants, **content)
         for field in recipe:  # one that some method reads may stand there for it
             if not any(_is_read(plan, method, field) for method in plan.methods):
                 plan.expect_read(next(iter(plan.methods)), [field])

@@ -12,8 +12,11 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
 from htaf import convert, hardening
+from htaf.activations import Heaviside
+from htaf.contract import looks_smooth
 from htaf.training.recipe import Hardening, Schedule
 from htaf.training.stages import Mask, Stages, momentum, rate
 
@@ -74,6 +77,11 @@ class Progressive(Callback):
         self._handles: list[Any] = []
         self.told: list[dict[str, Any]] = []
 
+    @property
+    def done(self) -> bool:
+        """Whether the last stage has begun: `best` is then the exact network as repair left it, of loss `best_loss`."""
+        return self.stage == len(self.stages.begins)
+
     # ---- Lightning's calls ----
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -122,8 +130,7 @@ class Progressive(Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         epoch = trainer.current_epoch
-        if self.stage == len(self.stages.begins):  # no stage comes after it
-            self.best = {}
+        if self.done:
             return
         loss = float(trainer.callback_metrics["val_loss_smooth"])
         moving = epoch < self.settled or any(0 < mask.share < 1 for mask in self.masks.values())
@@ -162,13 +169,16 @@ class Progressive(Callback):
             self._teach(module)
         if self.options.restart and self.best:
             net.load_state_dict(self.best)
-        self.stage, self.best, self.best_loss = stage, {}, math.inf
+        self.stage = stage
         told: dict[str, Any] = {"epoch": trainer.current_epoch, "steps": list(names), "restored": self.best_epoch}
         before = loss_of(net, self.validation, self.loss)
         new = convert.harden(net, where=list(names), share=True)
         told |= {"loss_before": before, "loss_hardened": loss_of(new, self.validation, self.loss)}
+        now = told["loss_hardened"]
         if self.options.repair:
-            told |= self._repair(new, net, told["loss_hardened"])
+            chosen, now = self._repair(new, net, names, now)
+            told |= {"repair": chosen, "loss_repaired": now}
+        self.best, self.best_loss, self.best_epoch = state_of(new), now, trainer.current_epoch - 1  # to be beaten
         self._exchange(module, new)
         self._freeze(module)
         if self.options.restart:
@@ -176,19 +186,21 @@ class Progressive(Callback):
                 optimizer.state.clear()
         self.told.append(told)
 
-    def _repair(self, new: nn.Module, old: nn.Module, unrepaired: float) -> dict[str, Any]:
-        """Fit the layers above the steps that are exact now, with the strength that validation likes best, or none."""
+    def _repair(self, new: nn.Module, old: nn.Module, names: Sequence[str], unrepaired: float) -> tuple[Any, float]:
+        """Fit the layers that read the steps which are exact now, with the strength that validation likes best or not
+        at all; what was chosen, and the loss."""
         best, chosen, state = unrepaired, "none", None
         device = next(new.parameters()).device
         fitting = [(x.to(device), y.to(device)) for x, y in self.fitting]
+        layers = readers(new, names, fitting[0][0][:2])
         for strength in STRENGTHS:
-            made, _ = hardening.repair(new, old, fitting, strength=strength)
+            made, _ = hardening.repair(new, old, fitting, strength=strength, layers=layers)
             loss = loss_of(made, self.validation, self.loss)
             if loss < best:
                 best, chosen, state = loss, "by layer" if strength is None else strength, state_of(made)
         if state is not None:
             new.load_state_dict(state)
-        return {"strength": chosen, "loss_repaired": best}
+        return chosen, best
 
     def _teach(self, module: L.LightningModule) -> None:
         """Give the module the smooth network of before the first stage as its teacher."""
@@ -290,6 +302,41 @@ def unreached(net: nn.Module, run: Callable[[], Tensor], hard: Sequence[str]) ->
         for handle in handles:
             handle.remove()
     return [name for (name, _), grad in zip(known, grads, strict=True) if grad is None]
+
+
+@torch.no_grad()
+def readers(net: nn.Module, steps: Sequence[str], x: Tensor) -> list[str]:
+    """The layers whose inputs change with the outputs of some steps by ways that lead through no other step."""
+    layers = [(name, m) for name, m in net.named_modules() if isinstance(m, nn.Linear | _ConvNd)]
+    others = [m for m in net.modules() if (isinstance(m, Heaviside) or looks_smooth(m))]
+    chosen = {net.get_submodule(name) for name in steps}
+    outputs: dict[nn.Module, list[Tensor]] = {}
+    inputs: dict[str, list[list[Tensor]]] = {name: [[], []] for name, _ in layers}
+
+    def run(second: bool) -> None:
+        def act(module: nn.Module, _: Any, output: Tensor) -> Tensor | None:
+            if module in chosen:
+                return output + 1 if second else None
+            if second:  # as it was
+                return outputs[module].pop(0)
+            outputs.setdefault(module, []).append(output)
+            return None
+
+        def look(name: str) -> Callable[..., None]:
+            return lambda _, args: inputs[name][second].append(args[0])
+
+        handles = [module.register_forward_hook(act) for module in others]
+        handles += [module.register_forward_pre_hook(look(name)) for name, module in layers]
+        try:
+            net(x)
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    with evaluating(net):
+        run(False)
+        run(True)
+    return [name for name, (a, b) in inputs.items() if any(not torch.equal(p, q) for p, q in zip(a, b, strict=True))]
 
 
 def unmoved_norms(net: nn.Module, x: Tensor) -> list[str]:

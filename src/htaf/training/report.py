@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scipy.special import stdtrit
+
 from htaf.activations import SATURATION
 from htaf.runs import short_commit
+from htaf.runs.metrics import LOWER_IS_BETTER
 from htaf.training.families import make_recipe
 from htaf.training.plan import Plan, Source
 from htaf.training.recipe import ImageData, Recipe
@@ -31,9 +35,17 @@ def score(record: dict[str, Any], part: str, network: str | None = None) -> floa
 
 
 def summary_row(
-    plan: Plan, source: Source, method: str, choice: SearchResult, records: list[dict[str, Any]]
+    plan: Plan,
+    source: Source,
+    method: str,
+    choice: SearchResult,
+    records: list[dict[str, Any]],
+    spent: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    """One row of the report: a data set and a method, from the records of the final trainings."""
+    """One row of the report: a data set and a method, from the records of the final trainings.
+
+    spent: records of all its trainings, candidates and final ones, each once.
+    """
     reference = plan.reference.get((source.label, method))
     trained = records[0].get("recipe") if records else None  # what a recipe leaves to the data is settled there
     return {
@@ -49,6 +61,104 @@ def summary_row(
         "trials": list(choice.trials),
         "seconds": round(math.fsum(r["seconds"] for r in records), 1),
         "cpu_seconds": _summary([r.get("cpu_seconds") for r in records]),
+        "gap": _summary([_gap(r) for r in records]),
+        "spent": _cost([{"cells": 1, "cpu_seconds": r.get("cpu_seconds")} for r in spent]),
+    }
+
+
+def overall(plan: Plan, method: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One row of the plan over all data sets: the gap from smooth to exact in %, and what all its trainings took."""
+    own = [row for row in rows if row["method"] == method]
+    gaps = [row["gap"]["mean"] for row in own if row["gap"]]
+    largest = max(gaps) if gaps else None
+    return {"method": method, "gap": interval(gaps), "largest_gap": largest, **_cost([row["spent"] for row in own])}
+
+
+def _cost(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Trainings and CPU seconds; None where a record does not say its time."""
+    seconds = [part["cpu_seconds"] for part in parts]
+    total = None if None in seconds else round(math.fsum(seconds), 1)
+    return {"cells": sum(part["cells"] for part in parts), "cpu_seconds": total}
+
+
+def _gap(record: dict[str, Any]) -> float | None:
+    """What is lost from the smooth to the exact network, in % of the smooth one; below 0: won."""
+    exact, smooth = (score(record, "test", network) for network in ("exact", "smooth"))
+    gain = None if exact is None or smooth is None else _gain(exact, smooth, record["headline"])
+    return None if gain is None else -gain
+
+
+def _gain(value: float, reference: float, metric: str) -> float | None:
+    """How much better in %, None against 0."""
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    return 100 * sign * (value - reference) / abs(reference) if reference else None
+
+
+def interval(values: Sequence[float]) -> dict[str, Any] | None:
+    """Mean and 95% interval by Student's t: mean +- t s / sqrt(n), t of n - 1 degrees; no interval of one value."""
+    if not values:
+        return None
+    mean, bounds = statistics.fmean(values), None
+    if len(values) > 1:
+        half = float(stdtrit(len(values) - 1, 0.975)) * statistics.stdev(values) / math.sqrt(len(values))
+        bounds = [mean - half, mean + half]
+    return {"mean": mean, "interval": bounds, "values": [*values]}
+
+
+Found = Mapping[tuple[Source, str], Mapping[int, dict[str, Any]]]
+
+
+def comparison(plan: Plan, reference: str, found: Found) -> dict[str, Any]:
+    """Every other row against a reference row, on the same splits.
+
+    Args:
+        found: the records of the final trainings, by data set and row, then by seed.
+
+    Returns:
+        of each data set and row the difference of the test metric and the gain in % (above 0: better than the
+        reference), with intervals over splits; of each row the gain over data sets, and how often it is better or worse
+        in the mean, and so that the interval holds no 0.
+    """
+    rows, totals = [], []
+    for method in plan.methods:
+        if method == reference:
+            continue
+        own = [_paired(source, method, found[source, method], found[source, reference]) for source in plan.sources]
+        own = [row for row in own if row is not None]
+        rows += own
+        gains = [row["gain"]["mean"] for row in own if row["gain"]]
+        sure = [row["gain"]["mean"] for row in own if row["gain"] and _is_sure(row["difference"])]
+        counts = {"better": gains, "worse": gains, "surely_better": sure, "surely_worse": sure}
+        totals.append(
+            {"method": method, "gain": interval(gains)}
+            | {name: sum(g < 0 if "worse" in name else g > 0 for g in of) for name, of in counts.items()}
+        )
+    order = [source.label for source in plan.sources]
+    return {"reference": reference, "rows": sorted(rows, key=lambda row: order.index(row["data"])), "overall": totals}
+
+
+def _is_sure(difference: dict[str, Any]) -> bool:
+    bounds = difference["interval"]
+    return bounds is not None and bounds[0] * bounds[1] > 0
+
+
+def _paired(
+    source: Source, method: str, own: Mapping[int, dict[str, Any]], others: Mapping[int, dict[str, Any]]
+) -> dict[str, Any] | None:
+    """One row of a comparison; None where no split has both results."""
+    both = [(seed, score(own[seed], "test"), score(others[seed], "test")) for seed in own if seed in others]
+    pairs = [(seed, a, b) for seed, a, b in both if a is not None and b is not None]
+    if not pairs:
+        return None
+    metric = own[pairs[0][0]]["headline"]
+    gains = [_gain(a, b, metric) for _, a, b in pairs]
+    return {
+        "data": source.label,
+        "method": method,
+        "metric": metric,
+        "seeds": [seed for seed, _, _ in pairs],
+        "difference": interval([a - b for _, a, b in pairs]),
+        "gain": interval([gain for gain in gains if gain is not None]),
     }
 
 
@@ -69,11 +179,11 @@ def markdown(report: dict[str, Any]) -> str:
     titles = ["data", "metric", "method", "exact", "smooth", "reference", "candidates", "chosen"]
     titles += ["CPU seconds a run"] if images else []
     lines = [f"# {report['study']}", "", *([_scale(base, plan.get("search_epochs")), ""] if images else [])]
-    lines += ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
+    lines += _header(*titles)
     for row in report["rows"]:
         figures = [_figure(row[k], plan["splits"]) for k in ("exact", "smooth", "reference")]
         chosen = ", ".join(f"{k}={v}" for k, v in _chosen(row, plan).items())
-        if row["method"] == "htaf" and row["recipe"]["alpha1"] <= SATURATION:
+        if row["recipe"]["method"] == "htaf" and row["recipe"]["alpha1"] <= SATURATION:
             chosen += " (alpha1 <= ln 99: binarity 0)"
         cells = [row["data"], row["metric"], row["method"], *figures, row["candidates"], chosen]
         if images:
@@ -83,8 +193,11 @@ def markdown(report: dict[str, Any]) -> str:
         "",
         f"Mean (standard error) of the test metric over {plan['splits']} {'seeds' if images else 'splits'}; the recipe "
         f"of each row was chosen on the validation part {'with seed' if images else 'of split'} 0.",
-        "exact: the hardened network; smooth: the same weights before hardening.",
+        "exact: the hardened network; smooth: the network before hardening, of the same weights unless the recipe fits",
+        "some to the exact bits.",
         "",
+        *_costs(report),
+        *(line for one in report["compared"] for line in _compared(one)),
     ]
     for entry in report["measured"]:
         versions = ", ".join(f"{k} {v}" for k, v in entry["versions"].items())
@@ -95,6 +208,59 @@ def markdown(report: dict[str, Any]) -> str:
         lines.append("The cells come from more than one commit: compare rows with care.")
     lines += [f"Failed: {message}" for message in report["failures"]]
     return "\n".join(lines) + "\n"
+
+
+def _costs(report: dict[str, Any]) -> list[str]:
+    lines = ["## Gap and cost", "", *_header("method", "gap, %", "largest", "trainings", "CPU seconds")]
+    for row in report["overall"]:
+        largest = "-" if row["largest_gap"] is None else f"{row['largest_gap']:.2f}"
+        seconds = "-" if row["cpu_seconds"] is None else f"{row['cpu_seconds']:,.0f}"
+        lines.append(f"| {row['method']} | {_bounded(row['gap'], 2)} | {largest} | {row['cells']} | {seconds} |")
+    return [
+        *lines,
+        "",
+        "gap: what the test metric loses from the smooth to the exact network, in % of the smooth one; mean over data",
+        "sets [95% interval over them]. Trainings and their CPU seconds: candidates and final ones of all data sets.",
+        "",
+    ]
+
+
+def _compared(comparison: dict[str, Any]) -> list[str]:
+    name = comparison["reference"]
+    columns = ("method", "gain, %", "better : worse", "without 0 in the interval")
+    lines = [f"## Compared with {name}", "", *_header(*columns)]
+    for row in comparison["overall"]:
+        sure = f"{row['surely_better']} : {row['surely_worse']}"
+        counts = f"{row['better']} : {row['worse']}"
+        lines.append(f"| {row['method']} | {_bounded(row['gain'], 2)} | {counts} | {sure} |")
+    methods = [row["method"] for row in comparison["overall"]]
+    lines += ["", *_header("data", "metric", *methods)]
+    gains = {(row["data"], row["method"]): row for row in comparison["rows"]}
+    for data, metric in dict.fromkeys((row["data"], row["metric"]) for row in comparison["rows"]):
+        own = [gains.get((data, method)) for method in methods]
+        cells = ["-" if row is None else _bounded(row["gain"], 2) for row in own]
+        lines.append(f"| {data} | {metric} | {' | '.join(cells)} |")
+    return [
+        *lines,
+        "",
+        f"Gain: difference of the test metric on the same splits in % of {name}, above 0 is better; mean [95%",
+        "interval]. First table: over data sets; on how many the mean is better or worse, and on how many so that the",
+        "interval of the differences holds no 0. Splits share rows, so that intervals over them are too narrow for new",
+        "data. Differences in the metric's own units: report.json.",
+        "",
+    ]
+
+
+def _header(*titles: str) -> list[str]:
+    return ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
+
+
+def _bounded(value: dict[str, Any] | None, digits: int) -> str:
+    if value is None:
+        return "-"
+    bounds = value["interval"]
+    shown = "" if bounds is None else f" [{bounds[0]:+.{digits}f}, {bounds[1]:+.{digits}f}]"
+    return f"{value['mean']:+.{digits}f}{shown}"
 
 
 def _scale(base: Recipe, candidate: int | None) -> str:

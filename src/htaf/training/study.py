@@ -40,7 +40,7 @@ from htaf.training.fit import check, fit, run_identity
 from htaf.training.plan import Plan, Source
 from htaf.training.problems import headline_of, supervision
 from htaf.training.recipe import ImageData, Recipe, TableData
-from htaf.training.report import SearchResult, markdown, score, summary_row
+from htaf.training.report import SearchResult, comparison, markdown, overall, score, summary_row
 
 
 class StudyError(HtafError):
@@ -281,21 +281,26 @@ def run_study(
         run = functools.partial(run_cells, out=out, workers=workers, threads=threads, progress=progress)
         url = storage or f"sqlite:///{out / 'search.db'}"
         with _optuna(url):
-            choices, failures = _search(plan, pairs, url, data_dir, device, workers, run)
+            choices, tried, failures = _search(plan, pairs, url, data_dir, device, workers, run)
         cells = {
             (*pair, seed): Cell(choices[pair].recipe, seed, pair[0], data_dir, device=device)
             for pair in pairs
             for seed in range(plan.splits)
         }
         records, failed = run(list(cells.values()), title="splits", keep=keep_runs)
-        rows = []
+        rows, found = [], {}
         for pair in pairs:
-            found = [records[c] for seed in range(plan.splits) if (c := cells[(*pair, seed)]) in records]
-            rows.append(summary_row(plan, *pair, choices[pair], found))
+            finals = {seed: cells[(*pair, seed)] for seed in range(plan.splits)}
+            found[pair] = {seed: records[cell] for seed, cell in finals.items() if cell in records}
+            keys = {cell.key() for cell in (*tried[pair], *finals.values())}
+            spent = [record for key in sorted(keys) if (record := read_cell(out, key)) is not None]
+            rows.append(summary_row(plan, *pair, choices[pair], [*found[pair].values()], spent))
         report = {
             "study": plan.name,
             "plan": plan.describe(),
             "rows": rows,
+            "overall": [overall(plan, method, rows) for method in plan.methods],
+            "compared": [comparison(plan, reference, found) for reference in plan.compare],
             "failures": sorted({*failures.values(), *failed.values()}),
             "measured": _provenance(records.values()),
         }
@@ -331,8 +336,17 @@ def _provenance(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _search(
     plan: Plan, pairs: list[tuple[Source, str]], storage: str, data_dir: str | None, device: str, workers: int, run: Any
-) -> tuple[dict[tuple[Source, str], SearchResult], dict[Cell, str]]:
-    """All searches side by side: ask, compute, tell. A trial that was running when the study stopped is asked again."""
+) -> tuple[dict[tuple[Source, str], SearchResult], dict[tuple[Source, str], list[Cell]], dict[Cell, str]]:
+    """All searches side by side: ask, compute, tell. A trial that was running when the study stopped is asked again.
+
+    Returns:
+        what was chosen and the cells of all candidates, by data set and row; error messages of cells that failed.
+    """
+
+    def cell_of(pair: tuple[Source, str], trial: optuna.trial.FrozenTrial | optuna.trial.Trial) -> Cell:
+        recipe = plan.trial(pair[1], trial.params)
+        return Cell(recipe, 0, pair[0], data_dir, plan.search_sees_test, device)
+
     studies, failures, failed_before = {}, {}, {}
     for source, method in pairs:
         data = data_of(source, isinstance(plan.base.data, TableData), data_dir)
@@ -353,8 +367,7 @@ def _search(
         ]
         if not asked:
             break
-        test = plan.search_sees_test
-        cells = [Cell(plan.trial(pair[1], trial.params), 0, pair[0], data_dir, test, device) for pair, trial in asked]
+        cells = [cell_of(pair, trial) for pair, trial in asked]
         records, failed = run(cells, title="search")
         failures |= failed
         for (pair, trial), cell in zip(asked, cells, strict=True):
@@ -363,7 +376,7 @@ def _search(
                 studies[pair].tell(trial.number, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
             else:
                 studies[pair].tell(trial.number, value, skip_if_finished=True)
-    choices = {}
+    choices, tried = {}, {}
     for pair, study in studies.items():
         done = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
         if not done:
@@ -374,7 +387,8 @@ def _search(
         choices[pair] = SearchResult(
             plan.recipe(pair[1], best.params), float(best.value or 0.0), tuple(sorted(trials, key=to_json))
         )
-    return choices, failures
+        tried[pair] = [cell_of(pair, trial) for trial in done]
+    return choices, tried, failures
 
 
 def _prepare(plan: Plan, method: str, study: optuna.Study) -> int:
