@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from htaf.models.icbm import ICBM
     from htaf.packed import PackedModel, pack
     from htaf.spiking.neurons import IF, LIF
+    from htaf.tuning import Tuning, tune
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ __all__ = [
     "Site",
     "SmoothStep",
     "StraightThrough",
+    "Tuning",
     "conversion",
     "functional",
     "harden",
@@ -43,6 +45,7 @@ __all__ = [
     "sites",
     "surrogates",
     "theory",
+    "tune",
 ]
 
 
@@ -55,5 +58,6 @@ __getattr__, __dir__ = lazy(
     | dict.fromkeys(("Conversion", "Site", "conversion", "harden", "replace", "sites"), "htaf.convert")
     | dict.fromkeys(("PackedModel", "pack"), "htaf.packed")
     | dict.fromkeys(("IF", "LIF"), "htaf.spiking.neurons")
+    | dict.fromkeys(("Tuning", "tune"), "htaf.tuning")
     | {"ICBM": "htaf.models.icbm", "SmoothStep": "htaf.contract"},
 )
