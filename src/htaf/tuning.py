@@ -51,8 +51,8 @@ class TunedLayer:
     start, end: sharpness parameters at the start and at the end of the training; () for straight-through.
     width: by which the slope of a straight-through step was stretched; None for others.
     alive: share of pre-activations whose gradient is at least 1% of the largest, at the start.
-    gain: Var(x) E[h'(x)^2] / Var(h(x)) at the start, by which a layer multiplies the square of a gradient while it keeps
-        the scale; for normal x at least 1, and 1 for a linear h.
+    gain: Var(x) E[h'(x)^2] / Var(h(x)) at the start, by which a layer multiplies the square of a gradient while it
+        keeps the scale; for normal x at least 1, and 1 for a linear h.
     binarity: share of outputs > 0.99 or < 0.01 with the end parameters, on these pre-activations; None for
         straight-through.
     gradient: scale-free norm std ||dL/dx|| at the start, of one backward pass from random directions at the outputs.
@@ -148,11 +148,9 @@ def tune(
     if not (gain > 1 and 0 < binarity < 1 and (rate is None or 0 < rate < math.inf)):
         raise ValueError(f"expected gain > 1, 0 < binarity < 1 and rate > 0, got {gain}, {binarity} and {rate}")
     new = duplicate(model)
-    steps: dict[str, nn.Module] = {}
-    for path, module in new.named_modules():
-        if isinstance(module, SmoothStep):
-            _check(path, module)
-            steps[path] = module
+    steps = {path: new.get_submodule(path) for path, m in new.named_modules() if isinstance(m, SmoothStep)}
+    for path, step in steps.items():
+        _check(path, step)
     args, kwargs = arguments(batch)
     modes = {module: module.training for module in new.modules()}
     kept = {buffer: buffer.clone() for buffer in new.buffers()}  # running statistics are for the training
@@ -173,7 +171,8 @@ def tune(
     return new, Tuning(found)
 
 
-def _check(path: str, step: SmoothStep) -> None:
+def _check(path: str, step: nn.Module) -> None:
+    assert isinstance(step, SmoothStep)
     if isinstance(step, StraightThrough):
         return
     numbers = len(sharpness_of(step))
