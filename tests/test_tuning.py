@@ -173,6 +173,35 @@ def test_the_model_is_not_changed_and_statistics_are_kept() -> None:
     assert all(torch.equal(before[k], v) for k, v in kept.state_dict().items())
 
 
+def test_layers_that_keep_their_weights() -> None:
+    """Frozen ones, one used twice (after its first use), one to whose output a shortcut is added in place."""
+    torch.manual_seed(0)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.frozen, self.twice, self.short = (
+                nn.Linear(8, 8).requires_grad_(False),
+                nn.Linear(8, 8),
+                nn.Linear(8, 8),
+            )
+            self.acts = nn.ModuleList(HTAF() for _ in range(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.acts[1](self.twice(self.acts[0](self.frozen(x))))
+            h = self.acts[2](self.twice(h))
+            z = self.short(h)
+            z += h
+            return self.acts[3](z)
+
+    model = Net()
+    net, tuning = tune(model, normal(1.0))
+    assert [layer.initialised for layer in tuning.layers] == [False, True, False, False]
+    changed = [k for k, v in net.state_dict().items() if not torch.equal(v, model.state_dict()[k])]
+    assert changed == ["twice.weight", "twice.bias"]
+    assert tuning.layers[1].std == pytest.approx(1, rel=0.01)
+
+
 def test_straight_through_gets_a_width() -> None:
     torch.manual_seed(0)
     for slope in (surrogates.sigmoid, surrogates.rectangular):

@@ -115,7 +115,8 @@ def tune(
 
     - init: a linear layer or convolution directly in front of a step gets W <- g W, b <- g (b - mean x), so that every
       unit has mean 0 and the layer the standard deviation max(1, rate ||input||_1 / 0.1). (Without a bias the mean
-      stays.) It overwrites what was trained, so it is for new networks. Layers with a norm between stay as they are.
+      stays.) It overwrites what was trained, so it is for new networks. Layers that are frozen or have a norm behind
+      them stay as they are.
     - start: the sharpest with Var(x) E[h'(x)^2] / Var(h(x)) <= gain, so that gradients keep their size with depth.
     - end: the softest with `binarity` of the outputs beyond 0.01 and 0.99. Of HTAF's pairs with one product P it is
       that with the largest gradient in the tail, alpha0 = sqrt(P / (2 t)), t the 95% quantile of |x|
@@ -194,6 +195,16 @@ class _Chosen:
     width: float | None
 
 
+@dataclass(frozen=True)
+class _Made:
+    """An output and how often it had been written to when its layer returned it: a shortcut may be added in place."""
+
+    module: nn.Module
+    inputs: Tensor
+    output: Tensor
+    version: int
+
+
 @dataclass
 class _Work:
     model: nn.Module
@@ -203,7 +214,8 @@ class _Work:
     gain: float
     binarity: float
     chosen: dict[str, _Chosen] = field(default_factory=dict)
-    made: dict[int, tuple[nn.Module, Tensor, Tensor]] = field(default_factory=dict)  # where an output lies -> of whom
+    made: dict[int, _Made] = field(default_factory=dict)  # by where the output lies
+    rescaled: set[nn.Module] = field(default_factory=set)
 
     def hooks(self) -> _Hooks:
         handles = [
@@ -216,18 +228,17 @@ class _Work:
         return _Hooks(handles)
 
     def _keep_output(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-        self.made[output.data_ptr()] = (module, args[0], output)
+        self.made[output.data_ptr()] = _Made(module, args[0], output, output._version)
 
     def _choose(self, path: str, step: nn.Module, args: tuple[Tensor, ...]) -> None:
         if path in self.chosen:
             return  # a later call, such as a time step
         x = args[0]
         before = _spread(path, x)
-        layer = self.made.get(x.data_ptr())
-        initialised = self.init and layer is not None and layer[2].numel() == x.numel()
-        if initialised:
-            assert layer is not None
-            _rescale(*layer, self.rate)
+        layer = self._in_front(x) if self.init else None
+        initialised = layer is not None and _rescale(layer, self.rate)
+        if layer is not None:
+            self.rescaled.add(layer.module)
         sample = _sample(x)
         if isinstance(step, StraightThrough):
             step.slope, width = _stretched(step, sample, self.gain)
@@ -239,6 +250,14 @@ class _Work:
         start = min(_bisect(lambda product: _gain(_with(step, way(product)), sample) <= self.gain, unit), end)
         _with(step, way(start))
         self.chosen[path] = _Chosen(before, initialised, way(start), way(end), None)
+
+    def _in_front(self, x: Tensor) -> _Made | None:
+        """The layer whose output, as it came, is x, if its weights are its own, to be trained and used here first."""
+        layer = self.made.get(x.data_ptr())
+        if layer is None or layer.output.numel() != x.numel() or layer.output._version != layer.version:
+            return None
+        weight = layer.module._parameters.get("weight")
+        return layer if weight is not None and weight.requires_grad and layer.module not in self.rescaled else None
 
     def measured(self, run: Callable[[], Any]) -> tuple[TunedLayer, ...]:
         """The layers as they are now: a pass without the gradient that batch statistics would carry."""
@@ -325,23 +344,25 @@ def _sample(x: Tensor) -> Tensor:
     return flat[:: math.ceil(len(flat) / SAMPLE) | 1].cpu().double()  # an odd stride: no column is left out
 
 
-def _rescale(layer: nn.Module, inputs: Tensor, output: Tensor, rate: float | None) -> None:
+def _rescale(made: _Made, rate: float | None) -> bool:
     """Every unit to mean 0 and the layer to its scale, in its parameters and, in place, in its output."""
+    layer, output = made.module, made.output
     assert isinstance(layer, nn.Linear | _ConvNd)
     unit = output.ndim - 1 if isinstance(layer, nn.Linear) else output.ndim - layer.weight.ndim + 1
     others = [i for i in range(output.ndim) if i != unit]
     mean = output.mean(others)
     std = (output - _along(mean, output, unit)).square().mean().sqrt().item()
     if std == 0:
-        return  # the same for every row: no factor helps
+        return False  # the same for every row: no factor helps
     fan_in = layer.weight[0].numel()
-    step = 0.0 if rate is None else rate * inputs.abs().mean().item() * fan_in
+    step = 0.0 if rate is None else rate * made.inputs.abs().mean().item() * fan_in
     factor = max(1.0, step / STEP) / std
     layer.weight.mul_(factor)
     if layer.bias is not None:
         output.sub_(_along(mean, output, unit))
         layer.bias.sub_(mean).mul_(factor)
     output.mul_(factor)
+    return True
 
 
 def _along(values: Tensor, x: Tensor, dim: int) -> Tensor:
