@@ -39,6 +39,7 @@ def test_start_and_end_do_what_they_promise(
     x = normal(scale)
     net, tuning = tune(nn.Sequential(step()), x, binarity=binarity, gain=gain)
     (layer,) = tuning.layers
+    assert isinstance(net, nn.Sequential)
     assert not layer.initialised
     assert layer.std == pytest.approx(x.std().item(), rel=1e-5)
     assert all(start <= end for start, end in zip(layer.start, layer.end, strict=True))
@@ -155,6 +156,7 @@ def test_the_model_is_not_changed_and_statistics_are_kept() -> None:
     x = torch.randn(32, 2, 8, 8)
     torch.manual_seed(1)
     net, tuning = tune(model, x)
+    assert isinstance(net, nn.Sequential)
     drawn = torch.rand(1)
     torch.manual_seed(1)
     assert torch.equal(drawn, torch.rand(1))  # dropout drew nothing that others see
