@@ -173,6 +173,23 @@ def test_evaluate_equals_the_record(htaf, run: Path) -> None:
     assert "auroc" in htaf("evaluate", run)[1]
 
 
+def test_evaluate_by_layer(htaf, run: Path, tmp_path: Path) -> None:
+    code, out, err = htaf("evaluate", run, "--layers", "--plot", tmp_path / "layers.svg", "--json")
+    assert code == 0, err
+    result = json.loads(out)
+    assert [layer["path"] for layer in result["layers"]] == ["hidden.0.act"]
+    assert result["layers"][-1]["up_to"] == result["exact"]
+    assert "hidden.0.act" in (tmp_path / "layers.svg").read_text()
+    assert "hidden.0.act" in htaf("evaluate", run, "--layers")[1]
+    for words, told in (
+        (("--plot", "p.png"), "give --layers too"),
+        (("--layers", "--plot", "p.txt"), "ends in .png, .svg or .pdf, got p.txt"),
+    ):
+        code, _, err = htaf("evaluate", run, *words)
+        assert code == 2
+        assert told in err
+
+
 def test_evaluate_other_rows(htaf, run: Path, table: Path, tmp_path: Path) -> None:
     pd.read_csv(table).head(60).to_csv(tmp_path / "other.csv", index=False)
     code, out, err = htaf("evaluate", run, "--data", tmp_path / "other.csv", "--json")

@@ -22,6 +22,7 @@ ORDER = [
     ["convert", "binary"],
     ["sharpening", "spiking"],
     ["diagnostics"],
+    ["tuning"],
     ["models"],
     ["hardening"],
     ["data"],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from htaf.activations import HTAF, ScaledSigmoid
-from htaf.sharpening import Geometric, set_sharpness, soft_start
+from htaf.sharpening import ByLayer, Geometric, set_sharpness, soft_start
 
 POSITIVE = st.floats(1e-3, 1e3)
 
@@ -110,3 +110,16 @@ def test_set_sharpness_leaves_tensors_alone(learnable: bool) -> None:
     module = HTAF(torch.tensor([1.0, 2.0]), torch.tensor([11.0, 11.0]), learnable=learnable)
     with pytest.raises(ValueError, match=r"HTAF.alpha0 must be a float"):
         set_sharpness(nn.Sequential(module), (2.0, 11.0))
+
+
+def test_a_schedule_for_each_layer() -> None:
+    model = nn.Sequential(HTAF(1.0, 22.0), nn.Sequential(ScaledSigmoid(5.0)), HTAF(2.0, 11.0))
+    schedule = ByLayer({"0": Geometric((1.0, 2.0), (4.0, 8.0)), "1.0": Geometric((2.0,), (8.0,), 0.5)})
+    assert schedule.at(0.25)["1.0"] == pytest.approx((4.0,))
+    assert set_sharpness(model, schedule.at(1.0)) == 2
+    assert model[0].alphas == (4.0, 8.0)
+    assert model[1][0].beta == 8.0  # pyright: ignore[reportIndexIssue]
+    assert model[2].alphas == (2.0, 11.0)
+    for path, kind in (("3", None), ("1.0", None), ("0", "scaled_sigmoid")):
+        with pytest.raises(ValueError, match=f"a smooth step of 2 sharpness parameters at {path}, got"):
+            set_sharpness(model, {path: (2.0, 11.0)}, kind=kind)

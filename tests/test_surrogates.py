@@ -180,3 +180,16 @@ def test_errors_say_what_came() -> None:
     for make in (lambda: straight_through(torch.zeros(1), "sigmoid"), lambda: StraightThrough("sigmoid")):
         with pytest.raises(TypeError, match=r"^slope must be a function from a tensor to a tensor, got str$"):
             make()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stretched(name: str) -> None:
+    """slope(x / w) / w, by the kernel of the slope where its own parameter can take the width."""
+    slope = SLOPES[name][0]
+    x = torch.linspace(-5, 5, 101, dtype=torch.float64)
+    wide = surrogates.stretched(slope, 2.5)
+    assert torch.allclose(wide(x), slope(x / 2.5) / 2.5)
+    own = surrogates.kernel_of(slope)
+    assert (surrogates.kernel_of(wide) is not None) == (own is not None and own[0] in ("sigmoid", "atan", "htaf"))
+    with pytest.raises(ValueError, match="width"):
+        surrogates.stretched(slope, 0.0)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from htaf.models.icbm import ICBM
     from htaf.packed import PackedModel, pack
     from htaf.spiking.neurons import IF, LIF
+    from htaf.tuning import Tuning, tune
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,7 @@ __all__ = [
     "Site",
     "SmoothStep",
     "StraightThrough",
+    "Tuning",
     "conversion",
     "distil",
     "functional",
@@ -48,6 +50,7 @@ __all__ = [
     "sites",
     "surrogates",
     "theory",
+    "tune",
 ]
 
 
@@ -72,5 +75,6 @@ __getattr__, __dir__ = lazy(
     | dict.fromkeys(("distil", "recalibrate", "refit_head", "repair"), "htaf.hardening")
     | dict.fromkeys(("PackedModel", "pack"), "htaf.packed")
     | dict.fromkeys(("IF", "LIF"), "htaf.spiking.neurons")
+    | dict.fromkeys(("Tuning", "tune"), "htaf.tuning")
     | {"ICBM": "htaf.models.icbm", "SmoothStep": "htaf.contract"},
 )

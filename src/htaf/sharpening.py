@@ -8,6 +8,7 @@ resumed training is exact.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -50,6 +51,17 @@ class Geometric:
         return tuple(s * (e / s) ** share for s, e in zip(self.start, self.end, strict=True))
 
 
+@dataclass(frozen=True)
+class ByLayer:
+    """A schedule for each layer: module path -> its own."""
+
+    layers: Mapping[str, Geometric]
+
+    def at(self, progress: float) -> dict[str, tuple[float, ...]]:
+        """Module path -> parameters when the share `progress` of the training is done."""
+        return {path: schedule.at(progress) for path, schedule in self.layers.items()}
+
+
 def soft_start(*end: float) -> tuple[float, ...]:
     """The usual soft start with slope 1/2 at 0: half of alpha0 and the alpha1 that makes P = 2; beta = 2 for one value.
 
@@ -60,17 +72,34 @@ def soft_start(*end: float) -> tuple[float, ...]:
     return (2.0,) if len(end) == 1 else (end[0] / 2, 4 / end[0])
 
 
-def set_sharpness(model: nn.Module, values: tuple[float, ...], *, kind: str | None = None) -> int:
+def set_sharpness(
+    model: nn.Module, values: tuple[float, ...] | Mapping[str, tuple[float, ...]], *, kind: str | None = None
+) -> int:
     """Give every smooth step with as many sharpness parameters these values, in their order; returns how many took it.
 
     Args:
-        values: (alpha0, alpha1) of HTAF, (beta,) of the scaled sigmoid; of others as their `sharpness` names them.
+        values: (alpha0, alpha1) of HTAF, (beta,) of the scaled sigmoid; of others as their `sharpness` names them. Or a
+            mapping from module paths to them, for these steps alone (`ByLayer`, `htaf.tune`).
         kind: only steps of this kind, such as "htaf".
 
     Raises:
         ValueError: the model holds none, or, without `kind`, those of several kinds; one of them keeps its parameters
-            as tensors, or a value is out of range.
+            as tensors, or a value is out of range; a path is not that of such a step.
     """
+    if isinstance(values, Mapping):
+        modules_by_path = dict(model.named_modules())
+        for path, own in values.items():
+            module = modules_by_path.get(path)
+            if (
+                not isinstance(module, SmoothStep)
+                or len(module.sharpness) != len(own)
+                or kind not in (None, module.kind)
+            ):
+                raise ValueError(
+                    f"expected a smooth step of {len(own)} sharpness parameters at {path}, got {type(module).__name__}"
+                )
+            _set(module, own)
+        return len(values)
     modules = [m for m in model.modules() if isinstance(m, SmoothStep) and len(m.sharpness) == len(values) > 0]
     kinds = sorted({m.kind for m in modules})
     if kind is None and len(kinds) > 1:
@@ -81,10 +110,7 @@ def set_sharpness(model: nn.Module, values: tuple[float, ...], *, kind: str | No
         held = sorted({f"{m.kind} ({', '.join(m.sharpness)})" for m in model.modules() if isinstance(m, SmoothStep)})
         raise ValueError(f"expected a model with {wanted}, got {', '.join(held) or 'none'}")
     for module in modules:
-        for name, value in zip(module.sharpness, values, strict=True):
-            if name not in sharpness_of(module):
-                raise ValueError(f"{type(module).__name__}.{name} must be a float to be sharpened, not a tensor")
-            setattr(module, name, check_positive(name, value))
+        _set(module, values)
     return len(modules)
 
 
@@ -112,3 +138,10 @@ def learn_within(model: nn.Module, before: tuple[float, ...], now: tuple[float, 
             first.copy_((s0 + learned).clamp(low, high))
             second.copy_(s0 + s1 - first)
     return len(found)
+
+
+def _set(module: SmoothStep, values: tuple[float, ...]) -> None:
+    for name, value in zip(module.sharpness, values, strict=True):
+        if name not in sharpness_of(module):
+            raise ValueError(f"{type(module).__name__}.{name} must be a float to be sharpened, not a tensor")
+        setattr(module, name, check_positive(name, value))

@@ -120,6 +120,27 @@ def htaf(x: Tensor, alpha0: float = 2.0, alpha1: float = 11.0) -> Tensor:
     return htaf_reference.slope(x, alpha0, alpha1)
 
 
+def stretched(slope: Slope, width: float) -> Slope:
+    """slope(x / width) / width, of the same area; for pre-activations whose scale is `width` and not 1.
+
+    `sigmoid`, `atan` and `htaf` with numbers keep their kernels: their own parameter is divided.
+
+    Raises:
+        ValueError: width is not > 0 and finite.
+    """
+    width = check_positive("width", width)
+    known = kernel_of(slope)
+    if known is not None and (name := {"sigmoid": "beta", "atan": "alpha", "htaf": "alpha0"}.get(known[0])):
+        function = slope.func if isinstance(slope, functools.partial) else slope
+        given = dict(zip(_KNOWN[function][1], known[1], strict=True))
+        return functools.partial(function, **(given | {name: given[name] / width}))
+    return functools.partial(_stretched, slope=slope, width=width)
+
+
+def _stretched(x: Tensor, slope: Slope, width: float) -> Tensor:
+    return slope(x / width) / width
+
+
 # What the fused kernels know: slope -> its name, its parameters and their defaults.
 _KNOWN: dict[Slope, tuple[str, dict[str, float]]] = {
     sigmoid: ("sigmoid", {"beta": 1.0}),

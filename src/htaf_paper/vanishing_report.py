@@ -6,6 +6,7 @@ import io
 import json
 import statistics
 from collections import Counter
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from htaf.runs import to_json, write_atomic
 Record = dict[str, Any]
 THRESHOLD = 1e-5
 LAYERS_FIGURE, SHAPES_FIGURE = "vanishing_layers.png", "vanishing_shapes.png"
-METHODS = ("ReLU", "HTAF (3, 7.3)", "SS 22")
-COLOURS = dict(zip(METHODS, ("tab:green", "tab:blue", "tab:orange"), strict=True))
+PRINTED = ("ReLU", "HTAF (3, 7.3)", "SS 22")
+METHODS = (*PRINTED, "HTAF tuned", "SS tuned")
+COLOURS = dict(zip(METHODS, ("tab:green", "tab:blue", "tab:orange", "navy", "saddlebrown"), strict=True))
 PAIRS = ("HTAF (2, 11)", "HTAF (8, 2.75)", "HTAF (11, 2)", "SS 22", "ReLU")
 FIGURE_SHAPE = (256, 256, 128)
 # The paper's table: whether the gradient vanishes, ReLU, HTAF (3, 7.3), SS 22
@@ -70,7 +72,8 @@ INTRODUCTION = (
     "matrix (in brackets: of the per-sample norm); with several seeds from least to largest. **vanishes**: below",
     "1e-5 in every seed, or in k of n. In square brackets the paper's verdict; it does not print its learning rate.",
     "Training loss: mean squared error of the standardised target in the last epoch (1: as good as the mean). RMSE:",
-    "on the validation part, smooth / exact network, after the last epoch.",
+    "on the validation part, smooth / exact network, after the last epoch. Tuned: `htaf.tune` with the learning rate,",
+    "then sharpened. It makes the pre-activations of a layer s times as large, which divides its norm by s.",
 )
 
 
@@ -81,7 +84,7 @@ def _groups(folder: Path) -> Groups:
         try:
             record = json.loads(path.read_bytes())
             cell = record["cell"]
-            key = (tuple(cell["hidden"]), _label(cell["activation"]))
+            key = (tuple(cell["hidden"]), _label(cell["activation"], cell.get("tuned", False)))
             found.setdefault(cell["lr"], {}).setdefault(key, []).append(record)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is damaged ({error}): delete it to compute the cell again") from None
@@ -98,8 +101,10 @@ def _all(groups: Groups) -> list[Record]:
     return [record for group in groups.values() for records in group.values() for record in records]
 
 
-def _label(activation: Record) -> str:
+def _label(activation: Record, tuned: bool) -> str:
     match activation:
+        case {"method": method} if tuned:
+            return f"{method.upper()} tuned"
         case {"method": "htaf", "alpha0": alpha0, "alpha1": alpha1}:
             return f"HTAF ({alpha0:g}, {alpha1:g})"
         case {"method": "ss", "beta": beta}:
@@ -122,23 +127,24 @@ def _table(groups: Group) -> list[str]:
     agree = known = 0
     for hidden, printed in PAPER.items():
         entries = []
-        for method, paper in zip(METHODS, printed, strict=True):
+        for method, paper in zip_longest(METHODS, printed):
             records = groups.get((hidden, method), [])
             entries.append(_entry(records, paper))
-            for record in records[:1]:
+            for record in records[: paper is not None]:
                 known += 1
                 agree += bool(verdict([record])[0]) == paper
         lines.append(f"| {_shape(hidden)} | " + " | ".join(entries) + " |")
     return [*lines, "", f"The first seed's verdict is the paper's in {agree} of {known} networks."]
 
 
-def _entry(records: list[Record], paper: bool) -> str:
+def _entry(records: list[Record], paper: bool | None) -> str:
     if not records:
         return "-"
     number, low, high = verdict(records)
     _, low_sample, high_sample = verdict(records, "per_sample")
     of = "**vanishes**" if number == len(records) else "no" if not number else f"**{number} of {len(records)} vanish**"
-    return f"{_range(low, high)} ({_range(low_sample, high_sample)}): {of} [{'vanishes' if paper else 'no'}]"
+    printed = "" if paper is None else f" [{'vanishes' if paper else 'no'}]"
+    return f"{_range(low, high)} ({_range(low_sample, high_sample)}): {of}{printed}"
 
 
 def _pairs(groups: Group) -> list[str]:

@@ -16,6 +16,7 @@ from torch import nn
 from htaf.activations import HTAF
 from htaf.data import tabular
 from htaf.models.mlp import MLP
+from htaf.tuning import tune
 from htaf_paper import vanishing, vanishing_report
 from htaf_paper.vanishing import DepthCell, cells, run, train
 from htaf_paper.vanishing_report import report
@@ -49,6 +50,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     table = tabular.load(tmp_path / "small.csv", target="y")
     monkeypatch.setattr(vanishing, "load", lambda name, data_dir: {"abalone": table}[name])
     monkeypatch.setattr(vanishing, "SHAPES", [shape for shape in vanishing.SHAPES if max(shape) == 256])
+    monkeypatch.setattr(vanishing, "TUNED_SEEDS", (0,))
     return tmp_path / "out"
 
 
@@ -60,18 +62,25 @@ def test_the_papers_table() -> None:
 
 
 def test_cells_of_table_and_figure() -> None:
-    first = cells(rates=(1e-3,))
+    everything_first = cells(rates=(1e-3,))
+    tuned = [c for c in everything_first if c.tuned]
+    assert len(tuned) == 2 * (3 * 3 + 4)  # three seeds of the shapes of 256 units
+    assert {c.seed for c in tuned if max(c.hidden) > 256} == {0}
+    first = [c for c in everything_first if not c.tuned]
     assert len(first) == 7 * 3 + 5 - 2  # the figure shares SS and ReLU with the table
     assert {(c.epochs, c.batch_size, c.lr, c.seed) for c in first} == {(200, 256, 1e-3, 0)}
     pairs = {(c.activation["alpha0"], c.activation["alpha1"]) for c in first if c.activation["method"] == "htaf"}
     assert pairs == {(3.0, 7.3), (2.0, 11.0), (8.0, 2.75), (11.0, 2.0)}
     everything = cells(seeds=(0, 4))
-    assert len(everything) == 2 * (24 + 2 * (3 * 3 + 3))
+    untuned = [c for c in everything if not c.tuned]
+    assert len(untuned) == 2 * (24 + 2 * (3 * 3 + 3))
+    assert len(everything) - len(untuned) == 2 * (3 * 3 + 2 * 4 + 2 * 2 * 3)
+    assert all("tuned" not in c.identity("x") for c in untuned)  # the keys of cells that are stored
     for width, rates in ((1024, {1e-3}), (512, {1e-3}), (256, {1e-3, 3e-3, 1e-2})):
         assert {c.lr for c in everything if max(c.hidden) == width} == rates
     assert len({json.dumps(c.identity("x")) for c in everything}) == len(everything)
-    assert [max(c.hidden) == 1024 for c in everything] == [False] * (2 * 42) + [True] * 12
-    assert {c.seed for c in everything} == {0, 4}
+    assert [max(c.hidden) == 1024 for c in untuned] == [False] * (2 * 42) + [True] * 12
+    assert {c.seed for c in untuned} == {0, 4}
 
 
 def test_one_training_spelled_out() -> None:
@@ -99,6 +108,34 @@ def test_one_training_spelled_out() -> None:
     assert found["validation_rmse"]["exact"] != found["validation_rmse"]["smooth"]
     relu = DepthCell((6,), {"method": "relu"}, seed=0, epochs=1)
     assert train(relu, (x, y), (x, y), 1.0)["validation_rmse"]["exact"] is None
+
+
+def test_a_tuned_training_spelled_out() -> None:
+    """Three epochs of two batches: pair by pair along the schedule of `tune`, from its weights."""
+    torch.manual_seed(5)
+    x, y = torch.randn(40, 4), torch.randn(40, 1)
+    cell = DepthCell((6, 5), vanishing.HTAF, seed=3, epochs=3, batch_size=20, lr=0.1, tuned=True)
+    found = train(cell, (x, y), (x, y), scale=1.0)
+    torch.manual_seed(3)
+    net, tuning = tune(MLP(4, 1, (6, 5), lambda: HTAF(3.0, 7.3)), x, rate=0.1)
+    optimizer, step = torch.optim.Adam(net.parameters(), 0.1), 0
+    for epoch in range(3):
+        total = 0.0
+        for rows in torch.randperm(40, generator=torch.Generator().manual_seed(3_000_009 + epoch)).split(20):
+            for layer in tuning.layers:
+                f, act = min(step / 6 / 0.7, 1.0), net.get_submodule(layer.path)
+                act.alpha0, act.alpha1 = (  # pyright: ignore[reportAttributeAccessIssue]
+                    a ** (1 - f) * b**f for a, b in zip(layer.start, layer.end, strict=True)
+                )
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(net(x[rows]), y[rows])
+            loss.backward()
+            optimizer.step()
+            total, step = total + loss.item() / 2, step + 1
+        assert found["train_loss"][epoch] == pytest.approx(total, rel=1e-3)
+    last = nn.functional.mse_loss(net(x), y).sqrt().item()
+    assert found["validation_rmse"]["smooth"] == pytest.approx(last, rel=1e-3)
+    assert [layer["end"] for layer in found["tuning"]] == [pytest.approx(v.end, rel=1e-3) for v in tuning.layers]
 
 
 def test_every_batch_of_an_epoch_counts() -> None:
@@ -136,7 +173,7 @@ def test_a_run_goes_on_where_it_stopped(small: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(vanishing, "train", train)
     text = run(small, figures=small / "figures", **options)
     after = {p.name: p.read_bytes() for p in small.glob("cells/*")}
-    assert len(after) == 3 * 3 + 5 - 2
+    assert len(after) == 3 * 3 + 5 - 2 + 3 * 2
     assert stored.items() <= after.items()
     assert (small / "report.md").read_text() == text
     for name in ("vanishing_layers.png", "vanishing_shapes.png"):
@@ -146,10 +183,16 @@ def test_a_run_goes_on_where_it_stopped(small: Path, monkeypatch: pytest.MonkeyP
 
 
 def made(
-    folder: Path, hidden: tuple[int, ...], activation: dict[str, Any], seed: int, last: float, lr: float = 1e-3
+    folder: Path,
+    hidden: tuple[int, ...],
+    activation: dict[str, Any],
+    seed: int,
+    last: float,
+    lr: float = 1e-3,
+    tuned: bool = False,
 ) -> None:
     """A cell of 20 epochs whose first layer's norm is 1, and `last` in the last two epochs."""
-    cell = DepthCell(hidden, activation, seed, epochs=20, lr=lr)
+    cell = DepthCell(hidden, activation, seed, epochs=20, lr=lr, tuned=tuned)
     curve = [1.0] * 18 + [last, last]
     record = {
         "cell": cell.identity("abalone"),
@@ -163,7 +206,7 @@ def made(
         "versions": {"torch": "2"},
         "threads": 1,
     }
-    path = folder / "cells" / f"{'-'.join(map(str, hidden))} {activation} {seed} {lr:g}.json"
+    path = folder / "cells" / f"{'-'.join(map(str, hidden))} {activation} {seed} {lr:g}{' tuned' * tuned}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record))
 
@@ -176,22 +219,25 @@ def test_verdicts_of_the_report(tmp_path: Path) -> None:
     made(tmp_path, small, vanishing.SS, 0, 0.0)
     made(tmp_path, small, vanishing.PAIRS[1], 0, 3e-2)
     made(tmp_path, vanishing.SHAPES[-1], vanishing.HTAF, 0, 1e-3)
+    made(tmp_path, vanishing.SHAPES[-1], vanishing.HTAF, 0, 4e-1, tuned=True)
     made(tmp_path, vanishing.SHAPES[-1], vanishing.HTAF, 0, 1e-7, lr=1e-2)
     text, other = report(tmp_path).split("## Learning rate 0.01")
     assert "## Learning rate 0.001" in text
-    assert "| 256-256-256-256-256 | - | 1.0e-07 (1.0e-06): **vanishes** [vanishes] | - |" in other
+    assert "| 256-256-256-256-256 | - | 1.0e-07 (1.0e-06): **vanishes** [vanishes] | - | - | - |" in other
     assert "The first seed's verdict is the paper's in 1 of 1 networks." in other
     row = next(line for line in text.splitlines() if line.startswith("| 256-256-128 |"))
     assert row.split(" | ")[1:] == [
         "1.0e+00 (1.0e+01): no [no]",
         "5.0e-06 to 2.0e-05 (5.0e-05 to 2.0e-04): **1 of 2 vanish** [no]",
-        "0.0e+00 (0.0e+00): **vanishes** [vanishes] |",
+        "0.0e+00 (0.0e+00): **vanishes** [vanishes]",
+        "-",
+        "- |",
     ]
-    assert "| 256-256-256-256-256 | - | 1.0e-03 (1.0e-02): no [vanishes] | - |" in text
+    assert "| 256-256-256-256-256 | - | 1.0e-03 (1.0e-02): no [vanishes] | - | 4.0e-01 (4.0e+00): no | - |" in text
     assert "The first seed's verdict is the paper's in 3 of 4 networks." in text
     assert "| HTAF (8, 2.75) | 3.0e-02, 5.0e-01 | 3.0e-02 (3.0e-01): no [vanishes] | 0.250 | 2.50 / 3.00 |" in text
     assert "| ReLU | 1.0e+00, 5.0e-01 | 1.0e+00 (1.0e+01): no [no] | 0.250 | 2.50 / - |" in text
-    assert "7 trainings, 7 minutes" in other
+    assert "8 trainings, 8 minutes" in other
 
 
 def test_folders_that_cannot_be_reported(tmp_path: Path) -> None:
@@ -212,8 +258,16 @@ def test_folders_that_cannot_be_reported(tmp_path: Path) -> None:
 
 @pytest.mark.data
 def test_the_stored_results_belong_to_abalone(data_dir: Path) -> None:
-    """The stored cells are those that this code would look for today, so the same command computes none again."""
+    """The stored cells are those that this code would look for today, so the same command computes none again.
+
+    Of the tuned networks it may still have some to compute, but none of the paper's deepest shape, first seed.
+    """
     folder = Path(__file__).parents[2] / "results" / "vanishing" / "cells"
     fingerprint = tabular.load("abalone", data_dir=data_dir).fingerprint
-    wanted = {vanishing.content_hash(cell.identity(fingerprint)) for cell in cells()}
-    assert {path.stem for path in folder.glob("*.json")} == wanted
+    wanted = {vanishing.content_hash(cell.identity(fingerprint)): cell for cell in cells()}
+    stored = {path.stem for path in folder.glob("*.json")}
+    assert stored <= wanted.keys()
+    missing = [cell for key, cell in wanted.items() if key not in stored]
+    assert all(cell.tuned for cell in missing)
+    deepest = [cell for cell in missing if cell.hidden == vanishing.SHAPES[-1] and cell.seed == 0 and cell.lr == 1e-3]
+    assert deepest == []

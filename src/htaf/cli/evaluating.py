@@ -1,8 +1,10 @@
-"""`htaf evaluate`: the smooth and the exact network of a run, measured."""
+"""`htaf evaluate`: the smooth and the exact network of a run, measured, whole or layer by layer."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.table import Table as TextTable
 from tyro.conf import arg
@@ -10,6 +12,11 @@ from tyro.conf import arg
 from htaf._console import Terminal, UsageError, figures, print_json, say_notes
 from htaf.cli.flags import DataDir, Json, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
+
+if TYPE_CHECKING:
+    from htaf.diagnostics import SwitchProfile
+    from htaf.runs import Run
+    from htaf.runs.data import RunPart
 
 
 def evaluate(
@@ -29,6 +36,14 @@ def evaluate(
     ] = None,
     data_dir: DataDir = None,
     method: MethodOfRun = None,
+    layers: Annotated[
+        bool,
+        arg(help="Also layer by layer: the network exact up to it, it alone exact, flipped bits, gradient."),
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        arg(help="Draw the layers into this file, .png, .svg or .pdf; with --layers.", metavar="FILE"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Measure the smooth and the exact network of a run, and the gap between them."""
@@ -36,6 +51,12 @@ def evaluate(
     from htaf.runs.metrics import LOWER_IS_BETTER
 
     opened = open_run(run, method=step_of_run(method))
+    if plot is not None and not layers:
+        raise UsageError("--plot draws the layers: give --layers too")
+    if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
+        raise UsageError(f"--plot: expected a file that ends in .png, .svg or .pdf, got {plot.name}")
+    if layers and not opened.has_step:
+        raise UsageError("--layers is for networks with a step, this run's has real activations")
     if data is not None:
         if part not in (None, "all"):
             raise UsageError(f"--part {part} is for the run's own data, not for --data {data}")
@@ -46,12 +67,57 @@ def evaluate(
             found = opened.data(data_dir=data_dir)
     say_notes(found.notes)
     result = opened.evaluate(part or "test", found)
+    profile = _profile(opened, opened.part(part or "test", found)) if layers else None
+    if profile is not None and plot is not None:
+        _draw(profile, result["headline"], plot)
     if json:
-        return print_json(result)
+        return print_json(result if profile is None else result | {"layers": [asdict(v) for v in profile.layers]})
     text = TextTable(title=f"{found.name}, {result['part']}, {result['rows']} rows", title_justify="left")
     for column in ("metric", "smooth", "exact", "gap"):
         text.add_column(column, justify="left" if column == "metric" else "right")
     for name, smooth in result["smooth"].items():
         exact = result["exact"][name] if result["exact"] else None
         text.add_row(name, *figures(smooth, exact, lower_is_better=name in LOWER_IS_BETTER))
-    return Terminal().print(text)
+    Terminal().print(text)
+    return None if profile is None else Terminal().print(_table(profile, result["headline"]))
+
+
+def _profile(run: Run, part: RunPart) -> SwitchProfile:
+    from htaf.data.images import ImagePreprocessor
+    from htaf.diagnostics import switch_profile
+    from htaf.runs.metrics import metrics
+
+    task, preprocessor = run.record["data"]["task"], run.preprocessor()
+    scale = 1.0 if isinstance(preprocessor, ImagePreprocessor) else preprocessor.target.std
+    return switch_profile(run.model(exact=False), part, score=lambda y, target: metrics(y, target, task, scale))
+
+
+def _draw(profile: SwitchProfile, name: str, file: Path) -> None:
+    from io import BytesIO
+
+    from htaf._files import write_atomic
+    from htaf.diagnostics.switch_figure import switch_figure
+
+    picture = BytesIO()
+    switch_figure(profile, name).savefig(picture, format=file.suffix[1:])
+    write_atomic(file, picture.getvalue())
+
+
+def _table(profile: SwitchProfile, name: str) -> TextTable:
+    text = TextTable(title=f"Layers, {name} with the layer exact", title_justify="left")
+    for column in ("layer", "up to it", "it alone", "flipped", "gradient", "std"):
+        text.add_column(column, justify="left" if column == "layer" else "right")
+
+    def shown(value: Any, form: str) -> str:
+        return "-" if value is None else f"{value:{form}}"
+
+    for layer in profile.layers:
+        text.add_row(
+            layer.path,
+            shown(layer.up_to[name], ".4f"),
+            shown(layer.only[name], ".4f"),
+            shown(layer.flip_rate, ".2%"),
+            f"{layer.gradient:.1e}",
+            f"{layer.std:.3g}",
+        )
+    return text

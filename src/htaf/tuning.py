@@ -1,0 +1,438 @@
+"""Tuning: the sharpness of every smooth step from the scale of its pre-activations, layer by layer, before training.
+
+Three things make a deep network without batch norm fail, and each has its own remedy here:
+
+- The rows of a batch become alike: with PyTorch's initial weights the pre-activations of one unit vary less over the
+  rows than their means vary over the units. Weights and biases are rescaled, so that every unit has mean 0 and its
+  layer a given scale (`init`).
+- The curve is too steep or too flat for that scale, so that gradients grow or die with depth. The start is as sharp as
+  keeps the *gain* of a layer below a limit (`gain`).
+- Outputs of a step are never negative, so one step of Adam moves all pre-activations of a unit the same way, by about
+  rate ||h||_1. Once that is as large as their scale, all rows stand on one side of 0, where the curve is flat. The
+  scale is chosen larger than that (`rate`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+from torch.utils import _pytree as pytree
+
+from htaf import surrogates
+from htaf.activations import BINARY_ABOVE, BINARY_BELOW, StraightThrough
+from htaf.contract import SmoothStep, sharpness_of
+from htaf.convert.finding import arguments
+from htaf.convert.functional_sites import duplicate
+from htaf.diagnostics import GradientNorms
+from htaf.sharpening import ByLayer, Geometric
+from htaf.theory import best_alpha0
+
+STEP = 0.1  # of a layer's scale: the most that one step of an Adam-like optimiser may move its pre-activations
+SAMPLE = 16_384  # pre-activations of a layer from which its pair is chosen
+TAIL = 0.95  # the quantile of |x| at which HTAF's tail gradient is made largest
+
+
+@dataclass(frozen=True)
+class TunedLayer:
+    """One smooth step. The figures are of the tuned network on the batch, eval mode with the norms of the batch.
+
+    path: module path. kind: of the step.
+    before: standard deviation of its pre-activations in the model as it came.
+    mean, std: of its pre-activations, over rows and units.
+    initialised: whether the layer in front was rescaled.
+    start, end: sharpness parameters at the start and at the end of the training; () for straight-through.
+    width: by which the slope of a straight-through step was stretched; None for others.
+    alive: share of pre-activations whose gradient is at least 1% of the largest, at the start.
+    gain: Var(x) E[h'(x)^2] / Var(h(x)) at the start, by which a layer multiplies the square of a gradient while it
+        keeps the scale; for normal x at least 1, and 1 for a linear h.
+    binarity: share of outputs > 0.99 or < 0.01 with the end parameters, on these pre-activations; None for
+        straight-through.
+    gradient: scale-free norm std ||dL/dx|| at the start, of one backward pass from random directions at the outputs.
+    """
+
+    path: str
+    kind: str
+    before: float
+    mean: float
+    std: float
+    initialised: bool
+    start: tuple[float, ...]
+    end: tuple[float, ...]
+    width: float | None
+    alive: float
+    gain: float
+    binarity: float | None
+    gradient: float
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What `tune` found, in the order of first run."""
+
+    layers: tuple[TunedLayer, ...]
+
+    def schedule(self, fraction: float = 0.7) -> ByLayer | None:
+        """Each layer's way from its start to its end, for `set_sharpness`; None where there is nothing to move."""
+        paths = {layer.path: Geometric(layer.start, layer.end, fraction) for layer in self.layers if layer.start}
+        return ByLayer(paths) if paths else None
+
+    def __str__(self) -> str:
+        lines = ["layer: scale before -> now, start -> end, gradient alive, gain, binarity at the end, gradient norm"]
+        for layer in self.layers:
+            moved = f"{_shown(layer.start)} -> {_shown(layer.end)}" if layer.start else f"width {layer.width:.3g}"
+            binarity = "" if layer.binarity is None else f"{layer.binarity:.0%}"
+            lines.append(
+                f"  {layer.path} ({layer.kind}): {layer.before:.3g} -> {layer.std:.3g}, {moved}, {layer.alive:.0%}, "
+                f"{layer.gain:.2f}, {binarity or '-'}, {layer.gradient:.1e}"
+            )
+        return "\n".join(lines)
+
+
+def tune(
+    model: nn.Module,
+    batch: Any,
+    *,
+    init: bool = True,
+    rate: float | None = None,
+    gain: float = 1.2,
+    binarity: float = 0.8,
+) -> tuple[nn.Module, Tuning]:
+    """A new model whose smooth steps fit the scale of their pre-activations, and the sharpening that belongs to it.
+
+        net, tuning = htaf.tune(net, x, rate=1e-3)
+        schedule = tuning.schedule()
+        ... in the loop: set_sharpness(net, schedule.at(step / steps))
+
+    From the inputs on, one layer after the other, with x the pre-activations of a layer and h its step:
+
+    - init: a linear layer or convolution directly in front of a step gets W <- g W, b <- g (b - mean x), so that every
+      unit has mean 0 and the layer the standard deviation max(1, rate ||input||_1 / 0.1). (Without a bias the mean
+      stays.) It overwrites what was trained, so it is for new networks. Layers that are frozen or have a norm behind
+      them stay as they are.
+    - start: the sharpest with Var(x) E[h'(x)^2] / Var(h(x)) <= gain, so that gradients keep their size with depth.
+    - end: the softest with `binarity` of the outputs beyond 0.01 and 0.99. Of HTAF's pairs with one product P it is
+      that with the largest gradient in the tail, alpha0 = sqrt(P / (2 t)), t the 95% quantile of |x|
+      (`htaf.theory.best_alpha0`).
+    - straight-through: its slope is stretched to slope(x / w) / w, w the least with that gain.
+
+    Of a step that runs several times, as in a spiking neuron, the first call decides. Returned is the model at its
+    start.
+
+    Args:
+        model: with smooth steps whose sharpness parameters are numbers; not changed.
+        batch: inputs, some hundred rows of the training part: a tensor, a tuple of arguments or a mapping of keywords
+            to them.
+        init: rescale weights and biases.
+        rate: learning rate of an optimiser whose steps have about its size (Adam, AdamW, Lion); None: scale 1. It is
+            for `init` alone.
+        gain: > 1.
+        binarity: in (0, 1).
+
+    Returns:
+        The model and its `Tuning`.
+
+    Raises:
+        ValueError: no smooth step ran, pre-activations of one do not vary over the batch, a step has tensors or more
+            than one number for its sharpness (other than HTAF), or an argument is out of range.
+
+    Source: the gain is chi of Schoenholz et al. 2017, arXiv:1611.01232, at kept variance; the rescaling is that of
+    Mishkin and Matas 2016, arXiv:1511.06422, with means; errata of Theorem 3.2 for alpha0.
+    """
+    if not (gain > 1 and 0 < binarity < 1 and (rate is None or 0 < rate < math.inf)):
+        raise ValueError(f"expected gain > 1, 0 < binarity < 1 and rate > 0, got {gain}, {binarity} and {rate}")
+    new = duplicate(model)
+    steps = {path: new.get_submodule(path) for path, m in new.named_modules() if isinstance(m, SmoothStep)}
+    for path, step in steps.items():
+        _check(path, step)
+    args, kwargs = arguments(batch)
+    modes = {module: module.training for module in new.modules()}
+    kept = {buffer: buffer.clone() for buffer in new.buffers()}  # running statistics are for the training
+    work = _Work(new, steps, rate if init else None, init, gain, binarity)
+    try:
+        with torch.random.fork_rng():
+            for module in new.modules():
+                module.training = isinstance(module, _BatchNorm)
+            with torch.no_grad(), work.hooks():
+                new(*args, **kwargs)
+            found = work.measured(lambda: new(*args, **kwargs))
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        with torch.no_grad():
+            for buffer, value in kept.items():
+                buffer.copy_(value)
+    return new, Tuning(found)
+
+
+def _check(path: str, step: nn.Module) -> None:
+    assert isinstance(step, SmoothStep)
+    if isinstance(step, StraightThrough):
+        return
+    numbers = len(sharpness_of(step))
+    if numbers != len(step.sharpness) or (numbers != 1 and step.kind != "htaf"):
+        raise ValueError(
+            f"{path or 'the model'}: expected HTAF, straight-through or a step with one number for its sharpness, got "
+            f"{type(step).__name__} with {len(step.sharpness)} parameters, {numbers} of them plain numbers"
+        )
+
+
+@dataclass
+class _Chosen:
+    """What was decided about a step when it ran first."""
+
+    before: float
+    initialised: bool
+    start: tuple[float, ...]
+    end: tuple[float, ...]
+    width: float | None
+
+
+@dataclass(frozen=True)
+class _Made:
+    """An output and how often it had been written to when its layer returned it: a shortcut may be added in place."""
+
+    module: nn.Module
+    inputs: Tensor
+    output: Tensor
+    version: int
+
+
+@dataclass
+class _Work:
+    model: nn.Module
+    steps: dict[str, nn.Module]
+    rate: float | None
+    init: bool
+    gain: float
+    binarity: float
+    chosen: dict[str, _Chosen] = field(default_factory=dict)
+    made: dict[int, _Made] = field(default_factory=dict)  # by where the output lies
+    rescaled: set[nn.Module] = field(default_factory=set)
+
+    def hooks(self) -> _Hooks:
+        handles = [
+            module.register_forward_hook(self._keep_output)
+            for module in self.model.modules()
+            if isinstance(module, nn.Linear | _ConvNd)
+        ]
+        for path, step in self.steps.items():
+            handles.append(step.register_forward_pre_hook(partial(self._choose, path)))
+        return _Hooks(handles)
+
+    def _keep_output(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        self.made[output.data_ptr()] = _Made(module, args[0], output, output._version)
+
+    def _choose(self, path: str, step: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if path in self.chosen:
+            return  # a later call, such as a time step
+        x = args[0]
+        before = _spread(path, x)
+        layer = self._in_front(x) if self.init else None
+        initialised = layer is not None and _rescale(layer, self.rate)
+        if layer is not None:
+            self.rescaled.add(layer.module)
+        sample = _sample(x)
+        if isinstance(step, StraightThrough):
+            step.slope, width = _stretched(step, sample, self.gain)
+            self.chosen[path] = _Chosen(before, initialised, (), (), width)
+            return
+        way = _way(step, sample)
+        unit = 1 / sample.std().item()
+        end = _bisect(lambda product: _binarity(_with(step, way(product)), sample) < self.binarity, unit)
+        start = min(_bisect(lambda product: _gain(_with(step, way(product)), sample) <= self.gain, unit), end)
+        _with(step, way(start))
+        self.chosen[path] = _Chosen(before, initialised, way(start), way(end), None)
+
+    def _in_front(self, x: Tensor) -> _Made | None:
+        """The layer whose output, as it came, is x, if its weights are its own, to be trained and used here first."""
+        layer = self.made.get(x.data_ptr())
+        if layer is None or layer.output.numel() != x.numel() or layer.output._version != layer.version:
+            return None
+        weight = layer.module._parameters.get("weight")
+        return layer if weight is not None and weight.requires_grad and layer.module not in self.rescaled else None
+
+    def measured(self, run: Callable[[], Any]) -> tuple[TunedLayer, ...]:
+        """The layers as they are now: a pass without the gradient that batch statistics would carry."""
+        if not self.chosen:
+            raise ValueError(f"expected a smooth step that runs in {type(self.model).__name__}, got none")
+        seen: dict[str, list[Tensor]] = {path: [] for path in self.chosen}
+
+        def see(path: str, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            seen[path].append(_sample(args[0].detach()))
+
+        handles = [self.steps[path].register_forward_pre_hook(partial(see, path)) for path in seen]
+        wanted = [(p, p.requires_grad) for p in self.model.parameters() if p.is_floating_point()]
+        with _Hooks(handles), torch.enable_grad(), GradientNorms(self.model) as norms:
+            for parameter, _ in wanted:
+                parameter.requires_grad_(True)
+            try:
+                outputs = [y for y in pytree.tree_leaves(run()) if isinstance(y, Tensor) and y.requires_grad]
+                generator = torch.Generator().manual_seed(0)
+                loss = [
+                    (y * torch.randn(y.shape, generator=generator).to(y)).sum() / math.sqrt(len(y)) for y in outputs
+                ]
+                parameters = [parameter for parameter, _ in wanted]
+                if loss:
+                    torch.autograd.grad(torch.stack(loss).sum(), parameters, allow_unused=True)
+            finally:
+                for parameter, required in wanted:
+                    parameter.requires_grad_(required)
+            gradients = norms.read()
+        return tuple(self._layer(path, torch.cat(seen[path]), gradients) for path in self.chosen)
+
+    def _layer(self, path: str, x: Tensor, gradients: Mapping[str, Any]) -> TunedLayer:
+        step, chosen, std = self.steps[path], self.chosen[path], x.std().item()
+        assert isinstance(step, SmoothStep)
+        assert isinstance(step, nn.Module)
+        _, slope = _curve(step, x)
+        _, at_zero = _curve(step, torch.zeros(1))
+        binarity = None
+        if chosen.end:
+            binarity = _binarity(_with(step, chosen.end), x)
+            _with(step, chosen.start)
+        return TunedLayer(
+            path=path,
+            kind=step.kind,
+            before=chosen.before,
+            mean=x.mean().item(),
+            std=std,
+            initialised=chosen.initialised,
+            start=chosen.start,
+            end=chosen.end,
+            width=chosen.width,
+            alive=(slope >= 0.01 * at_zero).double().mean().item(),
+            gain=_gain(step, x),
+            binarity=binarity,
+            gradient=std * gradients[path].norm if path in gradients else 0.0,
+        )
+
+
+class _Hooks:
+    """Takes hooks off again."""
+
+    def __init__(self, handles: list[Any]) -> None:
+        self.handles = handles
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+
+def _spread(path: str, x: Tensor) -> float:
+    std = x.double().std().item() if x.numel() > 1 else 0.0
+    if not 0 < std < math.inf:
+        raise ValueError(
+            f"{path or 'the model'}: expected finite pre-activations that vary over the batch, got std {std}"
+        )
+    return std
+
+
+def _sample(x: Tensor) -> Tensor:
+    """At most SAMPLE of the values, evenly spaced, as float64 on the CPU."""
+    flat = x.flatten()
+    return flat[:: math.ceil(len(flat) / SAMPLE) | 1].cpu().double()  # an odd stride: no column is left out
+
+
+def _rescale(made: _Made, rate: float | None) -> bool:
+    """Every unit to mean 0 and the layer to its scale, in its parameters and, in place, in its output."""
+    layer, output = made.module, made.output
+    assert isinstance(layer, nn.Linear | _ConvNd)
+    unit = output.ndim - 1 if isinstance(layer, nn.Linear) else output.ndim - layer.weight.ndim + 1
+    others = [i for i in range(output.ndim) if i != unit]
+    mean = output.mean(others)
+    std = (output - _along(mean, output, unit)).square().mean().sqrt().item()
+    if std == 0:
+        return False  # the same for every row: no factor helps
+    fan_in = layer.weight[0].numel()
+    step = 0.0 if rate is None else rate * made.inputs.abs().mean().item() * fan_in
+    factor = max(1.0, step / STEP) / std
+    layer.weight.mul_(factor)
+    if layer.bias is not None:
+        output.sub_(_along(mean, output, unit))
+        layer.bias.sub_(mean).mul_(factor)
+    output.mul_(factor)
+    return True
+
+
+def _along(values: Tensor, x: Tensor, dim: int) -> Tensor:
+    return values.reshape([-1 if i == dim else 1 for i in range(x.ndim)])
+
+
+def _way(step: nn.Module, x: Tensor) -> Callable[[float], tuple[float, ...]]:
+    """Sharpness parameters as a function of the slope's factor: HTAF's product, or the one number."""
+    if len(_names(step)) == 1:
+        return lambda product: (product,)
+    tail = x.abs().quantile(TAIL).item()  # > 0: x varies
+
+    def pair(product: float) -> tuple[float, ...]:
+        alpha0 = best_alpha0(product, tail)
+        return alpha0, product / alpha0
+
+    return pair
+
+
+def _names(step: nn.Module) -> tuple[str, ...]:
+    assert isinstance(step, SmoothStep)
+    return step.sharpness
+
+
+def _with(step: nn.Module, values: tuple[float, ...]) -> nn.Module:
+    for name, value in zip(_names(step), values, strict=True):
+        setattr(step, name, value)
+    return step
+
+
+def _bisect(holds: Callable[[float], bool], unit: float) -> float:
+    """The last value, between 1e-3 and 1e4 units, up to which a condition holds."""
+    low, high = math.log(1e-3 * unit), math.log(1e4 * unit)
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(math.exp(middle)) else (low, middle)
+    return math.exp(low)
+
+
+def _curve(step: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and gradients of a step, without its hooks."""
+    with torch.enable_grad():
+        x = x.detach().clone().requires_grad_(True)
+        y = step.forward(x)
+        (slope,) = torch.autograd.grad(y.sum(), x)
+    return y.detach(), slope
+
+
+def _gain(step: nn.Module, x: Tensor) -> float:
+    y, slope = _curve(step, x)
+    return (x.var() * slope.square().mean() / y.var().clamp_min(1e-300)).item()
+
+
+def _binarity(step: nn.Module, x: Tensor) -> float:
+    y = step.forward(x)
+    y = (y + 1) / 2 if getattr(step, "bipolar", False) else y
+    return ((y > BINARY_ABOVE) | (y < BINARY_BELOW)).double().mean().item()
+
+
+def _stretched(step: StraightThrough, x: Tensor, gain: float) -> tuple[surrogates.Slope, float]:
+    """The slope with the least width whose gain is not above the limit."""
+    slope = step.slope
+
+    def too_steep(width: float) -> bool:
+        step.slope = surrogates.stretched(slope, width)
+        return _gain(step, x) > gain
+
+    width = _bisect(too_steep, x.std().item())
+    return surrogates.stretched(slope, width), width
+
+
+def _shown(values: tuple[float, ...]) -> str:
+    return f"({', '.join(f'{value:.3g}' for value in values)})"
