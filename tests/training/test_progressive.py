@@ -32,6 +32,7 @@ from htaf.training.distributed import Processes, TrainingError
 from htaf.training.families import make_recipe
 from htaf.training.fit import check, fit
 from htaf.training.module import Training, distance
+from htaf.training.plan import Plan, PlanError, Source
 from htaf.training.progressive import Progressive, loss_of, readers, step_names, unmoved_norms, unreached
 from htaf.training.recipe import Hardening, Recipe
 from htaf.training.stages import Mask, Noise, Stages, momentum, rate, stages_of
@@ -655,3 +656,18 @@ def test_a_step_from_outside_is_hardened_too(table: Table, tmp_path: Path) -> No
     run = train(tmp_path / "run", table, recipe, method=Own)
     assert len(run.record["hardening"]["stages"]) == 2
     assert not [m for m in open_run(run.path, method=Own).model().modules() if isinstance(m, Own)]
+
+
+def test_plans_take_the_fields() -> None:
+    plan = Plan(
+        "mine",
+        (Source("wine"),),
+        {"htaf": {"harden,noise": (("end", 0.0), ("progressive", 0.5)), "refit": (True,)}},
+        make_recipe(),
+    )
+    found = {recipe.hardening for recipe in plan.recipes("htaf")}
+    assert found == {Hardening(refit=True), Hardening("progressive", noise=0.5, refit=True)}
+    assert not {*Hardening().values(), "learn_pair"} & {*plan.describe()["base"]}
+    assert Plan("mine", plan.sources, plan.methods, make_recipe(repair=False)).describe()["base"]["repair"] is False
+    with pytest.raises(PlanError, match="harden end does not read restart"):
+        Plan("mine", plan.sources, {"htaf": {"restart": (0.1, 0.3)}}, make_recipe())
