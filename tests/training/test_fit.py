@@ -362,7 +362,7 @@ def test_stopped_between_early_stop_and_the_record(table: Table, tmp_path: Path)
     with pytest.MonkeyPatch.context() as losses:
         validation_losses(losses, lambda epoch: float(epoch))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(FIT, "finish_run", lambda *args: (_ for _ in ()).throw(Stopped))
+            patch.setattr(FIT, "finish_run", lambda *args, **named: (_ for _ in ()).throw(Stopped))
             with pytest.raises(Stopped):
                 train(tmp_path / "run", table, recipe)
         assert train(tmp_path / "run", table, recipe).record["epochs_run"] == 3

@@ -32,6 +32,7 @@ from htaf.training.distributed import Processes, TrainingError
 from htaf.training.families import make_recipe
 from htaf.training.fit import check, fit
 from htaf.training.module import Training, distance
+from htaf.training.plan import Plan, PlanError, Source
 from htaf.training.progressive import Progressive, loss_of, readers, step_names, unmoved_norms, unreached
 from htaf.training.recipe import Hardening, Recipe
 from htaf.training.stages import Mask, Noise, Stages, momentum, rate, stages_of
@@ -340,7 +341,8 @@ def test_the_best_weights_of_a_stage_come_back(table: Table, tmp_path: Path, mon
             seen.append({name: value.clone() for name, value in net.state_dict().items()})
         return original(net, **options)
 
-    losses = {0: 0.1, 1: 0.9, 2: 0.2, 3: 0.3, 4: 0.4, 5: 0.5, 6: 0.1, 7: 0.1}  # epoch 0 is before sharpening has ended
+    # in epoch 0 sharpening has not ended, so the exact network's loss of 1 counts
+    losses = {0: 0.1, 1: 0.9, 2: 0.2, 3: 0.3, 4: 0.4, 5: 0.5, 6: 0.1, 7: 0.1}
 
     def validation_step(self: Training, batch: Any, batch_idx: int) -> None:
         self.log("val_loss_smooth", losses[self.current_epoch], batch_size=1)
@@ -423,6 +425,18 @@ def test_validation_chooses_the_repair(
     assert [stage["repair"] for stage in stages] == ["by layer" if better is None else better, "none"]
     assert stages[0]["loss_repaired"] < stages[0]["loss_hardened"]
     assert stages[1]["loss_repaired"] == stages[1]["loss_hardened"]
+
+
+def test_an_early_epoch_comes_back_where_its_exact_network_was_better(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def validation_step(self: Training, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss_smooth", 0.3 if self.current_epoch else 0.1, batch_size=1)
+        self.log("val_loss", 1.0 if self.current_epoch else 0.2, batch_size=1)
+
+    monkeypatch.setattr(Training, "validation_step", validation_step)
+    run = train(tmp_path / "run", table)
+    assert run.record["hardening"]["stages"][0]["restored"] == 0
 
 
 def test_a_repaired_network_that_no_epoch_beats_is_the_result(
@@ -655,3 +669,18 @@ def test_a_step_from_outside_is_hardened_too(table: Table, tmp_path: Path) -> No
     run = train(tmp_path / "run", table, recipe, method=Own)
     assert len(run.record["hardening"]["stages"]) == 2
     assert not [m for m in open_run(run.path, method=Own).model().modules() if isinstance(m, Own)]
+
+
+def test_plans_take_the_fields() -> None:
+    plan = Plan(
+        "mine",
+        (Source("wine"),),
+        {"htaf": {"harden,noise": (("end", 0.0), ("progressive", 0.5)), "refit": (True,)}},
+        make_recipe(),
+    )
+    found = {recipe.hardening for recipe in plan.recipes("htaf")}
+    assert found == {Hardening(refit=True), Hardening("progressive", noise=0.5, refit=True)}
+    assert not {*Hardening().values(), "learn_pair"} & {*plan.describe()["base"]}
+    assert Plan("mine", plan.sources, plan.methods, make_recipe(repair=False)).describe()["base"]["repair"] is False
+    with pytest.raises(PlanError, match="harden end does not read restart"):
+        Plan("mine", plan.sources, {"htaf": {"restart": (0.1, 0.3)}}, make_recipe())

@@ -612,7 +612,7 @@ def test_a_cell_goes_on_from_its_checkpoint(source: Source, tmp_path: Path, here
     key = cell.key()
     fit_module = sys.modules["htaf.training.fit"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit_module, "finish_run", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(fit_module, "finish_run", lambda *args, **named: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run_cells([cell], tmp_path)
     assert (tmp_path / "work" / key / "metrics.csv").exists()

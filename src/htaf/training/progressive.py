@@ -48,7 +48,8 @@ class Progressive(Callback):
         options: restart, repair, unit of the masks, distillation.
         schedule, lr_end: of the learning rate; lr_end as a share of lr.
         seed: of the masks.
-        settled: epoch from which the activation's parameters stay as they are; weights of before are no candidates.
+        settled: epoch from which the activation's parameters stay as they are; weights of before count with the worse
+            of val_loss_smooth and val_loss, that of the exact network.
     """
 
     def __init__(
@@ -134,9 +135,10 @@ class Progressive(Callback):
             return
         loss = float(trainer.callback_metrics["val_loss_smooth"])
         moving = epoch < self.settled or any(0 < mask.share < 1 for mask in self.masks.values())
-        if math.isfinite(loss) and (moving or loss < self.best_loss):
-            # of a network that still moves only the newest counts
-            self.best_loss, self.best_epoch = math.inf if moving else loss, epoch
+        if moving:  # the curve that these weights would come back under lies nearer to the exact step
+            loss = max(loss, float(trainer.callback_metrics.get("val_loss", math.inf)))
+        if loss < self.best_loss or (moving and self.best_loss == loss == math.inf):  # of equally bad ones the newest
+            self.best_loss, self.best_epoch = loss, epoch
             self.best = state_of(_net(pl_module))
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
