@@ -41,6 +41,10 @@ VERBS = {
     "evaluate": Verb(
         "htaf.cli.evaluating:evaluate", "Measure the smooth and the exact network of a run, and the gap between them."
     ),
+    "harden": Verb(
+        "htaf.cli.hardening:harden",
+        "Repair the exact network of a run into a new one: norms, weights and head, without a surrogate gradient.",
+    ),
     "predict": Verb(
         "htaf.cli.predicting:predict",
         "Predict with the exact network: a column `prediction`, and a probability per class.",

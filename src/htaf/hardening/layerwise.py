@@ -38,9 +38,10 @@ def repair(
 
     H: the layer's inputs in the exact network, all earlier repairs included. U: its outputs in the smooth network;
     where they are added to something (a residual connection), the smooth sum less what is added in the exact network,
-    so that the errors of the shortcut are made good too. Means go into the bias or the norm behind, whose running mean
-    is taken again; without either they are part of the fit. No labels, no gradients. Layers with binary weights keep
-    their signs: they get a gain and an offset a channel, in the norm behind.
+    so that the errors of the shortcut are made good too. Means go into the bias or the norm behind. The running
+    variance of a norm is scaled as its input's is, so that rates stay; without bias and norm the mean is part of the
+    fit. No labels, no gradients. Layers with binary weights keep their signs: they get a gain and an offset a channel,
+    in the norm behind.
 
     Args:
         exact: `htaf.harden(smooth)`, or a network that is hard in part; not changed.
@@ -66,15 +67,17 @@ def repair(
     net = duplicate(exact)
     with evaluating(net, smooth):
         first = inputs_of(next(iter(batches)))
-        units = survey(net, first)
-        _expect_same(units, survey(smooth, first))
+        units, others = survey(net, first), survey(smooth, first)
+        _expect_same(units, others)
+        # of a deep network that is hard at its end alone, most layers need not be looked at one by one
+        equal = {a.name for a, b in zip(units, others, strict=True) if a.inputs == b.inputs and not (a.sums or b.sums)}
         done: list[LayerReport] = []
         notes: list[str] = []
         repairer = _Repairer(net, smooth, batches, count, strength)
         taken: set[str] = set()
         for unit in units:
             left = layers is not None and unit.is_layer and not any(fnmatchcase(unit.name, glob) for glob in layers)
-            if left or unit.name in taken:
+            if left or unit.name in taken or unit.name in equal:
                 continue
             found = repairer.layer(unit, notes) if unit.is_layer else repairer.norm(unit)
             if found is not None:
@@ -136,22 +139,20 @@ class _Repairer:
         return self._solved(unit, halves) if halves else None
 
     def norm(self, unit: Unit) -> LayerReport | None:
-        """Take the running mean of a norm again where its input moved: by as much as the mean of its inputs did."""
-        norm: Any = unit.module
-        moved: Any = 0.0
-        size: Any = 0.0
+        """Move the statistics of a norm as those of its input have moved."""
+        sums: Any = 0.0
         n = 0
         for _, pairs in self._seen(unit):
             for exact, target in pairs:
-                channels = [i for i in range(target.ndim) if i != 1]
-                moved = moved + (exact.input - target).double().sum(channels)
-                size = size + target.double().square().sum(channels)
-                n += target.numel() // target.shape[1]
-        if not isinstance(moved, Tensor):
+                a, b = (v.movedim(1, -1).reshape(-1, v.shape[1]).double() for v in (exact.input, target))
+                sums = sums + torch.stack([a, b, a * a, b * b]).sum(1)
+                n += len(a)
+        if not n:
             return None
-        norm.running_mean += (moved / n).to(norm.running_mean)
-        before = ((moved / n).square().sum() / (size / n).sum().clamp(min=1e-30)).sqrt().item()
-        return LayerReport(unit.name, before, 0.0, None, n, "running mean")
+        a, b, aa, bb = sums / n
+        _matched(unit.module, (a, aa - a * a), (b, bb - b * b))
+        before = ((a - b).square().sum() / bb.sum().clamp(min=1e-30)).sqrt().item()
+        return LayerReport(unit.name, before, 0.0, None, n, "running mean and variance")
 
     def _seen(self, unit: Unit) -> Iterator[tuple[int, list[tuple[Call, Tensor]]]]:
         """(number of the batch, its calls in the exact network with what they should give); nothing where they do."""
@@ -192,13 +193,18 @@ class _Repairer:
         d = None if strength is None else ridge(moments[0], moments[1], strength)
         if d is not None:
             layer.weight += d.transpose(1, 2).reshape(layer.weight.shape).to(layer.weight)
-        if _centred(unit):
-            offset = whole.mean_residual(d).flatten()
-            if layer.bias is not None:
-                layer.bias += offset.to(layer.bias)
-            elif unit.norm is not None:
-                norm: Any = self.net.get_submodule(unit.norm)
-                norm.running_mean -= offset.to(norm.running_mean)
+        norm: Any = None if unit.norm is None else self.net.get_submodule(unit.norm)
+        offset = whole.mean_residual(d).flatten()
+        if layer.bias is not None:
+            layer.bias += offset.to(layer.bias)
+            offset = torch.zeros_like(offset)
+        if norm is not None and unit.to_sum:
+            norm.running_mean -= offset.to(norm.running_mean)
+        elif norm is not None:  # what is left of the error shrinks the outputs, and rates with them
+            w = layer.weight.reshape(len(moments[0]), -1, moments[0].shape[1]).to(moments[0])
+            now, wanted = ((w @ moments[0]) * w).sum(2).flatten() / whole.n, moments[3].flatten() / whole.n
+            mean = whole.mean_target().flatten()
+            _matched(norm, (mean - offset, now), (mean, wanted))
         size = moments[3].sum().clamp(min=1e-30)
         before, after = ((error(one, moments).sum() / size).sqrt().item() for one in (None, d))
         return LayerReport(unit.name, before, after, strength, whole.n, "" if d is not None else "means alone")
@@ -256,6 +262,17 @@ def _target(unit: Unit, exact: Call, smooth: Call) -> Tensor:
     assert smooth.sum is not None
     assert exact.other is not None
     return exact.back(smooth.sum - exact.other)
+
+
+def _matched(norm: Any, now: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]) -> None:
+    """Move a norm's statistics so that inputs of mean and variance `now` give what those of `wanted` gave."""
+    alive = (now[1] > 1e-6 * wanted[1]) & (wanted[1] > 0)
+    ratio = torch.where(alive, now[1] / torch.where(alive, wanted[1], 1), 1)
+    before = norm.running_var.to(ratio) + norm.eps
+    after = (ratio * before).clamp(min=norm.eps)
+    mean = now[0] - (wanted[0] - norm.running_mean.to(ratio)) * (after / before).sqrt()
+    norm.running_mean.copy_(mean.to(norm.running_mean))
+    norm.running_var.copy_((after - norm.eps).to(norm.running_var))
 
 
 def _differs(x: Tensor, target: Tensor) -> bool:

@@ -128,6 +128,10 @@ class Sums:
         hr = self.hr + h0.unsqueeze(2) * self.r.unsqueeze(1)
         return hh, hr, self.rr, self.uu - self.u * self.u / n
 
+    def mean_target(self) -> Tensor:
+        """Mean of u, [groups, outputs]."""
+        return self.u / self.n + _double(self.u0[:, 0])
+
     def mean_residual(self, d: Tensor | None) -> Tensor:
         """Mean of r - h d, [groups, outputs]."""
         h = (self.h / self.n + _double(self.h0[:, 0])).unsqueeze(1)

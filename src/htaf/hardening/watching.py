@@ -88,7 +88,8 @@ class Unit:
     """A layer or a norm of a network.
 
     calls: in one run. sums: into which their outputs go with no layer in between. norms: that read its output.
-    read_by_norm: whether a norm reads that sum, or its output beside others.
+    read_by_norm: whether a norm reads that sum, or its output beside others. inputs: of each call the sums of values
+    and of squares, by which inputs of two networks are compared.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Unit:
     sums: int = 0
     norms: set[str] = field(default_factory=set)
     read_by_norm: bool = False
+    inputs: list[tuple[float, float]] = field(default_factory=list)
 
     @property
     def is_layer(self) -> bool:
@@ -140,8 +142,7 @@ class _Watch(TorchFunctionMode):
         number = self.counts[name] = self.counts.get(name, 0) + 1
         self.last = name, number
         if self.only is None:
-            unit = self.units.setdefault(name, Unit(name, module))
-            unit.calls += 1
+            self._counted(name, module, args[0])
         elif name != self.only:
             return
         else:
@@ -153,8 +154,7 @@ class _Watch(TorchFunctionMode):
         name, source = self.names[module], args[0]
         route: Route | None = self.routes.get(source)
         if self.only is None:
-            unit = self.units.setdefault(name, Unit(name, module))
-            unit.calls += 1
+            self._counted(name, module, source)
             if route is not None:
                 self.units[route.layer].norms.add(name)
             if (summed := self.sums.get(source)) is not None:
@@ -171,6 +171,11 @@ class _Watch(TorchFunctionMode):
 
             route = route.then(undo)
             self.routes[output] = Route(route.layer, route.call, route.undo, name, len(route.undo))
+
+    def _counted(self, name: str, module: nn.Module, x: Tensor) -> None:
+        unit = self.units.setdefault(name, Unit(name, module))
+        unit.calls += 1
+        unit.inputs.append((x.sum(dtype=torch.float32).item(), x.square().sum(dtype=torch.float32).item()))
 
     # ---- functions ----
 

@@ -1,0 +1,64 @@
+"""`htaf harden`: what the exact network of a run lost, made good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import arg
+
+from htaf._console import UsageError, print_json, say
+from htaf.cli.concepts import show
+from htaf.cli.flags import DataDir, Json, RunDir, needs_source
+from htaf.cli.methods import MethodOfRun, step_of_run
+from htaf.cli.packing import Source
+
+if TYPE_CHECKING:
+    from htaf.hardening import Report
+
+
+def harden(
+    run: RunDir,
+    *,
+    out: Annotated[Path, arg(help="New run folder.", metavar="DIR")],
+    steps: Annotated[
+        tuple[Literal["recalibrate", "repair", "refit", "distil"], ...],
+        arg(
+            help="In this order, each kept where it lowers the validation loss. recalibrate: statistics of batch "
+            "norms; repair: all layers by least squares, towards the smooth network; refit: the head in closed form; "
+            "distil: what is above the last step, by gradient descent on the smooth network's outputs.",
+            metavar="STEP ...",
+        ),
+    ] = ("recalibrate", "repair", "recalibrate", "refit"),
+    rows: Annotated[int, arg(help="Training rows or images that repair looks at.")] = 2000,
+    data: Source = None,
+    data_dir: DataDir = None,
+    method: MethodOfRun = None,
+    json: Json = False,
+) -> None:
+    """Repair the exact network of a run into a new one: norms, weights and head, without a surrogate gradient."""
+    if not steps:
+        raise UsageError("--steps: expected one step or more, got none")
+    if rows < 1:
+        raise UsageError(f"--rows must be >= 1, got {rows}")
+    from htaf.runs import harden_run, open_run
+
+    def told(report: Report, kept: bool) -> None:
+        if not json:
+            assert report.before is not None
+            assert report.after is not None
+            loss = f"validation loss {report.before['loss']:.4f} -> {report.after['loss']:.4f}"
+            say(f"{report.name:12} {loss}, {report.seconds:.1f} s{'' if kept else ', not kept'}")
+
+    opened = open_run(run, method=step_of_run(method))
+    with needs_source("give --data"):
+        made = harden_run(opened, out, steps=steps, rows=rows, data=data, data_dir=data_dir, told=told)
+    if json:
+        return print_json(made.record)
+    name, metrics = made.record["headline"], made.record["metrics"]
+    table = [
+        (part, metrics["smooth"][part][name], before[name], metrics["exact"][part][name])
+        for part, before in made.record["hardening"]["before"].items()
+    ]
+    show(name, ("part", "smooth", "exact before", "exact now"), table)
+    return say(f"run folder: {out}")
