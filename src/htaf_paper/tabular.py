@@ -92,7 +92,7 @@ def exact() -> Plan:
         name="tabular-exact",
         sources=(*(Source(name) for name in PAPER), *(Source(f"extra/{m.name}.csv", target=m.target) for m in TABLES)),
         methods={**smooth, **straight, "relu": RATES},
-        base=make_recipe(epochs=50, patience=0, batch_norm=True),
+        base=make_recipe(epochs=30, patience=0, batch_norm=True),
         candidates=8,
         splits=5,
         reference=REFERENCE,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import csv
+import itertools
 import math
 import sys
 from collections.abc import Iterator
@@ -277,6 +279,18 @@ def test_steps_of_neurons_are_found() -> None:
     ]
 
 
+@pytest.mark.parametrize("unit", ["layer", "unit"])
+@pytest.mark.parametrize("bipolar", [False, True])
+def test_straight_through_keeps_the_smooth_gradient(unit: Any, bipolar: bool) -> None:
+    step, mask, x = HTAF(0.5, 3.0, bipolar=bipolar), Mask(unit, 3, True), torch.randn(4, 50, requires_grad=True)
+    smooth = torch.autograd.grad(step(x).sum(), x)
+    step.register_forward_hook(mask)
+    mask.share = 1.0
+    out = step(x)
+    assert torch.equal(out, Heaviside(bipolar=bipolar)(x))
+    assert torch.equal(torch.autograd.grad(out.sum(), x)[0], smooth[0])
+
+
 # ---- trainings ----
 
 
@@ -331,6 +345,20 @@ def test_frozen_layers_do_not_move(table: Table, tmp_path: Path, monkeypatch: py
     assert [stage["epoch"] for stage in run.record["hardening"]["stages"]] == [4, 6]
 
 
+def test_nothing_is_frozen_with_straight_through(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = watched(monkeypatch)
+    run = train(tmp_path / "run", table, QUICK.replace(straight_through=True))
+    weights = [name for name in watch.states[0] if name.endswith("weight")]
+    for before, after in itertools.pairwise(watch.states):
+        assert all(not torch.equal(before[name], after[name]) for name in weights)
+    stages = run.record["hardening"]["stages"]
+    assert [stage["epoch"] for stage in stages] == [4, 6]
+    assert all(stage["loss_before"] != stage["loss_hardened"] for stage in stages)
+    rows = list(csv.DictReader((run.path / "metrics.csv").open()))
+    equal = [row["val_loss"] == row["val_loss_smooth"] for row in rows]
+    assert equal == [False] * 6 + [True] * 2  # in the last stage the network that learns is the exact one
+
+
 def test_the_best_weights_of_a_stage_come_back(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = watched(monkeypatch)
     seen: list[dict[str, torch.Tensor]] = []
@@ -367,6 +395,8 @@ class Stopped(Exception):
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {"noise": 0.3, "distil": 0.5, "recalibrate": True, "refit": True},
     "learned pairs": {"learn_pair": True, "weight_decay": 0.01},
+    "straight-through": {"straight_through": True, "distil": 1.0},
+    "straight-through masks": {"straight_through": True, "harden_unit": "channel"},
     "masks": {"harden_unit": "unit", "optimizer": "sgd", "clip": 1.0, "distil": 1.0},
     "no restart": {"restart": 0.0, "schedule": "cosine", "precision": "bfloat16", "sharpen_fraction": 1.0},
 }

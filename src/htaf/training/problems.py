@@ -32,7 +32,7 @@ class Problem:
     scale: standard deviation of the target.
     statistics: the part on which layer statistics are taken.
     attributes: float32 [classes, concepts], what a supervised bottleneck learns of each class.
-    plain: the training part without augmentation; None where it has none.
+    plain: the training part without augmentation, of many images some; None where it has none.
     """
 
     name: str
@@ -51,18 +51,22 @@ class Problem:
     plain: Part | None = None
 
     def fitting(self) -> Part:
-        """The training part as closed forms take it: not augmented, in chunks."""
+        """The training part as closed forms take it: not augmented, in chunks, of images at most 20,000."""
         return self.plain or self.train
 
     def examples(self, most: int) -> Tensor:
         """At most so many inputs of the training part, evenly spread, not augmented."""
         part = self.fitting()
-        rows = torch.linspace(0, len(part) - 1, min(most, len(part)), dtype=torch.float64).long()
-        return part[rows, 0][0]
+        return part[_spread(torch.arange(len(part)), most), 0][0]
 
     def measured(self) -> Mapping[str, Part]:
         """The parts on which a finished training is measured."""
         return {"validation": self.validation} | ({} if self.test is None else {"test": self.test})
+
+
+def _spread(rows: Tensor, most: int) -> Tensor:
+    """At most so many of the rows, evenly spread."""
+    return rows[torch.linspace(0, len(rows) - 1, min(most, len(rows)), dtype=torch.float64).long()]
 
 
 def data_identity(data: Data, mode: str) -> dict[str, Any]:
@@ -198,7 +202,7 @@ def _images(recipe: Recipe, options: ImageData, images: Images, test: bool) -> P
         test=image_part(images, preprocessor) if test else None,
         notes=(*images.notes, *preprocessor.notes),
         statistics=validation,
-        plain=Part(plain, rows.train, IMAGE_CHUNK),
+        plain=Part(plain, _spread(rows.train, FITTED), IMAGE_CHUNK),
     )
 
 
@@ -209,3 +213,4 @@ def _at_hand(part: ImagePart) -> ImagePart:
 
 
 IN_MEMORY = 2**30  # bytes
+FITTED = 20_000  # images for norms and last layer

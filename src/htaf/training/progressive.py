@@ -36,6 +36,7 @@ class Progressive(Callback):
 
     At the beginning of a stage the best weights so far come back, the stage's steps become exact for good, the next
     layers are repaired, what no gradient reaches any more is frozen, and the optimizer starts anew (with `restart`).
+    With `straight_through` nothing is frozen: the gradient of an exact step is that of the smooth one.
     The learning rate is then this callback's: the module has no scheduler of its own. The module logs val_loss_smooth,
     the validation loss of the network as it then is. `net` is exchanged at a stage; parameters and buffers stay the
     same tensors.
@@ -86,10 +87,11 @@ class Progressive(Callback):
     # ---- Lightning's calls ----
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self.options.harden_unit != "layer":
+        through = self.options.straight_through
+        if self.options.harden_unit != "layer" or through:
             net = _net(pl_module)
             for number, name in enumerate(self.stages.hard(len(self.stages.groups))):
-                mask = Mask(self.options.harden_unit, self.seed * 1_000_003 + number)
+                mask = Mask(self.options.harden_unit, self.seed * 1_000_003 + number, through)
                 self.masks[name] = mask
                 self._handles.append(net.get_submodule(name).register_forward_hook(mask))
         for optimizer in trainer.optimizers:
@@ -97,10 +99,10 @@ class Progressive(Callback):
                 group.setdefault("initial_lr", group["lr"])
         if self.stage:  # resumed
             self._teach(pl_module)
-            self._exchange(
-                pl_module, convert.harden(_net(pl_module), where=[*self.stages.hard(self.stage)], share=True)
-            )
-            self._freeze(pl_module)
+            if not through:
+                hard = [*self.stages.hard(self.stage)]
+                self._exchange(pl_module, convert.harden(_net(pl_module), where=hard, share=True))
+                self._freeze(pl_module)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         stage = self.stages.at(trainer.current_epoch)
@@ -155,11 +157,14 @@ class Progressive(Callback):
     # ---- what happens at a stage ----
 
     def move(self, progress: float) -> None:
-        """Set the masks as they are when the share `progress` of the training is done."""
+        """Set the masks as they are when the share `progress` of the training is done; of whole layers, in the stage
+        that has begun."""
+        whole = self.options.harden_unit == "layer"
         for group, names in enumerate(self.stages.groups):
             for name in names:
                 if name in self.masks:
-                    self.masks[name].share = self.stages.share(group, progress)
+                    share = float(group < self.stage) if whole else self.stages.share(group, progress)
+                    self.masks[name].share = share
 
     def _begin(self, stage: int, trainer: L.Trainer, module: L.LightningModule) -> None:
         net, names = _net(module), self.stages.groups[stage - 1]
@@ -181,8 +186,11 @@ class Progressive(Callback):
             chosen, now = self._repair(new, net, names, now)
             told |= {"repair": chosen, "loss_repaired": now}
         self.best, self.best_loss, self.best_epoch = state_of(new), now, trainer.current_epoch - 1  # to be beaten
-        self._exchange(module, new)
-        self._freeze(module)
+        if self.options.straight_through:
+            self.move(progress)  # the network stays, with the weights of the new one, which are the same tensors
+        else:
+            self._exchange(module, new)
+            self._freeze(module)
         if self.options.restart:
             for optimizer in trainer.optimizers:
                 optimizer.state.clear()

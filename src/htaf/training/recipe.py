@@ -253,6 +253,7 @@ _PROGRESSIVE = (
     "harden_to",
     "harden_order",
     "harden_unit",
+    "straight_through",
     "harden_stages",
     "restart",
     "repair",
@@ -272,6 +273,8 @@ class Hardening(RecipePart):
         harden_unit: layer: whole layers at once; channel, unit: random channels or units, ever more of them over the
             stage before (StoMPP).
         harden_stages: In so many stages, each of about as many layers; 0: a stage for every layer.
+        straight_through: What lies below an exact step learns on, by straight-through with the slope of the smooth
+            step; else it is frozen.
         restart: At each stage the best weights so far, a cleared optimizer, and the schedule anew, up to so large a
             share of lr; 0: the training goes on as it is.
         repair: At each stage, fit the next layers to what they gave before, in closed form; kept where it helps
@@ -290,6 +293,7 @@ class Hardening(RecipePart):
     harden_order: HardenOrder = "forward"
     harden_unit: HardenUnit = "layer"
     harden_stages: int = 0
+    straight_through: bool = False
     restart: float = 0.3
     repair: bool = True
     noise: float = 0.0

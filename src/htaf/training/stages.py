@@ -134,12 +134,16 @@ class Noise:
 class Mask:
     """Forward hook of a smooth step: the units whose number in [0, 1) is below `share` give what the exact step gives.
 
-    The numbers are drawn once from the seed, so a unit that is exact stays so, also after a resume.
+    The numbers are drawn once from the seed, so a unit that is exact stays so, also after a resume. A whole layer
+    ("layer") has the number 0.
     Source: StoMPP (2026), whose random masks grow within a layer.
+
+    Args:
+        straight_through: the exact units have the gradient of the smooth step; else none.
     """
 
-    def __init__(self, unit: HardenUnit, seed: int) -> None:
-        self.unit, self.seed, self.share = unit, seed, 0.0
+    def __init__(self, unit: HardenUnit, seed: int, straight_through: bool = False) -> None:
+        self.unit, self.seed, self.straight_through, self.share = unit, seed, straight_through, 0.0
         self.numbers: Tensor | None = None
 
     def __deepcopy__(self, memo: object) -> Mask:
@@ -159,5 +163,7 @@ class Mask:
         if self.share == 0 or not looks_smooth(module):
             return None
         x = args[0].detach()
-        exact = sign(x) if getattr(module, "bipolar", False) else heaviside(x)
-        return torch.where(self.chosen(x), exact.to(output.dtype), output)
+        exact = (sign(x) if getattr(module, "bipolar", False) else heaviside(x)).to(output.dtype)
+        if self.straight_through:
+            exact = exact + (output - output.detach())  # plus 0
+        return exact if self.unit == "layer" else torch.where(self.chosen(x), exact, output)
