@@ -251,3 +251,21 @@ def test_report() -> None:
     assert isinstance(tuning.layers[0], TunedLayer)
     assert "  1 (htaf): " in str(tuning)
     assert " -> 1, (" in str(tuning)
+
+
+def test_the_first_call_of_a_step_decides() -> None:
+    class Twice(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.layer, self.act, self.factor = nn.Linear(8, 16), HTAF(2.0, 11.0), factor
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            now = self.layer(x)
+            return self.act(now) + self.act(self.factor * now)
+
+    torch.manual_seed(0)
+    net, x = Twice(1.0), torch.randn(200, 8)
+    once = tune(net, x)[1].layers[0]
+    net.factor = 50.0
+    twice = tune(net, x)[1].layers[0]
+    assert (twice.start, twice.end) == (once.start, once.end)
