@@ -5,6 +5,9 @@ Three families (WideResNet, Bi-Real Net, SEW-ResNet) times three methods; each m
 the length, chosen on validation, then three seeds. Sharpening is one of the choices of HTAF and of the scaled sigmoid;
 straight-through chooses among the slopes of the paper and of the family's own code. The paper's figures beside are full
 scale.
+
+`images-quick`: the same families as whitened networks on all of CIFAR-10 but 2,500 validation images, a few epochs,
+three seeds. Every row has one recipe, found on the validation images with seed 0 (docs/log.md), and the same epochs.
 """
 
 from __future__ import annotations
@@ -56,6 +59,52 @@ def plan(family: str, data: str = "cifar10") -> Plan:
 def plans() -> tuple[Plan, ...]:
     """The nine cells on CIFAR-10, family by family."""
     return tuple(plan(family) for family in ("dhn", "bnn", "snn"))
+
+
+# the curves of a quick training: ends, and where they start
+SOFT: dict[str, Grid] = {
+    "htaf": {"alpha0,alpha1,start": ((1.0, 8.0, (0.5, 2.0)),)},
+    "ss": {"beta,start": ((8.0, (1.0,)),)},
+}
+FROZEN: Grid = {"harden": ("progressive",), "harden_from": (0.5,), "harden_to": (0.84,), "harden_stages": (3,)}
+# smooth for a third of the training, then exact forward with the smooth gradient; the learning rate goes on
+THROUGH: Grid = {
+    "harden": ("progressive",), "harden_order": ("together",), "harden_from": (0.34,), "straight_through": (True,),
+    "restart": (0.0,), "repair": (False,), "sharpen_fraction": (0.34,),
+}  # fmt: skip
+QUICK_EPOCHS = 6
+
+
+def quick(family: str, data: str = "cifar10") -> Plan:
+    """The three methods of one family by the quick recipe; of `dhn` every way to the exact network, and ReLU."""
+    ways: dict[str, Grid] = {" through": THROUGH}
+    if family == "dhn":
+        ways = {"": {}, " progressive": FROZEN} | ways
+    rows: dict[str, Grid] = {
+        method + way: {**curve, **grid}
+        for method, curve in SOFT.items()
+        for way, grid in ways.items()
+        if method == "htaf" or way == " through"
+    }
+    rows["ste"] = {"slope": ("tanh",)}
+    if family == "dhn":
+        rows["relu"] = {}
+    return Plan(
+        name=f"{family}-{data}-quick",
+        sources=(Source(data),),
+        methods=rows,
+        base=ready_recipe(family, "quick").replace(epochs=QUICK_EPOCHS),
+        candidates=1,
+        splits=3,
+        reference={(data, row): (PAPER[family][data][row.split()[0]] / 100, None) for row in rows if row != "relu"},
+        variants={row: row.split()[0] for row in rows if " " in row},
+        compare=("ste",),
+    )
+
+
+def quick_plans() -> tuple[Plan, ...]:
+    """The quick recipes, family by family."""
+    return tuple(quick(family) for family in ("dhn", "bnn", "snn"))
 
 
 def dhn() -> Plan:

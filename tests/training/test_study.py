@@ -526,6 +526,17 @@ def test_told_by_another_machine_meanwhile(
     assert run_study(plan_of(source), tmp_path)["rows"][0]["candidates"] == 4
 
 
+def test_one_candidate_needs_no_search(source: Source, tmp_path: Path) -> None:
+    """Only the cells of final trainings are stored, and nothing else is asked for."""
+    plan = plan_of(source, {"relu": {"lr": (0.01,)}}, splits=2, search_epochs=1)
+    for seed in range(2):
+        cell = Cell(plan.recipes("relu")[0], seed, source)
+        write_atomic(cell_path(tmp_path, cell.key()), to_json(fabricated(1.0, 2.0)))
+    (row,) = run_study(plan, tmp_path)["rows"]
+    assert (row["candidates"], row["trials"], row["validation"]) == (1, [], None)
+    assert row["spent"]["cells"] == 2
+
+
 def test_failures_are_reported_and_tried_again(
     source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

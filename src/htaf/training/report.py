@@ -20,10 +20,11 @@ from htaf.training.recipe import ImageData, Recipe
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What the search of one data set and method gave: the best recipe on validation, and all that were tried."""
+    """What the search of one data set and method gave: the best recipe on validation, and all that were tried; no
+    validation and none tried where there was but one candidate."""
 
     recipe: Recipe
-    validation: float
+    validation: float | None
     trials: tuple[dict[str, Any], ...]
 
 
@@ -57,7 +58,7 @@ def summary_row(
         "reference": None if reference is None else {"mean": reference[0], "error": reference[1]},
         "recipe": trained or choice.recipe.identity(),
         "validation": choice.validation,
-        "candidates": len(choice.trials),
+        "candidates": max(1, len(choice.trials)),
         "trials": list(choice.trials),
         "seconds": round(math.fsum(r["seconds"] for r in records), 1),
         "cpu_seconds": _summary([r.get("cpu_seconds") for r in records]),

@@ -338,6 +338,7 @@ def _search(
     plan: Plan, pairs: list[tuple[Source, str]], storage: str, data_dir: str | None, device: str, workers: int, run: Any
 ) -> tuple[dict[tuple[Source, str], SearchResult], dict[tuple[Source, str], list[Cell]], dict[Cell, str]]:
     """All searches side by side: ask, compute, tell. A trial that was running when the study stopped is asked again.
+    A row of one candidate needs no search, where that would cost a training.
 
     Returns:
         what was chosen and the cells of all candidates, by data set and row; error messages of cells that failed.
@@ -347,8 +348,12 @@ def _search(
         recipe = plan.trial(pair[1], trial.params)
         return Cell(recipe, 0, pair[0], data_dir, plan.search_sees_test, device)
 
-    studies, failures, failed_before = {}, {}, {}
+    studies, failures, failed_before, choices, tried = {}, {}, {}, {}, {}
     for source, method in pairs:
+        if plan.number(method) == 1 and not plan.search_sees_test:
+            choices[source, method] = SearchResult(plan.recipes(method)[0], None, ())
+            tried[source, method] = []
+            continue
         data = data_of(source, isinstance(plan.base.data, TableData), data_dir)
         study = optuna.create_study(
             study_name=f"{plan.name}/{source.label}/{method}/{content_hash([plan.describe(), data.fingerprint])}",
@@ -376,7 +381,6 @@ def _search(
                 studies[pair].tell(trial.number, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
             else:
                 studies[pair].tell(trial.number, value, skip_if_finished=True)
-    choices, tried = {}, {}
     for pair, study in studies.items():
         done = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
         if not done:
