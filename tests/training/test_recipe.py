@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from htaf.sharpening import Geometric
-from htaf.training.families import family_of, make_recipe, ready_recipe
+from htaf.training.families import FAMILIES, family_of, make_recipe, ready_recipe
 from htaf.training.recipe import ImageData, kinds
 
 
@@ -257,3 +257,10 @@ def test_effective_values() -> None:
     ).effective() | {"start": None}
     recipe = ready_recipe("snn", "reduced")
     assert make_recipe(**recipe.effective()).identity() == recipe.identity() | {"start": (1.0, 2.0)}
+
+
+@pytest.mark.parametrize("method", ["htaf", "ss", "ste"])
+def test_ready_recipes_take_every_method(method: str) -> None:
+    for family in FAMILIES.values():
+        for name in family.recipes:
+            family.ready(name).replace(method=method)

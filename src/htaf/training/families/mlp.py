@@ -82,7 +82,7 @@ def tabular_quick() -> Recipe:
 
 def tabular_progressive() -> Recipe:
     """Layer by layer exact in the last 40% of 30 epochs: a softer pair (1, 8) from (0.5, 4), repair, refit."""
-    activation = Activation(alpha0=1.0, alpha1=8.0, start=(0.5, 4.0), sharpen_fraction=0.3)
+    activation = Activation(alpha0=1.0, alpha1=8.0, beta=8.0, sharpen_fraction=0.3)
     hardening = Hardening("progressive", recalibrate=True, refit=True)
     return Recipe(MLPNetwork(), TableData(), activation, Optimization(epochs=30, patience=0), hardening)
 
