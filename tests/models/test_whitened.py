@@ -15,6 +15,7 @@ from htaf.activations import HTAF, Heaviside
 from htaf.binary import BinaryConv2d
 from htaf.models.whitened import WhitenedConvNet
 from htaf.spiking.neurons import IF
+from htaf.training.families import ready_recipe
 
 ACT = partial(HTAF, 0.5, 2.0)
 
@@ -126,3 +127,10 @@ def test_hardened_network_computes_with_bits() -> None:
 def test_sizes_are_checked(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="sizes must be positive, got classes=5"):
         small(**bad)
+
+
+def test_images_too_small_for_the_blocks() -> None:
+    recipe = ready_recipe("dhn", "quick")
+    recipe.model({"in_channels": 1, "image_size": [9, 9]}, 10)
+    with pytest.raises(ValueError, match=r"images of 9 pixels or more on a side for 3 blocks \(widths\), got 8 x 12"):
+        recipe.model({"in_channels": 1, "image_size": [8, 12]}, 10)

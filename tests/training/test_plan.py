@@ -11,6 +11,7 @@ import pytest
 
 from htaf.training.families import make_recipe
 from htaf.training.plan import Plan, PlanError, Source, read_plan
+from htaf_paper import images
 
 GRID: dict[str, tuple[Any, ...]] = {
     "alpha0,alpha1": ((2.0, 11.0), (1.0, 22.0), (0.5, 44.0)),
@@ -214,3 +215,8 @@ def test_a_field_that_one_method_reads_may_stand_for_all(tmp_path: Path) -> None
     assert read_plan(tmp_path / "plan.toml").base.activation.alpha0 == 1.5
     with pytest.raises(PlanError, match="the data of family dhn have no target and no split"):
         Plan("x", (Source("photos", target="y", split="grouped"),), {"ste": {}}, make_recipe(family="dhn", depth=10))
+
+
+def test_what_came_later_is_no_part_of_earlier_studies() -> None:
+    assert not {"layout", "widths", "harden", "learn_pair"} & images.plan("dhn").describe()["base"].keys()
+    assert images.quick("dhn").describe()["base"]["layout"] == "whitened"

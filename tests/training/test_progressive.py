@@ -395,6 +395,7 @@ class Stopped(Exception):
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {"noise": 0.3, "distil": 0.5, "recalibrate": True, "refit": True},
     "learned pairs": {"learn_pair": True, "weight_decay": 0.01},
+    "pairs that move": {"learn_pair": True, "distil": 1.0, "sharpen_fraction": 1.0},
     "straight-through": {"straight_through": True, "distil": 1.0},
     "straight-through masks": {"straight_through": True, "harden_unit": "channel"},
     "masks": {"harden_unit": "unit", "optimizer": "sgd", "clip": 1.0, "distil": 1.0},
@@ -510,6 +511,66 @@ def test_finishing_is_for_every_method(table: Table, tmp_path: Path, method: str
         assert record["metrics"]["smooth"] == before["metrics"]["smooth"]
 
 
+def test_a_real_valued_network_is_trained_as_ever(table: Table, tmp_path: Path) -> None:
+    plain = make_recipe(hidden=(8,), epochs=4, batch_size=16, lr=0.02, method="relu", patience=2, sharpen_fraction=0.1)
+    runs = [train(tmp_path / "a", table, plain), train(tmp_path / "b", table, plain.replace(**FIELDS))]
+    assert runs[0].record["key"] == runs[1].record["key"]
+    for name in ("metrics.csv", "model.safetensors"):
+        assert (runs[0].path / name).read_bytes() == (runs[1].path / name).read_bytes()
+    check(plain.replace(compile=True, **FIELDS), "cpu")
+
+
+def test_restored_pairs_are_moved_from_where_they_were(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best epoch is the first, in which the schedule had another pair; nothing is learned, so the pair that comes
+    back is the schedule's of now."""
+    pairs: list[tuple[float, ...]] = []
+    original = PROGRESSIVE.loss_of
+
+    def loss_of(net: nn.Module, *rest: Any) -> float:
+        smooth = [m for m in net.modules() if isinstance(m, HTAF)]
+        pairs.extend(tuple(float(value) for value in m.alphas) for m in smooth)
+        return original(net, *rest)
+
+    def validation_step(self: Training, batch: Any, batch_idx: int) -> None:
+        for name in ("val_loss_smooth", "val_loss"):
+            self.log(name, float(self.current_epoch), batch_size=1)
+
+    monkeypatch.setattr(PROGRESSIVE, "loss_of", loss_of)
+    monkeypatch.setattr(Training, "validation_step", validation_step)
+    recipe = QUICK.replace(learn_pair=True, sharpen_fraction=1.0, lr=1e-9, weight_decay=0.0, repair=False)
+    run = train(tmp_path / "run", table, recipe)
+    assert run.record["hardening"]["stages"][0]["restored"] == 0
+    schedule = recipe.activation.sharpening()
+    assert schedule is not None
+    assert pairs[0] == pytest.approx(schedule.at(0.5), rel=1e-3)
+
+
+def test_nothing_comes_back_without_restart(table: Table, tmp_path: Path) -> None:
+    run = train(tmp_path / "run", table, QUICK.replace(restart=0.0, harden_order="together", harden_from=0.8))
+    assert [stage["restored"] for stage in run.record["hardening"]["stages"]] == [None]
+
+
+def test_random_units_are_not_repaired(table: Table, tmp_path: Path) -> None:
+    recipe = QUICK.replace(harden_unit="unit")
+    assert "repair" in recipe.hardening.unread("htaf")
+    assert all("repair" not in stage for stage in train(tmp_path / "run", table, recipe).record["hardening"]["stages"])
+
+
+def test_a_last_step_that_cannot_be_taken_loses_nothing(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **options: Any) -> Any:
+        raise ValueError("expected another head")
+
+    monkeypatch.setattr("htaf.hardening.refit_head", refuse)
+    run = train(tmp_path / "run", table, QUICK.replace(recalibrate=True, refit=True))
+    told = run.record["hardening"]["finish"]
+    assert [step["name"] for step in told] == ["recalibrate", "refit"]
+    assert (told[1]["error"], told[1]["kept"]) == ("expected another head", False)
+
+
 def test_errors_before_the_training(table: Table, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"epochs must be >= 4 for 2 stages between 0\.5 and 0\.75"):
         train(tmp_path / "run", table, QUICK.replace(epochs=2))
@@ -587,6 +648,44 @@ def test_the_callback_hardens_a_module_of_ones_own() -> None:
     assert [type(module.net[i]) for i in (1, 3)] == [Heaviside, Heaviside]
     assert len(callback.told) == 2
     assert loss_of(module.net, batches, nn.functional.mse_loss) < 0.15  # that of a constant is 0.25
+
+
+class Scheduled(Plain):
+    """With a scheduler of its own."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.Adam(self.parameters(), 0.02)
+        return [optimizer], [torch.optim.lr_scheduler.ConstantLR(optimizer)]
+
+
+class Silent(Plain):
+    """Logs nothing in its validation."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        return
+
+
+@pytest.mark.parametrize(
+    ("kind", "epochs", "message"),
+    [
+        (Scheduled, 8, "expected a module without a scheduler"),
+        (Plain, 6, "expected max_epochs 8, as stages say, got 6"),
+        (Silent, 8, "expected a module that logs val_loss_smooth"),
+    ],
+)
+def test_what_the_callback_expects(kind: type[Plain], epochs: int, message: str) -> None:
+    x = torch.randn(16, 3)
+    batches: list[Any] = [(x, x[:, :1])]
+    options, module = Hardening("progressive", 0.5, 0.75), kind()
+    stages = stages_of(options, step_names(module.net, x), 8)
+    callback = Progressive(stages, batches, batches, nn.functional.mse_loss, options)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*batches[0]), 16)
+    trainer = L.Trainer(
+        max_epochs=epochs, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[callback],
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=message):
+        trainer.fit(module, loader, loader)
 
 
 # ---- learned pairs ----

@@ -68,6 +68,8 @@ def evaluate(
     say_notes(found.notes)
     result = opened.evaluate(part or "test", found)
     profile = _profile(opened, opened.part(part or "test", found)) if layers else None
+    if layers and opened.has_own_smooth:
+        say_notes(["the layers are those of the smooth network; the exact network of this run was fitted further"])
     if profile is not None and plot is not None:
         _draw(profile, result["headline"], plot)
     if json:

@@ -38,9 +38,9 @@ def study(
 ) -> None:
     """Search candidates with equal budgets, then train the chosen ones over several splits or seeds.
 
-    A plan is a TOML file; docs/studies.md shows one. Ready studies: of the paper's tables tabular, and with 13 more
+    A plan is a TOML file; docs/studies.md shows one. Ready studies: of the paper's tables tabular, and with 8 more
     tables tabular-exact (what helps the exact network); of its images images (reduced to two cores), or one family of
-    it: images-dhn, images-bnn, images-snn.
+    it: images-dhn, images-bnn, images-snn; images-quick (all of CIFAR-10, small networks).
     """
     if min(workers, threads) < 1:
         raise UsageError(f"--workers and --threads must be >= 1, got {workers} and {threads}")

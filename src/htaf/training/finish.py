@@ -21,18 +21,22 @@ def finished(net: nn.Module, posed: Problem, options: Hardening) -> tuple[nn.Mod
         net: with exact steps, or real-valued; in eval mode, not changed.
 
     Returns:
-        The network, a new one where something was kept; and of each step its name, the loss before and after, and
-        whether it was kept.
+        The network, a new one where something was kept; and of each step its name, the loss before and after, whether
+        it was kept, and its report; of one that cannot be done the error.
     """
     loss, told = loss_function(posed.task), list[dict[str, Any]]()
     best = loss_of(net, posed.validation, loss)
     for name in ("recalibrate", "refit"):
         if not getattr(options, name):
             continue
-        if name == "recalibrate":
-            made, report = hardening.recalibrate(net, posed.fitting())
-        else:
-            made, report = hardening.refit_head(net, posed.fitting(), validation=posed.validation)
+        try:
+            if name == "recalibrate":
+                made, report = hardening.recalibrate(net, posed.fitting())
+            else:
+                made, report = hardening.refit_head(net, posed.fitting(), validation=posed.validation)
+        except ValueError as error:  # a network that this cannot be done to: the training is not lost
+            told.append({"name": name, "before": best, "kept": False, "error": str(error)})
+            continue
         after = loss_of(made.eval(), posed.validation, loss)
         kept = after < best
         told.append({"name": name, "before": best, "after": after, "kept": kept, "report": asdict(report)})

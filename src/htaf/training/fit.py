@@ -178,9 +178,9 @@ def fit(
     options = _Options(processes, key, device, workers, progress, checkpoint_seconds, tuple(logger), gradients)
     if attributes is not None and (recipe.optimization.compile or strategy == "fsdp"):
         raise TrainingError("a network that learns attributes is trained in parts: expected no compile and no fsdp")
-    if attributes is not None and recipe.hardening.progressive and recipe.hardening.distil:
+    if attributes is not None and recipe.progressive and recipe.hardening.distil:
         raise TrainingError("a network that learns attributes has no teacher: expected distil 0")
-    if gradients and recipe.hardening.progressive:
+    if gradients and recipe.progressive:
         raise TrainingError("gradients are watched in one network: expected no gradients with harden progressive")
     try:
         network = recipe.model(posed.inputs, posed.outputs) | {"activation": described(recipe, method)}
@@ -225,11 +225,11 @@ def check(
     if not 0 <= workers <= MOST_WORKERS:
         raise TrainingError(f"workers must be in 0 to {MOST_WORKERS}, got {workers}")
     check_loggers(logger)
-    if recipe.hardening.progressive and processes.world > 1:
+    if recipe.progressive and processes.world > 1:
         raise TrainingError(f"harden progressive trains in one process, got {processes.world}: expected harden end")
     if recipe.activation.learn_pair and processes.sharded:
         raise TrainingError("strategy fsdp does not go with learn_pair: use ddp")
-    if recipe.optimization.compile and (recipe.hardening.progressive or recipe.hardening.noise):
+    if recipe.optimization.compile and (recipe.progressive or recipe.hardening.noise):
         raise TrainingError("compile goes with neither harden progressive nor noise: expected no compile")
     _fingerprint(recipe)
     try:
@@ -317,7 +317,7 @@ def _stages(train: _Prepared, net: nn.Module) -> Stages | None:
         TrainingError: too few epochs or steps for so many stages.
     """
     options = train.recipe.hardening
-    if not options.progressive or train.recipe.activation.method == "relu":
+    if not train.recipe.progressive:
         return None
     x, _ = train.posed.validation[torch.arange(min(2, len(train.posed.validation))), 0]
     try:
@@ -380,7 +380,8 @@ def _written(
     real = recipe.activation.method == "relu"
     made, told = finished(net if real else convert.harden(net), posed, recipe.hardening)
     own, epoch = any(step["kept"] for step in told), best_epoch  # whether the exact network has weights of its own
-    if progressive is not None and (best is progressive.best or epoch >= progressive.stages.begins[0]):
+    stages = progressive is not None and not recipe.hardening.straight_through
+    if stages and (best is progressive.best or epoch >= progressive.stages.begins[0]):
         own, epoch = True, progressive.smooth_epoch
         net.load_state_dict(progressive.smooth)
     net, exact = (made, None) if real else (net, made)
@@ -422,8 +423,8 @@ def _written(
 def _trainer(recipe: Recipe, posed: Problem, out: Path, options: _Options, images: bool) -> tuple[L.Trainer, History]:
     """Lightning's trainer with its callbacks; it knows which of several processes this is."""
     training, count_from = recipe.optimization, _settled(recipe)
-    if recipe.hardening.progressive:
-        count_from = max(count_from, math.ceil(recipe.hardening.harden_to * training.epochs))
+    if recipe.progressive:
+        count_from = max(count_from, math.ceil(recipe.hardening.last * training.epochs))
     history = History(out, training.patience, count_from, options.processes.recorded())
     callbacks: list[L.Callback] = [history]
     if options.gradients:

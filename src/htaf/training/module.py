@@ -87,16 +87,31 @@ class Training(L.LightningModule):
         if self.draws:
             torch.manual_seed((self.seed * 1_000_003 + self.global_step) % 2**63)
 
-    def sharpen(self, progress: float) -> None:
-        """Set the activations as they are when the share `progress` of the training is done."""
-        if self.recipe.activation.learn_pair and self.recipe.activation.method == "htaf":
+    def sharpen(self, progress: float, restored: float | None = None) -> None:
+        """Set the activations as they are when the share `progress` of the training is done.
+
+        restored: the share after which the weights were what they are, where they have just come back.
+        """
+        if self.learns_pair:
             end = self.recipe.activation.alpha0, self.recipe.activation.alpha1
+            if restored is not None:
+                self._pair = end if self.schedule is None else self.schedule.at(restored)
             now: Any = end if self.schedule is None else self.schedule.at(progress)
             before = self._pair or (now if progress else end)  # a new network is made with the pair of the end
             learn_within(self.net, before, now, end[0] * end[1])
             self._pair = now
         elif self.schedule is not None and _has_smooth(self.net):
             set_sharpness(self.net, self.schedule.at(progress))
+
+    @property
+    def learns_pair(self) -> bool:
+        """Whether HTAF's pairs are weights."""
+        return self.recipe.activation.learn_pair and self.recipe.activation.method == "htaf"
+
+    def sharpen_other(self, net: nn.Module, progress: float) -> None:
+        """The same for a copy of the network with weights of that time, which hold learned pairs."""
+        if self.schedule is not None and not self.learns_pair:
+            set_sharpness(net, self.schedule.at(progress))
 
     def teach(self, teacher: nn.Module) -> None:
         """From now on the training loss has the distance to the outputs of this network too, see `distance`."""
@@ -188,7 +203,7 @@ class Training(L.LightningModule):
                 optimizer = torch.optim.Adam(parameters, recipe.lr, weight_decay=recipe.weight_decay)
             case _:
                 optimizer = torch.optim.AdamW(parameters, recipe.lr, weight_decay=recipe.weight_decay)
-        if self.recipe.hardening.progressive and self.recipe.hardening.restart:  # `Progressive` moves the rate
+        if self.recipe.progressive and self.recipe.hardening.restart:  # `Progressive` moves the rate
             return optimizer
         match recipe.schedule:
             case "one_cycle":  # SGD keeps the recipe's momentum

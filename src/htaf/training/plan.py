@@ -216,6 +216,7 @@ class Plan:
         # keys of earlier studies do not hold these
         usual = {k for k, v in self.base.hardening.values().items() if v == getattr(Hardening, k)}
         usual |= set[str]() if self.base.activation.learn_pair else {"learn_pair"}
+        usual |= {"layout", "widths"} if getattr(self.base.network, "layout", None) == "residual" else set[str]()
         return {
             "sources": [
                 {k: v for k, v in dataclasses.asdict(s).items() if k != "size" or v is not None} for s in self.sources

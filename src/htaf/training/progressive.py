@@ -42,7 +42,7 @@ class Progressive(Callback):
     same tensors.
 
     Args:
-        stages: when which steps become exact.
+        stages: when which steps become exact, of as many epochs as the trainer has.
         fitting: batches of the training part, not augmented, for the repair.
         validation: batches by whose loss the repair is chosen.
         loss: of outputs and targets.
@@ -88,6 +88,10 @@ class Progressive(Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         through = self.options.straight_through
+        if self.options.restart and trainer.lr_scheduler_configs:
+            raise ValueError("with restart the learning rate is this callback's: expected a module without a scheduler")
+        if trainer.max_epochs != self.stages.epochs:
+            raise ValueError(f"expected max_epochs {self.stages.epochs}, as stages say, got {trainer.max_epochs}")
         if self.options.harden_unit != "layer" or through:
             net = _net(pl_module)
             for number, name in enumerate(self.stages.hard(len(self.stages.groups))):
@@ -124,7 +128,7 @@ class Progressive(Callback):
         for optimizer in trainer.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * highest * rate(self.schedule, done, self.lr_end)
-                if "betas" in group and self.schedule == "one_cycle":
+                if isinstance(optimizer, torch.optim.Adam) and self.schedule == "one_cycle":  # AdamW is one
                     group["betas"] = (momentum(done), group["betas"][1])
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -135,6 +139,9 @@ class Progressive(Callback):
         epoch = trainer.current_epoch
         if self.done:
             return
+        if "val_loss_smooth" not in trainer.callback_metrics:
+            logged = ", ".join(trainer.callback_metrics) or "nothing"
+            raise ValueError(f"expected a module that logs val_loss_smooth in its validation, got {logged}")
         loss = float(trainer.callback_metrics["val_loss_smooth"])
         moving = epoch < self.settled or any(0 < mask.share < 1 for mask in self.masks.values())
         if moving:  # the curve that these weights would come back under lies nearer to the exact step
@@ -174,15 +181,17 @@ class Progressive(Callback):
         if self.stage == 0:
             self.smooth, self.smooth_epoch = self.best or state_of(net), self.best_epoch
             self._teach(module)
-        if self.options.restart and self.best:
+        restored = self.best_epoch if self.options.restart and self.best else None
+        if restored is not None:
             net.load_state_dict(self.best)
+            _sharpen(module, progress, (restored + 1) / self.stages.epochs)
         self.stage = stage
-        told: dict[str, Any] = {"epoch": trainer.current_epoch, "steps": list(names), "restored": self.best_epoch}
+        told: dict[str, Any] = {"epoch": trainer.current_epoch, "steps": list(names), "restored": restored}
         before = loss_of(net, self.validation, self.loss)
         new = convert.harden(net, where=list(names), share=True)
         told |= {"loss_before": before, "loss_hardened": loss_of(new, self.validation, self.loss)}
         now = told["loss_hardened"]
-        if self.options.repair:
+        if self.options.repair and self.options.harden_unit == "layer":  # random units became exact one after another
             chosen, now = self._repair(new, net, names, now)
             told |= {"repair": chosen, "loss_repaired": now}
         self.best, self.best_loss, self.best_epoch = state_of(new), now, trainer.current_epoch - 1  # to be beaten
@@ -216,12 +225,14 @@ class Progressive(Callback):
         """Give the module the smooth network of before the first stage as its teacher."""
         if not self.options.distil:
             return
-        _sharpen(module, self.stages.begins[0] / self.stages.epochs)
         teacher = copy.deepcopy(_net(module))
         for step in teacher.modules():
             for key in [key for key, hook in step._forward_hooks.items() if isinstance(hook, Mask)]:
                 del step._forward_hooks[key]
         teacher.load_state_dict(self.smooth)
+        sharpen: Any = getattr(module, "sharpen_other", None)
+        if sharpen is not None:
+            sharpen(teacher, self.stages.begins[0] / self.stages.epochs)
         teach = getattr(module, "teach", None)
         if teach is None:
             raise TypeError(f"distil needs a LightningModule with teach(network), got {type(module).__name__}")
@@ -246,7 +257,7 @@ class Progressive(Callback):
         self.still = unmoved_norms(net, x)
 
     def _steps(self, trainer: L.Trainer) -> int:
-        return self.stages.epochs * int(trainer.num_training_batches)
+        return int(trainer.estimated_stepping_batches)
 
 
 def _net(module: L.LightningModule) -> nn.Module:
@@ -256,10 +267,10 @@ def _net(module: L.LightningModule) -> nn.Module:
     return net
 
 
-def _sharpen(module: L.LightningModule, progress: float) -> None:
+def _sharpen(module: L.LightningModule, *shares: float) -> None:
     sharpen: Any = getattr(module, "sharpen", None)
     if sharpen is not None:
-        sharpen(progress)
+        sharpen(*shares)
 
 
 def state_of(net: nn.Module) -> dict[str, Tensor]:

@@ -202,7 +202,8 @@ class Optimization(RecipePart):
         clip: Largest L2 norm of the gradient; 0: none.
         precision: bfloat16: mixed precision for the training steps; weights and validation stay in float32.
         compile: Run the training steps through torch.compile.
-        patience: Stop after so many epochs without a better exact network, counted from the end of sharpening; 0 never.
+        patience: Stop after so many epochs without a better exact network, counted from when the activations
+            stay as they are; 0 never.
             The weights of the best epoch are kept in any case.
     """
 
@@ -277,14 +278,14 @@ class Hardening(RecipePart):
             step; else it is frozen.
         restart: At each stage the best weights so far, a cleared optimizer, and the schedule anew, up to so large a
             share of lr; 0: the training goes on as it is.
-        repair: At each stage, fit the next layers to what they gave before, in closed form; kept where it helps
+        repair: At each stage, fit the next layers to what they gave before, by least squares; kept where it helps
             validation.
         noise: Standard deviation of Gaussian noise on the pre-activations of smooth steps in training.
         distil: Weight of the distance to the outputs of the smooth network, from the first stage on.
         recalibrate: After training, take the statistics of batch norm anew on the exact network; kept where it helps
             validation.
-        refit: After training, fit the last layer anew on the exact network, in closed form; kept where it helps
-            validation.
+        refit: After training, fit the last layer anew on the exact network, by ridge or logistic regression; kept where
+            it helps validation.
     """
 
     harden: Harden = "end"
@@ -304,23 +305,24 @@ class Hardening(RecipePart):
     def check(self) -> None:
         expect(0 < self.harden_from < 1, "harden_from must lie in (0, 1)", self.harden_from)
         text = f"harden_to must lie in [harden_from = {self.harden_from}, 1)"
-        expect(self.harden_from <= self.harden_to < 1, text, self.harden_to)
+        expect(self.harden_order == "together" or self.harden_from <= self.harden_to < 1, text, self.harden_to)
         self.expect_all(("harden_stages",), lambda v: v >= 0, "must be >= 0")
         self.expect_all(("restart", "noise", "distil"), lambda v: 0 <= v < math.inf, "must be >= 0 and finite")
 
     @property
-    def progressive(self) -> bool:
-        """Whether steps become exact during the training."""
-        return self.harden == "progressive"
+    def last(self) -> float:
+        """The share of the epochs after which the last steps become exact in a progressive training."""
+        return self.harden_from if self.harden_order == "together" else self.harden_to
 
     def unread(self, method: str) -> dict[str, str]:
         """The fields that are not read with an activation, each with the choice that leaves it so."""
         if method == "relu":
             return unread_by(("harden", *_PROGRESSIVE, "noise"), "method relu")
-        if not self.progressive:
+        if self.harden == "end":
             return unread_by(_PROGRESSIVE, "harden end")
         together = ("harden_to", "harden_stages") if self.harden_order == "together" else ()
-        return unread_by(together, "harden_order together")
+        gradual = ("repair",) if self.harden_unit != "layer" else ()
+        return unread_by(together, "harden_order together") | unread_by(gradual, f"harden_unit {self.harden_unit}")
 
     def off(self) -> set[str]:
         """The fields that leave a training as it was before they were known."""
@@ -487,6 +489,11 @@ class Recipe:
     def family(self) -> str:
         """The name of the network's family."""
         return self.network.family
+
+    @property
+    def progressive(self) -> bool:
+        """Whether steps become exact during the training; a real-valued network has none."""
+        return self.hardening.harden == "progressive" and self.activation.method != "relu"
 
     @property
     def fields(self) -> dict[str, str]:

@@ -72,7 +72,7 @@ def stages_of(hardening: Hardening, steps: Sequence[str], epochs: int) -> Stages
     begins = _begins(hardening, number, epochs)
     if begins is None:
         least = next((n for n in range(epochs + 1, LONGEST) if _begins(hardening, number, n)), None)
-        between = f"between {hardening.harden_from:g} and {hardening.harden_to:g} of them"
+        between = f"between {hardening.harden_from:g} and {hardening.last:g} of them"
         if least is None:
             room = f"{hardening.harden_from:g} and {hardening.harden_to:g}"
             raise ValueError(f"harden_to must be further above harden_from for {number} stages, got {room}")

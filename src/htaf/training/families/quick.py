@@ -41,7 +41,14 @@ class ImageNetwork(Network):
     def whitened_model(
         self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any], **more: Any
     ) -> dict[str, Any]:
-        """The whitened network as `models.build.build` takes it; more: "steps" and "neuron" of a spiking one."""
+        """The whitened network as `models.build.build` takes it; more: "steps" and "neuron" of a spiking one.
+
+        Raises:
+            ValueError: images too small for as many blocks.
+        """
+        size, least = inputs.get("image_size", ()), 2 ** len(self.widths) + 1
+        blocks = f"images of {least} pixels or more on a side for {len(self.widths)} blocks (widths)"
+        expect(min(size, default=least) >= least, f"expected {blocks}", " x ".join(map(str, size)))
         return {
             "kind": "whitened",
             "in_channels": inputs["in_channels"],
