@@ -62,8 +62,9 @@ def plans() -> tuple[Plan, ...]:
 
 
 # the ways to the exact network beside that of the quick recipe
-ENDED: Grid = {"harden": ("end",), "alpha0,alpha1": ((1.0, 8.0),)}
+ENDED: Grid = {"harden": ("end",), "alpha0,alpha1,sharpen": ((1.0, 8.0, True),), "sharpen_fraction": (0.8,)}
 FROZEN: Grid = {
+    "alpha0,alpha1,sharpen": ((0.7, 5.5, True),), "sharpen_fraction": (0.8,),
     "harden_order": ("forward",), "harden_from": (0.5,), "harden_to": (0.84,), "harden_stages": (3,),
     "straight_through": (False,), "restart": (0.3,), "repair": (True,),
 }  # fmt: skip
@@ -73,7 +74,7 @@ QUICK_EPOCHS = 6
 def quick(family: str, data: str = "cifar10") -> Plan:
     """The three methods of one family by the quick recipe; of `dhn` other ways to the exact network too, and ReLU.
 
-    HTAF and SS start and end with the same slopes at 0.
+    HTAF and SS have the same slope at 0.
     """
     rows: dict[str, Grid] = {"htaf": {}, "ss": {}, "ste": {"harden": ("end",)}}
     if family == "dhn":

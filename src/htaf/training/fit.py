@@ -380,10 +380,10 @@ def _written(
     real = recipe.activation.method == "relu"
     made, told = finished(net if real else convert.harden(net), posed, recipe.hardening)
     own, epoch = any(step["kept"] for step in told), best_epoch  # whether the exact network has weights of its own
-    stages = progressive is not None and not recipe.hardening.straight_through
-    if stages and (best is progressive.best or epoch >= progressive.stages.begins[0]):
-        own, epoch = True, progressive.smooth_epoch
-        net.load_state_dict(progressive.smooth)
+    staged = None if recipe.hardening.straight_through else progressive  # else the smooth network has the last weights
+    if staged is not None and (best is staged.best or epoch >= staged.stages.begins[0]):
+        own, epoch = True, staged.smooth_epoch
+        net.load_state_dict(staged.smooth)
     net, exact = (made, None) if real else (net, made)
     final = recipe.activation.sharpening()
     if final is not None and not train.network["activation"].get("learnable"):

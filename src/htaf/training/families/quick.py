@@ -71,7 +71,7 @@ def quick(network: Network, *, epochs: int, lr: float = 0.012) -> Recipe:
         epochs=epochs, batch_size=500, lr=lr, weight_decay=0.5, optimizer="muon", momentum=0.8, label_smoothing=0.1,
         precision="bfloat16", patience=0,
     )  # fmt: skip
-    activation = Activation(alpha0=0.7, alpha1=5.5, beta=3.85, slope="tanh", sharpen_fraction=0.8)
+    activation = Activation(alpha0=0.4, alpha1=5.0, beta=2.0, slope="tanh", sharpen=False)
     exact = Hardening(
         harden="progressive", harden_order="together", harden_from=0.34, straight_through=True, restart=0.0,
         repair=False, recalibrate=True, refit=True,
