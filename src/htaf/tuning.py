@@ -31,6 +31,7 @@ from htaf.activations import BINARY_ABOVE, BINARY_BELOW, StraightThrough
 from htaf.contract import SmoothStep, sharpness_of
 from htaf.convert.finding import arguments
 from htaf.convert.functional_sites import duplicate
+from htaf.convert.modes import evaluating
 from htaf.diagnostics import GradientNorms
 from htaf.sharpening import ByLayer, Geometric
 from htaf.theory import best_alpha0
@@ -155,22 +156,16 @@ def tune(
     for path, step in steps.items():
         _check(path, step)
     args, kwargs = arguments(batch)
-    modes = {module: module.training for module in new.modules()}
     kept = {buffer: buffer.clone() for buffer in new.buffers()}  # running statistics are for the training
     work = _Work(new, steps, rate if init else None, init, gain, binarity)
-    try:
-        with torch.random.fork_rng():
-            for module in new.modules():
-                module.training = isinstance(module, _BatchNorm)
-            with torch.no_grad(), work.hooks():
-                new(*args, **kwargs)
-            found = work.measured(lambda: new(*args, **kwargs))
-    finally:
-        for module, training in modes.items():
-            module.training = training
-        with torch.no_grad():
-            for buffer, value in kept.items():
-                buffer.copy_(value)
+    with evaluating(new), torch.random.fork_rng():
+        for module in new.modules():
+            module.training = isinstance(module, _BatchNorm)
+        with work.hooks():
+            new(*args, **kwargs)
+        found = work.measured(lambda: new(*args, **kwargs))
+        for buffer, value in kept.items():
+            buffer.copy_(value)
     return new, Tuning(found)
 
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from htaf.convert.functional_sites import duplicate
+from htaf.convert.modes import evaluating
 from htaf.hardening.report import (
     Batches,
     Report,
     call,
-    evaluating,
     expect_batches,
     inputs_of,
     is_regression,

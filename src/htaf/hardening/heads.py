@@ -15,12 +15,12 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from htaf.convert.functional_sites import duplicate
+from htaf.convert.modes import evaluating
 from htaf.hardening.report import (
     Batches,
     LayerReport,
     Report,
     call,
-    evaluating,
     expect_batches,
     is_regression,
     measured,

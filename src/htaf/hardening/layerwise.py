@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from htaf.convert.functional_sites import duplicate
+from htaf.convert.modes import evaluating
 from htaf.hardening.least_squares import Sums, by_rows, error, fan_in, groups_of, patches, ridge, row_count
 from htaf.hardening.report import (
     Batches,
     LayerReport,
     Report,
     batch_count,
-    evaluating,
     expect_batches,
     inputs_of,
     measured,

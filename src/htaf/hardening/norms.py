@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from htaf.activations import Heaviside
 from htaf.convert.functional_sites import duplicate
-from htaf.hardening.report import Batches, Report, call, evaluating, expect_batches, inputs_of, measured
+from htaf.convert.modes import evaluating
+from htaf.hardening.report import Batches, Report, call, expect_batches, inputs_of, measured
 from htaf.hardening.watching import is_norm
 
 

@@ -12,14 +12,16 @@ turns tuples within an item into lists: for several arguments use mappings, or a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+
+from htaf.convert.modes import evaluating
 
 Batches = Iterable[Any]  # as above
 
@@ -137,20 +139,6 @@ def call(model: nn.Module, x: Any) -> Any:
     x = moved(x, device_of(model))
     output = model(**x) if isinstance(x, Mapping) else model(*x) if isinstance(x, tuple) else model(x)
     return getattr(output, "logits", output)  # a language model's output is an object
-
-
-@contextmanager
-def evaluating(*models: nn.Module) -> Iterator[None]:
-    """Eval mode, without gradients; every module's flag is as it was afterwards."""
-    flags = [(module, module.training) for model in models for module in model.modules()]
-    try:
-        for module, _ in flags:
-            module.training = False
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in flags:
-            module.training = training
 
 
 def is_regression(y: Tensor) -> bool:
