@@ -143,6 +143,8 @@ def test_errors() -> None:
         refit_head(nn.Sequential(nn.ReLU()), pairs)
     with pytest.raises(ValueError, match="expected 5 rows or more to choose a strength"):
         refit_head(network(), [(X[:4], CODES[:4])])
+    with pytest.raises(ValueError, match="expected batches with a row that has a target, got none"):
+        refit_head(network(), [(X, torch.full_like(CODES, -100))], validation=pairs)
     with pytest.raises(ValueError, match="expected a class code for each of 100 rows of the output, got 50"):
         refit_head(network(), [(x, y[:50]) for x, y in pairs])
 

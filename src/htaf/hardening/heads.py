@@ -166,7 +166,10 @@ class _Head:
                 ys.append(y[known])
         finally:
             handle.remove()
-        return torch.cat(hs), torch.cat(ys)
+        h, y = torch.cat(hs), torch.cat(ys)
+        if not len(h):
+            raise ValueError("expected batches with a row that has a target, got none")
+        return h, y
 
     def put(self, weights: _Weights) -> None:
         """Take these weights over."""
