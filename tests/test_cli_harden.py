@@ -33,7 +33,7 @@ def test_a_table(htaf: Any, table: Path, tmp_path: Path) -> None:
     assert "repair " in said
     assert "exact before" in said
     before, after = open_run(run), open_run(out)
-    about = after.record["hardening"]
+    about = after.record["repaired"]
     assert (after.record["hardened"]["key"], about["from"]) == (before.record["key"], str(run))
     for part in ("validation", "test"):
         assert about["before"][part] == pytest.approx(before.record["metrics"]["exact"][part])
@@ -74,8 +74,8 @@ def test_images(htaf: Any, kind: str, tmp_path: Path) -> None:
     code, said, _ = htaf("harden", tmp_path / "run", "--out", out, "--rows", "200", "--json")
     assert code == 0
     record = json.loads(said)
-    assert record["metrics"]["exact"]["validation"]["loss"] < record["hardening"]["before"]["validation"]["loss"]
-    repaired = next(r for r in record["hardening"]["reports"] if r["name"] == "repair")
+    assert record["metrics"]["exact"]["validation"]["loss"] < record["repaired"]["before"]["validation"]["loss"]
+    repaired = next(r for r in record["repaired"]["reports"] if r["name"] == "repair")
     assert {"wide_resnet": 9, "icbm": 1}[kind] == sum("running" not in layer["note"] for layer in repaired["layers"])
     hard = open_run(out)
     assert hard.has_own_smooth
@@ -102,3 +102,34 @@ def test_what_cannot_be_hardened(htaf: Any, tmp_path: Path) -> None:
         assert code != 0
         assert words in error
     assert not (tmp_path / "out").exists()
+
+
+def test_a_step_that_cannot_be_taken_is_told_and_left_out(
+    htaf: Any, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "hard"
+    words = ("--target", "value", "--out", run, "--epochs", "2", "--hidden", "10", "8")
+    assert htaf("train", "tabular", "--data", table, *words)[0] == 0
+
+    def refit_head(*_: Any, **__: Any) -> Any:
+        raise ValueError("expected a head whose weights can be fitted")
+
+    monkeypatch.setattr("htaf.runs.hardening.hardening.refit_head", refit_head)
+    code, said, _ = htaf("harden", run, "--out", out, "--steps", "refit", "repair")
+    assert code == 0
+    assert "refit_head   left out: expected a head whose weights can be fitted" in said
+    first, second = open_run(out).record["repaired"]["reports"]
+    assert first == {"name": "refit_head", "error": "expected a head whose weights can be fitted", "kept": False}
+    assert second["name"] == "repair"
+
+
+def test_one_row_for_repair_and_the_record_of_the_training_stays(htaf: Any, table: Path, tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "hard"
+    words = ("--target", "value", "--out", run, "--epochs", "4", "--hidden", "10", "8")
+    code, _, error = htaf("train", "tabular", "--data", table, *words, "--refit", "True")
+    assert code == 0, error
+    assert htaf("harden", run, "--out", out, "--rows", "1", "--steps", "repair")[0] == 0
+    record = open_run(out).record
+    assert record["hardening"] == open_run(run).record["hardening"]
+    assert [step["name"] for step in record["hardening"]["finish"]] == ["refit"]
+    assert record["repaired"]["from"] == str(run)

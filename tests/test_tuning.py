@@ -269,3 +269,24 @@ def test_the_first_call_of_a_step_decides() -> None:
     net.factor = 50.0
     twice = tune(net, x)[1].layers[0]
     assert (twice.start, twice.end) == (once.start, once.end)
+
+
+def test_a_binarity_that_cannot_be_reached_is_refused() -> None:
+    x = normal(1.0)
+    x[:, :4] = 0.0
+    with pytest.raises(ValueError, match=r"0: expected .* share of 0.8 .* got 0.5 .* \(50% are exactly 0\)"):
+        tune(nn.Sequential(HTAF()), x)
+    assert tune(nn.Sequential(HTAF()), x, binarity=0.4)[1].layers[0].binarity == pytest.approx(0.4, abs=0.003)
+
+
+def test_a_number_may_be_among_the_outputs() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.act = nn.Linear(8, 4), HTAF()
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = self.act(self.layer(x))
+            return y, y.mean()
+
+    assert tune(Both(), normal(1.0))[1].layers[0].gradient > 0

@@ -8,7 +8,7 @@ resumed training is exact.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -84,22 +84,15 @@ def set_sharpness(
 
     Raises:
         ValueError: the model holds none, or, without `kind`, those of several kinds; one of them keeps its parameters
-            as tensors, or a value is out of range; a path is not that of such a step.
+            as tensors, or a value is out of range; a path is not that of such a step, or the mapping is empty. Then
+            nothing is set.
     """
     if isinstance(values, Mapping):
-        modules_by_path = dict(model.named_modules())
-        for path, own in values.items():
-            module = modules_by_path.get(path)
-            if (
-                not isinstance(module, SmoothStep)
-                or len(module.sharpness) != len(own)
-                or kind not in (None, module.kind)
-            ):
-                raise ValueError(
-                    f"expected a smooth step of {len(own)} sharpness parameters at {path}, got {type(module).__name__}"
-                )
-            _set(module, own)
-        return len(values)
+        if not values:
+            raise ValueError("expected the path of a smooth step or more, got an empty mapping")
+        found = dict(model.named_modules(remove_duplicate=False))
+        by_path = {path: _step_at(path, found.get(path), len(own), kind) for path, own in values.items()}
+        return _set((step, values[path]) for path, step in by_path.items())
     modules = [m for m in model.modules() if isinstance(m, SmoothStep) and len(m.sharpness) == len(values) > 0]
     kinds = sorted({m.kind for m in modules})
     if kind is None and len(kinds) > 1:
@@ -109,9 +102,7 @@ def set_sharpness(
         wanted = f"{kind or 'smooth'} steps of {len(values)} sharpness parameters"
         held = sorted({f"{m.kind} ({', '.join(m.sharpness)})" for m in model.modules() if isinstance(m, SmoothStep)})
         raise ValueError(f"expected a model with {wanted}, got {', '.join(held) or 'none'}")
-    for module in modules:
-        _set(module, values)
-    return len(modules)
+    return _set((module, values) for module in modules)
 
 
 def learn_within(model: nn.Module, before: tuple[float, ...], now: tuple[float, ...], product: float) -> int:
@@ -140,8 +131,28 @@ def learn_within(model: nn.Module, before: tuple[float, ...], now: tuple[float, 
     return len(found)
 
 
-def _set(module: SmoothStep, values: tuple[float, ...]) -> None:
-    for name, value in zip(module.sharpness, values, strict=True):
-        if name not in sharpness_of(module):
-            raise ValueError(f"{type(module).__name__}.{name} must be a float to be sharpened, not a tensor")
-        setattr(module, name, check_positive(name, value))
+def _step_at(path: str, module: nn.Module | None, count: int, kind: str | None) -> SmoothStep:
+    if isinstance(module, SmoothStep) and len(module.sharpness) == count and kind in (None, module.kind):
+        return module
+    if module is None:
+        came = "no module there"
+    elif isinstance(module, SmoothStep):
+        came = f"{type(module).__name__} of kind {module.kind} with {len(module.sharpness)}"
+    else:
+        came = type(module).__name__
+    wanted = f"step of kind {kind}" if kind else "step"
+    raise ValueError(f"{path!r}: expected a smooth {wanted} with {count} sharpness parameters, got {came}")
+
+
+def _set(found: Iterable[tuple[SmoothStep, tuple[float, ...]]]) -> int:
+    """Set all of them, once all are seen to be in order; how many there are."""
+    todo: list[tuple[SmoothStep, dict[str, float]]] = []
+    for step, values in found:
+        named = {name: check_positive(name, v) for name, v in zip(step.sharpness, values, strict=True)}
+        for name in named.keys() - sharpness_of(step).keys():
+            raise ValueError(f"{type(step).__name__}.{name} must be a float to be sharpened, not a tensor")
+        todo.append((step, named))
+    for step, named in todo:
+        for name, value in named.items():
+            setattr(step, name, value)
+    return len(todo)

@@ -31,12 +31,14 @@ from htaf.activations import BINARY_ABOVE, BINARY_BELOW, StraightThrough
 from htaf.contract import SmoothStep, sharpness_of
 from htaf.convert.finding import arguments
 from htaf.convert.functional_sites import duplicate
+from htaf.convert.modes import evaluating
 from htaf.diagnostics import GradientNorms
 from htaf.sharpening import ByLayer, Geometric
 from htaf.theory import best_alpha0
 
 STEP = 0.1  # of a layer's scale: the most that one step of an Adam-like optimiser may move its pre-activations
 SAMPLE = 16_384  # pre-activations of a layer from which its pair is chosen
+SOFTEST, SHARPEST = 1e-3, 1e4  # products that are tried, over 1 / std of the pre-activations
 TAIL = 0.95  # the quantile of |x| at which HTAF's tail gradient is made largest
 
 
@@ -140,8 +142,9 @@ def tune(
         The model and its `Tuning`.
 
     Raises:
-        ValueError: no smooth step ran, pre-activations of one do not vary over the batch, a step has tensors or more
-            than one number for its sharpness (other than HTAF), or an argument is out of range.
+        ValueError: no smooth step ran, pre-activations of one do not vary over the batch or cannot become as binary as
+            asked for (many are exactly 0), a step has tensors or more than one number for its sharpness (other than
+            HTAF), or an argument is out of range.
 
     Source: the gain is chi of Schoenholz et al. 2017, arXiv:1611.01232, at kept variance; the rescaling is that of
     Mishkin and Matas 2016, arXiv:1511.06422, with means; errata of Theorem 3.2 for alpha0.
@@ -153,22 +156,16 @@ def tune(
     for path, step in steps.items():
         _check(path, step)
     args, kwargs = arguments(batch)
-    modes = {module: module.training for module in new.modules()}
     kept = {buffer: buffer.clone() for buffer in new.buffers()}  # running statistics are for the training
     work = _Work(new, steps, rate if init else None, init, gain, binarity)
-    try:
-        with torch.random.fork_rng():
-            for module in new.modules():
-                module.training = isinstance(module, _BatchNorm)
-            with torch.no_grad(), work.hooks():
-                new(*args, **kwargs)
-            found = work.measured(lambda: new(*args, **kwargs))
-    finally:
-        for module, training in modes.items():
-            module.training = training
-        with torch.no_grad():
-            for buffer, value in kept.items():
-                buffer.copy_(value)
+    with evaluating(new), torch.random.fork_rng():
+        for module in new.modules():
+            module.training = isinstance(module, _BatchNorm)
+        with work.hooks():
+            new(*args, **kwargs)
+        found = work.measured(lambda: new(*args, **kwargs))
+        for buffer, value in kept.items():
+            buffer.copy_(value)
     return new, Tuning(found)
 
 
@@ -246,6 +243,12 @@ class _Work:
             return
         way = _way(step, sample)
         unit = 1 / sample.std().item()
+        if (most := _binarity(_with(step, way(SHARPEST * unit)), sample)) < self.binarity:
+            zeros = (sample == 0).double().mean().item()
+            raise ValueError(
+                f"{path or 'the model'}: expected pre-activations of which a share of {self.binarity:g} can become "
+                f"binary, got {most:.2g} with the sharpest curve ({zeros:.0%} are exactly 0): give a lower binarity"
+            )
         end = _bisect(lambda product: _binarity(_with(step, way(product)), sample) < self.binarity, unit)
         start = min(_bisect(lambda product: _gain(_with(step, way(product)), sample) <= self.gain, unit), end)
         _with(step, way(start))
@@ -276,9 +279,10 @@ class _Work:
             try:
                 outputs = [y for y in pytree.tree_leaves(run()) if isinstance(y, Tensor) and y.requires_grad]
                 generator = torch.Generator().manual_seed(0)
-                loss = [
-                    (y * torch.randn(y.shape, generator=generator).to(y)).sum() / math.sqrt(len(y)) for y in outputs
-                ]
+                loss: list[Tensor] = []
+                for y in outputs:
+                    weights = torch.randn(y.shape, generator=generator).to(y)
+                    loss.append((y * weights).sum() / math.sqrt(y.shape[0] if y.ndim else 1))
                 parameters = [parameter for parameter, _ in wanted]
                 if loss:
                     torch.autograd.grad(torch.stack(loss).sum(), parameters, allow_unused=True)
@@ -394,8 +398,8 @@ def _with(step: nn.Module, values: tuple[float, ...]) -> nn.Module:
 
 
 def _bisect(holds: Callable[[float], bool], unit: float) -> float:
-    """The last value, between 1e-3 and 1e4 units, up to which a condition holds."""
-    low, high = math.log(1e-3 * unit), math.log(1e4 * unit)
+    """The last value, between SOFTEST and SHARPEST units, up to which a condition holds."""
+    low, high = math.log(SOFTEST * unit), math.log(SHARPEST * unit)
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if holds(math.exp(middle)) else (low, middle)

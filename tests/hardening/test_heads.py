@@ -10,8 +10,9 @@ import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 from small import fresh, rows
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
-from htaf import HTAF, harden, refit_head
+from htaf import HTAF, BinaryLinear, harden, refit_head
 from htaf.models.mlp import MLP
 
 X, HELD = rows(400, 6), rows(300, 6, seed=1)
@@ -116,7 +117,7 @@ def test_tokens_without_a_code_are_left_out() -> None:
     torch.testing.assert_close(one.state_dict(), two.state_dict())
 
 
-def test_dead_units_keep_their_weights_and_inputs_are_not_changed() -> None:
+def test_dead_units_get_weight_zero_and_inputs_are_not_changed() -> None:
     net: Any = network()
     with torch.no_grad():
         net.hidden[1].linear.bias[0] = 50.0
@@ -142,5 +143,76 @@ def test_errors() -> None:
         refit_head(nn.Sequential(nn.ReLU()), pairs)
     with pytest.raises(ValueError, match="expected 5 rows or more to choose a strength"):
         refit_head(network(), [(X[:4], CODES[:4])])
+    with pytest.raises(ValueError, match="expected batches with a row that has a target, got none"):
+        refit_head(network(), [(X, torch.full_like(CODES, -100))], validation=pairs)
     with pytest.raises(ValueError, match="expected a class code for each of 100 rows of the output, got 50"):
         refit_head(network(), [(x, y[:50]) for x, y in pairs])
+
+
+class Scaled(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: BinaryLinear(8, 3), "2 its weights are binary"),
+        (lambda: parametrizations.weight_norm(nn.Linear(8, 3)), "2 its weight is computed from others"),
+        (lambda: Scaled(8, 3), "2 its output is not that of a plain Scaled"),
+    ],
+)
+def test_a_head_whose_weights_cannot_be_written_is_refused(make: Any, why: str) -> None:
+    net = harden(fresh(lambda: nn.Sequential(nn.Linear(6, 8), HTAF(), make())))
+    with pytest.raises(ValueError, match=f"expected a head whose weights can be fitted, but of {why}"):
+        refit_head(net, batched(X, CODES))
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_a_head_that_shares_its_weights_is_refused(name: str) -> None:
+    net: Any = fresh(lambda: nn.Sequential(nn.Linear(6, 3), HTAF(), nn.Linear(3, 6), HTAF(), nn.Linear(6, 3)))
+    setattr(net[4], name, getattr(net[0], name))
+    with pytest.raises(ValueError, match=f"of 4 another module has the same {name}"):
+        refit_head(harden(net), batched(X, CODES))
+
+
+@pytest.mark.parametrize("codes", [True, False])
+def test_a_head_without_bias_keeps_none(codes: bool) -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 16), HTAF(), nn.Linear(16, 3 if codes else 2, bias=False))
+
+    net: Any = harden(fresh(make))
+    nn.init.zeros_(net[2].weight)
+    y, held = (CODES, CODES_HELD) if codes else (X[:, :2], HELD[:, :2])
+    refitted: Any = refit_head(net, batched(X, y), validation=batched(HELD, held), strengths=[0.1])[0]
+    assert refitted[2].bias is None
+    with torch.no_grad():
+        h, scale = net[:2](X), net[:2](X).square().mean(0).sqrt()
+        z, z_held = (h / scale).numpy(), (net[:2](HELD) / scale).numpy()
+        found = refitted(HELD)
+    if codes:
+        known = LogisticRegression(C=1 / (0.1 * len(X)), fit_intercept=False, tol=1e-8).fit(z, y.numpy())
+        np.testing.assert_allclose(found.softmax(1), known.predict_proba(z_held), atol=2e-3)
+    else:
+        known = Ridge(alpha=0.1 * len(X), fit_intercept=False).fit(z, y.numpy())
+        np.testing.assert_allclose(found, known.predict(z_held), atol=1e-4)
+
+
+def test_without_validation_the_chosen_fit_is_that_of_all_rows() -> None:
+    net = zeroed(network())
+    refitted, report = refit_head(net, batched(X, CODES), strengths=[0.01])
+    assert report.layers[0].strength == 0.01
+    known = LogisticRegression(C=1 / (0.01 * len(X)), max_iter=1000, tol=1e-8)
+    known.fit(standardised(net, X)[0], CODES.numpy())
+    with torch.no_grad():
+        found = refitted(HELD).softmax(1).numpy()
+    np.testing.assert_allclose(found, known.predict_proba(standardised(net, HELD)[0]), atol=2e-3)
+
+
+def test_a_head_of_bfloat16_is_fitted() -> None:
+    net = harden(fresh(lambda: MLP(6, 3, (16, 12), HTAF))).bfloat16()
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    pairs = [(x.bfloat16(), y) for x, y in batched(X, CODES)]
+    found, report = refit_head(net, pairs, validation=[(HELD.bfloat16(), CODES_HELD)])
+    assert report.after["loss"] < report.before["loss"]  # pyright: ignore[reportOptionalSubscript]
+    assert not torch.equal(found.state_dict()["head.weight"], before["head.weight"])

@@ -49,6 +49,55 @@ def test_without_a_step_all_norms_are_taken() -> None:
     torch.testing.assert_close(y.mean((0, 2, 3)), found[1].bias, atol=1e-3, rtol=1e-3)
 
 
+def weighted(net: Any, norm: int, some: list[Any]) -> tuple[Any, Any]:
+    """Mean and variance behind the layers in front of a norm, each batch by its values a channel."""
+    mean = var = total = 0.0
+    with torch.no_grad():
+        for x in some:
+            y = net[:norm](x).movedim(1, 0).flatten(1)
+            mean, var = mean + y.mean(1) * y.shape[1], var + y.var(1) * y.shape[1]
+            total += y.shape[1]
+    return mean / total, var / total
+
+
+def test_batches_count_by_their_rows() -> None:
+    exact = harden(fresh(network))
+    sizes = (40, 25, 3)
+    some = [x + i for i, x in enumerate(torch.cat(batches(sum(sizes), 2, 8, 8, count=1)).split(sizes))]
+    found: Any = recalibrate(exact, some)[0]
+    mean, var = weighted(found, 4 + 1, some)
+    torch.testing.assert_close(found[5].running_mean, mean)
+    torch.testing.assert_close(found[5].running_var, var)
+
+
+def table() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), HTAF(1.0, 5.0), nn.Linear(6, 5), nn.BatchNorm1d(5))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "joined"),
+    [
+        ((30, 20, 1), (30, 21)),
+        ((1, 30, 20), (31, 20)),
+        ((30, 1, 1, 20), (30, 2, 20)),
+        ((1, 1, 1), (3,)),
+    ],
+)
+def test_a_single_row_joins_its_neighbour(sizes: tuple[int, ...], joined: tuple[int, ...]) -> None:
+    exact = harden(fresh(table))
+    x = batches(sum(sizes), 4, count=1)[0]
+    for wrap in (lambda x: x, lambda x: (x, torch.zeros(len(x)))):
+        found: Any = recalibrate(exact, [wrap(part) for part in x.split(sizes)])[0]
+        mean, var = weighted(found, 3, list(x.split(joined)))
+        torch.testing.assert_close(found[3].running_mean, mean)
+        torch.testing.assert_close(found[3].running_var, var)
+
+
+def test_one_row_alone_has_no_variance() -> None:
+    with pytest.raises(ValueError, match="expected batches with two values a channel or more"):
+        recalibrate(harden(fresh(table)), batches(1, 4, count=1))
+
+
 def test_batches_can_be_gone_through_again() -> None:
     with pytest.raises(TypeError, match="expected batches that can be gone through again"):
         recalibrate(fresh(network), iter(batches(4, 2, 8, 8)))

@@ -326,6 +326,113 @@ def test_norms_behind_sums_and_layers_get_the_right_mean() -> None:
         torch.testing.assert_close(*[y.std((0, 2, 3)) for y in pair], atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [(lambda: nn.Conv2d(3, 4, 3), (3, 9, 9)), (lambda: nn.Linear(5, 4), (30, 5)), (lambda: nn.Linear(5, 4), (5,))],
+)
+def test_one_sample_is_enough(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    net = fresh(lambda: nn.Sequential(Linear01(), make()))
+    some = batches(1, *shape, count=1)
+    repaired, report = repair(harden(net), net, some)
+    assert len(report.layers) == 1
+    assert error(repaired, net, some) < (0.05 if len(shape) > 1 else 1e-5)  # of one row the bias alone is known
+
+
+def test_a_binary_layer_behind_a_factor_of_zero_is_left_alone() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.act, self.linear, self.norm = HTAF(0.7, 2.0, bipolar=True), BinaryLinear(8, 8), nn.BatchNorm1d(8)
+            self.gain = nn.Parameter(torch.linspace(0, 2, 8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.gain * self.norm(self.linear(self.act(x))) + x
+
+    net: Any = fresh(Block)
+    repaired: Any = repair(harden(net), net, batches(100, 8))[0]
+    assert all(torch.isfinite(v).all() for v in repaired.state_dict().values())
+    assert torch.equal(repaired.norm.weight[:1], net.norm.weight[:1])
+    assert not torch.equal(repaired.norm.weight[1:], net.norm.weight[1:])
+    assert error(repaired, net, batches(100, 8)) < error(harden(net), net, batches(100, 8))
+
+
+def test_a_network_of_bfloat16() -> None:
+    net = fresh(lambda: MLP(5, 3, (12, 10), Linear01, True)).bfloat16()
+    some = [x.bfloat16() for x in batches(200, 5)]
+    repaired, report = repair(harden(net), net, some, strength=WEAK)
+    assert report.notes == ()
+    with torch.no_grad():
+        x = torch.cat(some)
+        errors = [nn.functional.mse_loss(m(x).float(), net(x).float()).item() for m in (harden(net), repaired)]
+    assert errors[1] < 0.01 * errors[0]  # a bit at its threshold falls to the other side now and then
+
+
+def set_in_part(gain: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    a[:, 0] = 1.0
+    return a + b
+
+
+def through_a_view(gain: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    a.view(-1)[::3].fill_(1.0)
+    return a + b
+
+
+def by_keyword(gain: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return torch.mul(a, other=gain) + b
+
+
+def into_the_gain(gain: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return gain.clone().expand_as(a).clone().mul_(a) + b
+
+
+@pytest.mark.parametrize("join", [set_in_part, through_a_view, into_the_gain])
+def test_what_was_overwritten_is_not_undone(join: Callable[..., Tensor]) -> None:
+    """Then a layer gives what it gave in the smooth network, as does every layer that goes into no sum."""
+    net, some = fresh(partial(Residual, join, nn.Identity)), batches(300, 6)
+    repaired: Any = repair(harden(net), net, some, strength=WEAK)[0]
+    with torch.no_grad():
+        for x in some:
+            bits = (repaired.first(x) >= 0).float()
+            torch.testing.assert_close(
+                repaired.linears[0](bits), net.linears[0](0.2 + 0.5 * bits), atol=1e-4, rtol=1e-4
+            )
+
+
+def test_a_product_by_keyword_is_undone() -> None:
+    net, some = fresh(partial(Residual, by_keyword, nn.Identity)), batches(300, 6)
+    assert error(repair(harden(net), net, some, strength=WEAK)[0], net, some) < 1e-3
+
+
+def test_globs_name_layers_and_norms() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.acts = nn.ModuleList([HTAF(1.0, 3.0) for _ in range(3)])
+            self.linears = nn.ModuleList([nn.Linear(6, 6) for _ in range(2)])
+            self.norms = nn.ModuleList([nn.BatchNorm1d(6) for _ in range(3)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.norms[0](self.acts[0](x))
+            x = self.norms[1](self.linears[0](self.acts[1](x)))
+            return self.norms[2](self.linears[1](self.acts[2](x)) + x)
+
+    net, some = fresh(Block), batches(200, 6)
+    exact = harden(net)
+
+    def moved(*layers: str) -> set[str]:
+        after = repair(exact, net, some, layers=layers)[0].state_dict()
+        return {k.rpartition(".")[0] for k, v in exact.state_dict().items() if not torch.equal(v, after[k])}
+
+    assert moved("linears.0") == {"linears.0", "norms.1"}  # its own norm
+    assert moved("linears.1") == {"linears.1", "norms.2"}  # the norm that reads its sum
+    assert moved("norms.0") == {"norms.0"}
+    assert moved("linears.*", "norms.0") == {"linears.0", "linears.1", "norms.0", "norms.1", "norms.2"}
+    assert moved() == set()
+    held = "it has norms.0, linears.0, norms.1, linears.1, norms.2"
+    with pytest.raises(ValueError, match=f"expected paths or globs of the network's layers, got 'linear'; {held}"):
+        repair(exact, net, some, layers=["linears.0", "linear"])
+
+
 # ---- whole networks ----
 
 
@@ -402,6 +509,8 @@ def test_batches_and_networks_that_do_not_fit() -> None:
         repair(exact, net, (x for x in batches(4, 5)))
     with pytest.raises(ValueError, match="expected batches with one batch or more, got none"):
         repair(exact, net, [])
+    with pytest.raises(ValueError, match=r"expected strength >= 0, or None, got -0.1"):
+        repair(exact, net, batches(4, 5), strength=-0.1)
     with pytest.raises(
         ValueError, match=r"the same layers, got hidden.0.norm \(1 calls\) in exact where smooth has head"
     ):

@@ -1,4 +1,4 @@
-"""`htaf harden`: what the exact network of a run lost, made good."""
+"""`htaf harden`: repair the exact network of a finished run."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ def harden(
         tuple[Literal["recalibrate", "repair", "refit", "distil"], ...],
         arg(
             help="In this order, each kept where it lowers the validation loss. recalibrate: statistics of batch "
-            "norms; repair: all layers by least squares, towards the smooth network; refit: the head in closed form; "
-            "distil: what is above the last step, by gradient descent on the smooth network's outputs.",
+            "norms; repair: all layers by least squares, towards the smooth network; refit: the head by ridge or "
+            "logistic regression; distil: what is above the last step, by gradient descent on the smooth network's "
+            "outputs.",
             metavar="STEP ...",
         ),
     ] = ("recalibrate", "repair", "recalibrate", "refit"),
@@ -44,9 +45,11 @@ def harden(
     from htaf.runs import harden_run, open_run
 
     def told(report: Report, kept: bool) -> None:
-        if not json:
-            assert report.before is not None
-            assert report.after is not None
+        if json:
+            return
+        if report.before is None or report.after is None:
+            say(f"{report.name:12} left out: {'; '.join(report.notes)}")
+        else:
             loss = f"validation loss {report.before['loss']:.4f} -> {report.after['loss']:.4f}"
             say(f"{report.name:12} {loss}, {report.seconds:.1f} s{'' if kept else ', not kept'}")
 
@@ -58,7 +61,7 @@ def harden(
     name, metrics = made.record["headline"], made.record["metrics"]
     table = [
         (part, metrics["smooth"][part][name], before[name], metrics["exact"][part][name])
-        for part, before in made.record["hardening"]["before"].items()
+        for part, before in made.record["repaired"]["before"].items()
     ]
     show(name, ("part", "smooth", "exact before", "exact now"), table)
     return say(f"run folder: {out}")

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from htaf.contract import SmoothStep
-from htaf.convert.functional_sites import duplicate
+from htaf.convert import harden
+from htaf.convert.modes import evaluating
 from htaf.diagnostics.gradients import GradientNorms, mean_by_layer
 from htaf.diagnostics.layers import layer_statistics
 
@@ -67,10 +68,7 @@ def switch_profile(
         ValueError: no smooth step ran, or there are no batches.
     """
     score = score or _scores
-    modes = [(module, module.training) for module in smooth.modules()]
-    try:
-        for module, _ in modes:
-            module.training = False
+    with evaluating(smooth):
         order, gradients = _gradients(smooth, batches)
         if not order:
             raise ValueError("expected at least one batch and one smooth step that runs, found none")
@@ -81,9 +79,6 @@ def switch_profile(
         only = [_measured(_partly_exact(smooth, [path]), batches, score) for path in order[1:]]
         only.insert(0, up_to[0])
         of_smooth = _measured(smooth, batches, score)
-    finally:
-        for module, training in modes:
-            module.training = training
     layers = []
     for path, first, alone in zip(order, up_to, only, strict=True):
         found = statistics[path]
@@ -123,22 +118,9 @@ def _gradients(smooth: nn.Module, batches: Batches) -> tuple[list[str], dict[str
 
 def _partly_exact(smooth: nn.Module, paths: Collection[str]) -> nn.Module:
     """The network with its own tensors, in which the steps at these paths are exact."""
-    if "" in paths:
-        return _hardened(smooth)
-    new = duplicate(smooth, parameters=True, buffers=True)
-    chosen = {step: _hardened(step) for step in map(new.get_submodule, paths)}  # one for a step at several paths
-    for path, module in list(new.named_modules(remove_duplicate=False)):
-        if module in chosen:
-            new.set_submodule(path, chosen[module])
-    return new
+    return harden(smooth, where=lambda site: any(path in paths for path in (site.path, *site.aliases)), share=True)
 
 
-def _hardened(step: nn.Module) -> nn.Module:
-    assert isinstance(step, SmoothStep)
-    return step.hardened().eval()
-
-
-@torch.no_grad()
 def _measured(net: nn.Module, batches: Batches, score: Callable[[Tensor, Tensor], Mapping[str, Any]]) -> Scores:
     outputs, targets = [], []
     for x, y in batches:

@@ -1,6 +1,8 @@
-"""What a network lost when it was hardened is made good: least squares and statistics on its own bits, no surrogate.
+"""Repairing a hardened network: fit its layers, norms and head to its own bits, without surrogate gradients.
 
-Every step takes a hardened network and returns a new one and a report of what it brought.
+Every step takes a hardened network and returns a new one and a report with the losses before and after.
+`recalibrate`, `repair` and the ridge fit of `refit_head` have closed forms. The logistic fit of
+`refit_head` runs L-BFGS, and `distil` runs Adam.
 """
 
 from htaf.hardening.distillation import distil

@@ -11,8 +11,18 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from htaf.convert.functional_sites import duplicate
-from htaf.hardening.layerwise import BINARY_WEIGHTS
-from htaf.hardening.report import Batches, Report, call, evaluating, expect_batches, inputs_of, measured
+from htaf.convert.modes import evaluating
+from htaf.hardening.report import (
+    Batches,
+    Report,
+    call,
+    expect_batches,
+    inputs_of,
+    is_regression,
+    measured,
+    pair_of,
+)
+from htaf.hardening.weights import BINARY_WEIGHTS
 
 
 def distil(
@@ -28,7 +38,10 @@ def distil(
 ) -> tuple[nn.Module, Report]:
     """Train by Adam, on the outputs of a teacher, the parameters of a hardened network that a gradient reaches.
 
-        KL(softmax(t / T), softmax(s / T)) T^2 of several outputs, (t - s)^2 of one
+        KL(softmax(t / T), softmax(s / T)) T^2 of classes, (t - s)^2 of numbers
+
+    Outputs are numbers where there is one, or where the validation targets are floats. Without validation several
+    outputs are taken as logits of classes: a regression with several outputs needs it.
 
     Those are the layers above the last step and what a shortcut past the steps leads to; no surrogate is used. All
     modules are in eval mode, so running statistics stay. Layers with binary weights stay as they are.
@@ -44,21 +57,22 @@ def distil(
         The new model in eval mode, and the report.
 
     Raises:
-        ValueError: no parameter has a gradient, no batches, or an argument out of range.
-        TypeError: batches that can be gone through only once.
+        ValueError: no parameter has a gradient, no batches, validation has no targets, or an argument is out of range.
+        TypeError: batches or validation can be gone through only once.
 
     Source: Hinton et al. 2015, arXiv:1503.02531.
     """
     begin = time.perf_counter()
     if epochs < 1 or patience < 1 or lr <= 0 or temperature <= 0:
         raise ValueError(f"expected numbers > 0, got {epochs=}, {lr=}, {patience=}, {temperature=}")
-    expect_batches(batches)
+    first = inputs_of(expect_batches(batches, validation))
+    numbers = validation is not None and is_regression(pair_of(next(iter(validation)))[1])
     net = duplicate(model)
     before = best = measured(model, validation)
     state, waited, ran = None, 0, 0
     with evaluating(net, teacher), torch.enable_grad():
         flags = {p: p.requires_grad for p in net.parameters()}
-        chosen = _reached(net, inputs_of(next(iter(batches))))
+        chosen = _reached(net, first)
         for p in net.parameters():
             p.requires_grad_(p in chosen)
         optimizer = torch.optim.Adam(list(chosen), lr=lr)
@@ -69,7 +83,7 @@ def distil(
                 with torch.no_grad():
                     wanted = call(teacher, x)
                 optimizer.zero_grad(set_to_none=True)
-                _loss(call(net, x), wanted, temperature).backward()
+                _loss(call(net, x), wanted, temperature, numbers=numbers).backward()
                 optimizer.step()
             found = measured(net, validation)
             if best is None or found is None:
@@ -104,8 +118,8 @@ def _reached(net: nn.Module, x: Any) -> dict[Tensor, None]:
     return reached
 
 
-def _loss(output: Tensor, wanted: Tensor, temperature: float) -> Tensor:
-    if output.shape[-1] == 1:
+def _loss(output: Tensor, wanted: Tensor, temperature: float, *, numbers: bool) -> Tensor:
+    if numbers or output.shape[-1] == 1:
         return mse_loss(output, wanted)
     output, wanted = (v.reshape(-1, v.shape[-1]) / temperature for v in (output, wanted))
     return cross_entropy(output, wanted.softmax(1)) * temperature**2

@@ -15,17 +15,18 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from htaf.convert.functional_sites import duplicate
+from htaf.convert.modes import evaluating
 from htaf.hardening.report import (
     Batches,
     LayerReport,
     Report,
     call,
-    evaluating,
     expect_batches,
     is_regression,
     measured,
     pair_of,
 )
+from htaf.hardening.weights import not_its_own, not_plain, wide
 
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 STEPS = 200  # of L-BFGS, at most
@@ -45,29 +46,32 @@ def refit_head(
 
     W0: the head as it is, and 0; both are tried with every strength. Loss: half the squared error, or cross-entropy by
     L-BFGS from W0. The strength and the centre with the lowest loss on validation are taken; the head stays as it is
-    where that is lower still.
+    where that is lower still. Without validation every fifth row is held out for this choice, and the chosen fit is
+    made once more on all rows. A layer without bias is fitted without one, to inputs that are scaled and not centred.
 
     Args:
-        model: its output must be that of an nn.Linear, or the mean of such outputs over time steps; not changed.
+        model: its output must be that of an nn.Linear with real weights of its own, or the mean of such outputs over
+            time steps; not changed.
         batches: (inputs, targets) as the training had them: float targets of the output's shape, or class codes
             (those < 0 are left out).
-        validation: the same, of other rows; None: every fifth row of `batches` is held out for the choice.
+        validation: the same, of other rows.
         strengths: >= 0; of a sum of squares of weights of standardised inputs.
 
     Returns:
         The new model in eval mode, and the report.
 
     Raises:
-        ValueError: no such layer, no batches or targets, or no strength.
-        TypeError: batches that can be gone through only once.
+        ValueError: no such layer; its weight is binary, computed from others or shared with another module; no batches
+            or targets; fewer than 5 rows without validation; no strength.
+        TypeError: batches or validation can be gone through only once.
     """
     begin = time.perf_counter()
-    if not strengths or min(strengths) < 0:
+    if not strengths or not all(strength >= 0 for strength in strengths):
         raise ValueError(f"expected strengths >= 0, one or more, got {tuple(strengths)}")
-    expect_batches(batches)
+    first, _ = pair_of(expect_batches(batches, validation))
     net = duplicate(model)
     with evaluating(net):
-        head = _Head(net, pair_of(next(iter(batches)))[0])
+        head = _Head(net, first)
         h, y = head.gathered(batches)
         if validation is None:
             held = torch.arange(len(h), device=h.device) % HELD == HELD - 1
@@ -77,36 +81,40 @@ def refit_head(
         else:
             known = torch.ones(len(h), dtype=torch.bool, device=h.device)
             vh, vy = head.gathered(validation)
-        fit = _Fit(h[known], y[known])
+        biased = head.layer.bias is not None
+        fit = _Fit(h[known], y[known], biased)
         before = fit.of(head.layer)
         best, kept = _loss(before, vh, vy), before
-        chosen: tuple[float, str] | None = None
+        chosen: tuple[float, str, _Weights] | None = None
         for centre, start in (("as it was", before), ("0", (torch.zeros_like(before[0]), before[1]))):
             now = before
             for strength in sorted(strengths, reverse=True):
                 now = fit(now, start, strength)
                 if (loss := _loss(now, vh, vy)) < best:
-                    best, kept, chosen = loss, now, (strength, centre)
+                    best, kept, chosen = loss, now, (strength, centre, start)
+        if chosen is not None and validation is None:
+            kept = _Fit(h, y, biased)(kept, chosen[2], chosen[0])
         old, new = (_loss(one, h, y) for one in (before, kept))
         if chosen is not None:
             head.put(kept)
     seconds = time.perf_counter() - begin
     if chosen is None:
-        layer = LayerReport(head.name, old, old, None, len(h), "kept: no other was better on validation")
+        note = "kept: no other was better on validation"
+        layer = LayerReport(head.name, old, old, None, len(h), note, measure="loss")
     else:
-        layer = LayerReport(head.name, old, new, chosen[0], len(h), f"training loss; towards {chosen[1]}")
+        layer = LayerReport(head.name, old, new, chosen[0], len(h), f"towards {chosen[1]}", measure="loss")
     return net.eval(), Report("refit_head", seconds, measured(model, validation), measured(net, validation), (layer,))
 
 
 class _Head:
-    """The last linear layer that ran, once its output is seen to be the model's, or the mean of its calls is."""
+    """The last linear layer that ran: its weights are its own, and its output or the mean of its calls the model's."""
 
     def __init__(self, model: nn.Module, x: Any) -> None:
         self.model = model
-        calls: list[tuple[str, Any, Tensor]] = []
+        calls: list[tuple[str, Any, Tensor, Tensor]] = []
 
         def see(name: str, module: nn.Module, args: Any, output: Tensor) -> None:
-            calls.append((name, module, output.clone()))
+            calls.append((name, module, output.clone(), args[0].clone()))
 
         handles = [
             m.register_forward_hook(partial(see, name)) for name, m in model.named_modules() if isinstance(m, nn.Linear)
@@ -119,7 +127,9 @@ class _Head:
         if not calls:
             raise ValueError(f"expected a model that ends in an nn.Linear, {type(model).__name__} has none that runs")
         self.name, self.layer = calls[-1][:2]
-        mine = [out for name, _, out in calls if name == self.name]
+        if why := not_its_own(model, self.layer) or self._not_plain(*calls[-1][2:]):
+            raise ValueError(f"expected a head whose weights can be fitted, but of {self.name} {why}")
+        mine = [out for name, _, out, _ in calls if name == self.name]
         out = torch.stack(mine) if len(mine) > 1 else mine[0]
         self.steps: int | None = None  # the dimension of time, over which the output is a mean
         if not _same(out, output):
@@ -130,6 +140,10 @@ class _Head:
                     f"{self.name}, the last one that runs"
                 )
             self.steps = dims[0]
+
+    def _not_plain(self, output: Tensor, h: Tensor) -> str:
+        h = wide(h)
+        return not_plain(self.layer, h @ self.layer.weight.to(h).T, output)
 
     def gathered(self, batches: Batches) -> tuple[Float[Tensor, "n features"], Tensor]:
         """What the layer reads, and the targets: float [n, outputs], or class codes [n]."""
@@ -148,19 +162,21 @@ class _Head:
                 known = slice(None) if is_regression(y) else y >= 0
                 if len(y) != len(h):
                     raise ValueError(f"expected a class code for each of {len(h)} rows of the output, got {len(y)}")
-                hs.append(h[known])
+                hs.append(wide(h[known]))
                 ys.append(y[known])
         finally:
             handle.remove()
-        return torch.cat(hs), torch.cat(ys)
+        h, y = torch.cat(hs), torch.cat(ys)
+        if not len(h):
+            raise ValueError("expected batches with a row that has a target, got none")
+        return h, y
 
     def put(self, weights: _Weights) -> None:
         """Take these weights over."""
         w, b = (v.to(self.layer.weight) for v in weights)
         self.layer.weight.copy_(w)
-        if self.layer.bias is None:
-            raise ValueError(f"expected {self.name} to have a bias")
-        self.layer.bias.copy_(b)
+        if self.layer.bias is not None:
+            self.layer.bias.copy_(b)
 
 
 _Weights = tuple[Float[Tensor, "outputs features"], Float[Tensor, " outputs"]]
@@ -172,11 +188,14 @@ class _Fit:
 
     h: Tensor
     y: Tensor
+    biased: bool
 
     def __post_init__(self) -> None:
-        self.mean = self.h.double().mean(0)
-        std = self.h.double().std(0, correction=0)
-        self.std = torch.where(std > 1e-6 * std.max(), std, torch.inf)  # a dead unit keeps its weight
+        h = self.h.double()
+        self.mean = h.mean(0) if self.biased else torch.zeros_like(h[0])
+        std = (h - self.mean).square().mean(0).sqrt()
+        # a unit that is constant gets weight 0: what it gave is part of the bias
+        self.std = torch.where(std > 1e-6 * std.max(), std, torch.inf)
         self.z = ((self.h - self.mean.to(self.h)) / self.std.to(self.h)).to(self.h)
         if self.z.numel() <= DOUBLE:
             self.z = self.z.double()
@@ -199,7 +218,7 @@ class _Fit:
     def _ridge(self, w0: Tensor, strength: float) -> _Weights:
         z, n = self.z, len(self.z)
         y = self.y.double()
-        b = y.mean(0)
+        b = y.mean(0) if self.biased else torch.zeros_like(y[0])
         target = (y - b) - (z @ w0.T.to(z)).double()
         moments = (z.T @ z).double() / n
         weight = max(strength, 1e-9) * torch.eye(len(moments), dtype=moments.dtype, device=moments.device)
@@ -219,7 +238,8 @@ class _Fit:
             p = likely.exp_()
             p[rows, self.y] -= 1
             away = weight - w0
-            gradient = torch.cat([(p.T @ z).double() / n + strength * away, p.sum(0).double()[:, None] / n], 1)
+            of_bias = p.sum(0).double()[:, None] / n if self.biased else torch.zeros_like(both[:, -1:])
+            gradient = torch.cat([(p.T @ z).double() / n + strength * away, of_bias], 1)
             return (value + strength / 2 * away.square().sum()).item(), gradient.flatten().cpu().numpy()
 
         first = torch.cat([w, b[:, None]], 1).flatten().cpu().numpy()

@@ -10,15 +10,24 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
-from htaf.binary import BinaryConv2d, BinaryLinear
 from htaf.convert.functional_sites import duplicate
+from htaf.convert.modes import evaluating
 from htaf.hardening.least_squares import Sums, by_rows, error, fan_in, groups_of, patches, ridge, row_count
-from htaf.hardening.report import Batches, LayerReport, Report, evaluating, expect_batches, inputs_of, measured
+from htaf.hardening.report import (
+    Batches,
+    LayerReport,
+    Report,
+    batch_count,
+    expect_batches,
+    inputs_of,
+    measured,
+)
 from htaf.hardening.watching import Call, Unit, along, norm_scale, observe, survey
+from htaf.hardening.weights import BINARY_WEIGHTS, not_its_own, not_plain, wide
 
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
-BINARY_WEIGHTS = (BinaryConv2d, BinaryLinear)
 EQUAL = 1e-6  # of the target's size: rounding
 ROWS, MOST, FEWEST, LARGE = 4096, 40, 8, 1024  # rows: at least, and for each weight of an output, fewer of large ones
 
@@ -32,13 +41,15 @@ def repair(
     validation: Batches | None = None,
     layers: Sequence[str] | None = None,
 ) -> tuple[nn.Module, Report]:
-    """Give every linear layer and convolution of a hardened network what hardening took, bottom up, in closed form.
+    """Correct every linear layer and convolution of a hardened network, so that on bits it gives what it gave before.
+
+    Layers are taken in the order of first run, each in closed form.
 
         W <- W + argmin_D |H D - (U - H W)|^2 + lambda |D|^2
 
     H: the layer's inputs in the exact network, all earlier repairs included. U: its outputs in the smooth network;
     where they are added to something (a residual connection), the smooth sum less what is added in the exact network,
-    so that the errors of the shortcut are made good too. Means go into the bias or the norm behind. The running
+    so that the errors of the shortcut are corrected too. Means go into the bias or the norm behind. The running
     variance of a norm is scaled as its input's is, so that rates stay; without bias and norm the mean is part of the
     fit. No labels, no gradients. Layers with binary weights keep their signs: they get a gain and an offset a channel,
     in the norm behind.
@@ -48,36 +59,39 @@ def repair(
         smooth: the network before it was hardened; not changed. Any module with the same paths.
         batches: inputs as the training had them, (inputs, targets) or inputs alone; gone through for each layer. About
             40 rows (images times pixels) for each weight of an output are enough: more are sampled.
-        strength: lambda over the mean of the diagonal of H'H; None: of 0.001 to 1 the best on half of the batches, for
-            each layer (or none, where all are worse than no change).
+        strength: >= 0, lambda over the mean of the diagonal of H'H; None: for each layer the best of 0.001 to 1
+            on half of the batches (or no change of the weights, where all are worse).
         validation: batches with targets for the report.
-        layers: paths or globs of the layers to be repaired; None: all.
+        layers: paths or globs of the layers and batch norms to be repaired; None: all. A norm that reads the output of
+            such a layer, or the sum that it goes into, is taken with it.
 
     Returns:
         The repaired network in eval mode, and the report, whose layers are those that were changed.
 
     Raises:
-        ValueError: the two networks do not have the same layers in the same order, or there are no batches.
-        TypeError: batches that can be gone through only once.
+        ValueError: the two networks do not have the same layers in the same order, a glob matches none of them, there
+            are no batches, validation has no targets, or strength < 0.
+        TypeError: batches or validation can be gone through only once.
 
     Source: layer-wise reconstruction of quantised networks, Nagel et al. 2020, arXiv:2004.10568, here as a regression.
     """
     begin = time.perf_counter()
-    count = expect_batches(batches)
+    if strength is not None and not strength >= 0:
+        raise ValueError(f"expected strength >= 0, or None, got {strength}")
+    first = inputs_of(expect_batches(batches, validation))
     net = duplicate(exact)
     with evaluating(net, smooth):
-        first = inputs_of(next(iter(batches)))
         units, others = survey(net, first), survey(smooth, first)
         _expect_same(units, others)
         # of a deep network that is hard at its end alone, most layers need not be looked at one by one
         equal = {a.name for a, b in zip(units, others, strict=True) if a.inputs == b.inputs and not (a.sums or b.sums)}
+        wanted = _wanted(net, units, layers)
         done: list[LayerReport] = []
         notes: list[str] = []
-        repairer = _Repairer(net, smooth, batches, count, strength)
+        repairer = _Repairer(net, smooth, batches, batch_count(batches), strength)
         taken: set[str] = set()
         for unit in units:
-            left = layers is not None and unit.is_layer and not any(fnmatchcase(unit.name, glob) for glob in layers)
-            if left or unit.name in taken or unit.name in equal:
+            if unit.name not in wanted or unit.name in taken or unit.name in equal:
                 continue
             found = repairer.layer(unit, notes) if unit.is_layer else repairer.norm(unit)
             if found is not None:
@@ -101,6 +115,20 @@ def _expect_same(exact: Sequence[Unit], smooth: Sequence[Unit]) -> None:
         raise ValueError(f"expected exact and smooth to run the same layers, got {len(exact)} and {len(smooth)}")
 
 
+def _wanted(net: nn.Module, units: Sequence[Unit], layers: Sequence[str] | None) -> set[str]:
+    """The layers and norms that some globs name, and the norms that read what these layers give."""
+    if layers is None:
+        return {unit.name for unit in units}
+    # transposed convolutions are never repaired, but may be named among others
+    names = {unit.name for unit in units} | {name for name, m in net.named_modules() if isinstance(m, _ConvNd)}
+    for glob in layers:
+        if not any(fnmatchcase(name, glob) for name in names):
+            held = ", ".join(unit.name for unit in units) or "none"
+            raise ValueError(f"expected paths or globs of the network's layers, got {glob!r}; it has {held}")
+    chosen = [unit for unit in units if any(fnmatchcase(unit.name, glob) for glob in layers)]
+    return {unit.name for unit in chosen}.union(*(unit.norms | unit.norms_of_sum for unit in chosen))
+
+
 @dataclass
 class _Repairer:
     """One repair under way: `net` is changed layer by layer."""
@@ -120,11 +148,11 @@ class _Repairer:
         for number, pairs in self._seen(unit):
             for exact, target in pairs:
                 rows = _rows(layer, exact.output, self.count * unit.calls, number)
-                for part, h in patches(layer, exact.input, rows):
-                    y = by_rows(layer, exact.output)[rows[part]]
-                    u = by_rows(layer, target)[rows[part]]
+                for part, h in patches(layer, wide(exact.input), rows):
+                    y = wide(by_rows(layer, exact.output)[rows[part]])
+                    u = wide(by_rows(layer, target)[rows[part]])
                     u = torch.where(u.isnan(), y, u)  # a channel of gain 0, which tells nothing
-                    if not halves and (why := self._unfit(layer, h, y)):
+                    if not halves and (why := self._unfit(layer, h, by_rows(layer, exact.output)[rows[part]])):
                         notes.append(f"{unit.name} is left as it is: {why}")
                         return None
                     g = groups_of(layer)
@@ -151,8 +179,7 @@ class _Repairer:
             return None
         a, b, aa, bb = sums / n
         _matched(unit.module, (a, aa - a * a), (b, bb - b * b))
-        before = ((a - b).square().sum() / bb.sum().clamp(min=1e-30)).sqrt().item()
-        return LayerReport(unit.name, before, 0.0, None, n, "running mean and variance")
+        return LayerReport(unit.name, None, None, None, n, "running mean and variance")
 
     def _seen(self, unit: Unit) -> Iterator[tuple[int, list[tuple[Call, Tensor]]]]:
         """(number of the batch, its calls in the exact network with what they should give); nothing where they do."""
@@ -166,28 +193,23 @@ class _Repairer:
 
     def _unfit(self, layer: Any, h: Tensor, y: Tensor) -> str:
         """Why the weights of a layer cannot be corrected, "" where they can."""
-        weight = layer._parameters.get("weight")
-        if weight is None:
-            return "its weight is computed from others (a parametrisation)"
-        if sum(weight is p for m in self.net.modules() for p in m._parameters.values()) > 1:
-            return "another module has the same weight"
-        w = weight.reshape(h.shape[0], -1, h.shape[2]).transpose(1, 2)
-        made = (h @ w).transpose(0, 1).reshape(y.shape) + (0 if layer.bias is None else layer.bias)
-        if (made - y).abs().max() > 1e-3 * y.abs().max() + 1e-6:
-            return f"its output is not that of a plain {type(layer).__name__}"
-        return ""
+        if why := not_its_own(self.net, layer):
+            return why
+        w = layer.weight.to(h).reshape(h.shape[0], -1, h.shape[2]).transpose(1, 2)
+        return not_plain(layer, (h @ w).transpose(0, 1).reshape(y.shape), y)
 
     def _halves(self, output: Tensor, layer: nn.Module, rows: Tensor, number: int) -> list[Tensor | None]:
-        """Which rows belong to each half: batches by turns, of a single batch its samples by turns."""
+        """Which rows belong to each half: batches by turns, of one batch its samples, of one sample its rows."""
         none = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
         if self.count > 1:
             return [None, none] if number % 2 == 0 else [none, None]
-        odd = rows // max(1, row_count(layer, output) // len(output)) % 2 == 1
+        odd = rows // (max(1, row_count(layer, output) // len(output)) if len(output) > 1 else 1) % 2 == 1
         return [~odd, odd]
 
     def _solved(self, unit: Unit, halves: list[Sums]) -> LayerReport:
         layer: Any = unit.module
         whole = halves[0] + halves[1]
+        halves = halves if all(half.n for half in halves) else [whole, whole]  # a single row
         moments = whole.centred() if _centred(unit) else whole.about_zero()
         strength = self.strength if self.strength is not None else _chosen(halves, _centred(unit))
         d = None if strength is None else ridge(moments[0], moments[1], strength)
@@ -227,6 +249,7 @@ class _Repairer:
                     assert s.sum is not None
                     assert e.other is not None
                     wanted = e.back(s.sum - e.other, to_norm=True)
+                    wanted = torch.where(wanted.isnan(), now, wanted)  # a channel of factor 0, which tells nothing
                 if number == 0 and not _differs(now, wanted):
                     return None
                 a, b = (v.movedim(1, -1).reshape(-1, v.shape[1]).double() for v in (now, wanted))
@@ -250,7 +273,7 @@ class _Repairer:
 
 def _centred(unit: Unit) -> bool:
     """Whether something can take up a constant offset of a layer's output."""
-    return unit.module.bias is not None or unit.norm is not None or unit.read_by_norm
+    return unit.module.bias is not None or unit.norm is not None or bool(unit.norms_of_sum)
 
 
 def _target(unit: Unit, exact: Call, smooth: Call) -> Tensor:

@@ -1,32 +1,54 @@
-"""What the steps of this room share: their report, their batches, and a network's loss on them."""
+"""What the steps of this room share: their report, their batches, and a network's loss on them.
+
+Batches are a list, a `DataLoader` or anything else that can be gone through again. A batch is
+
+- a pair (inputs, targets), as a tuple or a list. So a tuple of two tensors is inputs and targets, never two inputs;
+- or the inputs alone, where no targets are needed.
+
+Inputs are a tensor, a tuple of positional arguments or a mapping of keyword arguments of the model; anything else, a
+list too, is its one argument. Two positional arguments without targets are the pair ((a, b), None). A `DataLoader`
+turns tuples within an item into lists: for several arguments use mappings, or a `collate_fn` of your own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
-Batches = Iterable[Any]  # of (inputs, targets), or of inputs alone; re-iterable
+from htaf.convert.modes import evaluating
+
+Batches = Iterable[Any]  # as above
 
 
 @dataclass(frozen=True)
 class LayerReport:
     """What became of one layer.
 
-    name: module path. before, after: root of the error's variance over that of the target, on all rows that were used.
-    strength: of the ridge; None: its weights are as they were. rows: used. note: what else there is to say.
+    name: module path. strength: of the ridge; None: its weights are as they were. rows: used. note: how it was done.
+    measure: what before and after are, "error" or "loss".
+        "error": the root of the mean squared error over the standard deviation of what the layer should give, on the
+        rows that were used; about the means, where a bias or a norm takes them up.
+        "loss": of a refitted head, the mean squared error or cross-entropy on the rows that it was fitted to.
+    before, after: the layer as it was and as it is; None for a norm, of which only the statistics move.
     """
 
     name: str
-    before: float
-    after: float
+    before: float | None
+    after: float | None
     strength: float | None
     rows: int
     note: str = ""
+    measure: str = "error"
+
+    def __str__(self) -> str:
+        moved = "" if self.before is None else f"{self.measure} {self.before:.3f} -> {self.after:.3f}"
+        return f"{self.name}: {', '.join(part for part in (moved, self.note) if part)}"
 
 
 @dataclass(frozen=True)
@@ -34,7 +56,7 @@ class Report:
     """What a step did and what it brought; `dataclasses.asdict` makes JSON of it.
 
     name: of the step. seconds: wall time. before, after: {"loss"} or {"loss", "accuracy"} on the validation batches,
-    None without them. layers: in the order in which they were changed. notes: what else there is to say.
+    None without them. layers: in the order in which they were changed. notes: what was left as it was, and why; sizes.
     """
 
     name: str
@@ -48,24 +70,37 @@ class Report:
         lines = [f"{self.name}: {self.seconds:.1f} s"]
         if self.before and self.after:
             lines[0] += "".join(f", {key} {value:.4f} -> {self.after[key]:.4f}" for key, value in self.before.items())
-        for layer in self.layers:
-            lines.append(
-                f"  {layer.name}: error {layer.before:.3f} -> {layer.after:.3f}{layer.note and f', {layer.note}'}"
-            )
-        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+        return "\n".join([*lines, *(f"  {one}" for one in (*self.layers, *self.notes))])
 
 
-def expect_batches(batches: Batches, name: str = "batches") -> int:
-    """How many there are.
+def expect_batches(batches: Batches, validation: Batches | None = None) -> Any:
+    """The first batch. Of both only the first is looked at, as a batch may be costly to make.
 
     Raises:
-        TypeError: they can be gone through only once. ValueError: there are none.
+        TypeError: they can be gone through only once, or are a tensor. ValueError: there are none.
     """
+    first = _first(batches, "batches")
+    if validation is not None:
+        pair_of(_first(validation, "validation"))
+    return first
+
+
+def _first(batches: Batches, name: str) -> Any:
+    if isinstance(batches, Tensor):
+        raise TypeError(f"expected {name} as a list of batches, got a tensor of shape {tuple(batches.shape)}")
     if iter(batches) is batches:
         raise TypeError(f"expected {name} that can be gone through again, such as a list, got {type(batches).__name__}")
-    if not (count := sum(1 for _ in batches)):
-        raise ValueError(f"expected {name} with one batch or more, got none")
-    return count
+    for batch in batches:
+        return batch
+    raise ValueError(f"expected {name} with one batch or more, got none")
+
+
+def batch_count(batches: Batches) -> int:
+    """How many there are. Only lists and loaders are asked for their length: that of others may count rows."""
+    if isinstance(batches, (list, tuple, DataLoader)):
+        with suppress(TypeError):  # a loader of a set without a length
+            return len(batches)
+    return sum(1 for _ in batches)
 
 
 def inputs_of(batch: Any) -> Any:
@@ -74,9 +109,11 @@ def inputs_of(batch: Any) -> Any:
 
 
 def pair_of(batch: Any) -> tuple[Any, Tensor]:
-    """Inputs and targets. Raises ValueError where it is no pair."""
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2 or not isinstance(batch[1], Tensor):
+    """Inputs and targets. Raises ValueError where it is no pair, or one without targets."""
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         raise ValueError(f"expected batches of (inputs, targets), got {type(batch).__name__}")
+    if not isinstance(batch[1], Tensor):
+        raise ValueError(f"expected batches of (inputs, targets) with a tensor of targets, got {batch[1]!r:.40}")
     return batch[0], batch[1]
 
 
@@ -86,33 +123,22 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def moved(x: Any, device: torch.device) -> Any:
-    """The inputs on a device: a tensor, or a tuple, list or mapping of them."""
+    """The inputs on a device: a tensor, or a tuple, list or mapping of them, which stays what it is."""
     if isinstance(x, Tensor):
         return x.to(device)
     if isinstance(x, Mapping):
         return {key: moved(value, device) for key, value in x.items()}
-    return tuple(moved(value, device) for value in x) if isinstance(x, (tuple, list)) else x
+    if isinstance(x, (tuple, list)):
+        values = [moved(value, device) for value in x]
+        return values if isinstance(x, list) else type(x)(*values) if hasattr(x, "_fields") else tuple(values)
+    return x
 
 
 def call(model: nn.Module, x: Any) -> Any:
-    """The model's output for a tensor, a tuple of positional arguments or a mapping of keyword arguments."""
+    """The model's output for a tuple of positional arguments, a mapping of keyword arguments, or one argument."""
     x = moved(x, device_of(model))
     output = model(**x) if isinstance(x, Mapping) else model(*x) if isinstance(x, tuple) else model(x)
     return getattr(output, "logits", output)  # a language model's output is an object
-
-
-@contextmanager
-def evaluating(*models: nn.Module) -> Iterator[None]:
-    """Eval mode, without gradients; every module's flag is as it was afterwards."""
-    flags = [(module, module.training) for model in models for module in model.modules()]
-    try:
-        for module, _ in flags:
-            module.training = False
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in flags:
-            module.training = training
 
 
 def is_regression(y: Tensor) -> bool:
@@ -124,6 +150,9 @@ def measured(model: nn.Module, batches: Batches | None) -> dict[str, float] | No
     """{"loss"} of float targets (mean squared error), {"loss", "accuracy"} of class codes (cross-entropy, in nats).
 
     Class codes < 0 are left out. None for None.
+
+    Raises:
+        ValueError: a batch without targets, or no row at all.
     """
     if batches is None:
         return None
@@ -143,8 +172,10 @@ def measured(model: nn.Module, batches: Batches | None) -> dict[str, float] | No
             else:
                 loss += (output.double() - y.reshape(output.shape)).square().sum().item()
                 count += y.numel()
-    found = {"loss": loss / max(count, 1)}
-    return found | {"accuracy": hits / max(count, 1)} if classes else found
+    if not count:
+        raise ValueError("expected batches with a row that has a target, got none")
+    found = {"loss": loss / count}
+    return found | {"accuracy": hits / count} if classes else found
 
 
 def rows_and_codes(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

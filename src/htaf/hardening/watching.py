@@ -88,8 +88,8 @@ class Unit:
     """A layer or a norm of a network.
 
     calls: in one run. sums: into which their outputs go with no layer in between. norms: that read its output.
-    read_by_norm: whether a norm reads that sum, or its output beside others. inputs: of each call the sums of values
-    and of squares, by which inputs of two networks are compared.
+    norms_of_sum: that read that sum, or its output beside others. inputs: of each call the sums of values and of
+    squares, by which inputs of two networks are compared.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Unit:
     calls: int = 0
     sums: int = 0
     norms: set[str] = field(default_factory=set)
-    read_by_norm: bool = False
+    norms_of_sum: set[str] = field(default_factory=set)
     inputs: list[tuple[float, float]] = field(default_factory=list)
 
     @property
@@ -147,18 +147,18 @@ class _Watch(TorchFunctionMode):
             return
         else:
             self.calls.append(Call(args[0].clone(), output.clone()))
-        self.routes[output] = Route(name, number)
+        self._keep(output, Route(name, number))
         self._finish()
 
     def norm(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         name, source = self.names[module], args[0]
-        route: Route | None = self.routes.get(source)
+        route = self._route(source)
         if self.only is None:
             self._counted(name, module, source)
             if route is not None:
                 self.units[route.layer].norms.add(name)
             if (summed := self.sums.get(source)) is not None:
-                self.units[summed.layer].read_by_norm = True
+                self.units[summed.layer].norms_of_sum.add(name)
         elif name == self.only:
             self.calls.append(Call(source.clone(), output))
             self._finish()
@@ -170,7 +170,7 @@ class _Watch(TorchFunctionMode):
                 return torch.where(along(scale, x) == 0, torch.nan, (x - along(shift, x)) / along(safe, x))
 
             route = route.then(undo)
-            self.routes[output] = Route(route.layer, route.call, route.undo, name, len(route.undo))
+            self._keep(output, Route(route.layer, route.call, route.undo, name, len(route.undo)))
 
     def _counted(self, name: str, module: nn.Module, x: Tensor) -> None:
         unit = self.units.setdefault(name, Unit(name, module))
@@ -184,36 +184,47 @@ class _Watch(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in _ADDS and len(args) == 2 and not kwargs.keys() - {"input", "other"}:
             return self._added(func, args, kwargs)
-        route = self.routes.get(args[0]) if args and isinstance(args[0], Tensor) else None
-        if name in _PRODUCTS and route is None and len(args) == 2 and isinstance(args[1], Tensor):
-            route, args = self.routes.get(args[1]), args[::-1] if name in ("mul", "__mul__", "__rmul__") else args
+        route = self._route(args[0]) if args else None
+        factor = args[1] if len(args) > 1 else kwargs.get("other")
+        if name in _PRODUCTS and route is None and isinstance(factor, Tensor) and len(args) == 2:
+            route = self._route(factor)
+            if name in ("mul", "__mul__", "__rmul__"):
+                args, factor = args[::-1], args[0]
         if route is None:
             return func(*args, **kwargs)
         source, shape = args[0], args[0].shape
         result = func(*args, **kwargs)
+        if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):  # overwritten, if in part
+            self.routes.pop(source, None)
         if not isinstance(result, Tensor):
             return result
-        if result.shape == shape and name in _PRODUCTS and isinstance(args[1], nn.Parameter):
-            factor = args[1].detach()
-            safe = torch.where(factor == 0, 1, factor)
-            self.routes[result] = route.then(lambda x: torch.where(factor == 0, torch.nan, x / safe))
+        if result.shape == shape and name in _PRODUCTS and isinstance(factor, nn.Parameter):
+            gain = factor.detach()
+            safe = torch.where(gain == 0, 1, gain)
+            self._keep(result, route.then(lambda x: torch.where(gain == 0, torch.nan, x / safe)))
         elif name in _SAME_ORDER and result.numel() == source.numel():
-            if result is not source:
-                self.routes[result] = route.then(lambda x: x.reshape(shape))
+            self._keep(result, route if result is source else route.then(lambda x: x.reshape(shape)))
         elif name in _OTHER_ORDER:
             index = func(torch.arange(source.numel(), device=source.device).reshape(shape), *args[1:], **kwargs)
-            self.routes[result] = route.then(
-                lambda x: torch.empty_like(x.flatten()).index_copy_(0, index.flatten(), x.flatten()).reshape(shape)
-            )
+            undo = lambda x: torch.empty_like(x.flatten()).index_copy_(0, index.flatten(), x.flatten()).reshape(shape)  # noqa: E731
+            self._keep(result, route.then(undo))
         elif result is source:  # overwritten by something else
-            del self.routes[source]
+            self.routes.pop(source, None)
         return result
+
+    def _keep(self, x: Tensor, route: Route) -> None:
+        self.routes[x] = route, _writes(x)
+
+    def _route(self, x: Any) -> Route | None:
+        """How a tensor came from a layer; None where it did not, or was written to since, if through a view."""
+        route, writes = self.routes.get(x, (None, 0)) if isinstance(x, Tensor) else (None, 0)
+        return route if route is not None and writes == _writes(x) else None
 
     def _added(self, func: Any, args: Any, kwargs: Any) -> Any:
         a, b = args
         if not isinstance(a, Tensor) or not isinstance(b, Tensor) or a.shape != b.shape:
             return func(*args, **kwargs)
-        found = [(self.routes.get(x), y) for x, y in ((a, b), (b, a))]
+        found = [(self._route(x), y) for x, y in ((a, b), (b, a))]
         found = [(r, y) for r, y in found if r is not None and (r.layer, r.call) == self.last]
         if not found:
             result = func(*args, **kwargs)
@@ -242,6 +253,11 @@ class _Watch(TorchFunctionMode):
             raise _Done
 
 
+def _writes(x: Tensor) -> int:
+    """How often a tensor has been written to in place; tensors of inference mode do not tell."""
+    return 0 if x.is_inference() else x._version
+
+
 def survey(model: nn.Module, x: Any) -> list[Unit]:
     """Layers and norms of a network in the order of first run, and what becomes of their outputs."""
     watch = _run(model, x, None)
@@ -249,7 +265,7 @@ def survey(model: nn.Module, x: Any) -> list[Unit]:
     sources = Counter(norm for unit in units for norm in unit.norms)
     for unit in units:  # a norm that reads other values too is not this layer's own
         if unit.norms and (unit.norm is None or sources[unit.norm] > 1 or watch.units[unit.norm].calls != unit.calls):
-            unit.read_by_norm, unit.norms = True, set()
+            unit.norms_of_sum, unit.norms = unit.norms_of_sum | unit.norms, set()
     return units
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from htaf import hardening
+from htaf._errors import first_line
 from htaf.data.images import ImagePreprocessor
 from htaf.data.parts import Part
 from htaf.diagnostics import layer_statistics
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 Step = Literal["recalibrate", "repair", "refit", "distil"]
 STEPS: tuple[Step, ...] = ("recalibrate", "repair", "recalibrate", "refit")
 ROWS = 2000  # of the training part, for repair: each layer goes through them twice
+STEP_ERRORS = (ValueError, TypeError, torch.linalg.LinAlgError)  # pyright: ignore[reportPrivateImportUsage]
 GIVEN = ("attributes", "pretrained_sha256", "backbone_sha256", "test")  # of the identity of a training, where they are
 
 
@@ -61,11 +64,13 @@ def harden_run(
         rows: of the training part that repair looks at.
         data: the run's own, from `run.data()`, or where they are now; None: where they were at the training.
         data_dir: a folder with the public sets.
-        told: called with each report, and whether the step was kept.
+        told: called with each report, and whether the step was kept. The report of a step that could not be taken has
+            no losses, and the error as its note.
 
     Returns:
         The run; its record has "hardened": {"key", "sha256", "steps", "rows"}, which is part of its key, and
-        "hardening": {"from", "before", "reports"}.
+        "repaired": {"from": path of the run, "before": metrics of its exact network, "reports": of each step, or its
+        "name" and the "error" for which it was left out}. "hardening" stays that of the training.
 
     Raises:
         RunError: a run without steps, other data than its own, or a folder that holds something else.
@@ -94,7 +99,7 @@ def harden_run(
         kept = {name: value for name, value in run.record.items() if name not in record and name not in HASHED.values()}
         record |= kept | _measured(run, found, smooth, exact, net, parts)
         names = [r["name"] for r in reports if r["kept"]]
-        record["hardening"] = {"from": str(run.path), "before": record.pop("before"), "reports": reports}
+        record["repaired"] = {"from": str(run.path), "before": record.pop("before"), "reports": reports}
         said = f"the exact network of {run.path} after {', '.join(names)}" if names else "no step lowered the loss"
         record["notes"] = [*run.record["notes"], f"hardened: {said}"]
         own = smooth if names or run.has_own_smooth else None
@@ -107,7 +112,15 @@ def _taken(
     """The network after the steps that lowered the validation loss, and all reports."""
     net, reports = exact, []
     for step in steps:
-        made, report = _step(step, net, smooth, parts)
+        begin = time.perf_counter()
+        try:
+            made, report = _step(step, net, smooth, parts)
+        except STEP_ERRORS as error:  # such as a head that cannot be refitted
+            name = "refit_head" if step == "refit" else step
+            reports.append({"name": name, "error": first_line(error), "kept": False})
+            if told is not None:
+                told(Report(name, time.perf_counter() - begin, notes=(first_line(error),)), False)
+            continue
         assert report.before is not None
         assert report.after is not None
         better = report.after["loss"] < report.before["loss"]
