@@ -622,7 +622,7 @@ def test_a_pair_within_the_sharpening_is_said(htaf, table: Path, tmp_path: Path)
 def test_the_plan_of_the_documents(tmp_path: Path) -> None:
     page = (Path(__file__).parents[1] / "docs" / "studies.md").read_text()
     plans = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    assert len(plans) == 2
+    assert len(plans) == 3  # the last one is a part of a plan
     own = plans[0].replace('["digits"]', '[{name = "customers.csv", target = "churned"}, "wine"]')
     for text, labels in ((plans[0], ["digits"]), (plans[1], ["digits"]), (own, ["customers", "wine"])):
         (tmp_path / "plan.toml").write_text(text)

@@ -212,7 +212,7 @@ def test_help_shows_the_values_of_the_recipes(htaf) -> None:
             "(default: 100; 1000 in tabular-paper; 30 in tabular-quick, tabular-progressive)",
             "(default: 256 256 128)",
         ),
-        "snn": ("(default: half of alpha0 with alpha0 alpha1 = 2; beta 2)", "(default: atan)"),
+        "snn": ("(default: half of alpha0 with alpha0 alpha1 = 2; beta 2)", "(default: atan; tanh in quick)"),
     }.items():
         text = " ".join(htaf("train", verb, "--help")[1].replace("│", " ").split())
         assert "as the recipe" not in text

@@ -42,7 +42,11 @@ def evaluate(
     ] = False,
     plot: Annotated[
         Path | None,
-        arg(help="Draw the layers into this file, .png, .svg or .pdf; with --layers.", metavar="FILE"),
+        arg(
+            help="Draw the layers into this file, .png, .svg or .pdf; with --layers.",
+            metavar="FILE",
+            help_behavior_hint="(default: none)",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -17,6 +17,7 @@ from torch.nn.modules.conv import _ConvNd
 from htaf import convert, hardening
 from htaf.activations import Heaviside
 from htaf.contract import looks_smooth
+from htaf.convert.modes import evaluating
 from htaf.training.recipe import Hardening, Schedule
 from htaf.training.stages import Mask, Stages, momentum, rate
 
@@ -276,21 +277,6 @@ def _sharpen(module: L.LightningModule, *shares: float) -> None:
 def state_of(net: nn.Module) -> dict[str, Tensor]:
     """A copy of the state dict on the CPU."""
     return {name: value.detach().cpu().clone() for name, value in net.state_dict().items()}
-
-
-class evaluating:
-    """A network in eval mode for a block; every module has its own mode again behind it."""
-
-    def __init__(self, net: nn.Module) -> None:
-        self.net = net
-
-    def __enter__(self) -> None:
-        self.modes = [(module, module.training) for module in self.net.modules()]
-        self.net.eval()
-
-    def __exit__(self, *_: object) -> None:
-        for module, mode in self.modes:
-            module.training = mode
 
 
 @torch.no_grad()
