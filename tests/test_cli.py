@@ -622,9 +622,11 @@ def test_a_pair_within_the_sharpening_is_said(htaf, table: Path, tmp_path: Path)
 def test_the_plan_of_the_documents(tmp_path: Path) -> None:
     page = (Path(__file__).parents[1] / "docs" / "studies.md").read_text()
     plans = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    assert len(plans) == 3  # the last one is a part of a plan
-    own = plans[0].replace('["digits"]', '[{name = "customers.csv", target = "churned"}, "wine"]')
-    for text, labels in ((plans[0], ["digits"]), (plans[1], ["digits"]), (own, ["customers", "wine"])):
+    first, compared, images = plans
+    compared = f'name = "compared"\ndata = ["digits"]\n{compared}'  # the page shows a part of it
+    own = first.replace('["digits"]', '[{name = "customers.csv", target = "churned"}, "wine"]')
+    shown = [(text, ["digits"]) for text in (first, compared, images)]
+    for text, labels in (*shown, (own, ["customers", "wine"])):
         (tmp_path / "plan.toml").write_text(text)
         assert [source.label for source in read_plan(tmp_path / "plan.toml").sources] == labels
     for bad in ("data = 'houses.csv'", "data = [{file = 'houses.csv'}]", "data = ['wine']\n[methods.htaf]\nlr = 1e-3"):
