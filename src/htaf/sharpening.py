@@ -149,8 +149,9 @@ def _set(found: Iterable[tuple[SmoothStep, tuple[float, ...]]]) -> int:
     todo: list[tuple[SmoothStep, dict[str, float]]] = []
     for step, values in found:
         named = {name: check_positive(name, v) for name, v in zip(step.sharpness, values, strict=True)}
-        for name in named.keys() - sharpness_of(step).keys():
-            raise ValueError(f"{type(step).__name__}.{name} must be a float to be sharpened, not a tensor")
+        tensors = [name for name in named if name not in sharpness_of(step)]
+        if tensors:
+            raise ValueError(f"{type(step).__name__}.{tensors[0]} must be a float to be sharpened, not a tensor")
         todo.append((step, named))
     for step, named in todo:
         for name, value in named.items():
