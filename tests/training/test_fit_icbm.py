@@ -306,7 +306,7 @@ def test_bad_recipes(changes: dict[str, Any], said: str) -> None:
 def test_a_study_keeps_its_networks(digits: Images, tmp_path: Path) -> None:
     base = recipe(epochs=1)
     plan = Plan(
-        "keep", (Source("digits"),), {"htaf": {"lr": (0.1,)}}, base=base, candidates=1, splits=2, search_epochs=1
+        "keep", (Source("digits"),), {"htaf": {"lr": (0.1, 0.05)}}, base=base, candidates=2, splits=2, search_epochs=1
     )
     report = run_study(plan, tmp_path, keep_runs=True)
     folders = sorted(path.name for path in (tmp_path / "runs").iterdir())
