@@ -262,7 +262,7 @@ def test_predicting_files(runs, digits: Images, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_study_of_images(tmp_path: Path) -> None:
-    """Candidates are shorter and never measured on the test part; the final trainings are. One alone is not searched."""
+    """Candidates are shorter and not measured on the test part; final trainings are. One alone needs no search."""
     base = recipe("dhn", epochs=2)
     methods: Any = {
         "htaf": {"alpha0,alpha1,sharpen,start": ((2.0, 11.0, True, (1.0, 2.0)), (2.0, 11.0, False, None))},
