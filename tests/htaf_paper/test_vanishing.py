@@ -258,16 +258,8 @@ def test_folders_that_cannot_be_reported(tmp_path: Path) -> None:
 
 @pytest.mark.data
 def test_the_stored_results_belong_to_abalone(data_dir: Path) -> None:
-    """The stored cells are those that this code would look for today, so the same command computes none again.
-
-    Of the tuned networks it may still have some to compute, but none of the paper's deepest shape, first seed.
-    """
+    """The stored cells are those that this code would look for today, so the same command computes none again."""
     folder = Path(__file__).parents[2] / "results" / "vanishing" / "cells"
     fingerprint = tabular.load("abalone", data_dir=data_dir).fingerprint
-    wanted = {vanishing.content_hash(cell.identity(fingerprint)): cell for cell in cells()}
-    stored = {path.stem for path in folder.glob("*.json")}
-    assert stored <= wanted.keys()
-    missing = [cell for key, cell in wanted.items() if key not in stored]
-    assert all(cell.tuned for cell in missing)
-    deepest = [cell for cell in missing if cell.hidden == vanishing.SHAPES[-1] and cell.seed == 0 and cell.lr == 1e-3]
-    assert deepest == []
+    wanted = {vanishing.content_hash(cell.identity(fingerprint)) for cell in cells()}
+    assert {path.stem for path in folder.glob("*.json")} == wanted
