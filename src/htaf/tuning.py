@@ -111,7 +111,7 @@ def tune(
 
         net, tuning = htaf.tune(net, x, rate=1e-3)
         schedule = tuning.schedule()
-        ... in the loop: set_sharpness(net, schedule.at(step / steps))
+        ... in the loop: htaf.sharpening.set_sharpness(net, schedule.at(step / steps))
 
     From the inputs on, one layer after the other, with x the pre-activations of a layer and h its step:
 

@@ -688,6 +688,17 @@ def test_what_the_callback_expects(kind: type[Plain], epochs: int, message: str)
         trainer.fit(module, loader, loader)
 
 
+def test_what_cannot_be_hardened_in_stages() -> None:
+    options = Hardening("progressive", 0.5, 0.75)
+    with pytest.raises(ValueError, match="expected a network with smooth steps"):
+        stages_of(options, [], 8)
+    stages, batches = stages_of(options, ["a"], 8), [(torch.zeros(2, 1), torch.zeros(2, 1))]
+    with pytest.raises(ValueError, match="expected options with harden progressive, got harden end"):
+        Progressive(stages, batches, batches, nn.functional.mse_loss, Hardening())
+    with pytest.raises(TypeError, match="that can be gone through again"):
+        Progressive(stages, batches, iter(batches), nn.functional.mse_loss, options)
+
+
 # ---- learned pairs ----
 
 

@@ -18,6 +18,7 @@ from htaf import convert, hardening
 from htaf.activations import Heaviside
 from htaf.contract import looks_smooth
 from htaf.convert.modes import evaluating
+from htaf.hardening.report import expect_batches
 from htaf.training.recipe import Hardening, Schedule
 from htaf.training.stages import Mask, Stages, momentum, rate
 
@@ -67,6 +68,9 @@ class Progressive(Callback):
         seed: int = 0,
         settled: int = 0,
     ) -> None:
+        if options.harden != "progressive":
+            raise ValueError(f"expected options with harden progressive, got harden {options.harden}")
+        expect_batches(fitting, validation)
         self.stages, self.fitting, self.validation, self.loss = stages, fitting, validation, loss
         self.options, self.lr_end, self.seed, self.settled = options, lr_end, seed, settled
         self.schedule: Schedule = schedule

@@ -64,8 +64,10 @@ def stages_of(hardening: Hardening, steps: Sequence[str], epochs: int) -> Stages
         steps: names of the smooth steps in order of first run.
 
     Raises:
-        ValueError: more stages than steps, or too few epochs; the message says the least number.
+        ValueError: no steps, more stages than steps, or too few epochs; the message says the least number.
     """
+    if not steps:
+        raise ValueError("expected a network with smooth steps to harden, got none")
     number = 1 if hardening.harden_order == "together" else hardening.harden_stages or len(steps)
     if number > len(steps):
         raise ValueError(f"harden_stages must be at most {len(steps)}, the network's steps, got {number}")
