@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from htaf import HTAF, distil, harden, recalibrate, refit_head, repair
 from htaf.hardening import LayerReport, Report
-from htaf.hardening.report import batch_count, call, inputs_of, measured, moved, pair_of
+from htaf.hardening.report import batch_count, call, expect_batches, inputs_of, measured, moved, pair_of
 
 X, Y = rows(20, 6), torch.arange(20) % 3
 
@@ -95,6 +95,29 @@ def test_every_step_refuses_the_same(step: str) -> None:
         take(pairs, [X])
     with pytest.raises(TypeError, match=r"expected batches as a list of batches, got a tensor of shape \(20, 6\)"):
         take(X, None)
+    for pair in ((X, Y), [X, Y], (X, X)):  # as one batch of a DataLoader
+        words = r"expected {} as a list of batches, got one pair \(inputs, targets\): give \[\(inputs, targets\)\]"
+        with pytest.raises(TypeError, match=words.format("batches")):
+            take(pair, None)
+        with pytest.raises(TypeError, match=words.format("validation")):
+            take(pairs, pair)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [({"a": X, "b": X}, Y), ((X, X), Y), [X, X[:, :1]], [X.long(), Y], [X, Y.float()], [X, Y[:, None].expand(-1, 6)]],
+)
+def test_one_pair_is_no_list_of_batches(pair: Any) -> None:
+    with pytest.raises(TypeError, match="got one pair"):
+        expect_batches(pair)
+
+
+@pytest.mark.parametrize(
+    "some",
+    [[X, X[:7]], [(X, Y), (X, Y)], ((X, Y), (X, Y)), [X], [rows(2, 3, 8, 8), rows(2, 3, 6, 6)]],
+)
+def test_two_batches_are_no_pair(some: Any) -> None:
+    assert expect_batches(some) is some[0]
 
 
 def test_only_the_first_batch_is_looked_at_before_the_work() -> None:
