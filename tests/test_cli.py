@@ -180,7 +180,13 @@ def test_evaluate_by_layer(htaf, run: Path, tmp_path: Path) -> None:
     assert [layer["path"] for layer in result["layers"]] == ["hidden.0.act"]
     assert result["layers"][-1]["up_to"] == result["exact"]
     assert "hidden.0.act" in (tmp_path / "layers.svg").read_text()
-    assert "hidden.0.act" in htaf("evaluate", run, "--layers")[1]
+    drawn = (tmp_path / "layers.svg").read_text()
+    title = f"Layers of the smooth network of {run}: auroc on small.csv, test"
+    assert "smooth network, all layers exact" in drawn
+    assert "weights of its own" not in drawn
+    said = htaf("evaluate", run, "--layers")[1]
+    assert "hidden.0.act" in said
+    assert "".join(title.split()) in "".join(said.split())
     for words, told in (
         (("--plot", "p.png"), "give --layers too"),
         (("--layers", "--plot", "p.txt"), "ends in .png, .svg or .pdf, got p.txt"),
