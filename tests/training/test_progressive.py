@@ -636,7 +636,8 @@ def test_the_callback_hardens_a_module_of_ones_own() -> None:
     torch.manual_seed(0)
     x = torch.randn(64, 3)
     batches: list[Any] = [(x, (x[:, :1] > 0).float())]
-    options, module = Hardening("progressive", 0.5, 0.75), Plain()
+    options, module = Hardening("progressive", 0.5, 0.75, refit=True), Plain()
+    before = module.net
     stages = stages_of(options, step_names(module.net, x), 8)
     callback = Progressive(stages, batches, batches, nn.functional.mse_loss, options)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*batches[0]), 16)
@@ -647,6 +648,8 @@ def test_the_callback_hardens_a_module_of_ones_own() -> None:
     trainer.fit(module, loader, loader)
     assert [type(module.net[i]) for i in (1, 3)] == [Heaviside, Heaviside]
     assert len(callback.told) == 2
+    assert [type(before[i]) for i in (1, 3)] == [HTAF, HTAF]  # another module with the same tensors
+    assert all(a is b for a, b in zip(before.parameters(), module.net.parameters(), strict=True))
     assert loss_of(module.net, batches, nn.functional.mse_loss) < 0.15  # that of a constant is 0.25
 
 
@@ -656,6 +659,16 @@ class Scheduled(Plain):
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.Adam(self.parameters(), 0.02)
         return [optimizer], [torch.optim.lr_scheduler.ConstantLR(optimizer)]
+
+
+def test_distil_wants_a_pupil_before_it_trains() -> None:
+    x = torch.randn(16, 3)
+    batches: list[Any] = [(x, x[:, :1])]
+    options, module = Hardening("progressive", 0.5, 0.75, distil=1.0), Plain()
+    stages = stages_of(options, step_names(module.net, x), 8)
+    callback = Progressive(stages, batches, batches, nn.functional.mse_loss, options)
+    with pytest.raises(TypeError, match=r"distil needs a LightningModule with teach\(network\), got Plain"):
+        callback.on_train_start(L.Trainer(max_epochs=8, accelerator="cpu", logger=False), module)
 
 
 class Silent(Plain):

@@ -40,19 +40,27 @@ class Progressive(Callback):
     layers are repaired, what no gradient reaches any more is frozen, and the optimizer starts anew (with `restart`).
     With `straight_through` nothing is frozen: the gradient of an exact step is that of the smooth one.
     The learning rate is then this callback's: the module has no scheduler of its own. The module logs val_loss_smooth,
-    the validation loss of the network as it then is. `net` is exchanged at a stage; parameters and buffers stay the
-    same tensors.
+    the validation loss of the network as it then is. At a stage `net` is exchanged for another module with the same
+    parameter and buffer tensors: read the attribute each time. After the training it has the last weights; `best` has
+    those of the last repair, of loss `best_loss`. All that is used of the module: docs/training-exact.md.
 
     Args:
         stages: when which steps become exact, of as many epochs as the trainer has.
         fitting: batches of the training part, not augmented, for the repair.
         validation: batches by whose loss the repair is chosen.
         loss: of outputs and targets.
-        options: restart, repair, unit of the masks, distillation.
+        options: restart, repair, unit of the masks, distillation. Its noise, recalibrate and refit are not read: these
+            are of `htaf.training.fit`.
         schedule, lr_end: of the learning rate; lr_end as a share of lr.
         seed: of the masks.
         settled: epoch from which the activation's parameters stay as they are; weights of before count with the worse
             of val_loss_smooth and val_loss, that of the exact network.
+
+    Raises:
+        ValueError: options without harden progressive, or no batches. In training also: a scheduler, other epochs than
+            those of stages, or no val_loss_smooth.
+        TypeError: batches that can be gone through only once. In training also: a module without net, or with distil
+            without teach.
     """
 
     def __init__(
@@ -95,6 +103,8 @@ class Progressive(Callback):
         through = self.options.straight_through
         if self.options.restart and trainer.lr_scheduler_configs:
             raise ValueError("with restart the learning rate is this callback's: expected a module without a scheduler")
+        if self.options.distil and not callable(getattr(pl_module, "teach", None)):
+            raise TypeError(f"distil needs a LightningModule with teach(network), got {type(pl_module).__name__}")
         if trainer.max_epochs != self.stages.epochs:
             raise ValueError(f"expected max_epochs {self.stages.epochs}, as stages say, got {trainer.max_epochs}")
         if self.options.harden_unit != "layer" or through:
@@ -238,9 +248,7 @@ class Progressive(Callback):
         sharpen: Any = getattr(module, "sharpen_other", None)
         if sharpen is not None:
             sharpen(teacher, self.stages.begins[0] / self.stages.epochs)
-        teach = getattr(module, "teach", None)
-        if teach is None:
-            raise TypeError(f"distil needs a LightningModule with teach(network), got {type(module).__name__}")
+        teach: Any = module.teach
         teach(teacher.eval().requires_grad_(False))
 
     def _exchange(self, module: L.LightningModule, net: nn.Module) -> None:
