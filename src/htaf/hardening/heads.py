@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from htaf.convert.functional_sites import duplicate
 from htaf.convert.modes import evaluating
 from htaf.hardening.report import (
+    FITTED,
     Batches,
     LayerReport,
     Report,
@@ -86,7 +87,10 @@ def refit_head(
         before = fit.of(head.layer)
         best, kept = _loss(before, vh, vy), before
         chosen: tuple[float, str, _Weights] | None = None
-        for centre, start in (("as it was", before), ("0", (torch.zeros_like(before[0]), before[1]))):
+        for centre, start in (
+            ("the change of the weights", before),
+            ("the weights", (torch.zeros_like(before[0]), before[1])),
+        ):
             now = before
             for strength in sorted(strengths, reverse=True):
                 now = fit(now, start, strength)
@@ -100,9 +104,10 @@ def refit_head(
     seconds = time.perf_counter() - begin
     if chosen is None:
         note = "kept: no other was better on validation"
-        layer = LayerReport(head.name, old, old, None, len(h), note, measure="loss")
+        layer = LayerReport(head.name, old, old, None, len(h), note, measure=FITTED)
     else:
-        layer = LayerReport(head.name, old, new, chosen[0], len(h), f"towards {chosen[1]}", measure="loss")
+        note = f"penalty {chosen[0]:g} on {chosen[1]}"
+        layer = LayerReport(head.name, old, new, chosen[0], len(h), note, measure=FITTED)
     return net.eval(), Report("refit_head", seconds, measured(model, validation), measured(net, validation), (layer,))
 
 
