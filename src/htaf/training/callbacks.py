@@ -100,7 +100,7 @@ class History(Callback):
         epochs = [row["epoch"] + 1 for row in self.rows]
         for name, label in (
             ("train_loss", "training"),
-            ("val_loss_smooth", "validation, partly exact after the first stage" if begins else "validation, smooth"),
+            ("val_loss_smooth", "validation, smooth; partly exact after a stage" if begins else "validation, smooth"),
             ("val_loss", "validation, exact"),
         ):
             axes.plot(epochs, [row[name] for row in self.rows], label=label)

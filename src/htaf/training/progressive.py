@@ -281,13 +281,13 @@ def stage_line(told: Mapping[str, Any], stage: int, stages: Stages) -> str:
     weights = ""
     if restored is not None:
         again = stage > 1 and restored == stages.begins[stage - 2] - 1  # no epoch since was better
-        weights = f", on the weights {'as they were before' if again else 'of'} epoch {restored + 1 + again}"
+        weights = f", with the weights {'as they were before' if again else 'of'} epoch {restored + 1 + again}"
     losses = f"this network's validation loss {told['loss_before']:.4f} -> {told['loss_hardened']:.4f}"
     if "repair" in told:
         helped = told["repair"] != "none"
         losses += f", repaired {told['loss_repaired']:.4f}" if helped else ", no repair lowers it"
     return (
-        f"epoch {told['epoch'] + 1}/{stages.epochs}: stage {stage} of {len(stages.begins)}, {what} exact from here on"
+        f"epoch {told['epoch'] + 1}/{stages.epochs}: stage {stage} of {len(stages.begins)}, {what} exact from here"
         f"{weights}; {losses}"
     )
 
