@@ -85,7 +85,7 @@ def test_a_folder_from_training_to_prediction(htaf, folder: Path, tmp_path: Path
     code, _, err = htaf("predict", run, folder / "red" / "none.png")
     assert code == 1
     assert "expected an image file or a folder of images, got neither" in err
-    assert "was finished before" in htaf(*words)[2]
+    assert "already done: " in htaf(*words)[2]
 
 
 @pytest.mark.parametrize(

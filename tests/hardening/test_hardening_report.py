@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from htaf import HTAF, distil, harden, recalibrate, refit_head, repair
 from htaf.hardening import LayerReport, Report
-from htaf.hardening.report import batch_count, call, expect_batches, inputs_of, measured, moved, pair_of
+from htaf.hardening.report import FITTED, batch_count, call, expect_batches, inputs_of, measured, moved, pair_of
 
 X, Y = rows(20, 6), torch.arange(20) % 3
 
@@ -142,12 +142,12 @@ def test_reports_say_what_their_figures_are() -> None:
     layers = (
         LayerReport("0", 0.5, 0.25, None, 9),
         LayerReport("1", None, None, None, 9, "running mean and variance"),
-        LayerReport("2", 0.5, 0.25, 0.1, 9, "towards 0", measure="loss"),
+        LayerReport("2", 0.5, 0.25, 0.1, 9, "penalty 0.1", measure=FITTED),
     )
     assert str(Report("repair", 1.0, layers=layers)).splitlines()[1:] == [
         "  0: error 0.500 -> 0.250",
         "  1: running mean and variance",
-        "  2: loss 0.500 -> 0.250, towards 0",
+        "  2: loss on the rows fitted to 0.500 -> 0.250, penalty 0.1",
     ]
     some = batches(20, 6)
-    assert refit_head(harden(network()), [(x, Y) for x in some])[1].layers[0].measure == "loss"
+    assert refit_head(harden(network()), [(x, Y) for x in some])[1].layers[0].measure == FITTED

@@ -52,6 +52,7 @@ def test_logistic_is_that_of_scikit_learn() -> None:
     np.testing.assert_allclose(found, known.predict_proba(standardised(net, HELD)[0]), atol=2e-3)
     assert report.after["loss"] < report.before["loss"]  # pyright: ignore[reportOptionalSubscript]
     assert report.layers[0].strength == 0.01
+    assert report.layers[0].note == "penalty 0.01 on the change of the weights"
 
 
 def test_ridge_is_that_of_scikit_learn() -> None:

@@ -87,7 +87,7 @@ def evaluate(
     if json:
         return print_json(result if profile is None else result | {"layers": [asdict(v) for v in profile.layers]})
     text = TextTable(title=f"{found.name}, {result['part']}, {result['rows']} rows", title_justify="left")
-    for column in ("metric", "smooth", "exact", "gap"):
+    for column in ("metric", "smooth", "exact", "exact - smooth"):
         text.add_column(column, justify="left" if column == "metric" else "right")
     for name, smooth in result["smooth"].items():
         exact = result["exact"][name] if result["exact"] else None

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from htaf.convert.functional_sites import duplicate
 from htaf.convert.modes import evaluating
 from htaf.hardening.report import (
+    FITTED,
     Batches,
     LayerReport,
     Report,
@@ -88,7 +89,10 @@ def refit_head(
         before = fit.of(head.layer)
         best, kept = _loss(before, vh, vy), before
         chosen: tuple[float, str, _Weights] | None = None
-        for centre, start in (("as it was", before), ("0", (torch.zeros_like(before[0]), before[1]))):
+        for centre, start in (
+            ("the change of the weights", before),
+            ("the weights", (torch.zeros_like(before[0]), before[1])),
+        ):
             now = before
             for strength in sorted(strengths, reverse=True):
                 now = fit(now, start, strength)
@@ -102,10 +106,10 @@ def refit_head(
     seconds = time.perf_counter() - begin
     if chosen is None:
         note, near = "kept: no other was better on validation", "what they were"
-        layer = LayerReport(head.name, old, old, None, len(h), note, measure="loss")
+        layer = LayerReport(head.name, old, old, None, len(h), note, measure=FITTED)
     else:
-        near = "0" if chosen[1] == "0" else "what they were"
-        layer = LayerReport(head.name, old, new, chosen[0], len(h), f"towards {chosen[1]}", measure="loss")
+        note, near = f"penalty {chosen[0]:g} on {chosen[1]}", "0" if chosen[1] == "the weights" else "what they were"
+        layer = LayerReport(head.name, old, new, chosen[0], len(h), note, measure=FITTED)
     losses = measured(model, validation), measured(net, validation)
     return net.eval(), Report("refit_head", seconds, *losses, (layer,), few_rows(head.name, len(h), h.shape[1], near))
 

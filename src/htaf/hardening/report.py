@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader
 from htaf.convert.modes import evaluating
 
 Batches = Iterable[Any]  # as above
+FITTED = "loss on the rows fitted to"
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,11 @@ class LayerReport:
     """What became of one layer.
 
     name: module path. strength: of the ridge; None: its weights are as they were. rows: used. note: how it was done.
-    measure: what before and after are, "error" or "loss".
+    measure: what before and after are, "error" or FITTED.
         "error": the root of the mean squared error over the standard deviation of what the layer should give, on the
         rows that were used; about the means, where a bias or a norm takes them up.
-        "loss": of a refitted head, the mean squared error or cross-entropy on the rows that it was fitted to.
+        FITTED: of a refitted head, the mean squared error or cross-entropy on the rows that it was fitted to, which
+        are not those of the report's own losses.
     before, after: the layer as it was and as it is; None for a norm, of which only the statistics move.
     """
 

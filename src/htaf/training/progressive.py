@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -96,6 +96,11 @@ class Progressive(Callback):
     def done(self) -> bool:
         """Whether the last stage has begun: `best` is then the exact network as repair left it, of loss `best_loss`."""
         return self.stage == len(self.stages.begins)
+
+    @property
+    def partly(self) -> bool:
+        """Whether some of the network's units are exact already."""
+        return self.stage > 0 or any(mask.share > 0 for mask in self.masks.values())
 
     # ---- Lightning's calls ----
 
@@ -271,6 +276,28 @@ class Progressive(Callback):
 
     def _steps(self, trainer: L.Trainer) -> int:
         return int(trainer.estimated_stepping_batches)
+
+
+def stage_line(told: Mapping[str, Any], stage: int, stages: Stages) -> str:
+    """The beginning of a stage in a line for people, whose epochs count from 1.
+
+    Args:
+        told: of `Progressive.told`. stage: its number, from 1.
+    """
+    names, restored = told["steps"], told["restored"]
+    what = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} steps)"
+    weights = ""
+    if restored is not None:
+        again = stage > 1 and restored == stages.begins[stage - 2] - 1  # no epoch since was better
+        weights = f", with the weights {'as they were before' if again else 'of'} epoch {restored + 1 + again}"
+    losses = f"this network's validation loss {told['loss_before']:.4f} -> {told['loss_hardened']:.4f}"
+    if "repair" in told:
+        helped = told["repair"] != "none"
+        losses += f", repaired {told['loss_repaired']:.4f}" if helped else ", no repair lowers it"
+    return (
+        f"epoch {told['epoch'] + 1}/{stages.epochs}: stage {stage} of {len(stages.begins)}, {what} exact from here"
+        f"{weights}; {losses}"
+    )
 
 
 def _net(module: L.LightningModule) -> nn.Module:
