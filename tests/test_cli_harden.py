@@ -139,5 +139,5 @@ def test_one_row_for_repair_and_the_record_of_the_training_stays(htaf: Any, tabl
     assert htaf("harden", run, "--out", out, "--rows", "1", "--steps", "repair")[0] == 0
     record = open_run(out).record
     assert record["hardening"] == open_run(run).record["hardening"]
-    assert [step["name"] for step in record["hardening"]["finish"]] == ["refit"]
+    assert [step["name"] for step in record["hardening"]["finish"]] == ["recalibrate", "refit"]
     assert record["repaired"]["from"] == str(run)

@@ -247,8 +247,11 @@ class _Repairer:
             now, wanted = ((w @ moments[0]) * w).sum(2).flatten() / whole.n, moments[3].flatten() / whole.n
             mean = whole.mean_target().flatten()
             _matched(norm, (mean - offset, now), (mean, wanted))
-        size = moments[3].sum().clamp(min=1e-30)
-        before, after = ((error(one, moments).sum() / size).sqrt().item() for one in (None, d))
+        size = moments[3].sum()
+        known = size > 0  # not of a single row, whose deviation from the mean is 0
+        before, after = (
+            (error(one, moments).sum().clamp(min=0) / size).sqrt().item() if known else 0.0 for one in (None, d)
+        )
         return LayerReport(unit.name, before, after, strength, whole.n, "" if d is not None else "means alone")
 
     def _binary(self, unit: Unit, notes: list[str]) -> LayerReport | None:
