@@ -52,6 +52,8 @@ def harden(
         else:
             loss = f"validation loss {report.before['loss']:.4f} -> {report.after['loss']:.4f}"
             say(f"{report.name:12} {loss}, {report.seconds:.1f} s{'' if kept else ', not kept'}")
+            for note in report.notes:
+                say(f"{'':12} {note}")
 
     opened = open_run(run, method=step_of_run(method))
     with needs_source("give --data"):
