@@ -1,0 +1,167 @@
+"""Hidden states of the original, computed once and kept on disk: a training of the last layers starts from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from htaf._files import write_atomic
+from htaf.language.gates import decoder_of
+from htaf.runs import content_hash
+
+CHUNK = 16  # blocks between two notes of what is done
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """Blocks of tokens with what the original computes of them, memory-mapped.
+
+    tokens: the blocks. inputs: of the first converted layer. outputs: of the last layer, before the final norm.
+    """
+
+    tokens: Int[Tensor, "blocks length"]
+    inputs: np.memmap
+    outputs: np.memmap
+    dtype: torch.dtype
+
+    def at(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(tokens, inputs, outputs) of some blocks."""
+        chosen = rows.numpy()
+        return self.tokens[rows], self._tensor(self.inputs[chosen]), self._tensor(self.outputs[chosen])
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).view(self.dtype)
+
+
+@torch.no_grad()
+def hidden_states(
+    model: nn.Module,
+    tokens: Int[Tensor, "blocks length"],
+    start: int,
+    folder: str | Path,
+    *,
+    identity: Any = None,
+    tell: Callable[[int, int], None] | None = None,
+) -> Hidden:
+    """Run the original over all blocks and keep its hidden states; go on where an earlier call was stopped.
+
+    Args:
+        model: the original, in eval mode.
+        tokens: blocks without padding.
+        start: number of the first layer that will be converted.
+        folder: for the files; those of other tokens, layers or models are written over.
+        identity: what the model is, for example its name and dtype.
+        tell: called with (blocks done, of how many).
+
+    Raises:
+        OSError: the disk is full; what was done stays.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    decoder, parameter = decoder_of(model), next(model.parameters())
+    dtype = parameter.dtype
+    plain = np.dtype("float32") if dtype == torch.float32 else np.dtype("uint16")  # numpy has no bfloat16
+    layers, size = len(decoder.layers), decoder.config.hidden_size
+    key = content_hash([identity, str(dtype), start, layers, tokens.tolist()])
+    note, shape = folder / "hidden.json", (len(tokens), tokens.shape[1], size)
+    done = _done(note, key)
+    files = [folder / name for name in ("inputs.npy", "outputs.npy")]
+    fresh = done == 0 or not all(file.is_file() for file in files)
+    done = 0 if fresh else done
+    maps = [np.lib.format.open_memmap(f, "w+" if fresh else "r+", plain, shape if fresh else None) for f in files]
+    while done < len(tokens):
+        end = min(done + CHUNK, len(tokens))
+        for row in range(done, end):
+            found = _capture(model, tokens[row : row + 1].to(parameter.device), start)
+            for kept, values in zip(maps, found, strict=True):
+                values = values[0].cpu().contiguous()
+                kept[row] = values.numpy() if dtype == torch.float32 else values.view(torch.uint16).numpy()
+        for kept in maps:
+            kept.flush()
+        done = end
+        write_atomic(note, json.dumps({"key": key, "done": done}))
+        if tell is not None:
+            tell(done, len(tokens))
+    read = [np.lib.format.open_memmap(file, "r") for file in files]
+    return Hidden(tokens, read[0], read[1], dtype)
+
+
+def _done(note: Path, key: str) -> int:
+    """How many blocks of the same states are there."""
+    try:
+        kept = json.loads(note.read_text())
+        return int(kept["done"]) if kept["key"] == key else 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _capture(model: nn.Module, tokens: Tensor, start: int) -> tuple[Tensor, Tensor]:
+    """What goes into layer `start`, and what comes out of the last layer."""
+    layers, kept = decoder_of(model).layers, list[Tensor]()
+
+    def before(module: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+        kept.append(args[0] if args else given["hidden_states"])
+
+    def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        kept.append(output[0] if isinstance(output, tuple) else output)
+
+    handles = [
+        layers[start].register_forward_pre_hook(before, with_kwargs=True),
+        layers[-1].register_forward_hook(after),
+    ]
+    try:
+        decoder_of(model)(input_ids=tokens, use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return kept[0], kept[1]
+
+
+class _Skipped(nn.Module):
+    """Stands where a layer is not run; gives `hidden` on."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        for name, value in vars(layer).items():  # a decoder asks its layers for the kind of their attention
+            if not name.startswith("_") and name != "training":
+                self.__dict__[name] = value
+        self.hidden: Tensor | None = None
+
+    def forward(self, hidden_states: Tensor, *args: Any, **given: Any) -> Tensor:
+        return hidden_states if self.hidden is None else self.hidden
+
+
+@contextmanager
+def starting_at(model: nn.Module, start: int) -> Iterator[Callable[[Tensor, Float[Tensor, "blocks length size"]], Tensor]]:
+    """While it is open the layers below `start` are not run: the function takes (tokens, inputs of layer `start`) and
+    returns the logits [blocks, length, vocabulary]. With `start` = the number of layers these are the head's alone.
+
+    Tokens only say how many there are. `start` must be > 0.
+    """
+    layers = decoder_of(model).layers
+    kept = list(layers[:start])
+    for number, layer in enumerate(kept):
+        layers[number] = _Skipped(layer)
+    last: Any = layers[start - 1]
+
+    def run(tokens: Tensor, hidden: Tensor) -> Tensor:
+        last.hidden = hidden
+        try:
+            return model(input_ids=tokens, use_cache=False).logits
+        finally:
+            last.hidden = None
+
+    try:
+        yield run
+    finally:
+        for number, layer in enumerate(kept):
+            layers[number] = layer

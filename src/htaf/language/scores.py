@@ -1,0 +1,129 @@
+"""What a language model can do: perplexity, nearness to the original, multiple choice, open gates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from htaf.language.gates import gates_of
+from htaf.language.text import Question
+
+
+@dataclass(frozen=True)
+class TextScores:
+    """On text. The last two are None without an original.
+
+    tokens: predicted. loss: mean negative log-likelihood of a token, nats. perplexity: exp(loss).
+    kl: mean KL divergence of the original's next-token distribution from this one, nats.
+    agreement: share of tokens at which both find the same token the likeliest.
+    """
+
+    tokens: int
+    loss: float
+    perplexity: float
+    kl: float | None
+    agreement: float | None
+
+
+@dataclass(frozen=True)
+class ChoiceScores:
+    """On multiple choice, as lm-evaluation-harness defines them.
+
+    accuracy: the right continuation has the highest log-likelihood. normalised: likewise with log-likelihoods divided by the
+    number of characters of the continuation. error: standard error of accuracy.
+    """
+
+    questions: int
+    accuracy: float
+    normalised: float
+    error: float
+
+
+@torch.no_grad()
+def text_scores(model: nn.Module, tokens: Int[Tensor, "blocks length"], original: nn.Module | None = None) -> TextScores:
+    """Perplexity of a model on blocks of tokens; with the original also how near the two are.
+
+    The first token of a block is not predicted.
+    """
+    loss = kl = same = 0.0
+    for block in tokens:
+        given = next(model.parameters()).device
+        x = block[None].to(given)
+        mine = _logits(model, x)[0, :-1].log_softmax(-1)
+        loss -= mine.gather(1, x[0, 1:, None]).sum().item()
+        if original is not None:
+            other = _logits(original, x.to(next(original.parameters()).device))[0, :-1].log_softmax(-1).to(given)
+            kl += (other.exp() * (other - mine)).sum().item()
+            same += (other.argmax(-1) == mine.argmax(-1)).sum().item()
+    count = len(tokens) * (tokens.shape[1] - 1)
+    mean = loss / count
+    near = (None, None) if original is None else (kl / count, same / count)
+    return TextScores(count, mean, math.exp(min(mean, 700.0)), *near)
+
+
+@torch.no_grad()
+def choice_scores(model: nn.Module, tokenizer: Any, questions: Sequence[Question]) -> ChoiceScores:
+    """Accuracy of a model on multiple choice."""
+    right = normalised = 0
+    for question in questions:
+        found = [
+            log_likelihood(model, tokenizer, context, " " + continuation)
+            for context, continuation in zip(question.contexts, question.continuations, strict=True)
+        ]
+        lengths = [len(text) for text in question.continuations]
+        right += _best(found) == question.answer
+        normalised += _best([v / max(n, 1) for v, n in zip(found, lengths, strict=True)]) == question.answer
+    count = len(questions)
+    accuracy = right / count
+    error = math.sqrt(accuracy * (1 - accuracy) / max(count - 1, 1))
+    return ChoiceScores(count, accuracy, normalised / count, error)
+
+
+def log_likelihood(model: nn.Module, tokenizer: Any, context: str, continuation: str) -> float:
+    """Sum of the log-probabilities of a continuation's tokens after its context, nats.
+
+    Context and continuation are tokenised as one text, and the continuation's tokens are those behind as many as the
+    context alone has, as lm-evaluation-harness does.
+    """
+    known = tokenizer(context.rstrip(), add_special_tokens=False)["input_ids"]
+    trailing = context[len(context.rstrip()) :]
+    whole = tokenizer(context.rstrip() + trailing + continuation, add_special_tokens=False)["input_ids"]
+    x = torch.tensor([whole], device=next(model.parameters()).device)
+    logits = _logits(model, x)[0, len(known) - 1 : -1].log_softmax(-1)
+    return logits.gather(1, x[0, len(known) :, None]).sum().item()
+
+
+@contextmanager
+def counting_open_gates(model: nn.Module) -> Iterator[dict[int, Tensor]]:
+    """While it is open: how often each gate of a model opened, int64 [neurons] by layer, key -1 the number of tokens."""
+    counts: dict[int, Tensor] = {-1: torch.zeros(1, dtype=torch.int64)}
+    handles = []
+    for number, gate in gates_of(model).items():
+
+        def count(module: Any, args: tuple[Tensor, ...], number: int = number) -> None:
+            bits = module.open(args[0]).flatten(0, -2)
+            counts[number] = counts.get(number, 0) + bits.sum(0).cpu()
+            if number == max(gates_of(model)):
+                counts[-1] += len(bits)
+
+        handles.append(gate.register_forward_pre_hook(count))
+    try:
+        yield counts
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _logits(model: Any, x: Tensor) -> Tensor:
+    return model(input_ids=x, use_cache=False).logits.float()
+
+
+def _best(values: Sequence[float]) -> int:
+    return max(range(len(values)), key=lambda i: values[i])

@@ -1,0 +1,182 @@
+"""Text for language models: documents cut into blocks of tokens, and tasks of multiple choice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from htaf.language.errors import LanguageError
+
+Part = Literal["train", "validation", "test"]
+SUFFIXES = (".txt", ".md", ".rst", ".text", "")
+_SHARES = {"validation": (0.90, 0.95), "test": (0.95, 1.0), "train": (0.0, 0.90)}
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text and the name by which it is put into a part."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """Multiple choice: the context, its possible continuations, and the number of the right one.
+
+    A continuation is scored by the likelihood of its tokens after the context; where each choice has its own context
+    (WinoGrande), `contexts` has one for each and the continuation is the same.
+    """
+
+    contexts: tuple[str, ...]
+    continuations: tuple[str, ...]
+    answer: int
+
+
+def documents(path: str | Path) -> list[Document]:
+    """The documents of a text file, or of all text files below a folder.
+
+    Raises:
+        LanguageError: there is none.
+    """
+    path = Path(path)
+    if path.is_file():
+        files = [path]
+    elif path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file() and file.suffix in SUFFIXES)
+    else:
+        raise LanguageError(f"expected a text file or a folder of text files, there is nothing at {path}")
+    found = []
+    for file in files:
+        try:
+            text = file.read_bytes().decode()
+        except UnicodeDecodeError:
+            if file == path:
+                raise LanguageError(f"expected UTF-8 text, {path} is something else") from None
+            continue
+        if text.strip():
+            found.append(Document(str(file.relative_to(path)) if file != path else file.name, text))
+    if not found:
+        raise LanguageError(f"expected text, {path} has none (files that end in .txt, .md, .rst or nothing)")
+    if len(found) == 1:  # parts of one long text
+        found = _chapters(found[0])
+    return found
+
+
+def _chapters(document: Document, length: int = 20_000) -> list[Document]:
+    """One text as pieces of about so many characters, cut between paragraphs."""
+    pieces, now, size = list[str](), list[str](), 0
+    for paragraph in document.text.split("\n\n"):
+        now.append(paragraph)
+        size += len(paragraph) + 2
+        if size >= length:
+            pieces.append("\n\n".join(now))
+            now, size = [], 0
+    pieces += ["\n\n".join(now)] if now else []
+    return [Document(f"{document.name}#{number}", piece) for number, piece in enumerate(pieces)]
+
+
+def part_of(document: Document) -> Part:
+    """The part of a document, by a hash of its name: 90% train, 5% validation, 5% test, the same on every machine."""
+    place = int.from_bytes(hashlib.sha256(document.name.encode()).digest()[:8], "big") / 2**64
+    return next(part for part, (low, high) in _SHARES.items() if low <= place < high)  # pyright: ignore
+
+
+def blocks(documents: Sequence[Document], tokenizer: Any, length: int = 512, most: int | None = None, seed: int = 0) -> Int[Tensor, "blocks length"]:
+    """Documents as blocks of tokens without padding: joined in random order, an end token behind each, and cut.
+
+    Args:
+        documents: of one part.
+        tokenizer: of transformers.
+        length: tokens of a block.
+        most: at most so many blocks, taken at random.
+        seed: of the order.
+
+    Raises:
+        LanguageError: there is not enough text for one block.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    tokens: list[int] = []
+    for number in torch.randperm(len(documents), generator=generator).tolist():
+        tokens += tokenizer(documents[number].text, add_special_tokens=False, verbose=False)["input_ids"] + end
+    count = len(tokens) // length
+    if count == 0:
+        raise LanguageError(f"expected text of {length} tokens or more, got {len(tokens)}")
+    made = torch.tensor(tokens[: count * length]).view(count, length)
+    chosen = torch.randperm(count, generator=generator)[:most]
+    return made[chosen]
+
+
+def questions(path: str | Path) -> tuple[list[Question], list[str]]:
+    """Questions of a JSON-lines file: OpenBookQA's, WinoGrande's, or {"context", "choices", "answer"}.
+
+    Returns:
+        The questions, and what was wrong with the lines that were left out.
+
+    Raises:
+        LanguageError: there is no such file, or not one good line.
+    """
+    path, found, bad = Path(path), list[Question](), list[str]()
+    if not path.is_file():
+        raise LanguageError(f"expected a JSON-lines file of questions, there is none at {path}")
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            found.append(_question(json.loads(line)))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            bad.append(f"line {number}: {_short(error)}")
+    if not found:
+        raise LanguageError(f"expected questions in {path}, one JSON object a line, got none: {'; '.join(bad[:3])}")
+    return found, bad
+
+
+def _short(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+
+
+def _question(line: Any) -> Question:
+    if "sentence" in line:  # WinoGrande, scored by what follows the blank
+        before, blank, after = line["sentence"].partition("_")
+        if not blank:
+            raise ValueError("expected a sentence with a blank _")
+        options = (line["option1"], line["option2"])
+        return Question(tuple(before + o for o in options), (after.strip(),) * 2, int(line["answer"]) - 1)
+    if "answerKey" in line:  # OpenBookQA, ARC
+        asked = line["question"]
+        stem, choices = (asked["stem"], asked["choices"]) if isinstance(asked, dict) else (asked, line["choices"])
+        labels = [choice["label"] for choice in choices]
+        return _checked((stem,) * len(choices), tuple(c["text"] for c in choices), labels.index(line["answerKey"]))
+    choices = line["choices"]
+    return _checked((line["context"],) * len(choices), tuple(choices), int(line["answer"]))
+
+
+def _checked(contexts: tuple[str, ...], choices: tuple[str, ...], answer: int) -> Question:
+    if len(choices) < 2 or not all(isinstance(text, str) for text in (*contexts, *choices)):
+        raise ValueError("expected a context and two choices or more, as text")
+    if not 0 <= answer < len(choices):
+        raise ValueError(f"expected an answer in 0 to {len(choices) - 1}, got {answer}")
+    return Question(contexts, choices, answer)
+
+
+def by_parts(found: Sequence[Document]) -> dict[Part, list[Document]]:
+    """Documents by part; see `part_of`."""
+    parts: dict[Part, list[Document]] = {"train": [], "validation": [], "test": []}
+    for document in found:
+        parts[part_of(document)].append(document)
+    return parts
+
+
+def lines_of(questions: Sequence[Question]) -> Iterator[str]:
+    """Each question with its right answer as a line of text."""
+    for question in questions:
+        yield f"{question.contexts[question.answer]} {question.continuations[question.answer]}"
