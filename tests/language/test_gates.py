@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.language.models import MORE, tiny
 from torch import nn
 
 from htaf import HTAF, Heaviside
 from htaf.language import LanguageError, calibrate, fit_gate, fold_scales, gated_mlps, gates_of, harden_gates
 from htaf.language.gates import replace_gates
-from tests.language.models import MORE, tiny
 
 TOKENS = torch.randint(3, 64, (6, 32), generator=torch.Generator().manual_seed(1))
 
@@ -112,11 +112,11 @@ class _Known(nn.Module):
 
 
 def test_errors():
-    with pytest.raises(LanguageError, match="last_k must be in 1 to 4.*got 5"):
+    with pytest.raises(LanguageError, match=r"last_k must be in 1 to 4.*got 5"):
         replace_gates(tiny("llama"), 5)
-    with pytest.raises(LanguageError, match="expected a gated MLP.*GPT2LMHeadModel|list of layers"):
+    with pytest.raises(LanguageError, match=r"expected a gated MLP.*GPT2LMHeadModel|list of layers"):
         gated_mlps(tiny("gpt2", n_embd=16, n_layer=2, n_head=2))
-    with pytest.raises(LanguageError, match="expected a gated MLP.*PhiForCausalLM.*fc1"):
+    with pytest.raises(LanguageError, match=r"expected a gated MLP.*PhiForCausalLM.*fc1"):
         gated_mlps(tiny("phi"))
     model = tiny("llama")
     replace_gates(model, 2)
@@ -130,7 +130,7 @@ def test_errors():
     model.model.layers[3].mlp.forward = lambda x: model.model.layers[3].mlp.up_proj(x)[..., :16]
     with pytest.raises(LanguageError, match="computes something else"):
         replace_gates(model, 1)
-    with pytest.raises(LanguageError, match="two blocks of tokens or more.*\\(1, 32\\)"):
+    with pytest.raises(LanguageError, match=r"two blocks of tokens or more.*\(1, 32\)"):
         calibrate(tiny("llama"), TOKENS[:1], 1)
     with pytest.raises(LanguageError, match="mixtures of experts"):
         gated_mlps(tiny("mixtral", num_local_experts=2))

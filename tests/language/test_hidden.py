@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.language.models import MORE, tiny
 
 from htaf.language.hidden import hidden_states, starting_at
-from tests.language.models import MORE, tiny
 
 TOKENS = torch.randint(3, 64, (20, 16), generator=torch.Generator().manual_seed(1))
 

@@ -1,7 +1,7 @@
 """Language models with 0/1 gates: the activation of their gated MLPs becomes the exact step.
 
-    model = AutoModelForCausalLM.from_pretrained(...)          # any decoder of transformers with gated MLPs
-    calibrate(model, blocks, last_k=8)                         # thresholds, scales and `down` in closed form
+model = AutoModelForCausalLM.from_pretrained(...)          # any decoder of transformers with gated MLPs
+calibrate(model, blocks, last_k=8)                         # thresholds, scales and `down` in closed form
 """
 
 from htaf.language.calibrate import CalibratedLayer, calibrate, fit_gate

@@ -1,4 +1,4 @@
-"""Calibration: thresholds and scales of gates, and `down`, in closed form from a stream of tokens, before any training."""
+"""Calibration: thresholds and scales of gates, and `down`, in closed form from a stream of tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CalibratedLayer:
 
     layer: its number. open: share of open gates. dead, always: shares of neurons whose gate never or always opens.
     gate: of the gated products, against those of the activation on the same inputs.
-    before, after: of the layer's residual stream on blocks that fitted nothing, without and with `down` refitted; after is
+    before, after: of what the layer adds, on blocks that fitted nothing, without and with `down` refitted; after is
         None where it was not. strength: of its ridge, None likewise.
     """
 
@@ -68,7 +68,7 @@ def fit_gate(
         threshold.append(torch.where(middle > below, middle, above))
         scale.append((product.gather(0, at) / mass.gather(0, at).clamp_min(1e-30))[0].clamp_min(0).float())
         whole = (value.square() * weight).sum(0)
-        error.append((1 - gain.gather(0, at)[0] / whole.clamp_min(1e-30)).float())
+        error.append(torch.where(whole > 0, 1 - gain.gather(0, at)[0] / whole.clamp_min(1e-30), 0.0).float())
     return torch.cat(threshold), torch.cat(scale), torch.cat(error)
 
 
@@ -136,9 +136,7 @@ def calibrate(
     return report
 
 
-def _refit(
-    down: Any, z: Tensor, r: Tensor, blocks: int, repair: bool
-) -> tuple[float, float | None, float | None]:
+def _refit(down: Any, z: Tensor, r: Tensor, blocks: int, repair: bool) -> tuple[float, float | None, float | None]:
     """Refit the weight of `down` to r in place: error on the held blocks before and after, and the strength."""
     bias = 0.0 if down.bias is None else down.bias.float()
     z, rest = z.float(), r.float() - z.float() @ down.weight.float().T - bias

@@ -54,7 +54,9 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
         tokenizer = AutoTokenizer.from_pretrained(place, **{k: v for k, v in options.items() if k == "gguf_file"})
         made: Any = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, trust_remote_code=False, **options)
     except ImportError as error:
-        raise LanguageError(f"{model}: {first_line(error)}; pip install 'htaf[language]' brings what is needed") from None
+        raise LanguageError(
+            f"{model}: {first_line(error)}; pip install 'htaf[language]' brings what is needed"
+        ) from None
     except Exception as error:  # transformers raises nearly everything on files and names
         raise LanguageError(_why(str(model), error)) from None
     if "gguf_file" in options:  # its weights are plain floats by now, which can be saved and trained
@@ -144,7 +146,7 @@ def _why(model: str, error: Exception) -> str:
     said = first_line(error)
     if not Path(model).exists():
         return (
-            f"{model} is not in the cache of the Hugging Face hub and cannot be loaded from there ({said}): give a folder "
-            "with config.json and weights, or a .gguf file"
+            f"{model} is not in the cache of the Hugging Face hub and cannot be loaded from there ({said}): give a "
+            "folder with config.json and weights, or a .gguf file"
         )
     return f"{model} cannot be read as a causal language model: {said}"

@@ -176,7 +176,9 @@ def gates_of(model: nn.Module) -> dict[int, Gate]:
     """The gates of a model by the number of their layer."""
     found: dict[int, Gate] = {}
     for number, layer in enumerate(decoder_of(model).layers):
-        found |= {number: module for module in layer.modules() if isinstance(module, Gate)}
+        for module in layer.modules():
+            if isinstance(module, Gate):
+                found[number] = module
     return found
 
 

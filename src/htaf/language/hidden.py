@@ -141,7 +141,9 @@ class _Skipped(nn.Module):
 
 
 @contextmanager
-def starting_at(model: nn.Module, start: int) -> Iterator[Callable[[Tensor, Float[Tensor, "blocks length size"]], Tensor]]:
+def starting_at(
+    model: nn.Module, start: int
+) -> Iterator[Callable[[Tensor, Float[Tensor, "blocks length size"]], Tensor]]:
     """While it is open the layers below `start` are not run: the function takes (tokens, inputs of layer `start`) and
     returns the logits [blocks, length, vocabulary]. With `start` = the number of layers these are the head's alone.
 

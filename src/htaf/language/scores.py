@@ -36,8 +36,8 @@ class TextScores:
 class ChoiceScores:
     """On multiple choice, as lm-evaluation-harness defines them.
 
-    accuracy: the right continuation has the highest log-likelihood. normalised: likewise with log-likelihoods divided by the
-    number of characters of the continuation. error: standard error of accuracy.
+    accuracy: the right continuation has the highest log-likelihood. normalised: likewise with them divided by
+    the number of characters of the continuation. error: standard error of accuracy.
     """
 
     questions: int
@@ -47,7 +47,9 @@ class ChoiceScores:
 
 
 @torch.no_grad()
-def text_scores(model: nn.Module, tokens: Int[Tensor, "blocks length"], original: nn.Module | None = None) -> TextScores:
+def text_scores(
+    model: nn.Module, tokens: Int[Tensor, "blocks length"], original: nn.Module | None = None
+) -> TextScores:
     """Perplexity of a model on blocks of tokens; with the original also how near the two are.
 
     The first token of a block is not predicted.
@@ -102,7 +104,7 @@ def log_likelihood(model: nn.Module, tokenizer: Any, context: str, continuation:
 
 @contextmanager
 def counting_open_gates(model: nn.Module) -> Iterator[dict[int, Tensor]]:
-    """While it is open: how often each gate of a model opened, int64 [neurons] by layer, key -1 the number of tokens."""
+    """While it is open: how often each gate opened, int64 [neurons] by layer; at key -1 the number of tokens."""
     counts: dict[int, Tensor] = {-1: torch.zeros(1, dtype=torch.int64)}
     handles = []
     for number, gate in gates_of(model).items():

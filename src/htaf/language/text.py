@@ -90,7 +90,9 @@ def part_of(document: Document) -> Part:
     return next(part for part, (low, high) in _SHARES.items() if low <= place < high)  # pyright: ignore
 
 
-def blocks(documents: Sequence[Document], tokenizer: Any, length: int = 512, most: int | None = None, seed: int = 0) -> Int[Tensor, "blocks length"]:
+def blocks(
+    documents: Sequence[Document], tokenizer: Any, length: int = 512, most: int | None = None, seed: int = 0
+) -> Int[Tensor, "blocks length"]:
     """Documents as blocks of tokens without padding: joined in random order, an end token behind each, and cut.
 
     Args:

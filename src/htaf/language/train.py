@@ -1,0 +1,354 @@
+"""Training of the last layers: LoRA, thresholds and scales learn to do with 0/1 gates what the original does.
+
+A step costs the last layers and the head alone: it starts from the original's hidden states, which are kept on disk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from htaf import surrogates
+from htaf._files import write_atomic
+from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
+from htaf.language.errors import LanguageError
+from htaf.language.gates import decoder_of, gates_of
+from htaf.language.hidden import Hidden, starting_at
+from htaf.runs import content_hash
+from htaf.sharpening import Geometric, set_sharpness
+
+Method = Literal["htaf", "ste", "ss"]
+CHECKPOINT = "checkpoint.pt"
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the last layers are trained. What is not said by the paper is marked with *.
+
+    method: htaf, ss: smooth steps, which become exact layer by layer; ste: exact forward, a slope backward.
+    steps: optimiser steps. blocks: of tokens in one of them*. lr: of AdamW, falls linearly to 0 after a warm-up of the
+        share warmup. rank, lora_alpha: of LoRA on every projection of the layers.
+    gate_lr: of thresholds and scales, as a multiple of lr*; 0: they stay as calibrated.
+    distil: share of the loss that is KL(original || this) on next tokens; the rest is the text's likelihood*.
+    start, end: (alpha0, alpha1) of htaf, (beta,) of ss, in units of each gate's standard deviation*; sharpen: share of
+        the steps over which they move from start to end*.
+    harden_from, harden_to: shares of the steps at which the first and the last layer become exact, from below*; an
+        exact gate keeps the gradient of its smooth step*.
+    slope: of ste.
+    validate: steps between two measurements on validation blocks.
+
+    Raises:
+        LanguageError: a value is out of range.
+    """
+
+    method: Method = "htaf"
+    steps: int = 5000
+    blocks: int = 4
+    lr: float = 1e-4
+    warmup: float = 0.06
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    rank: int = 8
+    lora_alpha: int = 16
+    gate_lr: float = 10.0
+    distil: float = 1.0
+    start: tuple[float, ...] = ()
+    end: tuple[float, ...] = ()
+    sharpen: float = 0.4
+    harden_from: float = 0.4
+    harden_to: float = 0.8
+    slope: Literal["sigmoid", "tanh", "rectangular"] = "sigmoid"
+    validate: int = 50
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        ends: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+            "htaf": ((0.5, 4.0), (1.0, 8.0)), "ss": ((2.0,), (8.0,)), "ste": ((), ()),
+        }  # fmt: skip
+        if self.method not in ends:
+            raise LanguageError(f"method must be htaf, ste or ss, got {self.method}")
+        for name, value in zip(("start", "end"), ends[self.method], strict=True):
+            if not getattr(self, name):
+                object.__setattr__(self, name, value)
+        if len(self.start) != len(self.end) or len(self.end) != len(ends[self.method][1]):
+            raise LanguageError(f"start and end of {self.method} must be {len(ends[self.method][1])} numbers each")
+        for name in ("steps", "blocks", "rank", "validate"):
+            _expect(getattr(self, name) >= 1, f"{name} must be >= 1", getattr(self, name))
+        for name in ("lr", "lora_alpha"):
+            _expect(0 < getattr(self, name) < math.inf, f"{name} must be > 0", getattr(self, name))
+        for name in ("gate_lr", "weight_decay", "clip"):
+            _expect(0 <= getattr(self, name) < math.inf, f"{name} must be >= 0", getattr(self, name))
+        for name in ("distil", "warmup"):
+            _expect(0 <= getattr(self, name) <= 1, f"{name} must lie in [0, 1]", getattr(self, name))
+        _expect(0 < self.sharpen <= 1, "sharpen must lie in (0, 1]", self.sharpen)
+        ordered = 0 <= self.harden_from <= self.harden_to <= 1
+        _expect(ordered, "expected 0 <= harden_from <= harden_to <= 1", (self.harden_from, self.harden_to))
+
+    def step(self) -> nn.Module:
+        """A step as the training begins."""
+        match self.method:
+            case "htaf":
+                return HTAF(*self.start)
+            case "ss":
+                return ScaledSigmoid(*self.start)
+            case "ste":
+                return StraightThrough(getattr(surrogates, self.slope))
+
+    def rate(self, step: int) -> float:
+        """The learning rate at a step, as a share of lr."""
+        rising = max(1, round(self.warmup * self.steps))
+        return (step + 1) / rising if step < rising else max(0.0, (self.steps - step) / max(1, self.steps - rising))
+
+    def exact(self, step: int, layers: Sequence[int]) -> list[int]:
+        """The layers that are exact at a step, of those that are converted, from below."""
+        if self.method == "ste":
+            return []
+        first, last = self.harden_from * self.steps, self.harden_to * self.steps
+        at = [first + (last - first) * i / max(1, len(layers) - 1) for i in range(len(layers))]
+        return [layer for layer, when in zip(layers, at, strict=True) if step >= when]
+
+
+def _expect(holds: bool, rule: str, got: Any) -> None:
+    if not holds:
+        raise LanguageError(f"{rule}, got {got}")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A validation after so many steps; all in nats.
+
+    train: mean training loss since the validation before. kl, loss: of the network with exact gates, the KL divergence
+        from the original and the negative log-likelihood of the text.
+    """
+
+    step: int
+    train: float
+    kl: float
+    loss: float
+
+
+class _Through(nn.Module):
+    """The exact step with the gradient of a smooth one: of gates that are exact already."""
+
+    def __init__(self, smooth: nn.Module) -> None:
+        super().__init__()
+        self.smooth = smooth
+
+    def forward(self, x: Tensor) -> Tensor:
+        soft = self.smooth(x)
+        return soft + ((x >= 0).to(soft.dtype) - soft).detach()
+
+
+def adapted(model: Any, training: Training) -> Any:
+    """A calibrated model with LoRA on every projection of the layers that have gates, as peft's model; only LoRA and,
+    with gate_lr > 0, the gates learn."""
+    from peft import LoraConfig, get_peft_model
+
+    decoder, layers = decoder_of(model), gates_of(model)
+    inside = {id(module) for number in layers for module in decoder.layers[number].modules()}
+    targets = [p for p, m in model.named_modules() if isinstance(m, nn.Linear) and id(m) in inside]
+    torch.manual_seed(training.seed)
+    config = LoraConfig(r=training.rank, lora_alpha=training.lora_alpha, target_modules=targets, lora_dropout=0.0)
+    made = get_peft_model(model, config)
+    for gate in layers.values():
+        for parameter in (gate.threshold, gate.scale):
+            parameter.requires_grad_(training.gate_lr > 0)
+    return made
+
+
+def train(
+    model: Any,
+    training: Training,
+    hidden: Hidden,
+    validation: Hidden,
+    folder: str | Path,
+    *,
+    tell: Callable[[Measured], None] | None = None,
+    checkpoint_steps: int = 50,
+) -> list[Measured]:
+    """Train a calibrated model in place, and leave it with exact gates, the best weights and LoRA merged.
+
+    Args:
+        model: calibrated, see `calibrate`.
+        hidden: of the training blocks. validation: of others, by which the best step is chosen.
+        folder: for the checkpoint; a training that was stopped goes on from it to the same bits.
+        tell: called after each validation.
+
+    Returns:
+        The validations, the one before the first step included.
+
+    Raises:
+        LanguageError: the loss became NaN or infinite, or the checkpoint is of another training. OSError: the disk
+            is full; what was done stays.
+    """
+    folder, layers = Path(folder), sorted(gates_of(model))
+    folder.mkdir(parents=True, exist_ok=True)
+    key = content_hash([asdict(training), layers, list(hidden.tokens.shape), hidden.tokens.sum().item()])
+    wrapped = adapted(model, training)
+    learned = {name: p for name, p in wrapped.named_parameters() if p.requires_grad}
+    gate_parameters = {id(p) for gate in gates_of(model).values() for p in gate.parameters()}
+    groups = [
+        {"params": [p for p in learned.values() if id(p) not in gate_parameters], "scale": 1.0},
+        {"params": [p for p in learned.values() if id(p) in gate_parameters], "scale": training.gate_lr},
+    ]
+    optimizer = torch.optim.AdamW([g for g in groups if g["params"]], training.lr, weight_decay=training.weight_decay)
+    state = _restored(folder / CHECKPOINT, key, learned, optimizer)
+    done, told, best = state["step"], [Measured(**row) for row in state["told"]], state["best"]
+    for gate in gates_of(model).values():
+        gate.step = training.step()
+    start, summed, count = layers[0], state["summed"], state["count"]
+    schedule = Geometric(training.start, training.end, training.sharpen) if training.method != "ste" else None
+    with _running(model, start) as (student, teacher):
+        if not told:
+            told.append(_validate(model, student, teacher, validation, 0, math.nan))
+            best = {name: p.detach().clone() for name, p in learned.items()}
+            if tell is not None:
+                tell(told[-1])
+        while done < training.steps:
+            exact = training.exact(done, layers)
+            _settle(model, exact, None if schedule is None else schedule.at(done / training.steps))
+            rows = _rows(training, len(hidden.tokens), done)
+            loss = _loss(student, teacher, hidden, rows, training.distil)
+            if not torch.isfinite(loss):
+                raise LanguageError(f"the training loss became {loss.item()} at step {done}: choose a smaller lr")
+            for group in optimizer.param_groups:
+                group["lr"] = training.lr * group["scale"] * training.rate(done)
+            optimizer.zero_grad()
+            loss.backward()
+            if training.clip:
+                nn.utils.clip_grad_norm_(list(learned.values()), training.clip)
+            optimizer.step()
+            done, summed, count = done + 1, summed + loss.item(), count + 1
+            if done % training.validate == 0 or done == training.steps:
+                told.append(_validate(model, student, teacher, validation, done, summed / count))
+                summed, count = 0.0, 0
+                if _score(told[-1], training) <= min(_score(row, training) for row in told):
+                    best = {name: p.detach().clone() for name, p in learned.items()}
+                if tell is not None:
+                    tell(told[-1])
+            if done % checkpoint_steps == 0 or done == training.steps:
+                _keep(folder / CHECKPOINT, key, learned, optimizer, done, told, best, summed, count)
+    with torch.no_grad():
+        for name, parameter in learned.items():
+            parameter.copy_(best[name])
+    for gate in gates_of(model).values():
+        gate.step = Heaviside()
+    wrapped.merge_and_unload()
+    return told
+
+
+def _score(row: Measured, training: Training) -> float:
+    return training.distil * row.kl + (1 - training.distil) * row.loss
+
+
+def _rows(training: Training, blocks: int, step: int) -> Tensor:
+    """The blocks of a step: every block once, in random order, before any comes again."""
+    each = min(training.blocks, blocks)
+    steps = blocks // each
+    generator = torch.Generator().manual_seed(training.seed * 1_000_003 + step // steps)
+    return torch.randperm(blocks, generator=generator)[(step % steps) * each :][:each].sort().values
+
+
+@contextmanager
+def _running(model: Any, start: int) -> Iterator[tuple[Callable[..., Tensor], Callable[..., Tensor]]]:
+    """The student from layer `start` on, and the original's head: functions of (tokens, hidden states)."""
+    count = len(decoder_of(model).layers)
+
+    def student(tokens: Tensor, hidden: Tensor) -> Tensor:
+        if start == 0:
+            return model(input_ids=tokens, use_cache=False).logits
+        with starting_at(model, start) as run:
+            return run(tokens, hidden)
+
+    def teacher(tokens: Tensor, hidden: Tensor) -> Tensor:
+        with torch.no_grad(), starting_at(model, count) as run:
+            return run(tokens, hidden)
+
+    yield student, teacher
+
+
+def _loss(student: Any, teacher: Any, hidden: Hidden, rows: Tensor, distil: float) -> Tensor:
+    tokens, inputs, outputs = hidden.at(rows)
+    mine = student(tokens, inputs)[:, :-1].float().log_softmax(-1)
+    loss = mine.new_zeros(())
+    if distil < 1:
+        loss = loss - (1 - distil) * mine.gather(-1, tokens[:, 1:, None]).mean()
+    if distil > 0:
+        other = teacher(tokens, outputs)[:, :-1].float().log_softmax(-1)
+        loss = loss + distil * (other.exp() * (other - mine)).sum(-1).mean()
+    return loss
+
+
+def _settle(model: nn.Module, exact: Sequence[int], values: tuple[float, ...] | None) -> None:
+    """Make some layers exact, and give all smooth steps their sharpness."""
+    if values is None:
+        return
+    for number, gate in gates_of(model).items():
+        if number in exact and not isinstance(gate.step, _Through):
+            gate.step = _Through(gate.step)
+    set_sharpness(model, values)
+
+
+@contextmanager
+def exact_gates(model: nn.Module) -> Iterator[None]:
+    """While it is open all gates have the exact step."""
+    kept = {number: gate.step for number, gate in gates_of(model).items()}
+    for gate in gates_of(model).values():
+        gate.step = Heaviside()
+    try:
+        yield
+    finally:
+        for number, gate in gates_of(model).items():
+            gate.step = kept[number]
+
+
+@torch.no_grad()
+def _validate(model: Any, student: Any, teacher: Any, hidden: Hidden, step: int, train: float) -> Measured:
+    kl = loss = 0.0
+    with exact_gates(model):
+        for row in range(len(hidden.tokens)):
+            tokens, inputs, outputs = hidden.at(torch.tensor([row]))
+            mine = student(tokens, inputs)[:, :-1].float().log_softmax(-1)
+            other = teacher(tokens, outputs)[:, :-1].float().log_softmax(-1)
+            kl += (other.exp() * (other - mine)).sum(-1).mean().item() / len(hidden.tokens)
+            loss -= mine.gather(-1, tokens[:, 1:, None]).mean().item() / len(hidden.tokens)
+    return Measured(step, train, kl, loss)
+
+
+def _keep(
+    file: Path, key: str, learned: dict[str, Any], optimizer: Any, step: int, told: Sequence[Measured],
+    best: dict[str, Tensor], summed: float, count: int,
+) -> None:  # fmt: skip
+    content = {
+        "key": key, "step": step, "weights": {n: p.detach() for n, p in learned.items()}, "best": best,
+        "optimizer": optimizer.state_dict(), "told": [asdict(row) for row in told], "summed": summed, "count": count,
+    }  # fmt: skip
+    buffer = BytesIO()
+    torch.save(content, buffer)
+    write_atomic(file, buffer.getvalue())
+
+
+def _restored(file: Path, key: str, learned: dict[str, Any], optimizer: Any) -> dict[str, Any]:
+    """The state of a training that was stopped, put back; that of a new one where there is no checkpoint."""
+    if not file.is_file():
+        return {"step": 0, "told": [], "best": {}, "summed": 0.0, "count": 0}
+    try:
+        state = torch.load(file, weights_only=True)
+        found = state["key"]
+    except Exception as error:
+        raise LanguageError(f"{file} is damaged ({error}): delete it to train anew") from None
+    if found != key:
+        raise LanguageError(f"{file} is of another training: give another folder, or delete it")
+    with torch.no_grad():
+        for name, parameter in learned.items():
+            parameter.copy_(state["weights"][name])
+    optimizer.load_state_dict(state["optimizer"])
+    return state
