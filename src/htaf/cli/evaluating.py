@@ -13,6 +13,8 @@ from htaf._console import Terminal, UsageError, figures, print_json, say_notes
 from htaf.cli.flags import DataDir, Json, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 
+LANGUAGE_RECORD = "htaf_record.json"  # of htaf.language.run, which needs torch
+
 if TYPE_CHECKING:
     from htaf.diagnostics import SwitchProfile
     from htaf.runs import Run
@@ -54,6 +56,10 @@ def evaluate(
     from htaf.runs import open_run
     from htaf.runs.metrics import LOWER_IS_BETTER
 
+    if (run / LANGUAGE_RECORD).is_file():
+        from htaf.cli.language import evaluate_llm
+
+        return evaluate_llm(run, json)
     opened = open_run(run, method=step_of_run(method))
     if plot is not None and not layers:
         raise UsageError("--plot draws the layers: give --layers too")

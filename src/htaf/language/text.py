@@ -17,7 +17,7 @@ from htaf.language.errors import LanguageError
 
 Part = Literal["train", "validation", "test"]
 SUFFIXES = (".txt", ".md", ".rst", ".text", "")
-_SHARES = {"validation": (0.90, 0.95), "test": (0.95, 1.0), "train": (0.0, 0.90)}
+HELD_OUT = 0.05  # of the documents, for validation and for the test each
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,9 @@ def documents(path: str | Path) -> list[Document]:
     return found
 
 
-def _chapters(document: Document, length: int = 20_000) -> list[Document]:
-    """One text as pieces of about so many characters, cut between paragraphs."""
+def _chapters(document: Document) -> list[Document]:
+    """One text as 20 pieces or more, of 20,000 characters at most, cut between paragraphs."""
+    length = min(20_000, len(document.text) // 20)
     pieces, now, size = list[str](), list[str](), 0
     for paragraph in document.text.split("\n\n"):
         now.append(paragraph)
@@ -82,12 +83,6 @@ def _chapters(document: Document, length: int = 20_000) -> list[Document]:
             now, size = [], 0
     pieces += ["\n\n".join(now)] if now else []
     return [Document(f"{document.name}#{number}", piece) for number, piece in enumerate(pieces)]
-
-
-def part_of(document: Document) -> Part:
-    """The part of a document, by a hash of its name: 90% train, 5% validation, 5% test, the same on every machine."""
-    place = int.from_bytes(hashlib.sha256(document.name.encode()).digest()[:8], "big") / 2**64
-    return next(part for part, (low, high) in _SHARES.items() if low <= place < high)  # pyright: ignore
 
 
 def blocks(
@@ -171,11 +166,16 @@ def _checked(contexts: tuple[str, ...], choices: tuple[str, ...], answer: int) -
 
 
 def by_parts(found: Sequence[Document]) -> dict[Part, list[Document]]:
-    """Documents by part; see `part_of`."""
-    parts: dict[Part, list[Document]] = {"train": [], "validation": [], "test": []}
-    for document in found:
-        parts[part_of(document)].append(document)
-    return parts
+    """Documents by part: 5% validation, 5% test, one at least; which ones is decided by a hash of their names.
+
+    Raises:
+        LanguageError: there are fewer than three documents.
+    """
+    if len(found) < 3:
+        raise LanguageError(f"expected three documents or more, one for each part, got {len(found)}: give more text")
+    ordered = sorted(found, key=lambda document: hashlib.sha256(document.name.encode()).digest())
+    held = max(1, round(HELD_OUT * len(found)))
+    return {"train": ordered[2 * held :], "validation": ordered[held : 2 * held], "test": ordered[:held]}
 
 
 def lines_of(questions: Sequence[Question]) -> Iterator[str]:

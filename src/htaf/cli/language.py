@@ -1,0 +1,148 @@
+"""`htaf train llm` and `htaf generate`: language models with 0/1 gates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from rich.table import Table as TextTable
+from tyro.conf import Positional, arg
+
+from htaf._console import Terminal, UsageError, check_seed, print_json, progress, say, say_notes
+from htaf.cli.flags import Json
+
+Model = Annotated[
+    str, arg(help="A folder of transformers, a .gguf file, or a name at the Hugging Face hub.", metavar="NAME_OR_PATH")
+]
+Dtype = Literal["float32", "bfloat16"]
+
+
+def train_llm(
+    *,
+    model: Model,
+    out: Annotated[Path, arg(help="Folder of the result: new, or the same run to resume.", metavar="DIR")],
+    text: Annotated[
+        Path | None,
+        arg(help="Text to learn from: a file, or a folder of text files.", help_behavior_hint="(default: none)"),
+    ] = None,
+    task: Annotated[
+        Path | None,
+        arg(
+            help="Multiple choice to learn from, JSON lines: OpenBookQA's, WinoGrande's, or context, choices, answer.",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = None,
+    task_test: Annotated[
+        Path | None, arg(help="Multiple choice to be scored on.", help_behavior_hint="(default: none)")
+    ] = None,
+    last_k: Annotated[int, arg(help="How many layers get gates, counted from the end.")] = 4,
+    method: Annotated[
+        Literal["htaf", "ste", "ss"], arg(help="htaf, ss: smooth steps that become exact; ste.")
+    ] = "htaf",
+    steps: Annotated[int, arg(help="Optimiser steps; the paper takes 5,000.")] = 400,
+    lr: Annotated[float, arg(help="Learning rate of LoRA; the paper takes 1e-4.")] = 1e-3,
+    rank: Annotated[int, arg(help="Of LoRA.")] = 8,
+    lora_alpha: Annotated[int, arg(help="Of LoRA: its product is scaled by lora_alpha / rank.")] = 16,
+    gate_lr: Annotated[float, arg(help="Rate of thresholds and scales, as a multiple of lr; 0: as calibrated.")] = 1.0,
+    distil: Annotated[
+        float,
+        arg(help="Share of the loss that is the KL divergence from the original; the rest: the text's likelihood."),
+    ] = 1.0,
+    length: Annotated[int, arg(help="Tokens of a block.")] = 256,
+    blocks: Annotated[int, arg(help="Blocks in a step.")] = 4,
+    training_blocks: Annotated[int, arg(help="At most so many different blocks.")] = 2000,
+    repair: Annotated[bool, arg(help="Refit the down projections in closed form first.")] = True,
+    dtype: Annotated[Dtype, arg(help="Of the weights.")] = "float32",
+    device: Annotated[str, arg(help="cpu, cuda, ...")] = "cpu",
+    seed: Annotated[int, arg(help="Of LoRA's first weights and of the order of the blocks.")] = 0,
+    json: Json = False,
+) -> None:
+    """Give the MLPs of a language model 0/1 gates: calibrated in closed form, then trained with LoRA."""
+    import torch
+
+    from htaf.language import run as runs
+    from htaf.language.train import Training
+
+    check_seed(seed)
+    if text is None and task is None:
+        raise UsageError("expected --text or --task to learn from, got neither")
+    training = Training(
+        method=method, steps=steps, blocks=blocks, lr=lr, rank=rank, lora_alpha=lora_alpha, gate_lr=gate_lr,
+        distil=distil, seed=seed,
+    )  # fmt: skip
+    paths = [None if path is None else str(path) for path in (text, task, task_test)]
+    data = runs.Data(*paths, length=length, training=training_blocks)
+    shown: dict[str, Any] = {}
+
+    def advance(what: str, done: int, of: int) -> None:
+        if what not in shown:
+            for other in shown.values():
+                other[0].__exit__(None, None, None)
+            manager = progress(what, of)
+            shown[what] = [manager, manager.__enter__(), 0]
+        entry = shown[what]
+        entry[1](done - entry[2])
+        entry[2] = done
+        if done == of:
+            entry[0].__exit__(None, None, None)
+            shown.pop(what)
+
+    record = runs.fit(
+        model, data, training, out, last_k=last_k, dtype=getattr(torch, dtype), device=device, repair=repair,
+        say=lambda line: None if json else say(line), progress=advance,
+    )  # fmt: skip
+    say_notes(record["notes"])
+    print_json(record) if json else _table(record, out)
+
+
+def evaluate_llm(folder: Path, json: bool) -> None:
+    """What `htaf evaluate` says of a folder that `htaf train llm` wrote."""
+    from htaf.language import run as runs
+
+    record = runs.read(folder)
+    print_json(record) if json else _table(record, folder)
+
+
+def generate(
+    run: Annotated[Positional[Path], arg(help="Folder that `htaf train llm` wrote.", metavar="RUN")],
+    prompt: Annotated[Positional[str], arg(help="What the model is to go on from, or asked in a chat.")],
+    *,
+    tokens: Annotated[int, arg(help="At most so many new tokens.")] = 200,
+    temperature: Annotated[float, arg(help="0: always the likeliest token.")] = 0.0,
+    chat: Annotated[
+        bool | None,
+        arg(help="As a message of a chat.", help_behavior_hint="(default: where the model has a chat template)"),
+    ] = None,
+    seed: Annotated[int, arg(help="Of what is drawn with a temperature.")] = 0,
+) -> None:
+    """Go on from a prompt with a language model that has 0/1 gates, word by word."""
+    from htaf.language import LanguageError, files
+    from htaf.language.generating import pieces
+
+    check_seed(seed)
+    if tokens < 1:
+        raise UsageError(f"--tokens must be >= 1, got {tokens}")
+    if not 0 <= temperature < float("inf"):
+        raise UsageError(f"--temperature must be >= 0 and finite, got {temperature}")
+    if not (run / files.GATES).is_file():
+        raise LanguageError(f"expected a folder that `htaf train llm` wrote, {run} has no {files.GATES}")
+    model, tokenizer = files.load(run)
+    for piece in pieces(model, tokenizer, prompt, tokens=tokens, temperature=temperature, chat=chat, seed=seed):
+        say(piece, end="")
+    say()
+
+
+def _table(record: dict[str, Any], folder: Path) -> None:
+    name = Path(record["model"]).name
+    title = f"{name}, last {record['last_k']} layers with 0/1 gates ({record['training']['method']})"
+    table = TextTable(title=title, title_justify="left")
+    for column in ("network", "perplexity", "KL", "same token", "task"):
+        table.add_column(column, justify="left" if column == "network" else "right")
+    for key, label in (("before", "original"), ("calibrated", "calibrated"), ("trained", "trained")):
+        row = record[key]
+        near = ("-", "-") if row["kl"] is None else (f"{row['kl']:.4f}", f"{row['agreement']:.1%}")
+        task = f"{row['task']['accuracy']:.1%}" if "task" in row else "-"
+        table.add_row(label, f"{row['perplexity']:.2f}", *near, task)
+    Terminal().print(table)
+    opened = [gate["open"] for gate in record["gates"]]
+    say(f"open gates: {sum(opened) / len(opened):.1%}; model: {folder}")

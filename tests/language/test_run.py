@@ -1,0 +1,164 @@
+"""The whole way: a model and text in, a folder out that other programs read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from tests.language.models import tiny
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from htaf.language import LanguageError, files, gates_of
+from htaf.language.run import Data, fit, read
+from htaf.language.text import documents, questions
+from htaf.language.train import Training
+
+WORDS = [
+    f"{a} {b} the {c}."
+    for a in ("red", "blue", "old")
+    for b in ("cats see", "dogs hear")
+    for c in ("sun", "sea", "moon")
+]
+TEXT = "\n\n".join(" ".join(WORDS[i % 12 :]) for i in range(300))
+QUICK = Training(steps=6, blocks=2, lr=0.003, validate=3)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A folder with a tiny Llama and a tokenizer made from the text."""
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<pad>", "<s>", "</s>"], show_progress=False,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())  # fmt: skip
+    tokenizer.train_from_iterator([TEXT], trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+    fast.save_pretrained(folder)
+    tiny("llama", vocab_size=300).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    file = tmp_path_factory.mktemp("text") / "text.txt"
+    file.write_text(TEXT)
+    return file
+
+
+@pytest.fixture(scope="module")
+def run(model, text, tmp_path_factory):
+    out = tmp_path_factory.mktemp("run") / "out"
+    return out, fit(str(model), Data(str(text), length=32, calibration=16, training=40, test=8), QUICK, out, last_k=2)
+
+
+def test_the_record(run):
+    out, record = run
+    assert record == read(out)
+    assert record["before"]["kl"] is None
+    assert record["trained"]["kl"] <= record["calibrated"]["kl"]
+    assert [gate["layer"] for gate in record["gates"]] == [2, 3]
+    assert all(0 <= gate["dead"] + gate["always"] <= 1 and 0 < gate["open"] < 1 for gate in record["gates"])
+    assert not (out / "work").exists()
+
+
+def test_another_process_reads_the_same_network(run):
+    out, _ = run
+    code = (
+        "import sys, htaf, json, torch\n"
+        "from htaf.language import files, gates_of\n"
+        f"model, tokenizer = files.load({str(out)!r})\n"
+        "x = torch.arange(3, 40)[None]\n"
+        "print(json.dumps([sorted(gates_of(model)), model(input_ids=x).logits.double().sum().item()]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    layers, total = json.loads(done.stdout)
+    mine, _ = files.load(out)
+    with torch.no_grad():
+        assert mine(input_ids=torch.arange(3, 40)[None]).logits.double().sum().item() == total
+    assert layers == [2, 3]
+    plain = AutoModelForCausalLM.from_pretrained(out)  # without htaf's file: the same weights, the old activation
+    assert not gates_of(plain)
+    assert torch.equal(plain.model.layers[3].mlp.down_proj.weight, mine.model.layers[3].mlp.down_proj.weight)
+
+
+def test_the_command(model, text, tmp_path, htaf):
+    task = tmp_path / "task.jsonl"
+    lines = [json.dumps({"context": "red cats see", "choices": ["the sun.", "the xq."], "answer": 0})] * 60
+    task.write_text("\n".join([*lines, "{", '{"context": 1}']))
+    flags = ["--steps", "3", "--length", "32", "--last-k", "1", "--training-blocks", "20", "--lr", "0.001"]
+    made = tmp_path / "made"
+
+    command = ["train", "llm", "--model", str(model), "--text", str(text), "--task", str(task), "--out", str(made)]
+    _, said, told = htaf(*command, *flags, "--task-test", task)
+    assert "2 lines left out (line 61" in told
+    assert "open gates:" in said
+    assert json.loads(htaf("evaluate", made, "--json")[1])["trained"]["task"]["questions"] == 60
+    assert htaf("generate", made, "red cats", "--tokens", "5")[1].strip()
+
+
+def test_scores_are_those_of_the_definition(model, run):
+    from htaf.language.scores import log_likelihood
+
+    network, tokenizer = files.load(model)
+    context, continuation = "red cats see", " the sun."
+    ids = tokenizer(context + continuation)["input_ids"]
+    known = len(tokenizer(context)["input_ids"])
+    with torch.no_grad():
+        logs = network(torch.tensor([ids])).logits[0].log_softmax(-1)
+    wanted = sum(logs[i - 1, ids[i]].item() for i in range(known, len(ids)))
+    assert log_likelihood(network, tokenizer, context, continuation) == pytest.approx(wanted, abs=1e-4)
+
+
+def test_bad_input(model, text, run, tmp_path):
+    out, _ = run
+    data = Data(str(text), length=32)
+    for given, said in (
+        ("no/such/place/here", "expected a folder of transformers, a .gguf file or a name at the hub"),
+        (str(tmp_path), "has no config.json"),
+        (str(tmp_path / "x.gguf"), "expected a GGUF file, there is none"),
+    ):
+        with pytest.raises(LanguageError, match=said):
+            files.load(given)
+    (tmp_path / "x.gguf").write_bytes(b"GGUFxxxx")
+    with pytest.raises(LanguageError, match="cannot be read as a causal language model"):
+        files.load(tmp_path / "x.gguf")
+    with pytest.raises(LanguageError, match="holds another run"):
+        fit(str(model), data, QUICK, out, last_k=1)
+    with pytest.raises(LanguageError, match="last_k must be in 1 to 4, got 9"):
+        fit(str(model), data, QUICK, tmp_path / "a", last_k=9)
+    with pytest.raises(LanguageError, match="expected text or a task"):
+        fit(str(model), Data(), QUICK, tmp_path / "b")
+    with pytest.raises(LanguageError, match="there is nothing at"):
+        documents(tmp_path / "none")
+    (tmp_path / "bad.jsonl").write_text("[]\n{}\n")
+    with pytest.raises(LanguageError, match="one JSON object a line, got none: line 1"):
+        questions(tmp_path / "bad.jsonl")
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    for file in out.iterdir():
+        if file.is_file():
+            (damaged / file.name).write_bytes(file.read_bytes())
+    (damaged / files.GATES).write_bytes(b"x")
+    with pytest.raises(LanguageError, match=r"htaf_gates.safetensors is damaged"):
+        files.load(damaged)
+
+
+def test_questions_of_the_known_sets(tmp_path):
+    file = tmp_path / "q.jsonl"
+    lines = [
+        {"id": "1", "question": {"stem": "A", "choices": [{"text": "b", "label": "A"}, {"text": "c", "label": "B"}]},
+         "answerKey": "B"},
+        {"qID": "2", "sentence": "Ann saw Eve because _ looked.", "option1": "Ann", "option2": "Eve", "answer": "1"},
+        {"context": "x", "choices": ["y", "z"], "answer": 1},
+    ]  # fmt: skip
+    file.write_text("\n".join(json.dumps(line) for line in lines))
+    found, bad = questions(file)
+    assert bad == []
+    assert (found[0].continuations, found[0].answer) == (("b", "c"), 1)
+    assert found[1].contexts == ("Ann saw Eve because Ann", "Ann saw Eve because Eve")
+    assert (found[1].continuations[0], found[1].answer) == ("looked.", 0)
+    assert found[2].answer == 1
