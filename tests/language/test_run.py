@@ -13,9 +13,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from htaf.language import LanguageError, files, gates_of
+from htaf.language.lora import Training
 from htaf.language.run import Data, fit, read
 from htaf.language.text import documents, questions
-from htaf.language.train import Training
 
 WORDS = [
     f"{a} {b} the {c}."

@@ -10,7 +10,7 @@ from tests.language.models import tiny
 
 from htaf.language import LanguageError, calibrate, gates_of
 from htaf.language.hidden import hidden_states
-from htaf.language.train import Training, train
+from htaf.language.lora import Training, train
 
 GENERATOR = torch.Generator().manual_seed(1)
 TOKENS = torch.randint(3, 64, (24, 16), generator=GENERATOR)

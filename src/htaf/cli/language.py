@@ -61,7 +61,7 @@ def train_llm(
     import torch
 
     from htaf.language import run as runs
-    from htaf.language.train import Training
+    from htaf.language.lora import Training
 
     check_seed(seed)
     if text is None and task is None:

@@ -4,7 +4,7 @@ model = AutoModelForCausalLM.from_pretrained(...)          # any decoder of tran
 calibrate(model, blocks, last_k=8)                         # thresholds, scales and `down` in closed form
 """
 
-from htaf.language.calibrate import CalibratedLayer, calibrate, fit_gate
+from htaf.language.calibration import CalibratedLayer, calibrate, fit_gate
 from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, GatedMLP, fold_scales, gated_mlps, gates_of, harden_gates, replace_gates
 

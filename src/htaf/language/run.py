@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from htaf._files import read_record, to_json, write_atomic
 from htaf.language import files, text
-from htaf.language.calibrate import calibrate
+from htaf.language.calibration import calibrate
 from htaf.language.errors import LanguageError
 from htaf.language.gates import gates_of
 from htaf.language.hidden import Hidden, hidden_states
+from htaf.language.lora import CHECKPOINT, Training, train
 from htaf.language.scores import choice_scores, counting_open_gates, text_scores
-from htaf.language.train import CHECKPOINT, Training, train
 from htaf.runs import content_hash, environment, locked
 
 RECORD, WORK, FORMAT = "htaf_record.json", "work", 1
