@@ -12,16 +12,22 @@ namespace {
 
 using std::size_t;
 
-HTAF_INLINE float sum(reg v) {
-    float total = 0;
-    for (int i = 0; i < HTAF_LANES; ++i) total += v[i];
-    return total;
+#if defined(__AVX512F__)
+HTAF_INLINE float sum(reg v) { return _mm512_reduce_add_ps((__m512)v); }
+HTAF_INLINE reg widen(const std::int8_t* p) {
+    return (reg)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(read<__m128i>(p)));
 }
-
+#else
+HTAF_INLINE float sum(reg v) {
+    for (int half = HTAF_LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; ++i) v[i] += v[i + half];
+    return v[0];
+}
 HTAF_INLINE reg widen(const std::int8_t* p) {
     typedef std::int8_t reg_i8 __attribute__((vector_size(HTAF_LANES)));
     return __builtin_convertvector(__builtin_convertvector(read<reg_i8>(p), reg_i32), reg);
 }
+#endif
 HTAF_INLINE float single(const float* p) { return *p; }
 HTAF_INLINE float single(const bfloat16* p) {
     std::uint32_t bits = std::uint32_t{p->bits} << 16;
@@ -61,22 +67,25 @@ void some(const GatedMLP& m, const float* x, const float* size, float* y, std::u
     auto gate = static_cast<const T*>(m.gate), up = static_cast<const T*>(m.up), down = static_cast<const T*>(m.down);
     // what sums of so many products can be wrong by, as a share of |w| |x|
     const float rounding = (m.inputs / HTAF_LANES + 64.0f) * 0x1p-22f;
-    for (size_t j = begin; j < end; ++j) {
+    // all gates first: one stream through memory
+    for (size_t j = begin; j < end; ++j)
         for (size_t t = 0; t < tokens; ++t) {
             const float *in = x + t * m.inputs, threshold = m.threshold[j];
-            float g = 0, doubt = -1;
+            float g = 0, doubt = INFINITY;
             if (m.rounded) {
                 g = m.step[j] * dot(m.rounded + j * m.inputs, in, m.inputs);
                 doubt = (m.rest[j] + rounding * m.norm[j]) * size[t];
             }
-            if (!(std::fabs(g - threshold) > doubt) || !m.rounded) g = dot(gate + j * m.inputs, in, m.inputs);
-            bool on = g >= threshold;
-            open[t * m.neurons + j] = on;
+            if (!(std::fabs(g - threshold) > doubt)) g = dot(gate + j * m.inputs, in, m.inputs);
+            open[t * m.neurons + j] = g >= threshold;
+        }
+    for (size_t j = begin; j < end; ++j)
+        for (size_t t = 0; t < tokens; ++t) {
+            bool on = open[t * m.neurons + j];
             if (!on && !dense) continue;
-            float u = dot(up + j * m.inputs, in, m.inputs);
+            float u = dot(up + j * m.inputs, x + t * m.inputs, m.inputs);
             add(y + t * m.outputs, down + j * m.outputs, on ? u : 0.0f, m.outputs);
         }
-    }
 }
 
 void run(const GatedMLP& m, const float* x, float* y, std::uint8_t* open, size_t tokens, bool dense, int threads) {

@@ -24,7 +24,8 @@ def weights(neurons, inputs, outputs, dtype, seed=0):
 @settings(max_examples=40, deadline=None)
 @given(
     neurons=st.integers(1, 70), inputs=st.integers(1, 150), outputs=st.integers(1, 70), tokens=st.integers(1, 5),
-    dtype=st.sampled_from([torch.float32, torch.bfloat16]), eight=st.booleans(), dense=st.booleans(), seed=st.integers(0, 99),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]), eight=st.booleans(), dense=st.booleans(),
+    seed=st.integers(0, 99),
 )  # fmt: skip
 def test_it_is_the_formula(neurons, inputs, outputs, tokens, dtype, eight, dense, seed):
     w = weights(neurons, inputs, outputs, dtype, seed)

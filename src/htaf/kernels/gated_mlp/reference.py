@@ -20,7 +20,7 @@ class Weights:
     """Of one gated MLP.
 
     gate, up, down: all float32 or all bfloat16. threshold: float32.
-    rounded, step, rest, norm: the gate in 8 bits, gate = step * rounded + e by rows, |e| = rest, |gate| = norm; or None.
+    rounded, step, rest, norm: the gate in 8 bits, gate = step * rounded + e by rows, |e| = rest, |gate| = norm.
     """
 
     gate: Float[Tensor, "neurons inputs"]
