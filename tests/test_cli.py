@@ -154,6 +154,46 @@ def test_train_prints_smooth_exact_and_gap(htaf, table: Path, tmp_path: Path, me
     assert (tmp_path / "r" / "record.json").is_file()
 
 
+def test_the_direction_of_a_metric_is_said(htaf, run: Path, table: Path, tmp_path: Path) -> None:
+    words = ("train", "tabular", "--data", table, "--out", tmp_path / "r", *QUICK)
+    lines = htaf(*words, "--target", "value")[1].splitlines()
+    assert lines[0].startswith("small.csv: rmse, lower is better (htaf, best epoch ")
+    assert "exact - smooth" in lines[2]
+    again = htaf("train", "tabular", "--data", table, "--target", "label", "--out", run, *QUICK)[1]
+    assert again.startswith("small.csv: auroc (htaf, best epoch ")
+
+
+def test_threads_of_a_table(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("train", "tabular", "--data", table, "--target", "label", *QUICK, "--json")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        found = [json.loads(htaf(*words, "--out", tmp_path / "one")[1])]
+        found.append(json.loads(htaf(*words, "--out", tmp_path / "three", "--threads", "3")[1]))
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        found.append(json.loads(htaf(*words, "--out", tmp_path / "two")[1]))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert [record["threads"] for record in found] == [1, 3, 2]
+    for wrong in (("--threads", "0"), ("--threads", "2", "--devices", "2")):
+        code, _, err = htaf(*words, "--out", tmp_path / "none", *wrong)
+        assert code == 2
+        assert "--threads" in one_line(err)
+
+
+def test_what_only_progressive_hardening_reads(htaf, table: Path, tmp_path: Path) -> None:
+    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
+    for flags, message in (
+        (("--restart", "0.2"), "--restart needs --harden progressive"),
+        (("--restart", "0.2", "--harden-to", "0.8"), "--harden-to, --restart need --harden progressive"),
+    ):
+        code, _, err = htaf(*words, *flags)
+        assert code == 2
+        assert one_line(err) == f"htaf: error: {message}"
+
+
 def test_train_json_is_the_record(htaf, table: Path, tmp_path: Path) -> None:
     words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK, "--json")
     code, out, _ = htaf(*words)
@@ -178,9 +218,17 @@ def test_evaluate_by_layer(htaf, run: Path, tmp_path: Path) -> None:
     assert code == 0, err
     result = json.loads(out)
     assert [layer["path"] for layer in result["layers"]] == ["hidden.0.act"]
-    assert result["layers"][-1]["up_to"] == result["exact"]
+    record = json.loads((run / "record.json").read_text())
+    kept = any(step["kept"] for step in record["hardening"]["finish"])  # then the exact network has weights of its own
+    assert (result["layers"][-1]["up_to"] == result["exact"]) is not kept
     assert "hidden.0.act" in (tmp_path / "layers.svg").read_text()
-    assert "hidden.0.act" in htaf("evaluate", run, "--layers")[1]
+    drawn = (tmp_path / "layers.svg").read_text()
+    title = f"Layers of the smooth network of {run}: auroc on small.csv, test"
+    assert "smooth network, all layers exact" in drawn
+    assert ("weights of its own" in drawn) is kept
+    said = htaf("evaluate", run, "--layers")[1]
+    assert "hidden.0.act" in said
+    assert "".join(title.split()) in "".join(said.split())
     for words, told in (
         (("--plot", "p.png"), "give --layers too"),
         (("--layers", "--plot", "p.txt"), "ends in .png, .svg or .pdf, got p.txt"),
@@ -539,7 +587,8 @@ def test_two_processes_in_one_folder(htaf, table: Path, tmp_path: Path) -> None:
 def test_a_finished_run_is_said_to_be_one(htaf, run: Path, table: Path) -> None:
     code, _, err = htaf("train", "tabular", "--data", table, "--target", "label", "--out", run, *QUICK)
     assert code == 0
-    assert "finished before" in err
+    assert f"already done: {run} holds this training, finished" in err
+    assert "epoch 1" not in err
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "preprocessing.json"])

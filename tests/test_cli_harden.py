@@ -49,6 +49,14 @@ def test_a_table(htaf: Any, table: Path, tmp_path: Path) -> None:
     found = json.loads(htaf("evaluate", out, "--json")[1])
     for network in ("smooth", "exact"):
         assert found[network] == pytest.approx(after.record["metrics"][network]["test"], rel=1e-4)
+    code, said, noted = htaf("evaluate", out, "--layers", "--plot", tmp_path / "layers.svg")
+    assert code == 0
+    assert f"exact network of this run has weights of its own: rmse {found['exact']['rmse']:.4f}" in " ".join(
+        noted.split()
+    )
+    drawn = (tmp_path / "layers.svg").read_text()
+    assert "exact network, with weights of its own" in drawn
+    assert f"Layersofthesmoothnetworkof{out}:rmse" in "".join(said.split())
     assert htaf("pack", out, "--out", packed)[0] == 0
     predictions = []
     for source, flags in ((out, ()), (packed, ()), (out, ("--smooth",)), (run, ("--smooth",))):
@@ -131,5 +139,5 @@ def test_one_row_for_repair_and_the_record_of_the_training_stays(htaf: Any, tabl
     assert htaf("harden", run, "--out", out, "--rows", "1", "--steps", "repair")[0] == 0
     record = open_run(out).record
     assert record["hardening"] == open_run(run).record["hardening"]
-    assert [step["name"] for step in record["hardening"]["finish"]] == ["refit"]
+    assert [step["name"] for step in record["hardening"]["finish"]] == ["recalibrate", "refit"]
     assert record["repaired"]["from"] == str(run)

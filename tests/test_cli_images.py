@@ -85,7 +85,7 @@ def test_a_folder_from_training_to_prediction(htaf, folder: Path, tmp_path: Path
     code, _, err = htaf("predict", run, folder / "red" / "none.png")
     assert code == 1
     assert "expected an image file or a folder of images, got neither" in err
-    assert "was finished before" in htaf(*words)[2]
+    assert "already done: " in htaf(*words)[2]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_help_shows_the_values_of_the_recipes(htaf) -> None:
     for verb, wanted in {
         "icbm": ("(default: 20; 14 in reduced; 100 in cifar10, cifar100)", "0.001 in finetune", "hub in finetune"),
         "tabular": (
-            "(default: 100; 1000 in tabular-paper; 30 in tabular-quick, tabular-progressive)",
+            "(default: 30; 100 in tabular-mlp; 1000 in tabular-paper)",
             "(default: 256 256 128)",
         ),
         "snn": ("(default: half of alpha0 with alpha0 alpha1 = 2; beta 2)", "(default: atan; tanh in quick)"),

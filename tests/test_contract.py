@@ -180,7 +180,7 @@ def run(folder: Path, algebraic: Any) -> Path:
 def test_is_trained_by_name(htaf: Any, run: Path, folder: Path) -> None:
     words = ("train", "tabular", "--data", "digits", "--out", run, "--hidden", 64, "--epochs", 2, "--patience", 0)
     code, _, told = htaf(*words, "--method", METHOD, "--sharpness", 6, "--start", 2)
-    assert (code, "was finished before" in told) == (0, True), told  # the command makes the run that Python made
+    assert (code, "already done: " in told) == (0, True), told  # the command makes the run that Python made
     record = json.loads((run / "record.json").read_text())
     assert record["model"]["activation"] == {"method": METHOD, "kind": "algebraic", "beta": 6.0}
     assert (record["recipe"]["method"], record["recipe"]["sharpness"]) == (METHOD, [6.0])

@@ -241,9 +241,45 @@ def test_what_cannot_be_tuned(model: Callable[[], nn.Module], options: dict[str,
         tune(model(), normal(1.0), **options)  # pyright: ignore[reportArgumentType]
 
 
-def test_rows_that_are_alike() -> None:
-    with pytest.raises(ValueError, match=r"0: expected finite pre-activations that vary over the batch, got .* 0.0"):
-        tune(nn.Sequential(HTAF()), torch.ones(5, 3))
+def dead() -> nn.Module:
+    net = nn.Sequential(nn.Linear(8, 16), HTAF())
+    nn.init.zeros_(net[0].weight)  # pyright: ignore[reportArgumentType]
+    nn.init.zeros_(net[0].bias)  # pyright: ignore[reportArgumentType]
+    return net
+
+
+def layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), HTAF(), nn.Linear(16, 16), HTAF())
+
+
+VARY = "expected finite pre-activations that vary over the rows, got"
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "words"),
+    [
+        (lambda: nn.Sequential(HTAF()), torch.ones(5, 3), f"0: {VARY} the same in all 5 rows"),
+        (lambda: nn.Sequential(nn.Linear(8, 16), HTAF()), torch.ones(5, 8), f"1: {VARY} the same in all 5 rows"),
+        (lambda: nn.Sequential(nn.Conv2d(2, 4, 3), HTAF()), torch.zeros(5, 2, 6, 6), f"1: {VARY} the same in all"),
+        (lambda: nn.Sequential(HTAF()), torch.zeros(5, 3), f"0: {VARY} zeros alone"),
+        (dead, normal(1.0), f"1: {VARY} zeros alone: the layer in front, or its inputs, are all 0"),
+        (lambda: nn.Sequential(HTAF()), torch.full((5, 3), math.nan), f"0: {VARY} some that are NaN or infinite"),
+        (layers, normal(1.0)[:1], r"expected a batch of many rows, some hundred, got one of shape \(1, 8\)"),
+        (lambda: nn.Sequential(nn.Flatten(), HTAF()), torch.randn(1, 2, 3), f"1: {VARY} a single row"),
+        (lambda: nn.Sequential(HTAF()), torch.ones(0, 3), f"0: {VARY} none"),
+    ],
+)
+@pytest.mark.parametrize("init", [True, False])
+def test_a_batch_that_says_nothing(model: Callable[[], nn.Module], batch: torch.Tensor, words: str, init: bool) -> None:
+    with pytest.raises(ValueError, match=words):
+        tune(model(), batch, init=init)
+
+
+def test_one_image_has_many_places() -> None:
+    torch.manual_seed(0)
+    assert tune(nn.Sequential(nn.Conv2d(2, 4, 3), HTAF()), torch.randn(1, 2, 9, 9))[1].layers[0].initialised
+    steps = torch.randn(1, 50, 8).expand(4, -1, -1)  # a constant current, the same at each time step
+    assert tune(nn.Sequential(nn.Linear(8, 16), HTAF()), steps)[1].layers[0].initialised
 
 
 def test_report() -> None:

@@ -39,6 +39,7 @@ from htaf.theory import best_alpha0
 STEP = 0.1  # of a layer's scale: the most that one step of an Adam-like optimiser may move its pre-activations
 SAMPLE = 16_384  # pre-activations of a layer from which its pair is chosen
 SOFTEST, SHARPEST = 1e-3, 1e4  # products that are tried, over 1 / std of the pre-activations
+ALIKE = 1e-6  # of the largest: rounding
 TAIL = 0.95  # the quantile of |x| at which HTAF's tail gradient is made largest
 
 
@@ -142,9 +143,9 @@ def tune(
         The model and its `Tuning`.
 
     Raises:
-        ValueError: no smooth step ran, pre-activations of one do not vary over the batch or cannot become as binary as
-            asked for (many are exactly 0), a step has tensors or more than one number for its sharpness (other than
-            HTAF), or an argument is out of range.
+        ValueError: no smooth step ran, the batch has a single row, pre-activations of a step are the same in all rows,
+            all 0 or not finite, or cannot become as binary as asked for (many are exactly 0), a step has tensors or
+            more than one number for its sharpness (other than HTAF), or an argument is out of range.
 
     Source: the gain is chi of Schoenholz et al. 2017, arXiv:1611.01232, at kept variance; the rescaling is that of
     Mishkin and Matas 2016, arXiv:1511.06422, with means; errata of Theorem 3.2 for alpha0.
@@ -156,6 +157,7 @@ def tune(
     for path, step in steps.items():
         _check(path, step)
     args, kwargs = arguments(batch)
+    _expect_rows((args, kwargs))
     kept = {buffer: buffer.clone() for buffer in new.buffers()}  # running statistics are for the training
     work = _Work(new, steps, rate if init else None, init, gain, binarity)
     with evaluating(new), torch.random.fork_rng():
@@ -167,6 +169,13 @@ def tune(
         for buffer, value in kept.items():
             buffer.copy_(value)
     return new, Tuning(found)
+
+
+def _expect_rows(inputs: Any) -> None:
+    """Raises ValueError for one row of a table. One image or text has many places, and is judged by its layers."""
+    tensors = [x for x in pytree.tree_leaves(inputs) if isinstance(x, Tensor)]
+    if tensors and all(x.ndim == 2 and len(x) == 1 and x.is_floating_point() for x in tensors):
+        raise ValueError(f"expected a batch of many rows, some hundred, got one of shape {tuple(tensors[0].shape)}")
 
 
 def _check(path: str, step: nn.Module) -> None:
@@ -334,12 +343,24 @@ class _Hooks:
 
 
 def _spread(path: str, x: Tensor) -> float:
-    std = x.double().std().item() if x.numel() > 1 else 0.0
-    if not 0 < std < math.inf:
-        raise ValueError(
-            f"{path or 'the model'}: expected finite pre-activations that vary over the batch, got std {std}"
-        )
-    return std
+    """The standard deviation of pre-activations. Raises ValueError where it says nothing of the data."""
+    z = x.double()
+    rows = z.reshape(-1, z.shape[-1]) if z.ndim > 1 else z.reshape(-1, 1)
+    by_channel = z.movedim(1, -1).reshape(-1, z.shape[1]) if z.ndim > 2 else rows
+    why = ""
+    if not z.numel():
+        why = "none"
+    elif not bool(z.isfinite().all()):
+        why = "some that are NaN or infinite"
+    elif not bool(z.any()):
+        why = "zeros alone: the layer in front, or its inputs, are all 0"
+    elif min(len(rows), len(by_channel)) == 1:
+        why = "a single row: give some hundred"
+    elif any(bool((r - r[0]).abs().max() <= ALIKE * r.abs().max()) for r in (rows, by_channel)):
+        why = f"the same in all {len(rows)} rows"
+    if why:
+        raise ValueError(f"{path or 'the model'}: expected finite pre-activations that vary over the rows, got {why}")
+    return z.std().item()
 
 
 def _sample(x: Tensor) -> Tensor:

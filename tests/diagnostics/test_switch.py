@@ -122,7 +122,12 @@ def test_figure_shows_the_profile() -> None:
     lines = {str(line.get_label()): list(line.get_ydata()) for line in above.lines}  # pyright: ignore[reportArgumentType]
     assert lines["exact up to this layer"] == [layer.up_to["accuracy"] for layer in profile.layers]
     assert lines["this layer alone exact"] == [layer.only["accuracy"] for layer in profile.layers]
-    assert lines["exact network"] == [profile.exact["accuracy"]] * 2
+    assert lines["smooth network, all layers exact"] == [profile.exact["accuracy"]] * 2
+    assert len(lines) == 4
+    more = switch_figure(profile, "accuracy", title="$of mine", repaired=0.75).axes[0]
+    lines = {str(line.get_label()): list(line.get_ydata()) for line in more.lines}  # pyright: ignore[reportArgumentType]
+    assert lines["exact network, with weights of its own"] == [0.75] * 2
+    assert more.get_title(loc="left") == r"\$of mine"
     assert [label.get_text() for label in figure.axes[-1].get_xticklabels()] == [v.path for v in profile.layers]
     with pytest.raises(ValueError, match="expected one of the scores loss, accuracy, got 'auroc'"):
         switch_figure(profile, "auroc")

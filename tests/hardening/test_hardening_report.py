@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from htaf import HTAF, distil, harden, recalibrate, refit_head, repair
 from htaf.hardening import LayerReport, Report
-from htaf.hardening.report import batch_count, call, inputs_of, measured, moved, pair_of
+from htaf.hardening.report import FITTED, batch_count, call, expect_batches, inputs_of, measured, moved, pair_of
 
 X, Y = rows(20, 6), torch.arange(20) % 3
 
@@ -95,6 +95,29 @@ def test_every_step_refuses_the_same(step: str) -> None:
         take(pairs, [X])
     with pytest.raises(TypeError, match=r"expected batches as a list of batches, got a tensor of shape \(20, 6\)"):
         take(X, None)
+    for pair in ((X, Y), [X, Y], (X, X)):  # as one batch of a DataLoader
+        words = r"expected {} as a list of batches, got one pair \(inputs, targets\): give \[\(inputs, targets\)\]"
+        with pytest.raises(TypeError, match=words.format("batches")):
+            take(pair, None)
+        with pytest.raises(TypeError, match=words.format("validation")):
+            take(pairs, pair)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [({"a": X, "b": X}, Y), ((X, X), Y), [X, X[:, :1]], [X.long(), Y], [X, Y.float()], [X, Y[:, None].expand(-1, 6)]],
+)
+def test_one_pair_is_no_list_of_batches(pair: Any) -> None:
+    with pytest.raises(TypeError, match="got one pair"):
+        expect_batches(pair)
+
+
+@pytest.mark.parametrize(
+    "some",
+    [[X, X[:7]], [(X, Y), (X, Y)], ((X, Y), (X, Y)), [X], [rows(2, 3, 8, 8), rows(2, 3, 6, 6)]],
+)
+def test_two_batches_are_no_pair(some: Any) -> None:
+    assert expect_batches(some) is some[0]
 
 
 def test_only_the_first_batch_is_looked_at_before_the_work() -> None:
@@ -119,12 +142,12 @@ def test_reports_say_what_their_figures_are() -> None:
     layers = (
         LayerReport("0", 0.5, 0.25, None, 9),
         LayerReport("1", None, None, None, 9, "running mean and variance"),
-        LayerReport("2", 0.5, 0.25, 0.1, 9, "towards 0", measure="loss"),
+        LayerReport("2", 0.5, 0.25, 0.1, 9, "penalty 0.1", measure=FITTED),
     )
     assert str(Report("repair", 1.0, layers=layers)).splitlines()[1:] == [
         "  0: error 0.500 -> 0.250",
         "  1: running mean and variance",
-        "  2: loss 0.500 -> 0.250, towards 0",
+        "  2: loss on the rows fitted to 0.500 -> 0.250, penalty 0.1",
     ]
     some = batches(20, 6)
-    assert refit_head(harden(network()), [(x, Y) for x in some])[1].layers[0].measure == "loss"
+    assert refit_head(harden(network()), [(x, Y) for x in some])[1].layers[0].measure == FITTED

@@ -52,6 +52,7 @@ def test_logistic_is_that_of_scikit_learn() -> None:
     np.testing.assert_allclose(found, known.predict_proba(standardised(net, HELD)[0]), atol=2e-3)
     assert report.after["loss"] < report.before["loss"]  # pyright: ignore[reportOptionalSubscript]
     assert report.layers[0].strength == 0.01
+    assert report.layers[0].note == "penalty 0.01 on the change of the weights"
 
 
 def test_ridge_is_that_of_scikit_learn() -> None:
@@ -147,6 +148,34 @@ def test_errors() -> None:
         refit_head(network(), [(X, torch.full_like(CODES, -100))], validation=pairs)
     with pytest.raises(ValueError, match="expected a class code for each of 100 rows of the output, got 50"):
         refit_head(network(), [(x, y[:50]) for x, y in pairs])
+    with pytest.raises(ValueError, match="expected class codes below 2, the number of outputs, got 2"):
+        refit_head(network(2), pairs)
+    shape = (
+        r"float targets of the output's shape, 100 rows of 3, or int64 class codes, got torch.float32 of shape \(100,\)"
+    )
+    with pytest.raises(ValueError, match=shape):
+        refit_head(network(), [(x, y.float()) for x, y in pairs])
+
+
+def test_one_hot_rows_are_refused_and_other_floats_are_numbers() -> None:
+    codes = "expected int64 class codes for a classifier, got one-hot rows of torch.float32: give targets.argmax"
+    rows = nn.functional.one_hot(CODES, 3).float()
+    with pytest.raises(ValueError, match=codes):
+        refit_head(network(), batched(X, rows))
+    for more in (rows + 0.5 * rows.roll(1, 1), rows.cumsum(1), torch.eye(3)[:1].expand(400, -1)):
+        refit_head(network(), batched(X, more), strengths=[1.0])
+
+
+def test_fewer_rows_than_inputs_are_noted() -> None:
+    for count, few in ((11, True), (12, False)):
+        report = refit_head(network(), [(X[:count], CODES[:count])], validation=batched(HELD, CODES_HELD))[1]
+        words = f"head: {count} rows are fewer than its 12 inputs. Many weights fit so few rows; the strength decides"
+        assert [note.startswith(words) for note in report.notes] == [True] * few
+    report = refit_head(zeroed(network()), [(X[:11], CODES[:11])], strengths=[1.0], validation=[(X[:11], CODES[:11])])[
+        1
+    ]
+    where = "0" if report.layers[0].note == "towards 0" else "what they were"
+    assert f"it holds the weights near {where}. Give more rows" in report.notes[0]
 
 
 class Scaled(nn.Linear):

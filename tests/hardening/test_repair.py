@@ -221,6 +221,15 @@ def test_large_inputs_are_sampled_the_same_each_time() -> None:
 # ---- what is left alone ----
 
 
+def test_fewer_rows_than_inputs_are_noted() -> None:
+    net = fresh(lambda: nn.Sequential(nn.Linear(4, 6), HTAF(1.0, 3.0), nn.Linear(6, 2)))
+    few = "2: 5 rows are fewer than its 6 inputs. Many weights fit so few rows; the strength decides"
+    notes = repair(harden(net), net, [rows(5, 4)])[1].notes
+    assert [note.startswith(few) for note in notes] == [True]
+    assert "near what they were" in notes[0]
+    assert repair(harden(net), net, [rows(6, 4)])[1].notes == ()
+
+
 def test_dead_units_keep_their_weights() -> None:
     net: Any = fresh(lambda: nn.Sequential(nn.Linear(4, 6), HTAF(1.0, 3.0), nn.Linear(6, 2)))
     with torch.no_grad():
@@ -515,6 +524,10 @@ def test_batches_and_networks_that_do_not_fit() -> None:
         ValueError, match=r"the same layers, got hidden.0.norm \(1 calls\) in exact where smooth has head"
     ):
         repair(exact, fresh(lambda: MLP(5, 2, (6,), HTAF)), batches(4, 5))
+    with pytest.raises(
+        ValueError, match=r"got the smooth network first: hidden.0.act is HTAF in the first network and"
+    ):
+        repair(net, exact, batches(4, 5))
     shorter = copy.deepcopy(exact)
     shorter.head = nn.Identity()  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(ValueError, match="the same layers, got 2 and 3"):

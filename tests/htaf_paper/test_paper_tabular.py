@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from htaf.training.families import ready_recipe
 from htaf.training.recipe import Recipe
 from htaf_paper.tabular import exact, plan
 
@@ -80,17 +81,25 @@ def test_equal_budgets_of_the_exact_networks() -> None:
     made = exact()
     for row in made.methods:
         drawn = [made.recipe(row, candidate) for candidate in made.draw(row)]
-        assert len({str(recipe.identity()) for recipe in drawn}) == (2 if row == "relu" else 8)
+        count = 1 if row.endswith(" fixed") else 2 if row == "relu" else 8
+        assert len({str(recipe.identity()) for recipe in drawn}) == count
         assert {(r.optimization.epochs, r.optimization.patience, r.network.batch_norm) for r in drawn} == {
             (30, 0, True)
         }
         assert {recipe.activation.method for recipe in drawn} == {row.split()[0]}
-        assert {recipe.optimization.lr for recipe in drawn} == {1e-3, 3e-3}
+        assert {recipe.optimization.lr for recipe in drawn} == ({3e-3} if count == 1 else {1e-3, 3e-3})
     assert len(made.sources) == 12
     assert made.splits == 5
     assert {made.recipe("ste", candidate).activation.slope for candidate in made.draw("ste")} == {
         "sigmoid", "tanh", "rectangular", "approx_sign", "htaf",
     }  # fmt: skip
+
+
+def test_untuned_rows_are_the_ready_recipes() -> None:
+    made = exact()
+    for row, name in (("htaf fixed", "tabular-exact"), ("htaf progressive fixed", "tabular-progressive")):
+        (candidate,) = made.draw(row)
+        assert made.recipe(row, candidate).replace(start=None).identity() == ready_recipe("mlp", name).identity()
 
 
 def test_rows_with_and_without_every_part() -> None:

@@ -18,6 +18,7 @@ from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
 from htaf.models.wide_resnet import WideResNet
 from htaf.packed import PackedError, pack, packing, verify
+from htaf.packed.report import compared
 from htaf.packed.verification import compare
 
 sys.path.append(str(Path(__file__).parents[1] / "stress"))
@@ -125,6 +126,13 @@ def test_a_packed_model_that_differs_is_found_out() -> None:
     assert found.flips[0].distance > 0
     with pytest.raises(PackedError, match="the model that was packed"):
         verify(packed, settled(columns(), torch.randn(8, 9)), torch.randn(8, 9))
+
+
+def test_sizes_are_compared_in_words() -> None:
+    assert compared(100, 300, "in float32") == "3.0 times smaller than in float32 (300 bytes)"
+    assert compared(4000, 3000, "that") == "1.3 times as large as that (3,000 bytes)"
+    for size in (290, 300, 310):
+        assert compared(size, 300, "that") == "about as large as that (300 bytes)"
 
 
 def test_a_report_of_no_floats_is_shown() -> None:

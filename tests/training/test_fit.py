@@ -28,7 +28,7 @@ from htaf.data.tabular import Table, load, split
 from htaf.runs import Run, RunError, forward, open_run
 from htaf.runs.evaluation import evaluate
 from htaf.training.callbacks import _WHOLE, AtomicCheckpoint, EpochBar, History, last_checkpoint
-from htaf.training.distributed import Processes
+from htaf.training.distributed import Processes, thread_count
 from htaf.training.families import continuing, make_recipe
 from htaf.training.fit import fit
 from htaf.training.module import Training, TrainingError
@@ -475,7 +475,7 @@ def test_control_c(runs: Callable[[str], Run], table: Table, tmp_path: Path, int
 def test_a_loss_that_is_no_number_names_the_epoch(table: Table, tmp_path: Path) -> None:
     with pytest.raises(
         TrainingError,
-        match=r"training loss became (nan|inf) at step \d+ \(epoch [01]\): .*(in the output of|not finite since|loss)",
+        match=r"training loss became (nan|inf) at step \d+ \(epoch [12]\): .*(in the output of|not finite since|loss)",
     ):
         train(tmp_path / "run", table, make_recipe(method="relu", hidden=(8,), epochs=2, lr=1e30, batch_norm=False))
     assert not (tmp_path / "run" / "model.safetensors").exists()
@@ -489,7 +489,7 @@ def test_a_loss_that_is_no_number_later(table: Table, tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Training, "training_step", broken)
     with pytest.raises(
-        TrainingError, match=r"became nan at step \d+ \(epoch 2\): the inputs of this batch are not finite"
+        TrainingError, match=r"became nan at step \d+ \(epoch 3\): the inputs of this batch are not finite"
     ):
         train(tmp_path / "run", table)
 
@@ -513,7 +513,7 @@ def test_weights_that_are_not_finite_leave_no_checkpoint(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Training, "on_train_batch_end", poison)
         with pytest.raises(
-            TrainingError, match=r"became nan at step \d+ \(epoch 2\): .*weight is not finite since the step before"
+            TrainingError, match=r"became nan at step \d+ \(epoch 3\): .*weight is not finite since the step before"
         ):
             train(tmp_path / "run", table)
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000000.ckpt"]
@@ -734,7 +734,8 @@ def test_a_line_an_epoch_without_a_terminal(table: Table, tmp_path: Path, capsys
     train(tmp_path / "run", table, progress=True)
     head, *lines = capsys.readouterr().err.splitlines()
     assert head == (
-        "made.csv, mlp htaf: 56 rows to train on, 8 to validate; 4 epochs, adamw, lr 0.02 (one_cycle), batches of 16"
+        "made.csv, mlp htaf: 56 rows to train on, 8 to validate; 4 epochs, adamw, lr 0.02 (one_cycle), batches of 16; "
+        "1 thread"
     )
     rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").open()))
     for number, (line, row) in enumerate(zip(lines, rows, strict=True), 1):
@@ -743,6 +744,34 @@ def test_a_line_an_epoch_without_a_terminal(table: Table, tmp_path: Path, capsys
         assert line.startswith(f"epoch {number}/4: {losses}")
         assert " rows/s" in line
         assert (" left" in line) is (number < 4)
+
+
+def test_an_early_stop_is_said(
+    table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validation_losses(monkeypatch, float)
+    train(tmp_path / "run", table, QUICK.replace(epochs=9, patience=3, method="ste"), progress=True)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "stopped early, after epoch 4 of 9: no better exact network in the last 3 epochs (patience)"
+
+
+@pytest.mark.parametrize(("number", "load", "said"), [(2, 4.0, True), (2, 0.2, False), (1, 4.0, False)])
+def test_threads_on_busy_cores_are_said(
+    table: Table,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    load: float,
+    said: bool,
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    with thread_count(number):
+        train(tmp_path / "run", table, QUICK.replace(epochs=1), progress=True)
+    head, second, *_ = capsys.readouterr().err.splitlines()
+    assert head.endswith("; 1 thread" if number == 1 else f"; {number} threads")
+    assert second.startswith("note: other processes keep the 4 cores busy (load average 4.0)") is said
 
 
 def test_nothing_is_hidden_in_the_name_of_the_data(

@@ -210,7 +210,7 @@ def test_an_overflowing_loss_names_step_and_layer_and_keeps_the_checkpoint(digit
         original = Training.on_train_batch_start
         patch.setattr(Training, "on_train_batch_start", poisoned)
         with pytest.raises(
-            TrainingError, match=r"became (nan|inf) at step 6 \(epoch 1\): .* output of head \(Linear\)"
+            TrainingError, match=r"became (nan|inf) at step 6 \(epoch 2\): .* output of head \(Linear\)"
         ):
             fit(recipe("dhn"), digits, tmp_path / "run", checkpoint_seconds=0)
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000000.ckpt"]

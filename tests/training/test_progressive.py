@@ -7,7 +7,7 @@ import csv
 import itertools
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from PIL import Image
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
@@ -34,6 +35,7 @@ from htaf.training.distributed import Processes, TrainingError
 from htaf.training.families import make_recipe
 from htaf.training.fit import check, fit
 from htaf.training.module import Training, distance
+from htaf.training.notes import best_of
 from htaf.training.plan import Plan, PlanError, Source
 from htaf.training.progressive import Progressive, loss_of, readers, step_names, unmoved_norms, unreached
 from htaf.training.recipe import Hardening, Recipe
@@ -483,6 +485,84 @@ def test_a_repaired_network_that_no_epoch_beats_is_the_result(
     assert run.record["best_epoch"] == 5
     assert stages[1]["loss_repaired"] == pytest.approx(run.record["metrics"]["exact"]["validation"]["loss"], rel=1e-4)
     assert stages[1]["restored"] == 3  # of the first stage too no epoch was better than what its repair gave
+    assert run.record["hardening"]["best"] == ("hardened" if stages[1]["repair"] == "none" else "repaired")
+    assert best_of(run.record) == f"{run.record['hardening']['best']}, before epoch 7"
+
+
+def losses_by_epoch(patch: pytest.MonkeyPatch, loss: Callable[[int], float]) -> None:
+    """Let the validation losses be a function of the epoch, lower than that of any repair."""
+
+    def validation_step(self: Training, batch: Any, batch_idx: int) -> None:
+        for name in ("val_loss_smooth", "val_loss"):
+            self.log(name, loss(self.current_epoch), batch_size=1)
+
+    patch.setattr(Training, "validation_step", validation_step)
+
+
+@pytest.mark.parametrize("helps", [False, True])
+def test_a_training_says_when_no_stage_helped(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, helps: bool
+) -> None:
+    losses_by_epoch(monkeypatch, lambda epoch: 1e-6 * (9 - epoch if helps else epoch + 1))
+    record = train(tmp_path / "run", table).record
+    found = [note for note in record["notes"] if note.startswith("no stage helped")]
+    assert len(found) == (not helps)
+    assert best_of(record) == ("best epoch 8" if helps else "best epoch 1")
+    if not helps:
+        assert "exact network of epoch 1, from before the first stage (epoch 5), has validation loss 1e-06" in found[0]
+        assert "the best one after it 5e-06" in found[0]
+
+
+def test_the_note_on_sharpening_names_the_smooth_network(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses_by_epoch(monkeypatch, lambda epoch: 1e-6 * (9 - epoch))
+    record = train(tmp_path / "run", table, QUICK.replace(sharpen_fraction=0.7)).record
+    (note,) = [note for note in record["notes"] if "sharpening" in note]
+    assert note.startswith("the smooth network is that of epoch 4, of before the first stage (epoch 5)")
+    assert best_of(record) == "best epoch 8"
+
+
+def test_stages_and_what_follows_are_said_as_they_come(
+    table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = QUICK.replace(recalibrate=True, refit=True)
+    original = Training.training_step
+
+    def training_step(self: Training, batch: Any, batch_idx: int) -> Any:
+        if self.current_epoch == 5:
+            raise Stopped
+        return original(self, batch, batch_idx)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "training_step", training_step)
+        with pytest.raises(Stopped):
+            train(tmp_path / "run", table, recipe, progress=True)
+    first = capsys.readouterr().err.splitlines()
+    record = train(tmp_path / "run", table, recipe, progress=True).record
+    later = capsys.readouterr().err.splitlines()
+    said = [line for line in (*first, *later) if " of 2, hidden" in line]
+    for stage, (line, told) in enumerate(zip(said, record["hardening"]["stages"], strict=True), 1):
+        assert line.startswith(f"epoch {told['epoch'] + 1}/8: stage {stage} of 2, hidden.{stage - 1}.act exact from he")
+        assert f"loss {told['loss_before']:.4f} -> {told['loss_hardened']:.4f}" in line
+    assert (said[0] in first, said[1] in later) == (True, True)  # not again after a resume
+    lines = {line.split(":")[0]: line for line in (*first, *later) if ": train loss" in line}
+    kinds = ["smooth" if "(smooth" in x else "partly" if "(partly exact" in x else "exact" for x in lines.values()]
+    assert kinds == ["smooth"] * 4 + ["partly"] * 2 + ["exact"] * 2
+    finish = record["hardening"]["finish"]
+    for line, step in zip(later[-len(finish) :], finish, strict=True):
+        assert line.startswith(f"{step['name']}: validation loss {step['before']:.4f} -> {step['after']:.4f}")
+        assert line.endswith(", not kept") is not step["kept"]
+
+
+def test_a_picture_shows_the_stages(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: figures.append(self))
+    train(tmp_path / "run", table)
+    (axes,) = figures[0].axes
+    assert [*axes.lines[0].get_xdata()] == [*range(1, 9)]
+    upright = [line.get_xdata()[0] for line in axes.lines[3:]]  # pyright: ignore[reportIndexIssue]
+    assert upright[:-1] == [4.5, 6.5]  # of stages that begin with epochs 5 and 7
 
 
 def test_the_record_says_what_was_done(table: Table, tmp_path: Path) -> None:
@@ -604,7 +684,7 @@ def test_what_is_off_has_no_part_in_the_identity() -> None:
     assert make_recipe(harden_from=0.3, repair=False).identity() == plain.identity()
     assert make_recipe(refit=True).identity() == plain.identity() | {"refit": True}
     assert make_recipe(noise=0.5).identity() == plain.identity() | {"noise": 0.5}
-    with pytest.raises(ValueError, match="harden end does not read restart"):
+    with pytest.raises(ValueError, match="restart needs harden progressive"):
         plain.refuse_unread(["restart"])
     found = make_recipe(harden="progressive").identity()
     assert found.keys() - plain.identity().keys() == {*Hardening().values()} - {
@@ -636,7 +716,8 @@ def test_the_callback_hardens_a_module_of_ones_own() -> None:
     torch.manual_seed(0)
     x = torch.randn(64, 3)
     batches: list[Any] = [(x, (x[:, :1] > 0).float())]
-    options, module = Hardening("progressive", 0.5, 0.75), Plain()
+    options, module = Hardening("progressive", 0.5, 0.75, refit=True), Plain()
+    before = module.net
     stages = stages_of(options, step_names(module.net, x), 8)
     callback = Progressive(stages, batches, batches, nn.functional.mse_loss, options)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*batches[0]), 16)
@@ -647,6 +728,8 @@ def test_the_callback_hardens_a_module_of_ones_own() -> None:
     trainer.fit(module, loader, loader)
     assert [type(module.net[i]) for i in (1, 3)] == [Heaviside, Heaviside]
     assert len(callback.told) == 2
+    assert [type(before[i]) for i in (1, 3)] == [HTAF, HTAF]  # another module with the same tensors
+    assert all(a is b for a, b in zip(before.parameters(), module.net.parameters(), strict=True))
     assert loss_of(module.net, batches, nn.functional.mse_loss) < 0.15  # that of a constant is 0.25
 
 
@@ -656,6 +739,16 @@ class Scheduled(Plain):
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.Adam(self.parameters(), 0.02)
         return [optimizer], [torch.optim.lr_scheduler.ConstantLR(optimizer)]
+
+
+def test_distil_wants_a_pupil_before_it_trains() -> None:
+    x = torch.randn(16, 3)
+    batches: list[Any] = [(x, x[:, :1])]
+    options, module = Hardening("progressive", 0.5, 0.75, distil=1.0), Plain()
+    stages = stages_of(options, step_names(module.net, x), 8)
+    callback = Progressive(stages, batches, batches, nn.functional.mse_loss, options)
+    with pytest.raises(TypeError, match=r"distil needs a LightningModule with teach\(network\), got Plain"):
+        callback.on_train_start(L.Trainer(max_epochs=8, accelerator="cpu", logger=False), module)
 
 
 class Silent(Plain):
@@ -822,5 +915,5 @@ def test_plans_take_the_fields() -> None:
     assert found == {Hardening(refit=True), Hardening("progressive", noise=0.5, refit=True)}
     assert not {*Hardening().values(), "learn_pair"} & {*plan.describe()["base"]}
     assert Plan("mine", plan.sources, plan.methods, make_recipe(repair=False)).describe()["base"]["repair"] is False
-    with pytest.raises(PlanError, match="harden end does not read restart"):
+    with pytest.raises(PlanError, match="restart needs harden progressive"):
         Plan("mine", plan.sources, {"htaf": {"restart": (0.1, 0.3)}}, make_recipe())

@@ -27,6 +27,7 @@ from htaf.data.tabular import Table, load, split
 from htaf.explorer.build import build_page
 from htaf.explorer.contents import about_run
 from htaf.runs import Run, forward, to_json, write_atomic
+from htaf.training.distributed import default_threads, thread_count
 from htaf.training.families import ready_recipe
 from htaf.training.families.mlp import tabular_quick
 from htaf.training.fit import fit
@@ -45,7 +46,8 @@ def run_demo(out: Path, *, seed: int = 0, progress: bool = True) -> list[dict[st
     rows, runs = [], []
     for method, label in METHODS.items():
         recipe = tabular_quick().replace(method=method)
-        run = fit(recipe, table, out / method, seed=seed, source={"name": "digits"}, progress=progress)
+        with thread_count(default_threads(recipe)):
+            run = fit(recipe, table, out / method, seed=seed, source={"name": "digits"}, progress=progress)
         smooth, exact = (run.record["metrics"][k]["test"]["accuracy"] for k in ("smooth", "exact"))
         rows.append(
             {

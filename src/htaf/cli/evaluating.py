@@ -78,20 +78,28 @@ def evaluate(
     say_notes(found.notes)
     result = opened.evaluate(part or "test", found)
     profile = _profile(opened, opened.part(part or "test", found)) if layers else None
+    name = result["headline"]
+    title = f"Layers of the smooth network of {run}: {name} on {found.name}, {result['part']}"
     if layers and opened.has_own_smooth:
-        say_notes(["the layers are those of the smooth network; the exact network of this run was fitted further"])
+        shown = result["exact"][name]
+        say_notes(
+            [
+                "the layers are those of the smooth network; the exact network of this run has weights of its own"
+                + ("" if shown is None else f": {name} {shown:.4f}")
+            ]
+        )
     if profile is not None and plot is not None:
-        _draw(profile, result["headline"], plot)
+        _draw(profile, name, plot, title, result["exact"][name] if opened.has_own_smooth else None)
     if json:
         return print_json(result if profile is None else result | {"layers": [asdict(v) for v in profile.layers]})
     text = TextTable(title=f"{found.name}, {result['part']}, {result['rows']} rows", title_justify="left")
-    for column in ("metric", "smooth", "exact", "gap"):
+    for column in ("metric", "smooth", "exact", "exact - smooth"):
         text.add_column(column, justify="left" if column == "metric" else "right")
     for name, smooth in result["smooth"].items():
         exact = result["exact"][name] if result["exact"] else None
         text.add_row(name, *figures(smooth, exact, lower_is_better=name in LOWER_IS_BETTER))
     Terminal().print(text)
-    return None if profile is None else Terminal().print(_table(profile, result["headline"]))
+    return None if profile is None else Terminal().print(_table(profile, name, title))
 
 
 def _profile(run: Run, part: RunPart) -> SwitchProfile:
@@ -104,20 +112,20 @@ def _profile(run: Run, part: RunPart) -> SwitchProfile:
     return switch_profile(run.model(exact=False), part, score=lambda y, target: metrics(y, target, task, scale))
 
 
-def _draw(profile: SwitchProfile, name: str, file: Path) -> None:
+def _draw(profile: SwitchProfile, name: str, file: Path, title: str, repaired: float | None) -> None:
     from io import BytesIO
 
     from htaf._files import write_atomic
     from htaf.diagnostics.switch_figure import switch_figure
 
     picture = BytesIO()
-    switch_figure(profile, name).savefig(picture, format=file.suffix[1:])
+    switch_figure(profile, name, title=title, repaired=repaired).savefig(picture, format=file.suffix[1:])
     write_atomic(file, picture.getvalue())
 
 
-def _table(profile: SwitchProfile, name: str) -> TextTable:
-    text = TextTable(title=f"Layers, {name} with the layer exact", title_justify="left")
-    for column in ("layer", "up to it", "it alone", "flipped", "gradient", "std"):
+def _table(profile: SwitchProfile, name: str, title: str) -> TextTable:
+    text = TextTable(title=title, title_justify="left")
+    for column in ("layer", "exact up to it", "it alone exact", "flipped", "gradient", "std"):
         text.add_column(column, justify="left" if column == "layer" else "right")
 
     def shown(value: Any, form: str) -> str:

@@ -154,6 +154,7 @@ def _agreement(found: Agreement, part: str) -> str:
 
 
 def _sizes(made: WrittenFile) -> str:
-    ratio = made.run_size / made.size
-    said = f"{ratio:.1f} times smaller" if ratio >= 1 else f"{1 / ratio:.1f} times larger"
-    return f"{made.path}: {made.size:,} bytes, {said} than the run's weights in float32 ({made.run_size:,} bytes)"
+    from htaf.packed.report import compared
+
+    said = compared(made.size, made.run_size, "the run's weights in float32")
+    return f"{made.path}: {made.size:,} bytes, {said}"

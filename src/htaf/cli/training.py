@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 from rich.table import Table as TextTable
 from tyro.conf import OmitArgPrefixes, arg
 
-from htaf._console import Terminal, UsageError, check_seed, figures, print_json, say, say_notes
+from htaf._console import Terminal, UsageError, check_seed, err, figures, print_json, say, say_notes
 from htaf._errors import HtafError
 from htaf._files import LOCK, check_place
 from htaf.cli.flags import DataDir, Json
@@ -42,6 +42,7 @@ METAVARS = {
     tuple[float, ...] | None: "FLOAT [FLOAT ...]",
     Method | str: f"{'|'.join(get_args(Method))}|CLASS",
 }
+MOST_THREADS = 1024  # that a record may hold
 SHARPEN_START = "half of alpha0 with alpha0 alpha1 = 2; beta 2"
 
 
@@ -137,6 +138,14 @@ class Running:
 
     devices: Annotated[int, arg(help="Processes on this machine, one a GPU; batch_size is that of all together.")] = 1
     nodes: Annotated[int, arg(help="Machines.")] = 1
+    threads: Annotated[
+        int | None,
+        arg(
+            help="CPU threads. More than the cores that are free make a training many times slower. A resumed training "
+            "keeps its number.",
+            help_behavior_hint="(default: OMP_NUM_THREADS; else 1 for tables, as many as cores for images)",
+        ),
+    ] = None
     strategy: Annotated[Strategy, arg(help="ddp: each process holds the network; fsdp: a share of it; auto: ddp.")] = (
         "auto"
     )
@@ -161,6 +170,15 @@ class Running:
     print_recipe: Annotated[
         bool, arg(help="Print the recipe with the values that would be used, as a TOML table, and train nothing.")
     ] = False
+
+    def check(self) -> None:
+        """Raises UsageError for a number of threads that cannot be."""
+        if self.threads is None:
+            return
+        if not 1 <= self.threads <= MOST_THREADS:
+            raise UsageError(f"--threads must be in 1 to {MOST_THREADS}, got {self.threads}")
+        if self.devices * self.nodes > 1:
+            raise UsageError("--threads is of one process: with several set OMP_NUM_THREADS")
 
     def parent(self, family: str, step: StepFactory | None) -> Any:
         """The run to continue, if any."""
@@ -328,10 +346,12 @@ def _train(
     """Check what can be checked before the data are read; load, train, print."""
     from htaf.runs import check_folder, short_commit
     from htaf.runs.metrics import LOWER_IS_BETTER
-    from htaf.training.distributed import PeerError, Processes, first_process
+    from htaf.training.distributed import PeerError, Processes, default_threads, first_process, thread_count
     from htaf.training.fit import check, fit
+    from htaf.training.notes import best_of
     from htaf.training.problems import resolved
 
+    running.check()
     recipe = chosen.recipe
     several = running.devices * running.nodes > 1
     spread = {name: getattr(running, name) for name in ("devices", "nodes", "strategy", "sync_batch_norm")}
@@ -357,29 +377,31 @@ def _train(
     options |= spread | {"logger": running.logger, "gradients": running.gradients, "continued": chosen.parent}
     options["method"] = chosen.step
     try:
-        run = fit(recipe, data, out, source=source, progress=True, notes=(*chosen.notes, *why), **options)
+        with thread_count(running.threads or default_threads(recipe)):
+            run = fit(recipe, data, out, source=source, progress=True, notes=(*chosen.notes, *why), **options)
     except PeerError:
         if first_process():
             raise
         raise SystemExit(1) from None  # the process that failed says why
     if several and not first_process():
         return None
-    say_notes([note for note in run.record["notes"] if note not in said])
     if before is not None and before["status"] == "finished":
-        say_notes([f"{out} was finished before (commit {short_commit(before['commit'])}): delete it to train again"])
+        commit = short_commit(before["commit"])
+        err.print(f"already done: {out} holds this training, finished (commit {commit}). Delete it to train again")
+    say_notes([note for note in run.record["notes"] if note not in said])
     if json:
         return print_json(run.record)
     metrics, name = run.record["metrics"], run.record["headline"]
-    best = f"best epoch {run.record['best_epoch'] + 1}"
-    text = TextTable(title=f"{data.name}: {name} ({recipe.activation.method}, {best})", title_justify="left")
-    for column in ("part", "rows", "smooth", "exact", "gap"):
+    lower, best = name in LOWER_IS_BETTER, best_of(run.record)
+    title = f"{data.name}: {name}{', lower is better' if lower else ''} ({recipe.activation.method}, {best})"
+    text = TextTable()
+    for column in ("part", "rows", "smooth", "exact", "exact - smooth"):
         text.add_column(column, justify="left" if column == "part" else "right")
     for part in ("validation", "test"):
         smooth = metrics["smooth"][part][name]
         exact = metrics["exact"][part][name] if metrics["exact"] else None
-        text.add_row(
-            part, str(run.record["rows"][part]), *figures(smooth, exact, lower_is_better=name in LOWER_IS_BETTER)
-        )
+        text.add_row(part, str(run.record["rows"][part]), *figures(smooth, exact, lower_is_better=lower))
+    say(title)
     Terminal().print(text)
     return say(f"run folder: {out}")
 

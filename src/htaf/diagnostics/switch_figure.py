@@ -13,12 +13,16 @@ from htaf.diagnostics.switch import SwitchProfile
 BLUE, ORANGE, SKY, GREEN, VERMILION = "#0072B2", "#E69F00", "#56B4E9", "#009E73", "#D55E00"
 
 
-def switch_figure(profile: SwitchProfile, name: str = "loss") -> Figure:
+def switch_figure(
+    profile: SwitchProfile, name: str = "loss", *, title: str = "", repaired: float | None = None
+) -> Figure:
     """The profile as a picture: scores above, flip rate, gradient norm and scale of the pre-activations below.
 
     Args:
         profile: of `switch_profile`.
         name: of the score to show.
+        title: which network it is.
+        repaired: the score of an exact network with weights of its own, which is a line too.
 
     Raises:
         ValueError: no such score.
@@ -31,10 +35,16 @@ def switch_figure(profile: SwitchProfile, name: str = "loss") -> Figure:
     above, flips, gradients, scales = figure.subplots(4, 1, sharex=True, height_ratios=(2.4, 1, 1, 1))
     _line(above, [layer.up_to[name] for layer in layers], BLUE, "o-", "exact up to this layer")
     _line(above, [layer.only[name] for layer in layers], ORANGE, "s--", "this layer alone exact")
-    for value, style, label in ((profile.smooth[name], "-", "smooth"), (profile.exact[name], ":", "exact")):
+    levels = [
+        (profile.smooth[name], "0.3", "-", "smooth network"),
+        (profile.exact[name], "0.3", ":", "smooth network, all layers exact"),
+        (repaired, GREEN, "-.", "exact network, with weights of its own"),
+    ]
+    for value, colour, style, label in levels:
         if value is not None:
-            above.axhline(value, color="0.3", linestyle=style, linewidth=1, label=f"{label} network")
+            above.axhline(value, color=colour, linestyle=style, linewidth=1, label=label)
     above.set_ylabel(name)
+    above.set_title(title.replace("$", r"\$"), fontsize="medium", loc="left", wrap=True)  # a $ would begin a formula
     above.legend(fontsize="small")
     flips.bar(x, [100 * (layer.flip_rate or 0.0) for layer in layers], color=SKY)
     flips.set_ylabel("flipped bits, %")

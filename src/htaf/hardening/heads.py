@@ -17,11 +17,13 @@ from torch import Tensor, nn
 from htaf.convert.functional_sites import duplicate
 from htaf.convert.modes import evaluating
 from htaf.hardening.report import (
+    FITTED,
     Batches,
     LayerReport,
     Report,
     call,
     expect_batches,
+    few_rows,
     is_regression,
     measured,
     pair_of,
@@ -53,17 +55,18 @@ def refit_head(
         model: its output must be that of an nn.Linear with real weights of its own, or the mean of such outputs over
             time steps; not changed.
         batches: (inputs, targets) as the training had them: float targets of the output's shape, or class codes
-            (those < 0 are left out).
-        validation: the same, of other rows.
+            (those < 0 are left out). A classifier takes codes, no one-hot rows.
+        validation: the same, of other rows; it decides.
         strengths: >= 0; of a sum of squares of weights of standardised inputs.
 
     Returns:
-        The new model in eval mode, and the report.
+        The new model in eval mode, and the report. With fewer rows than inputs its notes say so.
 
     Raises:
         ValueError: no such layer; its weight is binary, computed from others or shared with another module; no batches
-            or targets; fewer than 5 rows without validation; no strength.
-        TypeError: batches or validation can be gone through only once.
+            or targets; targets of another shape than the output, codes that it has no output for, or one-hot rows;
+            fewer than 5 rows without validation; no strength.
+        TypeError: batches or validation can be gone through only once, or are a single pair.
     """
     begin = time.perf_counter()
     if not strengths or not all(strength >= 0 for strength in strengths):
@@ -86,7 +89,10 @@ def refit_head(
         before = fit.of(head.layer)
         best, kept = _loss(before, vh, vy), before
         chosen: tuple[float, str, _Weights] | None = None
-        for centre, start in (("as it was", before), ("0", (torch.zeros_like(before[0]), before[1]))):
+        for centre, start in (
+            ("the change of the weights", before),
+            ("the weights", (torch.zeros_like(before[0]), before[1])),
+        ):
             now = before
             for strength in sorted(strengths, reverse=True):
                 now = fit(now, start, strength)
@@ -99,11 +105,13 @@ def refit_head(
             head.put(kept)
     seconds = time.perf_counter() - begin
     if chosen is None:
-        note = "kept: no other was better on validation"
-        layer = LayerReport(head.name, old, old, None, len(h), note, measure="loss")
+        note, near = "kept: no other was better on validation", "what they were"
+        layer = LayerReport(head.name, old, old, None, len(h), note, measure=FITTED)
     else:
-        layer = LayerReport(head.name, old, new, chosen[0], len(h), f"towards {chosen[1]}", measure="loss")
-    return net.eval(), Report("refit_head", seconds, measured(model, validation), measured(net, validation), (layer,))
+        note, near = f"penalty {chosen[0]:g} on {chosen[1]}", "0" if chosen[1] == "the weights" else "what they were"
+        layer = LayerReport(head.name, old, new, chosen[0], len(h), note, measure=FITTED)
+    losses = measured(model, validation), measured(net, validation)
+    return net.eval(), Report("refit_head", seconds, *losses, (layer,), few_rows(head.name, len(h), h.shape[1], near))
 
 
 class _Head:
@@ -158,6 +166,11 @@ class _Head:
                 h = torch.stack(inputs) if len(inputs) > 1 else inputs[0]
                 h = (h if self.steps is None else h.mean(self.steps)).reshape(-1, h.shape[-1])
                 y = y.to(h.device)
+                if is_regression(y) and y.numel() != len(h) * self.layer.out_features:
+                    raise ValueError(
+                        f"expected float targets of the output's shape, {len(h)} rows of {self.layer.out_features}, or "
+                        f"int64 class codes, got {y.dtype} of shape {tuple(y.shape)}"
+                    )
                 y = y.reshape(len(h), -1) if is_regression(y) else y.reshape(-1)
                 known = slice(None) if is_regression(y) else y >= 0
                 if len(y) != len(h):
@@ -169,6 +182,14 @@ class _Head:
         h, y = torch.cat(hs), torch.cat(ys)
         if not len(h):
             raise ValueError("expected batches with a row that has a target, got none")
+        if _one_hot(y):
+            raise ValueError(
+                f"expected int64 class codes for a classifier, got one-hot rows of {y.dtype}: give targets.argmax(1)"
+            )
+        if not is_regression(y) and int(y.max()) >= self.layer.out_features:
+            raise ValueError(
+                f"expected class codes below {self.layer.out_features}, the number of outputs, got {int(y.max())}"
+            )
         return h, y
 
     def put(self, weights: _Weights) -> None:
@@ -260,6 +281,13 @@ def _loss(weights: _Weights, h: Tensor, y: Tensor) -> float:
     if is_regression(y):
         return nn.functional.mse_loss(output, y.double().reshape(output.shape)).item()
     return nn.functional.cross_entropy(output, y).item()
+
+
+def _one_hot(y: Tensor) -> bool:
+    """Whether float targets [n, outputs] are rows of one 1 and zeros, in two places or more."""
+    if not is_regression(y) or y.shape[1] < 2 or not bool(((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all()):
+        return False
+    return bool((y != y[0]).any())
 
 
 def _same(x: Tensor, output: Any) -> bool:

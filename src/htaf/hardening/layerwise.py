@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from htaf.activations import Heaviside
+from htaf.contract import looks_smooth
 from htaf.convert.functional_sites import duplicate
 from htaf.convert.modes import evaluating
 from htaf.hardening.least_squares import Sums, by_rows, error, fan_in, groups_of, patches, ridge, row_count
@@ -21,6 +23,7 @@ from htaf.hardening.report import (
     Report,
     batch_count,
     expect_batches,
+    few_rows,
     inputs_of,
     measured,
 )
@@ -61,17 +64,19 @@ def repair(
             40 rows (images times pixels) for each weight of an output are enough: more are sampled.
         strength: >= 0, lambda over the mean of the diagonal of H'H; None: for each layer the best of 0.001 to 1
             on half of the batches (or no change of the weights, where all are worse).
-        validation: batches with targets for the report.
+        validation: batches with targets, for the losses in the report alone: nothing is chosen by them. (`refit_head`
+            chooses by them.)
         layers: paths or globs of the layers and batch norms to be repaired; None: all. A norm that reads the output of
             such a layer, or the sum that it goes into, is taken with it.
 
     Returns:
-        The repaired network in eval mode, and the report, whose layers are those that were changed.
+        The repaired network in eval mode, and the report, whose layers are those that were changed. A layer with fewer
+        rows than inputs is named in its notes.
 
     Raises:
-        ValueError: the two networks do not have the same layers in the same order, a glob matches none of them, there
-            are no batches, validation has no targets, or strength < 0.
-        TypeError: batches or validation can be gone through only once.
+        ValueError: the two networks do not have the same layers in the same order, or were given the wrong way round; a
+            glob matches none of them; there are no batches; validation has no targets; or strength < 0.
+        TypeError: batches or validation can be gone through only once, or are a single pair.
 
     Source: layer-wise reconstruction of quantised networks, Nagel et al. 2020, arXiv:2004.10568, here as a regression.
     """
@@ -79,6 +84,7 @@ def repair(
     if strength is not None and not strength >= 0:
         raise ValueError(f"expected strength >= 0, or None, got {strength}")
     first = inputs_of(expect_batches(batches, validation))
+    _expect_hardened(exact, smooth)
     net = duplicate(exact)
     with evaluating(net, smooth):
         units, others = survey(net, first), survey(smooth, first)
@@ -102,6 +108,17 @@ def repair(
         "repair", seconds, measured(exact, validation), measured(net, validation), tuple(done), tuple(notes)
     )
     return net.eval(), report
+
+
+def _expect_hardened(exact: nn.Module, smooth: nn.Module) -> None:
+    """Raises ValueError where a step is smooth in `exact` and exact in `smooth`."""
+    other = dict(smooth.named_modules())
+    for path, module in exact.named_modules():
+        if looks_smooth(module) and isinstance(other.get(path), Heaviside):
+            raise ValueError(
+                f"expected repair(exact, smooth, ...), got the smooth network first: {path or 'the model'} is "
+                f"{type(module).__name__} in the first network and exact in the second"
+            )
 
 
 def _expect_same(exact: Sequence[Unit], smooth: Sequence[Unit]) -> None:
@@ -164,7 +181,10 @@ class _Repairer:
                     for half, chosen in enumerate(self._halves(exact.output, layer, rows[part], number)):
                         if chosen is None or bool(chosen.any()):
                             halves[half].add(*((v if chosen is None else v[:, chosen]) for v in (h, r, u)))
-        return self._solved(unit, halves) if halves else None
+        if not halves:
+            return None
+        notes.extend(few_rows(unit.name, halves[0].n + halves[1].n, fan_in(layer), "what they were"))
+        return self._solved(unit, halves)
 
     def norm(self, unit: Unit) -> LayerReport | None:
         """Move the statistics of a norm as those of its input have moved."""
@@ -227,8 +247,11 @@ class _Repairer:
             now, wanted = ((w @ moments[0]) * w).sum(2).flatten() / whole.n, moments[3].flatten() / whole.n
             mean = whole.mean_target().flatten()
             _matched(norm, (mean - offset, now), (mean, wanted))
-        size = moments[3].sum().clamp(min=1e-30)
-        before, after = ((error(one, moments).sum() / size).sqrt().item() for one in (None, d))
+        size = moments[3].sum()
+        known = size > 0  # not of a single row, whose deviation from the mean is 0
+        before, after = (
+            (error(one, moments).sum().clamp(min=0) / size).sqrt().item() if known else 0.0 for one in (None, d)
+        )
         return LayerReport(unit.name, before, after, strength, whole.n, "" if d is not None else "means alone")
 
     def _binary(self, unit: Unit, notes: list[str]) -> LayerReport | None:

@@ -46,7 +46,9 @@ def recalibrate(model: nn.Module, batches: Batches, *, validation: Batches | Non
         if norms:
             _Average(net, norms).over(batches)
     seconds = time.perf_counter() - begin
-    notes = (f"{len(norms)} of {sum(map(is_norm, net.modules()))} batch norms",)
+    of = sum(map(is_norm, net.modules()))
+    rest = "; the others lie in front of the first exact step, or do not run" if len(norms) < of else ""
+    notes = (f"statistics of {len(norms)} of {of} batch norms taken anew{rest}",)
     before, after = measured(model, validation), measured(net, validation)
     return net.eval(), Report("recalibrate", seconds, before, after, notes=notes)
 

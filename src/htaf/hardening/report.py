@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader
 from htaf.convert.modes import evaluating
 
 Batches = Iterable[Any]  # as above
+FITTED = "loss on the rows fitted to"
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,11 @@ class LayerReport:
     """What became of one layer.
 
     name: module path. strength: of the ridge; None: its weights are as they were. rows: used. note: how it was done.
-    measure: what before and after are, "error" or "loss".
+    measure: what before and after are, "error" or FITTED.
         "error": the root of the mean squared error over the standard deviation of what the layer should give, on the
         rows that were used; about the means, where a bias or a norm takes them up.
-        "loss": of a refitted head, the mean squared error or cross-entropy on the rows that it was fitted to.
+        FITTED: of a refitted head, the mean squared error or cross-entropy on the rows that it was fitted to, which
+        are not those of the report's own losses.
     before, after: the layer as it was and as it is; None for a norm, of which only the statistics move.
     """
 
@@ -56,7 +58,8 @@ class Report:
     """What a step did and what it brought; `dataclasses.asdict` makes JSON of it.
 
     name: of the step. seconds: wall time. before, after: {"loss"} or {"loss", "accuracy"} on the validation batches,
-    None without them. layers: in the order in which they were changed. notes: what was left as it was, and why; sizes.
+    None without them. layers: in the order in which they were changed. notes: what was left as it was, and why; sizes;
+    layers that were fitted to fewer rows than they have inputs.
     """
 
     name: str
@@ -77,7 +80,7 @@ def expect_batches(batches: Batches, validation: Batches | None = None) -> Any:
     """The first batch. Of both only the first is looked at, as a batch may be costly to make.
 
     Raises:
-        TypeError: they can be gone through only once, or are a tensor. ValueError: there are none.
+        TypeError: they can be gone through only once, are a tensor or a single pair. ValueError: there are none.
     """
     first = _first(batches, "batches")
     if validation is not None:
@@ -88,11 +91,26 @@ def expect_batches(batches: Batches, validation: Batches | None = None) -> Any:
 def _first(batches: Batches, name: str) -> Any:
     if isinstance(batches, Tensor):
         raise TypeError(f"expected {name} as a list of batches, got a tensor of shape {tuple(batches.shape)}")
+    if _is_pair(batches):
+        raise TypeError(
+            f"expected {name} as a list of batches, got one pair (inputs, targets): give [(inputs, targets)]"
+        )
     if iter(batches) is batches:
         raise TypeError(f"expected {name} that can be gone through again, such as a list, got {type(batches).__name__}")
     for batch in batches:
         return batch
     raise ValueError(f"expected {name} with one batch or more, got none")
+
+
+def _is_pair(batches: Batches) -> bool:
+    """Whether this is one batch and no list of them. A list of two tensors may be two batches of inputs alone."""
+    if not isinstance(batches, (tuple, list)) or len(batches) != 2 or not isinstance(batches[1], Tensor):
+        return False
+    x, y = batches
+    if isinstance(batches, tuple) or not isinstance(x, Tensor):
+        return True
+    columns = x.ndim == 2 and is_regression(x) and x.shape[1] != y.shape[-1]
+    return x.dtype != y.dtype or x.ndim != y.ndim or columns
 
 
 def batch_count(batches: Batches) -> int:
@@ -139,6 +157,16 @@ def call(model: nn.Module, x: Any) -> Any:
     x = moved(x, device_of(model))
     output = model(**x) if isinstance(x, Mapping) else model(*x) if isinstance(x, tuple) else model(x)
     return getattr(output, "logits", output)  # a language model's output is an object
+
+
+def few_rows(name: str, rows: int, inputs: int, near: str) -> tuple[str, ...]:
+    """A note on a fit to fewer rows than a layer has inputs, none of more. near: where the strength holds weights."""
+    if rows >= inputs:
+        return ()
+    return (
+        f"{name}: {rows} rows are fewer than its {inputs} inputs. Many weights fit so few rows; the strength decides "
+        f"between them: it holds the weights near {near}. Give more rows",
+    )
 
 
 def is_regression(y: Tensor) -> bool:

@@ -53,12 +53,19 @@ class Report:
         widths = [max(len(row[i]) for row in cells) for i in range(3)]
         lines = ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]]) for row in cells]
         if self.packed_bytes and self.float_bytes:
-            ratio = self.float_bytes / self.packed_bytes
-            said = f"{ratio:.1f} times smaller" if ratio >= 1 else f"{1 / ratio:.1f} times larger"
-            size = f"{self.packed_bytes:,} bytes, {said} than in float32 ({self.float_bytes:,} bytes)"
-            lines.append(f"weights of the packed layers: {size}")
+            said = compared(self.packed_bytes, self.float_bytes, "in float32")
+            lines.append(f"weights of the packed layers: {self.packed_bytes:,} bytes, {said}")
         return "\n".join(lines)
 
     def json(self) -> str:
         """As JSON text."""
         return json.dumps(self.to_json())
+
+
+def compared(size: int, other: int, name: str) -> str:
+    """A size in bytes beside another one, which has a name: "3.0 times smaller than NAME (300 bytes)"."""
+    if f"{max(size, other) / min(size, other):.1f}" == "1.0":
+        said = "about as large as"
+    else:
+        said = f"{other / size:.1f} times smaller than" if size < other else f"{size / other:.1f} times as large as"
+    return f"{said} {name} ({other:,} bytes)"

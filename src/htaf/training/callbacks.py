@@ -9,7 +9,7 @@ import os
 import time
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,11 @@ from htaf._console import Terminal, span, visible
 from htaf.runs import METRICS, write_atomic
 from htaf.training.module import Training
 from htaf.training.problems import Problem
+from htaf.training.progressive import Progressive, stage_line
 from htaf.training.recipe import ImageData, Recipe
 
 _WHOLE = {"state_dict", "callbacks", "loops", "optimizer_states", "lr_schedulers", "epoch", "global_step"}
+BUSY = 0.95  # of the cores: what a training that has just ended leaves in the load average is below
 _KEPT = ("rows", "best_loss", "best_epoch", "stopped", "best", "device", "processes", "notes")
 
 
@@ -86,18 +88,25 @@ class History(Callback):
         writer.writerows(self.rows)
         write_atomic(self.folder / METRICS, text.getvalue())
 
-    def plot(self, path: Path, title: str) -> None:
-        """loss.png: training and validation losses by epoch, the best epoch marked."""
+    def plot(self, path: Path, title: str, best: str, at: float, begins: Sequence[int] = ()) -> None:
+        """loss.png: training and validation losses by epoch, counted from 1, with a line where stages begin.
+
+        Args:
+            best: which network was kept, in words. at: its place on the axis.
+            begins: first epochs of the stages of a progressive training, from 0.
+        """
         figure = Figure(figsize=(6.4, 4), layout="constrained")
         axes = figure.subplots()
-        epochs = [row["epoch"] for row in self.rows]
+        epochs = [row["epoch"] + 1 for row in self.rows]
         for name, label in (
             ("train_loss", "training"),
-            ("val_loss_smooth", "validation, smooth"),
+            ("val_loss_smooth", "validation, smooth; partly exact after a stage" if begins else "validation, smooth"),
             ("val_loss", "validation, exact"),
         ):
             axes.plot(epochs, [row[name] for row in self.rows], label=label)
-        axes.axvline(self.best_epoch, color="0.6", linestyle=":", label=f"best: epoch {self.best_epoch}")
+        for number, begin in enumerate(begins):  # between two epochs
+            axes.axvline(begin + 0.5, color="0.85", zorder=0, label=None if number else "a stage begins")
+        axes.axvline(at, color="0.6", linestyle=":", label=best)
         axes.set(xlabel="epoch", ylabel="loss", title=title)
         axes.legend()
         picture = io.BytesIO()
@@ -183,9 +192,13 @@ class EpochBar(Callback):
 
     EVERY = 300.0  # seconds
 
-    def __init__(self, posed: Problem, recipe: Recipe, unit: str, console: Terminal | None = None) -> None:
+    def __init__(
+        self, posed: Problem, recipe: Recipe, history: History, unit: str, console: Terminal | None = None
+    ) -> None:
         self.console = console or Terminal(stderr=True, highlight=False, soft_wrap=True)
-        self.posed, self.recipe, self.unit = posed, recipe, unit
+        self.posed, self.recipe, self.history, self.unit = posed, recipe, history, unit
+        self.progressive: Progressive | None = None
+        self.stages = 0  # that were told
         title, state = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[state]"))
         self.bar = Progress(title, BarColumn(8), state, console=self.console, disable=not self.console.is_terminal)
         self.task = self.bar.add_task(visible(f"{posed.name} {recipe.activation.method}")[:16], total=None, state="")
@@ -199,13 +212,15 @@ class EpochBar(Callback):
         recipe, posed = self.recipe, self.posed
         training = recipe.optimization
         augment = f", augment {recipe.data.augment}" if isinstance(recipe.data, ImageData) else ""
-        self._say(
+        self.say(
             f"{posed.name}, {recipe.family} {recipe.activation.method}: {len(posed.train):,} {self.unit} to train "
             f"on{augment}, {len(posed.validation):,} to validate; {training.epochs} epochs, {training.optimizer}, "
-            f"lr {training.lr:g} ({training.schedule}), batches of {training.batch_size}"
+            f"lr {training.lr:g} ({training.schedule}), batches of {training.batch_size}{self._threads(trainer)}"
         )
         if trainer.current_epoch:
-            self._say(f"resumed after {trainer.current_epoch} epochs")
+            self.say(f"resumed after {trainer.current_epoch} epochs")
+        self.progressive = next((c for c in trainer.callbacks if isinstance(c, Progressive)), None)  # pyright: ignore[reportAttributeAccessIssue]
+        self.stages = len(self.progressive.told) if self.progressive else 0
         assert isinstance(pl_module, Training)
         self.first = self.done = trainer.global_step
         self.steps = pl_module.steps
@@ -214,6 +229,10 @@ class EpochBar(Callback):
         self.bar.update(self.task, total=self.steps, completed=self.done)
 
     def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self.progressive is not None and trainer.is_global_zero:
+            for told in self.progressive.told[self.stages :]:
+                self.stages += 1
+                self.say(stage_line(told, self.stages, self.progressive.stages))
         self.epoch_began, self.trained = time.monotonic(), 0.0
 
     def on_train_batch_end(
@@ -227,7 +246,7 @@ class EpochBar(Callback):
         if self.console.is_terminal:
             self.bar.update(self.task, completed=self.done, state=f"{epoch}/{of} epochs {self._left()} {self.losses}")
         elif now - self.told >= self.EVERY:
-            self._say(f"epoch {epoch}/{of}: {self.done:,} of {self.steps:,} steps{self._left('; ')}")
+            self.say(f"epoch {epoch}/{of}: {self.done:,} of {self.steps:,} steps{self._left('; ')}")
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.is_global_zero:
@@ -239,15 +258,16 @@ class EpochBar(Callback):
         else:
             name, exact, other = "accuracy", *(f"{seen[k]:.4f}" for k in ("val_accuracy", "val_accuracy_smooth"))
         self.losses = f"loss {_figure(loss)}, {name} {exact}"
-        real = self.recipe.activation.method == "relu"
-        smooth_loss, smooth_metric = ("", "") if real else (f" (smooth {_figure(smooth)})", f" (smooth {other})")
+        same = self.recipe.activation.method == "relu" or (self.progressive is not None and self.progressive.done)
+        what = "partly exact" if self.progressive is not None and self.progressive.partly else "smooth"
+        smooth_loss, smooth_metric = ("", "") if same else (f" ({what} {_figure(smooth)})", f" ({what} {other})")
         rate = f"; {len(self.posed.train) / self.trained:,.0f} {self.unit}/s" if self.trained else ""
         epoch, of = trainer.current_epoch + 1, self.recipe.optimization.epochs
         if self.console.is_terminal:
             state = f"{epoch}/{of} epochs {self._left()} {self.losses}"
             self.bar.update(self.task, completed=self.done, state=state)
         else:
-            self._say(
+            self.say(
                 f"epoch {epoch}/{of}: train loss {_figure(seen['train_loss'])}, validation loss "
                 f"{_figure(loss)}{smooth_loss}, {name} {exact}{smooth_metric}{rate}{self._left('; ')}"
             )
@@ -259,12 +279,36 @@ class EpochBar(Callback):
         rest = (time.monotonic() - self.began) * (self.steps - self.done) / (self.done - self.first)
         return f"{before}{span(rest)} left"
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         self.told = time.monotonic()
         self.console.print(text, soft_wrap=True)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.bar.stop()
+        seen, of = self.history, self.recipe.optimization
+        if trainer.is_global_zero and seen.stopped and len(seen.rows) < of.epochs:
+            self.say(
+                f"stopped early, after epoch {len(seen.rows)} of {of.epochs}: no better exact network in the last "
+                f"{of.patience} epochs (patience)"
+            )
+
+    def _threads(self, trainer: L.Trainer) -> str:
+        """How many threads of the CPU train, and a word of warning where other processes keep its cores busy."""
+        number = torch.get_num_threads()
+        if trainer.strategy.root_device.type != "cpu":
+            return ""
+        text = f"; {number} thread{'s' if number > 1 else ''}"
+        try:
+            load, cores = os.getloadavg()[0], os.cpu_count() or 1
+        except (OSError, AttributeError):  # not on every system
+            return text
+        if number > 1 and load >= BUSY * cores:
+            how = "a resumed training keeps their number" if trainer.current_epoch else "fewer can be much faster"
+            text += (
+                f"\nnote: other processes keep the {cores} cores busy (load average {load:.1f}), so these threads wait "
+                f"for one another: {how} (OMP_NUM_THREADS=1, from Python torch.set_num_threads(1))"
+            )
+        return text
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         self.bar.stop()

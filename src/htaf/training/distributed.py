@@ -29,6 +29,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from htaf._errors import HtafError
 from htaf.runs import read_record, shown
+from htaf.training.recipe import Recipe, TableData
 
 Strategy = Literal["auto", "ddp", "fsdp"]
 
@@ -142,6 +143,16 @@ def thread_count(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def default_threads(recipe: Recipe) -> int:
+    """Threads of a training in one process: PyTorch's number; of a table 1, unless OMP_NUM_THREADS says more.
+
+    The steps of an MLP are so short that threads mostly wait for one another, and for long where another process has
+    their core.
+    """
+    table = recipe.network.data is TableData
+    return 1 if table and "OMP_NUM_THREADS" not in os.environ else torch.get_num_threads()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -14,11 +15,14 @@ from htaf.training.progressive import loss_of
 from htaf.training.recipe import Hardening
 
 
-def finished(net: nn.Module, posed: Problem, options: Hardening) -> tuple[nn.Module, list[dict[str, Any]]]:
+def finished(
+    net: nn.Module, posed: Problem, options: Hardening, say: Callable[[str], None]
+) -> tuple[nn.Module, list[dict[str, Any]]]:
     """Recalibrate and refit a network as its recipe says, each kept only where the validation loss is better.
 
     Args:
         net: with exact steps, or real-valued; in eval mode, not changed.
+        say: called with a line on each step.
 
     Returns:
         The network, a new one where something was kept; and of each step its name, the loss before and after, whether
@@ -36,9 +40,11 @@ def finished(net: nn.Module, posed: Problem, options: Hardening) -> tuple[nn.Mod
                 made, report = hardening.refit_head(net, posed.fitting(), validation=posed.validation)
         except ValueError as error:  # a network that this cannot be done to: the training is not lost
             told.append({"name": name, "before": best, "kept": False, "error": str(error)})
+            say(f"{name}: left out: {error}")
             continue
         after = loss_of(made.eval(), posed.validation, loss)
         kept = after < best
         told.append({"name": name, "before": best, "after": after, "kept": kept, "report": asdict(report)})
+        say(f"{name}: validation loss {best:.4f} -> {after:.4f}{'' if kept else ', not kept'}")
         net, best = (made, after) if kept else (net, best)
     return net, told

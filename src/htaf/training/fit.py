@@ -50,7 +50,7 @@ from htaf.training.finish import finished
 from htaf.training.gradient_log import GradientLog
 from htaf.training.loggers import EpochMetrics, LoggerName, check_loggers, close, loggers
 from htaf.training.module import Training, loaders
-from htaf.training.notes import activation_of, pair_notes, result_notes
+from htaf.training.notes import activation_of, best_of, pair_notes, result_notes, stage_notes
 from htaf.training.outside import described, with_step
 from htaf.training.problems import Problem, data_identity, problem, resolved, supervision
 from htaf.training.progressive import Progressive, step_names
@@ -98,6 +98,12 @@ class _Prepared:
     network: dict[str, Any]  # as `models.build.build` takes it
     continued: Run | None
     method: StepFactory | None
+
+    def say(self, text: str) -> None:
+        """A line on the console, where progress is shown."""
+        for callback in self.trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
+            if isinstance(callback, EpochBar):
+                callback.say(text)
 
 
 def fit(
@@ -372,17 +378,20 @@ def _written(
 ) -> Run:
     """Finish and measure the best weights, and write the run."""
     recipe, posed, history, out = train.recipe, train.posed, train.history, train.out
-    best, best_epoch = history.best, history.best_epoch
+    best, best_epoch, how = history.best, history.best_epoch, "epoch"
     if progressive is not None and progressive.done and progressive.best_loss < history.best_loss:
-        best, best_epoch = progressive.best, progressive.best_epoch  # repaired, and no epoch after it was better
+        best, best_epoch = progressive.best, progressive.best_epoch  # as repaired, and no epoch after it was better
+        how = "hardened" if progressive.told[-1].get("repair", "none") == "none" else "repaired"
     net.load_state_dict(best)
     net = net.to(history.device).eval()
     real = recipe.activation.method == "relu"
-    made, told = finished(net if real else convert.harden(net), posed, recipe.hardening)
+    made, told = finished(net if real else convert.harden(net), posed, recipe.hardening, train.say)
     own, epoch = any(step["kept"] for step in told), best_epoch  # whether the exact network has weights of its own
+    before: tuple[int, int] | None = None  # epoch of a smooth network of its own, and of the first stage
     staged = None if recipe.hardening.straight_through else progressive  # else the smooth network has the last weights
     if staged is not None and (best is staged.best or epoch >= staged.stages.begins[0]):
         own, epoch = True, staged.smooth_epoch
+        before = epoch, staged.stages.begins[0]
         net.load_state_dict(staged.smooth)
     net, exact = (made, None) if real else (net, made)
     final = recipe.activation.sharpening()
@@ -401,7 +410,7 @@ def _written(
         "rows": {n: len(part) for n, part in {"train": posed.train, **posed.measured()}.items()},
         "parameters": sum(p.numel() for p in net.parameters()),
         "source": dict(source or {}),
-        "notes": [*posed.notes, *recipe.network.notes(), *pair_notes(net, recipe), *history.notes],
+        "notes": [*posed.notes, *recipe.network.notes(), *pair_notes(net, recipe, before), *history.notes],
         "best_epoch": best_epoch,
         "epochs_run": len(history.rows),
         "device": history.device,
@@ -410,10 +419,16 @@ def _written(
         "cpu_seconds": round(history.cpu_seconds(), 3),
     }
     if told or progressive is not None:
-        record["hardening"] = {"stages": progressive.told if progressive else [], "finish": told}
+        of = {} if progressive is None else {"best": how}
+        record["hardening"] = {"stages": progressive.told if progressive else [], "finish": told} | of
+    if progressive is not None:
+        losses = [row["val_loss"] for row in history.rows] + [progressive.best_loss] * progressive.done
+        record["notes"] += stage_notes(losses, best_epoch, progressive.stages.begins[0])
     record["notes"] += result_notes(record, posed, net, recipe)
     history.write()
-    history.plot(out / PLOT, f"{posed.name}, {recipe.activation.method}, seed {train.seed}")
+    begins = () if progressive is None else progressive.stages.begins
+    title = f"{posed.name}, {recipe.activation.method}, seed {train.seed}"
+    history.plot(out / PLOT, title, best_of(record), best_epoch + (1.0 if how == "epoch" else 1.5), begins)
     own_smooth = net if own and exact is not None else None
     run = finish_run(out, record, exact if own_smooth else net, posed.preprocessor, train.method, smooth=own_smooth)  # pyright: ignore[reportArgumentType]
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
@@ -433,7 +448,7 @@ def _trainer(recipe: Recipe, posed: Problem, out: Path, options: _Options, image
     if used:
         callbacks.append(EpochMetrics())
     if options.progress:
-        callbacks.append(EpochBar(posed, recipe, "images" if images else "rows"))
+        callbacks.append(EpochBar(posed, recipe, history, "images" if images else "rows"))
     callbacks.append(AtomicCheckpoint(out / CHECKPOINTS, history, options.checkpoint_seconds))
     for name in ("lightning.pytorch", "lightning.fabric"):  # their banners and tips
         logging.getLogger(name).setLevel(logging.WARNING)

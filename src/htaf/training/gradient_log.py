@@ -105,7 +105,7 @@ def plot(rows: list[dict[str, Any]]) -> Figure:
         own = [row for row in rows if row["layer"] == layer]
         label = layer if i % step == 0 or i + 1 == len(layers) else None
         colour = shades(0.9 * i / max(1, len(layers) - 1))
-        axes.plot([r["epoch"] for r in own], [r["norm"] or float("nan") for r in own], color=colour, label=label)
+        axes.plot([r["epoch"] + 1 for r in own], [r["norm"] or float("nan") for r in own], color=colour, label=label)
     axes.set(xlabel="epoch", ylabel="L2 norm of dL/d(pre-activation)", yscale="log")
     if layers:
         figure.legend(loc="outside right upper", fontsize="small")

@@ -132,7 +132,7 @@ class Training(L.LightningModule):
             if self.world > 1:
                 cause = first_cause(bool(torch.isfinite(loss)), cause)
             raise TrainingError(
-                f"the training loss became {mean.item()} at step {self.global_step} (epoch {self.current_epoch}): "
+                f"the training loss became {mean.item()} at step {self.global_step} (epoch {self.current_epoch + 1}): "
                 f"{cause}. Lower lr, set clip, or check the data; the last good checkpoint is kept"
             )
         self.log("train_loss", mean, on_step=False, on_epoch=True, batch_size=rows, logger=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,17 +21,51 @@ SAMPLE, ENOUGH, BETTER = 1000, 0.95, 0.02
 FAR = 10.0  # times the loss of a constant: it diverged
 
 
-def pair_notes(net: nn.Module, recipe: Recipe) -> list[str]:
-    """What a reader must know of the activation's parameters: not the recipe's, or too small to ever be binary."""
+def best_of(record: Mapping[str, Any]) -> str:
+    """Where the exact network of a training comes from, for people, whose epochs count from 1."""
+    epoch = record["best_epoch"] + 1
+    how = record.get("hardening", {}).get("best", "epoch")
+    return f"best epoch {epoch}" if how == "epoch" else f"{how}, before epoch {epoch + 1}"
+
+
+def stage_notes(losses: Sequence[float], best_epoch: int, first: int) -> list[str]:
+    """Whether no stage of a progressive training helped.
+
+    Args:
+        losses: on the validation part, of the exact network after each epoch, and as repaired at the last stage.
+        best_epoch: of the lowest. first: epoch of the first stage; both from 0.
+    """
+    if best_epoch >= first:
+        return []
+    now, later = losses[best_epoch], min(losses[first:], default=math.inf)
+    return [
+        f"no stage helped: the exact network of epoch {best_epoch + 1}, from before the first stage (epoch "
+        f"{first + 1}), has validation loss {now:.4g}, the best one after it {later:.4g}. The run keeps the first"
+    ]
+
+
+def pair_notes(net: nn.Module, recipe: Recipe, stage: tuple[int, int] | None = None) -> list[str]:
+    """What a reader must know of the activation's parameters: not the recipe's, or too small to ever be binary.
+
+    stage: where the smooth network is that of before the first stage: its epoch, and that stage's; both from 0.
+    """
     notes, used, schedule = [], activation_of(net, recipe), recipe.activation.sharpening()
     names = next((m.sharpness for m in net.modules() if isinstance(m, SmoothStep)), ())
     final = {} if schedule is None else dict(zip(names, schedule.end, strict=True))
     if any(used[name] != final[name] for name in final):
         shown = ", ".join(f"{name} {used[name]:.4g} instead of {final[name]:g}" for name in final)
-        notes.append(
-            f"the best epoch came before sharpening ended, so the smooth network has {shown}. Where its gap is too "
-            "large, train longer (epochs), sharpen sooner (a smaller sharpen_fraction) or not at all (sharpen False)"
-        )
+        if stage is not None and schedule is not None:
+            notes.append(
+                f"the smooth network is that of epoch {stage[0] + 1}, of before the first stage (epoch {stage[1] + 1}) "
+                f"and before sharpening ended, so it has {shown}. The exact network was trained on from there. For a "
+                f"sharper smooth network choose a smaller sharpen_fraction (now {schedule.fraction:g} of the epochs)"
+            )
+        else:
+            notes.append(
+                f"the best epoch came before sharpening ended, so the smooth network has {shown}. Where its gap is too "
+                "large, train longer (epochs), sharpen sooner (a smaller sharpen_fraction) or not at all (sharpen "
+                "False)"
+            )
     alpha1 = used.get("alpha1", float("inf"))
     if alpha1 <= SATURATION:
         notes.append(

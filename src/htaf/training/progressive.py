@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -40,19 +40,27 @@ class Progressive(Callback):
     layers are repaired, what no gradient reaches any more is frozen, and the optimizer starts anew (with `restart`).
     With `straight_through` nothing is frozen: the gradient of an exact step is that of the smooth one.
     The learning rate is then this callback's: the module has no scheduler of its own. The module logs val_loss_smooth,
-    the validation loss of the network as it then is. `net` is exchanged at a stage; parameters and buffers stay the
-    same tensors.
+    the validation loss of the network as it then is. At a stage `net` is exchanged for another module with the same
+    parameter and buffer tensors: read the attribute each time. After the training it has the last weights; `best` has
+    those of the last repair, of loss `best_loss`. All that is used of the module: docs/training-exact.md.
 
     Args:
         stages: when which steps become exact, of as many epochs as the trainer has.
         fitting: batches of the training part, not augmented, for the repair.
         validation: batches by whose loss the repair is chosen.
         loss: of outputs and targets.
-        options: restart, repair, unit of the masks, distillation.
+        options: restart, repair, unit of the masks, distillation. Its noise, recalibrate and refit are not read: these
+            are of `htaf.training.fit`.
         schedule, lr_end: of the learning rate; lr_end as a share of lr.
         seed: of the masks.
         settled: epoch from which the activation's parameters stay as they are; weights of before count with the worse
             of val_loss_smooth and val_loss, that of the exact network.
+
+    Raises:
+        ValueError: options without harden progressive, or no batches. In training also: a scheduler, other epochs than
+            those of stages, or no val_loss_smooth.
+        TypeError: batches that can be gone through only once. In training also: a module without net, or with distil
+            without teach.
     """
 
     def __init__(
@@ -89,12 +97,19 @@ class Progressive(Callback):
         """Whether the last stage has begun: `best` is then the exact network as repair left it, of loss `best_loss`."""
         return self.stage == len(self.stages.begins)
 
+    @property
+    def partly(self) -> bool:
+        """Whether some of the network's units are exact already."""
+        return self.stage > 0 or any(mask.share > 0 for mask in self.masks.values())
+
     # ---- Lightning's calls ----
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         through = self.options.straight_through
         if self.options.restart and trainer.lr_scheduler_configs:
             raise ValueError("with restart the learning rate is this callback's: expected a module without a scheduler")
+        if self.options.distil and not callable(getattr(pl_module, "teach", None)):
+            raise TypeError(f"distil needs a LightningModule with teach(network), got {type(pl_module).__name__}")
         if trainer.max_epochs != self.stages.epochs:
             raise ValueError(f"expected max_epochs {self.stages.epochs}, as stages say, got {trainer.max_epochs}")
         if self.options.harden_unit != "layer" or through:
@@ -238,9 +253,7 @@ class Progressive(Callback):
         sharpen: Any = getattr(module, "sharpen_other", None)
         if sharpen is not None:
             sharpen(teacher, self.stages.begins[0] / self.stages.epochs)
-        teach = getattr(module, "teach", None)
-        if teach is None:
-            raise TypeError(f"distil needs a LightningModule with teach(network), got {type(module).__name__}")
+        teach: Any = module.teach
         teach(teacher.eval().requires_grad_(False))
 
     def _exchange(self, module: L.LightningModule, net: nn.Module) -> None:
@@ -263,6 +276,28 @@ class Progressive(Callback):
 
     def _steps(self, trainer: L.Trainer) -> int:
         return int(trainer.estimated_stepping_batches)
+
+
+def stage_line(told: Mapping[str, Any], stage: int, stages: Stages) -> str:
+    """The beginning of a stage in a line for people, whose epochs count from 1.
+
+    Args:
+        told: of `Progressive.told`. stage: its number, from 1.
+    """
+    names, restored = told["steps"], told["restored"]
+    what = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} steps)"
+    weights = ""
+    if restored is not None:
+        again = stage > 1 and restored == stages.begins[stage - 2] - 1  # no epoch since was better
+        weights = f", with the weights {'as they were before' if again else 'of'} epoch {restored + 1 + again}"
+    losses = f"this network's validation loss {told['loss_before']:.4f} -> {told['loss_hardened']:.4f}"
+    if "repair" in told:
+        helped = told["repair"] != "none"
+        losses += f", repaired {told['loss_repaired']:.4f}" if helped else ", no repair lowers it"
+    return (
+        f"epoch {told['epoch'] + 1}/{stages.epochs}: stage {stage} of {len(stages.begins)}, {what} exact from here"
+        f"{weights}; {losses}"
+    )
 
 
 def _net(module: L.LightningModule) -> nn.Module:

@@ -319,7 +319,7 @@ class Hardening(RecipePart):
         if method == "relu":
             return unread_by(("harden", *_PROGRESSIVE, "noise"), "method relu")
         if self.harden == "end":
-            return unread_by(_PROGRESSIVE, "harden end")
+            return unread_by(_PROGRESSIVE, _ENDED)
         together = ("harden_to", "harden_stages") if self.harden_order == "together" else ()
         gradual = ("repair",) if self.harden_unit != "layer" else ()
         return unread_by(together, "harden_order together") | unread_by(gradual, f"harden_unit {self.harden_unit}")
@@ -329,6 +329,7 @@ class Hardening(RecipePart):
         return {name for name in ("harden", "noise", "distil", "recalibrate", "refit") if getattr(self, name) in _OFF}
 
 
+_ENDED = "harden end"
 _OFF: tuple[Any, ...] = ("end", 0, False)
 
 
@@ -549,7 +550,11 @@ class Recipe:
         unread = unread_by((name for name in names if name not in own), f"family {self.family}") | self.unread()
         for why in dict.fromkeys(unread.values()):
             if ignored := sorted(name for name in names if unread.get(name) == why):
-                raise ValueError(f"{why} does not read {', '.join(map(spelled, ignored))}")
+                shown = ", ".join(map(spelled, ignored))
+                if why == _ENDED:
+                    verb = "needs" if len(ignored) == 1 else "need"
+                    raise ValueError(f"{shown} {verb} {spelled('harden')} progressive")
+                raise ValueError(f"{why} does not read {shown}")
 
     def effective(self) -> dict[str, Any]:
         """The fields that this training reads, with the values that it will use; as a TOML table they make a plan's
