@@ -177,6 +177,11 @@ def test_threads_of_a_table(htaf, table: Path, tmp_path: Path, monkeypatch: pyte
     finally:
         torch.set_num_threads(before)
     assert [record["threads"] for record in found] == [1, 3, 2]
+    record = json.loads((tmp_path / "one" / "record.json").read_text())
+    (tmp_path / "one" / "record.json").write_text(json.dumps(record | {"status": "running"}))
+    code, out, err = htaf(*words, "--out", tmp_path / "one", "--threads", "3")
+    assert json.loads(out)["threads"] == 1
+    assert "began with 1, which a resumed training keeps" in err
     for wrong in (("--threads", "0"), ("--threads", "2", "--devices", "2")):
         code, _, err = htaf(*words, "--out", tmp_path / "none", *wrong)
         assert code == 2

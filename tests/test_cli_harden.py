@@ -57,6 +57,9 @@ def test_a_table(htaf: Any, table: Path, tmp_path: Path) -> None:
     drawn = (tmp_path / "layers.svg").read_text()
     assert "exact network, with weights of its own" in drawn
     assert f"Layersofthesmoothnetworkof{out}:rmse" in "".join(said.split())
+    layer = json.loads(htaf("evaluate", out, "--layers", "--json")[1])["layers"][0]
+    row = next(line for line in said.splitlines() if layer["path"] in line)
+    assert f"{layer['up_to']['rmse']:.4f}" in row  # the metric that the title names
     assert htaf("pack", out, "--out", packed)[0] == 0
     predictions = []
     for source, flags in ((out, ()), (packed, ()), (out, ("--smooth",)), (run, ("--smooth",))):

@@ -179,6 +179,7 @@ def run(folder: Path, algebraic: Any) -> Path:
 
 def test_is_trained_by_name(htaf: Any, run: Path, folder: Path) -> None:
     words = ("train", "tabular", "--data", "digits", "--out", run, "--hidden", 64, "--epochs", 2, "--patience", 0)
+    words += ("--recipe", "tabular-mlp")  # the fields that Python starts from
     code, _, told = htaf(*words, "--method", METHOD, "--sharpness", 6, "--start", 2)
     assert (code, "already done: " in told) == (0, True), told  # the command makes the run that Python made
     record = json.loads((run / "record.json").read_text())

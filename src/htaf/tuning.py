@@ -357,7 +357,7 @@ def _spread(path: str, x: Tensor) -> float:
     elif min(len(rows), len(by_channel)) == 1:
         why = "a single row: give some hundred"
     elif any(bool((r - r[0]).abs().max() <= ALIKE * r.abs().max()) for r in (rows, by_channel)):
-        why = f"the same in all {len(rows)} rows"
+        why = f"the same in all {len(z)} rows"
     if why:
         raise ValueError(f"{path or 'the model'}: expected finite pre-activations that vary over the rows, got {why}")
     return z.std().item()

@@ -61,7 +61,7 @@ def plans() -> tuple[Plan, ...]:
     return tuple(plan(family) for family in ("dhn", "bnn", "snn"))
 
 
-# as many as 15 minutes of one core allow
+# about 15 minutes of one core
 QUICK_EPOCHS = {"dhn": 8, "bnn": 6, "snn": 4}
 
 

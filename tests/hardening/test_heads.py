@@ -174,7 +174,7 @@ def test_fewer_rows_than_inputs_are_noted() -> None:
     report = refit_head(zeroed(network()), [(X[:11], CODES[:11])], strengths=[1.0], validation=[(X[:11], CODES[:11])])[
         1
     ]
-    where = "0" if report.layers[0].note == "towards 0" else "what they were"
+    where = "0" if report.layers[0].note.endswith("on the weights") else "what they were"
     assert f"it holds the weights near {where}. Give more rows" in report.notes[0]
 
 

@@ -771,7 +771,7 @@ def test_threads_on_busy_cores_are_said(
         train(tmp_path / "run", table, QUICK.replace(epochs=1), progress=True)
     head, second, *_ = capsys.readouterr().err.splitlines()
     assert head.endswith("; 1 thread" if number == 1 else f"; {number} threads")
-    assert second.startswith("note: other processes keep the 4 cores busy (load average 4.0)") is said
+    assert second.startswith("note: the load average is 4.0 on 4 cores. Where other processes cause it") is said
 
 
 def test_nothing_is_hidden_in_the_name_of_the_data(

@@ -513,6 +513,15 @@ def test_a_training_says_when_no_stage_helped(
         assert "the best one after it 5e-06" in found[0]
 
 
+def test_a_repaired_network_is_one_that_a_stage_gave(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses_by_epoch(monkeypatch, lambda epoch: 1e6 + epoch)  # so that no epoch is better than what one stage left
+    record = train(tmp_path / "run", table, QUICK.replace(harden_order="together")).record
+    assert record["hardening"]["best"] != "epoch"
+    assert not [note for note in record["notes"] if note.startswith("no stage helped")]
+
+
 def test_the_note_on_sharpening_names_the_smooth_network(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 from rich.table import Table as TextTable
 from tyro.conf import arg
 
-from htaf._console import Terminal, check_seed, direction, print_json, say, say_notes
+from htaf._console import Terminal, check_seed, direction, err, print_json, say
 from htaf._files import LOCK, check_output_folder, hold
 from htaf.cli.flags import Json
 
@@ -30,7 +30,7 @@ def demo(
 
     check_seed(seed)
     if (out / "demo.json").exists():
-        say_notes([f"{out} was finished before: delete it to train again"])
+        err.print(f"already done: {out} holds this demonstration. Delete it to make it again")
     check_output_folder(out, own="demonstration")
     with hold(out / LOCK, f"another process writes {out}"):
         rows = run_demo(out, seed=seed)
@@ -41,7 +41,7 @@ def demo(
         title="Handwritten digits, test accuracy in %: equal budgets, same weights smooth and exact",
         title_justify="left",
     )
-    for column in ("method", "smooth", "exact 0/1", "gap", "epochs", "seconds"):
+    for column in ("method", "smooth", "exact 0/1", "exact - smooth", "epochs", "seconds"):
         text.add_column(column, justify="left" if column == "method" else "right")
     for row in rows:
         values = (f"{100 * row[k]:.2f}" for k in ("smooth", "exact"))

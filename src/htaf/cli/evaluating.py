@@ -95,9 +95,9 @@ def evaluate(
     text = TextTable(title=f"{found.name}, {result['part']}, {result['rows']} rows", title_justify="left")
     for column in ("metric", "smooth", "exact", "exact - smooth"):
         text.add_column(column, justify="left" if column == "metric" else "right")
-    for name, smooth in result["smooth"].items():
-        exact = result["exact"][name] if result["exact"] else None
-        text.add_row(name, *figures(smooth, exact, lower_is_better=name in LOWER_IS_BETTER))
+    for metric, smooth in result["smooth"].items():
+        exact = result["exact"][metric] if result["exact"] else None
+        text.add_row(metric, *figures(smooth, exact, lower_is_better=metric in LOWER_IS_BETTER))
     Terminal().print(text)
     return None if profile is None else Terminal().print(_table(profile, name, title))
 

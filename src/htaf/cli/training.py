@@ -143,7 +143,8 @@ class Running:
         arg(
             help="CPU threads. More than the cores that are free make a training many times slower. A resumed training "
             "keeps its number.",
-            help_behavior_hint="(default: OMP_NUM_THREADS; else 1 for tables, as many as cores for images)",
+            help_behavior_hint="(default: OMP_NUM_THREADS; else 1 for tables, as many as cores for images; shared by "
+            "several processes)",
         ),
     ] = None
     strategy: Annotated[Strategy, arg(help="ddp: each process holds the network; fsdp: a share of it; auto: ddp.")] = (
@@ -376,6 +377,10 @@ def _train(
         return _print_recipe(recipe, json)
     options |= spread | {"logger": running.logger, "gradients": running.gradients, "continued": chosen.parent}
     options["method"] = chosen.step
+    if running.threads is not None and before is not None and before["status"] != "finished":
+        began = before["threads"]
+        if began != running.threads:
+            say_notes([f"--threads {running.threads}: {out} began with {began}, which a resumed training keeps"])
     try:
         with thread_count(running.threads or default_threads(recipe)):
             run = fit(recipe, data, out, source=source, progress=True, notes=(*chosen.notes, *why), **options)

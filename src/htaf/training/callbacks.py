@@ -29,7 +29,7 @@ from htaf.training.progressive import Progressive, stage_line
 from htaf.training.recipe import ImageData, Recipe
 
 _WHOLE = {"state_dict", "callbacks", "loops", "optimizer_states", "lr_schedulers", "epoch", "global_step"}
-BUSY = 0.95  # of the cores: what a training that has just ended leaves in the load average is below
+BUSY = 0.95  # of the cores; a training that has just ended can leave as much in the load average
 _KEPT = ("rows", "best_loss", "best_epoch", "stopped", "best", "device", "processes", "notes")
 
 
@@ -303,10 +303,11 @@ class EpochBar(Callback):
         except (OSError, AttributeError):  # not on every system
             return text
         if number > 1 and load >= BUSY * cores:
-            how = "a resumed training keeps their number" if trainer.current_epoch else "fewer can be much faster"
+            fewer = "--threads 1 can be much faster (in Python torch.set_num_threads(1))"
+            how = "a resumed training keeps their number" if trainer.current_epoch else fewer
             text += (
-                f"\nnote: other processes keep the {cores} cores busy (load average {load:.1f}), so these threads wait "
-                f"for one another: {how} (OMP_NUM_THREADS=1, from Python torch.set_num_threads(1))"
+                f"\nnote: the load average is {load:.1f} on {cores} cores. Where other processes cause it, these "
+                f"threads wait for one another: {how}"
             )
         return text
 

@@ -146,7 +146,7 @@ def thread_count(number: int) -> Iterator[None]:
 
 
 def default_threads(recipe: Recipe) -> int:
-    """Threads of a training in one process: PyTorch's number; of a table 1, unless OMP_NUM_THREADS says more.
+    """Threads of a training in one process: PyTorch's number; of a table 1, unless OMP_NUM_THREADS is set.
 
     The steps of an MLP are so short that threads mostly wait for one another, and for long where another process has
     their core.

@@ -421,7 +421,7 @@ def _written(
     if told or progressive is not None:
         of = {} if progressive is None else {"best": how}
         record["hardening"] = {"stages": progressive.told if progressive else [], "finish": told} | of
-    if progressive is not None:
+    if progressive is not None and how == "epoch":
         losses = [row["val_loss"] for row in history.rows] + [progressive.best_loss] * progressive.done
         record["notes"] += stage_notes(losses, best_epoch, progressive.stages.begins[0])
     record["notes"] += result_notes(record, posed, net, recipe)

@@ -36,7 +36,8 @@ def ready_recipe(family: str, name: str) -> Recipe:
 
 
 def make_recipe(family: str = "mlp", **fields: Any) -> Recipe:
-    """A recipe from flat fields, as records and plans hold them; the others are at their default.
+    """A recipe from flat fields, as records and plans hold them; the others have the defaults of their parts,
+    which for an MLP are those of tabular-mlp.
 
     Raises:
         ValueError: no such family or field, or a bad value.
