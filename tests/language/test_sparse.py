@@ -39,7 +39,7 @@ def test_errors():
         read_open_rows_only(model)
     model = tiny("llama").double()
     replace_gates(model, 1)
-    with pytest.raises(LanguageError, match="layer 3 has torch.float64 on cpu"):
+    with pytest.raises(LanguageError, match=r"layer 3 has torch\.float64 on cpu"):
         read_open_rows_only(model)
     model = tiny("llama", mlp_bias=True)
     replace_gates(model, 1)

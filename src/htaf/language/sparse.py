@@ -58,20 +58,14 @@ def read_open_rows_only(model: nn.Module, *, eight: bool = False) -> int:
     """
     chosen = [mlp for mlp in gated_mlps(model) if isinstance(mlp.activation, Gate)]
     for mlp in chosen:
-        layers = [
-            getattr(mlp.module, name)
-            for name in ("gate_up_proj", "gate_proj", "up_proj", "down_proj")
-            if hasattr(mlp.module, name)
-        ]
+        names = ("gate_up_proj", "down_proj") if mlp.fused else ("gate_proj", "up_proj", "down_proj")
+        layers = [getattr(mlp.module, name) for name in names]
         if not getattr(mlp.activation, "exact", False):
             raise LanguageError(f"expected exact gates, layer {mlp.layer} has a smooth one")
         if any(layer.bias is not None for layer in layers):
             raise LanguageError(f"expected projections without biases, layer {mlp.layer} has some")
-        wrong = {
-            f"{v.weight.dtype} on {v.weight.device}"
-            for v in layers
-            if not v.weight.is_cpu or v.weight.dtype not in (torch.float32, torch.bfloat16)
-        }
+        kinds = {(v.weight.dtype, v.weight.device.type) for v in layers}
+        wrong = [f"{d} on {place}" for d, place in kinds if place != "cpu" or d not in (torch.float32, torch.bfloat16)]
         if wrong:
             raise LanguageError(f"expected float32 or bfloat16 on the CPU, layer {mlp.layer} has {', '.join(wrong)}")
     modules = dict(model.named_modules())
