@@ -19,7 +19,7 @@ void bind_gated(nb::module_& m) {
         GatedMLP mlp{static_cast<Type>(type), at<const void>(weights[0]), at<const void>(weights[1]),
                      at<const void>(weights[2]), at<const float>(weights[3]), sizes[0], sizes[1], sizes[2],
                      at<const std::int8_t>(weights[4]), at<const float>(weights[5]), at<const float>(weights[6]),
-                     at<const float>(weights[7])};
+                     at<const float>(weights[7]), GateActivation::step};
         chosen().load()->gated->run(mlp, at<const float>(x), at<float>(y), at<std::uint8_t>(open), tokens, dense, threads);
     });
 }

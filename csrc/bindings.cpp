@@ -32,6 +32,7 @@ void bind_binary(nb::module_&);
 void bind_tables(nb::module_&);
 void bind_maps(nb::module_&);
 void bind_gated(nb::module_&);
+void bind_decoder(nb::module_&);
 
 NB_MODULE(_native, m) {
     m.doc() = "Kernels on the CPU. Addresses of dense tensors in memory order; see htaf/kernels/native.py.";
@@ -133,4 +134,5 @@ NB_MODULE(_native, m) {
     bind_tables(m);
     bind_maps(m);
     bind_gated(m);
+    bind_decoder(m);
 }

@@ -5,87 +5,88 @@
 #include <vector>
 
 #include "parallel.hpp"
-#include "simd.hpp"
+#include "rows.hpp"
 
 namespace htaf::HTAF_NAMESPACE {
 namespace {
 
 using std::size_t;
 
-#if defined(__AVX512F__)
-HTAF_INLINE float sum(reg v) { return _mm512_reduce_add_ps((__m512)v); }
-HTAF_INLINE reg widen(const std::int8_t* p) {
-    return (reg)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(read<__m128i>(p)));
-}
-#else
-HTAF_INLINE float sum(reg v) {
-    for (int half = HTAF_LANES / 2; half; half /= 2)
-        for (int i = 0; i < half; ++i) v[i] += v[i + half];
-    return v[0];
-}
-HTAF_INLINE reg widen(const std::int8_t* p) {
-    typedef std::int8_t reg_i8 __attribute__((vector_size(HTAF_LANES)));
-    return __builtin_convertvector(__builtin_convertvector(read<reg_i8>(p), reg_i32), reg);
-}
-#endif
-HTAF_INLINE float single(const float* p) { return *p; }
-HTAF_INLINE float single(const bfloat16* p) {
-    std::uint32_t bits = std::uint32_t{p->bits} << 16;
-    float v;
-    std::memcpy(&v, &bits, sizeof v);
-    return v;
-}
-HTAF_INLINE float single(const std::int8_t* p) { return *p; }
+constexpr size_t ahead = 2;  // rows between one that is asked for and the one that is worked on
 
-// w x, always in the same order
+// The gates of rows begin to end, as bits in `open`; rows are listed that are open for a token.
 template <class T>
-HTAF_INLINE float dot(const T* w, const float* x, size_t n) {
-    reg part[4] = {};
-    size_t i = 0;
-    for (; i + 4 * HTAF_LANES <= n; i += 4 * HTAF_LANES)
-        for (int k = 0; k < 4; ++k) part[k] += widen(w + i + k * HTAF_LANES) * read<reg>(x + i + k * HTAF_LANES);
-    for (; i + HTAF_LANES <= n; i += HTAF_LANES) part[0] += widen(w + i) * read<reg>(x + i);
-    float total = sum((part[0] + part[1]) + (part[2] + part[3]));
-    for (; i < n; ++i) total += single(w + i) * x[i];
-    return total;
-}
-
-// y += a w
-template <class T>
-HTAF_INLINE void add(float* y, const T* w, float a, size_t n) {
-    size_t i = 0;
-    for (; i + HTAF_LANES <= n; i += HTAF_LANES) {
-        reg v = read<reg>(y + i) + widen(w + i) * a;
-        std::memcpy(y + i, &v, sizeof v);
+void gates(const GatedMLP& m, const float* x, const float* size, std::uint8_t* open, size_t tokens, bool dense, size_t begin,
+           size_t end, std::vector<std::uint32_t>& rows) {
+    auto gate = static_cast<const T*>(m.gate);
+    if (m.rounded) {
+        // what sums of so many products can be wrong by, as a share of |w| |x|
+        const float rounding = (m.inputs / HTAF_LANES + 64.0f) * 0x1p-22f;
+        std::vector<std::uint32_t> doubtful;
+        for (size_t j = begin; j < end; ++j) {
+            bool any = false;
+            for (size_t t = 0; t < tokens; ++t) {
+                float over = m.step[j] * dot(m.rounded + j * m.inputs, x + t * m.inputs, m.inputs) - m.threshold[j];
+                open[t * m.neurons + j] = over >= 0;
+                any |= !(std::fabs(over) > (m.rest[j] + rounding * m.norm[j]) * size[t]);
+            }
+            if (any) doubtful.push_back(static_cast<std::uint32_t>(j));
+        }
+        for (size_t i = 0; i < doubtful.size(); ++i) {
+            size_t j = doubtful[i];
+            const T* next = i + ahead < doubtful.size() ? gate + doubtful[i + ahead] * m.inputs : nullptr;
+            for (size_t t = 0; t < tokens; ++t)
+                open[t * m.neurons + j] = dot(gate + j * m.inputs, x + t * m.inputs, m.inputs, t ? nullptr : next) >= m.threshold[j];
+        }
+    } else {
+        for (size_t j = begin; j < end; ++j)
+            for (size_t t = 0; t < tokens; ++t)
+                open[t * m.neurons + j] = dot(gate + j * m.inputs, x + t * m.inputs, m.inputs) >= m.threshold[j];
     }
-    for (; i < n; ++i) y[i] += single(w + i) * a;
+    for (size_t j = begin; j < end; ++j) {
+        bool any = dense;
+        for (size_t t = 0; t < tokens; ++t) any |= open[t * m.neurons + j];
+        if (any) rows.push_back(static_cast<std::uint32_t>(j));
+    }
+}
+
+float activated(GateActivation f, float g) {
+    if (f == GateActivation::silu) return g / (1.0f + std::exp(-g));
+    return 0.5f * g * (1.0f + std::tanh(0.7978845608f * (g + 0.044715f * g * g * g)));
+}
+
+template <class T>
+void smooth(const GatedMLP& m, const float* x, float* y, size_t tokens, size_t begin, size_t end) {
+    auto gate = static_cast<const T*>(m.gate), up = static_cast<const T*>(m.up), down = static_cast<const T*>(m.down);
+    for (size_t j = begin; j < end; ++j)
+        for (size_t t = 0; t < tokens; ++t) {
+            const float* in = x + t * m.inputs;
+            float g = activated(m.activation, dot(gate + j * m.inputs, in, m.inputs));
+            add(y + t * m.outputs, down + j * m.outputs, g * dot(up + j * m.inputs, in, m.inputs), m.outputs);
+        }
 }
 
 template <class T>
 void some(const GatedMLP& m, const float* x, const float* size, float* y, std::uint8_t* open, size_t tokens, bool dense,
           size_t begin, size_t end) {
-    auto gate = static_cast<const T*>(m.gate), up = static_cast<const T*>(m.up), down = static_cast<const T*>(m.down);
-    // what sums of so many products can be wrong by, as a share of |w| |x|
-    const float rounding = (m.inputs / HTAF_LANES + 64.0f) * 0x1p-22f;
-    // all gates first: one stream through memory
-    for (size_t j = begin; j < end; ++j)
-        for (size_t t = 0; t < tokens; ++t) {
-            const float *in = x + t * m.inputs, threshold = m.threshold[j];
-            float g = 0, doubt = INFINITY;
-            if (m.rounded) {
-                g = m.step[j] * dot(m.rounded + j * m.inputs, in, m.inputs);
-                doubt = (m.rest[j] + rounding * m.norm[j]) * size[t];
-            }
-            if (!(std::fabs(g - threshold) > doubt)) g = dot(gate + j * m.inputs, in, m.inputs);
-            open[t * m.neurons + j] = g >= threshold;
-        }
-    for (size_t j = begin; j < end; ++j)
+    if (m.activation != GateActivation::step) return smooth<T>(m, x, y, tokens, begin, end);
+    auto up = static_cast<const T*>(m.up), down = static_cast<const T*>(m.down);
+    std::vector<std::uint32_t> rows;
+    rows.reserve(end - begin);
+    gates<T>(m, x, size, open, tokens, dense, begin, end, rows);
+    for (size_t i = 0; i < rows.size(); ++i) {
+        size_t j = rows[i];
+        bool more = !dense && i + ahead < rows.size();  // a dense network's rows come in order
+        const T* next_up = more ? up + rows[i + ahead] * m.inputs : nullptr;
+        const T* next_down = more ? down + rows[i + ahead] * m.outputs : nullptr;
         for (size_t t = 0; t < tokens; ++t) {
             bool on = open[t * m.neurons + j];
             if (!on && !dense) continue;
-            float u = dot(up + j * m.inputs, x + t * m.inputs, m.inputs);
-            add(y + t * m.outputs, down + j * m.outputs, on ? u : 0.0f, m.outputs);
+            float u = dot(up + j * m.inputs, x + t * m.inputs, m.inputs, next_up);
+            add(y + t * m.outputs, down + j * m.outputs, on ? u : 0.0f, m.outputs, next_down);
+            next_up = next_down = nullptr;
         }
+    }
 }
 
 void run(const GatedMLP& m, const float* x, float* y, std::uint8_t* open, size_t tokens, bool dense, int threads) {

@@ -114,11 +114,12 @@ extern const BinaryKernels binary;
 extern const TableKernels tables;
 extern const MapKernels maps;
 extern const GatedKernels gated;
+extern const DecoderKernels decoder;
 
 }  // namespace htaf::HTAF_NAMESPACE
 
 namespace htaf {
 using namespace HTAF_NAMESPACE;
 const Kernels HTAF_KERNELS = {HTAF_NAME, &smooth, &neurons, &binary, &tables,   &maps,
-                              &gated,    heaviside, pack,   unpack,  transpose, count_common};
+                              &gated,   &decoder, heaviside, pack,   unpack,  transpose, count_common};
 }  // namespace htaf

@@ -10,10 +10,8 @@ from rich.table import Table as TextTable
 from tyro.conf import arg
 
 from htaf._console import Terminal, UsageError, figures, print_json, say_notes
-from htaf.cli.flags import DataDir, Json, RunDir, needs_source
+from htaf.cli.flags import LANGUAGE_RECORD, DataDir, Json, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
-
-LANGUAGE_RECORD = "htaf_record.json"  # of htaf.language.run, which needs torch
 
 if TYPE_CHECKING:
     from htaf.diagnostics import SwitchProfile

@@ -14,6 +14,8 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from htaf._console import UsageError
 
+LANGUAGE_RECORD = "htaf_record.json"  # of htaf.language.run, which needs torch
+
 Json = Annotated[bool, arg(help="Print JSON for programs instead of a table.")]
 RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
 DataDir = Annotated[

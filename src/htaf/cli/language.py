@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from time import perf_counter
 from typing import Annotated, Any, Literal
 
 from rich.table import Table as TextTable
@@ -103,8 +105,44 @@ def evaluate_llm(folder: Path, json: bool) -> None:
     print_json(record) if json else _table(record, folder)
 
 
+def pack_llm(folder: Path, out: Path, weights: Dtype, json: bool) -> None:
+    """What `htaf pack` does with a folder that `htaf train llm` wrote."""
+    import torch
+
+    from htaf.language import LanguageError, files, packed
+    from htaf.language.run import read
+    from htaf.language.scores import nearness
+
+    record = read(folder)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise LanguageError(f"expected a new or empty folder for the packed model, {out} is there")
+    model, tokenizer = files.load(folder)
+    made = packed.pack(model, getattr(torch, weights))
+    text = torch.tensor(list(made.generate(_beginning(model), most=256, temperature=1.0)), dtype=torch.int64)
+    near = nearness(made.logits(text), model(input_ids=text[None], use_cache=False).logits[0])
+    made.save(out)
+    tokenizer.save_pretrained(out)
+    size = (out / packed.FILE).stat().st_size
+    told = {"folder": str(out), "bytes": size, "weights": weights, "kl": near[0], "agreement": near[1]}
+    if json:
+        return print_json(told | {"model": record["model"], "last_k": record["last_k"]})
+    say(f"{out}: {size / 1e6:.0f} MB, {weights}")
+    return say(
+        f"against the unpacked model, on {len(text)} tokens of its own text: KL {near[0]:.4f}, same token {near[1]:.1%}"
+    )
+
+
+def _beginning(model: Any) -> Any:
+    """The token with which a text of a model begins."""
+    import torch
+
+    config = model.config.get_text_config()
+    found = next((t for t in (config.bos_token_id, config.eos_token_id) if isinstance(t, int)), 0)
+    return torch.tensor([found])
+
+
 def generate(
-    run: Annotated[Positional[Path], arg(help="Folder that `htaf train llm` wrote.", metavar="RUN")],
+    run: Annotated[Positional[Path], arg(help="Folder of `htaf train llm` or `htaf pack`.", metavar="RUN")],
     prompt: Annotated[Positional[str], arg(help="What the model is to go on from, or asked in a chat.")],
     *,
     tokens: Annotated[int, arg(help="At most so many new tokens.")] = 200,
@@ -114,22 +152,40 @@ def generate(
         arg(help="As a message of a chat.", help_behavior_hint="(default: where the model has a chat template)"),
     ] = None,
     seed: Annotated[int, arg(help="Of what is drawn with a temperature.")] = 0,
+    stats: Annotated[bool, arg(help="Then say how quick it was, and the share of open gates.")] = False,
 ) -> None:
     """Go on from a prompt with a language model that has 0/1 gates, word by word."""
-    from htaf.language import LanguageError, files
-    from htaf.language.generating import pieces
+    from htaf.language import LanguageError, files, packed
+    from htaf.language.generating import packed_pieces, pieces, prompt_tokens
 
     check_seed(seed)
     if tokens < 1:
         raise UsageError(f"--tokens must be >= 1, got {tokens}")
     if not 0 <= temperature < float("inf"):
         raise UsageError(f"--temperature must be >= 0 and finite, got {temperature}")
-    if not (run / files.GATES).is_file():
-        raise LanguageError(f"expected a folder that `htaf train llm` wrote, {run} has no {files.GATES}")
-    model, tokenizer = files.load(run)
-    for piece in pieces(model, tokenizer, prompt, tokens=tokens, temperature=temperature, chat=chat, seed=seed):
+    options: dict[str, Any] = {"tokens": tokens, "temperature": temperature, "seed": seed}
+    opened = None
+    if (run / packed.FILE).is_file():
+        opened, tokenizer = packed.load(run), files.tokenizer_of(run)
+        given = prompt_tokens(tokenizer, prompt, chat)
+        made = packed_pieces(opened, tokenizer, given, **options)
+    elif (run / files.GATES).is_file():
+        model, tokenizer = files.load(run)
+        given = prompt_tokens(tokenizer, prompt, chat)
+        made = pieces(model, tokenizer, given, **options)
+    else:
+        raise LanguageError(f"expected a folder of `htaf train llm` or `htaf pack`, {run} has no {files.GATES}")
+    began, text = perf_counter(), ""
+    for piece in made:
+        text += piece
         say(piece, end="")
+        sys.stdout.flush()
     say()
+    if stats:
+        seconds, count = perf_counter() - began, len(tokenizer(text, add_special_tokens=False)["input_ids"])
+        say_notes([f"{len(given)} tokens read and {count} written in {seconds:.2f} s: {count / seconds:.1f} a second"])
+        if opened is not None and (shares := opened.open_shares()):
+            say_notes([f"open gates: {sum(shares.values()) / len(shares):.1%} of {len(shares)} layers"])
 
 
 def _table(record: dict[str, Any], folder: Path) -> None:

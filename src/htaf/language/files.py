@@ -70,6 +70,20 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
     return made.eval(), tokenizer
 
 
+def tokenizer_of(folder: str | Path) -> Any:
+    """The tokenizer of a folder.
+
+    Raises:
+        LanguageError: it has none.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(folder))
+    except Exception as error:
+        raise LanguageError(f"expected the files of a tokenizer in {folder}: {first_line(error)}") from None
+
+
 def save(model: Any, tokenizer: Any, folder: str | Path) -> None:
     """Write a converted model as a folder that transformers and `load` read.
 

@@ -33,10 +33,11 @@ class Hidden:
     outputs: np.memmap
     dtype: torch.dtype
 
-    def at(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def at(self, rows: Tensor, device: torch.device | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """(tokens, inputs, outputs) of some blocks."""
         chosen = rows.numpy()
-        return self.tokens[rows], self._tensor(self.inputs[chosen]), self._tensor(self.outputs[chosen])
+        found = self.tokens[rows], self._tensor(self.inputs[chosen]), self._tensor(self.outputs[chosen])
+        return found if device is None else tuple(v.to(device) for v in found)  # pyright: ignore[reportReturnType]
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).view(self.dtype)
@@ -49,6 +50,7 @@ def hidden_states(
     start: int,
     folder: str | Path,
     *,
+    half: bool = False,
     identity: Any = None,
     tell: Callable[[int, int], None] | None = None,
 ) -> Hidden:
@@ -59,6 +61,7 @@ def hidden_states(
         tokens: blocks without padding.
         start: number of the first layer that will be converted.
         folder: for the files; those of other tokens, layers or models are written over.
+        half: compute and keep them in bfloat16.
         identity: what the model is, for example its name and dtype.
         tell: called with (blocks done, of how many).
 
@@ -68,7 +71,7 @@ def hidden_states(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     decoder, parameter = decoder_of(model), next(model.parameters())
-    dtype = parameter.dtype
+    dtype = torch.bfloat16 if half else parameter.dtype
     plain = np.dtype("float32") if dtype == torch.float32 else np.dtype("uint16")  # numpy has no bfloat16
     layers, size = len(decoder.layers), decoder.config.hidden_size
     key = content_hash([identity, str(dtype), start, layers, tokens.tolist()])
@@ -81,9 +84,10 @@ def hidden_states(
     while done < len(tokens):
         end = min(done + CHUNK, len(tokens))
         for row in range(done, end):
-            found = _capture(model, tokens[row : row + 1].to(parameter.device), start)
+            with autocast(parameter.device, half):
+                found = _capture(model, tokens[row : row + 1].to(parameter.device), start)
             for kept, values in zip(maps, found, strict=True):
-                values = values[0].cpu().contiguous()
+                values = values[0].to(dtype).cpu().contiguous()
                 kept[row] = values.numpy() if dtype == torch.float32 else values.view(torch.uint16).numpy()
         for kept in maps:
             kept.flush()
@@ -93,6 +97,11 @@ def hidden_states(
             tell(done, len(tokens))
     read = [np.lib.format.open_memmap(file, "r") for file in files]
     return Hidden(tokens, read[0], read[1], dtype)
+
+
+def autocast(device: torch.device, half: bool) -> torch.autocast:
+    """Products in bfloat16, sums and weights as they are; half: whether."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=half)
 
 
 def _done(note: Path, key: str) -> int:
@@ -142,12 +151,15 @@ class _Skipped(nn.Module):
 
 @contextmanager
 def starting_at(
-    model: nn.Module, start: int
+    model: nn.Module, start: int, caller: Any = None
 ) -> Iterator[Callable[[Tensor, Float[Tensor, "blocks length size"]], Tensor]]:
     """While it is open the layers below `start` are not run: the function takes (tokens, inputs of layer `start`) and
     returns the logits [blocks, length, vocabulary]. With `start` = the number of layers these are the head's alone.
 
     Tokens only say how many there are. `start` must be > 0.
+
+    Args:
+        caller: what is called instead of the model, such as its decoder; its first output is returned.
     """
     layers = decoder_of(model).layers
     kept = list(layers[:start])
@@ -158,7 +170,7 @@ def starting_at(
     def run(tokens: Tensor, hidden: Tensor) -> Tensor:
         last.hidden = hidden
         try:
-            return model(input_ids=tokens, use_cache=False).logits
+            return (model if caller is None else caller)(input_ids=tokens, use_cache=False)[0]
         finally:
             last.hidden = None
 
@@ -167,3 +179,39 @@ def starting_at(
     finally:
         for number, layer in enumerate(kept):
             layers[number] = layer
+
+
+@contextmanager
+def running(
+    model: Any, start: int
+) -> Iterator[tuple[Callable[[Tensor, Tensor], list[Tensor]], Callable[[Tensor], Tensor]]]:
+    """The layers from `start` on as a function of (tokens, inputs of layer `start`), which gives the outputs of these
+    layers, and the head as a function of outputs of the last layer, which gives logits."""
+    decoder = decoder_of(model)
+    kept: list[Tensor] = []
+
+    def keep(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        kept.append(output[0] if isinstance(output, tuple) else output)
+
+    handles = [layer.register_forward_hook(keep) for layer in decoder.layers[start:]]
+
+    def layers(tokens: Tensor, hidden: Tensor) -> list[Tensor]:
+        kept.clear()
+        if start == 0:
+            decoder(input_ids=tokens, use_cache=False)
+        else:
+            with starting_at(model, start, decoder) as run:
+                run(tokens, hidden)
+        return list(kept)
+
+    def head(hidden: Tensor) -> Tensor:
+        tokens = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
+        with starting_at(model, len(decoder.layers)) as run:
+            return run(tokens, hidden)
+
+    try:
+        yield layers, head
+    finally:
+        kept.clear()
+        for handle in handles:
+            handle.remove()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
@@ -21,7 +21,8 @@ from htaf._files import write_atomic
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.language.errors import LanguageError
 from htaf.language.gates import decoder_of, gates_of
-from htaf.language.hidden import Hidden, starting_at
+from htaf.language.hidden import Hidden, autocast, running
+from htaf.language.losses import hidden_losses, layer_loss, next_token_losses
 from htaf.runs import content_hash
 from htaf.sharpening import Geometric, set_sharpness
 
@@ -38,11 +39,15 @@ class Training:
         share warmup. rank, lora_alpha: of LoRA on every projection of the layers.
     gate_lr: of thresholds and scales, as a multiple of lr*; 0: they stay as calibrated.
     distil: share of the loss that is KL(original || this) on next tokens; the rest is the text's likelihood*.
+    layers: weight of a further loss, the mean over layers of |h - h*|^2 / |h*|^2, h the outputs of the converted layers
+        and h* the original's*; costs another forward pass of these layers.
     start, end: (alpha0, alpha1) of htaf, (beta,) of ss, in units of each gate's standard deviation*; sharpen: share of
         the steps over which they move from start to end*.
     harden_from, harden_to: shares of the steps at which the first and the last layer become exact, from below*; an
         exact gate keeps the gradient of its smooth step*.
     slope: of ste.
+    checkpointing: keep the inputs of layers alone and compute the rest again for gradients: less memory, more time.
+    precision: bfloat16: mixed precision while it trains and validates: frozen weights are rounded, what learns is not.
     validate: steps between two measurements on validation blocks.
 
     Raises:
@@ -60,12 +65,15 @@ class Training:
     lora_alpha: int = 16
     gate_lr: float = 10.0
     distil: float = 1.0
+    layers: float = 0.0
     start: tuple[float, ...] = ()
     end: tuple[float, ...] = ()
     sharpen: float = 0.4
     harden_from: float = 0.4
     harden_to: float = 0.8
     slope: Literal["sigmoid", "tanh", "rectangular"] = "sigmoid"
+    checkpointing: bool = False
+    precision: Literal["float32", "bfloat16"] = "float32"
     validate: int = 50
     seed: int = 0
 
@@ -84,7 +92,7 @@ class Training:
             _expect(getattr(self, name) >= 1, f"{name} must be >= 1", getattr(self, name))
         for name in ("lr", "lora_alpha"):
             _expect(0 < getattr(self, name) < math.inf, f"{name} must be > 0", getattr(self, name))
-        for name in ("gate_lr", "weight_decay", "clip"):
+        for name in ("gate_lr", "weight_decay", "clip", "layers"):
             _expect(0 <= getattr(self, name) < math.inf, f"{name} must be >= 0", getattr(self, name))
         for name in ("distil", "warmup"):
             _expect(0 <= getattr(self, name) <= 1, f"{name} must lie in [0, 1]", getattr(self, name))
@@ -171,6 +179,7 @@ def train(
     validation: Hidden,
     folder: str | Path,
     *,
+    original: Any = None,
     tell: Callable[[Measured], None] | None = None,
     checkpoint_steps: int = 50,
 ) -> list[Measured]:
@@ -180,13 +189,15 @@ def train(
         model: calibrated, see `calibrate`.
         hidden: of the training blocks. validation: of others, by which the best step is chosen.
         folder: for the checkpoint; a training that was stopped goes on from it to the same bits.
+        original: the model as it was, which training.layers > 0 needs.
         tell: called after each validation.
 
     Returns:
         The validations, the one before the first step included.
 
     Raises:
-        LanguageError: the loss became NaN or infinite, or the checkpoint is of another training. OSError: the disk
+        LanguageError: the loss became NaN or infinite, the checkpoint is of another training, or there is no original
+            whose layers are to be met. OSError: the disk
             is full; what was done stays.
     """
     folder, layers = Path(folder), sorted(gates_of(model))
@@ -204,19 +215,35 @@ def train(
     done, told, best = state["step"], [Measured(**row) for row in state["told"]], state["best"]
     for gate in gates_of(model).values():
         gate.step = training.step()
+    device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
     start, summed, count = layers[0], state["summed"], state["count"]
     schedule = Geometric(training.start, training.end, training.sharpen) if training.method != "ste" else None
-    with _running(model, start) as (student, teacher):
+    half = training.precision == "bfloat16"
+    if training.layers and original is None:
+        raise LanguageError("expected the original model, whose layers are to be met, got none")
+    with ExitStack() as stack:
+        run, head = stack.enter_context(running(model, start))
+        meet = stack.enter_context(running(original, start))[0] if training.layers else None
+        for one in (model, original) if training.layers else (model,):
+            stack.enter_context(_frozen_in_half(one, half))
+        stack.enter_context(_recomputed(model, training.checkpointing))
+        stack.enter_context(autocast(device, half))
         if not told:
-            told.append(_validate(model, student, teacher, validation, 0, math.nan))
+            told.append(_validate(model, run, head, validation, 0, math.nan))
             best = {name: p.detach().clone() for name, p in learned.items()}
             if tell is not None:
                 tell(told[-1])
         while done < training.steps:
             exact = training.exact(done, layers)
             _settle(model, exact, None if schedule is None else schedule.at(done / training.steps))
-            rows = _rows(training, len(hidden.tokens), done)
-            loss = _loss(student, teacher, hidden, rows, training.distil)
+            tokens, inputs, outputs = hidden.at(_rows(training, len(hidden.tokens), done), device)
+            made = run(tokens, inputs.to(dtype))
+            weights = (training.distil, 1 - training.distil)
+            loss = next_token_losses(head, made[-1], outputs.to(dtype), tokens, weights).weighted
+            if meet is not None:
+                with torch.no_grad():
+                    wanted = meet(tokens, inputs.to(dtype))
+                loss = loss + training.layers * layer_loss(made, wanted)
             if not torch.isfinite(loss):
                 raise LanguageError(f"the training loss became {loss.item()} at step {done}: choose a smaller lr")
             for group in optimizer.param_groups:
@@ -228,7 +255,7 @@ def train(
             optimizer.step()
             done, summed, count = done + 1, summed + loss.item(), count + 1
             if done % training.validate == 0 or done == training.steps:
-                told.append(_validate(model, student, teacher, validation, done, summed / count))
+                told.append(_validate(model, run, head, validation, done, summed / count))
                 summed, count = 0.0, 0
                 if _score(told[-1], training) <= min(_score(row, training) for row in told):
                     best = {name: p.detach().clone() for name, p in learned.items()}
@@ -258,33 +285,34 @@ def _rows(training: Training, blocks: int, step: int) -> Tensor:
 
 
 @contextmanager
-def _running(model: Any, start: int) -> Iterator[tuple[Callable[..., Tensor], Callable[..., Tensor]]]:
-    """The student from layer `start` on, and the original's head: functions of (tokens, hidden states)."""
-    count = len(decoder_of(model).layers)
+def _recomputed(model: Any, wanted: bool) -> Iterator[None]:
+    """While it is open and wanted, the layers keep their inputs alone for the gradients."""
+    if not wanted:
+        yield
+        return
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    layers = list(decoder_of(model).layers)
+    for layer in layers:
+        layer.training = True  # of the layer alone, which asks for it: what drops units inside stays as it was
+    try:
+        yield
+    finally:
+        model.gradient_checkpointing_disable()
+        for layer in layers:
+            layer.training = False
 
-    def student(tokens: Tensor, hidden: Tensor) -> Tensor:
-        if start == 0:
-            return model(input_ids=tokens, use_cache=False).logits
-        with starting_at(model, start) as run:
-            return run(tokens, hidden)
 
-    def teacher(tokens: Tensor, hidden: Tensor) -> Tensor:
-        with torch.no_grad(), starting_at(model, count) as run:
-            return run(tokens, hidden)
-
-    yield student, teacher
-
-
-def _loss(student: Any, teacher: Any, hidden: Hidden, rows: Tensor, distil: float) -> Tensor:
-    tokens, inputs, outputs = hidden.at(rows)
-    mine = student(tokens, inputs)[:, :-1].float().log_softmax(-1)
-    loss = mine.new_zeros(())
-    if distil < 1:
-        loss = loss - (1 - distil) * mine.gather(-1, tokens[:, 1:, None]).mean()
-    if distil > 0:
-        other = teacher(tokens, outputs)[:, :-1].float().log_softmax(-1)
-        loss = loss + distil * (other.exp() * (other - mine)).sum(-1).mean()
-    return loss
+@contextmanager
+def _frozen_in_half(model: nn.Module, half: bool) -> Iterator[None]:
+    """While it is open float32 weights that do not learn are bfloat16; then they are what they were."""
+    kept = [(p, p.data) for p in model.parameters() if half and not p.requires_grad and p.dtype == torch.float32]
+    for parameter, values in kept:
+        parameter.data = values.bfloat16()
+    try:
+        yield
+    finally:
+        for parameter, values in kept:
+            parameter.data = values
 
 
 def _settle(model: nn.Module, exact: Sequence[int], values: tuple[float, ...] | None) -> None:
@@ -311,16 +339,10 @@ def exact_gates(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _validate(model: Any, student: Any, teacher: Any, hidden: Hidden, step: int, train: float) -> Measured:
-    kl = loss = 0.0
+def _validate(model: Any, run: Any, head: Any, hidden: Hidden, step: int, train: float) -> Measured:
     with exact_gates(model):
-        for row in range(len(hidden.tokens)):
-            tokens, inputs, outputs = hidden.at(torch.tensor([row]))
-            mine = student(tokens, inputs)[:, :-1].float().log_softmax(-1)
-            other = teacher(tokens, outputs)[:, :-1].float().log_softmax(-1)
-            kl += (other.exp() * (other - mine)).sum(-1).mean().item() / len(hidden.tokens)
-            loss -= mine.gather(-1, tokens[:, 1:, None]).mean().item() / len(hidden.tokens)
-    return Measured(step, train, kl, loss)
+        found = hidden_losses(run, head, hidden, next(model.parameters()))
+    return Measured(step, train, found.kl, found.likelihood)
 
 
 def _keep(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from htaf.language.gates import gates_of
@@ -68,6 +68,16 @@ def text_scores(
     mean = loss / count
     near = (None, None) if original is None else (kl / count, same / count)
     return TextScores(count, mean, math.exp(min(mean, 700.0)), *near)
+
+
+def nearness(
+    mine: Float[Tensor, "tokens vocabulary"], other: Float[Tensor, "tokens vocabulary"]
+) -> tuple[float, float]:
+    """Mean KL divergence of logits `mine` from `other`, nats, and the share of tokens where both have the
+    same largest one."""
+    ours, theirs = mine.float().log_softmax(-1), other.float().log_softmax(-1)
+    kl = (theirs.exp() * (theirs - ours)).sum(-1).mean().item()
+    return kl, (ours.argmax(-1) == theirs.argmax(-1)).double().mean().item()
 
 
 @torch.no_grad()

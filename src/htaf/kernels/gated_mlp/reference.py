@@ -8,7 +8,7 @@ A row of `down` is a column of the layer's weight; scales of the gates are folde
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int8
@@ -47,9 +47,9 @@ def rounded(weights: Weights) -> Weights:
     whole = (gate / step[:, None]).round().clamp(-127, 127)
     rest = (gate.double() - step[:, None].double() * whole.double()).norm(dim=1)
     norm = gate.double().norm(dim=1)
-    return Weights(
-        weights.gate, weights.up, weights.down, weights.threshold, whole.to(torch.int8), step,
-        (rest * 1.000001).float(), (norm * 1.000001).float(),
+    return replace(
+        weights, rounded=whole.to(torch.int8), step=step, rest=(rest * 1.000001).float(),
+        norm=(norm * 1.000001).float(),
     )  # fmt: skip
 
 

@@ -1,0 +1,104 @@
+"""Packed language models compute what transformers computes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from tests.language.models import tiny
+
+from htaf import HTAF
+from htaf.kernels import native
+from htaf.language import LanguageError, gates_of, replace_gates
+from htaf.language.packed import FILE, load, pack
+
+pytestmark = pytest.mark.skipif(native.load()[0] is None, reason="packed language models need the compiled kernels")
+
+
+def gated(kind, last_k=2, **changes):
+    model = tiny(kind, **changes)
+    if last_k:
+        replace_gates(model, last_k)
+        with torch.no_grad():
+            for gate in gates_of(model).values():
+                gate.threshold.uniform_(-0.5, 0.5)
+                gate.scale.uniform_(0.5, 2)
+    return model
+
+
+def logits(model, tokens):
+    with torch.no_grad():
+        return model(input_ids=tokens[None], use_cache=False).logits[0]
+
+
+@pytest.mark.parametrize("last_k", [0, 2, 4])
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3", "phi3"])
+def test_the_same_logits_as_transformers(kind, last_k):
+    model, tokens = gated(kind, last_k), torch.randint(64, (50,))
+    packed = pack(model, torch.float32)
+    torch.testing.assert_close(packed.logits(tokens), logits(model, tokens), rtol=1e-4, atol=1e-4)
+    assert set(packed.open_shares()) == set(gates_of(model))
+    assert all(0 < share < 1 for share in packed.open_shares().values())
+
+
+def test_one_token_at_a_time_or_all_at_once_with_the_same_bits():
+    packed, tokens = pack(gated("llama"), torch.float32), torch.randint(64, (40,))
+    whole = packed.logits(tokens)
+    opened = packed.decoder.opened.clone()
+    packed.decoder.restart()
+    for i, token in enumerate(tokens):
+        assert torch.equal(packed.decoder.read(token[None]), whole[i])
+    assert torch.equal(packed.decoder.opened, opened)
+
+
+def test_dense_and_8_bit_gates_change_no_bit(tmp_path):
+    packed, tokens = pack(gated("qwen3", 4), torch.bfloat16), torch.randint(64, (30,))
+    packed.save(tmp_path)
+    wanted = packed.logits(tokens)
+    assert torch.equal(load(tmp_path, eight=False).logits(tokens), wanted)
+    assert torch.equal(packed.logits(tokens, dense=True), wanted)
+
+
+def test_generates_what_transformers_generates(tmp_path):
+    model, prompt = gated("llama"), torch.randint(3, 64, (7,))
+    model.generation_config.eos_token_id = None
+    model.config.eos_token_id = None
+    pack(model, torch.float32).save(tmp_path)
+    with torch.no_grad():
+        wanted = model.generate(prompt[None], attention_mask=torch.ones(1, 7), do_sample=False, max_new_tokens=20)
+    packed = load(tmp_path)
+    assert list(packed.generate(prompt, most=20)) == wanted[0, 7:].tolist()
+    drawn = [list(packed.generate(prompt, most=20, temperature=1.0, seed=seed)) for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(list(load(tmp_path, context=16).generate(prompt, most=100))) == 9
+
+
+def test_a_model_of_another_family_says_so():
+    for kind in ("gemma2", "qwen3_5_text", "gemma"):
+        with pytest.raises(LanguageError, match="Llama family that can be packed"):
+            pack(gated(kind))
+    smooth = tiny("llama")
+    replace_gates(smooth, 2, partial(HTAF, 0.5, 5.0))
+    with pytest.raises(LanguageError, match="smooth ones in layers 2, 3"):
+        pack(smooth)
+
+
+def test_bad_input(tmp_path):
+    packed = pack(gated("llama"))
+    for tokens in (torch.tensor([64]), torch.tensor([], dtype=torch.int64), torch.tensor([-1])):
+        with pytest.raises(LanguageError, match="numbers in 0 to 63"):
+            packed.logits(tokens)
+    with pytest.raises(LanguageError, match="at most 128 tokens in all, got 129"):
+        packed.logits(torch.zeros(129, dtype=torch.int64))
+    with pytest.raises(LanguageError, match="fewer than 128 tokens, got 128"):
+        next(packed.generate(torch.zeros(128, dtype=torch.int64)))
+    with pytest.raises(LanguageError, match=f"has no {FILE}"):
+        load(tmp_path)
+    (tmp_path / FILE).write_bytes(b"x" * 100)
+    with pytest.raises(LanguageError, match="is damaged"):
+        load(tmp_path)
+    del packed.tensors["1.up"]
+    packed.save(tmp_path)
+    with pytest.raises(LanguageError, match="parts do not fit: 'up'"):
+        load(tmp_path)
