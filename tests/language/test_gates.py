@@ -120,7 +120,7 @@ def test_errors():
         gated_mlps(tiny("phi"))
     model = tiny("llama")
     replace_gates(model, 2)
-    with pytest.raises(LanguageError, match="layer 2 has a gate already"):
+    with pytest.raises(LanguageError, match="the last 2 layers have gates already"):
         replace_gates(model, 2)
     model = tiny("llama")
     model.model.layers[1].mlp.up_proj = model.model.layers[0].mlp.up_proj

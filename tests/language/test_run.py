@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -101,7 +102,7 @@ def test_the_command(model, text, tmp_path, htaf):
 
 
 def test_scores_are_those_of_the_definition(model, run):
-    from htaf.language.scores import log_likelihood
+    from htaf.language.scores import log_likelihoods
 
     network, tokenizer = files.load(model)
     context, continuation = "red cats see", " the sun."
@@ -110,7 +111,10 @@ def test_scores_are_those_of_the_definition(model, run):
     with torch.no_grad():
         logs = network(torch.tensor([ids])).logits[0].log_softmax(-1)
     wanted = sum(logs[i - 1, ids[i]].item() for i in range(known, len(ids)))
-    assert log_likelihood(network, tokenizer, context, continuation) == pytest.approx(wanted, abs=1e-4)
+    pairs = [(context, continuation), ("old dogs hear the red cats see", " the moon."), (context, " a.")]
+    found = log_likelihoods(network, tokenizer, pairs)
+    assert found[0] == pytest.approx(wanted, abs=1e-4)
+    assert found == pytest.approx([log_likelihoods(network, tokenizer, [pair])[0] for pair in pairs], abs=1e-4)
 
 
 def test_bad_input(model, text, run, tmp_path):
@@ -128,7 +132,7 @@ def test_bad_input(model, text, run, tmp_path):
         files.load(tmp_path / "x.gguf")
     with pytest.raises(LanguageError, match="holds another run"):
         fit(str(model), data, QUICK, out, last_k=1)
-    with pytest.raises(LanguageError, match="last_k must be in 1 to 4, got 9"):
+    with pytest.raises(LanguageError, match="last_k must be in 1 to 4, the layers of this model, got 9"):
         fit(str(model), data, QUICK, tmp_path / "a", last_k=9)
     with pytest.raises(LanguageError, match="expected text or a task"):
         fit(str(model), Data(), QUICK, tmp_path / "b")
@@ -162,3 +166,86 @@ def test_questions_of_the_known_sets(tmp_path):
     assert found[1].contexts == ("Ann saw Eve because Ann", "Ann saw Eve because Eve")
     assert (found[1].continuations[0], found[1].answer) == ("looked.", 0)
     assert found[2].answer == 1
+
+
+def test_more_layers_from_an_earlier_run(model, text, run, tmp_path):
+    out, record = run
+    data = Data(str(text), length=32, calibration=16, training=40, test=8)
+    more = fit(str(model), data, QUICK, tmp_path / "more", last_k=4, start_from=str(out))
+    assert [gate["layer"] for gate in more["gates"]] == [0, 1, 2, 3]
+    assert [layer["layer"] for layer in more["layers"]] == [0, 1]
+    assert more["before"] == record["before"]
+    with pytest.raises(LanguageError, match="the last 2 layers have gates already"):
+        fit(str(model), data, QUICK, tmp_path / "same", last_k=2, start_from=str(out))
+
+
+def test_runs_share_hidden_states_and_calibrations(model, text, tmp_path):
+    data, said = Data(str(text), length=32, calibration=16, training=40, test=8), []
+    made = [
+        fit(str(model), data, QUICK, tmp_path / name, last_k=1, cache=tmp_path / "cache", say=said.append)
+        for name in ("a", "b")
+    ]
+    assert made[0]["trained"] == made[1]["trained"]
+    assert made[0]["layers"] == made[1]["layers"]
+    assert sum(line.startswith("layer 3:") for line in said) == 1
+    alone = fit(str(model), data, QUICK, tmp_path / "c", last_k=1)
+    assert alone["trained"] == made[0]["trained"]
+
+
+def test_calibrated_only(model, text, tmp_path):
+    data = Data(str(text), length=32, calibration=16, training=40, test=8)
+    record = fit(str(model), data, Training(steps=0), tmp_path / "a", last_k=1)
+    assert record["trained"] == record["calibrated"]
+    assert record["validation"] == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"layers": 1.0},
+        {"checkpointing": True},
+        {"precision": "bfloat16"},
+        {"distil": 0.5, "method": "ste", "start": (), "end": ()},
+    ],
+)
+def test_ways_to_train(model, text, changed, tmp_path):
+    data = Data(str(text), length=32, calibration=16, training=40, test=8)
+    record = fit(str(model), data, replace(QUICK, **changed), tmp_path / "a", last_k=2)
+    assert record["trained"]["kl"] < 2 * record["calibrated"]["kl"]
+    plain = fit(str(model), data, QUICK, tmp_path / "b", last_k=2)
+    losses = [[row["train"] for row in made["validation"][1:]] for made in (record, plain)]
+    if "checkpointing" in changed:
+        assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    else:
+        assert losses[0] != pytest.approx(losses[1], rel=1e-6)
+
+
+def test_frozen_weights_in_4_bits(model, text, tmp_path):
+    pytest.importorskip("bitsandbytes")
+    data = Data(str(text), length=32, calibration=16, training=40, test=8)
+    tiny("llama", vocab_size=300, hidden_size=64, intermediate_size=128, head_dim=16).save_pretrained(
+        tmp_path / "large"
+    )
+    files.tokenizer_of(model).save_pretrained(tmp_path / "large")
+    model = tmp_path / "large"  # 4 bits go by 64 values
+    record = fit(str(model), data, QUICK, tmp_path / "a", last_k=2, quantize=True)
+    assert record["layers"][0]["after"] is None  # weights in 4 bits cannot be refitted
+    saved, _ = files.load(tmp_path / "a")
+    whole, _ = files.load(model)
+    now, before = (m.model.layers[3].mlp.up_proj.weight for m in (saved, whole))
+    assert now.dtype == torch.float32
+    assert 0 < (now - before).norm() < 0.5 * before.norm()
+    assert torch.equal(saved.model.layers[1].mlp.up_proj.weight, whole.model.layers[1].mlp.up_proj.weight)
+
+
+def test_packed_by_the_command(run, tmp_path, htaf):
+    out, _ = run
+    said = htaf("pack", out, "--out", tmp_path / "packed", "--weights", "float32")[1]
+    assert "same token 100.0%" in said
+    words = [htaf("generate", folder, "red cats", "--tokens", "8")[1] for folder in (out, tmp_path / "packed")]
+    assert words[0].strip().startswith(words[1].strip())  # less the bytes of a character that is not whole
+    told = htaf("generate", tmp_path / "packed", "red cats", "--tokens", "8", "--stats")[2]
+    assert "open gates: " in told
+    code, _, told = htaf("pack", out, "--out", tmp_path / "packed")
+    assert code == 1
+    assert "new or empty folder" in told

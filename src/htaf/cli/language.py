@@ -38,6 +38,14 @@ def train_llm(
         Path | None, arg(help="Multiple choice to be scored on.", help_behavior_hint="(default: none)")
     ] = None,
     last_k: Annotated[int, arg(help="How many layers get gates, counted from the end.")] = 4,
+    start_from: Annotated[
+        Path | None,
+        arg(
+            help="Folder of a run with fewer gates, whose weights and gates this one begins with.",
+            metavar="RUN",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = None,
     method: Annotated[
         Literal["htaf", "ste", "ss"], arg(help="htaf, ss: smooth steps that become exact; ste.")
     ] = "htaf",
@@ -50,11 +58,27 @@ def train_llm(
         float,
         arg(help="Share of the loss that is the KL divergence from the original; the rest: the text's likelihood."),
     ] = 1.0,
+    layers: Annotated[
+        float, arg(help="Weight of a loss on the outputs of the converted layers, relative to the original's.")
+    ] = 0.0,
     length: Annotated[int, arg(help="Tokens of a block.")] = 256,
     blocks: Annotated[int, arg(help="Blocks in a step.")] = 4,
     training_blocks: Annotated[int, arg(help="At most so many different blocks.")] = 2000,
     repair: Annotated[bool, arg(help="Refit the down projections in closed form first.")] = True,
     dtype: Annotated[Dtype, arg(help="Of the weights.")] = "float32",
+    precision: Annotated[Dtype, arg(help="Of the products while it trains.")] = "float32",
+    checkpointing: Annotated[bool, arg(help="Compute layers twice instead of keeping what is inside them.")] = False,
+    quantize: Annotated[
+        bool, arg(help="Hold frozen weights in 4 bits while it trains (pip install bitsandbytes); implies --no-repair.")
+    ] = False,
+    cache: Annotated[
+        Path | None,
+        arg(
+            help="Folder of hidden states and calibrations that several runs share.",
+            metavar="DIR",
+            help_behavior_hint="(default: in the run's own, deleted at its end)",
+        ),
+    ] = None,
     device: Annotated[str, arg(help="cpu, cuda, ...")] = "cpu",
     seed: Annotated[int, arg(help="Of LoRA's first weights and of the order of the blocks.")] = 0,
     json: Json = False,
@@ -70,7 +94,7 @@ def train_llm(
         raise UsageError("expected --text or --task to learn from, got neither")
     training = Training(
         method=method, steps=steps, blocks=blocks, lr=lr, rank=rank, lora_alpha=lora_alpha, gate_lr=gate_lr,
-        distil=distil, seed=seed,
+        distil=distil, layers=layers, precision=precision, checkpointing=checkpointing, seed=seed,
     )  # fmt: skip
     paths = [None if path is None else str(path) for path in (text, task, task_test)]
     data = runs.Data(*paths, length=length, training=training_blocks)
@@ -90,7 +114,8 @@ def train_llm(
             shown.pop(what)
 
     record = runs.fit(
-        model, data, training, out, last_k=last_k, dtype=getattr(torch, dtype), device=device, repair=repair,
+        model, data, training, out, last_k=last_k, start_from=None if start_from is None else str(start_from),
+        dtype=getattr(torch, dtype), device=device, quantize=quantize, repair=repair, cache=cache,
         say=lambda line: None if json else say(line), progress=advance,
     )  # fmt: skip
     say_notes(record["notes"])

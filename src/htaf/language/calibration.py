@@ -139,7 +139,7 @@ def calibrate(
 def _refit(down: Any, z: Tensor, r: Tensor, blocks: int, repair: bool) -> tuple[float, float | None, float | None]:
     """Refit the weight of `down` to r in place: error on the held blocks before and after, and the strength."""
     bias = 0.0 if down.bias is None else down.bias.float()
-    z, rest = z.float(), r.float() - z.float() @ down.weight.float().T - bias
+    z, rest = z.float(), r.float() - down(z.to(r.dtype)).float()
     whole = (r.float() - bias).square()
     held = (torch.arange(len(z), device=z.device) // (len(z) // blocks)) % HELD == HELD - 1
     held = held if held.any() else torch.arange(len(z), device=z.device) >= len(z) // 2

@@ -141,15 +141,17 @@ def gated_mlps(model: nn.Module) -> list[GatedMLP]:
 
 
 def replaceable(model: nn.Module, last_k: int) -> list[GatedMLP]:
-    """The MLPs of the last layers, looked at whether they can take gates. Arguments and errors: `replace_gates`."""
+    """The MLPs of the last layers that have no gates yet, looked at whether they can take some. Arguments and errors:
+    `replace_gates`."""
     mlps = gated_mlps(model)
     if not 1 <= last_k <= len(mlps):
         raise LanguageError(f"last_k must be in 1 to {len(mlps)}, the layers of this model, got {last_k}")
-    for mlp in mlps[-last_k:]:
-        if isinstance(mlp.activation, Gate):
-            raise LanguageError(f"layer {mlp.layer} has a gate already: expected a model as it was loaded")
+    chosen = [mlp for mlp in mlps[-last_k:] if not isinstance(mlp.activation, Gate)]
+    if not chosen:
+        raise LanguageError(f"the last {last_k} layers have gates already: expected a larger last_k")
+    for mlp in chosen:
         _expect_gated(mlp)
-    return mlps[-last_k:]
+    return chosen
 
 
 def replace_gates(model: nn.Module, last_k: int, step: StepFactory = Heaviside) -> list[GatedMLP]:
@@ -161,10 +163,11 @@ def replace_gates(model: nn.Module, last_k: int, step: StepFactory = Heaviside) 
         step: makes the step of each gate, such as `partial(HTAF, 0.5, 4)`; the exact one by default.
 
     Returns:
-        The MLPs that changed. Thresholds are 0 and scales 1 until `calibrate` or a training sets them.
+        The MLPs that changed; those that have gates stay as they are. Thresholds are 0 and scales 1 until `calibrate`
+        or a training sets them.
 
     Raises:
-        LanguageError: the model has no gated MLPs, not so many layers, or gates already.
+        LanguageError: the model has no gated MLPs, not so many layers, or gates in all of them already.
     """
     chosen = replaceable(model, last_k)
     for mlp in chosen:

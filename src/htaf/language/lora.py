@@ -88,7 +88,8 @@ class Training:
                 object.__setattr__(self, name, value)
         if len(self.start) != len(self.end) or len(self.end) != len(ends[self.method][1]):
             raise LanguageError(f"start and end of {self.method} must be {len(ends[self.method][1])} numbers each")
-        for name in ("steps", "blocks", "rank", "validate"):
+        _expect(self.steps >= 0, "steps must be >= 0", self.steps)
+        for name in ("blocks", "rank", "validate"):
             _expect(getattr(self, name) >= 1, f"{name} must be >= 1", getattr(self, name))
         for name in ("lr", "lora_alpha"):
             _expect(0 < getattr(self, name) < math.inf, f"{name} must be > 0", getattr(self, name))
@@ -133,12 +134,13 @@ def _expect(holds: bool, rule: str, got: Any) -> None:
 class Measured:
     """A validation after so many steps; all in nats.
 
-    train: mean training loss since the validation before. kl, loss: of the network with exact gates, the KL divergence
-        from the original and the negative log-likelihood of the text.
+    train: mean training loss since the validation before, None in front of the first step.
+    kl, loss: of the network with exact gates, the KL divergence from the original and the negative log-likelihood of
+        the text.
     """
 
     step: int
-    train: float
+    train: float | None
     kl: float
     loss: float
 
@@ -180,6 +182,7 @@ def train(
     folder: str | Path,
     *,
     original: Any = None,
+    merge: bool = True,
     tell: Callable[[Measured], None] | None = None,
     checkpoint_steps: int = 50,
 ) -> list[Measured]:
@@ -190,6 +193,7 @@ def train(
         hidden: of the training blocks. validation: of others, by which the best step is chosen.
         folder: for the checkpoint; a training that was stopped goes on from it to the same bits.
         original: the model as it was, which training.layers > 0 needs.
+        merge: add LoRA into the weights; False: it stays beside them, see `lora_changes`.
         tell: called after each validation.
 
     Returns:
@@ -229,7 +233,7 @@ def train(
         stack.enter_context(_recomputed(model, training.checkpointing))
         stack.enter_context(autocast(device, half))
         if not told:
-            told.append(_validate(model, run, head, validation, 0, math.nan))
+            told.append(_validate(model, run, head, validation, 0, None))
             best = {name: p.detach().clone() for name, p in learned.items()}
             if tell is not None:
                 tell(told[-1])
@@ -268,8 +272,15 @@ def train(
             parameter.copy_(best[name])
     for gate in gates_of(model).values():
         gate.step = Heaviside()
-    wrapped.merge_and_unload()
+    if merge:
+        wrapped.merge_and_unload()
     return told
+
+
+def lora_changes(model: nn.Module) -> dict[str, Tensor]:
+    """What LoRA adds to the weights of a trained model that was not merged, by the path of the layer."""
+    layers: dict[str, Any] = {path: m for path, m in model.named_modules() if hasattr(m, "get_delta_weight")}
+    return {path: layer.get_delta_weight("default").detach() for path, layer in layers.items()}
 
 
 def _score(row: Measured, training: Training) -> float:
@@ -339,7 +350,7 @@ def exact_gates(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _validate(model: Any, run: Any, head: Any, hidden: Hidden, step: int, train: float) -> Measured:
+def _validate(model: Any, run: Any, head: Any, hidden: Hidden, step: int, train: float | None) -> Measured:
     with exact_gates(model):
         found = hidden_losses(run, head, hidden, next(model.parameters()))
     return Measured(step, train, found.kl, found.likelihood)

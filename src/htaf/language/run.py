@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -10,17 +11,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from htaf._files import read_record, to_json, write_atomic
 from htaf.language import files, text
-from htaf.language.calibration import calibrate
+from htaf.language.calibration import CalibratedLayer, calibrate
 from htaf.language.errors import LanguageError
-from htaf.language.gates import gates_of
-from htaf.language.hidden import Hidden, hidden_states
-from htaf.language.lora import CHECKPOINT, Training, train
-from htaf.language.scores import choice_scores, counting_open_gates, text_scores
+from htaf.language.gates import decoder_of, gated_mlps, gates_of, replace_gates
+from htaf.language.hidden import Hidden, hidden_states, running
+from htaf.language.lora import CHECKPOINT, Measured, Training, lora_changes, train
+from htaf.language.losses import hidden_losses
+from htaf.language.scores import TextScores, choice_scores, counting_open_gates
 from htaf.runs import content_hash, environment, locked
 
 RECORD, WORK, FORMAT = "htaf_record.json", "work", 1
@@ -56,7 +60,7 @@ class Blocks:
     test: Tensor
 
 
-def prepare(data: Data, tokenizer: Any, seed: int) -> tuple[Blocks, list[text.Question], list[str]]:
+def prepare(data: Data, tokenizer: Any) -> tuple[Blocks, list[text.Question], list[str]]:
     """The blocks of a run, the questions it is scored on, and notes on lines that were left out.
 
     Raises:
@@ -77,10 +81,7 @@ def prepare(data: Data, tokenizer: Any, seed: int) -> tuple[Blocks, list[text.Qu
         notes += _notes(data.task_test, bad)
     parts = text.by_parts(found)
     most = {"train": data.training, "validation": data.validation, "test": data.test}
-    made = {
-        part: text.blocks(documents, tokenizer, data.length, most[part], seed if part == "train" else 0)
-        for part, documents in parts.items()
-    }
+    made = {part: text.blocks(documents, tokenizer, data.length, most[part]) for part, documents in parts.items()}
     return Blocks(**made), asked, notes
 
 
@@ -96,9 +97,12 @@ def fit(
     out: str | Path,
     *,
     last_k: int = 4,
+    start_from: str | None = None,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
+    quantize: bool = False,
     repair: bool = True,
+    cache: str | Path | None = None,
     say: Say = lambda line: None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Any]:
@@ -106,11 +110,16 @@ def fit(
 
     Args:
         model: as `files.load` takes it.
-        data, training: what it learns from, and how; training.steps 0 is not possible: leave it to `convert`.
+        data, training: what it learns from, and how; training.steps 0: calibrated only.
         out: a new folder, or the same run's.
         last_k: how many layers, counted from the end.
+        start_from: a folder of an earlier run with fewer gates: its weights and gates are kept, and the other layers
+            among the last_k are calibrated.
         dtype, device: of the weights while they are trained, and of the files.
+        quantize: hold the frozen weights in 4 bits while it trains (bitsandbytes).
         repair: refit `down` in the calibration.
+        cache: folder of hidden states and calibrations that several runs share; None: in the run's own, and deleted
+            at its end.
         say: is told what is being done, a line each.
         progress: is told (what, done, of how many) while hidden states are computed.
 
@@ -122,14 +131,16 @@ def fit(
         LanguageError: see `files.load`, `calibrate`, `train`; or the folder holds something else.
     """
     out = Path(out)
-    identity = {
-        "model": model, "data": asdict(data), "training": asdict(training), "last_k": last_k, "dtype": str(dtype),
-        "repair": repair,
+    source = {
+        "model": model, "data": asdict(data), "last_k": last_k, "start_from": start_from, "dtype": str(dtype),
+        "repair": repair and not quantize, "quantize": quantize,
     }  # fmt: skip
+    identity = source | {"training": asdict(training)}
     key = content_hash(identity)
     if (record := _record(out, key)) is not None and record["status"] == "finished":
         return record
     out.mkdir(parents=True, exist_ok=True)
+    work = out / WORK
     with locked(out, "another process trains in", LanguageError):
         began = time.perf_counter()
         write_atomic(
@@ -137,41 +148,45 @@ def fit(
             to_json({"format": FORMAT, "status": "running", "key": key, **identity, **environment()}),
         )
         say(f"loading {model}")
-        original, tokenizer = files.load(model, dtype=dtype, device=device)
-        blocks, asked, notes = prepare(data, tokenizer, training.seed)
+        original, tokenizer = files.load(model, dtype=dtype, device=device, quantize=quantize)
+        original.requires_grad_(False)
+        blocks, asked, notes = prepare(data, tokenizer)
         say(f"{len(blocks.train)} blocks of {data.length} tokens to train on, {len(blocks.test)} to test")
-        start = len(_layers(original)) - last_k
-        if start < 0 or last_k < 1:
-            raise LanguageError(f"last_k must be in 1 to {len(_layers(original))}, got {last_k}")
-        kept = _hidden(original, blocks, start, out / WORK, [model, str(dtype)], progress)
-        before = _scores(original, tokenizer, blocks.test, asked, None)
+        count = len(decoder_of(original).layers)
+        if not 1 <= last_k <= count:
+            raise LanguageError(f"last_k must be in 1 to {count}, the layers of this model, got {last_k}")
+        start = count - last_k
+        shared = work if cache is None else Path(cache)
+        hidden = _hidden(original, blocks, start, shared, [model, str(dtype), quantize], training, progress)
+        before = _scores(original, tokenizer, start, hidden["test"], asked)
+        before |= {"kl": None, "agreement": None}
         say(f"original: {_told(before)}")
-        converted, _ = files.load(model, dtype=dtype, device=device)
-        layers = calibrate(
-            converted, blocks.train[: data.calibration], last_k, repair=repair,
-            tell=lambda layer: say(
-                f"layer {layer.layer}: {layer.open:.0%} of the gates open, error {layer.before:.3f}"
-                + ("" if layer.after is None else f", {layer.after:.3f} with down refitted")
-            ),
+        converted, layers = _calibrated(
+            source, start_from or model, blocks.train[: data.calibration], last_k, None if cache is None else shared,
+            say, dtype=dtype, device=device, quantize=quantize,
         )  # fmt: skip
-        calibrated = _scores(converted, tokenizer, blocks.test, asked, original)
+        calibrated = _scores(converted, tokenizer, start, hidden["test"], asked)
         say(f"calibrated: {_told(calibrated)}")
-        told = train(
-            converted, training, *kept, out / WORK,
-            tell=lambda row: say(f"step {row.step} of {training.steps}: KL {row.kl:.4f}, loss {row.loss:.4f}"),
-        )  # fmt: skip
-        trained = _scores(converted, tokenizer, blocks.test, asked, original)
-        say(f"trained: {_told(trained)}")
+        trained, told = calibrated, list[Measured]()
+        if training.steps:
+            told = train(
+                converted, training, hidden["train"], hidden["validation"], work, original=original, merge=not quantize,
+                tell=lambda row: say(f"step {row.step} of {training.steps}: KL {row.kl:.4f}, loss {row.loss:.4f}"),
+            )  # fmt: skip
+            if quantize:
+                converted = _merged(converted, start_from or model, last_k, dtype=dtype, device=device)
+            trained = _scores(converted, tokenizer, start, hidden["test"], asked)
+            say(f"trained: {_told(trained)}")
         files.save(converted, tokenizer, out)
         record = {
             "format": FORMAT, "status": "finished", "key": key, **identity, **environment(), "notes": notes,
             "before": before, "calibrated": calibrated, "trained": trained,
             "gates": open_shares(converted, blocks.test),
-            "layers": [asdict(layer) for layer in layers], "validation": [asdict(row) for row in told[1:]],
+            "layers": [asdict(layer) for layer in layers], "validation": [asdict(row) for row in told],
             "seconds": time.perf_counter() - began,
         }  # fmt: skip
         write_atomic(out / RECORD, to_json(record))
-        shutil.rmtree(out / WORK, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)
     return json.loads(to_json(record))
 
 
@@ -216,27 +231,78 @@ def _record(out: Path, key: str) -> dict[str, Any] | None:
     return record
 
 
-def _layers(model: nn.Module) -> nn.ModuleList:
-    from htaf.language.gates import decoder_of
-
-    return decoder_of(model).layers
-
-
 def _hidden(
-    model: nn.Module, blocks: Blocks, start: int, work: Path, identity: Any, progress: Any
-) -> tuple[Hidden, Hidden]:
-    def made(tokens: Tensor, name: str) -> Hidden:
+    original: nn.Module, blocks: Blocks, start: int, folder: Path, identity: Any, training: Training, progress: Any
+) -> dict[str, Hidden]:
+    """Hidden states by part; those of the test text as exact as the network."""
+
+    def made(name: str, tokens: Tensor, half: bool) -> Hidden:
         tell = None if progress is None else lambda done, of: progress(f"hidden states, {name}", done, of)
-        return hidden_states(model, tokens, start, work / name, identity=identity, tell=tell)
+        place = folder / f"{content_hash([identity, start, name, half])[:16]}"
+        return hidden_states(original, tokens, start, place, half=half, identity=identity, tell=tell)
 
-    return made(blocks.train, "train"), made(blocks.validation, "validation")
+    half = training.precision == "bfloat16"
+    found = {"test": made("test", blocks.test, False)}
+    if training.steps:
+        found |= {"train": made("train", blocks.train, half), "validation": made("validation", blocks.validation, half)}
+    return found
 
 
-def _scores(
-    model: nn.Module, tokenizer: Any, tokens: Tensor, asked: Sequence[text.Question], original: nn.Module | None
-) -> dict[str, Any]:
-    found: dict[str, Any] = asdict(text_scores(model, tokens, original))
-    return found | ({"task": asdict(choice_scores(model, tokenizer, asked))} if asked else {})
+def _calibrated(
+    identity: Any, model: str, tokens: Tensor, last_k: int, cache: Path | None, say: Say, **loading: Any
+) -> tuple[Any, list[CalibratedLayer]]:
+    """The calibrated model: computed, or read from the cache."""
+    made, _ = files.load(model, **loading)
+    made.requires_grad_(False)
+    file = None if cache is None else cache / f"{content_hash(identity)[:16]}.calibrated.safetensors"
+    if file is not None and file.is_file():
+        with safetensors.safe_open(file, "pt") as opened:
+            report = json.loads((opened.metadata() or {})["report"])
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        replace_gates(made, last_k)
+        made.load_state_dict(tensors, strict=False)
+        return made, [CalibratedLayer(**row) for row in report]
+    report = calibrate(
+        made, tokens, last_k, repair=identity["repair"],
+        tell=lambda layer: say(
+            f"layer {layer.layer}: {layer.open:.0%} of the gates open, error {layer.before:.3f}"
+            + ("" if layer.after is None else f", {layer.after:.3f} with down refitted")
+        ),
+    )  # fmt: skip
+    if file is not None:
+        paths = tuple(mlp.path for mlp in gated_mlps(made)[-last_k:])
+        changed = {
+            name: value.contiguous()
+            for name, value in made.state_dict().items()
+            if name.startswith(paths) and ("down_proj" in name or name.endswith(("threshold", "scale", "width")))
+        }
+        cached = safetensors.torch.save(changed, {"report": json.dumps([asdict(layer) for layer in report])})
+        write_atomic(file, cached)
+    return made, report
+
+
+def _merged(trained: Any, model: str, last_k: int, **loading: Any) -> Any:
+    """Gates and LoRA of a model with 4-bit weights, in one with whole weights."""
+    whole, _ = files.load(model, **loading)
+    gates, changes = gates_of(trained), lora_changes(trained)
+    if set(gates_of(whole)) != set(gates):
+        replace_gates(whole, last_k)
+    with torch.no_grad():
+        for number, gate in gates_of(whole).items():
+            gate.load_state_dict({name: value.cpu() for name, value in gates[number].state_dict().items()})
+        for path, change in changes.items():
+            weight = whole.get_submodule(path).weight
+            weight.add_(change.to(weight.device, weight.dtype))
+    return whole
+
+
+def _scores(model: Any, tokenizer: Any, start: int, hidden: Hidden, asked: Sequence[text.Question]) -> dict[str, Any]:
+    with running(model, start) as (run, head):
+        found = hidden_losses(run, head, hidden, next(model.parameters()))
+    count = hidden.tokens.shape[0] * (hidden.tokens.shape[1] - 1)
+    perplexity = math.exp(min(found.likelihood, 700.0))
+    scores: dict[str, Any] = asdict(TextScores(count, found.likelihood, perplexity, found.kl, found.agreement))
+    return scores | ({"task": asdict(choice_scores(model, tokenizer, asked))} if asked else {})
 
 
 def _told(scores: dict[str, Any]) -> str:

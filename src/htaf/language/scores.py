@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from htaf.language.errors import LanguageError
 from htaf.language.gates import gates_of
 from htaf.language.text import Question
 
@@ -83,12 +84,15 @@ def nearness(
 @torch.no_grad()
 def choice_scores(model: nn.Module, tokenizer: Any, questions: Sequence[Question]) -> ChoiceScores:
     """Accuracy of a model on multiple choice."""
+    pairs = [
+        (context, " " + continuation)
+        for question in questions
+        for context, continuation in zip(question.contexts, question.continuations, strict=True)
+    ]
+    likelihoods = iter(log_likelihoods(model, tokenizer, pairs))
     right = normalised = 0
     for question in questions:
-        found = [
-            log_likelihood(model, tokenizer, context, " " + continuation)
-            for context, continuation in zip(question.contexts, question.continuations, strict=True)
-        ]
+        found = [next(likelihoods) for _ in question.contexts]
         lengths = [len(text) for text in question.continuations]
         right += _best(found) == question.answer
         normalised += _best([v / max(n, 1) for v, n in zip(found, lengths, strict=True)]) == question.answer
@@ -98,18 +102,43 @@ def choice_scores(model: nn.Module, tokenizer: Any, questions: Sequence[Question
     return ChoiceScores(count, accuracy, normalised / count, error)
 
 
-def log_likelihood(model: nn.Module, tokenizer: Any, context: str, continuation: str) -> float:
-    """Sum of the log-probabilities of a continuation's tokens after its context, nats.
+@torch.no_grad()
+def log_likelihoods(
+    model: nn.Module, tokenizer: Any, pairs: Sequence[tuple[str, str]], at_once: int = 32
+) -> list[float]:
+    """Sums of the log-probabilities of a continuation's tokens after its context, nats, of (context, continuation).
 
     Context and continuation are tokenised as one text, and the continuation's tokens are those behind as many as the
-    context alone has, as lm-evaluation-harness does.
+    context alone has; in front of an empty context stands the token that begins a text. So does lm-evaluation-harness.
+
+    Raises:
+        LanguageError: a context and its continuation have more tokens than the model reads.
     """
-    known = tokenizer(context.rstrip(), add_special_tokens=False)["input_ids"]
-    trailing = context[len(context.rstrip()) :]
-    whole = tokenizer(context.rstrip() + trailing + continuation, add_special_tokens=False)["input_ids"]
-    x = torch.tensor([whole], device=next(model.parameters()).device)
-    logits = _logits(model, x)[0, len(known) - 1 : -1].log_softmax(-1)
-    return logits.gather(1, x[0, len(known) :, None]).sum().item()
+    encoded = list[tuple[list[int], int]]()
+    for context, continuation in pairs:
+        bare = context.rstrip()
+        known, whole = (tokenizer(t, add_special_tokens=False)["input_ids"] for t in (bare, context + continuation))
+        before = [] if known else [tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id]
+        encoded.append((before + whole, len(before or known)))
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)  # pyright: ignore
+    longest = max((len(ids) for ids, _ in encoded), default=0)
+    if most is not None and longest > most:
+        raise LanguageError(f"expected questions of at most {most} tokens, as the model reads at once, got {longest}")
+    found = [0.0] * len(encoded)
+    by_length = sorted(range(len(encoded)), key=lambda i: len(encoded[i][0]))  # little padding
+    for begin in range(0, len(by_length), at_once):
+        batch = by_length[begin : begin + at_once]
+        x = torch.zeros(len(batch), len(encoded[batch[-1]][0]), dtype=torch.int64)
+        for row, i in enumerate(batch):
+            x[row, : len(encoded[i][0])] = torch.tensor(encoded[i][0])  # what follows is seen by nothing before it
+        x = x.to(next(model.parameters()).device)
+        first = max(0, min(encoded[i][1] for i in batch) - 1)
+        logits = model(input_ids=x, use_cache=False, logits_to_keep=x.shape[1] - first).logits.float()
+        for row, i in enumerate(batch):
+            ids, known = encoded[i]
+            logs = logits[row, known - 1 - first : len(ids) - 1 - first].log_softmax(-1)
+            found[i] = logs.gather(1, x[row, known : len(ids), None]).sum().item()
+    return found
 
 
 @contextmanager
