@@ -213,6 +213,46 @@ def generate(
             say_notes([f"open gates: {sum(shares.values()) / len(shares):.1%} of {len(shares)} layers"])
 
 
+def concepts_gates(
+    run: Annotated[Positional[Path], arg(help="Folder that `htaf train llm` wrote.", metavar="RUN")],
+    *,
+    out: Annotated[Path, arg(help="Folder of the page: a new one, or that of an earlier page.", metavar="DIR")],
+    text: Annotated[
+        Path | None,
+        arg(
+            help="Text to read: a file, or a folder of text files.",
+            help_behavior_hint="(default: test text of the run)",
+        ),
+    ] = None,
+    blocks: Annotated[int, arg(help="At most so many blocks of 256 tokens.")] = 128,
+    json: Json = False,
+) -> None:
+    """Find which tokens open the gates of a language model, with a page of text snippets."""
+    from htaf.language import files, meanings
+    from htaf.language import run as runs
+    from htaf.language import text as texts
+
+    if blocks < 2:
+        raise UsageError(f"--blocks must be >= 2, got {blocks}")
+    record = runs.read(run)
+    model, tokenizer = files.load(run)
+    if text is None:
+        given = record["data"]
+        tokens = runs.prepare(runs.Data(**given | {"test": blocks}), tokenizer)[0].test
+    else:
+        tokens = texts.blocks(texts.documents(text), tokenizer, 256, blocks)
+    with progress("blocks", len(tokens)) as advance:
+        found = meanings.meanings(model, tokenizer, tokens, tell=lambda done, of: advance(1))
+    about = [f"{tokens.numel():,} tokens of {text or 'the run' + chr(39) + 's test text'}; all gates: {meanings.GATES}"]
+    meanings.write(found, out, f"Gates of {Path(record['model']).name}", about)
+    if json:
+        return print_json({"page": str(out / meanings.PAGE), "gates": str(out / meanings.GATES), "count": len(found)})
+    share = sum(gate.by_token >= 0.5 for gate in found) / len(found)
+    say(f"{len(found):,} gates of {len({gate.layer for gate in found})} layers")
+    say(f"the current token explains half of the variance or more of {share:.1%}")
+    return say(f"page: {out / meanings.PAGE} (open it in a browser)")
+
+
 def _table(record: dict[str, Any], folder: Path) -> None:
     name = Path(record["model"]).name
     title = f"{name}, last {record['last_k']} layers with 0/1 gates ({record['training']['method']})"
