@@ -97,7 +97,7 @@ def test_calibration_keeps_what_it_can_say_exactly():
     mlp = gated_mlps(model)[3]
     scale = gate.scale.clone()
     mlp.module.act_fn = _Known(scale)
-    report = calibrate(model, TOKENS, 1, repair=False)
+    report = calibrate(model, TOKENS, 1, calibration="gates")
     assert report[0].gate < 1e-6
     torch.testing.assert_close(model(TOKENS).logits, wanted, atol=1e-5, rtol=1e-4)
 

@@ -64,12 +64,20 @@ def train_llm(
     length: Annotated[int, arg(help="Tokens of a block.")] = 256,
     blocks: Annotated[int, arg(help="Blocks in a step.")] = 4,
     training_blocks: Annotated[int, arg(help="At most so many different blocks.")] = 2000,
-    repair: Annotated[bool, arg(help="Refit the down projections in closed form first.")] = True,
+    calibration: Annotated[
+        Literal["plain", "gates", "down"],
+        arg(
+            help="First, in closed form. plain: nothing; gates: thresholds and scales; down: also the down projections."
+        ),
+    ] = "down",
     dtype: Annotated[Dtype, arg(help="Of the weights.")] = "float32",
     precision: Annotated[Dtype, arg(help="Of the products while it trains.")] = "float32",
     checkpointing: Annotated[bool, arg(help="Compute layers twice instead of keeping what is inside them.")] = False,
     quantize: Annotated[
-        bool, arg(help="Hold frozen weights in 4 bits while it trains (pip install bitsandbytes); implies --no-repair.")
+        bool,
+        arg(
+            help="Hold frozen weights in 4 bits while it trains (pip install bitsandbytes); down is then not refitted."
+        ),
     ] = False,
     cache: Annotated[
         Path | None,
@@ -115,7 +123,7 @@ def train_llm(
 
     record = runs.fit(
         model, data, training, out, last_k=last_k, start_from=None if start_from is None else str(start_from),
-        dtype=getattr(torch, dtype), device=device, quantize=quantize, repair=repair, cache=cache,
+        dtype=getattr(torch, dtype), device=device, quantize=quantize, calibration=calibration, cache=cache,
         say=lambda line: None if json else say(line), progress=advance,
     )  # fmt: skip
     say_notes(record["notes"])

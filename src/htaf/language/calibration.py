@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -14,6 +14,7 @@ from htaf.activations import Heaviside
 from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, GatedMLP, decoder_of, replaceable
 
+Calibration = Literal["plain", "gates", "down"]
 COLUMNS = 256  # neurons at once
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # of the ridge, as shares of the mean square of a neuron's output
 HELD = 5  # every fifth block chooses the strength
@@ -78,7 +79,7 @@ def calibrate(
     tokens: Int[Tensor, "blocks length"],
     last_k: int,
     *,
-    repair: bool = True,
+    calibration: Calibration = "down",
     tell: Callable[[CalibratedLayer], None] | None = None,
 ) -> list[CalibratedLayer]:
     """Put gates with the exact step into the last layers, in place, and fit them; layer after layer from below, each
@@ -92,7 +93,7 @@ def calibrate(
         model: a causal language model of transformers as it was loaded.
         tokens: blocks of text without padding; ten times as many tokens as neurons are enough.
         last_k: how many layers.
-        repair: also refit `down`.
+        calibration: plain: threshold 0 and scale 1; gates: thresholds and scales are fitted; down: also `down`.
         tell: called after each layer.
 
     Raises:
@@ -112,10 +113,11 @@ def calibrate(
         seen = [_inside(layer, mlp, x, given) for x in inputs]
         hidden = torch.cat([h.flatten(0, 1) for h, _, _ in seen])
         g, u = mlp.projections(hidden)
-        threshold, scale, error = fit_gate(activation(g), g, u)
         mlp.put(gate := Gate(mlp.neurons, Heaviside()))
-        gate.threshold.copy_(threshold)
-        gate.scale.copy_(scale)
+        if calibration != "plain":
+            threshold, scale, _ = fit_gate(activation(g), g, u)
+            gate.threshold.copy_(threshold)
+            gate.scale.copy_(scale)
         gate.width.copy_(g.float().std(0).clamp_min(1e-6))
         opened = gate.open(g).float()
         z = gate(g) * u
@@ -123,7 +125,9 @@ def calibrate(
             r = torch.cat([(t - (out - made)).flatten(0, 1) for t, (_, made, out) in zip(truth, seen, strict=True)])
         else:  # a norm stands behind the MLP: its own output is the target
             r = torch.cat([made.flatten(0, 1) for _, made, _ in originals])
-        before, after, strength = _refit(mlp.module.down_proj, z, r, len(tokens), repair)
+        wanted = (activation(g) * u).float()
+        error = (wanted - z.float()).square().sum(0) / wanted.square().sum(0).clamp_min(1e-30)
+        before, after, strength = _refit(mlp.module.down_proj, z, r, len(tokens), calibration == "down")
         told = CalibratedLayer(
             mlp.layer, opened.mean().item(), (opened.sum(0) == 0).float().mean().item(),
             opened.all(0).float().mean().item(), error.mean().item(), before, after, strength,

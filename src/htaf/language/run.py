@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from htaf._files import read_record, to_json, write_atomic
 from htaf.language import files, text
-from htaf.language.calibration import CalibratedLayer, calibrate
+from htaf.language.calibration import CalibratedLayer, Calibration, calibrate
 from htaf.language.errors import LanguageError
 from htaf.language.gates import decoder_of, gated_mlps, gates_of, replace_gates
 from htaf.language.hidden import Hidden, hidden_states, running
@@ -101,8 +101,9 @@ def fit(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
     quantize: bool = False,
-    repair: bool = True,
+    calibration: Calibration = "down",
     cache: str | Path | None = None,
+    save: bool = True,
     say: Say = lambda line: None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Any]:
@@ -117,9 +118,10 @@ def fit(
             among the last_k are calibrated.
         dtype, device: of the weights while they are trained, and of the files.
         quantize: hold the frozen weights in 4 bits while it trains (bitsandbytes).
-        repair: refit `down` in the calibration.
+        calibration: see `htaf.language.calibrate`; weights in 4 bits cannot be refitted, there "down" is "gates".
         cache: folder of hidden states and calibrations that several runs share; None: in the run's own, and deleted
             at its end.
+        save: write the model too; False: the record alone.
         say: is told what is being done, a line each.
         progress: is told (what, done, of how many) while hidden states are computed.
 
@@ -133,7 +135,7 @@ def fit(
     out = Path(out)
     source = {
         "model": model, "data": asdict(data), "last_k": last_k, "start_from": start_from, "dtype": str(dtype),
-        "repair": repair and not quantize, "quantize": quantize,
+        "calibration": "gates" if quantize and calibration == "down" else calibration, "quantize": quantize,
     }  # fmt: skip
     identity = source | {"training": asdict(training)}
     key = content_hash(identity)
@@ -177,7 +179,8 @@ def fit(
                 converted = _merged(converted, start_from or model, last_k, dtype=dtype, device=device)
             trained = _scores(converted, tokenizer, start, hidden["test"], asked)
             say(f"trained: {_told(trained)}")
-        files.save(converted, tokenizer, out)
+        if save:
+            files.save(converted, tokenizer, out)
         record = {
             "format": FORMAT, "status": "finished", "key": key, **identity, **environment(), "notes": notes,
             "before": before, "calibrated": calibrated, "trained": trained,
@@ -263,7 +266,7 @@ def _calibrated(
         made.load_state_dict(tensors, strict=False)
         return made, [CalibratedLayer(**row) for row in report]
     report = calibrate(
-        made, tokens, last_k, repair=identity["repair"],
+        made, tokens, last_k, calibration=identity["calibration"],
         tell=lambda layer: say(
             f"layer {layer.layer}: {layer.open:.0%} of the gates open, error {layer.before:.3f}"
             + ("" if layer.after is None else f", {layer.after:.3f} with down refitted")
