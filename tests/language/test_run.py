@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from htaf.language import LanguageError, files, gates_of
 from htaf.language.lora import Training
 from htaf.language.run import Data, fit, read
-from htaf.language.text import documents, questions
+from htaf.language.text import documents, questions, task_files
 
 WORDS = [
     f"{a} {b} the {c}."
@@ -249,3 +250,21 @@ def test_packed_by_the_command(run, tmp_path, htaf):
     code, _, told = htaf("pack", out, "--out", tmp_path / "packed")
     assert code == 1
     assert "new or empty folder" in told
+
+
+def test_tasks_by_name(tmp_path, monkeypatch):
+    monkeypatch.delenv("HTAF_DATA", raising=False)
+    with pytest.raises(LanguageError, match=r"winogrande/train_s.jsonl and winogrande/dev.jsonl in the folder"):
+        task_files("winogrande-s", tmp_path)
+    for name in ("train_s", "dev"):
+        (tmp_path / "text" / "winogrande").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "text" / "winogrande" / f"{name}.jsonl").write_text("{}")
+    assert task_files("winogrande-s", tmp_path)[1] == tmp_path / "text" / "winogrande" / "dev.jsonl"
+    assert task_files("own.jsonl") == (Path("own.jsonl"), None)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("task", "learn", "score"), [("openbookqa", 4957, 500), ("winogrande-m", 2558, 1267)])
+def test_the_known_tasks(task, learn, score, data_dir):
+    files = task_files(task, data_dir)
+    assert [len(questions(file)[0]) for file in files] == [learn, score]

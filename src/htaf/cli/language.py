@@ -11,7 +11,7 @@ from rich.table import Table as TextTable
 from tyro.conf import Positional, arg
 
 from htaf._console import Terminal, UsageError, check_seed, print_json, progress, say, say_notes
-from htaf.cli.flags import Json
+from htaf.cli.flags import DataDir, Json
 
 Model = Annotated[
     str, arg(help="A folder of transformers, a .gguf file, or a name at the Hugging Face hub.", metavar="NAME_OR_PATH")
@@ -28,14 +28,17 @@ def train_llm(
         arg(help="Text to learn from: a file, or a folder of text files.", help_behavior_hint="(default: none)"),
     ] = None,
     task: Annotated[
-        Path | None,
+        str | None,
         arg(
-            help="Multiple choice to learn from, JSON lines: OpenBookQA's, WinoGrande's, or context, choices, answer.",
+            help="Multiple choice to learn from: openbookqa, winogrande-xs, -s, -m, or JSON lines in the form of these "
+            "or of context, choices, answer.",
+            metavar="NAME_OR_PATH",
             help_behavior_hint="(default: none)",
         ),
     ] = None,
     task_test: Annotated[
-        Path | None, arg(help="Multiple choice to be scored on.", help_behavior_hint="(default: none)")
+        Path | None,
+        arg(help="Multiple choice to be scored on.", help_behavior_hint="(default: that of a named task, else none)"),
     ] = None,
     last_k: Annotated[int, arg(help="How many layers get gates, counted from the end.")] = 4,
     start_from: Annotated[
@@ -89,12 +92,14 @@ def train_llm(
     ] = None,
     device: Annotated[str, arg(help="cpu, cuda, ...")] = "cpu",
     seed: Annotated[int, arg(help="Of LoRA's first weights and of the order of the blocks.")] = 0,
+    data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
     """Give the MLPs of a language model 0/1 gates: calibrated in closed form, then trained with LoRA."""
     import torch
 
     from htaf.language import run as runs
+    from htaf.language import text as texts
     from htaf.language.lora import Training
 
     check_seed(seed)
@@ -104,8 +109,11 @@ def train_llm(
         method=method, steps=steps, blocks=blocks, lr=lr, rank=rank, lora_alpha=lora_alpha, gate_lr=gate_lr,
         distil=distil, layers=layers, precision=precision, checkpointing=checkpointing, seed=seed,
     )  # fmt: skip
-    paths = [None if path is None else str(path) for path in (text, task, task_test)]
-    data = runs.Data(*paths, length=length, training=training_blocks)
+    if task is not None:
+        learned, scored = texts.task_files(task, data_dir)
+        task, task_test = str(learned), task_test or scored
+    paths = [None if path is None else str(path) for path in (text, task_test)]
+    data = runs.Data(paths[0], task, paths[1], length=length, training=training_blocks)
     shown: dict[str, Any] = {}
 
     def advance(what: str, done: int, of: int) -> None:

@@ -36,8 +36,9 @@ class Data:
     """The text of a run.
 
     text: a file, or a folder of text files, for calibration, training and perplexity.
-    task: a JSON-lines file of multiple choice, whose right answers are learned too.
-    task_test: another one, to be scored on.
+    task: multiple choice whose right answers are learned too: a JSON-lines file; of a
+        known one by `htaf.language.text.task_files`.
+    task_test: another file, to be scored on.
     length: tokens of a block. calibration, training, validation, test: at most so many blocks of each.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,18 @@ from torch import Tensor
 
 from htaf.language.errors import LanguageError
 
+# name -> its questions to learn and to be scored on, below a folder of data, and where they come from
+TASKS = {
+    "openbookqa": ("openbookqa/train.jsonl", "openbookqa/test.jsonl", "https://allenai.org/data/open-book-qa"),
+    **{
+        f"winogrande-{size}": (
+            f"winogrande/train_{size}.jsonl",
+            "winogrande/dev.jsonl",  # the labels of its test part are not public
+            "https://winogrande.allenai.org",
+        )
+        for size in ("xs", "s", "m")
+    },
+}
 Part = Literal["train", "validation", "test"]
 SUFFIXES = (".txt", ".md", ".rst", ".text", "")
 HELD_OUT = 0.05  # of the documents, for validation and for the test each
@@ -111,6 +124,28 @@ def blocks(
     made = torch.tensor(tokens[: count * length]).view(count, length)
     chosen = torch.randperm(count, generator=generator)[:most]
     return made[chosen]
+
+
+def task_files(task: str, data_dir: str | Path | None = None) -> tuple[Path, Path | None]:
+    """The files of a task: questions to learn, and those to be scored on where the task is known.
+
+    Args:
+        task: one of `TASKS`, or a file.
+        data_dir: of the tasks, before the folder in HTAF_DATA; both may hold them in `text/`.
+
+    Raises:
+        LanguageError: a known task whose files are in none of the folders.
+    """
+    if task not in TASKS:
+        return Path(task), None
+    *names, source = TASKS[task]
+    roots = [Path(root) for root in (data_dir, os.environ.get("HTAF_DATA")) if root]
+    for folder in (root / sub for root in roots for sub in ("text", "")):
+        if all((folder / name).is_file() for name in names):
+            return folder / names[0], folder / names[1]
+    raise LanguageError(
+        f"{task}: expected {' and '.join(names)} in the folder of --data-dir or HTAF_DATA; they come from {source}"
+    )
 
 
 def questions(path: str | Path) -> tuple[list[Question], list[str]]:
