@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from htaf.language import LanguageError, files, gates_of
 from htaf.language.lora import Training
+from htaf.language.ranks import Ranks
 from htaf.language.run import Data, fit, read
 from htaf.language.text import documents, questions, task_files
 
@@ -268,3 +269,27 @@ def test_tasks_by_name(tmp_path, monkeypatch):
 def test_the_known_tasks(task, learn, score, data_dir):
     files = task_files(task, data_dir)
     assert [len(questions(file)[0]) for file in files] == [learn, score]
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(model, text, tmp_path):
+    code = (
+        "import sys, htaf\n"
+        "from htaf.language.lora import Training\n"
+        "from htaf.language.run import Data, fit\n"
+        f"data = Data({str(text)!r}, length=32, calibration=16, training=40, test=8)\n"
+        "training = Training(steps=6, blocks=2, lr=0.003, validate=3)\n"
+        f"fit({str(model)!r}, data, training, {str(tmp_path / 'two')!r}, last_k=2)\n"
+    )
+    (tmp_path / "run.py").write_text(code)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    subprocess.run([*torchrun, str(tmp_path / "run.py")], check=True, timeout=300)
+    two = read(tmp_path / "two")
+    data = Data(str(text), length=32, calibration=16, training=40, test=8)
+    one = fit(str(model), data, QUICK, tmp_path / "one", last_k=2)
+    assert two["processes"] == 2
+    assert two["calibrated"] == pytest.approx(one["calibrated"])
+    for mine, other in zip(two["validation"], one["validation"], strict=True):
+        assert [v or 0 for v in mine.values()] == pytest.approx([v or 0 for v in other.values()], rel=1e-3)
+    with pytest.raises(LanguageError, match="for 3 processes alike, got 4"):
+        Ranks(0, 3).share(torch.arange(4))

@@ -23,6 +23,7 @@ from htaf.language.errors import LanguageError
 from htaf.language.gates import decoder_of, gates_of
 from htaf.language.hidden import Hidden, autocast, running
 from htaf.language.losses import hidden_losses, layer_loss, next_token_losses
+from htaf.language.ranks import ALONE, Ranks
 from htaf.runs import content_hash
 from htaf.sharpening import Geometric, set_sharpness
 
@@ -183,6 +184,7 @@ def train(
     *,
     original: Any = None,
     merge: bool = True,
+    ranks: Ranks = ALONE,
     tell: Callable[[Measured], None] | None = None,
     checkpoint_steps: int = 50,
 ) -> list[Measured]:
@@ -194,6 +196,7 @@ def train(
         folder: for the checkpoint; a training that was stopped goes on from it to the same bits.
         original: the model as it was, which training.layers > 0 needs.
         merge: add LoRA into the weights; False: it stays beside them, see `lora_changes`.
+        ranks: the processes that train together; the first one keeps checkpoints and tells.
         tell: called after each validation.
 
     Returns:
@@ -206,6 +209,7 @@ def train(
     """
     folder, layers = Path(folder), sorted(gates_of(model))
     folder.mkdir(parents=True, exist_ok=True)
+    ranks.share(_rows(training, len(hidden.tokens), 0))
     key = content_hash([asdict(training), layers, list(hidden.tokens.shape), hidden.tokens.sum().item()])
     wrapped = adapted(model, training)
     learned = {name: p for name, p in wrapped.named_parameters() if p.requires_grad}
@@ -230,17 +234,19 @@ def train(
         meet = stack.enter_context(running(original, start))[0] if training.layers else None
         for one in (model, original) if training.layers else (model,):
             stack.enter_context(_frozen_in_half(one, half))
+        stack.enter_context(_idle_layers_away(model, start))
         stack.enter_context(_recomputed(model, training.checkpointing))
         stack.enter_context(autocast(device, half))
         if not told:
             told.append(_validate(model, run, head, validation, 0, None))
             best = {name: p.detach().clone() for name, p in learned.items()}
-            if tell is not None:
+            if tell is not None and ranks.first:
                 tell(told[-1])
         while done < training.steps:
             exact = training.exact(done, layers)
             _settle(model, exact, None if schedule is None else schedule.at(done / training.steps))
-            tokens, inputs, outputs = hidden.at(_rows(training, len(hidden.tokens), done), device)
+            rows = ranks.share(_rows(training, len(hidden.tokens), done))
+            tokens, inputs, outputs = hidden.at(rows, device)
             made = run(tokens, inputs.to(dtype))
             weights = (training.distil, 1 - training.distil)
             loss = next_token_losses(head, made[-1], outputs.to(dtype), tokens, weights).weighted
@@ -248,24 +254,27 @@ def train(
                 with torch.no_grad():
                     wanted = meet(tokens, inputs.to(dtype))
                 loss = loss + training.layers * layer_loss(made, wanted)
-            if not torch.isfinite(loss):
-                raise LanguageError(f"the training loss became {loss.item()} at step {done}: choose a smaller lr")
+            shown = loss.detach().clone()
+            ranks.average([shown])
+            if not torch.isfinite(shown):
+                raise LanguageError(f"the training loss became {shown.item()} at step {done}: choose a smaller lr")
             for group in optimizer.param_groups:
                 group["lr"] = training.lr * group["scale"] * training.rate(done)
             optimizer.zero_grad()
             loss.backward()
+            ranks.average([p.grad for p in learned.values()])
             if training.clip:
                 nn.utils.clip_grad_norm_(list(learned.values()), training.clip)
             optimizer.step()
-            done, summed, count = done + 1, summed + loss.item(), count + 1
+            done, summed, count = done + 1, summed + shown.item(), count + 1
             if done % training.validate == 0 or done == training.steps:
                 told.append(_validate(model, run, head, validation, done, summed / count))
                 summed, count = 0.0, 0
                 if _score(told[-1], training) <= min(_score(row, training) for row in told):
                     best = {name: p.detach().clone() for name, p in learned.items()}
-                if tell is not None:
+                if tell is not None and ranks.first:
                     tell(told[-1])
-            if done % checkpoint_steps == 0 or done == training.steps:
+            if ranks.first and (done % checkpoint_steps == 0 or done == training.steps):
                 _keep(folder / CHECKPOINT, key, learned, optimizer, done, told, best, summed, count)
     with torch.no_grad():
         for name, parameter in learned.items():
@@ -293,6 +302,24 @@ def _rows(training: Training, blocks: int, step: int) -> Tensor:
     steps = blocks // each
     generator = torch.Generator().manual_seed(training.seed * 1_000_003 + step // steps)
     return torch.randperm(blocks, generator=generator)[(step % steps) * each :][:each].sort().values
+
+
+@contextmanager
+def _idle_layers_away(model: Any, start: int) -> Iterator[None]:
+    """While it is open the layers that do not run make room on an accelerator."""
+    idle = list(decoder_of(model).layers[:start])
+    device = next(model.parameters()).device
+    if device.type == "cpu" or getattr(model, "is_quantized", False):
+        yield
+        return
+    for layer in idle:
+        layer.to("cpu")
+    torch.cuda.empty_cache()
+    try:
+        yield
+    finally:
+        for layer in idle:
+            layer.to(device)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from htaf.language.gates import decoder_of, gated_mlps, gates_of, replace_gates
 from htaf.language.hidden import Hidden, hidden_states, running
 from htaf.language.lora import CHECKPOINT, Measured, Training, lora_changes, train
 from htaf.language.losses import hidden_losses
+from htaf.language.ranks import joined
 from htaf.language.scores import TextScores, choice_scores, counting_open_gates
 from htaf.runs import content_hash, environment, locked
 
@@ -144,14 +146,16 @@ def fit(
         return record
     out.mkdir(parents=True, exist_ok=True)
     work = out / WORK
-    with locked(out, "another process trains in", LanguageError):
+    with joined(device) as (ranks, place), ExitStack() as stack:
+        if ranks.first:
+            stack.enter_context(locked(out, "another process trains in", LanguageError))
+        say = say if ranks.first else _silent
         began = time.perf_counter()
-        write_atomic(
-            out / RECORD,
-            to_json({"format": FORMAT, "status": "running", "key": key, **identity, **environment()}),
-        )
+        if ranks.first:
+            started = {"format": FORMAT, "status": "running", "key": key, **identity, **environment()}
+            write_atomic(out / RECORD, to_json(started))
         say(f"loading {model}")
-        original, tokenizer = files.load(model, dtype=dtype, device=device, quantize=quantize)
+        original, tokenizer = files.load(model, dtype=dtype, device=place, quantize=quantize)
         original.requires_grad_(False)
         blocks, asked, notes = prepare(data, tokenizer)
         say(f"{len(blocks.train)} blocks of {data.length} tokens to train on, {len(blocks.test)} to test")
@@ -160,38 +164,58 @@ def fit(
             raise LanguageError(f"last_k must be in 1 to {count}, the layers of this model, got {last_k}")
         start = count - last_k
         shared = work if cache is None else Path(cache)
-        hidden = _hidden(original, blocks, start, shared, [model, str(dtype), quantize], training, progress)
-        before = _scores(original, tokenizer, start, hidden["test"], asked)
-        before |= {"kl": None, "agreement": None}
-        say(f"original: {_told(before)}")
-        converted, layers = _calibrated(
-            source, start_from or model, blocks.train[: data.calibration], last_k, None if cache is None else shared,
-            say, dtype=dtype, device=device, quantize=quantize,
-        )  # fmt: skip
-        calibrated = _scores(converted, tokenizer, start, hidden["test"], asked)
-        say(f"calibrated: {_told(calibrated)}")
+        loading = {"dtype": dtype, "device": place, "quantize": quantize}
+
+        def prepared() -> tuple[dict[str, Hidden], Any, list[CalibratedLayer]]:
+            states = _hidden(original, blocks, start, shared, [model, str(dtype), quantize], training, progress)
+            kept = cache is not None or ranks.size > 1
+            found = _calibrated(
+                source, start_from or model, blocks.train[: data.calibration], last_k, shared if kept else None, say,
+                **loading,
+            )  # fmt: skip
+            return states, *found
+
+        if not ranks.first:  # they read what the first one has written
+            ranks.wait()
+        hidden, converted, layers = prepared()
+        if ranks.first:
+            ranks.wait()
+        before = calibrated = dict[str, Any]()
+        if ranks.first:
+            before = _scores(original, tokenizer, start, hidden["test"], asked) | {"kl": None, "agreement": None}
+            say(f"original: {_told(before)}")
+            calibrated = _scores(converted, tokenizer, start, hidden["test"], asked)
+            say(f"calibrated: {_told(calibrated)}")
         trained, told = calibrated, list[Measured]()
         if training.steps:
             told = train(
-                converted, training, hidden["train"], hidden["validation"], work, original=original, merge=not quantize,
+                converted, training, hidden["train"], hidden["validation"], work, original=original,
+                merge=not quantize, ranks=ranks,
                 tell=lambda row: say(f"step {row.step} of {training.steps}: KL {row.kl:.4f}, loss {row.loss:.4f}"),
             )  # fmt: skip
-            if quantize:
-                converted = _merged(converted, start_from or model, last_k, dtype=dtype, device=device)
-            trained = _scores(converted, tokenizer, start, hidden["test"], asked)
-            say(f"trained: {_told(trained)}")
-        if save:
-            files.save(converted, tokenizer, out)
-        record = {
-            "format": FORMAT, "status": "finished", "key": key, **identity, **environment(), "notes": notes,
-            "before": before, "calibrated": calibrated, "trained": trained,
-            "gates": open_shares(converted, blocks.test),
-            "layers": [asdict(layer) for layer in layers], "validation": [asdict(row) for row in told],
-            "seconds": time.perf_counter() - began,
-        }  # fmt: skip
-        write_atomic(out / RECORD, to_json(record))
-        shutil.rmtree(work, ignore_errors=True)
-    return json.loads(to_json(record))
+        if ranks.first:
+            if training.steps:
+                if quantize:
+                    converted = _merged(converted, start_from or model, last_k, dtype=dtype, device=place)
+                trained = _scores(converted, tokenizer, start, hidden["test"], asked)
+                say(f"trained: {_told(trained)}")
+            if save:
+                files.save(converted, tokenizer, out)
+            record = {
+                "format": FORMAT, "status": "finished", "key": key, **identity, **environment(), "notes": notes,
+                "before": before, "calibrated": calibrated, "trained": trained,
+                "gates": open_shares(converted, blocks.test), "processes": ranks.size,
+                "layers": [asdict(layer) for layer in layers], "validation": [asdict(row) for row in told],
+                "seconds": time.perf_counter() - began,
+            }  # fmt: skip
+            write_atomic(out / RECORD, to_json(record))
+            shutil.rmtree(work, ignore_errors=True)
+        ranks.wait()
+    return read(out)
+
+
+def _silent(line: str) -> None:
+    """What the processes but the first say."""
 
 
 def open_shares(model: nn.Module, tokens: Tensor) -> list[dict[str, float]]:
