@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from tests.kernels.instruction_sets import INSTRUCTION_SETS, using
 from tests.language.models import tiny
 
 from htaf import HTAF
@@ -50,6 +51,14 @@ def test_one_token_at_a_time_or_all_at_once_with_the_same_bits():
     for i, token in enumerate(tokens):
         assert torch.equal(packed.decoder.read(token[None]), whole[i])
     assert torch.equal(packed.decoder.opened, opened)
+
+
+@pytest.mark.parametrize("name", INSTRUCTION_SETS)
+def test_every_instruction_set(name):
+    model, tokens = gated("qwen3", hidden_size=40, head_dim=10), torch.randint(64, (20,))
+    with using(name):
+        packed = pack(model, torch.float32)
+        torch.testing.assert_close(packed.logits(tokens), logits(model, tokens), rtol=1e-4, atol=1e-4)
 
 
 def test_dense_and_8_bit_gates_change_no_bit(tmp_path):
