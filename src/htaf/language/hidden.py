@@ -141,7 +141,7 @@ class _Skipped(nn.Module):
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         for name, value in vars(layer).items():  # a decoder asks its layers for the kind of their attention
-            if not name.startswith("_") and name != "training":
+            if not name.startswith("_") and name not in ("training", "forward"):
                 self.__dict__[name] = value
         self.hidden: Tensor | None = None
 

@@ -9,12 +9,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from htaf import surrogates
 from htaf._files import write_atomic
@@ -324,20 +326,15 @@ def _idle_layers_away(model: Any, start: int) -> Iterator[None]:
 
 @contextmanager
 def _recomputed(model: Any, wanted: bool) -> Iterator[None]:
-    """While it is open and wanted, the layers keep their inputs alone for the gradients."""
-    if not wanted:
-        yield
-        return
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    layers = list(decoder_of(model).layers)
+    """While it is open and wanted, layers keep their inputs alone, and compute what is inside again for gradients."""
+    layers = list(decoder_of(model).layers) if wanted else []
     for layer in layers:
-        layer.training = True  # of the layer alone, which asks for it: what drops units inside stays as it was
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
     try:
         yield
     finally:
-        model.gradient_checkpointing_disable()
         for layer in layers:
-            layer.training = False
+            del layer.forward  # that of its class is there again
 
 
 @contextmanager
