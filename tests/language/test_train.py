@@ -99,7 +99,7 @@ def test_errors(tmp_path):
 def test_checkpointing_computes_layers_twice(tmp_path, twice):
     model, hidden = prepared(tmp_path)
     calls = []
-    handle = model.model.layers[3].mlp.register_forward_hook(lambda *_: calls.append(torch.is_grad_enabled()))
+    handle = model.model.layers[3].mlp.register_forward_pre_hook(lambda *_: calls.append(torch.is_grad_enabled()))
     train(model, dataclasses.replace(QUICK, steps=1, checkpointing=twice), *hidden, tmp_path / "work")
     handle.remove()
     assert sum(calls) == 1 + twice  # those of the validations have no gradient
