@@ -83,8 +83,11 @@ class LlamaCpp:
         return (self._line(),)
 
 
-def weights(model: packed.PackedLanguageModel) -> tuple[int, int]:
-    """Bytes of weights that a token needs in the dense network, and with the gates as they opened."""
+def weights(model: packed.PackedLanguageModel, *, eight: bool) -> float:
+    """Bytes of weights that a token needs with the gates as they opened, over those of the dense network.
+
+    eight: the gate is read in 8 bits, and no row of it in floats.
+    """
     shares, kept = model.open_shares(), model.tensors
     head = kept.get("head", kept["embedding"])
     whole = needed = head.numel() * head.element_size()
@@ -94,8 +97,12 @@ def weights(model: packed.PackedLanguageModel) -> tuple[int, int]:
             continue
         size = tensor.numel() * tensor.element_size()
         whole += size
-        needed += round(size * shares.get(int(layer), 1.0)) if part in ("up", "down") else size
-    return whole, needed
+        if part in ("up", "down"):
+            size = round(size * shares.get(int(layer), 1.0))
+        elif part == "gate" and eight and int(layer) in shares:
+            size = tensor.numel()
+        needed += size
+    return needed / whole
 
 
 def main() -> None:
@@ -133,16 +140,16 @@ def main() -> None:
                 samples[f"{key}, open rows"] = partial(own, without, prompt, given.count, False)
                 samples[f"{key}, open rows, gate in 8 bits"] = partial(own, made, prompt, given.count, False)
                 own(made, prompt, given.count, False)
-                whole, needed = weights(made)
                 shares = made.open_shares()
-                bounds[key] = {"bound": needed / whole, "open": sum(shares.values()) / len(shares)}
+                opened = {"open": sum(shares.values()) / len(shares)}
+                bounds[f"{key}, open rows"] = {"bound": weights(made, eight=False)} | opened
+                bounds[f"{key}, open rows, gate in 8 bits"] = {"bound": weights(made, eight=True)} | opened
             if given.llama:
                 for kind in ("F16", "Q8_0") if name == "bfloat16" else ():
                     peer = LlamaCpp(given.llama, given.gguf, kind, given.threads, Path(folder))
                     samples[f"llama.cpp {peer.version}, {kind}"] = partial(peer, prompt.tolist(), given.count)
             times = measuring.alternate(samples, given.rounds)
             for row, found in times.items():
-                key = row.partition(",")[0]
                 rows.append(
                     {
                         "weights": name,
@@ -150,7 +157,7 @@ def main() -> None:
                         "threads": given.threads,
                         "ms": measuring.spread(v[0] for v in found),
                         "ratio": measuring.ratio(found, times["own loop, original"]),
-                        **bounds.get(key, {}),
+                        **bounds.get(row, {}),
                     }
                 )
     table = Table(title=f"{original}: milliseconds a token, {given.threads} threads", title_justify="left")

@@ -45,10 +45,10 @@ void bind_decoder(nb::module_& m) {
                              at<const void>(whole[0]), at<const void>(whole[1]), at<const float>(whole[2]),
                              at<const float>(whole[3]), at<const float>(whole[4]), held->layers.size(), held->layers.data()};
         })
-        .def("read", [](const Held& self, std::uintptr_t keys, std::uintptr_t values, std::uintptr_t tokens, std::size_t count,
+        .def("read", [](const Held& self, std::uintptr_t keys, std::uintptr_t values, std::size_t capacity, std::uintptr_t tokens, std::size_t count,
                         std::size_t position, std::uintptr_t logits, bool all, std::uintptr_t opened, bool dense, int threads) {
             nb::gil_scoped_release unlocked;
-            chosen().load()->decoder->read(self.decoder, {at<float>(keys), at<float>(values)}, at<const std::int64_t>(tokens),
+            chosen().load()->decoder->read(self.decoder, {at<float>(keys), at<float>(values), capacity}, at<const std::int64_t>(tokens),
                                            count, position, at<float>(logits), all, at<std::uint64_t>(opened), dense, threads);
         });
 }

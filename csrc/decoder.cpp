@@ -75,7 +75,7 @@ void read_tokens(const Decoder& d, DecoderCache cache, const std::int64_t* ids, 
     };
     for (size_t l = 0; l < d.layers; ++l) {
         const DecoderLayer& layer = d.layer[l];
-        size_t start = l * d.groups * d.context * d.width;
+        size_t start = l * d.groups * cache.capacity * d.width;
         norms(layer.before_attention);
         multiply(static_cast<const T*>(layer.inputs), layer.inputs_bias, in.data(), made.data(), each, d.size, tokens, threads);
         for (size_t t = 0; t < tokens; ++t)
@@ -87,13 +87,13 @@ void read_tokens(const Decoder& d, DecoderCache cache, const std::int64_t* ids, 
                 if (query || key) rotate(d, head, position + t);
                 if (query) continue;
                 size_t group = (h - d.heads) % d.groups;
-                float* kept = (key ? cache.keys : cache.values) + start + (group * d.context + position + t) * d.width;
+                float* kept = (key ? cache.keys : cache.values) + start + (group * cache.capacity + position + t) * d.width;
                 std::copy_n(head, d.width, kept);
             }
         parallel(d.heads, threads, [&](size_t begin, size_t end) {
             Floats weights;
             for (size_t h = begin; h < end; ++h) {
-                size_t group = start + h / (d.heads / d.groups) * d.context * d.width;
+                size_t group = start + h / (d.heads / d.groups) * cache.capacity * d.width;
                 for (size_t t = 0; t < tokens; ++t) {
                     size_t last = position + t + 1, first = layer.window && last > layer.window ? last - layer.window : 0;
                     attend(d, &made[t * each + h * d.width], cache.keys + group, cache.values + group,

@@ -27,9 +27,10 @@ struct Decoder {
     const DecoderLayer* layer;
 };
 
-// keys, values [layers, groups, context, width] of the positions that were read.
+// keys, values [layers, groups, capacity, width] of the positions that were read.
 struct DecoderCache {
     float *keys, *values;
+    std::size_t capacity;
 };
 
 struct DecoderKernels {

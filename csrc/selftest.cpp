@@ -803,11 +803,11 @@ void Checks::decoder(std::size_t size, std::size_t heads, std::size_t groups, st
     const std::int64_t tokens[] = {3, 12, 0, 7, 3};
     std::vector<float> keys(layers * groups * context * width), values(keys.size()), logits(5 * vocabulary), one(vocabulary);
     std::uint64_t opened[2][layers] = {};
-    k.decoder->read(d, {keys.data(), values.data()}, tokens, 5, 0, logits.data(), true, opened[0], false, 2);
+    k.decoder->read(d, {keys.data(), values.data(), context}, tokens, 5, 0, logits.data(), true, opened[0], false, 2);
     bool good = opened[0][0] == 0 && opened[0][1] > 0 && opened[0][1] < 5 * neurons;
     for (float v : logits) good = good && std::isfinite(v);
     for (std::size_t t = 0; t < 5; ++t) {
-        k.decoder->read(d, {keys.data(), values.data()}, tokens + t, 1, t, one.data(), false, opened[1], false, 1);
+        k.decoder->read(d, {keys.data(), values.data(), context}, tokens + t, 1, t, one.data(), false, opened[1], false, 1);
         // one thread sums the neurons in another order than two
         for (std::size_t v = 0; v < vocabulary; ++v) good = good && std::fabs(one[v] - logits[t * vocabulary + v]) <= 1e-3f * (1 + std::fabs(one[v]));
     }

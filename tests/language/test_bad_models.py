@@ -64,7 +64,7 @@ def test_prompts(run, tmp_path, htaf):  # noqa: F811
 def test_killed_at_any_time_it_ends_with_the_same_bits(model, text, tmp_path):  # noqa: F811
     def command(out):
         words = ["train", "llm", "--model", model, "--text", text, "--out", out, "--length", "32", "--last-k", "2"]
-        words += ["--steps", "60", "--training-blocks", "60", "--blocks", "2"]
+        words += ["--steps", "60", "--training-blocks", "60", "--batch-size", "2"]
         return [sys.executable, "-m", "htaf.cli", *map(str, words)]
 
     subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
@@ -105,6 +105,6 @@ def test_numbers_that_are_not_finite_say_the_step(model, text, tmp_path):  # noq
     with pytest.raises(LanguageError, match="the training loss became nan at step"):
         fit(
             str(model), Data(str(text), length=32, calibration=8, training=20, test=4),
-            Training(steps=40, blocks=2, lr=1e30, clip=0.0), tmp_path / "a", last_k=1,
+            Training(steps=40, batch_size=2, lr=1e30, clip=0.0), tmp_path / "a", last_k=1,
         )  # fmt: skip
     assert torch.is_grad_enabled()

@@ -50,5 +50,17 @@ def test_it_goes_on_where_it_was_stopped(tmp_path):
     whole = hidden_states(model, TOKENS, 2, tmp_path / "whole")
     assert (kept.inputs == whole.inputs).all()
     assert (kept.outputs == whole.outputs).all()
-    hidden_states(model, TOKENS[:16], 2, tmp_path, tell=stop)  # others are written over
+    hidden_states(model, TOKENS[:16], 2, tmp_path, tell=stop)
     assert told[-1] == (16, 16)
+    hidden_states(model, TOKENS, 2, tmp_path, tell=stop)  # other tokens have another folder
+    assert len(told) == 3
+    assert (hidden_states(model, TOKENS, 2, tmp_path).inputs == whole.inputs).all()
+
+
+def test_a_file_that_was_cut_is_computed_again(tmp_path):
+    model = tiny("llama")
+    whole = hidden_states(model, TOKENS, 2, tmp_path)
+    wanted = whole.outputs.copy()
+    (file,) = tmp_path.glob("*/outputs.bin")
+    file.write_bytes(file.read_bytes()[: 5 * whole.outputs[0].nbytes + 3])
+    assert (hidden_states(model, TOKENS, 2, tmp_path).outputs == wanted).all()

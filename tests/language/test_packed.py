@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from functools import partial
 
 import pytest
+import safetensors.torch
 import torch
 from tests.kernels.instruction_sets import INSTRUCTION_SETS, using
 from tests.language.models import tiny
@@ -111,3 +114,55 @@ def test_bad_input(tmp_path):
     packed.save(tmp_path)
     with pytest.raises(LanguageError, match="parts do not fit: 'up'"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("rope", ["dynamic", "longrope"])
+def test_positions_that_depend_on_the_length_are_refused(rope):
+    factors = {"short_factor": [1.0, 2.0], "long_factor": [4.0, 8.0], "original_max_position_embeddings": 64}
+    given = {"rope_type": rope, "rope_theta": 10000.0, "factor": 2.0, **(factors if rope == "longrope" else {})}
+    with pytest.raises(LanguageError, match=f"of the kind {rope}"):
+        pack(tiny("llama", rope_parameters=given))
+
+
+def test_a_small_difference_is_refused():
+    model = tiny("granite", logits_scaling=1.05)
+    with pytest.raises(LanguageError, match="computes something else"):
+        pack(model)
+
+
+def test_half_precision_models_stay_as_they_are():
+    model = gated("llama").bfloat16()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    packed = pack(model)
+    assert packed.tensors["0.gate"].dtype == torch.bfloat16
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_context_longer_than_the_first_room(monkeypatch):
+    monkeypatch.setattr("htaf.kernels.decoder.FIRST_ROOM", 4)
+    model, tokens = gated("llama"), torch.randint(64, (40,))
+    packed = pack(model, torch.float32)
+    packed.decoder.restart()
+    found = torch.stack([packed.decoder.read(token[None]) for token in tokens])
+    torch.testing.assert_close(found, logits(model, tokens), rtol=1e-4, atol=1e-4)
+
+
+def test_damaged_numbers(tmp_path):
+    packed = pack(gated("llama"))
+    for change in ({"epsilon": -1.0}, {"ends": 5}, {"heads": 0}, {"activations": []}, {"windows": [0]}, {"x": 1}):
+        numbers = {**asdict(packed.about), **change}
+        about = {"format": "htaf-packed-language", "version": "1", "about": json.dumps(numbers)}
+        (tmp_path / FILE).write_bytes(safetensors.torch.save(packed.tensors, about))
+        with pytest.raises(LanguageError, match="is damaged"):
+            load(tmp_path)
+    for frequencies in (None, torch.zeros(2, 2, 2, 2)):
+        tensors = {k: v for k, v in packed.tensors.items() if k != "frequencies"}
+        tensors |= {} if frequencies is None else {"frequencies": frequencies}
+        (tmp_path / FILE).write_bytes(
+            safetensors.torch.save(tensors, about | {"about": json.dumps(asdict(packed.about))})
+        )
+        with pytest.raises(LanguageError, match="parts do not fit"):
+            load(tmp_path)
+    packed.save(tmp_path)
+    with pytest.raises(LanguageError, match="context must be >= 1, got -3"):
+        load(tmp_path, context=-3)

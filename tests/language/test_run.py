@@ -27,7 +27,7 @@ WORDS = [
     for c in ("sun", "sea", "moon")
 ]
 TEXT = "\n\n".join(" ".join(WORDS[i % 12 :]) for i in range(300))
-QUICK = Training(steps=6, blocks=2, lr=0.003, validate=3)
+QUICK = Training(steps=6, batch_size=2, lr=0.003, validate=3)
 
 
 @pytest.fixture(scope="module")
@@ -204,10 +204,10 @@ def test_calibrated_only(model, text, tmp_path):
 @pytest.mark.parametrize(
     "changed",
     [
-        {"layers": 1.0},
+        {"hidden_weight": 1.0},
         {"checkpointing": True},
         {"precision": "bfloat16"},
-        {"distil": 0.5, "method": "ste", "start": (), "end": ()},
+        {"distil": 0.5, "method": "ste"},
     ],
 )
 def test_ways_to_train(model, text, changed, tmp_path):
@@ -230,7 +230,8 @@ def test_frozen_weights_in_4_bits(model, text, tmp_path):
     )
     files.tokenizer_of(model).save_pretrained(tmp_path / "large")
     model = tmp_path / "large"  # 4 bits go by 64 values
-    record = fit(str(model), data, QUICK, tmp_path / "a", last_k=2, quantize=True)
+    training = replace(QUICK, steps=6, lr=0.01, distil=0.0)
+    record = fit(str(model), data, training, tmp_path / "a", last_k=2, quantize=True)
     assert record["layers"][0]["after"] is None  # weights in 4 bits cannot be refitted
     saved, _ = files.load(tmp_path / "a")
     whole, _ = files.load(model)
@@ -238,6 +239,10 @@ def test_frozen_weights_in_4_bits(model, text, tmp_path):
     assert now.dtype == torch.float32
     assert 0 < (now - before).norm() < 0.5 * before.norm()
     assert torch.equal(saved.model.layers[1].mlp.up_proj.weight, whole.model.layers[1].mlp.up_proj.weight)
+    assert "quantization_config" not in json.loads((tmp_path / "a" / "config.json").read_text())
+    calibrated = fit(str(model), data, replace(QUICK, steps=0), tmp_path / "b", last_k=2, quantize=True)
+    assert calibrated["before"] == record["before"]  # of the whole weights, as what is saved
+    assert files.load(tmp_path / "b")[0].model.layers[3].mlp.up_proj.weight.dtype == torch.float32
 
 
 def test_packed_by_the_command(run, tmp_path, htaf):
@@ -278,7 +283,7 @@ def test_two_processes_train_as_one(model, text, tmp_path):
         "from htaf.language.lora import Training\n"
         "from htaf.language.run import Data, fit\n"
         f"data = Data({str(text)!r}, length=32, calibration=16, training=40, test=8)\n"
-        "training = Training(steps=6, blocks=2, lr=0.003, validate=3)\n"
+        "training = Training(steps=6, batch_size=2, lr=0.003, validate=3)\n"
         f"fit({str(model)!r}, data, training, {str(tmp_path / 'two')!r}, last_k=2)\n"
     )
     (tmp_path / "run.py").write_text(code)
@@ -293,3 +298,69 @@ def test_two_processes_train_as_one(model, text, tmp_path):
         assert [v or 0 for v in mine.values()] == pytest.approx([v or 0 for v in other.values()], rel=1e-3)
     with pytest.raises(LanguageError, match="for 3 processes alike, got 4"):
         Ranks(0, 3).share(torch.arange(4))
+
+
+def test_the_same_run_is_known_by_its_content(model, text, run, tmp_path):
+    out, record = run
+    moved = tmp_path / "elsewhere.txt"
+    moved.write_text(text.read_text())
+    data = Data(str(moved), length=32, calibration=16, training=40, test=8)
+    assert fit(str(model), data, QUICK, out, last_k=2) == record
+    moved.write_text(text.read_text() + "x")
+    with pytest.raises(LanguageError, match="another run, or its inputs have changed"):
+        fit(str(model), data, QUICK, out, last_k=2)
+
+
+def test_a_wrong_first_call_leaves_the_folder_free(model, text, tmp_path):
+    data = Data(str(text), length=32, calibration=16, training=40, test=8)
+    with pytest.raises(LanguageError, match="last_k must be in 1 to 4"):
+        fit(str(model), data, QUICK, tmp_path / "a", last_k=9)
+    fit(str(model), data, Training(steps=0), tmp_path / "a", last_k=1)
+
+
+def test_weights_that_were_not_kept_are_made_when_asked_for(model, text, tmp_path):
+    data, way = Data(str(text), length=32, calibration=16, training=40, test=8), Training(steps=0)
+    first = fit(str(model), data, way, tmp_path / "a", last_k=1, save=False)
+    assert not (tmp_path / "a" / "model.safetensors").exists()
+    again = fit(str(model), data, way, tmp_path / "a", last_k=1)
+    assert again["trained"] == first["trained"]
+    (tmp_path / "a" / "model.safetensors").unlink()
+    fit(str(model), data, way, tmp_path / "a", last_k=1)
+    assert (tmp_path / "a" / "model.safetensors").is_file()
+
+
+def test_a_run_on_another_model_cannot_be_begun_with(model, text, run, tmp_path):
+    out, _ = run
+    tiny("llama", vocab_size=300, num_hidden_layers=3).save_pretrained(tmp_path / "other")
+    files.tokenizer_of(model).save_pretrained(tmp_path / "other")
+    with pytest.raises(LanguageError, match="is one on another model"):
+        fit(str(tmp_path / "other"), Data(str(text), length=32), QUICK, tmp_path / "a", last_k=3, start_from=str(out))
+
+
+@pytest.mark.parametrize("mark", ["\n\n", "\n", "\r\n\r\n", " "])
+def test_one_text_or_two_are_cut_into_documents(mark, tmp_path):
+    words = [f"word {i} and more of it." for i in range(3000)]
+    (tmp_path / "a.txt").write_bytes(mark.join(words).encode())
+    found = documents(tmp_path / "a.txt")
+    assert 20 <= len(found) <= 60
+    assert all(document.text.strip() for document in found)
+    assert "".join(document.text for document in found) == mark.replace("\r", "").join(words)
+    (tmp_path / "b.txt").write_text("short")
+    assert len(documents(tmp_path)) > 20
+
+
+def test_wrong_answers_are_left_out(tmp_path):
+    file = tmp_path / "q.jsonl"
+    line = {"sentence": "Ann saw Eve because _ looked.", "option1": "Ann", "option2": "Eve"}
+    lines = [line | {"answer": answer} for answer in ("0", "1", "3")]
+    lines += [{"context": "a", "choices": ["", "b"], "answer": 0}]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    found, bad = questions(file)
+    assert [question.answer for question in found] == [0]
+    assert [note[:7] for note in bad] == ["line 1:", "line 3:", "line 4:"]
+
+
+def test_numbers_out_of_range():
+    for change, said in (({"length": 1}, "length must be >= 2, got 1"), ({"training": -5}, "training must be >= 1")):
+        with pytest.raises(LanguageError, match=said):
+            Data("x", **change)

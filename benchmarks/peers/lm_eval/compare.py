@@ -14,13 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import htaf  # noqa: F401  # before what imports torchvision
+from htaf.language import files, text  # before what imports torchvision  # isort: skip
 import lm_eval
-from lm_eval.models.huggingface import HFLM
 from lm_eval.api.task import ConfigurableTask
+from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks.winogrande import preprocess_winogrande
 
-from htaf.language import files, text
 from htaf.language.scores import choice_scores
 
 

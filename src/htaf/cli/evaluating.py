@@ -10,7 +10,7 @@ from rich.table import Table as TextTable
 from tyro.conf import arg
 
 from htaf._console import Terminal, UsageError, figures, print_json, say_notes
-from htaf.cli.flags import LANGUAGE_RECORD, DataDir, Json, RunDir, needs_source
+from htaf.cli.flags import LANGUAGE_RECORD, DataDir, Json, RunDir, needs_source, refuse_flags
 from htaf.cli.methods import MethodOfRun, step_of_run
 
 if TYPE_CHECKING:
@@ -57,6 +57,9 @@ def evaluate(
     if (run / LANGUAGE_RECORD).is_file():
         from htaf.cli.language import evaluate_llm
 
+        refuse_flags(
+            {"data": data, "part": part, "data-dir": data_dir, "method": method, "layers": layers, "plot": plot}, run
+        )
         return evaluate_llm(run, json)
     opened = open_run(run, method=step_of_run(method))
     if plot is not None and not layers:

@@ -39,6 +39,12 @@ def needs_source(instead: str) -> Iterator[None]:
         raise UsageError(f"{error.said}: {instead}") from None
 
 
+def refuse_flags(given: dict[str, Any], run: Path) -> None:
+    """Raises UsageError for flags that were given and that a run of a language model has no use for."""
+    if used := [f"--{name}" for name, value in given.items() if value]:
+        raise UsageError(f"{', '.join(used)}: not for {run}, a language model")
+
+
 registry = ConstructorRegistry()
 
 

@@ -54,18 +54,18 @@ def train_llm(
     ] = "htaf",
     steps: Annotated[int, arg(help="Optimiser steps; the paper takes 5,000.")] = 400,
     lr: Annotated[float, arg(help="Learning rate of LoRA; the paper takes 1e-4.")] = 1e-3,
-    rank: Annotated[int, arg(help="Of LoRA.")] = 8,
-    lora_alpha: Annotated[int, arg(help="Of LoRA: its product is scaled by lora_alpha / rank.")] = 16,
+    rank: Annotated[int, arg(help="Rank of LoRA.")] = 8,
+    lora_alpha: Annotated[int, arg(help="What LoRA adds is scaled by lora_alpha / rank.")] = 16,
     gate_lr: Annotated[float, arg(help="Rate of thresholds and scales, as a multiple of lr; 0: as calibrated.")] = 1.0,
     distil: Annotated[
         float,
         arg(help="Share of the loss that is the KL divergence from the original; the rest: the text's likelihood."),
     ] = 1.0,
-    layers: Annotated[
+    hidden_weight: Annotated[
         float, arg(help="Weight of a loss on the outputs of the converted layers, relative to the original's.")
     ] = 0.0,
     length: Annotated[int, arg(help="Tokens of a block.")] = 256,
-    blocks: Annotated[int, arg(help="Blocks in a step.")] = 4,
+    batch_size: Annotated[int, arg(help="Blocks in a step.")] = 4,
     training_blocks: Annotated[int, arg(help="At most so many different blocks.")] = 2000,
     calibration: Annotated[
         Literal["plain", "gates", "down"],
@@ -106,8 +106,8 @@ def train_llm(
     if text is None and task is None:
         raise UsageError("expected --text or --task to learn from, got neither")
     training = Training(
-        method=method, steps=steps, blocks=blocks, lr=lr, rank=rank, lora_alpha=lora_alpha, gate_lr=gate_lr,
-        distil=distil, layers=layers, precision=precision, checkpointing=checkpointing, seed=seed,
+        method=method, steps=steps, batch_size=batch_size, lr=lr, rank=rank, lora_alpha=lora_alpha, gate_lr=gate_lr,
+        distil=distil, hidden_weight=hidden_weight, precision=precision, checkpointing=checkpointing, seed=seed,
     )  # fmt: skip
     if task is not None:
         learned, scored = texts.task_files(task, data_dir)
@@ -159,8 +159,10 @@ def pack_llm(folder: Path, out: Path, weights: Dtype, json: bool) -> None:
         raise LanguageError(f"expected a new or empty folder for the packed model, {out} is there")
     model, tokenizer = files.load(folder)
     made = packed.pack(model, getattr(torch, weights))
-    text = torch.tensor(list(made.generate(_beginning(model), most=256, temperature=1.0)), dtype=torch.int64)
-    near = nearness(made.logits(text), model(input_ids=text[None], use_cache=False).logits[0])
+    begin = _beginning(model)
+    text = torch.cat([begin, torch.tensor(list(made.generate(begin, most=256, temperature=1.0)), dtype=torch.int64)])
+    with torch.inference_mode():
+        near = nearness(made.logits(text), model(input_ids=text[None], use_cache=False).logits[0])
     made.save(out)
     tokenizer.save_pretrained(out)
     size = (out / packed.FILE).stat().st_size
@@ -193,6 +195,9 @@ def generate(
         arg(help="As a message of a chat.", help_behavior_hint="(default: where the model has a chat template)"),
     ] = None,
     seed: Annotated[int, arg(help="Of what is drawn with a temperature.")] = 0,
+    context: Annotated[
+        int | None, arg(help="Of a packed model: positions at most.", help_behavior_hint="(default: the model's)")
+    ] = None,
     stats: Annotated[bool, arg(help="Then say how quick it was, and the share of open gates.")] = False,
 ) -> None:
     """Go on from a prompt with a language model that has 0/1 gates, word by word."""
@@ -207,7 +212,7 @@ def generate(
     options: dict[str, Any] = {"tokens": tokens, "temperature": temperature, "seed": seed}
     opened = None
     if (run / packed.FILE).is_file():
-        opened, tokenizer = packed.load(run), files.tokenizer_of(run)
+        opened, tokenizer = packed.load(run, context=context), files.tokenizer_of(run)
         given = prompt_tokens(tokenizer, prompt, chat)
         made = packed_pieces(opened, tokenizer, given, **options)
     elif (run / files.GATES).is_file():
@@ -240,7 +245,7 @@ def concepts_gates(
             help_behavior_hint="(default: test text of the run)",
         ),
     ] = None,
-    blocks: Annotated[int, arg(help="At most so many blocks of 256 tokens.")] = 128,
+    blocks: Annotated[int, arg(help="At most so many blocks of text.")] = 128,
     json: Json = False,
 ) -> None:
     """Find which tokens open the gates of a language model, with a page of text snippets."""
@@ -256,7 +261,7 @@ def concepts_gates(
         given = record["data"]
         tokens = runs.prepare(runs.Data(**given | {"test": blocks}), tokenizer)[0].test
     else:
-        tokens = texts.blocks(texts.documents(text), tokenizer, 256, blocks)
+        tokens = texts.blocks(texts.documents(text), tokenizer, record["data"]["length"], blocks)
     with progress("blocks", len(tokens)) as advance:
         found = meanings.meanings(model, tokenizer, tokens, tell=lambda done, of: advance(1))
     about = [f"{tokens.numel():,} tokens of {text or 'the run' + chr(39) + 's test text'}; all gates: {meanings.GATES}"]
@@ -271,11 +276,13 @@ def concepts_gates(
 
 def _table(record: dict[str, Any], folder: Path) -> None:
     name = Path(record["model"]).name
-    title = f"{name}, last {record['last_k']} layers with 0/1 gates ({record['training']['method']})"
+    method = f" ({record['training']['method']})" if record["training"]["steps"] else ""
+    title = f"{name}, last {record['last_k']} layers with 0/1 gates{method}"
     table = TextTable(title=title, title_justify="left")
     for column in ("network", "perplexity", "KL", "same token", "task"):
         table.add_column(column, justify="left" if column == "network" else "right")
-    for key, label in (("before", "original"), ("calibrated", "calibrated"), ("trained", "trained")):
+    rows = (("before", "original"), ("calibrated", "calibrated"), ("trained", "trained"))
+    for key, label in rows if record["training"]["steps"] else rows[:2]:
         row = record[key]
         near = ("-", "-") if row["kl"] is None else (f"{row['kl']:.4f}", f"{row['agreement']:.1%}")
         task = f"{row['task']['accuracy']:.1%}" if "task" in row else "-"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import arg
 
 from htaf._console import UsageError, print_json, say
-from htaf.cli.flags import LANGUAGE_RECORD, DataDir, Json, RunDir, needs_source
+from htaf.cli.flags import LANGUAGE_RECORD, DataDir, Json, RunDir, needs_source, refuse_flags
 from htaf.cli.methods import MethodOfRun, step_of_run
 
 if TYPE_CHECKING:
@@ -66,6 +66,11 @@ def pack(
     if (run / LANGUAGE_RECORD).is_file():
         from htaf.cli.language import pack_llm
 
+        given = {
+            "tables": tables != "float32", "budget": budget != 1e-3, "part": part != "test", "differing": differing,
+            "data": data, "data-dir": data_dir, "method": method,
+        }  # fmt: skip
+        refuse_flags(given, run)
         return pack_llm(run, out, weights, json)
     if not 0 < budget < inf:
         raise UsageError(f"--budget must be > 0 and finite, got {budget}")

@@ -24,6 +24,7 @@ from htaf.kernels.native import TYPES, extension
 from htaf.kernels.packed_native import CPU
 
 Activation = Literal["step", "silu", "gelu_tanh"]
+FIRST_ROOM = 512  # positions
 ACTIVATIONS: tuple[Activation, ...] = ("step", "silu", "gelu_tanh")  # the order of csrc/gated.hpp
 
 
@@ -136,14 +137,13 @@ class Decoder:
         sizes = [size, whole.heads, whole.groups, whole.width, 2 * half, self.vocabulary, self.context]
         self._native = extension().Decoder(TYPES[kind], sizes, whole.epsilon, whole.scale, ends, made)
         self.layers = len(layers)
-        self._shape = (len(layers), whole.groups, self.context, whole.width)
+        self._shape = (len(layers), whole.groups, whole.width)
+        self._keys = self._values = torch.empty(len(layers), whole.groups, 0, whole.width, device=CPU)
         self.restart()
 
     def restart(self) -> None:
         """Forget what was read."""
         self.position = 0
-        self._keys = torch.empty(self._shape, device=CPU)  # pages are taken as they are written
-        self._values = torch.empty(self._shape, device=CPU)
         self.opened = torch.zeros(self.layers, dtype=torch.int64, device=CPU)
 
     def read(self, tokens: Int[Tensor, " count"], *, every: bool = False, dense: bool = False) -> Tensor:
@@ -167,10 +167,22 @@ class Decoder:
             raise ValueError(f"tokens must be a row of numbers in 0 to {self.vocabulary - 1}")
         if self.position + count > self.context:
             raise ValueError(f"expected at most {self.context} tokens in all, got {self.position + count}")
+        self._make_room(self.position + count)
         logits = torch.empty(count if every else 1, self.vocabulary, device=CPU)
         self._native.read(
-            self._keys.data_ptr(), self._values.data_ptr(), tokens.data_ptr(), count, self.position,
-            logits.data_ptr(), every, self.opened.data_ptr(), dense, torch.get_num_threads(),
+            self._keys.data_ptr(), self._values.data_ptr(), self._keys.shape[2], tokens.data_ptr(), count,
+            self.position, logits.data_ptr(), every, self.opened.data_ptr(), dense, torch.get_num_threads(),
         )  # fmt: skip
         self.position += count
         return logits if every else logits[0]
+
+    def _make_room(self, positions: int) -> None:
+        """Keys and values of so many positions at least: twice as many as before, so that copies stay few."""
+        if positions <= self._keys.shape[2]:
+            return
+        layers, groups, width = self._shape
+        capacity = min(self.context, max(positions, 2 * self._keys.shape[2], FIRST_ROOM))
+        for name in ("_keys", "_values"):
+            larger = torch.empty(layers, groups, capacity, width, device=CPU)
+            larger[:, :, : self.position] = getattr(self, name)[:, :, : self.position]
+            setattr(self, name, larger)

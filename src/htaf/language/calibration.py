@@ -25,9 +25,9 @@ class CalibratedLayer:
     """What calibration did with one layer. Errors are relative squared errors.
 
     layer: its number. open: share of open gates. dead, always: shares of neurons whose gate never or always opens.
-    gate: of the gated products, against those of the activation on the same inputs.
-    before, after: of what the layer adds, on blocks that fitted nothing, without and with `down` refitted; after is
-        None where it was not. strength: of its ridge, None likewise.
+    gate: of the gated products, against those of the activation on the same inputs; mean over neurons.
+    before, after: of what the layer adds, without and with `down` refitted, on every fifth block, which chooses the
+        strength of the ridge; after is None where it was not. strength: None likewise.
     """
 
     layer: int
@@ -103,6 +103,7 @@ def calibrate(
         raise LanguageError(f"expected two blocks of tokens or more, [blocks, length], got {tuple(tokens.shape)}")
     training = model.training
     model.eval()
+    tokens = tokens.to(next(model.parameters()).device)
     layers, mlps, report = decoder_of(model).layers, replaceable(model, last_k), list[CalibratedLayer]()
     inputs, arguments = _streams(model, tokens, [mlp.layer for mlp in mlps])
     truth, adds = inputs, _adds(layers[mlps[0].layer], mlps[0], inputs[0], arguments[mlps[0].layer])
@@ -122,7 +123,7 @@ def calibrate(
         opened = gate.open(g).float()
         z = gate(g) * u
         if adds:  # what lies beside the MLP in the stream is taken off
-            r = torch.cat([(t - (out - made)).flatten(0, 1) for t, (_, made, out) in zip(truth, seen, strict=True)])
+            r = torch.cat([_rest(t, made, out) for t, (_, made, out) in zip(truth, seen, strict=True)])
         else:  # a norm stands behind the MLP: its own output is the target
             r = torch.cat([made.flatten(0, 1) for _, made, _ in originals])
         wanted = (activation(g) * u).float()
@@ -143,7 +144,8 @@ def calibrate(
 def _refit(down: Any, z: Tensor, r: Tensor, blocks: int, repair: bool) -> tuple[float, float | None, float | None]:
     """Refit the weight of `down` to r in place: error on the held blocks before and after, and the strength."""
     bias = 0.0 if down.bias is None else down.bias.float()
-    z, rest = z.float(), r.float() - down(z.to(r.dtype)).float()
+    rest = r.float() - down(z).float()
+    z = z.float()
     whole = (r.float() - bias).square()
     held = (torch.arange(len(z), device=z.device) // (len(z) // blocks)) % HELD == HELD - 1
     held = held if held.any() else torch.arange(len(z), device=z.device) >= len(z) // 2
@@ -160,8 +162,13 @@ def _refit(down: Any, z: Tensor, r: Tensor, blocks: int, repair: bool) -> tuple[
     if chosen is None:
         return before, before, None
     change = _ridge(sums[0][0] + sums[1][0], sums[0][1] + sums[1][1], chosen)
-    down.weight.add_(change.T.to(down.weight.dtype))
+    down.weight.copy_((down.weight.double() + change.T).to(down.weight.dtype))
     return before, best, chosen
+
+
+def _rest(wanted: Tensor, made: Tensor, output: Tensor) -> Tensor:
+    """What an MLP should add so that the stream behind its layer is as wanted; differences of the stream are small."""
+    return (wanted.float() - (output.float() - made.float())).flatten(0, 1)
 
 
 def _ridge(squares: Tensor, products: Tensor, strength: float) -> Tensor:

@@ -6,7 +6,7 @@ thresholds, scales and widths of the gates. Without that file transformers would
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from htaf._files import write_atomic
 from htaf.activations import Heaviside
 from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, gated_mlps, gates_of
+from htaf.runs import content_hash
 
 GATES = "htaf_gates.safetensors"
 FORMAT = "1"
@@ -49,9 +50,12 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
     if quantize:
         from transformers import BitsAndBytesConfig
 
-        options["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=dtype)
+        options["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
+        )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, **{k: v for k, v in options.items() if k == "gguf_file"})
+        known = {k: v for k, v in options.items() if k == "gguf_file"}
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False, **known)
         made: Any = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, trust_remote_code=False, **options)
     except ImportError as error:
         raise LanguageError(
@@ -63,11 +67,35 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
         made.hf_quantizer = None
         made.config.__dict__.pop("quantization_config", None)
         made.is_quantized = False
-    made = made if quantize else made.to(device)
+    try:
+        made = made if quantize else made.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise LanguageError(f"device {device} cannot be used: {first_line(error)}") from None
     file = Path(place) / GATES
     if file.is_file():
         _put_gates(made, file)
     return made.eval(), tokenizer
+
+
+def fingerprint(model: str | Path) -> str:
+    """A hash of what a model is: of the files that are read of it; of a name at the hub, of the name.
+
+    Raises:
+        LanguageError: as `load`.
+    """
+    place, options = _place(str(model))
+    if not Path(place).is_dir():
+        return content_hash(["hub", place])
+    names = {"config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", GATES}
+    found = [Path(place) / options["gguf_file"]] if options else sorted(Path(place).iterdir())
+    read = [file for file in found if options or file.name in names or file.suffix in (".safetensors", ".bin")]
+    return content_hash([(file.name, file_hash(file)) for file in read])
+
+
+def file_hash(file: Path) -> str:
+    """SHA-256 of a file."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def tokenizer_of(folder: str | Path) -> Any:
@@ -79,7 +107,7 @@ def tokenizer_of(folder: str | Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(folder))
+        return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:
         raise LanguageError(f"expected the files of a tokenizer in {folder}: {first_line(error)}") from None
 
@@ -110,8 +138,7 @@ def save(model: Any, tokenizer: Any, folder: str | Path) -> None:
         for number, gate in gates.items()
         for name in _PARTS
     }
-    about = {"format": FORMAT, "kind": "gates", "layers": json.dumps(sorted(gates))}
-    write_atomic(folder / GATES, safetensors.torch.save(tensors, about))
+    write_atomic(folder / GATES, safetensors.torch.save(tensors, {"format": FORMAT}))
 
 
 def _put_gates(model: nn.Module, file: Path) -> None:

@@ -207,7 +207,8 @@ def fold_scales(model: nn.Module) -> None:
 
 def _mlp_of(layer: nn.Module, number: int, model: str) -> tuple[Any, bool]:
     """The gated MLP of a layer, and whether its gate and up are one projection."""
-    for module in layer.modules():
+    experts = any(path.rpartition(".")[2] == "experts" for path, _ in layer.named_modules())
+    for module in () if experts else layer.children():
         for names, fused in ((_FUSED, True), (_PLAIN, False)):
             if all(isinstance(getattr(module, name, None), nn.Module) for name in names):
                 if not all(hasattr(getattr(module, name), "weight") for name in names):

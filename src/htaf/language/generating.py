@@ -82,7 +82,9 @@ def pieces(
     given = prompt[None].to(model.device)
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
     options: dict[str, Any] = (
-        {"do_sample": False} if temperature == 0 else {"do_sample": True, "temperature": temperature}
+        {"do_sample": False}
+        if temperature == 0
+        else {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
     )
     failure: list[BaseException] = []
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from htaf._files import write_atomic
+from htaf._files import LOCK, write_atomic
 from htaf.language.gates import decoder_of
 from htaf.runs import content_hash
 
@@ -60,42 +61,49 @@ def hidden_states(
         model: the original, in eval mode.
         tokens: blocks without padding.
         start: number of the first layer that will be converted.
-        folder: for the files; those of other tokens, layers or models are written over.
+        folder: for the files, which lie below it in a folder of their own for these tokens, layer and model.
         half: compute and keep them in bfloat16.
-        identity: what the model is, for example its name and dtype.
+        identity: what the model is, such as a hash of its files.
         tell: called with (blocks done, of how many).
 
     Raises:
         OSError: the disk is full; what was done stays.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     decoder, parameter = decoder_of(model), next(model.parameters())
     dtype = torch.bfloat16 if half else parameter.dtype
     plain = np.dtype("float32") if dtype == torch.float32 else np.dtype("uint16")  # numpy has no bfloat16
     layers, size = len(decoder.layers), decoder.config.hidden_size
     key = content_hash([identity, str(dtype), start, layers, tokens.tolist()])
-    note, shape = folder / "hidden.json", (len(tokens), tokens.shape[1], size)
-    done = _done(note, key)
-    files = [folder / name for name in ("inputs.npy", "outputs.npy")]
-    fresh = done == 0 or not all(file.is_file() for file in files)
-    done = 0 if fresh else done
-    maps = [np.lib.format.open_memmap(f, "w+" if fresh else "r+", plain, shape if fresh else None) for f in files]
-    while done < len(tokens):
-        end = min(done + CHUNK, len(tokens))
-        for row in range(done, end):
-            with autocast(parameter.device, half):
-                found = _capture(model, tokens[row : row + 1].to(parameter.device), start)
-            for kept, values in zip(maps, found, strict=True):
-                values = values[0].to(dtype).cpu().contiguous()
-                kept[row] = values.numpy() if dtype == torch.float32 else values.view(torch.uint16).numpy()
-        for kept in maps:
-            kept.flush()
-        done = end
-        write_atomic(note, json.dumps({"key": key, "done": done}))
-        if tell is not None:
-            tell(done, len(tokens))
-    read = [np.lib.format.open_memmap(file, "r") for file in files]
+    folder = Path(folder) / key[:16]  # other tokens, layers or models have another
+    folder.mkdir(parents=True, exist_ok=True)
+    note, shape, row = (
+        folder / "hidden.json",
+        (len(tokens), tokens.shape[1], size),
+        tokens.shape[1] * size * plain.itemsize,
+    )
+    files = [folder / name for name in ("inputs.bin", "outputs.bin")]
+    with FileLock(folder / LOCK):  # another process may compute the same
+        done = _done(note, key) if all(file.is_file() for file in files) else 0
+        done = min(done, *(file.stat().st_size // row for file in files if file.is_file())) if done else 0
+        while done < len(tokens):
+            end = min(done + CHUNK, len(tokens))
+            found: list[list[bytes]] = [[], []]
+            for number in range(done, end):
+                with autocast(parameter.device, half):
+                    states = _capture(model, tokens[number : number + 1].to(parameter.device), start)
+                for kept, values in zip(found, states, strict=True):
+                    values = values[0].to(dtype).cpu().contiguous()
+                    kept.append((values if dtype == torch.float32 else values.view(torch.uint16)).numpy().tobytes())
+            for file, kept in zip(files, found, strict=True):
+                with file.open("r+b" if file.exists() else "wb") as opened:
+                    opened.seek(done * row)
+                    opened.write(b"".join(kept))
+                    opened.truncate()
+            done = end
+            write_atomic(note, json.dumps({"key": key, "done": done}))
+            if tell is not None:
+                tell(done, len(tokens))
+    read = [np.memmap(file, plain, "r", shape=shape) for file in files]
     return Hidden(tokens, read[0], read[1], dtype)
 
 

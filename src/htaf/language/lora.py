@@ -33,42 +33,50 @@ Method = Literal["htaf", "ste", "ss"]
 CHECKPOINT = "checkpoint.pt"
 
 
+_ENDS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "htaf": ((0.5, 4.0), (1.0, 8.0)), "ss": ((2.0,), (8.0,)), "ste": ((), ()),
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Training:
-    """How the last layers are trained. What is not said by the paper is marked with *.
+    """How the last layers are trained. The paper: steps 5,000, lr 1e-4, warmup 0.06, rank 8, lora_alpha 16, distil 0.
 
     method: htaf, ss: smooth steps, which become exact layer by layer; ste: exact forward, a slope backward.
-    steps: optimiser steps. blocks: of tokens in one of them*. lr: of AdamW, falls linearly to 0 after a warm-up of the
-        share warmup. rank, lora_alpha: of LoRA on every projection of the layers.
-    gate_lr: of thresholds and scales, as a multiple of lr*; 0: they stay as calibrated.
-    distil: share of the loss that is KL(original || this) on next tokens; the rest is the text's likelihood*.
-    layers: weight of a further loss, the mean over layers of |h - h*|^2 / |h*|^2, h the outputs of the converted layers
-        and h* the original's*; costs another forward pass of these layers.
-    start, end: (alpha0, alpha1) of htaf, (beta,) of ss, in units of each gate's standard deviation*; sharpen: share of
-        the steps over which they move from start to end*.
-    harden_from, harden_to: shares of the steps at which the first and the last layer become exact, from below*; an
-        exact gate keeps the gradient of its smooth step*.
+    steps: optimiser steps. batch_size: blocks of tokens in one of them.
+    lr: of AdamW, falls linearly to 0 after a warm-up of the share warmup. weight_decay: of AdamW. clip: largest norm of
+        the gradient; 0: any.
+    rank, lora_alpha: of LoRA on every projection of the layers; what it adds is scaled by lora_alpha / rank.
+    gate_lr: of thresholds and scales, as a multiple of lr; 0: they stay as calibrated.
+    distil: share of the loss that is KL(original || this) on next tokens; the rest is the text's likelihood.
+    hidden_weight: weight of a further loss, the mean over the converted layers of |h - h*|^2 / |h*|^2, h their outputs
+        and h* the original's; costs another forward pass of these layers.
+    start, end: (alpha0, alpha1) of htaf, (beta,) of ss, in units of each gate's standard deviation; sharpen: share of
+        the steps over which they move from start to end. Empty: those of the method.
+    harden_from, harden_to: shares of the steps at which the first and the last layer become exact, from below; an
+        exact gate keeps the gradient of its smooth step.
     slope: of ste.
     checkpointing: keep the inputs of layers alone and compute the rest again for gradients: less memory, more time.
     precision: bfloat16: mixed precision while it trains and validates: frozen weights are rounded, what learns is not.
     validate: steps between two measurements on validation blocks.
+    seed: of LoRA's first weights and of the order of the blocks.
 
     Raises:
         LanguageError: a value is out of range.
     """
 
     method: Method = "htaf"
-    steps: int = 5000
-    blocks: int = 4
-    lr: float = 1e-4
+    steps: int = 400
+    batch_size: int = 4
+    lr: float = 1e-3
     warmup: float = 0.06
     weight_decay: float = 0.0
     clip: float = 1.0
     rank: int = 8
     lora_alpha: int = 16
-    gate_lr: float = 10.0
+    gate_lr: float = 1.0
     distil: float = 1.0
-    layers: float = 0.0
+    hidden_weight: float = 0.0
     start: tuple[float, ...] = ()
     end: tuple[float, ...] = ()
     sharpen: float = 0.4
@@ -81,22 +89,17 @@ class Training:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        ends: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-            "htaf": ((0.5, 4.0), (1.0, 8.0)), "ss": ((2.0,), (8.0,)), "ste": ((), ()),
-        }  # fmt: skip
-        if self.method not in ends:
+        if self.method not in _ENDS:
             raise LanguageError(f"method must be htaf, ste or ss, got {self.method}")
-        for name, value in zip(("start", "end"), ends[self.method], strict=True):
-            if not getattr(self, name):
-                object.__setattr__(self, name, value)
-        if len(self.start) != len(self.end) or len(self.end) != len(ends[self.method][1]):
-            raise LanguageError(f"start and end of {self.method} must be {len(ends[self.method][1])} numbers each")
+        count = len(_ENDS[self.method][0])
+        if any(len(values) != count for values in self.ends):
+            raise LanguageError(f"start and end of {self.method} must be {count} numbers each")
         _expect(self.steps >= 0, "steps must be >= 0", self.steps)
-        for name in ("blocks", "rank", "validate"):
+        for name in ("batch_size", "rank", "validate"):
             _expect(getattr(self, name) >= 1, f"{name} must be >= 1", getattr(self, name))
         for name in ("lr", "lora_alpha"):
             _expect(0 < getattr(self, name) < math.inf, f"{name} must be > 0", getattr(self, name))
-        for name in ("gate_lr", "weight_decay", "clip", "layers"):
+        for name in ("gate_lr", "weight_decay", "clip", "hidden_weight"):
             _expect(0 <= getattr(self, name) < math.inf, f"{name} must be >= 0", getattr(self, name))
         for name in ("distil", "warmup"):
             _expect(0 <= getattr(self, name) <= 1, f"{name} must lie in [0, 1]", getattr(self, name))
@@ -104,13 +107,19 @@ class Training:
         ordered = 0 <= self.harden_from <= self.harden_to <= 1
         _expect(ordered, "expected 0 <= harden_from <= harden_to <= 1", (self.harden_from, self.harden_to))
 
+    @property
+    def ends(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Start and end, those of the method where none are given."""
+        start, end = _ENDS[self.method]
+        return self.start or start, self.end or end
+
     def step(self) -> nn.Module:
         """A step as the training begins."""
         match self.method:
             case "htaf":
-                return HTAF(*self.start)
+                return HTAF(*self.ends[0])
             case "ss":
-                return ScaledSigmoid(*self.start)
+                return ScaledSigmoid(*self.ends[0])
             case "ste":
                 return StraightThrough(getattr(surrogates, self.slope))
 
@@ -196,7 +205,7 @@ def train(
         model: calibrated, see `calibrate`.
         hidden: of the training blocks. validation: of others, by which the best step is chosen.
         folder: for the checkpoint; a training that was stopped goes on from it to the same bits.
-        original: the model as it was, which training.layers > 0 needs.
+        original: the model as it was, which training.hidden_weight > 0 needs.
         merge: add LoRA into the weights; False: it stays beside them, see `lora_changes`.
         ranks: the processes that train together; the first one keeps checkpoints and tells.
         tell: called after each validation.
@@ -205,8 +214,8 @@ def train(
         The validations, the one before the first step included.
 
     Raises:
-        LanguageError: the loss became NaN or infinite, the checkpoint is of another training, or there is no original
-            whose layers are to be met. OSError: the disk
+        LanguageError: the loss became NaN or infinite, the checkpoint is of another training, or hidden_weight > 0 and
+            there is no original. OSError: the disk
             is full; what was done stays.
     """
     folder, layers = Path(folder), sorted(gates_of(model))
@@ -227,20 +236,20 @@ def train(
         gate.step = training.step()
     device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
     start, summed, count = layers[0], state["summed"], state["count"]
-    schedule = Geometric(training.start, training.end, training.sharpen) if training.method != "ste" else None
+    schedule = Geometric(*training.ends, training.sharpen) if training.method != "ste" else None
     half = training.precision == "bfloat16"
-    if training.layers and original is None:
-        raise LanguageError("expected the original model, whose layers are to be met, got none")
+    if training.hidden_weight and original is None:
+        raise LanguageError("expected the original model for hidden_weight > 0, got none")
     with ExitStack() as stack:
         run, head = stack.enter_context(running(model, start))
-        meet = stack.enter_context(running(original, start))[0] if training.layers else None
-        for one in (model, original) if training.layers else (model,):
+        meet = stack.enter_context(running(original, start))[0] if training.hidden_weight else None
+        for one in (model, original) if training.hidden_weight else (model,):
             stack.enter_context(_frozen_in_half(one, half))
         stack.enter_context(_idle_layers_away(model, start))
         stack.enter_context(_recomputed(model, training.checkpointing))
         stack.enter_context(autocast(device, half))
         if not told:
-            told.append(_validate(model, run, head, validation, 0, None))
+            told.append(_validate(model, run, head, validation, dtype, 0, None))
             best = {name: p.detach().clone() for name, p in learned.items()}
             if tell is not None and ranks.first:
                 tell(told[-1])
@@ -255,7 +264,7 @@ def train(
             if meet is not None:
                 with torch.no_grad():
                     wanted = meet(tokens, inputs.to(dtype))
-                loss = loss + training.layers * layer_loss(made, wanted)
+                loss = loss + training.hidden_weight * layer_loss(made, wanted)
             shown = loss.detach().clone()
             ranks.average([shown])
             if not torch.isfinite(shown):
@@ -270,7 +279,7 @@ def train(
             optimizer.step()
             done, summed, count = done + 1, summed + shown.item(), count + 1
             if done % training.validate == 0 or done == training.steps:
-                told.append(_validate(model, run, head, validation, done, summed / count))
+                told.append(_validate(model, run, head, validation, dtype, done, summed / count))
                 summed, count = 0.0, 0
                 if _score(told[-1], training) <= min(_score(row, training) for row in told):
                     best = {name: p.detach().clone() for name, p in learned.items()}
@@ -300,7 +309,7 @@ def _score(row: Measured, training: Training) -> float:
 
 def _rows(training: Training, blocks: int, step: int) -> Tensor:
     """The blocks of a step: every block once, in random order, before any comes again."""
-    each = min(training.blocks, blocks)
+    each = min(training.batch_size, blocks)
     steps = blocks // each
     generator = torch.Generator().manual_seed(training.seed * 1_000_003 + step // steps)
     return torch.randperm(blocks, generator=generator)[(step % steps) * each :][:each].sort().values
@@ -340,14 +349,15 @@ def _recomputed(model: Any, wanted: bool) -> Iterator[None]:
 @contextmanager
 def _frozen_in_half(model: nn.Module, half: bool) -> Iterator[None]:
     """While it is open float32 weights that do not learn are bfloat16; then they are what they were."""
-    kept = [(p, p.data) for p in model.parameters() if half and not p.requires_grad and p.dtype == torch.float32]
-    for parameter, values in kept:
-        parameter.data = values.bfloat16()
+    frozen = [p for p in model.parameters() if half and not p.requires_grad and p.dtype == torch.float32]
+    kept = [(p, p.data.cpu(), p.device) for p in frozen]  # an accelerator holds the rounded ones alone
+    for parameter in frozen:
+        parameter.data = parameter.data.bfloat16()
     try:
         yield
     finally:
-        for parameter, values in kept:
-            parameter.data = values
+        for parameter, values, device in kept:
+            parameter.data = values.to(device)
 
 
 def _settle(model: nn.Module, exact: Sequence[int], values: tuple[float, ...] | None) -> None:
@@ -374,9 +384,11 @@ def exact_gates(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _validate(model: Any, run: Any, head: Any, hidden: Hidden, step: int, train: float | None) -> Measured:
+def _validate(
+    model: Any, run: Any, head: Any, hidden: Hidden, dtype: torch.dtype, step: int, train: float | None
+) -> Measured:
     with exact_gates(model):
-        found = hidden_losses(run, head, hidden, next(model.parameters()))
+        found = hidden_losses(run, head, hidden, next(model.parameters()).device, dtype)
     return Measured(step, train, found.kl, found.likelihood)
 
 
@@ -398,7 +410,7 @@ def _restored(file: Path, key: str, learned: dict[str, Any], optimizer: Any) -> 
     if not file.is_file():
         return {"step": 0, "told": [], "best": {}, "summed": 0.0, "count": 0}
     try:
-        state = torch.load(file, weights_only=True)
+        state = torch.load(file, weights_only=True, map_location="cpu")
         found = state["key"]
     except Exception as error:
         raise LanguageError(f"{file} is damaged ({error}): delete it to train anew") from None

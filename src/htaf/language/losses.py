@@ -36,6 +36,9 @@ def next_token_losses(
 ) -> Losses:
     """The losses of outputs of the last layer.
 
+    kl = mean over tokens of sum_v p[v] (log p[v] - log q[v]), p the original's probabilities of the next token, q this
+    network's; likelihood = mean of -log q[next].
+
     The head runs on few tokens at once, and the gradient with it: logits of all tokens fill gigabytes.
 
     Args:
@@ -71,21 +74,25 @@ def next_token_losses(
 
 @torch.no_grad()
 def hidden_losses(
-    run: Callable[..., Sequence[Tensor]], head: Callable[[Tensor], Tensor], hidden: Hidden, like: Tensor
+    run: Callable[..., Sequence[Tensor]],
+    head: Callable[[Tensor], Tensor],
+    hidden: Hidden,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> Losses:
     """The losses over all blocks of hidden states of the original, from which a network's last layers start.
 
     Args:
         run, head: see `htaf.language.hidden.running`.
-        like: its device and dtype are those of the network.
+        device, dtype: of the network.
     """
     kl = likelihood = agreement = 0.0
     for row in range(len(hidden.tokens)):
-        tokens, inputs, outputs = hidden.at(torch.tensor([row]), like.device)
-        found = next_token_losses(head, run(tokens, inputs.to(like.dtype))[-1], outputs.to(like.dtype), tokens)
+        tokens, inputs, outputs = hidden.at(torch.tensor([row]), device)
+        found = next_token_losses(head, run(tokens, inputs.to(dtype))[-1], outputs.to(dtype), tokens)
         kl, likelihood, agreement = kl + found.kl, likelihood + found.likelihood, agreement + found.agreement
     count = len(hidden.tokens)
-    return Losses(like.new_tensor(kl / count), kl / count, likelihood / count, agreement / count)
+    return Losses(torch.tensor(kl / count), kl / count, likelihood / count, agreement / count)
 
 
 def layer_loss(mine: Sequence[Tensor], other: Sequence[Tensor]) -> Tensor:

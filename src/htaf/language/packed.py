@@ -7,6 +7,7 @@ rotary positions, RMS norms in front of attention and MLP, gated MLPs; some with
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,26 +29,48 @@ from htaf.language.gates import Gate, GatedMLP, decoder_of, gated_mlps, gates_of
 
 FILE, FORMAT, VERSION = "htaf_packed.safetensors", "htaf-packed-language", "1"
 CHECKED = 48  # tokens on which a packed model is compared with its original
-NEAR = {torch.float32: 1e-4, torch.bfloat16: 0.1}  # relative root mean square of the logits' difference, at most
+NEAR = 1e-4  # relative root mean square of the logits' difference in float32, at most
 
 
 @dataclass(frozen=True)
 class About:
     """Numbers of a packed model: see `htaf.kernels.decoder.Whole` and `Layer`.
 
-    context: positions that it was made for. ends: tokens that end a text.
+    heads, key_value_heads, head_dim: of attention. epsilon: of the norms. scale: of queries times keys.
+    rotary_scale: of the cosines and sines of rotary positions.
+    context: positions that the model was made for.
+    activations, windows: of each layer. ends: tokens that end a text.
+
+    Raises:
+        ValueError: a number that no model has.
     """
 
     heads: int
-    groups: int
-    width: int
+    key_value_heads: int
+    head_dim: int
     epsilon: float
     scale: float
-    turning: float
+    rotary_scale: float
     context: int
     activations: tuple[Activation, ...]
     windows: tuple[int, ...]
     ends: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "key_value_heads", "head_dim", "context"):
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= 1 << 24:
+                raise ValueError(f"{name} must be a whole number in 1 to 2^24, got {value!r}")
+        for name in ("epsilon", "scale", "rotary_scale"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise ValueError(f"{name} must be a number > 0, got {value!r}")
+        if not self.activations or set(self.activations) - set(ACTIVATIONS):
+            raise ValueError(f"activations must be of {', '.join(ACTIVATIONS)}, got {self.activations}")
+        for name, count in (("windows", len(self.activations)), ("ends", len(self.ends))):
+            values = getattr(self, name)
+            if len(values) != count or any(type(v) is not int or not 0 <= v < 1 << 40 for v in values):
+                raise ValueError(f"{name} must be {count} whole numbers >= 0, got {values}")
 
 
 class PackedLanguageModel:
@@ -67,17 +90,20 @@ class PackedLanguageModel:
     ) -> None:
         if not native.available():
             raise LanguageError(f"packed language models need the compiled kernels ({native.load()[1]})")
+        if context is not None and context < 1:
+            raise LanguageError(f"context must be >= 1, got {context}")
         self.tensors, self.about = tensors, about
-        angles = torch.arange(min(context or about.context, about.context)).float()[:, None] * tensors["frequencies"]
         try:
+            positions = torch.arange(min(context or about.context, about.context)).float()
+            angles = positions[:, None] * tensors["frequencies"].view(1, -1)
             whole = Whole(
                 tensors["embedding"], tensors.get("head", tensors["embedding"]), tensors["norm"],
-                (angles.cos() * about.turning).contiguous(), (angles.sin() * about.turning).contiguous(),
-                about.heads, about.groups, about.width, about.epsilon, about.scale,
+                (angles.cos() * about.rotary_scale).contiguous(), (angles.sin() * about.rotary_scale).contiguous(),
+                about.heads, about.key_value_heads, about.head_dim, about.epsilon, about.scale,
             )  # fmt: skip
             layers = [self._layer(number, eight) for number in range(len(about.activations))]
             self.decoder = Decoder(whole, layers)
-        except (KeyError, ValueError, TypeError, IndexError) as error:
+        except (KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
             raise LanguageError(f"a packed language model whose parts do not fit: {first_line(error)}") from None
 
     def _layer(self, number: int, eight: bool) -> Layer:
@@ -167,25 +193,32 @@ def pack(model: Any, dtype: torch.dtype = torch.bfloat16) -> PackedLanguageModel
         LanguageError: a gate is smooth, a part is of a kind that a packed model does not have, or the packed model
             computes other logits than the original on random tokens.
     """
-    if dtype not in NEAR:
+    if dtype not in (torch.float32, torch.bfloat16):
         raise LanguageError(f"dtype must be float32 or bfloat16, got {dtype}")
     if smooth := [number for number, gate in gates_of(model).items() if not gate.exact]:
         raise LanguageError(f"expected exact gates, got smooth ones in layers {', '.join(map(str, smooth))}")
     decoder, config, mlps = decoder_of(model), model.config.get_text_config(), gated_mlps(model)
+    kept = [(parameter, parameter.data) for parameter in model.parameters()]
     try:
-        tensors, about = _taken(model, decoder, config, mlps, dtype)
+        for parameter, values in kept:  # compared in float32, where nothing but rounding may differ
+            parameter.data = values.float()
+        tensors, about = _taken(model, decoder, config, mlps)
+        off = _difference(model, tensors, about)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise LanguageError(
             f"{type(model).__name__} is not of the Llama family that can be packed ({first_line(error)}): "
             "htaf generate decodes it unpacked"
         ) from None
-    off = _difference(model, tensors, about)
-    if not off <= max(NEAR[dtype], NEAR[model.dtype]):
+    finally:
+        for parameter, values in kept:
+            parameter.data = values
+    if not off <= NEAR:
         raise LanguageError(
             f"{type(model).__name__} computes something else than the Llama family that can be packed: logits differ "
             f"by {off:.1%}; htaf generate decodes it unpacked"
         )
-    return PackedLanguageModel(tensors, about)
+    matrices = {name: x.to(dtype) if x.ndim == 2 else x for name, x in tensors.items()}
+    return PackedLanguageModel(matrices, about)
 
 
 def _difference(model: Any, tensors: dict[str, Tensor], about: About) -> float:
@@ -206,26 +239,23 @@ def _difference(model: Any, tensors: dict[str, Tensor], about: About) -> float:
     return (off.square().mean() / wanted.square().mean().clamp_min(1e-30)).sqrt().item()
 
 
-def _taken(
-    model: Any, decoder: Any, config: Any, mlps: list[GatedMLP], dtype: torch.dtype
-) -> tuple[dict[str, Tensor], About]:
-    """The tensors and numbers of a model."""
-
-    def matrix(x: Tensor) -> Tensor:
-        return x.detach().to("cpu", dtype).clone().contiguous()
+def _taken(model: Any, decoder: Any, config: Any, mlps: list[GatedMLP]) -> tuple[dict[str, Tensor], About]:
+    """The tensors and numbers of a model, all in float32."""
 
     def plain(x: Tensor) -> Tensor:
         return x.detach().to("cpu", torch.float32).clone().contiguous()
 
     rotary, first = decoder.rotary_emb, decoder.layers[0].self_attn
+    if (kind := getattr(rotary, "rope_type", "default")) in ("dynamic", "longrope"):
+        raise ValueError(f"rotary positions of the kind {kind}, which depend on the length of the text")
     head = model.get_output_embeddings().weight
     tensors = {
-        "embedding": matrix(decoder.embed_tokens.weight),
+        "embedding": plain(decoder.embed_tokens.weight),
         "norm": plain(decoder.norm.weight),
         "frequencies": plain(rotary.inv_freq),
     }
     if head.data_ptr() != decoder.embed_tokens.weight.data_ptr():
-        tensors["head"] = matrix(head)
+        tensors["head"] = plain(head)
     activations, windows = list[Activation](), list[int]()
     for mlp in mlps:
         layer = decoder.layers[mlp.layer]
@@ -234,16 +264,16 @@ def _taken(
         tensors[name + "before_mlp"] = plain(layer.post_attention_layernorm.weight)
         fused = getattr(attention, "qkv_proj", None)
         parts = [attention.q_proj, attention.k_proj, attention.v_proj] if fused is None else [fused]
-        tensors[name + "inputs"] = matrix(torch.cat([part.weight for part in parts]))
+        tensors[name + "inputs"] = plain(torch.cat([part.weight for part in parts]))
         if parts[0].bias is not None:
             tensors[name + "inputs_bias"] = plain(torch.cat([part.bias for part in parts]))
-        tensors[name + "output"] = matrix(attention.o_proj.weight)
+        tensors[name + "output"] = plain(attention.o_proj.weight)
         if attention.o_proj.bias is not None:
             raise ValueError("a bias behind the attention")
         for own, norm in (("query_norm", "q_norm"), ("key_norm", "k_norm")):
             if (found := getattr(attention, norm, None)) is not None:
                 tensors[name + own] = plain(found.weight)
-        activations.append(_put_mlp(tensors, name, mlp, matrix))
+        activations.append(_put_mlp(tensors, name, mlp, plain))
         windows.append(_window(config, mlp.layer))
     ends = getattr(model.generation_config, "eos_token_id", None)
     ends = config.eos_token_id if ends is None else ends
@@ -256,16 +286,16 @@ def _taken(
     return tensors, about
 
 
-def _put_mlp(tensors: dict[str, Tensor], name: str, mlp: GatedMLP, matrix: Any) -> Activation:
+def _put_mlp(tensors: dict[str, Tensor], name: str, mlp: GatedMLP, plain: Any) -> Activation:
     module, activation = mlp.module, mlp.activation
     layers = [module.gate_up_proj] if mlp.fused else [module.gate_proj, module.up_proj]
     if any(layer.bias is not None for layer in (*layers, module.down_proj)):
         raise ValueError("biases in its MLPs")
     gate, up = layers[0].weight.chunk(2) if mlp.fused else (layers[0].weight, layers[1].weight)
     bits = isinstance(activation, Gate)
-    tensors[name + "gate"] = matrix(gate)
-    tensors[name + "up"] = matrix(up.float() * activation.scale[:, None] if bits else up)  # pyright: ignore
-    tensors[name + "down"] = matrix(module.down_proj.weight.T)
+    tensors[name + "gate"] = plain(gate)
+    tensors[name + "up"] = plain(up.float() * activation.scale[:, None] if bits else up)  # pyright: ignore
+    tensors[name + "down"] = plain(module.down_proj.weight.T)
     tensors[name + "threshold"] = (
         activation.threshold.detach().float().cpu().clone() if bits else torch.zeros(len(gate))
     )  # pyright: ignore
@@ -314,11 +344,6 @@ def load(folder: str | Path, *, context: int | None = None, eight: bool = True) 
     try:
         read: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()}
         about = About(**read)
-        if len(about.windows) != len(about.activations) or set(about.activations) - set(ACTIVATIONS):
-            raise ValueError("its layers")
-        wrong = [k for k in ("heads", "groups", "width", "context") if not 1 <= getattr(about, k) <= 1 << 24]
-        if wrong or any(not 0 <= w <= 1 << 40 for w in about.windows):
-            raise ValueError(", ".join(wrong) or "its windows")
     except (TypeError, ValueError, AttributeError) as error:
         raise LanguageError(f"{file} is damaged: {first_line(error)}") from None
     return PackedLanguageModel(tensors, about, context=context, eight=eight)

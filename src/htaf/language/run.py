@@ -6,30 +6,36 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import cached_property
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
 import torch
+from filelock import FileLock
 from torch import Tensor, nn
 
-from htaf._files import read_record, to_json, write_atomic
+from htaf._files import LOCK, read_record, to_json, write_atomic
+from htaf.activations import Heaviside
 from htaf.language import files, text
 from htaf.language.calibration import CalibratedLayer, Calibration, calibrate
 from htaf.language.errors import LanguageError
 from htaf.language.gates import decoder_of, gated_mlps, gates_of, replace_gates
 from htaf.language.hidden import Hidden, hidden_states, running
-from htaf.language.lora import CHECKPOINT, Measured, Training, lora_changes, train
+from htaf.language.lora import Measured, Training, lora_changes, train
 from htaf.language.losses import hidden_losses
-from htaf.language.ranks import joined
+from htaf.language.ranks import Ranks, joined
 from htaf.language.scores import TextScores, choice_scores, counting_open_gates
 from htaf.runs import content_hash, environment, locked
 
 RECORD, WORK, FORMAT = "htaf_record.json", "work", 1
+LISTED = 20  # lines of a file that were left out
+_GATE = (".threshold", ".scale", ".width")
 Say = Callable[[str], None]
 
 
@@ -41,7 +47,10 @@ class Data:
     task: multiple choice whose right answers are learned too: a JSON-lines file; of a
         known one by `htaf.language.text.task_files`.
     task_test: another file, to be scored on.
-    length: tokens of a block. calibration, training, validation, test: at most so many blocks of each.
+    length: tokens of a block, >= 2. calibration, training, validation, test: at most so many blocks of each.
+
+    Raises:
+        LanguageError: a number is too small.
     """
 
     text: str | None = None
@@ -52,6 +61,11 @@ class Data:
     training: int = 2000
     validation: int = 16
     test: int = 64
+
+    def __post_init__(self) -> None:
+        for name, least in (("length", 2), ("calibration", 2), ("training", 1), ("validation", 1), ("test", 1)):
+            if getattr(self, name) < least:
+                raise LanguageError(f"{name} must be >= {least}, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -69,8 +83,6 @@ def prepare(data: Data, tokenizer: Any) -> tuple[Blocks, list[text.Question], li
     Raises:
         LanguageError: neither text nor a task, or too little of it.
     """
-    if data.text is None and data.task is None:
-        raise LanguageError("expected text or a task to learn from, got neither")
     found, asked, notes = list[text.Document](), list[text.Question](), list[str]()
     if data.text is not None:
         found += text.documents(data.text)
@@ -84,12 +96,15 @@ def prepare(data: Data, tokenizer: Any) -> tuple[Blocks, list[text.Question], li
         notes += _notes(data.task_test, bad)
     parts = text.by_parts(found)
     most = {"train": data.training, "validation": data.validation, "test": data.test}
-    made = {part: text.blocks(documents, tokenizer, data.length, most[part]) for part, documents in parts.items()}
+    made = {
+        part: text.blocks(documents, tokenizer, data.length, most[part], what=f"the {part} part")
+        for part, documents in parts.items()
+    }
     return Blocks(**made), asked, notes
 
 
 def _notes(path: str, bad: Sequence[str]) -> list[str]:
-    listed = "; ".join(bad[:3]) + ("; ..." if len(bad) > 3 else "")
+    listed = "; ".join(bad[:LISTED]) + (f"; and {len(bad) - LISTED} more" if len(bad) > LISTED else "")
     return [f"{path}: {len(bad)} lines left out ({listed})"] if bad else []
 
 
@@ -117,10 +132,11 @@ def fit(
         data, training: what it learns from, and how; training.steps 0: calibrated only.
         out: a new folder, or the same run's.
         last_k: how many layers, counted from the end.
-        start_from: a folder of an earlier run with fewer gates: its weights and gates are kept, and the other layers
-            among the last_k are calibrated.
+        start_from: a folder of an earlier run on the same model with fewer gates: its weights and gates are kept, and
+            the other layers among the last_k are calibrated.
         dtype, device: of the weights while they are trained, and of the files.
-        quantize: hold the frozen weights in 4 bits while it trains (bitsandbytes).
+        quantize: hold the frozen weights in 4 bits while it trains (bitsandbytes). LoRA is then added to the whole
+            weights, and these are scored and saved.
         calibration: see `htaf.language.calibrate`; weights in 4 bits cannot be refitted, there "down" is "gates".
         cache: folder of hidden states and calibrations that several runs share; None: in the run's own, and deleted
             at its end.
@@ -135,87 +151,251 @@ def fit(
     Raises:
         LanguageError: see `files.load`, `calibrate`, `train`; or the folder holds something else.
     """
-    out = Path(out)
-    source = {
-        "model": model, "data": asdict(data), "last_k": last_k, "start_from": start_from, "dtype": str(dtype),
-        "calibration": "gates" if quantize and calibration == "down" else calibration, "quantize": quantize,
-    }  # fmt: skip
-    identity = source | {"training": asdict(training)}
-    key = content_hash(identity)
-    if (record := _record(out, key)) is not None and record["status"] == "finished":
-        return record
-    out.mkdir(parents=True, exist_ok=True)
-    work = out / WORK
-    with joined(device) as (ranks, place), ExitStack() as stack:
-        if ranks.first:
-            stack.enter_context(locked(out, "another process trains in", LanguageError))
-        say = say if ranks.first else _silent
+    if data.text is None and data.task is None:
+        raise LanguageError("expected text or a task to learn from, got neither")
+    if last_k < 1:
+        raise LanguageError(f"last_k must be >= 1, got {last_k}")
+    work = _Work(
+        model, data, training, Path(out), last_k, start_from, dtype, quantize,
+        "gates" if quantize and calibration == "down" else calibration, None if cache is None else Path(cache), say,
+        progress,
+    )  # fmt: skip
+    with joined(device) as (ranks, place):
+        if not ranks.first:  # they begin when the first has claimed the folder, and read what it has written
+            ranks.wait()
+            if (_record(work.out, None) or {}).get("status") == "running":
+                work.compute(ranks, place, save)
+            return read(out)
+        with work.claimed(save) as finished:
+            ranks.wait()
+            if not finished:
+                work.compute(ranks, place, save)
+    return read(out)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A run that is being computed. Its fields are the arguments of `fit`."""
+
+    model: str
+    data: Data
+    training: Training
+    out: Path
+    last_k: int
+    start_from: str | None
+    dtype: torch.dtype
+    quantize: bool
+    calibration: Calibration
+    cache: Path | None
+    say: Say
+    progress: Callable[[str, int, int], None] | None
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        """Hashes of what the run reads: the same run is known again wherever its inputs lie."""
+        paths = (self.data.text, self.data.task, self.data.task_test)
+        return {
+            "model": files.fingerprint(self.model),
+            "start_from": None if self.start_from is None else files.fingerprint(self.start_from),
+            "data": [None if path is None else text.fingerprint(path) for path in paths],
+        }
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What makes two runs the same."""
+        sizes = {k: v for k, v in asdict(self.data).items() if k not in ("text", "task", "task_test")}
+        return {
+            "content": self.content, "sizes": sizes, "training": asdict(self.training), "last_k": self.last_k,
+            "dtype": str(self.dtype), "quantize": self.quantize, "calibration": self.calibration,
+        }  # fmt: skip
+
+    @contextmanager
+    def claimed(self, save: bool) -> Iterator[bool]:
+        """Hold the folder; gives whether the run is finished. A new folder is empty again after an error."""
+        key = content_hash(self.identity)
+        record = _record(self.out, key)
+        if self.start_from is not None and read(self.start_from)["content"]["model"] != self.content["model"]:
+            raise LanguageError(f"expected a run on {self.model}, {self.start_from} is one on another model")
+        self.out.mkdir(parents=True, exist_ok=True)
+        with locked(self.out, "another process trains in", LanguageError):
+            if record is not None and record["status"] == "finished" and (not save or self.saved(record)):
+                yield True
+                return
+            started = {"format": FORMAT, "status": "running", "key": key, **self.about(), **_environment()}
+            write_atomic(self.out / RECORD, to_json(started))
+            try:
+                yield False
+            except LanguageError:
+                if record is None and not any((self.out / WORK).rglob("*")):
+                    (self.out / RECORD).unlink(missing_ok=True)
+                raise
+
+    def about(self) -> dict[str, Any]:
+        """What a record says of the arguments."""
+        return self.identity | {"model": self.model, "data": asdict(self.data), "start_from": self.start_from}
+
+    def saved(self, record: dict[str, Any]) -> bool:
+        """Whether the files of a finished run are there."""
+        sizes = record["files"]
+        return bool(sizes) and all(
+            (self.out / name).is_file() and (self.out / name).stat().st_size == size for name, size in sizes.items()
+        )
+
+    def load(self, model: str, device: str, *, whole: bool = True) -> Any:
+        """A model; whole: not in 4 bits."""
+        return files.load(model, dtype=self.dtype, device=device, quantize=self.quantize and not whole)
+
+    def compute(self, ranks: Ranks, device: str, save: bool) -> None:
+        """Do it all, and write the record."""
         began = time.perf_counter()
-        if ranks.first:
-            started = {"format": FORMAT, "status": "running", "key": key, **identity, **environment()}
-            write_atomic(out / RECORD, to_json(started))
-        say(f"loading {model}")
-        original, tokenizer = files.load(model, dtype=dtype, device=place, quantize=quantize)
+        say = self.say if ranks.first else _silent
+        say(f"loading {self.model}")
+        original, tokenizer = self.load(self.model, device)
         original.requires_grad_(False)
-        blocks, asked, notes = prepare(data, tokenizer)
-        say(f"{len(blocks.train)} blocks of {data.length} tokens to train on, {len(blocks.test)} to test")
-        count = len(decoder_of(original).layers)
-        if not 1 <= last_k <= count:
-            raise LanguageError(f"last_k must be in 1 to {count}, the layers of this model, got {last_k}")
-        start = count - last_k
-        shared = work if cache is None else Path(cache)
-        loading = {"dtype": dtype, "device": place, "quantize": quantize}
-
-        def prepared() -> tuple[dict[str, Hidden], Any, list[CalibratedLayer]]:
-            states = _hidden(original, blocks, start, shared, [model, str(dtype), quantize], training, progress)
-            kept = cache is not None or ranks.size > 1
-            found = _calibrated(
-                source, start_from or model, blocks.train[: data.calibration], last_k, shared if kept else None, say,
-                **loading,
-            )  # fmt: skip
-            return states, *found
-
-        if not ranks.first:  # they read what the first one has written
+        blocks, asked, notes = prepare(self.data, tokenizer)
+        say(f"{len(blocks.train)} blocks of {self.data.length} tokens to train on, {len(blocks.test)} to test")
+        start = len(decoder_of(original).layers) - self.last_k
+        if start < 0:
+            count = len(decoder_of(original).layers)
+            raise LanguageError(f"last_k must be in 1 to {count}, the layers of this model, got {self.last_k}")
+        longest = getattr(original.config.get_text_config(), "max_position_embeddings", None)
+        if longest is not None and self.data.length > longest:
+            raise LanguageError(f"length must be <= {longest}, as the model reads at once, got {self.data.length}")
+        gated_mlps(original)  # before hours of work
+        if not ranks.first:
             ranks.wait()
-        hidden, converted, layers = prepared()
-        if ranks.first:
-            ranks.wait()
+        test = self._hidden(original, blocks.test, start, "test", half=False)
         before = calibrated = dict[str, Any]()
         if ranks.first:
-            before = _scores(original, tokenizer, start, hidden["test"], asked) | {"kl": None, "agreement": None}
+            before = _scores(original, tokenizer, start, test, asked) | {"kl": None, "agreement": None}
             say(f"original: {_told(before)}")
-            calibrated = _scores(converted, tokenizer, start, hidden["test"], asked)
+        if self.quantize:
+            original = self.load(self.model, device, whole=False)[0].requires_grad_(False)
+        half = self.training.precision == "bfloat16"
+        learn = [
+            self._hidden(original, part, start, name, half=half)
+            for part, name in ((blocks.train, "train"), (blocks.validation, "validation"))
+            if self.training.steps
+        ]
+        if not self.training.hidden_weight:
+            original = None  # makes room
+        converted, layers = self._calibrated(blocks.train[: self.data.calibration], device, ranks, say)
+        if ranks.first:
+            ranks.wait()
+            calibrated = _scores(self._whole(converted, device), tokenizer, start, test, asked)
             say(f"calibrated: {_told(calibrated)}")
-        trained, told = calibrated, list[Measured]()
-        if training.steps:
+        told = list[Measured]()
+        if self.training.steps:
             told = train(
-                converted, training, hidden["train"], hidden["validation"], work, original=original,
-                merge=not quantize, ranks=ranks,
-                tell=lambda row: say(f"step {row.step} of {training.steps}: KL {row.kl:.4f}, loss {row.loss:.4f}"),
+                converted, self.training, learn[0], learn[1], self.out / WORK, original=original,
+                merge=not self.quantize, ranks=ranks,
+                tell=lambda row: say(f"step {row.step} of {self.training.steps}: KL {row.kl:.4f}, loss {row.loss:.4f}"),
             )  # fmt: skip
         if ranks.first:
-            if training.steps:
-                if quantize:
-                    converted = _merged(converted, start_from or model, last_k, dtype=dtype, device=place)
-                trained = _scores(converted, tokenizer, start, hidden["test"], asked)
+            whole = self._whole(converted, device)
+            trained = _scores(whole, tokenizer, start, test, asked) if self.training.steps else calibrated
+            if self.training.steps:
                 say(f"trained: {_told(trained)}")
+            sizes = dict[str, int]()
             if save:
-                files.save(converted, tokenizer, out)
+                files.save(whole, tokenizer, self.out)
+                sizes = {file.name: file.stat().st_size for file in self.out.glob("*.safetensors")}
             record = {
-                "format": FORMAT, "status": "finished", "key": key, **identity, **environment(), "notes": notes,
-                "before": before, "calibrated": calibrated, "trained": trained,
-                "gates": open_shares(converted, blocks.test), "processes": ranks.size,
+                "format": FORMAT, "status": "finished", "key": content_hash(self.identity), **self.about(),
+                **_environment(), "notes": notes, "before": before, "calibrated": calibrated, "trained": trained,
+                "gates": open_shares(whole, blocks.test), "processes": ranks.size, "files": sizes,
                 "layers": [asdict(layer) for layer in layers], "validation": [asdict(row) for row in told],
                 "seconds": time.perf_counter() - began,
             }  # fmt: skip
-            write_atomic(out / RECORD, to_json(record))
-            shutil.rmtree(work, ignore_errors=True)
+            write_atomic(self.out / RECORD, to_json(record))
+            shutil.rmtree(self.out / WORK, ignore_errors=True)
         ranks.wait()
-    return read(out)
+
+    def _hidden(self, original: nn.Module, tokens: Tensor, start: int, name: str, *, half: bool) -> Hidden:
+        """Hidden states of a part; those of the test text as exact as the network."""
+        progress = self.progress
+        tell = None if progress is None else lambda done, of: progress(f"hidden states, {name}", done, of)
+        identity = [self.content["model"], self.quantize and name != "test"]
+        place = self.out / WORK if self.cache is None else self.cache
+        return hidden_states(original, tokens, start, place, half=half, identity=identity, tell=tell)
+
+    def _calibrated(self, tokens: Tensor, device: str, ranks: Ranks, say: Say) -> tuple[Any, list[CalibratedLayer]]:
+        """The calibrated model: computed, or read from the cache."""
+        made, _ = self.load(self.start_from or self.model, device, whole=False)
+        made.requires_grad_(False)
+        inputs = [self.content["model"], self.content["start_from"], tokens.tolist(), self.last_k, self.calibration]
+        name = f"{content_hash([*inputs, str(self.dtype), self.quantize])[:16]}.calibrated.safetensors"
+        file = (self.cache or self.out / WORK) / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(file.with_suffix(".lock")):
+            if (found := _read_calibration(made, self.last_k, file)) is not None:
+                return made, found
+            report = calibrate(
+                made, tokens, self.last_k, calibration=self.calibration,
+                tell=lambda layer: say(
+                    f"layer {layer.layer}: {layer.open:.0%} of the gates open, error {layer.before:.3f}"
+                    + ("" if layer.after is None else f", {layer.after:.3f} with down refitted")
+                ),
+            )  # fmt: skip
+            if self.cache is not None or ranks.size > 1:
+                _write_calibration(made, report, file)
+        return made, report
+
+    def _whole(self, converted: Any, device: str) -> Any:
+        """A model with all its weights: of one with weights in 4 bits, its gates and LoRA in the whole model."""
+        if not self.quantize:
+            return converted
+        whole, _ = self.load(self.start_from or self.model, device)
+        gates, changes = gates_of(converted), lora_changes(converted)
+        if set(gates_of(whole)) != set(gates):
+            replace_gates(whole, self.last_k)
+        with torch.no_grad():
+            for number, gate in gates_of(whole).items():
+                for name in ("threshold", "scale", "width"):
+                    getattr(gate, name).copy_(getattr(gates[number], name))
+                gate.step = Heaviside()
+            for path, change in changes.items():
+                weight = whole.get_submodule(path).weight
+                weight.copy_((weight.float() + change.to(weight.device).float()).to(weight.dtype))
+        return whole
 
 
 def _silent(line: str) -> None:
     """What the processes but the first say."""
+
+
+def _environment() -> dict[str, Any]:
+    """As in every record, with the packages that language models need."""
+    found = environment()
+    for package in ("transformers", "peft", "bitsandbytes", "gguf"):
+        with suppress(metadata.PackageNotFoundError):
+            found["versions"][package] = metadata.version(package)
+    return found
+
+
+def _write_calibration(model: nn.Module, report: Sequence[CalibratedLayer], file: Path) -> None:
+    numbers = {layer.layer for layer in report}
+    paths = tuple(f"{mlp.path}." for mlp in gated_mlps(model) if mlp.layer in numbers)
+    changed = {
+        name: value.contiguous()
+        for name, value in model.state_dict().items()
+        if name.startswith(paths) and value.is_floating_point() and ("down_proj" in name or name.endswith(_GATE))
+    }
+    about = {"report": json.dumps([asdict(layer) for layer in report])}
+    write_atomic(file, safetensors.torch.save(changed, about))
+
+
+def _read_calibration(model: nn.Module, last_k: int, file: Path) -> list[CalibratedLayer] | None:
+    """Put a calibration that was kept into a model; None where there is none that can be read."""
+    try:
+        with safetensors.safe_open(file, "pt") as opened:
+            report = [CalibratedLayer(**row) for row in json.loads((opened.metadata() or {})["report"])]
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError):
+        return None
+    replace_gates(model, last_k)
+    model.load_state_dict(tensors, strict=False)
+    return report
 
 
 def open_shares(model: nn.Module, tokens: Tensor) -> list[dict[str, float]]:
@@ -250,83 +430,21 @@ def read(folder: str | Path) -> dict[str, Any]:
     return record
 
 
-def _record(out: Path, key: str) -> dict[str, Any] | None:
+def _record(out: Path, key: str | None) -> dict[str, Any] | None:
+    """The record of a folder; key: of the run that it must be."""
     record = read_record(out / RECORD, FORMAT, LanguageError)
-    if record is not None and record.get("key") != key:
-        raise LanguageError(f"{out} holds another run: choose another --out")
-    if record is None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if record is not None and key is not None and record.get("key") != key:
+        raise LanguageError(f"{out} holds another run, or its inputs have changed: choose another --out")
+    others = out.exists() and (not out.is_dir() or any(file.name != LOCK for file in out.iterdir()))
+    if record is None and others:
         raise LanguageError(f"expected a new or empty folder, {out} holds other files: choose another --out")
     return record
 
 
-def _hidden(
-    original: nn.Module, blocks: Blocks, start: int, folder: Path, identity: Any, training: Training, progress: Any
-) -> dict[str, Hidden]:
-    """Hidden states by part; those of the test text as exact as the network."""
-
-    def made(name: str, tokens: Tensor, half: bool) -> Hidden:
-        tell = None if progress is None else lambda done, of: progress(f"hidden states, {name}", done, of)
-        place = folder / f"{content_hash([identity, start, name, half])[:16]}"
-        return hidden_states(original, tokens, start, place, half=half, identity=identity, tell=tell)
-
-    half = training.precision == "bfloat16"
-    found = {"test": made("test", blocks.test, False)}
-    if training.steps:
-        found |= {"train": made("train", blocks.train, half), "validation": made("validation", blocks.validation, half)}
-    return found
-
-
-def _calibrated(
-    identity: Any, model: str, tokens: Tensor, last_k: int, cache: Path | None, say: Say, **loading: Any
-) -> tuple[Any, list[CalibratedLayer]]:
-    """The calibrated model: computed, or read from the cache."""
-    made, _ = files.load(model, **loading)
-    made.requires_grad_(False)
-    file = None if cache is None else cache / f"{content_hash(identity)[:16]}.calibrated.safetensors"
-    if file is not None and file.is_file():
-        with safetensors.safe_open(file, "pt") as opened:
-            report = json.loads((opened.metadata() or {})["report"])
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        replace_gates(made, last_k)
-        made.load_state_dict(tensors, strict=False)
-        return made, [CalibratedLayer(**row) for row in report]
-    report = calibrate(
-        made, tokens, last_k, calibration=identity["calibration"],
-        tell=lambda layer: say(
-            f"layer {layer.layer}: {layer.open:.0%} of the gates open, error {layer.before:.3f}"
-            + ("" if layer.after is None else f", {layer.after:.3f} with down refitted")
-        ),
-    )  # fmt: skip
-    if file is not None:
-        paths = tuple(mlp.path for mlp in gated_mlps(made)[-last_k:])
-        changed = {
-            name: value.contiguous()
-            for name, value in made.state_dict().items()
-            if name.startswith(paths) and ("down_proj" in name or name.endswith(("threshold", "scale", "width")))
-        }
-        cached = safetensors.torch.save(changed, {"report": json.dumps([asdict(layer) for layer in report])})
-        write_atomic(file, cached)
-    return made, report
-
-
-def _merged(trained: Any, model: str, last_k: int, **loading: Any) -> Any:
-    """Gates and LoRA of a model with 4-bit weights, in one with whole weights."""
-    whole, _ = files.load(model, **loading)
-    gates, changes = gates_of(trained), lora_changes(trained)
-    if set(gates_of(whole)) != set(gates):
-        replace_gates(whole, last_k)
-    with torch.no_grad():
-        for number, gate in gates_of(whole).items():
-            gate.load_state_dict({name: value.cpu() for name, value in gates[number].state_dict().items()})
-        for path, change in changes.items():
-            weight = whole.get_submodule(path).weight
-            weight.add_(change.to(weight.device, weight.dtype))
-    return whole
-
-
 def _scores(model: Any, tokenizer: Any, start: int, hidden: Hidden, asked: Sequence[text.Question]) -> dict[str, Any]:
+    parameter = next(model.parameters())
     with running(model, start) as (run, head):
-        found = hidden_losses(run, head, hidden, next(model.parameters()))
+        found = hidden_losses(run, head, hidden, parameter.device, parameter.dtype)
     count = hidden.tokens.shape[0] * (hidden.tokens.shape[1] - 1)
     perplexity = math.exp(min(found.likelihood, 700.0))
     scores: dict[str, Any] = asdict(TextScores(count, found.likelihood, perplexity, found.kl, found.agreement))
@@ -337,6 +455,3 @@ def _told(scores: dict[str, Any]) -> str:
     near = "" if scores["kl"] is None else f", KL {scores['kl']:.3f}, agreement {scores['agreement']:.1%}"
     task = f", task {scores['task']['accuracy']:.1%}" if "task" in scores else ""
     return f"perplexity {scores['perplexity']:.2f}{near}{task}"
-
-
-__all__ = ["CHECKPOINT", "RECORD", "Blocks", "Data", "fit", "open_shares", "prepare", "read"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from htaf.language.errors import LanguageError
@@ -19,9 +19,9 @@ from htaf.language.text import Question
 
 @dataclass(frozen=True)
 class TextScores:
-    """On text. The last two are None without an original.
+    """On text: means over next tokens, the first token of a block left out. The last two are None without an original.
 
-    tokens: predicted. loss: mean negative log-likelihood of a token, nats. perplexity: exp(loss).
+    tokens: how many were predicted. loss: mean negative log-likelihood of a token, nats. perplexity: exp(loss).
     kl: mean KL divergence of the original's next-token distribution from this one, nats.
     agreement: share of tokens at which both find the same token the likeliest.
     """
@@ -47,30 +47,6 @@ class ChoiceScores:
     error: float
 
 
-@torch.no_grad()
-def text_scores(
-    model: nn.Module, tokens: Int[Tensor, "blocks length"], original: nn.Module | None = None
-) -> TextScores:
-    """Perplexity of a model on blocks of tokens; with the original also how near the two are.
-
-    The first token of a block is not predicted.
-    """
-    loss = kl = same = 0.0
-    for block in tokens:
-        given = next(model.parameters()).device
-        x = block[None].to(given)
-        mine = _logits(model, x)[0, :-1].log_softmax(-1)
-        loss -= mine.gather(1, x[0, 1:, None]).sum().item()
-        if original is not None:
-            other = _logits(original, x.to(next(original.parameters()).device))[0, :-1].log_softmax(-1).to(given)
-            kl += (other.exp() * (other - mine)).sum().item()
-            same += (other.argmax(-1) == mine.argmax(-1)).sum().item()
-    count = len(tokens) * (tokens.shape[1] - 1)
-    mean = loss / count
-    near = (None, None) if original is None else (kl / count, same / count)
-    return TextScores(count, mean, math.exp(min(mean, 700.0)), *near)
-
-
 def nearness(
     mine: Float[Tensor, "tokens vocabulary"], other: Float[Tensor, "tokens vocabulary"]
 ) -> tuple[float, float]:
@@ -83,7 +59,13 @@ def nearness(
 
 @torch.no_grad()
 def choice_scores(model: nn.Module, tokenizer: Any, questions: Sequence[Question]) -> ChoiceScores:
-    """Accuracy of a model on multiple choice."""
+    """Accuracy of a model on multiple choice.
+
+    Raises:
+        LanguageError: no questions; or as `log_likelihoods`.
+    """
+    if not questions:
+        raise LanguageError("expected questions, got none")
     pairs = [
         (context, " " + continuation)
         for question in questions
@@ -160,10 +142,6 @@ def counting_open_gates(model: nn.Module) -> Iterator[dict[int, Tensor]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _logits(model: Any, x: Tensor) -> Tensor:
-    return model(input_ids=x, use_cache=False).logits.float()
 
 
 def _best(values: Sequence[float]) -> int:

@@ -30,6 +30,7 @@ TASKS = {
 }
 Part = Literal["train", "validation", "test"]
 SUFFIXES = (".txt", ".md", ".rst", ".text", "")
+FEW = 20  # documents; fewer are cut into pieces
 HELD_OUT = 0.05  # of the documents, for validation and for the test each
 
 
@@ -55,7 +56,7 @@ class Question:
 
 
 def documents(path: str | Path) -> list[Document]:
-    """The documents of a text file, or of all text files below a folder.
+    """The documents of a text file, or of all text files below a folder; fewer than `FEW` are cut into pieces.
 
     Raises:
         LanguageError: there is none.
@@ -70,7 +71,7 @@ def documents(path: str | Path) -> list[Document]:
     found = []
     for file in files:
         try:
-            text = file.read_bytes().decode()
+            text = file.read_bytes().decode().replace("\r\n", "\n")
         except UnicodeDecodeError:
             if file == path:
                 raise LanguageError(f"expected UTF-8 text, {path} is something else") from None
@@ -79,27 +80,34 @@ def documents(path: str | Path) -> list[Document]:
             found.append(Document(str(file.relative_to(path)) if file != path else file.name, text))
     if not found:
         raise LanguageError(f"expected text, {path} has none (files that end in .txt, .md, .rst or nothing)")
-    if len(found) == 1:  # parts of one long text
-        found = _chapters(found[0])
-    return found
+    return _chapters(found) if len(found) < FEW else found
 
 
-def _chapters(document: Document) -> list[Document]:
-    """One text as 20 pieces or more, of 20,000 characters at most, cut between paragraphs."""
-    length = min(20_000, len(document.text) // 20)
-    pieces, now, size = list[str](), list[str](), 0
-    for paragraph in document.text.split("\n\n"):
-        now.append(paragraph)
-        size += len(paragraph) + 2
-        if size >= length:
-            pieces.append("\n\n".join(now))
-            now, size = [], 0
-    pieces += ["\n\n".join(now)] if now else []
-    return [Document(f"{document.name}#{number}", piece) for number, piece in enumerate(pieces)]
+def _chapters(found: Sequence[Document]) -> list[Document]:
+    """A few texts as 20 pieces or more, of 20,000 characters at most, cut between paragraphs, lines or words."""
+    length = max(1, min(20_000, sum(len(document.text) for document in found) // 20))
+    made = list[Document]()
+    for document in found:
+        rest, number = document.text, 0
+        while rest.strip():
+            end = len(rest)
+            if end > length:
+                cuts = (rest.rfind(mark, length // 2, length) + len(mark) for mark in ("\n\n", "\n", " "))
+                end = next((cut for cut in cuts if cut > length // 2), length)
+            if rest[:end].strip():
+                made.append(Document(f"{document.name}#{number}", rest[:end]))
+                number += 1
+            rest = rest[end:]
+    return made
 
 
 def blocks(
-    documents: Sequence[Document], tokenizer: Any, length: int = 512, most: int | None = None, seed: int = 0
+    documents: Sequence[Document],
+    tokenizer: Any,
+    length: int = 512,
+    most: int | None = None,
+    seed: int = 0,
+    what: str = "",
 ) -> Int[Tensor, "blocks length"]:
     """Documents as blocks of tokens without padding: joined in random order, an end token behind each, and cut.
 
@@ -109,6 +117,7 @@ def blocks(
         length: tokens of a block.
         most: at most so many blocks, taken at random.
         seed: of the order.
+        what: of which documents an error says that there are too few.
 
     Raises:
         LanguageError: there is not enough text for one block.
@@ -120,7 +129,8 @@ def blocks(
         tokens += tokenizer(documents[number].text, add_special_tokens=False, verbose=False)["input_ids"] + end
     count = len(tokens) // length
     if count == 0:
-        raise LanguageError(f"expected text of {length} tokens or more, got {len(tokens)}")
+        where = f" in {what}" if what else ""
+        raise LanguageError(f"expected text of {length} tokens or more{where}, got {len(tokens)}: give more text")
     made = torch.tensor(tokens[: count * length]).view(count, length)
     chosen = torch.randperm(count, generator=generator)[:most]
     return made[chosen]
@@ -182,7 +192,7 @@ def _question(line: Any) -> Question:
         if not blank:
             raise ValueError("expected a sentence with a blank _")
         options = (line["option1"], line["option2"])
-        return Question(tuple(before + o for o in options), (after.strip(),) * 2, int(line["answer"]) - 1)
+        return _checked(tuple(before + o for o in options), (after.strip(),) * 2, int(line["answer"]) - 1)
     if "answerKey" in line:  # OpenBookQA, ARC
         asked = line["question"]
         stem, choices = (asked["stem"], asked["choices"]) if isinstance(asked, dict) else (asked, line["choices"])
@@ -195,6 +205,8 @@ def _question(line: Any) -> Question:
 def _checked(contexts: tuple[str, ...], choices: tuple[str, ...], answer: int) -> Question:
     if len(choices) < 2 or not all(isinstance(text, str) for text in (*contexts, *choices)):
         raise ValueError("expected a context and two choices or more, as text")
+    if not all(text.strip() for text in choices):
+        raise ValueError("expected choices with text, got an empty one")
     if not 0 <= answer < len(choices):
         raise ValueError(f"expected an answer in 0 to {len(choices) - 1}, got {answer}")
     return Question(contexts, choices, answer)
@@ -211,6 +223,18 @@ def by_parts(found: Sequence[Document]) -> dict[Part, list[Document]]:
     ordered = sorted(found, key=lambda document: hashlib.sha256(document.name.encode()).digest())
     held = max(1, round(HELD_OUT * len(found)))
     return {"train": ordered[2 * held :], "validation": ordered[held : 2 * held], "test": ordered[:held]}
+
+
+def fingerprint(path: str | Path) -> str:
+    """A hash of the bytes of a file, or of all text files below a folder, with their names."""
+    path = Path(path)
+    found = [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.is_file() and f.suffix in SUFFIXES)
+    made = hashlib.sha256()
+    for file in found:
+        made.update(f"{file.relative_to(path) if file != path else ''}\0{file.stat().st_size}\0".encode())
+        with file.open("rb") as opened:
+            made.update(hashlib.file_digest(opened, "sha256").digest())
+    return made.hexdigest()
 
 
 def lines_of(questions: Sequence[Question]) -> Iterator[str]:
