@@ -62,7 +62,7 @@ def plans() -> tuple[Plan, ...]:
 
 
 # about 15 minutes of one core
-QUICK_EPOCHS = {"dhn": 8, "bnn": 6, "snn": 4}
+QUICK_EPOCHS = {"dhn": 8, "bnn": 4, "snn": 3}
 
 
 def quick(family: str, data: str = "cifar10") -> Plan:

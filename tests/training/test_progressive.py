@@ -35,10 +35,11 @@ from htaf.training.distributed import Processes, TrainingError
 from htaf.training.families import make_recipe
 from htaf.training.fit import check, fit
 from htaf.training.module import Training, distance
-from htaf.training.notes import best_of
+from htaf.training.notes import best_of, trained_exact
 from htaf.training.plan import Plan, PlanError, Source
 from htaf.training.progressive import Progressive, loss_of, readers, step_names, unmoved_norms, unreached
 from htaf.training.recipe import Hardening, Recipe
+from htaf.training.report import SearchResult, summary_row
 from htaf.training.stages import Mask, Noise, Stages, momentum, rate, stages_of
 
 PROGRESSIVE = sys.modules["htaf.training.progressive"]
@@ -359,6 +360,16 @@ def test_nothing_is_frozen_with_straight_through(table: Table, tmp_path: Path, m
     rows = list(csv.DictReader((run.path / "metrics.csv").open()))
     equal = [row["val_loss"] == row["val_loss_smooth"] for row in rows]
     assert equal == [False] * 6 + [True] * 2  # in the last stage the network that learns is the exact one
+    trained = run.record["best_epoch"] >= 4
+    assert trained_exact(run.record) == trained
+    assert any("the exact network was trained" in note for note in run.record["notes"]) == trained
+    record = run.record | {"best_epoch": 3}
+    assert not trained_exact(record)
+    plan = Plan("study", (Source("table"),), {"htaf": {}})
+    for one, shown in ((record, True), (run.record | {"best_epoch": 7}, False)):
+        row = summary_row(plan, plan.sources[0], "htaf", SearchResult(QUICK, None, ()), [one])
+        assert row["exact"]
+        assert bool(row["smooth"]) == bool(row["gap"]) == shown
 
 
 def test_the_best_weights_of_a_stage_come_back(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,13 +85,23 @@ def activation_of(net: nn.Module, recipe: Recipe) -> dict[str, Any]:
     return activation | ({"kind": step.kind} if outside else {}) | sharpness_of(step)
 
 
-def result_notes(record: Mapping[str, Any], posed: Problem, net: nn.Module, recipe: Recipe) -> list[str]:
-    """What went wrong without an error: nothing learned, dead units, an augmentation that does harm.
+def trained_exact(record: Mapping[str, Any]) -> bool:
+    """Whether the weights were trained on behind exact steps (`straight_through`): the smooth network of a run then has
+    weights that were not trained for it, and its figures say nothing of the training."""
+    stages = record.get("hardening", {}).get("stages", ())
+    return bool(stages and record["recipe"].get("straight_through") and record["best_epoch"] >= stages[0]["epoch"])
+
+
+def result_notes(
+    record: Mapping[str, Any], posed: Problem, net: nn.Module, exact: nn.Module | None, recipe: Recipe
+) -> list[str]:
+    """What went wrong without an error: nothing learned, dead units, an augmentation that does harm; and a smooth
+    network that was not trained.
 
     Args:
-        record: with the metrics and layers of the finished network.
+        record: with the recipe, metrics and layers of the finished network.
         posed: what it was trained on.
-        net: the smooth network, in eval mode.
+        net, exact: the smooth and the exact network, in eval mode.
         recipe: how.
     """
     chosen = record["metrics"]["exact"] or record["metrics"]["smooth"]
@@ -102,10 +112,16 @@ def result_notes(record: Mapping[str, Any], posed: Problem, net: nn.Module, reci
         for part, values in chosen.items()
         if part != "validation" and values["loss"] is None
     ]
-    harm = []
+    harm, apart = [], []
+    on, which = (exact, "exact") if exact is not None and trained_exact(record) else (net, "smooth")
     if isinstance(recipe.data, ImageData) and not learned:
-        harm = augment_notes(net, posed, record["metrics"]["smooth"], recipe.data.augment)
-    return [*learned, *overflow, *dead, *harm]
+        harm = augment_notes(on, posed, record["metrics"][which], recipe.data.augment)
+    if on is exact:
+        apart = [
+            f"from epoch {record['hardening']['stages'][0]['epoch'] + 1} on the exact network was trained "
+            "(straight_through): the figures of the smooth one with the same weights say nothing of the training"
+        ]
+    return [*learned, *overflow, *dead, *harm, *apart]
 
 
 def constant_notes(found: Mapping[str, float | None], train: Tensor, validation: Tensor) -> list[str]:
@@ -170,14 +186,14 @@ def dead_notes(layers: Sequence[Mapping[str, Any]], concepts: bool) -> list[str]
 
 
 @torch.no_grad()
-def augment_notes(net: nn.Module, posed: Problem, smooth: Mapping[str, Any], augment: str) -> list[str]:
+def augment_notes(net: nn.Module, posed: Problem, metrics: Mapping[str, Any], augment: str) -> list[str]:
     """Whether the augmentation does harm: augmented training images are no easier than validation images as they are,
     so that there is no overfitting that it could have prevented.
 
     Args:
-        net: the smooth network, in eval mode. smooth: its metrics.
+        net: the network that was trained, in eval mode. metrics: its.
     """
-    validation = smooth["validation"]["accuracy"]
+    validation = metrics["validation"]["accuracy"]
     if augment == "none" or validation >= ENOUGH:
         return []
     device, right, seen = next(net.parameters()).device, 0, 0

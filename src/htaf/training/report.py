@@ -14,6 +14,7 @@ from htaf.activations import SATURATION
 from htaf.runs import short_commit
 from htaf.runs.metrics import LOWER_IS_BETTER
 from htaf.training.families import make_recipe
+from htaf.training.notes import trained_exact
 from htaf.training.plan import Plan, Source
 from htaf.training.recipe import ImageData, Recipe
 
@@ -54,7 +55,7 @@ def summary_row(
         "method": method,
         "metric": records[0]["headline"] if records else None,
         "exact": _summary([score(r, "test", "exact") for r in records]),
-        "smooth": _summary([score(r, "test", "smooth") for r in records]),
+        "smooth": _summary([None if trained_exact(r) else score(r, "test", "smooth") for r in records]),
         "reference": None if reference is None else {"mean": reference[0], "error": reference[1]},
         "recipe": trained or choice.recipe.identity(),
         "validation": choice.validation,
@@ -83,7 +84,9 @@ def _cost(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _gap(record: dict[str, Any]) -> float | None:
-    """What is lost from the smooth to the exact network, in % of the smooth one; below 0: won."""
+    """What is lost from the smooth to the exact network, in % of the smooth one; below 0: won. None without either."""
+    if trained_exact(record):
+        return None
     exact, smooth = (score(record, "test", network) for network in ("exact", "smooth"))
     gain = None if exact is None or smooth is None else _gain(exact, smooth, record["headline"])
     return None if gain is None else -gain
@@ -195,7 +198,7 @@ def markdown(report: dict[str, Any]) -> str:
         f"Mean (standard error) of the test metric over {plan['splits']} {'seeds' if images else 'splits'}; the recipe "
         f"of each row was chosen on the validation part {'with seed' if images else 'of split'} 0.",
         "exact: the hardened network; smooth: the network before hardening, of the same weights unless the recipe fits",
-        "some to the exact bits.",
+        "some to the exact bits; none (-) of a recipe that trains the exact network to the end.",
         "",
         *_costs(report),
         *(line for one in report["compared"] for line in _compared(one)),

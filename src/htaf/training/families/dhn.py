@@ -88,7 +88,7 @@ FAMILY = Family(
     about="Train a WideResNet with 0/1 activations on images; smooth and exact results, and the gap.",
     recipes={
         "small": lambda: scales.small(reduced()),
-        "quick": lambda: quick(DHNNetwork(layout="whitened"), epochs=12),
+        "quick": lambda: quick(DHNNetwork(layout="whitened"), epochs=32),
         "reduced": reduced,
         "cifar10": lambda: published(40),
         "cifar100": lambda: published(28),
