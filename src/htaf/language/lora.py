@@ -6,6 +6,7 @@ A step costs the last layers and the head alone: it starts from the original's h
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -117,7 +118,9 @@ class Training:
         """A step as the training begins."""
         match self.method:
             case "htaf":
-                return HTAF(*self.ends[0])
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", message="alpha1")  # it grows
+                    return HTAF(*self.ends[0])
             case "ss":
                 return ScaledSigmoid(*self.ends[0])
             case "ste":
@@ -179,7 +182,9 @@ def adapted(model: Any, training: Training) -> Any:
     targets = [p for p, m in model.named_modules() if isinstance(m, nn.Linear) and id(m) in inside]
     torch.manual_seed(training.seed)
     config = LoraConfig(r=training.rank, lora_alpha=training.lora_alpha, target_modules=targets, lora_dropout=0.0)
-    made = get_peft_model(model, config)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing")  # peft asks by its old name
+        made = get_peft_model(model, config)
     for gate in layers.values():
         for parameter in (gate.threshold, gate.scale):
             parameter.requires_grad_(training.gate_lr > 0)
