@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import gguf
@@ -15,7 +16,8 @@ import torch
 from tests.language.models import tiny
 from tests.language.test_run import model, run, text  # noqa: F401
 
-from htaf.language import LanguageError, files
+from htaf.language import LanguageError, calibrate, files
+from htaf.language.generating import Clock, pieces, prompt_tokens
 from htaf.language.run import RECORD, read
 
 
@@ -57,7 +59,39 @@ def test_prompts(run, tmp_path, htaf):  # noqa: F811
         assert "expected a prompt, got an empty one" in htaf("generate", folder, " ")[2]
         code, _, told = htaf("generate", folder, "red cats " * 100)
         assert (code, "expected a prompt of fewer than 128 tokens" in told) == (1, True)
-    assert "htaf pack" in htaf("generate", tmp_path, "x")[2]
+        assert "in 1 to 128" in htaf("generate", tmp_path / "packed", "x", "--context", "1000")[2]
+    assert "no config.json" in htaf("generate", tmp_path, "x")[2]
+    assert "--context is for" in htaf("generate", out, "x", "--context", "10")[2]
+
+
+def test_a_reader_who_goes_ends_the_generation(run):  # noqa: F811
+    out, _ = run
+    network, tokenizer = files.load(out)
+    clock, before = Clock(), threading.active_count()
+    made = pieces(network, tokenizer, prompt_tokens(tokenizer, "red cats"), tokens=100, clock=clock)
+    next(made)
+    made.close()
+    assert threading.active_count() <= before
+    assert (clock.read, 1 <= clock.written < 100) == (2, True)
+
+
+def test_words_that_are_not_known(run):  # noqa: F811
+    tried = (  # in another process, where types are not checked
+        "from htaf.language import Data, Training, fit\n"
+        "for make in (lambda: Training(precision='float16'), lambda: Training(slope='relu'),\n"
+        "             lambda: fit('x', Data('y'), Training(), 'new', calibration='all')):\n"
+        "    try: make()\n"
+        "    except Exception as error: print(type(error).__name__, error)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", tried], check=True, capture_output=True, text=True).stdout
+    assert said.splitlines() == [
+        "LanguageError precision must be float32, bfloat16, got float16",
+        "LanguageError slope must be sigmoid, tanh, rectangular, got relu",
+        "LanguageError calibration must be plain, gates, down, got all",
+    ]
+    network, _ = files.load(run[0])
+    with pytest.raises(LanguageError, match="expected tokens in 0 to"):
+        calibrate(network, torch.full((2, 8), 10**6), 1)
 
 
 @pytest.mark.slow

@@ -99,7 +99,7 @@ def test_a_model_of_another_family_says_so():
 def test_bad_input(tmp_path):
     packed = pack(gated("llama"))
     for tokens in (torch.tensor([64]), torch.tensor([], dtype=torch.int64), torch.tensor([-1])):
-        with pytest.raises(LanguageError, match="numbers in 0 to 63"):
+        with pytest.raises(LanguageError, match="one or more tokens in 0 to 63"):
             packed.logits(tokens)
     with pytest.raises(LanguageError, match="at most 128 tokens in all, got 129"):
         packed.logits(torch.zeros(129, dtype=torch.int64))
@@ -164,5 +164,5 @@ def test_damaged_numbers(tmp_path):
         with pytest.raises(LanguageError, match="parts do not fit"):
             load(tmp_path)
     packed.save(tmp_path)
-    with pytest.raises(LanguageError, match="context must be >= 1, got -3"):
+    with pytest.raises(LanguageError, match="context must be in 1 to 128, as the model was made for, got -3"):
         load(tmp_path, context=-3)

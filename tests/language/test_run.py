@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from htaf.language import LanguageError, files, gates_of
 from htaf.language.lora import Training
 from htaf.language.ranks import Ranks
 from htaf.language.run import Data, fit, read
-from htaf.language.text import documents, questions, task_files
+from htaf.language.text import by_parts, documents, questions, task_files
 
 WORDS = [
     f"{a} {b} the {c}."
@@ -62,7 +62,8 @@ def test_the_record(run):
     out, record = run
     assert record == read(out)
     assert record["before"]["kl"] is None
-    assert record["trained"]["kl"] <= record["calibrated"]["kl"]
+    assert min(row["kl"] for row in record["validation"]) < record["validation"][0]["kl"]
+    assert set(record["documents"]) == {"train", "validation", "test"}
     assert [gate["layer"] for gate in record["gates"]] == [2, 3]
     assert all(0 <= gate["dead"] + gate["always"] <= 1 and 0 < gate["open"] < 1 for gate in record["gates"])
     assert not (out / "work").exists()
@@ -96,11 +97,55 @@ def test_the_command(model, text, tmp_path, htaf):
     made = tmp_path / "made"
 
     command = ["train", "llm", "--model", str(model), "--text", str(text), "--task", str(task), "--out", str(made)]
-    _, said, told = htaf(*command, *flags, "--task-test", task)
-    assert "2 lines left out (line 61" in told
+    _, said, _ = htaf(*command, *flags, "--task-test", task)
+    assert "2 lines left out (line 61" in said
     assert "open gates:" in said
     assert json.loads(htaf("evaluate", made, "--json")[1])["trained"]["task"]["questions"] == 60
     assert htaf("generate", made, "red cats", "--tokens", "5")[1].strip()
+    assert "already done" in htaf(*command, *flags, "--task-test", task)[1]
+    code, _, told = htaf(
+        *(str(made) if word == str(model) else word for word in command[:-1]), tmp_path / "twice", *flags
+    )
+    assert "has gates already" in told, told
+    assert code == 1
+    assert not (tmp_path / "twice").exists()
+
+
+def test_other_text_and_questions_are_scored(model, text, run, tmp_path, htaf):
+    out, record = run
+    found = json.loads(htaf("evaluate", out, "--data", text, "--json")[1])
+    assert found["original"]["perplexity"] == pytest.approx(record["before"]["perplexity"], rel=0.3)
+    assert 0 < found["run"]["kl"] < 0.1
+    assert 0.5 < found["run"]["agreement"] <= 1
+    task = tmp_path / "task.jsonl"
+    task.write_text('{"context": "red cats see", "choices": ["the sun.", "the xq."], "answer": 0}\n{')
+    code, said, told = htaf("evaluate", out, "--data", task)
+    assert (code, "accuracy on 1 questions" in said, "1 line left out (line 2" in told) == (0, True, True)
+    away = tmp_path / "away"
+    shutil.copytree(out, away)
+    moved = json.loads((away / "htaf_record.json").read_text()) | {"model": str(tmp_path / "gone")}
+    (away / "htaf_record.json").write_text(json.dumps(moved))
+    found = json.loads(htaf("evaluate", away, "--data", text, "--json")[1])
+    assert (found["original"], found["run"]["kl"]) == (None, None)
+    assert any("without the original" in note for note in found["notes"])
+
+
+def test_models_without_a_record(model, text, run, tmp_path, htaf):
+    """The original to compare with, and a folder of `files.save`."""
+    out, _ = run
+    network, tokenizer = files.load(out)
+    files.save(network, tokenizer, tmp_path / "own")
+    assert json.loads((tmp_path / "own" / "config.json").read_text())["htaf_gates"] == files.GATES
+    said = [htaf("generate", folder, "red cats", "--tokens", "5", "--json")[1] for folder in (out, tmp_path / "own")]
+    assert json.loads(said[0])["text"] == json.loads(said[1])["text"] != ""
+    for number, (folder, layers) in enumerate(((model, 0), (tmp_path / "own", 2))):
+        packed = tmp_path / f"packed{number}"
+        assert json.loads(htaf("pack", folder, "--out", packed, "--json")[1])["last_k"] == layers
+        told = json.loads(htaf("generate", packed, "red cats", "--tokens", "5", "--json")[1])
+        assert (told["tokens_written"] <= 5, len(told["open_gates"])) == (True, layers)
+    code, _, _ = htaf("concepts", "gates", tmp_path / "own", "--out", tmp_path / "page", "--text", text)
+    assert code == 0
+    assert "has no htaf_record.json" in htaf("evaluate", tmp_path / "own")[2]
 
 
 def test_scores_are_those_of_the_definition(model, run):
@@ -141,7 +186,7 @@ def test_bad_input(model, text, run, tmp_path):
     with pytest.raises(LanguageError, match="there is nothing at"):
         documents(tmp_path / "none")
     (tmp_path / "bad.jsonl").write_text("[]\n{}\n")
-    with pytest.raises(LanguageError, match="one JSON object a line, got none: line 1"):
+    with pytest.raises(LanguageError, match="one JSON object a line, got none; line 1"):
         questions(tmp_path / "bad.jsonl")
     damaged = tmp_path / "damaged"
     damaged.mkdir()
@@ -177,7 +222,7 @@ def test_more_layers_from_an_earlier_run(model, text, run, tmp_path):
     assert [gate["layer"] for gate in more["gates"]] == [0, 1, 2, 3]
     assert [layer["layer"] for layer in more["layers"]] == [0, 1]
     assert more["before"] == record["before"]
-    with pytest.raises(LanguageError, match="the last 2 layers have gates already"):
+    with pytest.raises(LanguageError, match="has gates in its last 2 layers"):
         fit(str(model), data, QUICK, tmp_path / "same", last_k=2, start_from=str(out))
 
 
@@ -266,7 +311,10 @@ def test_tasks_by_name(tmp_path, monkeypatch):
         (tmp_path / "text" / "winogrande").mkdir(parents=True, exist_ok=True)
         (tmp_path / "text" / "winogrande" / f"{name}.jsonl").write_text("{}")
     assert task_files("winogrande-s", tmp_path)[1] == tmp_path / "text" / "winogrande" / "dev.jsonl"
-    assert task_files("own.jsonl") == (Path("own.jsonl"), None)
+    (tmp_path / "own.jsonl").write_text("{}")
+    assert task_files(str(tmp_path / "own.jsonl")) == (tmp_path / "own.jsonl", None)
+    with pytest.raises(LanguageError, match=r"got opnbookqa \(did you mean 'openbookqa'"):
+        task_files("opnbookqa")
 
 
 @pytest.mark.data
@@ -341,12 +389,41 @@ def test_a_run_on_another_model_cannot_be_begun_with(model, text, run, tmp_path)
 def test_one_text_or_two_are_cut_into_documents(mark, tmp_path):
     words = [f"word {i} and more of it." for i in range(3000)]
     (tmp_path / "a.txt").write_bytes(mark.join(words).encode())
-    found = documents(tmp_path / "a.txt")
-    assert 20 <= len(found) <= 60
+    found, notes = documents(tmp_path / "a.txt")
+    assert notes == []
+    assert 200 <= len(found) <= 400
     assert all(document.text.strip() for document in found)
     assert "".join(document.text for document in found) == mark.replace("\r", "").join(words)
     (tmp_path / "b.txt").write_text("short")
-    assert len(documents(tmp_path)) > 20
+    assert len(documents(tmp_path)[0]) > 200
+
+
+def test_parts_have_text_and_no_part_is_one_document(tmp_path):
+    for number in range(30):
+        (tmp_path / f"note{number}.txt").write_text(f"note {number}")
+    (tmp_path / "book.txt").write_text(" ".join(f"word{i}" for i in range(30_000)))
+    parts = by_parts(documents(tmp_path)[0])
+    sizes = {part: sum(len(document.text) for document in found) for part, found in parts.items()}
+    assert min(len(found) for found in parts.values()) >= 10
+    whole = sum(sizes.values())
+    assert 0.05 <= sizes["validation"] / whole <= 0.06
+    assert 0.05 <= sizes["test"] / whole <= 0.06
+
+
+def test_files_that_are_left_out_are_told(tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text("some text " * 50)
+        (tmp_path / f"old{number}.txt").write_bytes("später".encode("latin-1"))
+    (tmp_path / "x.png").write_bytes(b"\x89")
+    found, notes = documents(tmp_path)
+    assert all(document.name.startswith(("0", "1", "2")) for document in found)
+    assert "1 file left out (read are .txt" in notes[0]
+    assert "3 of 6 files left out, not UTF-8 (old0.txt, old1.txt, old2.txt)" in notes[1]
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "a.txt").write_bytes(b"\xff")
+    with pytest.raises(LanguageError, match="not UTF-8"):
+        documents(bad)
 
 
 def test_wrong_answers_are_left_out(tmp_path):

@@ -48,9 +48,9 @@ def test_a_stopped_training_ends_with_the_same_bits(tmp_path):
         folder = tmp_path / str(stopped)
         if stopped:
             with pytest.raises(KeyboardInterrupt):
-                train(model, QUICK, *hidden, folder, tell=_stop_at(20), checkpoint_steps=7)
+                train(model, QUICK, *hidden, folder, tell=_stop_at(20), checkpoint_seconds=0.0)
             model, _ = prepared(tmp_path)
-        told.append(train(model, QUICK, *hidden, folder, checkpoint_steps=7))
+        told.append(train(model, QUICK, *hidden, folder, checkpoint_seconds=0.0))
         weights.append(model.state_dict())
     assert str(told[0]) == str(told[1])
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

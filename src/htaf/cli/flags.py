@@ -39,6 +39,12 @@ def needs_source(instead: str) -> Iterator[None]:
         raise UsageError(f"{error.said}: {instead}") from None
 
 
+def is_language_model(path: Path) -> bool:
+    """Whether it is a folder of transformers, with gates or without, or a GGUF file."""
+    marks = (LANGUAGE_RECORD, "htaf_gates.safetensors", "config.json")
+    return path.suffix == ".gguf" or any((path / name).is_file() for name in marks)
+
+
 def refuse_flags(given: dict[str, Any], run: Path) -> None:
     """Raises UsageError for flags that were given and that a run of a language model has no use for."""
     if used := [f"--{name}" for name, value in given.items() if value]:

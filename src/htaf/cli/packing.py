@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import arg
 
 from htaf._console import UsageError, print_json, say
-from htaf.cli.flags import LANGUAGE_RECORD, DataDir, Json, RunDir, needs_source, refuse_flags
+from htaf.cli.flags import DataDir, Json, RunDir, is_language_model, needs_source, refuse_flags
 from htaf.cli.methods import MethodOfRun, step_of_run
 
 if TYPE_CHECKING:
@@ -62,8 +62,9 @@ def pack(
     ] = "bfloat16",
     json: Json = False,
 ) -> None:
-    """Pack the exact network: bits instead of floats. `htaf predict FILE` reads the file, preprocessing included."""
-    if (run / LANGUAGE_RECORD).is_file():
+    """Pack the exact network: bits instead of floats. `htaf predict FILE` reads the file, preprocessing included;
+    `htaf generate` that of a language model."""
+    if is_language_model(run):
         from htaf.cli.language import pack_llm
 
         given = {

@@ -164,7 +164,9 @@ class Decoder:
         tokens = tokens.to(torch.int64).contiguous()
         count = tokens.numel()
         if tokens.ndim != 1 or count == 0 or tokens.min() < 0 or tokens.max() >= self.vocabulary:
-            raise ValueError(f"tokens must be a row of numbers in 0 to {self.vocabulary - 1}")
+            raise ValueError(
+                f"expected one or more tokens in 0 to {self.vocabulary - 1}, [count], got {tuple(tokens.shape)}"
+            )
         if self.position + count > self.context:
             raise ValueError(f"expected at most {self.context} tokens in all, got {self.position + count}")
         self._make_room(self.position + count)

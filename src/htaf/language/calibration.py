@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -97,10 +97,15 @@ def calibrate(
         tell: called after each layer.
 
     Raises:
-        LanguageError: as `replace_gates`; or less than two blocks.
+        LanguageError: as `replace_gates`; less than two blocks; unknown tokens; another calibration.
     """
     if tokens.ndim != 2 or len(tokens) < 2:
         raise LanguageError(f"expected two blocks of tokens or more, [blocks, length], got {tuple(tokens.shape)}")
+    if calibration not in get_args(Calibration):
+        raise LanguageError(f"calibration must be {', '.join(get_args(Calibration))}, got {calibration}")
+    known = model.get_input_embeddings().num_embeddings  # pyright: ignore
+    if tokens.min() < 0 or tokens.max() >= known:
+        raise LanguageError(f"expected tokens in 0 to {known - 1}, got {tokens.min()} to {tokens.max()}")
     training = model.training
     model.eval()
     tokens = tokens.to(next(model.parameters()).device)

@@ -63,6 +63,8 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
         ) from None
     except Exception as error:  # transformers raises nearly everything on files and names
         raise LanguageError(_why(str(model), error)) from None
+    if quantize:
+        _expect_blocks_of_64(made)
     if "gguf_file" in options:  # its weights are plain floats by now, which can be saved and trained
         made.hf_quantizer = None
         made.config.__dict__.pop("quantization_config", None)
@@ -131,6 +133,7 @@ def save(model: Any, tokenizer: Any, folder: str | Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     own = {f"{path}.{name}" for path, module in model.named_modules() if isinstance(module, Gate) for name in _PARTS}
     weights = {name: value for name, value in model.state_dict().items() if name not in own}
+    model.config.htaf_gates = GATES  # a reader of config.json sees that the activation is another
     model.save_pretrained(folder, state_dict=weights)
     tokenizer.save_pretrained(folder)
     tensors = {
@@ -182,12 +185,22 @@ def _place(model: str) -> tuple[str, dict[str, Any]]:
     return model, {}
 
 
+def _expect_blocks_of_64(model: nn.Module) -> None:
+    """4 bits are held in blocks of 64 numbers."""
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Linear) and hasattr(module.weight, "quant_state") and module.in_features % 64:
+            raise LanguageError(f"4 bits need widths that are multiples of 64, {path} has {module.in_features}")
+
+
 def _why(model: str, error: Exception) -> str:
     """What went wrong when a model was loaded, and what to do."""
-    said = first_line(error)
+    said = " ".join(str(error).split())[:300] or type(error).__name__
     if not Path(model).exists():
         return (
             f"{model} is not in the cache of the Hugging Face hub and cannot be loaded from there ({said}): give a "
             "folder with config.json and weights, or a .gguf file"
         )
+    path = Path(model)
+    if path.is_dir() and not any(path.glob("tokenizer*")):
+        return f"{model}: expected a tokenizer (tokenizer.json) beside the weights, there is none"
     return f"{model} cannot be read as a causal language model: {said}"

@@ -6,6 +6,7 @@ A step costs the last layers and the head alone: it starts from the original's h
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,7 +14,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,8 @@ from htaf.runs import content_hash
 from htaf.sharpening import Geometric, set_sharpness
 
 Method = Literal["htaf", "ste", "ss"]
+Slope = Literal["sigmoid", "tanh", "rectangular"]
+Precision = Literal["float32", "bfloat16"]
 CHECKPOINT = "checkpoint.pt"
 
 
@@ -83,9 +86,9 @@ class Training:
     sharpen: float = 0.4
     harden_from: float = 0.4
     harden_to: float = 0.8
-    slope: Literal["sigmoid", "tanh", "rectangular"] = "sigmoid"
+    slope: Slope = "sigmoid"
     checkpointing: bool = False
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     validate: int = 50
     seed: int = 0
 
@@ -96,6 +99,9 @@ class Training:
         if any(len(values) != count for values in self.ends):
             raise LanguageError(f"start and end of {self.method} must be {count} numbers each")
         _expect(self.steps >= 0, "steps must be >= 0", self.steps)
+        for name, known in (("slope", get_args(Slope)), ("precision", get_args(Precision))):
+            if getattr(self, name) not in known:
+                raise LanguageError(f"{name} must be {', '.join(known)}, got {getattr(self, name)}")
         for name in ("batch_size", "rank", "validate"):
             _expect(getattr(self, name) >= 1, f"{name} must be >= 1", getattr(self, name))
         for name in ("lr", "lora_alpha"):
@@ -202,7 +208,8 @@ def train(
     merge: bool = True,
     ranks: Ranks = ALONE,
     tell: Callable[[Measured], None] | None = None,
-    checkpoint_steps: int = 50,
+    advance: Callable[[int, int], None] | None = None,
+    checkpoint_seconds: float = 120.0,
 ) -> list[Measured]:
     """Train a calibrated model in place, and leave it with exact gates, the best weights and LoRA merged.
 
@@ -213,7 +220,8 @@ def train(
         original: the model as it was, which training.hidden_weight > 0 needs.
         merge: add LoRA into the weights; False: it stays beside them, see `lora_changes`.
         ranks: the processes that train together; the first one keeps checkpoints and tells.
-        tell: called after each validation.
+        tell: called after each validation. advance: called after each step with how many are done, and of how many.
+        checkpoint_seconds: between two checkpoints; there is one after each validation too.
 
     Returns:
         The validations, the one before the first step included.
@@ -258,6 +266,7 @@ def train(
             best = {name: p.detach().clone() for name, p in learned.items()}
             if tell is not None and ranks.first:
                 tell(told[-1])
+        kept = time.monotonic()
         while done < training.steps:
             exact = training.exact(done, layers)
             _settle(model, exact, None if schedule is None else schedule.at(done / training.steps))
@@ -290,7 +299,11 @@ def train(
                     best = {name: p.detach().clone() for name, p in learned.items()}
                 if tell is not None and ranks.first:
                     tell(told[-1])
-            if ranks.first and (done % checkpoint_steps == 0 or done == training.steps):
+            if advance is not None and ranks.first:
+                advance(done, training.steps)
+            validated = done % training.validate == 0 or done == training.steps
+            if ranks.first and (validated or time.monotonic() - kept >= checkpoint_seconds):
+                kept = time.monotonic()
                 _keep(folder / CHECKPOINT, key, learned, optimizer, done, told, best, summed, count)
     with torch.no_grad():
         for name, parameter in learned.items():

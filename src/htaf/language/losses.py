@@ -79,18 +79,22 @@ def hidden_losses(
     hidden: Hidden,
     device: torch.device,
     dtype: torch.dtype,
+    tell: Callable[[int, int], None] | None = None,
 ) -> Losses:
     """The losses over all blocks of hidden states of the original, from which a network's last layers start.
 
     Args:
         run, head: see `htaf.language.hidden.running`.
         device, dtype: of the network.
+        tell: called after each block with how many are done, and of how many.
     """
     kl = likelihood = agreement = 0.0
     for row in range(len(hidden.tokens)):
         tokens, inputs, outputs = hidden.at(torch.tensor([row]), device)
         found = next_token_losses(head, run(tokens, inputs.to(dtype))[-1], outputs.to(dtype), tokens)
         kl, likelihood, agreement = kl + found.kl, likelihood + found.likelihood, agreement + found.agreement
+        if tell is not None:
+            tell(row + 1, len(hidden.tokens))
     count = len(hidden.tokens)
     return Losses(torch.tensor(kl / count), kl / count, likelihood / count, agreement / count)
 

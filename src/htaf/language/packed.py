@@ -82,7 +82,7 @@ class PackedLanguageModel:
         eight: keep gates in 8 bits too, and read their rows only where 8 bits cannot decide; the bits are the same.
 
     Raises:
-        LanguageError: the compiled kernels are missing, or the tensors do not fit each other.
+        LanguageError: the compiled kernels are missing, the context is too long, or the tensors do not fit each other.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class PackedLanguageModel:
     ) -> None:
         if not native.available():
             raise LanguageError(f"packed language models need the compiled kernels ({native.load()[1]})")
-        if context is not None and context < 1:
-            raise LanguageError(f"context must be >= 1, got {context}")
+        if context is not None and not 1 <= context <= about.context:
+            raise LanguageError(f"context must be in 1 to {about.context}, as the model was made for, got {context}")
         self.tensors, self.about = tensors, about
         try:
-            positions = torch.arange(min(context or about.context, about.context)).float()
+            positions = torch.arange(context or about.context).float()
             angles = positions[:, None] * tensors["frequencies"].view(1, -1)
             whole = Whole(
                 tensors["embedding"], tensors.get("head", tensors["embedding"]), tensors["norm"],
@@ -175,6 +175,8 @@ class PackedLanguageModel:
         write_atomic(folder / FILE, safetensors.torch.save(self.tensors, about))
 
     def _read(self, tokens: Tensor, *, every: bool = False, dense: bool = False) -> Tensor:
+        if not isinstance(tokens, Tensor):
+            raise LanguageError(f"expected tokens as a tensor [count], got {type(tokens).__name__}")
         try:
             return self.decoder.read(tokens, every=every, dense=dense)
         except ValueError as error:

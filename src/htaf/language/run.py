@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import safetensors
 import safetensors.torch
@@ -30,11 +30,12 @@ from htaf.language.hidden import Hidden, hidden_states, running
 from htaf.language.lora import Measured, Training, lora_changes, train
 from htaf.language.losses import hidden_losses
 from htaf.language.ranks import Ranks, joined
-from htaf.language.scores import TextScores, choice_scores, counting_open_gates
+from htaf.language.scores import TextScores, choice_scores, counting_open_gates, text_scores
 from htaf.runs import content_hash, environment, locked
 
 RECORD, WORK, FORMAT = "htaf_record.json", "work", 1
 LISTED = 20  # lines of a file that were left out
+_NO_NEARNESS = {"kl": None, "agreement": None}
 _GATE = (".threshold", ".scale", ".width")
 Say = Callable[[str], None]
 
@@ -70,42 +71,47 @@ class Data:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Tokens of each part, [blocks, length]."""
+    """Tokens of each part, [blocks, length]. documents: how many documents, or pieces of some, a part has."""
 
     train: Tensor
     validation: Tensor
     test: Tensor
+    documents: dict[str, int]
 
 
 def prepare(data: Data, tokenizer: Any) -> tuple[Blocks, list[text.Question], list[str]]:
-    """The blocks of a run, the questions it is scored on, and notes on lines that were left out.
+    """The blocks of a run, the questions it is scored on, and notes on files and lines that were left out.
 
     Raises:
         LanguageError: neither text nor a task, or too little of it.
     """
     found, asked, notes = list[text.Document](), list[text.Question](), list[str]()
     if data.text is not None:
-        found += text.documents(data.text)
+        read, left = text.documents(data.text)
+        found += read
+        notes += left
     if data.task is not None:
         learned, bad = text.questions(data.task)
         notes += _notes(data.task, bad)
         lines = list(text.lines_of(learned))
-        found += [text.Document(f"task#{i}", "\n".join(lines[i : i + 50])) for i in range(0, len(lines), 50)]
+        each = max(1, min(50, len(lines) // text.FEW))
+        found += [text.Document(f"task#{i}", "\n".join(lines[i : i + each])) for i in range(0, len(lines), each)]
     if data.task_test is not None:
         asked, bad = text.questions(data.task_test)
-        notes += _notes(data.task_test, bad)
+        notes += _notes(data.task_test, bad) if data.task_test != data.task else []
     parts = text.by_parts(found)
     most = {"train": data.training, "validation": data.validation, "test": data.test}
     made = {
         part: text.blocks(documents, tokenizer, data.length, most[part], what=f"the {part} part")
         for part, documents in parts.items()
     }
-    return Blocks(**made), asked, notes
+    return Blocks(**made, documents={part: len(documents) for part, documents in parts.items()}), asked, notes
 
 
 def _notes(path: str, bad: Sequence[str]) -> list[str]:
     listed = "; ".join(bad[:LISTED]) + (f"; and {len(bad) - LISTED} more" if len(bad) > LISTED else "")
-    return [f"{path}: {len(bad)} lines left out ({listed})"] if bad else []
+    lines = "1 line" if len(bad) == 1 else f"{len(bad):,} lines"
+    return [f"{path}: {lines} left out ({listed})"] if bad else []
 
 
 def fit(
@@ -142,7 +148,7 @@ def fit(
             at its end.
         save: write the model too; False: the record alone.
         say: is told what is being done, a line each.
-        progress: is told (what, done, of how many) while hidden states are computed.
+        progress: is told (what, done, of how many) of hidden states, scores and training.
 
     Returns:
         The record, which is also htaf_record.json: scores on the test text before, calibrated and trained, shares of
@@ -155,6 +161,8 @@ def fit(
         raise LanguageError("expected text or a task to learn from, got neither")
     if last_k < 1:
         raise LanguageError(f"last_k must be >= 1, got {last_k}")
+    if calibration not in get_args(Calibration):
+        raise LanguageError(f"calibration must be {', '.join(get_args(Calibration))}, got {calibration}")
     work = _Work(
         model, data, training, Path(out), last_k, start_from, dtype, quantize,
         "gates" if quantize and calibration == "down" else calibration, None if cache is None else Path(cache), say,
@@ -170,7 +178,12 @@ def fit(
             ranks.wait()
             if not finished:
                 work.compute(ranks, place, save)
-    return read(out)
+    found = read(out)
+    if finished:
+        say("already done: the folder holds this run, finished")
+        for note in found["notes"]:
+            say(f"note: {note}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -214,8 +227,16 @@ class _Work:
         """Hold the folder; gives whether the run is finished. A new folder is empty again after an error."""
         key = content_hash(self.identity)
         record = _record(self.out, key)
-        if self.start_from is not None and read(self.start_from)["content"]["model"] != self.content["model"]:
-            raise LanguageError(f"expected a run on {self.model}, {self.start_from} is one on another model")
+        if self.start_from is not None:
+            begun = read(self.start_from)
+            if begun["content"]["model"] != self.content["model"]:
+                raise LanguageError(f"expected a run on {self.model}, {self.start_from} is one on another model")
+            if begun["last_k"] >= self.last_k:
+                raise LanguageError(
+                    f"{self.start_from} has gates in its last {begun['last_k']} layers: expected a larger last_k, got "
+                    f"{self.last_k}"
+                )
+        fresh = not self.out.exists()
         self.out.mkdir(parents=True, exist_ok=True)
         with locked(self.out, "another process trains in", LanguageError):
             if record is not None and record["status"] == "finished" and (not save or self.saved(record)):
@@ -228,6 +249,8 @@ class _Work:
             except LanguageError:
                 if record is None and not any((self.out / WORK).rglob("*")):
                     (self.out / RECORD).unlink(missing_ok=True)
+                    if fresh:
+                        shutil.rmtree(self.out)
                 raise
 
     def about(self) -> dict[str, Any]:
@@ -245,6 +268,19 @@ class _Work:
         """A model; whole: not in 4 bits."""
         return files.load(model, dtype=self.dtype, device=device, quantize=self.quantize and not whole)
 
+    def checked(self, original: Any) -> int:
+        """The first layer that gets gates, of a model that can have them."""
+        count = len(decoder_of(original).layers)
+        if not 1 <= self.last_k <= count:
+            raise LanguageError(f"last_k must be in 1 to {count}, the layers of this model, got {self.last_k}")
+        longest = getattr(original.config.get_text_config(), "max_position_embeddings", None)
+        if longest is not None and self.data.length > longest:
+            raise LanguageError(f"length must be <= {longest}, as the model reads at once, got {self.data.length}")
+        if gates_of(original):
+            raise LanguageError(f"{self.model} has gates already: give its original as the model, and it as start_from")
+        gated_mlps(original)
+        return count - self.last_k
+
     def compute(self, ranks: Ranks, device: str, save: bool) -> None:
         """Do it all, and write the record."""
         began = time.perf_counter()
@@ -252,22 +288,20 @@ class _Work:
         say(f"loading {self.model}")
         original, tokenizer = self.load(self.model, device)
         original.requires_grad_(False)
+        start = self.checked(original)
         blocks, asked, notes = prepare(self.data, tokenizer)
-        say(f"{len(blocks.train)} blocks of {self.data.length} tokens to train on, {len(blocks.test)} to test")
-        start = len(decoder_of(original).layers) - self.last_k
-        if start < 0:
-            count = len(decoder_of(original).layers)
-            raise LanguageError(f"last_k must be in 1 to {count}, the layers of this model, got {self.last_k}")
-        longest = getattr(original.config.get_text_config(), "max_position_embeddings", None)
-        if longest is not None and self.data.length > longest:
-            raise LanguageError(f"length must be <= {longest}, as the model reads at once, got {self.data.length}")
-        gated_mlps(original)  # before hours of work
+        for note in notes:
+            say(f"note: {note}")
+        say(
+            f"{len(blocks.train)} blocks of {self.data.length} tokens to train on, {len(blocks.test)} to test, from "
+            f"{blocks.documents['train']} and {blocks.documents['test']} documents"
+        )
         if not ranks.first:
             ranks.wait()
         test = self._hidden(original, blocks.test, start, "test", half=False)
         before = calibrated = dict[str, Any]()
         if ranks.first:
-            before = _scores(original, tokenizer, start, test, asked) | {"kl": None, "agreement": None}
+            before = self._scored("original", original, tokenizer, start, test, asked) | _NO_NEARNESS
             say(f"original: {_told(before)}")
         if self.quantize:
             original = self.load(self.model, device, whole=False)[0].requires_grad_(False)
@@ -282,7 +316,7 @@ class _Work:
         converted, layers = self._calibrated(blocks.train[: self.data.calibration], device, ranks, say)
         if ranks.first:
             ranks.wait()
-            calibrated = _scores(self._whole(converted, device), tokenizer, start, test, asked)
+            calibrated = self._scored("calibrated", self._whole(converted, device), tokenizer, start, test, asked)
             say(f"calibrated: {_told(calibrated)}")
         told = list[Measured]()
         if self.training.steps:
@@ -290,11 +324,13 @@ class _Work:
                 converted, self.training, learn[0], learn[1], self.out / WORK, original=original,
                 merge=not self.quantize, ranks=ranks,
                 tell=lambda row: say(f"step {row.step} of {self.training.steps}: KL {row.kl:.4f}, loss {row.loss:.4f}"),
+                advance=None if self.progress is None else partial(self.progress, "training"),
             )  # fmt: skip
         if ranks.first:
             whole = self._whole(converted, device)
-            trained = _scores(whole, tokenizer, start, test, asked) if self.training.steps else calibrated
+            trained = calibrated
             if self.training.steps:
+                trained = self._scored("trained", whole, tokenizer, start, test, asked)
                 say(f"trained: {_told(trained)}")
             sizes = dict[str, int]()
             if save:
@@ -302,7 +338,8 @@ class _Work:
                 sizes = {file.name: file.stat().st_size for file in self.out.glob("*.safetensors")}
             record = {
                 "format": FORMAT, "status": "finished", "key": content_hash(self.identity), **self.about(),
-                **_environment(), "notes": notes, "before": before, "calibrated": calibrated, "trained": trained,
+                **_environment(), "notes": notes, "documents": blocks.documents, "before": before,
+                "calibrated": calibrated, "trained": trained,
                 "gates": open_shares(whole, blocks.test), "processes": ranks.size, "files": sizes,
                 "layers": [asdict(layer) for layer in layers], "validation": [asdict(row) for row in told],
                 "seconds": time.perf_counter() - began,
@@ -310,6 +347,19 @@ class _Work:
             write_atomic(self.out / RECORD, to_json(record))
             shutil.rmtree(self.out / WORK, ignore_errors=True)
         ranks.wait()
+
+    def _scored(
+        self, what: str, model: Any, tokenizer: Any, start: int, hidden: Hidden, asked: Sequence[text.Question]
+    ) -> dict[str, Any]:
+        """What stands in the record of a network."""
+        tell = None if self.progress is None else partial(self.progress, f"scores, {what}")
+        parameter = next(model.parameters())
+        with running(model, start) as (run, head):
+            found = hidden_losses(run, head, hidden, parameter.device, parameter.dtype, tell)
+        count = hidden.tokens.shape[0] * (hidden.tokens.shape[1] - 1)
+        perplexity = math.exp(min(found.likelihood, 700.0))
+        scores: dict[str, Any] = asdict(TextScores(count, found.likelihood, perplexity, found.kl, found.agreement))
+        return scores | ({"task": asdict(choice_scores(model, tokenizer, asked))} if asked else {})
 
     def _hidden(self, original: nn.Module, tokens: Tensor, start: int, name: str, *, half: bool) -> Hidden:
         """Hidden states of a part; those of the test text as exact as the network."""
@@ -398,6 +448,58 @@ def _read_calibration(model: nn.Module, last_k: int, file: Path) -> list[Calibra
     return report
 
 
+def evaluate(
+    folder: str | Path,
+    data: str | Path,
+    *,
+    original: str | None = None,
+    blocks: int = 64,
+    device: str = "cpu",
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Score a run and its original on other text or questions.
+
+    Args:
+        folder: of a finished run.
+        data: a file of questions (.jsonl), else a text file or a folder of text files.
+        original: the model as it was; None: that of the record.
+        blocks: of text, at most so many; as long as the run's.
+        progress: is told (what, done, of how many).
+
+    Returns:
+        {"data", "notes", "original", "run"}: scores as in a record. "original" is None where it is not to be had; KL
+        divergence and agreement then are too.
+
+    Raises:
+        LanguageError: no such run or data, or too little text.
+    """
+    record = read(folder)
+    dtype = getattr(torch, record["dtype"].removeprefix("torch."))
+    made, tokenizer = files.load(folder, dtype=dtype, device=device)
+    notes, asked, tokens = list[str](), list[text.Question](), None
+    if Path(data).suffix == ".jsonl":
+        asked, bad = text.questions(data)
+        notes += _notes(str(data), bad)
+    else:
+        documents, notes = text.documents(data)
+        tokens = text.blocks(documents, tokenizer, record["data"]["length"], blocks)
+    given, known = original or record["model"], None
+    try:
+        known = files.load(given, dtype=dtype, device=device)[0]
+    except LanguageError as error:
+        if original is not None:
+            raise
+        notes.append(f"without the original: {error}")
+    found: dict[str, Any] = {"data": str(data), "notes": notes, "original": None}
+    if tokens is not None:
+        tell = None if progress is None else partial(progress, "blocks")
+        of_known, of_run = text_scores(made, known, tokens, tell)
+        return found | {"original": None if of_known is None else asdict(of_known), "run": asdict(of_run)}
+    if known is not None:
+        found["original"] = {"task": asdict(choice_scores(known, tokenizer, asked))}
+    return found | {"run": {"task": asdict(choice_scores(made, tokenizer, asked))}}
+
+
 def open_shares(model: nn.Module, tokens: Tensor) -> list[dict[str, float]]:
     """By layer: the share of open gates on some blocks, of neurons whose gate never opens, and of those where it always
     does."""
@@ -441,17 +543,7 @@ def _record(out: Path, key: str | None) -> dict[str, Any] | None:
     return record
 
 
-def _scores(model: Any, tokenizer: Any, start: int, hidden: Hidden, asked: Sequence[text.Question]) -> dict[str, Any]:
-    parameter = next(model.parameters())
-    with running(model, start) as (run, head):
-        found = hidden_losses(run, head, hidden, parameter.device, parameter.dtype)
-    count = hidden.tokens.shape[0] * (hidden.tokens.shape[1] - 1)
-    perplexity = math.exp(min(found.likelihood, 700.0))
-    scores: dict[str, Any] = asdict(TextScores(count, found.likelihood, perplexity, found.kl, found.agreement))
-    return scores | ({"task": asdict(choice_scores(model, tokenizer, asked))} if asked else {})
-
-
 def _told(scores: dict[str, Any]) -> str:
-    near = "" if scores["kl"] is None else f", KL {scores['kl']:.3f}, agreement {scores['agreement']:.1%}"
+    near = "" if scores["kl"] is None else f", KL {scores['kl']:.4f}, agreement {scores['agreement']:.1%}"
     task = f", task {scores['task']['accuracy']:.1%}" if "task" in scores else ""
     return f"perplexity {scores['perplexity']:.2f}{near}{task}"

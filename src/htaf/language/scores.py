@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from htaf.language.errors import LanguageError
@@ -55,6 +55,44 @@ def nearness(
     ours, theirs = mine.float().log_softmax(-1), other.float().log_softmax(-1)
     kl = (theirs.exp() * (theirs - ours)).sum(-1).mean().item()
     return kl, (ours.argmax(-1) == theirs.argmax(-1)).double().mean().item()
+
+
+@torch.no_grad()
+def text_scores(
+    mine: nn.Module,
+    other: nn.Module | None,
+    tokens: Int[Tensor, "blocks length"],
+    tell: Callable[[int, int], None] | None = None,
+) -> tuple[TextScores | None, TextScores]:
+    """Scores of an original, where there is one, and of a model, on blocks of text.
+
+    Args:
+        mine: the model. other: the original.
+        tell: called after each block with how many are done, and of how many.
+    """
+    device = next(mine.parameters()).device
+    loss = {"mine": 0.0, "other": 0.0}
+    kl = agreement = 0.0
+    for row, block in enumerate(tokens):
+        x = block[None].to(device)
+        logits = {"mine": mine(input_ids=x, use_cache=False).logits[0, :-1].float()}
+        if other is not None:
+            logits["other"] = other(input_ids=x, use_cache=False).logits[0, :-1].float()
+            near = nearness(logits["mine"], logits["other"])
+            kl, agreement = kl + near[0], agreement + near[1]
+        for name, found in logits.items():
+            loss[name] += nn.functional.cross_entropy(found, x[0, 1:]).item()
+        if tell is not None:
+            tell(row + 1, len(tokens))
+    blocks, count = len(tokens), len(tokens) * (tokens.shape[1] - 1)
+
+    def scores(name: str, *near: float | None) -> TextScores:
+        mean = loss[name] / blocks
+        return TextScores(count, mean, math.exp(min(mean, 700.0)), *near)
+
+    if other is None:
+        return None, scores("mine", None, None)
+    return scores("other", None, None), scores("mine", kl / blocks, agreement / blocks)
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from htaf._errors import suggestion
 from htaf.language.errors import LanguageError
 
 # name -> its questions to learn and to be scored on, below a folder of data, and where they come from
@@ -30,8 +31,8 @@ TASKS = {
 }
 Part = Literal["train", "validation", "test"]
 SUFFIXES = (".txt", ".md", ".rst", ".text", "")
-FEW = 20  # documents; fewer are cut into pieces
-HELD_OUT = 0.05  # of the documents, for validation and for the test each
+FEW = 200  # documents; fewer are cut into pieces, so that parts are not single documents
+HELD_OUT = 0.05  # of the text, for validation and for the test each
 
 
 @dataclass(frozen=True)
@@ -55,40 +56,73 @@ class Question:
     answer: int
 
 
-def documents(path: str | Path) -> list[Document]:
-    """The documents of a text file, or of all text files below a folder; fewer than `FEW` are cut into pieces.
+def documents(path: str | Path) -> tuple[list[Document], list[str]]:
+    """The documents of a text file, or of all text files below a folder.
+
+    Fewer than `FEW` documents, and those that hold more than 1/`FEW` of the text, are cut into pieces.
+
+    Returns:
+        The documents, and notes on files that were left out.
 
     Raises:
         LanguageError: there is none.
     """
     path = Path(path)
     if path.is_file():
-        files = [path]
+        files, others = [path], 0
     elif path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file() and file.suffix in SUFFIXES)
+        every = sorted(file for file in path.rglob("*") if file.is_file())
+        files = [file for file in every if file.suffix in SUFFIXES]
+        others = len(every) - len(files)
     else:
         raise LanguageError(f"expected a text file or a folder of text files, there is nothing at {path}")
-    found = []
+    found, broken = list[Document](), list[str]()
     for file in files:
+        name = str(file.relative_to(path)) if file != path else file.name
         try:
             text = file.read_bytes().decode().replace("\r\n", "\n")
         except UnicodeDecodeError:
             if file == path:
                 raise LanguageError(f"expected UTF-8 text, {path} is something else") from None
+            broken.append(name)
             continue
         if text.strip():
-            found.append(Document(str(file.relative_to(path)) if file != path else file.name, text))
+            found.append(Document(name, text))
+    notes = [f"{path}: {_files(others)} left out (read are {_ENDINGS})"] if others else []
+    if broken:
+        notes.append(f"{path}: {len(broken)} of {_files(len(files))} left out, not UTF-8 ({_some(broken)})")
     if not found:
-        raise LanguageError(f"expected text, {path} has none (files that end in .txt, .md, .rst or nothing)")
-    return _chapters(found) if len(found) < FEW else found
+        raise LanguageError(f"expected text, {path} has none (files that end in {_ENDINGS}){_because(notes)}")
+    return _pieces(found), notes
 
 
-def _chapters(found: Sequence[Document]) -> list[Document]:
-    """A few texts as 20 pieces or more, of 20,000 characters at most, cut between paragraphs, lines or words."""
-    length = max(1, min(20_000, sum(len(document.text) for document in found) // 20))
+_ENDINGS = ".txt, .md, .rst, .text or nothing"
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count:,} files"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _because(notes: Sequence[str]) -> str:
+    return f"; {'; '.join(notes)}" if notes else ""
+
+
+def _pieces(found: Sequence[Document]) -> list[Document]:
+    """Documents, long ones cut between paragraphs, lines or words."""
+    whole = sum(len(document.text) for document in found)
+    length = max(1, whole // FEW)
+    if len(found) < FEW:
+        length = min(20_000, length)
     made = list[Document]()
     for document in found:
         rest, number = document.text, 0
+        if len(rest) <= length:
+            made.append(document)
+            continue
         while rest.strip():
             end = len(rest)
             if end > length:
@@ -144,9 +178,13 @@ def task_files(task: str, data_dir: str | Path | None = None) -> tuple[Path, Pat
         data_dir: of the tasks, before the folder in HTAF_DATA; both may hold them in `text/`.
 
     Raises:
-        LanguageError: a known task whose files are in none of the folders.
+        LanguageError: a known task whose files are in none of the folders; neither a known task nor a file.
     """
     if task not in TASKS:
+        if not Path(task).exists():
+            raise LanguageError(
+                f"expected a JSON-lines file or one of {', '.join(TASKS)}, got {task}{suggestion(task, tuple(TASKS))}"
+            )
         return Path(task), None
     *names, source = TASKS[task]
     roots = [Path(root) for root in (data_dir, os.environ.get("HTAF_DATA")) if root]
@@ -178,7 +216,7 @@ def questions(path: str | Path) -> tuple[list[Question], list[str]]:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             bad.append(f"line {number}: {_short(error)}")
     if not found:
-        raise LanguageError(f"expected questions in {path}, one JSON object a line, got none: {'; '.join(bad[:3])}")
+        raise LanguageError(f"expected questions in {path}, one JSON object a line, got none{_because(bad[:3])}")
     return found, bad
 
 
@@ -187,6 +225,8 @@ def _short(error: Exception) -> str:
 
 
 def _question(line: Any) -> Question:
+    if not isinstance(line, dict):
+        raise ValueError(f"expected a JSON object, got {type(line).__name__}")
     if "sentence" in line:  # WinoGrande, scored by what follows the blank
         before, blank, after = line["sentence"].partition("_")
         if not blank:
@@ -198,8 +238,10 @@ def _question(line: Any) -> Question:
         stem, choices = (asked["stem"], asked["choices"]) if isinstance(asked, dict) else (asked, line["choices"])
         labels = [choice["label"] for choice in choices]
         return _checked((stem,) * len(choices), tuple(c["text"] for c in choices), labels.index(line["answerKey"]))
-    choices = line["choices"]
-    return _checked((line["context"],) * len(choices), tuple(choices), int(line["answer"]))
+    choices, answer = line["choices"], line["answer"]
+    if isinstance(answer, bool) or not isinstance(answer, int):
+        raise ValueError(f"expected the number of the right choice as answer, got {answer!r:.40}")
+    return _checked((line["context"],) * len(choices), tuple(choices), answer)
 
 
 def _checked(contexts: tuple[str, ...], choices: tuple[str, ...], answer: int) -> Question:
@@ -213,16 +255,30 @@ def _checked(contexts: tuple[str, ...], choices: tuple[str, ...], answer: int) -
 
 
 def by_parts(found: Sequence[Document]) -> dict[Part, list[Document]]:
-    """Documents by part: 5% validation, 5% test, one at least; which ones is decided by a hash of their names.
+    """Documents by part: validation and test have 5% of the text each, and one document at least.
+
+    Which ones is decided by a hash of their names.
 
     Raises:
         LanguageError: there are fewer than three documents.
     """
     if len(found) < 3:
-        raise LanguageError(f"expected three documents or more, one for each part, got {len(found)}: give more text")
+        raise LanguageError(f"expected three texts or questions or more, one for each part, got {len(found)}")
     ordered = sorted(found, key=lambda document: hashlib.sha256(document.name.encode()).digest())
-    held = max(1, round(HELD_OUT * len(found)))
-    return {"train": ordered[2 * held :], "validation": ordered[held : 2 * held], "test": ordered[:held]}
+    wanted = HELD_OUT * sum(len(document.text) for document in found)
+    parts: dict[Part, list[Document]] = {}
+    begin = 0
+    held: tuple[tuple[Part, int], ...] = (("test", 2), ("validation", 1))  # with how many the parts after it need
+    for part, behind in held:
+        end = begin + 1
+        size = len(ordered[begin].text)
+        while size < wanted and end < len(ordered) - behind:
+            size += len(ordered[end].text)
+            end += 1
+        parts[part] = ordered[begin:end]
+        begin = end
+    parts["train"] = ordered[begin:]
+    return parts
 
 
 def fingerprint(path: str | Path) -> str:
