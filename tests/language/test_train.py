@@ -26,10 +26,12 @@ def prepared(folder, last_k=2):
     return model, hidden
 
 
-@pytest.mark.parametrize("method", ["htaf", "ste", "ss"])
-def test_it_comes_nearer_to_the_original(method, tmp_path):
+@pytest.mark.parametrize(
+    ("method", "precision"), [("htaf", "float32"), ("ste", "float32"), ("ss", "float32"), ("htaf", "bfloat16")]
+)
+def test_it_comes_nearer_to_the_original(method, precision, tmp_path):
     model, hidden = prepared(tmp_path)
-    told = train(model, dataclasses.replace(QUICK, method=method), *hidden, tmp_path)
+    told = train(model, dataclasses.replace(QUICK, method=method, precision=precision), *hidden, tmp_path)
     assert [row.step for row in told] == [0, 10, 20, 30]
     best = min(row.kl for row in told)
     assert best < told[0].kl
@@ -38,7 +40,8 @@ def test_it_comes_nearer_to_the_original(method, tmp_path):
     with torch.no_grad():  # what was measured is what is left
         mine, other = model(TOKENS[18:]).logits[:, :-1].log_softmax(-1), tiny("llama")(TOKENS[18:]).logits[:, :-1]
     other = other.log_softmax(-1)
-    assert (other.exp() * (other - mine)).sum(-1).mean().item() == pytest.approx(best, rel=1e-3)
+    left = (other.exp() * (other - mine)).sum(-1).mean().item()
+    assert left == pytest.approx(best, rel=1e-3 if precision == "float32" else 0.05)
 
 
 def test_a_stopped_training_ends_with_the_same_bits(tmp_path):

@@ -107,9 +107,12 @@ def hidden_states(
     return Hidden(tokens, read[0], read[1], dtype)
 
 
-def autocast(device: torch.device, half: bool) -> torch.autocast:
-    """Products in bfloat16, sums and weights as they are; half: whether."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=half)
+def autocast(device: torch.device, half: bool, learning: bool = False) -> torch.autocast:
+    """Products in bfloat16, sums and weights as they are; half: whether.
+
+    learning: weights change while it is open, so that none is kept as it was when it was first rounded.
+    """
+    return torch.autocast(device.type, torch.bfloat16, enabled=half, cache_enabled=not learning)
 
 
 def _done(note: Path, key: str) -> int:

@@ -260,7 +260,7 @@ def train(
             stack.enter_context(_frozen_in_half(one, half))
         stack.enter_context(_idle_layers_away(model, start))
         stack.enter_context(_recomputed(model, training.checkpointing))
-        stack.enter_context(autocast(device, half))
+        stack.enter_context(autocast(device, half, learning=True))
         if not told:
             told.append(_validate(model, run, head, validation, dtype, 0, None))
             best = {name: p.detach().clone() for name, p in learned.items()}
