@@ -31,6 +31,8 @@ struct Rows {
 void bind_binary(nb::module_&);
 void bind_tables(nb::module_&);
 void bind_maps(nb::module_&);
+void bind_gated(nb::module_&);
+void bind_decoder(nb::module_&);
 
 NB_MODULE(_native, m) {
     m.doc() = "Kernels on the CPU. Addresses of dense tensors in memory order; see htaf/kernels/native.py.";
@@ -131,4 +133,6 @@ NB_MODULE(_native, m) {
     bind_binary(m);
     bind_tables(m);
     bind_maps(m);
+    bind_gated(m);
+    bind_decoder(m);
 }

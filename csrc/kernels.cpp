@@ -113,11 +113,13 @@ extern const NeuronKernels neurons;
 extern const BinaryKernels binary;
 extern const TableKernels tables;
 extern const MapKernels maps;
+extern const GatedKernels gated;
+extern const DecoderKernels decoder;
 
 }  // namespace htaf::HTAF_NAMESPACE
 
 namespace htaf {
 using namespace HTAF_NAMESPACE;
-const Kernels HTAF_KERNELS = {HTAF_NAME, &smooth, &neurons, &binary,   &tables,     &maps,
-                              heaviside, pack,    unpack,   transpose, count_common};
+const Kernels HTAF_KERNELS = {HTAF_NAME, &smooth, &neurons, &binary, &tables,   &maps,
+                              &gated,   &decoder, heaviside, pack,   unpack,  transpose, count_common};
 }  // namespace htaf

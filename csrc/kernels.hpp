@@ -57,6 +57,8 @@ struct NeuronKernels {
 struct BinaryKernels;
 struct TableKernels;
 struct MapKernels;
+struct GatedKernels;
+struct DecoderKernels;
 
 struct Kernels {
     const char* name;
@@ -66,6 +68,8 @@ struct Kernels {
     const BinaryKernels* binary;
     const TableKernels* tables;
     const MapKernels* maps;
+    const GatedKernels* gated;      // gated.hpp
+    const DecoderKernels* decoder;  // decoder.hpp
     // 1 where x >= 0, `below` elsewhere, NaN where x is NaN
     void (*heaviside)(Type, const void* x, void* y, std::size_t n, float below, int threads);
     // Bit j of byte i of a row is 1 where value 8 i + j of the row is >= 0; unused bits are 0. False when x holds a NaN.

@@ -28,7 +28,7 @@ ORDER = [
     ["data"],
     ["packed", "export"],
     ["runs"],
-    ["training", "concepts"],
+    ["training", "concepts", "language"],
     ["explorer"],
     ["cli"],
     ["htaf_paper"],

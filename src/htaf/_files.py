@@ -130,6 +130,13 @@ KINDS = {
     "study": FolderKind((("search.db",), ("cells", "report.json")), ("report.md", "runs", "work")),
     "page": FolderKind(((".htaf-explorer",), ("index.html", "data/page.js")), ("app.js", "app.css", "data")),
     "folder of scores": FolderKind((("scores.json",),), ("scores.md", "histograms.png", "completeness.png")),
+    "language model": FolderKind(
+        (("htaf_record.json",),),
+        ("model.safetensors", "htaf_gates.safetensors", "config.json", "generation_config.json", "tokenizer.json",
+         "tokenizer_config.json", "chat_template.jinja", "work"),
+    ),
+    "packed language model": FolderKind((("htaf_packed.safetensors",),), ("tokenizer.json", "tokenizer_config.json")),
+    "page of gates": FolderKind((("gates.jsonl", "index.html"),), ()),
     "demonstration": FolderKind((("demo.json",),), ("demo.png",)),
 }  # fmt: skip
 

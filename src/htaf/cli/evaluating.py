@@ -10,7 +10,7 @@ from rich.table import Table as TextTable
 from tyro.conf import arg
 
 from htaf._console import Terminal, UsageError, figures, print_json, say_notes
-from htaf.cli.flags import DataDir, Json, RunDir, needs_source
+from htaf.cli.flags import DataDir, Json, RunDir, is_language_model, needs_source, refuse_flags
 from htaf.cli.methods import MethodOfRun, step_of_run
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def evaluate(
     data: Annotated[
         str | None,
         arg(
-            help="Other labelled data: a table with the same columns, or images of the same classes.",
+            help="Other labelled data: a table with the same columns, or images of the same classes; of a language "
+            "model text, or questions (.jsonl).",
             metavar="NAME_OR_PATH",
             help_behavior_hint="(default: the run's own)",
         ),
@@ -50,10 +51,16 @@ def evaluate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Measure the smooth and the exact network of a run, and the gap between them."""
+    """Measure the smooth and the exact network of a run, and the gap between them; of a language model show the scores
+    of its run, or measure it and its original on --data."""
     from htaf.runs import open_run
     from htaf.runs.metrics import LOWER_IS_BETTER
 
+    if is_language_model(run):
+        from htaf.cli.language import evaluate_llm
+
+        refuse_flags({"part": part, "data-dir": data_dir, "method": method, "layers": layers, "plot": plot}, run)
+        return evaluate_llm(run, data, json)
     opened = open_run(run, method=step_of_run(method))
     if plot is not None and not layers:
         raise UsageError("--plot draws the layers: give --layers too")

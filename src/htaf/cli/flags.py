@@ -14,6 +14,8 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from htaf._console import UsageError
 
+LANGUAGE_RECORD = "htaf_record.json"  # of htaf.language.run, which needs torch
+
 Json = Annotated[bool, arg(help="Print JSON for programs instead of a table.")]
 RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
 DataDir = Annotated[
@@ -35,6 +37,18 @@ def needs_source(instead: str) -> Iterator[None]:
         yield
     except UnknownSourceError as error:
         raise UsageError(f"{error.said}: {instead}") from None
+
+
+def is_language_model(path: Path) -> bool:
+    """Whether it is a folder of transformers, with gates or without, or a GGUF file."""
+    marks = (LANGUAGE_RECORD, "htaf_gates.safetensors", "config.json")
+    return path.suffix == ".gguf" or any((path / name).is_file() for name in marks)
+
+
+def refuse_flags(given: dict[str, Any], run: Path) -> None:
+    """Raises UsageError for flags that were given and that a run of a language model has no use for."""
+    if used := [f"--{name}" for name, value in given.items() if value]:
+        raise UsageError(f"{', '.join(used)}: not for {run}, a language model")
 
 
 registry = ConstructorRegistry()

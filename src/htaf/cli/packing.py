@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import arg
 
 from htaf._console import UsageError, print_json, say
-from htaf.cli.flags import DataDir, Json, RunDir, needs_source
+from htaf.cli.flags import DataDir, Json, RunDir, is_language_model, needs_source, refuse_flags
 from htaf.cli.methods import MethodOfRun, step_of_run
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from htaf.runs.packing import WrittenFile
     from htaf.runs.predictions import Agreement
 
-OutFile = Annotated[Path, arg(help="File to write. Nothing is written if a check fails.", metavar="FILE")]
+OutFile = Annotated[
+    Path, arg(help="File to write, of a language model a folder. Nothing is written if a check fails.", metavar="FILE")
+]
 Part = Annotated[
     Literal["train", "validation", "test"], arg(help="Part of the run's data on which predictions are compared.")
 ]
@@ -55,9 +57,22 @@ def pack(
     data: Source = None,
     data_dir: DataDir = None,
     method: MethodOfRun = None,
+    weights: Annotated[
+        Literal["bfloat16", "float32"], arg(help="Of a language model, which becomes a folder for `htaf generate`.")
+    ] = "bfloat16",
     json: Json = False,
 ) -> None:
-    """Pack the exact network: bits instead of floats. `htaf predict FILE` reads the file, preprocessing included."""
+    """Pack the exact network: bits instead of floats. `htaf predict FILE` reads the file, preprocessing included;
+    `htaf generate` that of a language model."""
+    if is_language_model(run):
+        from htaf.cli.language import pack_llm
+
+        given = {
+            "tables": tables != "float32", "budget": budget != 1e-3, "part": part != "test", "differing": differing,
+            "data": data, "data-dir": data_dir, "method": method,
+        }  # fmt: skip
+        refuse_flags(given, run)
+        return pack_llm(run, out, weights, json)
     if not 0 < budget < inf:
         raise UsageError(f"--budget must be > 0 and finite, got {budget}")
     _check_differing(differing)

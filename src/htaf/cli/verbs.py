@@ -38,6 +38,13 @@ VERBS = {
         "htaf.cli.training:train_icbm",
         "Train an implicit concept bottleneck model: any image backbone, its last features as bits.",
     ),
+    "train llm": Verb(
+        "htaf.cli.language:train_llm",
+        "Give the MLPs of a language model 0/1 gates: calibrated in closed form, then trained with LoRA.",
+    ),
+    "generate": Verb(
+        "htaf.cli.language:generate", "Go on from a prompt with a language model that has 0/1 gates, word by word."
+    ),
     "evaluate": Verb(
         "htaf.cli.evaluating:evaluate", "Measure the smooth and the exact network of a run, and the gap between them."
     ),
@@ -102,6 +109,10 @@ VERBS = {
     ),
     "concepts neighbours": Verb(
         "htaf.cli.interventions:neighbours", "List the images whose bits differ least from those of an image."
+    ),
+    "concepts gates": Verb(
+        "htaf.cli.language:concepts_gates",
+        "Find which tokens open the gates of a language model, with a page of text snippets.",
     ),
     "concepts name": Verb(
         "htaf.cli.naming:name_command",

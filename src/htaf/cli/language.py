@@ -1,0 +1,373 @@
+"""`htaf train llm` and `htaf generate`: language models with 0/1 gates."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from rich.table import Table as TextTable
+from tyro.conf import Positional, arg
+
+from htaf._console import Terminal, UsageError, check_seed, print_json, progress, say, say_notes
+from htaf.cli.flags import LANGUAGE_RECORD, DataDir, Json
+
+Model = Annotated[
+    str, arg(help="A folder of transformers, a .gguf file, or a name at the Hugging Face hub.", metavar="NAME_OR_PATH")
+]
+Dtype = Literal["float32", "bfloat16"]
+
+
+def train_llm(
+    *,
+    model: Model,
+    out: Annotated[Path, arg(help="Folder of the result: new, or the same run to resume.", metavar="DIR")],
+    text: Annotated[
+        Path | None,
+        arg(help="Text to learn from: a file, or a folder of text files.", help_behavior_hint="(default: none)"),
+    ] = None,
+    task: Annotated[
+        str | None,
+        arg(
+            help="Multiple choice to learn from: openbookqa, winogrande-xs, winogrande-s, winogrande-m, or a file of "
+            "JSON lines in the form of these or of context, choices, answer.",
+            metavar="NAME_OR_PATH",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = None,
+    task_test: Annotated[
+        str | None,
+        arg(
+            help="Multiple choice to be scored on: the test questions of a named task, or a file.",
+            metavar="NAME_OR_PATH",
+            help_behavior_hint="(default: that of a named --task, else none)",
+        ),
+    ] = None,
+    last_k: Annotated[int, arg(help="How many layers get gates, counted from the end.")] = 4,
+    start_from: Annotated[
+        Path | None,
+        arg(
+            help="Folder of a run with fewer gates, whose weights and gates this one begins with.",
+            metavar="RUN",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = None,
+    method: Annotated[
+        Literal["htaf", "ste", "ss"], arg(help="htaf, ss: smooth steps that become exact; ste.")
+    ] = "htaf",
+    steps: Annotated[int, arg(help="Optimiser steps; the paper takes 5,000.")] = 400,
+    lr: Annotated[float, arg(help="Learning rate of LoRA; the paper takes 1e-4.")] = 1e-3,
+    rank: Annotated[int, arg(help="Rank of LoRA.")] = 8,
+    lora_alpha: Annotated[int, arg(help="What LoRA adds is scaled by lora_alpha / rank.")] = 16,
+    gate_lr: Annotated[float, arg(help="Rate of thresholds and scales, as a multiple of lr; 0: as calibrated.")] = 1.0,
+    distil: Annotated[
+        float,
+        arg(help="Share of the loss that is the KL divergence from the original; the rest: the text's likelihood."),
+    ] = 1.0,
+    hidden_weight: Annotated[
+        float, arg(help="Weight of a loss on the outputs of the converted layers, relative to the original's.")
+    ] = 0.0,
+    length: Annotated[int, arg(help="Tokens of a block.")] = 256,
+    batch_size: Annotated[int, arg(help="Blocks in a step.")] = 4,
+    training_blocks: Annotated[int, arg(help="At most so many different blocks.")] = 2000,
+    calibration: Annotated[
+        Literal["plain", "gates", "down"],
+        arg(
+            help="First, in closed form. plain: nothing; gates: thresholds and scales; down: also the down projections."
+        ),
+    ] = "down",
+    dtype: Annotated[Dtype, arg(help="Of the weights.")] = "float32",
+    precision: Annotated[Dtype, arg(help="Of the products while it trains.")] = "float32",
+    checkpointing: Annotated[bool, arg(help="Compute layers twice instead of keeping what is inside them.")] = False,
+    quantize: Annotated[
+        bool,
+        arg(
+            help="Hold frozen weights in 4 bits while it trains (pip install bitsandbytes); down is then not refitted."
+        ),
+    ] = False,
+    cache: Annotated[
+        Path | None,
+        arg(
+            help="Folder of hidden states and calibrations that several runs share.",
+            metavar="DIR",
+            help_behavior_hint="(default: in the run's own, deleted at its end)",
+        ),
+    ] = None,
+    device: Annotated[str, arg(help="cpu, cuda, ...")] = "cpu",
+    seed: Annotated[int, arg(help="Of LoRA's first weights and of the order of the blocks.")] = 0,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Give the MLPs of a language model 0/1 gates: calibrated in closed form, then trained with LoRA."""
+    import torch
+
+    from htaf.language import run as runs
+    from htaf.language import text as texts
+    from htaf.language.lora import Training
+
+    check_seed(seed)
+    if text is None and task is None:
+        raise UsageError("expected --text or --task to learn from, got neither")
+    for name, value, least in (("last-k", last_k, 1), ("length", length, 2), ("training-blocks", training_blocks, 1)):
+        if value < least:
+            raise UsageError(f"--{name} must be >= {least}, got {value}")
+    _quiet(json)
+    training = Training(
+        method=method, steps=steps, batch_size=batch_size, lr=lr, rank=rank, lora_alpha=lora_alpha, gate_lr=gate_lr,
+        distil=distil, hidden_weight=hidden_weight, precision=precision, checkpointing=checkpointing, seed=seed,
+    )  # fmt: skip
+    scored: Path | None = None
+    if task is not None:
+        learned, scored = texts.task_files(task, data_dir)
+        task = str(learned)
+    if task_test is not None:
+        learned, held_out = texts.task_files(task_test, data_dir)
+        scored = held_out or learned
+    if task is not None and scored is None:
+        say_notes(["the task is learned and not scored: --task-test names questions for that"])
+    data = runs.Data(
+        None if text is None else str(text), task, None if scored is None else str(scored), length=length,
+        training=training_blocks,
+    )  # fmt: skip
+    record = runs.fit(
+        model, data, training, out, last_k=last_k, start_from=None if start_from is None else str(start_from),
+        dtype=getattr(torch, dtype), device=device, quantize=quantize, calibration=calibration, cache=cache,
+        say=lambda line: None if json else say(line), progress=_Bars(),
+    )  # fmt: skip
+    print_json(record) if json else _table(record, out)
+
+
+class _Bars:
+    """Progress of one kind of work after the other."""
+
+    def __init__(self) -> None:
+        self.what, self.done = "", 0
+        self.stack = ExitStack()
+        self.advance: Callable[..., None] = lambda more: None
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        if what != self.what:
+            self.stack.close()
+            self.advance = self.stack.enter_context(progress(what, of, done=done - 1))
+            self.what, self.done = what, done - 1
+        self.advance(done - self.done)
+        self.done = done
+        if done == of:
+            self.stack.close()
+            self.what = ""
+
+
+def _quiet(json: bool = False) -> None:
+    """Keep libraries from talking between the lines of a command."""
+    import logging
+
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    if json or not sys.stderr.isatty():
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()
+
+
+def evaluate_llm(folder: Path, data: str | None, json: bool) -> None:
+    """What `htaf evaluate` says of a folder that `htaf train llm` wrote."""
+    from htaf.language import run as runs
+
+    if data is None:
+        record = runs.read(folder)
+        return print_json(record) if json else _table(record, folder)
+    _quiet(json)
+    found = runs.evaluate(folder, data, progress=_Bars())
+    if json:
+        return print_json(found)
+    say_notes(found["notes"])
+    rows = [(name, found[name]) for name in ("original", "run") if found[name]]
+    return _scores(data, rows)
+
+
+def pack_llm(folder: Path, out: Path, weights: Dtype, json: bool) -> None:
+    """What `htaf pack` does with a folder that `htaf train llm` wrote, or with a model without gates."""
+    import torch
+
+    from htaf.language import LanguageError, files, packed
+    from htaf.language.gates import gates_of
+    from htaf.language.run import read
+    from htaf.language.scores import nearness
+
+    _quiet(json)
+    if (folder / LANGUAGE_RECORD).is_file():
+        read(folder)  # finished
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise LanguageError(f"expected a new or empty folder for the packed model, {out} is there")
+    model, tokenizer = files.load(folder)
+    made = packed.pack(model, getattr(torch, weights))
+    begin = _beginning(model)
+    text = torch.cat([begin, torch.tensor(list(made.generate(begin, most=256, temperature=1.0)), dtype=torch.int64)])
+    with torch.inference_mode():
+        near = nearness(made.logits(text), model(input_ids=text[None], use_cache=False).logits[0])
+    made.save(out)
+    tokenizer.save_pretrained(out)
+    size = (out / packed.FILE).stat().st_size
+    told = {"folder": str(out), "bytes": size, "weights": weights, "kl": near[0], "agreement": near[1]}
+    if json:
+        return print_json(told | {"model": str(folder), "last_k": len(gates_of(model))})
+    say(f"{out}: {size / 1e6:.0f} MB, {weights}, gates in {len(gates_of(model))} layers")
+    return say(
+        f"against the unpacked model, on {len(text)} tokens of its own text: KL {abs(near[0]):.4f}, same token "
+        f"{near[1]:.1%}"
+    )
+
+
+def _beginning(model: Any) -> Any:
+    """The token with which a text of a model begins."""
+    import torch
+
+    config = model.config.get_text_config()
+    found = next((t for t in (config.bos_token_id, config.eos_token_id) if isinstance(t, int)), 0)
+    return torch.tensor([found])
+
+
+def generate(
+    model: Annotated[
+        Positional[str],
+        arg(
+            help="Folder of `htaf train llm` or `htaf pack`; to compare, a model without gates: a folder of "
+            "transformers, a .gguf file, or a name at the hub.",
+            metavar="RUN",
+        ),
+    ],
+    prompt: Annotated[
+        Positional[str], arg(help="What it is to go on from, or asked in a chat; -: standard input.", metavar="PROMPT")
+    ],
+    *,
+    tokens: Annotated[int, arg(help="At most so many new tokens.")] = 200,
+    temperature: Annotated[float, arg(help="0: always the likeliest token.")] = 0.0,
+    chat: Annotated[
+        Literal["auto", "on", "off"],
+        arg(help="The prompt as a message of a chat. auto: where the model has a chat template."),
+    ] = "auto",
+    seed: Annotated[int, arg(help="Of what is drawn with a temperature.")] = 0,
+    context: Annotated[
+        int | None, arg(help="Of a packed model: positions at most.", help_behavior_hint="(default: the model's)")
+    ] = None,
+    stats: Annotated[
+        bool, arg(help="Then say how quick it was, and of a packed model the share of open gates.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Go on from a prompt with a language model, word by word."""
+    from htaf.language import files, packed, run
+    from htaf.language.generating import Clock, packed_pieces, pieces, prompt_tokens
+
+    check_seed(seed)
+    if tokens < 1:
+        raise UsageError(f"--tokens must be >= 1, got {tokens}")
+    if not 0 <= temperature < float("inf"):
+        raise UsageError(f"--temperature must be >= 0 and finite, got {temperature}")
+    if prompt == "-":
+        prompt = sys.stdin.read()
+    _quiet(json)
+    clock, opened, folder = Clock(), None, Path(model)
+    options: dict[str, Any] = {"tokens": tokens, "temperature": temperature, "seed": seed, "clock": clock}
+    how = {"auto": None, "on": True, "off": False}[chat]
+    if (folder / packed.FILE).is_file():
+        opened, tokenizer = packed.load(folder, context=context), files.tokenizer_of(folder)
+        made = packed_pieces(opened, tokenizer, prompt_tokens(tokenizer, prompt, how), **options)
+    else:
+        if context is not None:
+            raise UsageError("--context is for a folder of htaf pack")
+        if (folder / LANGUAGE_RECORD).is_file():
+            run.read(folder)  # finished
+        whole, tokenizer = files.load(model)
+        made = pieces(whole, tokenizer, prompt_tokens(tokenizer, prompt, how), **options)
+    text = ""
+    with closing(made):
+        for piece in made:
+            text += piece
+            if not json:
+                say(piece, end="")
+                sys.stdout.flush()
+    shares = {} if opened is None else opened.open_shares()
+    if json:
+        return print_json(
+            {
+                "text": text, "tokens_read": clock.read, "tokens_written": clock.written,
+                "seconds_read": clock.seconds_read, "seconds_written": clock.seconds_written,
+                "open_gates": {str(layer): share for layer, share in shares.items()},
+            }
+        )  # fmt: skip
+    say()
+    if stats:
+        say_notes([str(clock)])
+        if shares:
+            say_notes([f"open gates: {sum(shares.values()) / len(shares):.1%} of {len(shares)} layers"])
+    return None
+
+
+def concepts_gates(
+    run: Annotated[Positional[Path], arg(help="Folder that `htaf train llm` wrote, or any with gates.", metavar="RUN")],
+    *,
+    out: Annotated[Path, arg(help="Folder of the page: a new one, or that of an earlier page.", metavar="DIR")],
+    text: Annotated[
+        Path | None,
+        arg(
+            help="Text to read: a file, or a folder of text files.",
+            help_behavior_hint="(default: test text of the run)",
+        ),
+    ] = None,
+    blocks: Annotated[int, arg(help="At most so many blocks of text.")] = 128,
+    json: Json = False,
+) -> None:
+    """Find which tokens open the gates of a language model, with a page of text snippets."""
+    from htaf.language import files, meanings
+    from htaf.language import run as runs
+    from htaf.language import text as texts
+
+    if blocks < 2:
+        raise UsageError(f"--blocks must be >= 2, got {blocks}")
+    _quiet(json)
+    record = runs.read(run) if text is None or (run / LANGUAGE_RECORD).is_file() else None
+    model, tokenizer = files.load(run)
+    if text is None:
+        assert record is not None
+        tokens = runs.prepare(runs.Data(**record["data"] | {"test": blocks}), tokenizer)[0].test
+    else:
+        documents, notes = texts.documents(text)
+        say_notes(notes)
+        tokens = texts.blocks(documents, tokenizer, 256 if record is None else record["data"]["length"], blocks)
+    with progress("blocks", len(tokens)) as advance:
+        found = meanings.meanings(model, tokenizer, tokens, tell=lambda done, of: advance(1))
+    about = [f"{tokens.numel():,} tokens of {text or 'the run' + chr(39) + 's test text'}; all gates: {meanings.GATES}"]
+    meanings.write(found, out, f"Gates of {Path(record['model'] if record else run).name}", about)
+    if json:
+        return print_json({"page": str(out / meanings.PAGE), "gates": str(out / meanings.GATES), "count": len(found)})
+    share = sum(gate.by_token >= 0.5 for gate in found) / len(found)
+    say(f"{len(found):,} gates of {len({gate.layer for gate in found})} layers")
+    say(f"the current token explains half of the variance or more of {share:.1%}")
+    return say(f"page: {out / meanings.PAGE} (open it in a browser)")
+
+
+def _table(record: dict[str, Any], folder: Path) -> None:
+    name = Path(record["model"]).name
+    method = f" ({record['training']['method']})" if record["training"]["steps"] else ""
+    rows = (("before", "original"), ("calibrated", "calibrated"), ("trained", "trained"))
+    shown = [(label, record[key]) for key, label in (rows if record["training"]["steps"] else rows[:2])]
+    _scores(f"{name}, last {record['last_k']} layers with 0/1 gates{method}", shown)
+    opened = [gate["open"] for gate in record["gates"]]
+    say(f"open gates: {sum(opened) / len(opened):.1%}; model: {folder}")
+
+
+def _scores(title: str, rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    """Networks with their scores as a table."""
+    table = TextTable()
+    for column in ("network", "perplexity", "KL", "same token", "task"):
+        table.add_column(column, justify="left" if column == "network" else "right")
+    for label, row in rows:
+        near = ("-", "-") if row.get("kl") is None else (f"{row['kl']:.4f}", f"{row['agreement']:.1%}")
+        task = row.get("task")
+        shown = "-" if task is None else f"{100 * task['accuracy']:.1f} ± {100 * task['error']:.1f}%"
+        table.add_row(label, f"{row['perplexity']:.2f}" if "perplexity" in row else "-", *near, shown)
+    asked = next((row["task"]["questions"] for _, row in rows if "task" in row), None)
+    say(title + ("" if asked is None else f"; task: accuracy on {asked:,} questions ± standard error"))
+    Terminal().print(table)

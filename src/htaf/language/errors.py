@@ -1,0 +1,7 @@
+"""What can be wrong with a language model, its files or its text."""
+
+from htaf._errors import HtafError
+
+
+class LanguageError(HtafError):
+    """A model, a file or a text that this room cannot take; its message says what was expected and what came."""

@@ -1,0 +1,441 @@
+"""Training of the last layers: LoRA, thresholds and scales learn to do with 0/1 gates what the original does.
+
+A step costs the last layers and the head alone: it starts from the original's hidden states, which are kept on disk.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from htaf import surrogates
+from htaf._files import write_atomic
+from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
+from htaf.language.errors import LanguageError
+from htaf.language.gates import decoder_of, gates_of
+from htaf.language.hidden import Hidden, autocast, running
+from htaf.language.losses import hidden_losses, layer_loss, next_token_losses
+from htaf.language.ranks import ALONE, Ranks
+from htaf.runs import content_hash
+from htaf.sharpening import Geometric, set_sharpness
+
+Method = Literal["htaf", "ste", "ss"]
+Slope = Literal["sigmoid", "tanh", "rectangular"]
+Precision = Literal["float32", "bfloat16"]
+CHECKPOINT = "checkpoint.pt"
+
+
+_ENDS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "htaf": ((0.5, 4.0), (1.0, 8.0)), "ss": ((2.0,), (8.0,)), "ste": ((), ()),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the last layers are trained. The paper: steps 5,000, lr 1e-4, warmup 0.06, rank 8, lora_alpha 16, distil 0.
+
+    method: htaf, ss: smooth steps, which become exact layer by layer; ste: exact forward, a slope backward.
+    steps: optimiser steps. batch_size: blocks of tokens in one of them.
+    lr: of AdamW, falls linearly to 0 after a warm-up of the share warmup. weight_decay: of AdamW. clip: largest norm of
+        the gradient; 0: any.
+    rank, lora_alpha: of LoRA on every projection of the layers; what it adds is scaled by lora_alpha / rank.
+    gate_lr: of thresholds and scales, as a multiple of lr; 0: they stay as calibrated.
+    distil: share of the loss that is KL(original || this) on next tokens; the rest is the text's likelihood.
+    hidden_weight: weight of a further loss, the mean over the converted layers of |h - h*|^2 / |h*|^2, h their outputs
+        and h* the original's; costs another forward pass of these layers.
+    start, end: (alpha0, alpha1) of htaf, (beta,) of ss, in units of each gate's standard deviation; sharpen: share of
+        the steps over which they move from start to end. Empty: those of the method.
+    harden_from, harden_to: shares of the steps at which the first and the last layer become exact, from below; an
+        exact gate keeps the gradient of its smooth step.
+    slope: of ste.
+    checkpointing: keep the inputs of layers alone and compute the rest again for gradients: less memory, more time.
+    precision: bfloat16: mixed precision while it trains and validates: frozen weights are rounded, what learns is not.
+    validate: steps between two measurements on validation blocks.
+    seed: of LoRA's first weights and of the order of the blocks.
+
+    Raises:
+        LanguageError: a value is out of range.
+    """
+
+    method: Method = "htaf"
+    steps: int = 400
+    batch_size: int = 4
+    lr: float = 1e-3
+    warmup: float = 0.06
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    rank: int = 8
+    lora_alpha: int = 16
+    gate_lr: float = 1.0
+    distil: float = 1.0
+    hidden_weight: float = 0.0
+    start: tuple[float, ...] = ()
+    end: tuple[float, ...] = ()
+    sharpen: float = 0.4
+    harden_from: float = 0.4
+    harden_to: float = 0.8
+    slope: Slope = "sigmoid"
+    checkpointing: bool = False
+    precision: Precision = "float32"
+    validate: int = 50
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.method not in _ENDS:
+            raise LanguageError(f"method must be htaf, ste or ss, got {self.method}")
+        count = len(_ENDS[self.method][0])
+        if any(len(values) != count for values in self.ends):
+            raise LanguageError(f"start and end of {self.method} must be {count} numbers each")
+        _expect(self.steps >= 0, "steps must be >= 0", self.steps)
+        for name, known in (("slope", get_args(Slope)), ("precision", get_args(Precision))):
+            if getattr(self, name) not in known:
+                raise LanguageError(f"{name} must be {', '.join(known)}, got {getattr(self, name)}")
+        for name in ("batch_size", "rank", "validate"):
+            _expect(getattr(self, name) >= 1, f"{name} must be >= 1", getattr(self, name))
+        for name in ("lr", "lora_alpha"):
+            _expect(0 < getattr(self, name) < math.inf, f"{name} must be > 0", getattr(self, name))
+        for name in ("gate_lr", "weight_decay", "clip", "hidden_weight"):
+            _expect(0 <= getattr(self, name) < math.inf, f"{name} must be >= 0", getattr(self, name))
+        for name in ("distil", "warmup"):
+            _expect(0 <= getattr(self, name) <= 1, f"{name} must lie in [0, 1]", getattr(self, name))
+        _expect(0 < self.sharpen <= 1, "sharpen must lie in (0, 1]", self.sharpen)
+        ordered = 0 <= self.harden_from <= self.harden_to <= 1
+        _expect(ordered, "expected 0 <= harden_from <= harden_to <= 1", (self.harden_from, self.harden_to))
+
+    @property
+    def ends(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Start and end, those of the method where none are given."""
+        start, end = _ENDS[self.method]
+        return self.start or start, self.end or end
+
+    def step(self) -> nn.Module:
+        """A step as the training begins."""
+        match self.method:
+            case "htaf":
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", message="alpha1")  # it grows
+                    return HTAF(*self.ends[0])
+            case "ss":
+                return ScaledSigmoid(*self.ends[0])
+            case "ste":
+                return StraightThrough(getattr(surrogates, self.slope))
+
+    def rate(self, step: int) -> float:
+        """The learning rate at a step, as a share of lr."""
+        rising = max(1, round(self.warmup * self.steps))
+        return (step + 1) / rising if step < rising else max(0.0, (self.steps - step) / max(1, self.steps - rising))
+
+    def exact(self, step: int, layers: Sequence[int]) -> list[int]:
+        """The layers that are exact at a step, of those that are converted, from below."""
+        if self.method == "ste":
+            return []
+        first, last = self.harden_from * self.steps, self.harden_to * self.steps
+        at = [first + (last - first) * i / max(1, len(layers) - 1) for i in range(len(layers))]
+        return [layer for layer, when in zip(layers, at, strict=True) if step >= when]
+
+
+def _expect(holds: bool, rule: str, got: Any) -> None:
+    if not holds:
+        raise LanguageError(f"{rule}, got {got}")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A validation after so many steps; all in nats.
+
+    train: mean training loss since the validation before, None in front of the first step.
+    kl, loss: of the network with exact gates, the KL divergence from the original and the negative log-likelihood of
+        the text.
+    """
+
+    step: int
+    train: float | None
+    kl: float
+    loss: float
+
+
+class _Through(nn.Module):
+    """The exact step with the gradient of a smooth one: of gates that are exact already."""
+
+    def __init__(self, smooth: nn.Module) -> None:
+        super().__init__()
+        self.smooth = smooth
+
+    def forward(self, x: Tensor) -> Tensor:
+        soft = self.smooth(x)
+        return soft + ((x >= 0).to(soft.dtype) - soft).detach()
+
+
+def adapted(model: Any, training: Training) -> Any:
+    """A calibrated model with LoRA on every projection of the layers that have gates, as peft's model; only LoRA and,
+    with gate_lr > 0, the gates learn."""
+    from peft import LoraConfig, get_peft_model
+
+    decoder, layers = decoder_of(model), gates_of(model)
+    inside = {id(module) for number in layers for module in decoder.layers[number].modules()}
+    targets = [p for p, m in model.named_modules() if isinstance(m, nn.Linear) and id(m) in inside]
+    torch.manual_seed(training.seed)
+    config = LoraConfig(r=training.rank, lora_alpha=training.lora_alpha, target_modules=targets, lora_dropout=0.0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing")  # peft asks by its old name
+        made = get_peft_model(model, config)
+    for gate in layers.values():
+        for parameter in (gate.threshold, gate.scale):
+            parameter.requires_grad_(training.gate_lr > 0)
+    return made
+
+
+def train(
+    model: Any,
+    training: Training,
+    hidden: Hidden,
+    validation: Hidden,
+    folder: str | Path,
+    *,
+    original: Any = None,
+    merge: bool = True,
+    ranks: Ranks = ALONE,
+    tell: Callable[[Measured], None] | None = None,
+    advance: Callable[[int, int], None] | None = None,
+    checkpoint_seconds: float = 120.0,
+) -> list[Measured]:
+    """Train a calibrated model in place, and leave it with exact gates, the best weights and LoRA merged.
+
+    Args:
+        model: calibrated, see `calibrate`.
+        hidden: of the training blocks. validation: of others, by which the best step is chosen.
+        folder: for the checkpoint; a training that was stopped goes on from it to the same bits.
+        original: the model as it was, which training.hidden_weight > 0 needs.
+        merge: add LoRA into the weights; False: it stays beside them, see `lora_changes`.
+        ranks: the processes that train together; the first one keeps checkpoints and tells.
+        tell: called after each validation. advance: called after each step with how many are done, and of how many.
+        checkpoint_seconds: between two checkpoints; there is one after each validation too.
+
+    Returns:
+        The validations, the one before the first step included.
+
+    Raises:
+        LanguageError: the loss became NaN or infinite, the checkpoint is of another training, or hidden_weight > 0 and
+            there is no original. OSError: the disk
+            is full; what was done stays.
+    """
+    folder, layers = Path(folder), sorted(gates_of(model))
+    folder.mkdir(parents=True, exist_ok=True)
+    ranks.share(_rows(training, len(hidden.tokens), 0))
+    key = content_hash([asdict(training), layers, list(hidden.tokens.shape), hidden.tokens.sum().item()])
+    wrapped = adapted(model, training)
+    learned = {name: p for name, p in wrapped.named_parameters() if p.requires_grad}
+    gate_parameters = {id(p) for gate in gates_of(model).values() for p in gate.parameters()}
+    groups = [
+        {"params": [p for p in learned.values() if id(p) not in gate_parameters], "scale": 1.0},
+        {"params": [p for p in learned.values() if id(p) in gate_parameters], "scale": training.gate_lr},
+    ]
+    optimizer = torch.optim.AdamW([g for g in groups if g["params"]], training.lr, weight_decay=training.weight_decay)
+    state = _restored(folder / CHECKPOINT, key, learned, optimizer)
+    done, told, best = state["step"], [Measured(**row) for row in state["told"]], state["best"]
+    for gate in gates_of(model).values():
+        gate.step = training.step()
+    device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
+    start, summed, count = layers[0], state["summed"], state["count"]
+    schedule = Geometric(*training.ends, training.sharpen) if training.method != "ste" else None
+    half = training.precision == "bfloat16"
+    if training.hidden_weight and original is None:
+        raise LanguageError("expected the original model for hidden_weight > 0, got none")
+    with ExitStack() as stack:
+        run, head = stack.enter_context(running(model, start))
+        meet = stack.enter_context(running(original, start))[0] if training.hidden_weight else None
+        for one in (model, original) if training.hidden_weight else (model,):
+            stack.enter_context(_frozen_in_half(one, half))
+        stack.enter_context(_idle_layers_away(model, start))
+        stack.enter_context(_recomputed(model, training.checkpointing))
+        stack.enter_context(autocast(device, half, learning=True))
+        if not told:
+            told.append(_validate(model, run, head, validation, dtype, 0, None))
+            best = {name: p.detach().clone() for name, p in learned.items()}
+            if tell is not None and ranks.first:
+                tell(told[-1])
+        kept = time.monotonic()
+        while done < training.steps:
+            exact = training.exact(done, layers)
+            _settle(model, exact, None if schedule is None else schedule.at(done / training.steps))
+            rows = ranks.share(_rows(training, len(hidden.tokens), done))
+            tokens, inputs, outputs = hidden.at(rows, device)
+            made = run(tokens, inputs.to(dtype))
+            weights = (training.distil, 1 - training.distil)
+            loss = next_token_losses(head, made[-1], outputs.to(dtype), tokens, weights).weighted
+            if meet is not None:
+                with torch.no_grad():
+                    wanted = meet(tokens, inputs.to(dtype))
+                loss = loss + training.hidden_weight * layer_loss(made, wanted)
+            shown = loss.detach().clone()
+            ranks.average([shown])
+            if not torch.isfinite(shown):
+                raise LanguageError(f"the training loss became {shown.item()} at step {done}: choose a smaller lr")
+            for group in optimizer.param_groups:
+                group["lr"] = training.lr * group["scale"] * training.rate(done)
+            optimizer.zero_grad()
+            loss.backward()
+            ranks.average([p.grad for p in learned.values()])
+            if training.clip:
+                nn.utils.clip_grad_norm_(list(learned.values()), training.clip)
+            optimizer.step()
+            done, summed, count = done + 1, summed + shown.item(), count + 1
+            if done % training.validate == 0 or done == training.steps:
+                told.append(_validate(model, run, head, validation, dtype, done, summed / count))
+                summed, count = 0.0, 0
+                if _score(told[-1], training) <= min(_score(row, training) for row in told):
+                    best = {name: p.detach().clone() for name, p in learned.items()}
+                if tell is not None and ranks.first:
+                    tell(told[-1])
+            if advance is not None and ranks.first:
+                advance(done, training.steps)
+            validated = done % training.validate == 0 or done == training.steps
+            if ranks.first and (validated or time.monotonic() - kept >= checkpoint_seconds):
+                kept = time.monotonic()
+                _keep(folder / CHECKPOINT, key, learned, optimizer, done, told, best, summed, count)
+    with torch.no_grad():
+        for name, parameter in learned.items():
+            parameter.copy_(best[name])
+    for gate in gates_of(model).values():
+        gate.step = Heaviside()
+    if merge:
+        wrapped.merge_and_unload()
+    return told
+
+
+def lora_changes(model: nn.Module) -> dict[str, Tensor]:
+    """What LoRA adds to the weights of a trained model that was not merged, by the path of the layer."""
+    layers: dict[str, Any] = {path: m for path, m in model.named_modules() if hasattr(m, "get_delta_weight")}
+    return {path: layer.get_delta_weight("default").detach() for path, layer in layers.items()}
+
+
+def _score(row: Measured, training: Training) -> float:
+    return training.distil * row.kl + (1 - training.distil) * row.loss
+
+
+def _rows(training: Training, blocks: int, step: int) -> Tensor:
+    """The blocks of a step: every block once, in random order, before any comes again."""
+    each = min(training.batch_size, blocks)
+    steps = blocks // each
+    generator = torch.Generator().manual_seed(training.seed * 1_000_003 + step // steps)
+    return torch.randperm(blocks, generator=generator)[(step % steps) * each :][:each].sort().values
+
+
+@contextmanager
+def _idle_layers_away(model: Any, start: int) -> Iterator[None]:
+    """While it is open the layers that do not run make room on an accelerator."""
+    idle = list(decoder_of(model).layers[:start])
+    device = next(model.parameters()).device
+    if device.type == "cpu" or getattr(model, "is_quantized", False):
+        yield
+        return
+    for layer in idle:
+        layer.to("cpu")
+    torch.cuda.empty_cache()
+    try:
+        yield
+    finally:
+        for layer in idle:
+            layer.to(device)
+
+
+@contextmanager
+def _recomputed(model: Any, wanted: bool) -> Iterator[None]:
+    """While it is open and wanted, layers keep their inputs alone, and compute what is inside again for gradients."""
+    layers = list(decoder_of(model).layers) if wanted else []
+    for layer in layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward  # that of its class is there again
+
+
+@contextmanager
+def _frozen_in_half(model: nn.Module, half: bool) -> Iterator[None]:
+    """While it is open float32 weights that do not learn are bfloat16; then they are what they were."""
+    frozen = [p for p in model.parameters() if half and not p.requires_grad and p.dtype == torch.float32]
+    kept = [(p, p.data.cpu(), p.device) for p in frozen]  # an accelerator holds the rounded ones alone
+    for parameter in frozen:
+        parameter.data = parameter.data.bfloat16()
+    try:
+        yield
+    finally:
+        for parameter, values, device in kept:
+            parameter.data = values.to(device)
+
+
+def _settle(model: nn.Module, exact: Sequence[int], values: tuple[float, ...] | None) -> None:
+    """Make some layers exact, and give all smooth steps their sharpness."""
+    if values is None:
+        return
+    for number, gate in gates_of(model).items():
+        if number in exact and not isinstance(gate.step, _Through):
+            gate.step = _Through(gate.step)
+    set_sharpness(model, values)
+
+
+@contextmanager
+def exact_gates(model: nn.Module) -> Iterator[None]:
+    """While it is open all gates have the exact step."""
+    kept = {number: gate.step for number, gate in gates_of(model).items()}
+    for gate in gates_of(model).values():
+        gate.step = Heaviside()
+    try:
+        yield
+    finally:
+        for number, gate in gates_of(model).items():
+            gate.step = kept[number]
+
+
+@torch.no_grad()
+def _validate(
+    model: Any, run: Any, head: Any, hidden: Hidden, dtype: torch.dtype, step: int, train: float | None
+) -> Measured:
+    with exact_gates(model):
+        found = hidden_losses(run, head, hidden, next(model.parameters()).device, dtype)
+    return Measured(step, train, found.kl, found.likelihood)
+
+
+def _keep(
+    file: Path, key: str, learned: dict[str, Any], optimizer: Any, step: int, told: Sequence[Measured],
+    best: dict[str, Tensor], summed: float, count: int,
+) -> None:  # fmt: skip
+    content = {
+        "key": key, "step": step, "weights": {n: p.detach() for n, p in learned.items()}, "best": best,
+        "optimizer": optimizer.state_dict(), "told": [asdict(row) for row in told], "summed": summed, "count": count,
+    }  # fmt: skip
+    buffer = BytesIO()
+    torch.save(content, buffer)
+    write_atomic(file, buffer.getvalue())
+
+
+def _restored(file: Path, key: str, learned: dict[str, Any], optimizer: Any) -> dict[str, Any]:
+    """The state of a training that was stopped, put back; that of a new one where there is no checkpoint."""
+    if not file.is_file():
+        return {"step": 0, "told": [], "best": {}, "summed": 0.0, "count": 0}
+    try:
+        state = torch.load(file, weights_only=True, map_location="cpu")
+        found = state["key"]
+    except Exception as error:
+        raise LanguageError(f"{file} is damaged ({error}): delete it to train anew") from None
+    if found != key:
+        raise LanguageError(f"{file} is of another training: give another folder, or delete it")
+    with torch.no_grad():
+        for name, parameter in learned.items():
+            parameter.copy_(state["weights"][name])
+    optimizer.load_state_dict(state["optimizer"])
+    return state

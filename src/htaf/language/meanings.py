@@ -1,0 +1,243 @@
+"""What gates mean: which tokens open a gate, where in a text it opens widest, and how much the token alone says."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from htaf._files import write_atomic
+from htaf.language.errors import LanguageError
+from htaf.language.gates import gates_of
+
+TOKENS, SNIPPETS = 8, 6  # of a gate
+BEFORE, AFTER = 12, 4  # tokens around one in a snippet
+SEEN = 4  # how often a token must occur
+SHOWN = (40, 20)  # gates of a layer on the page: those that tokens explain best, and others at random
+GATES, PAGE = "gates.jsonl", "index.html"
+
+
+@dataclass(frozen=True)
+class OpeningToken:
+    """A token and the share of its occurrences at which a gate opens."""
+
+    token: str
+    share: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """A place in a text at which a gate opens: the token, and what stands around it."""
+
+    before: str
+    token: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What is known of a gate.
+
+    open: share of tokens that open it.
+    by_token: share of its variance that the current token explains on the half of the text that did not count the
+        tokens, 1 - sum (b - p[token])^2 / sum (b - mean b)^2; 1: a detector of tokens, 0: the token says nothing.
+    tokens: those it opens at most surely. snippets: where g - threshold is largest, one a block.
+    """
+
+    layer: int
+    neuron: int
+    open: float
+    by_token: float
+    tokens: tuple[OpeningToken, ...]
+    snippets: tuple[Snippet, ...]
+
+
+@torch.no_grad()
+def meanings(
+    model: Any,
+    tokenizer: Any,
+    blocks: Int[Tensor, "blocks length"],
+    *,
+    tell: Callable[[int, int], None] | None = None,
+) -> list[Meaning]:
+    """What the gates of a model mean, by layer and neuron.
+
+    Args:
+        model: with gates. tokenizer: its own.
+        blocks: text without padding, two blocks or more; even ones count tokens, odd ones check them.
+        tell: called with (blocks read, of how many).
+
+    Raises:
+        LanguageError: no gates, or less than two blocks.
+    """
+    gates = gates_of(model)
+    if not gates:
+        raise LanguageError("expected a model with gates, got one without")
+    if len(blocks) < 2:
+        raise LanguageError(f"expected two blocks of text or more, got {len(blocks)}")
+    bits: dict[int, list[Tensor]] = {number: [] for number in gates}
+    widest: dict[int, tuple[Tensor, Tensor]] = {}
+    handles = [gate.register_forward_pre_hook(_note(number, bits, widest)) for number, gate in gates.items()]
+    try:
+        for done, block in enumerate(blocks, 1):
+            model(input_ids=block[None].to(next(model.parameters()).device), use_cache=False, logits_to_keep=1)
+            if tell is not None:
+                tell(done, len(blocks))
+    finally:
+        for handle in handles:
+            handle.remove()
+    counting = torch.arange(blocks.numel()) // blocks.shape[1] % 2 == 0
+    known, place = blocks.flatten().unique(return_inverse=True)
+    words = [str(tokenizer.decode([token])) for token in known.tolist()]
+    found = list[Meaning]()
+    for number in sorted(gates):
+        opened = torch.cat(bits.pop(number))
+        explained = _explained(opened, place, counting, len(known))
+        found += _described(number, opened, place, explained, widest[number], words, blocks, tokenizer)
+    return found
+
+
+def _note(number: int, bits: dict[int, list[Tensor]], widest: dict[int, tuple[Tensor, Tensor]]) -> Any:
+    """Keeps the bits of a gate, and the widest openings with the places in the text."""
+
+    def hook(gate: Any, args: tuple[Tensor, ...]) -> None:
+        g = args[0].flatten(0, -2)
+        bits[number].append(gate.open(g).cpu())
+        over, row = (g.float() - gate.threshold).max(0)  # one in a block, so that places differ
+        at = row.cpu() + (len(bits[number]) - 1) * len(g)
+        over = over.cpu()
+        if number in widest:
+            over, at = torch.cat([widest[number][0], over[None]]), torch.cat([widest[number][1], at[None]])
+        else:
+            over, at = over[None], at[None]
+        over, order = over.topk(min(SNIPPETS, len(over)), dim=0)
+        widest[number] = over, at.gather(0, order)
+
+    return hook
+
+
+def _counts(opened: Bool[Tensor, "tokens neurons"], place: Tensor, kinds: int) -> tuple[Tensor, Tensor]:
+    """How often each token opens each gate [kinds, neurons], and how often it occurs [kinds]."""
+    hits = torch.zeros(kinds, opened.shape[1]).index_add_(0, place, opened.float())
+    return hits, torch.bincount(place, minlength=kinds).float()
+
+
+def _explained(opened: Tensor, place: Tensor, counting: Tensor, kinds: int) -> Float[Tensor, " neurons"]:
+    """`Meaning.by_token` of each gate."""
+    hits, seen = _counts(opened[counting], place[counting], kinds)
+    base = opened[counting].float().mean(0)
+    guess = (hits + base) / (seen[:, None] + 1)  # a token that was hardly seen: the gate's own rate
+    bits = opened[~counting].float()
+    left = (bits - guess[place[~counting]]).square().sum(0)
+    whole = (bits - bits.mean(0)).square().sum(0)
+    return torch.where(whole > 0, 1 - left / whole.clamp_min(1e-9), 0.0)
+
+
+def _described(
+    layer: int, opened: Tensor, place: Tensor, explained: Tensor, widest: tuple[Tensor, Tensor], words: Sequence[str],
+    blocks: Tensor, tokenizer: Any,
+) -> list[Meaning]:  # fmt: skip
+    hits, seen = _counts(opened, place, len(words))
+    # the lower end of Wilson's 95% interval of the share: a rare token must not win by luck
+    share, z = hits / seen.clamp_min(1)[:, None], 1.96
+    n = seen.clamp_min(1)[:, None]
+    lower = (share + z * z / (2 * n) - z * ((share * (1 - share) + z * z / (4 * n)) / n).sqrt()) / (1 + z * z / n)
+    lower[seen < SEEN] = -1
+    best = lower.topk(min(TOKENS, len(words)), dim=0)
+    rate = opened.float().mean(0)
+    made = list[Meaning]()
+    for neuron in range(opened.shape[1]):
+        tokens = tuple(
+            OpeningToken(words[int(i)], share[i, neuron].item(), int(seen[i]))
+            for i, low in zip(best.indices[:, neuron].tolist(), best.values[:, neuron].tolist(), strict=True)
+            if low > rate[neuron]
+        )
+        places = [
+            at
+            for over, at in zip(widest[0][:, neuron].tolist(), widest[1][:, neuron].tolist(), strict=True)
+            if over >= 0
+        ]
+        snippets = tuple(_snippet(blocks, at, tokenizer) for at in places)
+        made.append(Meaning(layer, neuron, rate[neuron].item(), explained[neuron].item(), tokens, snippets))
+    return made
+
+
+def _snippet(blocks: Tensor, at: int, tokenizer: Any) -> Snippet:
+    row, column = divmod(at, blocks.shape[1])
+    ids = blocks[row].tolist()
+    parts = ids[max(0, column - BEFORE) : column], ids[column : column + 1], ids[column + 1 : column + 1 + AFTER]
+    before, token, after = (str(tokenizer.decode(part)) for part in parts)
+    return Snippet(before, token, after)
+
+
+def write(found: Sequence[Meaning], folder: str | Path, title: str, about: Sequence[str] = ()) -> None:
+    """Write gates.jsonl, a gate on each line, and index.html, some of each layer for people to read.
+
+    Raises:
+        LanguageError: the folder holds other files. OSError: it cannot be written.
+    """
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(f.name not in (GATES, PAGE) for f in folder.iterdir())):
+        raise LanguageError(f"expected a new folder, or one of an earlier page, {folder} holds other files")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / GATES, "".join(json.dumps(asdict(gate), ensure_ascii=False) + "\n" for gate in found))
+    write_atomic(folder / PAGE, _page(found, title, about))
+
+
+def _page(found: Sequence[Meaning], title: str, about: Sequence[str]) -> str:
+    layers = sorted({gate.layer for gate in found})
+    links = " ".join(f'<a href="#layer-{layer}">layer {layer}</a>' for layer in layers)
+    body = "".join(_layer(layer, [gate for gate in found if gate.layer == layer]) for layer in layers)
+    style = (resources.files("htaf.language") / "meanings.css").read_text()
+    lines = "".join(f'<p class="muted">{html.escape(line)}</p>' for line in about)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}</title><style>{style}</style></head><body><main><h1>{html.escape(title)}</h1>"
+        f"{lines}<p>A gate opens or stays closed at each token. <b>open</b>: share of tokens that open it. "
+        "<b>token</b>: share of its variance that the current token explains on text it was not counted on; 1 is a "
+        "detector of tokens, near 0 the context decides. Snippets: where it opens widest, one a block.</p>"
+        f"<nav>{links}</nav>{body}</main></body></html>\n"
+    )
+
+
+def _layer(layer: int, gates: Sequence[Meaning]) -> str:
+    alive = [gate for gate in gates if 0 < gate.open < 1]
+    ordered = sorted(alive, key=lambda gate: -gate.by_token)
+    best, rest = ordered[: SHOWN[0]], ordered[SHOWN[0] :]
+    order = torch.randperm(len(rest), generator=torch.Generator().manual_seed(layer)).tolist()
+    others = [rest[i] for i in order[: SHOWN[1]]]
+    mean = sum(gate.open for gate in gates) / len(gates)
+    dead, always = (sum(gate.open == v for gate in gates) for v in (0, 1))
+    return (
+        f'<h2 id="layer-{layer}">Layer {layer}</h2>'
+        f'<p class="muted">{len(gates):,} gates, open at {mean:.1%} of the tokens; '
+        f"{dead:,} never open, {always:,} always.</p>{_table(best)}"
+        + (f"<details><summary>{len(others)} others, at random</summary>{_table(others)}</details>" if others else "")
+    )
+
+
+def _table(gates: Sequence[Meaning]) -> str:
+    def row(gate: Meaning) -> str:
+        tokens = " ".join(f"<code>{html.escape(t.token)}</code> {t.share:.0%}" for t in gate.tokens)
+        snippets = "".join(
+            f"<li>{html.escape(s.before)}<b>{html.escape(s.token)}</b>{html.escape(s.after)}</li>"
+            for s in gate.snippets
+        )
+        return (
+            f'<tr><th scope="row">{gate.neuron}</th><td class="num">{gate.open:.1%}</td>'
+            f'<td class="num">{gate.by_token:.2f}</td><td>{tokens}</td><td><ul>{snippets}</ul></td></tr>'
+        )
+
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("gate", "open", "token", "tokens", "snippets"))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(map(row, gates))}</tbody></table>"

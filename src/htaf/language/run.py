@@ -1,0 +1,549 @@
+"""From a language model and text to a folder with 0/1 gates: calibrated, trained, merged and measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any, get_args
+
+import safetensors
+import safetensors.torch
+import torch
+from filelock import FileLock
+from torch import Tensor, nn
+
+from htaf._files import LOCK, read_record, to_json, write_atomic
+from htaf.activations import Heaviside
+from htaf.language import files, text
+from htaf.language.calibration import CalibratedLayer, Calibration, calibrate
+from htaf.language.errors import LanguageError
+from htaf.language.gates import decoder_of, gated_mlps, gates_of, replace_gates
+from htaf.language.hidden import Hidden, hidden_states, running
+from htaf.language.lora import Measured, Training, lora_changes, train
+from htaf.language.losses import hidden_losses
+from htaf.language.ranks import Ranks, joined
+from htaf.language.scores import TextScores, choice_scores, counting_open_gates, text_scores
+from htaf.runs import content_hash, environment, locked
+
+RECORD, WORK, FORMAT = "htaf_record.json", "work", 1
+LISTED = 20  # lines of a file that were left out
+_NO_NEARNESS = {"kl": None, "agreement": None}
+_GATE = (".threshold", ".scale", ".width")
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Data:
+    """The text of a run.
+
+    text: a file, or a folder of text files, for calibration, training and perplexity.
+    task: multiple choice whose right answers are learned too: a JSON-lines file; of a
+        known one by `htaf.language.text.task_files`.
+    task_test: another file, to be scored on.
+    length: tokens of a block, >= 2. calibration, training, validation, test: at most so many blocks of each.
+
+    Raises:
+        LanguageError: a number is too small.
+    """
+
+    text: str | None = None
+    task: str | None = None
+    task_test: str | None = None
+    length: int = 256
+    calibration: int = 128
+    training: int = 2000
+    validation: int = 16
+    test: int = 64
+
+    def __post_init__(self) -> None:
+        for name, least in (("length", 2), ("calibration", 2), ("training", 1), ("validation", 1), ("test", 1)):
+            if getattr(self, name) < least:
+                raise LanguageError(f"{name} must be >= {least}, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Tokens of each part, [blocks, length]. documents: how many documents, or pieces of some, a part has."""
+
+    train: Tensor
+    validation: Tensor
+    test: Tensor
+    documents: dict[str, int]
+
+
+def prepare(data: Data, tokenizer: Any) -> tuple[Blocks, list[text.Question], list[str]]:
+    """The blocks of a run, the questions it is scored on, and notes on files and lines that were left out.
+
+    Raises:
+        LanguageError: neither text nor a task, or too little of it.
+    """
+    found, asked, notes = list[text.Document](), list[text.Question](), list[str]()
+    if data.text is not None:
+        read, left = text.documents(data.text)
+        found += read
+        notes += left
+    if data.task is not None:
+        learned, bad = text.questions(data.task)
+        notes += _notes(data.task, bad)
+        lines = list(text.lines_of(learned))
+        each = max(1, min(50, len(lines) // text.FEW))
+        found += [text.Document(f"task#{i}", "\n".join(lines[i : i + each])) for i in range(0, len(lines), each)]
+    if data.task_test is not None:
+        asked, bad = text.questions(data.task_test)
+        notes += _notes(data.task_test, bad) if data.task_test != data.task else []
+    parts = text.by_parts(found)
+    most = {"train": data.training, "validation": data.validation, "test": data.test}
+    made = {
+        part: text.blocks(documents, tokenizer, data.length, most[part], what=f"the {part} part")
+        for part, documents in parts.items()
+    }
+    return Blocks(**made, documents={part: len(documents) for part, documents in parts.items()}), asked, notes
+
+
+def _notes(path: str, bad: Sequence[str]) -> list[str]:
+    listed = "; ".join(bad[:LISTED]) + (f"; and {len(bad) - LISTED} more" if len(bad) > LISTED else "")
+    lines = "1 line" if len(bad) == 1 else f"{len(bad):,} lines"
+    return [f"{path}: {lines} left out ({listed})"] if bad else []
+
+
+def fit(
+    model: str,
+    data: Data,
+    training: Training,
+    out: str | Path,
+    *,
+    last_k: int = 4,
+    start_from: str | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    quantize: bool = False,
+    calibration: Calibration = "down",
+    cache: str | Path | None = None,
+    save: bool = True,
+    say: Say = lambda line: None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Convert a language model and write it as a folder; go on where an earlier call was stopped.
+
+    Args:
+        model: as `files.load` takes it.
+        data, training: what it learns from, and how; training.steps 0: calibrated only.
+        out: a new folder, or the same run's.
+        last_k: how many layers, counted from the end.
+        start_from: a folder of an earlier run on the same model with fewer gates: its weights and gates are kept, and
+            the other layers among the last_k are calibrated.
+        dtype, device: of the weights while they are trained, and of the files.
+        quantize: hold the frozen weights in 4 bits while it trains (bitsandbytes). LoRA is then added to the whole
+            weights, and these are scored and saved.
+        calibration: see `htaf.language.calibrate`; weights in 4 bits cannot be refitted, there "down" is "gates".
+        cache: folder of hidden states and calibrations that several runs share; None: in the run's own, and deleted
+            at its end.
+        save: write the model too; False: the record alone.
+        say: is told what is being done, a line each.
+        progress: is told (what, done, of how many) of hidden states, scores and training.
+
+    Returns:
+        The record, which is also htaf_record.json: scores on the test text before, calibrated and trained, shares of
+        open gates, seconds.
+
+    Raises:
+        LanguageError: see `files.load`, `calibrate`, `train`; or the folder holds something else.
+    """
+    if data.text is None and data.task is None:
+        raise LanguageError("expected text or a task to learn from, got neither")
+    if last_k < 1:
+        raise LanguageError(f"last_k must be >= 1, got {last_k}")
+    if calibration not in get_args(Calibration):
+        raise LanguageError(f"calibration must be {', '.join(get_args(Calibration))}, got {calibration}")
+    work = _Work(
+        model, data, training, Path(out), last_k, start_from, dtype, quantize,
+        "gates" if quantize and calibration == "down" else calibration, None if cache is None else Path(cache), say,
+        progress,
+    )  # fmt: skip
+    with joined(device) as (ranks, place):
+        if not ranks.first:  # they begin when the first has claimed the folder, and read what it has written
+            ranks.wait()
+            if (_record(work.out, None) or {}).get("status") == "running":
+                work.compute(ranks, place, save)
+            return read(out)
+        with work.claimed(save) as finished:
+            ranks.wait()
+            if not finished:
+                work.compute(ranks, place, save)
+    found = read(out)
+    if finished:
+        say("already done: the folder holds this run, finished")
+        for note in found["notes"]:
+            say(f"note: {note}")
+    return found
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A run that is being computed. Its fields are the arguments of `fit`."""
+
+    model: str
+    data: Data
+    training: Training
+    out: Path
+    last_k: int
+    start_from: str | None
+    dtype: torch.dtype
+    quantize: bool
+    calibration: Calibration
+    cache: Path | None
+    say: Say
+    progress: Callable[[str, int, int], None] | None
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        """Hashes of what the run reads: the same run is known again wherever its inputs lie."""
+        paths = (self.data.text, self.data.task, self.data.task_test)
+        return {
+            "model": files.fingerprint(self.model),
+            "start_from": None if self.start_from is None else files.fingerprint(self.start_from),
+            "data": [None if path is None else text.fingerprint(path) for path in paths],
+        }
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What makes two runs the same."""
+        sizes = {k: v for k, v in asdict(self.data).items() if k not in ("text", "task", "task_test")}
+        return {
+            "content": self.content, "sizes": sizes, "training": asdict(self.training), "last_k": self.last_k,
+            "dtype": str(self.dtype), "quantize": self.quantize, "calibration": self.calibration,
+        }  # fmt: skip
+
+    @contextmanager
+    def claimed(self, save: bool) -> Iterator[bool]:
+        """Hold the folder; gives whether the run is finished. A new folder is empty again after an error."""
+        key = content_hash(self.identity)
+        record = _record(self.out, key)
+        if self.start_from is not None:
+            begun = read(self.start_from)
+            if begun["content"]["model"] != self.content["model"]:
+                raise LanguageError(f"expected a run on {self.model}, {self.start_from} is one on another model")
+            if begun["last_k"] >= self.last_k:
+                raise LanguageError(
+                    f"{self.start_from} has gates in its last {begun['last_k']} layers: expected a larger last_k, got "
+                    f"{self.last_k}"
+                )
+        fresh = not self.out.exists()
+        self.out.mkdir(parents=True, exist_ok=True)
+        with locked(self.out, "another process trains in", LanguageError):
+            if record is not None and record["status"] == "finished" and (not save or self.saved(record)):
+                yield True
+                return
+            started = {"format": FORMAT, "status": "running", "key": key, **self.about(), **_environment()}
+            write_atomic(self.out / RECORD, to_json(started))
+            try:
+                yield False
+            except LanguageError:
+                if record is None and not any((self.out / WORK).rglob("*")):
+                    (self.out / RECORD).unlink(missing_ok=True)
+                    if fresh:
+                        shutil.rmtree(self.out)
+                raise
+
+    def about(self) -> dict[str, Any]:
+        """What a record says of the arguments."""
+        return self.identity | {"model": self.model, "data": asdict(self.data), "start_from": self.start_from}
+
+    def saved(self, record: dict[str, Any]) -> bool:
+        """Whether the files of a finished run are there."""
+        sizes = record["files"]
+        return bool(sizes) and all(
+            (self.out / name).is_file() and (self.out / name).stat().st_size == size for name, size in sizes.items()
+        )
+
+    def load(self, model: str, device: str, *, whole: bool = True) -> Any:
+        """A model; whole: not in 4 bits."""
+        return files.load(model, dtype=self.dtype, device=device, quantize=self.quantize and not whole)
+
+    def checked(self, original: Any) -> int:
+        """The first layer that gets gates, of a model that can have them."""
+        count = len(decoder_of(original).layers)
+        if not 1 <= self.last_k <= count:
+            raise LanguageError(f"last_k must be in 1 to {count}, the layers of this model, got {self.last_k}")
+        longest = getattr(original.config.get_text_config(), "max_position_embeddings", None)
+        if longest is not None and self.data.length > longest:
+            raise LanguageError(f"length must be <= {longest}, as the model reads at once, got {self.data.length}")
+        if gates_of(original):
+            raise LanguageError(f"{self.model} has gates already: give its original as the model, and it as start_from")
+        gated_mlps(original)
+        return count - self.last_k
+
+    def compute(self, ranks: Ranks, device: str, save: bool) -> None:
+        """Do it all, and write the record."""
+        began = time.perf_counter()
+        say = self.say if ranks.first else _silent
+        say(f"loading {self.model}")
+        original, tokenizer = self.load(self.model, device)
+        original.requires_grad_(False)
+        start = self.checked(original)
+        blocks, asked, notes = prepare(self.data, tokenizer)
+        for note in notes:
+            say(f"note: {note}")
+        say(
+            f"{len(blocks.train)} blocks of {self.data.length} tokens to train on, {len(blocks.test)} to test, from "
+            f"{blocks.documents['train']} and {blocks.documents['test']} documents"
+        )
+        if not ranks.first:
+            ranks.wait()
+        test = self._hidden(original, blocks.test, start, "test", half=False)
+        before = calibrated = dict[str, Any]()
+        if ranks.first:
+            before = self._scored("original", original, tokenizer, start, test, asked) | _NO_NEARNESS
+            say(f"original: {_told(before)}")
+        if self.quantize:
+            original = self.load(self.model, device, whole=False)[0].requires_grad_(False)
+        half = self.training.precision == "bfloat16"
+        learn = [
+            self._hidden(original, part, start, name, half=half)
+            for part, name in ((blocks.train, "train"), (blocks.validation, "validation"))
+            if self.training.steps
+        ]
+        if not self.training.hidden_weight:
+            original = None  # makes room
+        converted, layers = self._calibrated(blocks.train[: self.data.calibration], device, ranks, say)
+        if ranks.first:
+            ranks.wait()
+            calibrated = self._scored("calibrated", self._whole(converted, device), tokenizer, start, test, asked)
+            say(f"calibrated: {_told(calibrated)}")
+        told = list[Measured]()
+        if self.training.steps:
+            told = train(
+                converted, self.training, learn[0], learn[1], self.out / WORK, original=original,
+                merge=not self.quantize, ranks=ranks,
+                tell=lambda row: say(f"step {row.step} of {self.training.steps}: KL {row.kl:.4f}, loss {row.loss:.4f}"),
+                advance=None if self.progress is None else partial(self.progress, "training"),
+            )  # fmt: skip
+        if ranks.first:
+            whole = self._whole(converted, device)
+            trained = calibrated
+            if self.training.steps:
+                trained = self._scored("trained", whole, tokenizer, start, test, asked)
+                say(f"trained: {_told(trained)}")
+            sizes = dict[str, int]()
+            if save:
+                files.save(whole, tokenizer, self.out)
+                sizes = {file.name: file.stat().st_size for file in self.out.glob("*.safetensors")}
+            record = {
+                "format": FORMAT, "status": "finished", "key": content_hash(self.identity), **self.about(),
+                **_environment(), "notes": notes, "documents": blocks.documents, "before": before,
+                "calibrated": calibrated, "trained": trained,
+                "gates": open_shares(whole, blocks.test), "processes": ranks.size, "files": sizes,
+                "layers": [asdict(layer) for layer in layers], "validation": [asdict(row) for row in told],
+                "seconds": time.perf_counter() - began,
+            }  # fmt: skip
+            write_atomic(self.out / RECORD, to_json(record))
+            shutil.rmtree(self.out / WORK, ignore_errors=True)
+        ranks.wait()
+
+    def _scored(
+        self, what: str, model: Any, tokenizer: Any, start: int, hidden: Hidden, asked: Sequence[text.Question]
+    ) -> dict[str, Any]:
+        """What stands in the record of a network."""
+        tell = None if self.progress is None else partial(self.progress, f"scores, {what}")
+        parameter = next(model.parameters())
+        with running(model, start) as (run, head):
+            found = hidden_losses(run, head, hidden, parameter.device, parameter.dtype, tell)
+        count = hidden.tokens.shape[0] * (hidden.tokens.shape[1] - 1)
+        perplexity = math.exp(min(found.likelihood, 700.0))
+        scores: dict[str, Any] = asdict(TextScores(count, found.likelihood, perplexity, found.kl, found.agreement))
+        return scores | ({"task": asdict(choice_scores(model, tokenizer, asked))} if asked else {})
+
+    def _hidden(self, original: nn.Module, tokens: Tensor, start: int, name: str, *, half: bool) -> Hidden:
+        """Hidden states of a part; those of the test text as exact as the network."""
+        progress = self.progress
+        tell = None if progress is None else lambda done, of: progress(f"hidden states, {name}", done, of)
+        identity = [self.content["model"], self.quantize and name != "test"]
+        place = self.out / WORK if self.cache is None else self.cache
+        return hidden_states(original, tokens, start, place, half=half, identity=identity, tell=tell)
+
+    def _calibrated(self, tokens: Tensor, device: str, ranks: Ranks, say: Say) -> tuple[Any, list[CalibratedLayer]]:
+        """The calibrated model: computed, or read from the cache."""
+        made, _ = self.load(self.start_from or self.model, device, whole=False)
+        made.requires_grad_(False)
+        inputs = [self.content["model"], self.content["start_from"], tokens.tolist(), self.last_k, self.calibration]
+        name = f"{content_hash([*inputs, str(self.dtype), self.quantize])[:16]}.calibrated.safetensors"
+        file = (self.cache or self.out / WORK) / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(file.with_suffix(".lock")):
+            if (found := _read_calibration(made, self.last_k, file)) is not None:
+                return made, found
+            report = calibrate(
+                made, tokens, self.last_k, calibration=self.calibration,
+                tell=lambda layer: say(
+                    f"layer {layer.layer}: {layer.open:.0%} of the gates open, error {layer.before:.3f}"
+                    + ("" if layer.after is None else f", {layer.after:.3f} with down refitted")
+                ),
+            )  # fmt: skip
+            if self.cache is not None or ranks.size > 1:
+                _write_calibration(made, report, file)
+        return made, report
+
+    def _whole(self, converted: Any, device: str) -> Any:
+        """A model with all its weights: of one with weights in 4 bits, its gates and LoRA in the whole model."""
+        if not self.quantize:
+            return converted
+        whole, _ = self.load(self.start_from or self.model, device)
+        gates, changes = gates_of(converted), lora_changes(converted)
+        if set(gates_of(whole)) != set(gates):
+            replace_gates(whole, self.last_k)
+        with torch.no_grad():
+            for number, gate in gates_of(whole).items():
+                for name in ("threshold", "scale", "width"):
+                    getattr(gate, name).copy_(getattr(gates[number], name))
+                gate.step = Heaviside()
+            for path, change in changes.items():
+                weight = whole.get_submodule(path).weight
+                weight.copy_((weight.float() + change.to(weight.device).float()).to(weight.dtype))
+        return whole
+
+
+def _silent(line: str) -> None:
+    """What the processes but the first say."""
+
+
+def _environment() -> dict[str, Any]:
+    """As in every record, with the packages that language models need."""
+    found = environment()
+    for package in ("transformers", "peft", "bitsandbytes", "gguf"):
+        with suppress(metadata.PackageNotFoundError):
+            found["versions"][package] = metadata.version(package)
+    return found
+
+
+def _write_calibration(model: nn.Module, report: Sequence[CalibratedLayer], file: Path) -> None:
+    numbers = {layer.layer for layer in report}
+    paths = tuple(f"{mlp.path}." for mlp in gated_mlps(model) if mlp.layer in numbers)
+    changed = {
+        name: value.contiguous()
+        for name, value in model.state_dict().items()
+        if name.startswith(paths) and value.is_floating_point() and ("down_proj" in name or name.endswith(_GATE))
+    }
+    about = {"report": json.dumps([asdict(layer) for layer in report])}
+    write_atomic(file, safetensors.torch.save(changed, about))
+
+
+def _read_calibration(model: nn.Module, last_k: int, file: Path) -> list[CalibratedLayer] | None:
+    """Put a calibration that was kept into a model; None where there is none that can be read."""
+    try:
+        with safetensors.safe_open(file, "pt") as opened:
+            report = [CalibratedLayer(**row) for row in json.loads((opened.metadata() or {})["report"])]
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError):
+        return None
+    replace_gates(model, last_k)
+    model.load_state_dict(tensors, strict=False)
+    return report
+
+
+def evaluate(
+    folder: str | Path,
+    data: str | Path,
+    *,
+    original: str | None = None,
+    blocks: int = 64,
+    device: str = "cpu",
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Score a run and its original on other text or questions.
+
+    Args:
+        folder: of a finished run.
+        data: a file of questions (.jsonl), else a text file or a folder of text files.
+        original: the model as it was; None: that of the record.
+        blocks: of text, at most so many; as long as the run's.
+        progress: is told (what, done, of how many).
+
+    Returns:
+        {"data", "notes", "original", "run"}: scores as in a record. "original" is None where it is not to be had; KL
+        divergence and agreement then are too.
+
+    Raises:
+        LanguageError: no such run or data, or too little text.
+    """
+    record = read(folder)
+    dtype = getattr(torch, record["dtype"].removeprefix("torch."))
+    made, tokenizer = files.load(folder, dtype=dtype, device=device)
+    notes, asked, tokens = list[str](), list[text.Question](), None
+    if Path(data).suffix == ".jsonl":
+        asked, bad = text.questions(data)
+        notes += _notes(str(data), bad)
+    else:
+        documents, notes = text.documents(data)
+        tokens = text.blocks(documents, tokenizer, record["data"]["length"], blocks)
+    given, known = original or record["model"], None
+    try:
+        known = files.load(given, dtype=dtype, device=device)[0]
+    except LanguageError as error:
+        if original is not None:
+            raise
+        notes.append(f"without the original: {error}")
+    found: dict[str, Any] = {"data": str(data), "notes": notes, "original": None}
+    if tokens is not None:
+        tell = None if progress is None else partial(progress, "blocks")
+        of_known, of_run = text_scores(made, known, tokens, tell)
+        return found | {"original": None if of_known is None else asdict(of_known), "run": asdict(of_run)}
+    if known is not None:
+        found["original"] = {"task": asdict(choice_scores(known, tokenizer, asked))}
+    return found | {"run": {"task": asdict(choice_scores(made, tokenizer, asked))}}
+
+
+def open_shares(model: nn.Module, tokens: Tensor) -> list[dict[str, float]]:
+    """By layer: the share of open gates on some blocks, of neurons whose gate never opens, and of those where it always
+    does."""
+    with torch.no_grad(), counting_open_gates(model) as counts:
+        for block in tokens:
+            model(input_ids=block[None].to(next(model.parameters()).device), use_cache=False)
+    total = counts[-1].item()
+    return [
+        {
+            "layer": number,
+            "open": counts[number].double().mean().item() / total,
+            "dead": (counts[number] == 0).double().mean().item(),
+            "always": (counts[number] == total).double().mean().item(),
+        }
+        for number in sorted(gates_of(model))
+    ]
+
+
+def read(folder: str | Path) -> dict[str, Any]:
+    """The record of a finished run.
+
+    Raises:
+        LanguageError: there is none, or it is not finished.
+    """
+    record = read_record(Path(folder) / RECORD, FORMAT, LanguageError)
+    if record is None:
+        raise LanguageError(f"expected a folder that `htaf train llm` wrote, {folder} has no {RECORD}")
+    if record.get("status") != "finished":
+        raise LanguageError(f"{folder} holds an unfinished training: give its command again")
+    return record
+
+
+def _record(out: Path, key: str | None) -> dict[str, Any] | None:
+    """The record of a folder; key: of the run that it must be."""
+    record = read_record(out / RECORD, FORMAT, LanguageError)
+    if record is not None and key is not None and record.get("key") != key:
+        raise LanguageError(f"{out} holds another run, or its inputs have changed: choose another --out")
+    others = out.exists() and (not out.is_dir() or any(file.name != LOCK for file in out.iterdir()))
+    if record is None and others:
+        raise LanguageError(f"expected a new or empty folder, {out} holds other files: choose another --out")
+    return record
+
+
+def _told(scores: dict[str, Any]) -> str:
+    near = "" if scores["kl"] is None else f", KL {scores['kl']:.4f}, agreement {scores['agreement']:.1%}"
+    task = f", task {scores['task']['accuracy']:.1%}" if "task" in scores else ""
+    return f"perplexity {scores['perplexity']:.2f}{near}{task}"

@@ -1,0 +1,34 @@
+"""Tiny random language models of every architecture that the tests convert."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+SMALL = {
+    "vocab_size": 64, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 128, "bos_token_id": 1, "eos_token_id": 2,
+    "pad_token_id": 0, "initializer_range": 0.2,
+}  # fmt: skip
+MORE: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen3": {},
+    "qwen3_5_text": {
+        "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 4, "linear_value_head_dim": 4,
+        "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
+    },
+    "mistral": {"sliding_window": 8},
+    "gemma": {},
+    "gemma2": {"query_pre_attn_scalar": 4, "sliding_window": 8},
+    "gemma3_text": {"query_pre_attn_scalar": 4, "sliding_window": 8},
+    "phi3": {"pad_token_id": 0},
+}  # fmt: skip
+
+
+def tiny(kind: str, **changes: Any) -> Any:
+    """A causal language model with random weights, the same for the same arguments."""
+    config = AutoConfig.for_model(kind, **{**SMALL, **MORE.get(kind, {}), **changes})
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config).eval()

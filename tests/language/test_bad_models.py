@@ -1,0 +1,144 @@
+"""Models, prompts and kills that a user meets."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from tests.language.models import tiny
+from tests.language.test_run import model, run, text  # noqa: F401
+
+from htaf.language import LanguageError, calibrate, files
+from htaf.language.generating import Clock, pieces, prompt_tokens
+from htaf.language.run import RECORD, read
+
+
+def test_a_gguf_file_of_an_unknown_architecture(tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "no-such-architecture")
+    writer.add_block_count(1)
+    writer.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
+    for write in (
+        writer.write_header_to_file,
+        writer.write_kv_data_to_file,
+        writer.write_tensors_to_file,
+        writer.close,
+    ):
+        write()
+    with pytest.raises(LanguageError, match=r"x.gguf cannot be read as a causal language model.*no-such-architecture"):
+        files.load(tmp_path / "x.gguf")
+
+
+def test_an_unknown_name_without_a_network(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(LanguageError, match=r"no-one/no-model is not in the cache.*give a folder"):
+        files.load("no-one/no-model")
+
+
+def test_models_without_gates_by_the_command(model, text, tmp_path, htaf):  # noqa: F811
+    for kind, said in (("phi", "expected a gated MLP"), ("gpt2", "expected a")):
+        sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2} if kind == "gpt2" else {}
+        tiny(kind, vocab_size=300, **sizes).save_pretrained(tmp_path / kind)
+        files.tokenizer_of(model).save_pretrained(tmp_path / kind)
+        flags = ["--text", text, "--out", tmp_path / f"{kind}-out", "--last-k", "1", "--length", "32"]
+        code, _, told = htaf("train", "llm", "--model", tmp_path / kind, *flags)
+        assert (code, said in told) == (1, True), told
+
+
+def test_prompts(run, tmp_path, htaf):  # noqa: F811
+    out, _ = run
+    htaf("pack", out, "--out", tmp_path / "packed")
+    for folder in (out, tmp_path / "packed"):
+        assert "expected a prompt, got an empty one" in htaf("generate", folder, " ")[2]
+        code, _, told = htaf("generate", folder, "red cats " * 100)
+        assert (code, "expected a prompt of fewer than 128 tokens" in told) == (1, True)
+        assert "in 1 to 128" in htaf("generate", tmp_path / "packed", "x", "--context", "1000")[2]
+    assert "no config.json" in htaf("generate", tmp_path, "x")[2]
+    assert "--context is for" in htaf("generate", out, "x", "--context", "10")[2]
+
+
+def test_a_reader_who_goes_ends_the_generation(run):  # noqa: F811
+    out, _ = run
+    network, tokenizer = files.load(out)
+    clock, before = Clock(), threading.active_count()
+    made = pieces(network, tokenizer, prompt_tokens(tokenizer, "red cats"), tokens=100, clock=clock)
+    next(made)
+    made.close()
+    assert threading.active_count() <= before
+    assert (clock.read, 1 <= clock.written < 100) == (2, True)
+
+
+def test_words_that_are_not_known(run):  # noqa: F811
+    tried = (  # in another process, where types are not checked
+        "from htaf.language import Data, Training, fit\n"
+        "for make in (lambda: Training(precision='float16'), lambda: Training(slope='relu'),\n"
+        "             lambda: fit('x', Data('y'), Training(), 'new', calibration='all')):\n"
+        "    try: make()\n"
+        "    except Exception as error: print(type(error).__name__, error)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", tried], check=True, capture_output=True, text=True).stdout
+    assert said.splitlines() == [
+        "LanguageError precision must be float32, bfloat16, got float16",
+        "LanguageError slope must be sigmoid, tanh, rectangular, got relu",
+        "LanguageError calibration must be plain, gates, down, got all",
+    ]
+    network, _ = files.load(run[0])
+    with pytest.raises(LanguageError, match="expected tokens in 0 to"):
+        calibrate(network, torch.full((2, 8), 10**6), 1)
+
+
+@pytest.mark.slow
+def test_killed_at_any_time_it_ends_with_the_same_bits(model, text, tmp_path):  # noqa: F811
+    def command(out):
+        words = ["train", "llm", "--model", model, "--text", text, "--out", out, "--length", "32", "--last-k", "2"]
+        words += ["--steps", "60", "--training-blocks", "60", "--batch-size", "2"]
+        return [sys.executable, "-m", "htaf.cli", *map(str, words)]
+
+    subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
+    chance, kills = random.Random(0), 0
+    while True:
+        process = subprocess.Popen(command(tmp_path / "killed"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + chance.uniform(6, 16)
+        while process.poll() is None and time.monotonic() < end:
+            time.sleep(0.05)
+        if process.poll() is not None or kills == 4:
+            assert process.wait() == 0
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert kills
+    whole, killed = (read(tmp_path / name) for name in ("whole", "killed"))
+    assert killed["trained"] == whole["trained"]
+    assert killed["validation"] == whole["validation"]
+    for name in ("model.safetensors", files.GATES):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert (tmp_path / "killed" / RECORD).is_file()
+
+
+def test_a_run_that_was_begun_is_not_read(run, tmp_path):  # noqa: F811
+    out, _ = run
+    (tmp_path / RECORD).write_text((out / RECORD).read_text().replace('"finished"', '"running"'))
+    with pytest.raises(LanguageError, match="unfinished training: give its command again"):
+        read(tmp_path)
+    with pytest.raises(LanguageError, match=r"has no htaf_record\.json"):
+        read(tmp_path / "none")
+
+
+def test_numbers_that_are_not_finite_say_the_step(model, text, tmp_path):  # noqa: F811
+    from htaf.language.lora import Training
+    from htaf.language.run import Data, fit
+
+    with pytest.raises(LanguageError, match="the training loss became nan at step"):
+        fit(
+            str(model), Data(str(text), length=32, calibration=8, training=20, test=4),
+            Training(steps=40, batch_size=2, lr=1e30, clip=0.0), tmp_path / "a", last_k=1,
+        )  # fmt: skip
+    assert torch.is_grad_enabled()

@@ -1,0 +1,152 @@
+"""Gates: found in every architecture, calibrated exactly, folded."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.language.models import MORE, tiny
+from torch import nn
+
+from htaf import HTAF, Heaviside
+from htaf.language import LanguageError, calibrate, fit_gate, fold_scales, gated_mlps, gates_of, harden_gates
+from htaf.language.gates import replace_gates
+
+TOKENS = torch.randint(3, 64, (6, 32), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("kind", MORE)
+def test_every_architecture(kind):
+    model = tiny(kind)
+    before = model(TOKENS).logits
+    assert [mlp.layer for mlp in gated_mlps(model)] == [0, 1, 2, 3]
+    report = calibrate(model, TOKENS, 2)
+    assert list(gates_of(model)) == [2, 3] == [layer.layer for layer in report]
+    after = model(TOKENS).logits
+    assert torch.isfinite(after).all()
+    assert not torch.equal(before, after)
+    for layer in report:
+        assert layer.after is not None
+        assert layer.after <= layer.before
+        assert 0 < layer.open < 1
+    other = tiny(kind)
+    replace_gates(other, 2)
+    plain = (other(TOKENS).logits - before).square().mean()
+    assert (after - before).square().mean() < plain  # better than the step without thresholds and scales
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 1000), rows=st.integers(2, 30), ties=st.booleans())
+def test_no_threshold_is_better(seed, rows, ties):
+    generator = torch.Generator().manual_seed(seed)
+    g, u = torch.randn(2, rows, 3, generator=generator)
+    g = (g * 2).round() if ties else g
+    a = nn.functional.silu(g)
+    t, s, error = fit_gate(a, g, u)
+    for neuron in range(3):
+        found = _error(a, g, u, neuron, t[neuron], s[neuron])
+        torch.testing.assert_close(found, error[neuron], atol=1e-5, rtol=1e-4)
+        for threshold in g[:, neuron]:
+            bits = (g[:, neuron] >= threshold) * u[:, neuron] ** 2
+            scale = ((bits * a[:, neuron]).sum() / bits.sum().clamp_min(1e-30)).clamp_min(0)
+            assert found <= _error(a, g, u, neuron, threshold, scale) + 1e-5
+
+
+def _error(a, g, u, neuron, t, s):
+    a, g, u = a[:, neuron], g[:, neuron], u[:, neuron]
+    return ((a - s * (g >= t)) * u).square().sum() / (a * u).square().sum().clamp_min(1e-30)
+
+
+def test_folded_scales_are_the_same_function():
+    for kind in ("llama", "phi3"):
+        model = tiny(kind)
+        calibrate(model, TOKENS, 3)
+        before = model(TOKENS).logits
+        fold_scales(model)
+        assert all((gate.scale == 1).all() for gate in gates_of(model).values())
+        torch.testing.assert_close(model(TOKENS).logits, before, atol=1e-5, rtol=1e-4)
+
+
+def test_a_smooth_gate_hardens_to_the_exact_one():
+    model = tiny("llama")
+    replace_gates(model, 2, partial(HTAF, 2.0, 11.0))
+    gate = gates_of(model)[3]
+    with torch.no_grad():
+        gate.threshold.uniform_(-1, 1), gate.scale.uniform_(0.5, 2), gate.width.uniform_(0.5, 2)
+    g = torch.randn(50, 24) * 3
+    smooth = gate(g)
+    harden_gates(model, [3])
+    assert isinstance(gate.step, Heaviside)
+    assert not isinstance(gates_of(model)[2].step, Heaviside)
+    assert torch.equal(gate(g), torch.where(g >= gate.threshold, gate.scale, 0.0))
+    far = ((g - gate.threshold) / gate.width).abs() > 1
+    torch.testing.assert_close(smooth[far], gate(g)[far], atol=0.01, rtol=0.01)
+
+
+def test_calibration_keeps_what_it_can_say_exactly():
+    """A model whose activation is a step of known thresholds and scales is found again."""
+    model = tiny("llama")
+    replace_gates(model, 1)
+    gate = gates_of(model)[3]
+    with torch.no_grad():
+        gate.scale.uniform_(0.5, 2)
+    wanted = model(TOKENS).logits
+    mlp = gated_mlps(model)[3]
+    scale = gate.scale.clone()
+    mlp.module.act_fn = _Known(scale)
+    report = calibrate(model, TOKENS, 1, calibration="gates")
+    assert report[0].gate < 1e-6
+    torch.testing.assert_close(model(TOKENS).logits, wanted, atol=1e-5, rtol=1e-4)
+
+
+class _Known(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = nn.Buffer(scale)
+
+    def forward(self, g):
+        return (g >= 0) * self.scale
+
+
+def test_errors():
+    with pytest.raises(LanguageError, match=r"last_k must be in 1 to 4.*got 5"):
+        replace_gates(tiny("llama"), 5)
+    with pytest.raises(LanguageError, match=r"expected a gated MLP.*GPT2LMHeadModel|list of layers"):
+        gated_mlps(tiny("gpt2", n_embd=16, n_layer=2, n_head=2))
+    with pytest.raises(LanguageError, match=r"expected a gated MLP.*PhiForCausalLM.*fc1"):
+        gated_mlps(tiny("phi"))
+    model = tiny("llama")
+    replace_gates(model, 2)
+    with pytest.raises(LanguageError, match="the last 2 layers have gates already"):
+        replace_gates(model, 2)
+    model = tiny("llama")
+    model.model.layers[1].mlp.up_proj = model.model.layers[0].mlp.up_proj
+    with pytest.raises(LanguageError, match="layers 0 and 1 share one projection"):
+        gated_mlps(model)
+    model = tiny("llama")
+    model.model.layers[3].mlp.forward = lambda x: model.model.layers[3].mlp.up_proj(x)[..., :16]
+    with pytest.raises(LanguageError, match="computes something else"):
+        replace_gates(model, 1)
+    with pytest.raises(LanguageError, match=r"two blocks of tokens or more.*\(1, 32\)"):
+        calibrate(tiny("llama"), TOKENS[:1], 1)
+    with pytest.raises(LanguageError, match="mixtures of experts"):
+        gated_mlps(tiny("mixtral", num_local_experts=2))
+
+
+def test_mixtures_of_experts_are_refused():
+    sizes = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "decoder_sparse_step": 1}
+    sizes |= {"shared_expert_intermediate_size": 8}
+    with pytest.raises(LanguageError, match="mixtures of experts and plain MLPs are not taken"):
+        gated_mlps(tiny("qwen2_moe", **sizes))
+
+
+def test_tokens_go_where_the_model_is():
+    model, seen = tiny("llama").to("meta"), []
+    model.model.embed_tokens.register_forward_pre_hook(lambda module, args: seen.append(args[0].device.type))
+    with contextlib.suppress(Exception):
+        calibrate(model, TOKENS, 1)
+    assert set(seen) == {"meta"}

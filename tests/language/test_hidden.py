@@ -1,0 +1,66 @@
+"""Hidden states on disk: the rest of the model computes from them what the whole one does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.language.models import MORE, tiny
+
+from htaf.language.hidden import hidden_states, starting_at
+
+TOKENS = torch.randint(3, 64, (20, 16), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("kind", MORE)
+def test_the_rest_of_a_model(kind, tmp_path):
+    model = tiny(kind)
+    kept = hidden_states(model, TOKENS, 3, tmp_path)
+    tokens, inputs, outputs = kept.at(torch.tensor([4, 17]))
+    with torch.no_grad():
+        whole = model(TOKENS[[4, 17]]).logits
+        for start, given in ((3, inputs), (4, outputs)):
+            with starting_at(model, start) as run:
+                torch.testing.assert_close(run(tokens, given), whole, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(model(TOKENS[[4, 17]]).logits, whole, rtol=0, atol=0)
+
+
+def test_bfloat16(tmp_path):
+    model = tiny("llama").bfloat16()
+    kept = hidden_states(model, TOKENS, 2, tmp_path)
+    tokens, inputs, _ = kept.at(torch.tensor([0]))
+    assert inputs.dtype == torch.bfloat16
+    with torch.no_grad():
+        whole = model(TOKENS[:1]).logits
+        with starting_at(model, 2) as run:
+            assert torch.equal(run(tokens, inputs), whole)
+
+
+def test_it_goes_on_where_it_was_stopped(tmp_path):
+    model, told = tiny("llama"), []
+
+    def stop(done, of):
+        told.append((done, of))
+        if len(told) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hidden_states(model, TOKENS, 2, tmp_path, tell=stop)
+    kept = hidden_states(model, TOKENS, 2, tmp_path, tell=stop)
+    assert told == [(16, 20), (20, 20)]
+    whole = hidden_states(model, TOKENS, 2, tmp_path / "whole")
+    assert (kept.inputs == whole.inputs).all()
+    assert (kept.outputs == whole.outputs).all()
+    hidden_states(model, TOKENS[:16], 2, tmp_path, tell=stop)
+    assert told[-1] == (16, 16)
+    hidden_states(model, TOKENS, 2, tmp_path, tell=stop)  # other tokens have another folder
+    assert len(told) == 3
+    assert (hidden_states(model, TOKENS, 2, tmp_path).inputs == whole.inputs).all()
+
+
+def test_a_file_that_was_cut_is_computed_again(tmp_path):
+    model = tiny("llama")
+    whole = hidden_states(model, TOKENS, 2, tmp_path)
+    wanted = whole.outputs.copy()
+    (file,) = tmp_path.glob("*/outputs.bin")
+    file.write_bytes(file.read_bytes()[: 5 * whole.outputs[0].nbytes + 3])
+    assert (hidden_states(model, TOKENS, 2, tmp_path).outputs == wanted).all()
