@@ -89,7 +89,7 @@ LAST_OF_CONCEPTS = [verb for verb in VERBS if verb.startswith("concepts ")][-1].
         ("Predict", "got 'Predict' (did you mean 'predict'?)"),
         ("score", "got 'score' (did you mean 'concepts score'?)"),
         ("concepts neighbors", f"{LAST_OF_CONCEPTS}; got 'neighbors' (did you mean 'neighbours'?)"),
-        ("train tabluar --data digits", "icbm; got 'tabluar' (did you mean 'tabular'?)"),
+        ("train tabluar --data digits", "llm; got 'tabluar' (did you mean 'tabular'?)"),
         ("frobnicate", f"{LAST}; got 'frobnicate'"),
         ("", f"{LAST}; got none"),
         ("concepts", f"{LAST_OF_CONCEPTS}; got none"),

@@ -10,9 +10,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.language.models import tiny
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from tests.language.models import TEXT, tiny, write_model
+from transformers import AutoModelForCausalLM
 
 from htaf.language import LanguageError, files, gates_of
 from htaf.language.lora import Training
@@ -20,13 +19,6 @@ from htaf.language.ranks import Ranks
 from htaf.language.run import Data, fit, read
 from htaf.language.text import by_parts, documents, questions, task_files
 
-WORDS = [
-    f"{a} {b} the {c}."
-    for a in ("red", "blue", "old")
-    for b in ("cats see", "dogs hear")
-    for c in ("sun", "sea", "moon")
-]
-TEXT = "\n\n".join(" ".join(WORDS[i % 12 :]) for i in range(300))
 QUICK = Training(steps=6, batch_size=2, lr=0.003, validate=3)
 
 
@@ -34,14 +26,7 @@ QUICK = Training(steps=6, batch_size=2, lr=0.003, validate=3)
 def model(tmp_path_factory):
     """A folder with a tiny Llama and a tokenizer made from the text."""
     folder = tmp_path_factory.mktemp("model")
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<pad>", "<s>", "</s>"], show_progress=False,
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())  # fmt: skip
-    tokenizer.train_from_iterator([TEXT], trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
-    fast.save_pretrained(folder)
-    tiny("llama", vocab_size=300).save_pretrained(folder)
+    write_model(folder)
     return folder
 
 

@@ -97,9 +97,11 @@ def made_world(root: Path) -> World:
     from htaf.data import tabular
     from htaf.data.attributes import load as load_attributes
     from htaf.data.preprocess import Preprocessor
+    from htaf.language import Data, Training, fit
     from htaf.models.build import build
     from htaf.runs.packed import run_extra
     from htaf.training.problems import data_identity
+    from language.models import TEXT, write_model
 
     rng = np.random.default_rng(0)
     rows = pd.DataFrame({"a": rng.normal(size=90), "b": rng.integers(0, 50, 90), "kind": rng.choice([*"xyz"], 90)})
@@ -147,6 +149,10 @@ def made_world(root: Path) -> World:
     (root / "empty").mkdir()
     (root / "nothing.bin").touch()
     (root / "broken-link").symlink_to(root / "gone")
+    write_model(root / "llm")
+    (root / "text.txt").write_text(TEXT)
+    training = Training(steps=0)
+    fit(str(root / "llm"), Data(str(root / "text.txt"), length=16, training=4), training, root / "llm-run", last_k=1)
     world = World(root)
     world.files = {path.name: path for path in root.iterdir()}
     return world
@@ -180,6 +186,26 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "train bnn": (*images, "--width", "2"),
         "train snn": (*images, "--width", "2", "--steps", "1"),
         "train icbm": (*images, "--depth", "10", "--width", "1"),
+        "train llm": (
+            "--model",
+            w["llm"],
+            "--text",
+            w["text.txt"],
+            "--out",
+            "out",
+            "--length",
+            "16",
+            "--last-k",
+            "1",
+            "--steps",
+            "1",
+            "--training-blocks",
+            "4",
+            "--method",
+            "ste",
+        ),
+        "generate": (w["llm-run"], "red cats", "--tokens", "3"),
+        "concepts gates": (w["llm-run"], "--out", "out", "--blocks", "4"),
         "evaluate": (w["table-run"],),
         "harden": (w["table-run"], "--out", "out"),
         "predict": (w["table-run"], w["rows.csv"], "--out", "out.csv"),
@@ -220,6 +246,8 @@ TAKEN: dict[str, tuple[str, ...]] = {
     "--images": (HUGE,),
     "--rows": (HUGE,),
     "--count": (HUGE,),
+    "--tokens": (HUGE,),
+    "--blocks": (HUGE,),
     "--validation-images": (),
     "--tolerance": (),
 }
@@ -338,7 +366,7 @@ def _paths(world: World, flag: str) -> tuple[str, ...]:
     if flag == "--key-file":
         return (missing, w["empty"], w["nothing.bin"])
     common = (missing, w["empty"], w["nothing.bin"], w["broken-link"], "a\0b", f"{w['rows.csv']}/x", "n" * 300)
-    return common if flag in ("--files", "--names", "--check") else (*common, w["rows.csv"])
+    return common if flag in ("--files", "--names", "--check", "--text") else (*common, w["rows.csv"])
 
 
 def _of_out(world: World, verb: str, base: tuple[str, ...]) -> Iterator[Bad]:

@@ -51,8 +51,9 @@ def evaluate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Measure the smooth and the exact network of a run, and the gap between them; of a language model show the scores
-    of its run, or measure it and its original on --data."""
+    """Measure the smooth and the exact network of a run, and the gap between them.
+
+    Of a language model: show the scores of its run, or measure it and its original on --data."""
     from htaf.runs import open_run
     from htaf.runs.metrics import LOWER_IS_BETTER
 

@@ -12,6 +12,7 @@ from rich.table import Table as TextTable
 from tyro.conf import Positional, arg
 
 from htaf._console import Terminal, UsageError, check_seed, print_json, progress, say, say_notes
+from htaf._files import check_output_folder
 from htaf.cli.flags import LANGUAGE_RECORD, DataDir, Json
 
 Model = Annotated[
@@ -105,14 +106,22 @@ def train_llm(
 
     from htaf.language import run as runs
     from htaf.language import text as texts
-    from htaf.language.lora import Training
+    from htaf.language.lora import MOST, Training
 
     check_seed(seed)
     if text is None and task is None:
         raise UsageError("expected --text or --task to learn from, got neither")
     for name, value, least in (("last-k", last_k, 1), ("length", length, 2), ("training-blocks", training_blocks, 1)):
-        if value < least:
-            raise UsageError(f"--{name} must be >= {least}, got {value}")
+        if not least <= value <= MOST:
+            raise UsageError(f"--{name} must be in {least} to {MOST}, got {value}")
+    _check_paths(model=model, text=text, start_from=start_from)
+    for name, given in (("task", task), ("task-test", task_test), ("device", device)):
+        if given is not None and not given.strip():
+            raise UsageError(f"--{name}: expected a text, got {given!r}")
+    inputs = [path for path in (model, text, task, task_test, start_from) if path is not None]
+    check_output_folder(out, inputs, own="language model")
+    if cache is not None:
+        check_output_folder(cache, inputs, flag="--cache")
     _quiet(json)
     training = Training(
         method=method, steps=steps, batch_size=batch_size, lr=lr, rank=rank, lora_alpha=lora_alpha, gate_lr=gate_lr,
@@ -137,6 +146,14 @@ def train_llm(
         say=lambda line: None if json else say(line), progress=_Bars(),
     )  # fmt: skip
     print_json(record) if json else _table(record, out)
+
+
+def _check_paths(**given: Path | str | None) -> None:
+    """Raises UsageError for a flag whose path no system takes."""
+    for name, path in given.items():
+        if "\0" in str(path):
+            flag = name.replace("_", "-")
+            raise UsageError(f"--{flag}: expected a path, got {str(path)!r}, which holds a null character")
 
 
 class _Bars:
@@ -306,7 +323,9 @@ def generate(
 
 
 def concepts_gates(
-    run: Annotated[Positional[Path], arg(help="Folder that `htaf train llm` wrote, or any with gates.", metavar="RUN")],
+    model: Annotated[
+        Positional[Path], arg(help="Folder that `htaf train llm` wrote, or any with gates.", metavar="RUN")
+    ],
     *,
     out: Annotated[Path, arg(help="Folder of the page: a new one, or that of an earlier page.", metavar="DIR")],
     text: Annotated[
@@ -326,9 +345,11 @@ def concepts_gates(
 
     if blocks < 2:
         raise UsageError(f"--blocks must be >= 2, got {blocks}")
+    _check_paths(text=text)
+    check_output_folder(out, [path for path in (model, text) if path is not None], own="page of gates")
     _quiet(json)
-    record = runs.read(run) if text is None or (run / LANGUAGE_RECORD).is_file() else None
-    model, tokenizer = files.load(run)
+    record = runs.read(model) if text is None or (model / LANGUAGE_RECORD).is_file() else None
+    network, tokenizer = files.load(model)
     if text is None:
         assert record is not None
         tokens = runs.prepare(runs.Data(**record["data"] | {"test": blocks}), tokenizer)[0].test
@@ -337,9 +358,9 @@ def concepts_gates(
         say_notes(notes)
         tokens = texts.blocks(documents, tokenizer, 256 if record is None else record["data"]["length"], blocks)
     with progress("blocks", len(tokens)) as advance:
-        found = meanings.meanings(model, tokenizer, tokens, tell=lambda done, of: advance(1))
+        found = meanings.meanings(network, tokenizer, tokens, tell=lambda done, of: advance(1))
     about = [f"{tokens.numel():,} tokens of {text or 'the run' + chr(39) + 's test text'}; all gates: {meanings.GATES}"]
-    meanings.write(found, out, f"Gates of {Path(record['model'] if record else run).name}", about)
+    meanings.write(found, out, f"Gates of {Path(record['model'] if record else model).name}", about)
     if json:
         return print_json({"page": str(out / meanings.PAGE), "gates": str(out / meanings.GATES), "count": len(found)})
     share = sum(gate.by_token >= 0.5 for gate in found) / len(found)

@@ -42,9 +42,7 @@ VERBS = {
         "htaf.cli.language:train_llm",
         "Give the MLPs of a language model 0/1 gates: calibrated in closed form, then trained with LoRA.",
     ),
-    "generate": Verb(
-        "htaf.cli.language:generate", "Go on from a prompt with a language model that has 0/1 gates, word by word."
-    ),
+    "generate": Verb("htaf.cli.language:generate", "Go on from a prompt with a language model, word by word."),
     "evaluate": Verb(
         "htaf.cli.evaluating:evaluate", "Measure the smooth and the exact network of a run, and the gap between them."
     ),

@@ -35,6 +35,8 @@ Method = Literal["htaf", "ste", "ss"]
 Slope = Literal["sigmoid", "tanh", "rectangular"]
 Precision = Literal["float32", "bfloat16"]
 CHECKPOINT = "checkpoint.pt"
+MOST = 2**31 - 1  # steps and blocks
+WIDEST = 4096  # rank
 
 
 _ENDS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -98,14 +100,13 @@ class Training:
         count = len(_ENDS[self.method][0])
         if any(len(values) != count for values in self.ends):
             raise LanguageError(f"start and end of {self.method} must be {count} numbers each")
-        _expect(self.steps >= 0, "steps must be >= 0", self.steps)
+        _expect(0 <= self.steps <= MOST, f"steps must be in 0 to {MOST}", self.steps)
         for name, known in (("slope", get_args(Slope)), ("precision", get_args(Precision))):
             if getattr(self, name) not in known:
                 raise LanguageError(f"{name} must be {', '.join(known)}, got {getattr(self, name)}")
-        for name in ("batch_size", "rank", "validate"):
-            _expect(getattr(self, name) >= 1, f"{name} must be >= 1", getattr(self, name))
-        for name in ("lr", "lora_alpha"):
-            _expect(0 < getattr(self, name) < math.inf, f"{name} must be > 0", getattr(self, name))
+        for name, most in (("batch_size", MOST), ("rank", WIDEST), ("lora_alpha", 10**6), ("validate", MOST)):
+            _expect(1 <= getattr(self, name) <= most, f"{name} must be in 1 to {most}", getattr(self, name))
+        _expect(0 < self.lr < math.inf, "lr must be > 0 and finite", self.lr)
         for name in ("gate_lr", "weight_decay", "clip", "hidden_weight"):
             _expect(0 <= getattr(self, name) < math.inf, f"{name} must be >= 0", getattr(self, name))
         for name in ("distil", "warmup"):
