@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from language.models import TEXT, write_model
 from made_runs import digits, made_run
 
 ROOT = Path(__file__).parents[1]
@@ -51,6 +52,15 @@ def test_the_python_of_the_pages_runs(
         assert htaf("concepts", "extract", "run", "--out", "runs/codes")[0] == 0
     if "runs/dhn" in code:
         made_run(tmp_path / "runs" / "dhn", digits(), kind="wide_resnet")
+    if "htaf.language" in code:
+        from htaf.language import Data, Training, fit
+
+        (tmp_path / "texts").mkdir()
+        for file in ("texts/text.txt", "notes.txt"):
+            (tmp_path / file).write_text(TEXT)
+        write_model(tmp_path / "SmolLM2-135M-Instruct", max_position_embeddings=512)
+        if "fit(" not in code:
+            fit("SmolLM2-135M-Instruct", Data(text="texts"), Training(steps=0), "runs/smol", last_k=2)
     with warnings.catch_warnings():
         if page == README:
             warnings.simplefilter("error", UserWarning)

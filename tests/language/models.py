@@ -44,7 +44,7 @@ def tiny(kind: str, **changes: Any) -> Any:
     return AutoModelForCausalLM.from_config(config).eval()
 
 
-def write_model(folder: Path) -> None:
+def write_model(folder: Path, **changes: Any) -> None:
     """A folder of transformers with a tiny model and a tokenizer of `TEXT`."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -53,4 +53,4 @@ def write_model(folder: Path) -> None:
     tokenizer.train_from_iterator([TEXT], trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
     fast.save_pretrained(folder)
-    tiny("llama", vocab_size=300).save_pretrained(folder)
+    tiny("llama", vocab_size=300, **changes).save_pretrained(folder)

@@ -101,11 +101,13 @@ def test_killed_at_any_time_it_ends_with_the_same_bits(model, text, tmp_path):  
         words += ["--steps", "60", "--training-blocks", "60", "--batch-size", "2"]
         return [sys.executable, "-m", "htaf.cli", *map(str, words)]
 
+    began = time.monotonic()
     subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
+    took = time.monotonic() - began
     chance, kills = random.Random(0), 0
     while True:
         process = subprocess.Popen(command(tmp_path / "killed"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        end = time.monotonic() + chance.uniform(6, 16)
+        end = time.monotonic() + took * chance.uniform(0.3, 0.8)
         while process.poll() is None and time.monotonic() < end:
             time.sleep(0.05)
         if process.poll() is not None or kills == 4:
