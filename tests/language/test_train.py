@@ -80,7 +80,7 @@ def test_layers_become_exact_from_below():
 def test_errors(tmp_path):
     for change, said in (
         ({"steps": -1}, "steps must be in 0 to"),
-        ({"lr": -1.0}, "lr must be > 0, got -1"),
+        ({"lr": -1.0}, "lr must be > 0 and finite, got -1"),
         ({"distil": 2.0}, r"distil must lie in \[0, 1\], got 2"),
         ({"harden_from": 0.9}, "harden_from <= harden_to"),
         ({"start": (1.0,)}, "start and end of htaf must be 2 numbers"),
