@@ -66,17 +66,18 @@ def cells(layers: tuple[int, ...] = LAYERS) -> Iterator[Cell]:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all cells share. steps: of a training; lr, gate_lr: see `Training`."""
+    """What all cells share. steps: of a training; batch_size, lr, rank: see `Training`; chosen on validation text."""
 
     model: str
     text: str
     task: str
     task_test: str
-    steps: int = 300
+    steps: int = 400
     length: int = 256
-    training: int = 1200
-    lr: float = 1e-3
-    gate_lr: float = 1.0
+    training: int = 800
+    batch_size: int = 2
+    lr: float = 1.5e-3
+    rank: int = 64
 
 
 def before(cell: Cell, layers: tuple[int, ...]) -> Cell | None:
@@ -97,10 +98,12 @@ def run_cell(
         None if task else setting.text, setting.task if task else None, setting.task_test, length=setting.length,
         training=setting.training,
     )  # fmt: skip
-    training = Training(
-        cell.method, steps=setting.steps if cell.way == "trained" else 0, lr=setting.lr, gate_lr=setting.gate_lr,
-        distil=0.0 if task else 1.0, precision="bfloat16", seed=cell.seed,
-    )  # fmt: skip
+    training = Training(steps=0, precision="bfloat16")
+    if cell.way == "trained":
+        training = Training(
+            cell.method, steps=setting.steps, batch_size=setting.batch_size, lr=setting.lr, rank=setting.rank,
+            lora_alpha=setting.rank, distil=0.0 if task else 1.0, precision="bfloat16", seed=cell.seed,
+        )  # fmt: skip
     return fit(
         setting.model, data, training, out / cell.name, last_k=cell.last_k, cache=out / "cache",
         calibration=WAYS[cell.way], save=keep or task, start_from=None if begin is None else str(out / begin.name),

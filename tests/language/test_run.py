@@ -212,16 +212,25 @@ def test_more_layers_from_an_earlier_run(model, text, run, tmp_path):
 
 
 def test_runs_share_hidden_states_and_calibrations(model, text, tmp_path):
-    data, said = Data(str(text), length=32, calibration=16, training=40, test=8), []
+    data, said, computed = Data(str(text), length=32, calibration=16, training=40, test=8), [], []
     made = [
-        fit(str(model), data, QUICK, tmp_path / name, last_k=1, cache=tmp_path / "cache", say=said.append)
+        fit(
+            str(model), data, QUICK, tmp_path / name, last_k=1, cache=tmp_path / "cache", say=said.append,
+            progress=lambda what, done, of: computed.append(what) if done == of else None,
+        )
         for name in ("a", "b")
-    ]
-    assert made[0]["trained"] == made[1]["trained"]
+    ]  # fmt: skip
+    assert [computed.count(f"scores, {what}") for what in ("original", "calibrated", "trained")] == [1, 1, 2]
+    for part in ("before", "calibrated", "trained"):
+        assert made[0][part] == made[1][part]
     assert made[0]["layers"] == made[1]["layers"]
     assert sum(line.startswith("layer 3:") for line in said) == 1
     alone = fit(str(model), data, QUICK, tmp_path / "c", last_k=1)
-    assert alone["trained"] == made[0]["trained"]
+    for part in ("before", "calibrated", "trained"):
+        assert alone[part] == made[0][part]
+    more = fit(str(model), data, QUICK, tmp_path / "d", last_k=2, cache=tmp_path / "cache")
+    assert more["before"] == alone["before"]
+    assert more["calibrated"] != alone["calibrated"]
 
 
 def test_calibrated_only(model, text, tmp_path):

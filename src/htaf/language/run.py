@@ -301,7 +301,9 @@ class _Work:
         test = self._hidden(original, blocks.test, start, "test", half=False)
         before = calibrated = dict[str, Any]()
         if ranks.first:
-            before = self._scored("original", original, tokenizer, start, test, asked) | _NO_NEARNESS
+            of_original = self._cache_key(self.content["model"], blocks.test.tolist(), [asdict(q) for q in asked])
+            before = self._known(of_original, lambda: self._scored("original", original, tokenizer, start, test, asked))
+            before |= _NO_NEARNESS
             say(f"original: {_told(before)}")
         if self.quantize:
             original = self.load(self.model, device, whole=False)[0].requires_grad_(False)
@@ -316,7 +318,10 @@ class _Work:
         converted, layers = self._calibrated(blocks.train[: self.data.calibration], device, ranks, say)
         if ranks.first:
             ranks.wait()
-            calibrated = self._scored("calibrated", self._whole(converted, device), tokenizer, start, test, asked)
+            calibrated = self._known(
+                self._cache_key(of_original, self._calibration_key(blocks.train[: self.data.calibration])),
+                lambda: self._scored("calibrated", self._whole(converted, device), tokenizer, start, test, asked),
+            )
             say(f"calibrated: {_told(calibrated)}")
         told = list[Measured]()
         if self.training.steps:
@@ -348,6 +353,26 @@ class _Work:
             shutil.rmtree(self.out / WORK, ignore_errors=True)
         ranks.wait()
 
+    def _cache_key(self, *inputs: Any) -> str:
+        """Of what follows from these inputs and the type of the weights."""
+        return content_hash([*inputs, str(self.dtype), self.quantize])[:16]
+
+    def _calibration_key(self, tokens: Tensor) -> str:
+        inputs = [self.content["model"], self.content["start_from"], tokens.tolist(), self.last_k, self.calibration]
+        return self._cache_key(*inputs)
+
+    def _known(self, key: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Scores, computed or read from the cache that several runs share."""
+        if self.cache is None:
+            return compute()
+        file = self.cache / f"{key}.scores.json"
+        with FileLock(file.with_suffix(".lock")):
+            if file.is_file():
+                return json.loads(file.read_text())
+            found = compute()
+            write_atomic(file, to_json(found))
+        return found
+
     def _scored(
         self, what: str, model: Any, tokenizer: Any, start: int, hidden: Hidden, asked: Sequence[text.Question]
     ) -> dict[str, Any]:
@@ -373,9 +398,7 @@ class _Work:
         """The calibrated model: computed, or read from the cache."""
         made, _ = self.load(self.start_from or self.model, device, whole=False)
         made.requires_grad_(False)
-        inputs = [self.content["model"], self.content["start_from"], tokens.tolist(), self.last_k, self.calibration]
-        name = f"{content_hash([*inputs, str(self.dtype), self.quantize])[:16]}.calibrated.safetensors"
-        file = (self.cache or self.out / WORK) / name
+        file = (self.cache or self.out / WORK) / f"{self._calibration_key(tokens)}.calibrated.safetensors"
         file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(file.with_suffix(".lock")):
             if (found := _read_calibration(made, self.last_k, file)) is not None:
