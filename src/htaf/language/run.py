@@ -300,8 +300,8 @@ class _Work:
             ranks.wait()
         test = self._hidden(original, blocks.test, start, "test", half=False)
         before = calibrated = dict[str, Any]()
+        of_original = self._cache_key(self.content["model"], blocks.test.tolist(), [asdict(q) for q in asked])
         if ranks.first:
-            of_original = self._cache_key(self.content["model"], blocks.test.tolist(), [asdict(q) for q in asked])
             before = self._known(of_original, lambda: self._scored("original", original, tokenizer, start, test, asked))
             before |= _NO_NEARNESS
             say(f"original: {_told(before)}")
