@@ -72,9 +72,8 @@ class Setting:
     text: str
     task: str
     task_test: str
-    steps: int = 400
+    steps: int = 200
     length: int = 256
-    training: int = 800
     batch_size: int = 2
     lr: float = 1.5e-3
     rank: int = 64
@@ -96,7 +95,7 @@ def run_cell(
     task = cell.part == "task"
     data = Data(
         None if task else setting.text, setting.task if task else None, setting.task_test, length=setting.length,
-        training=setting.training,
+        training=max(Data.calibration, setting.steps * setting.batch_size),
     )  # fmt: skip
     training = Training(steps=0, precision="bfloat16")
     if cell.way == "trained":
@@ -123,6 +122,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=Setting.steps)
     parser.add_argument("--part", choices=("text", "task"), help="(default: both)")
     parser.add_argument("--keep", nargs="*", default=[], help="cells whose models are kept, such as text-k08-htaf-0")
+    parser.add_argument("--only", nargs="+", metavar="CELL", help="these cells alone, such as text-k08-htaf-0")
     parser.add_argument("--share", default="0/1", help="I/N: every Nth cell from the Ith, for several processes")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
@@ -131,6 +131,11 @@ def main() -> None:
     setting = Setting(given.model, given.text, given.task, given.task_test, given.steps)
     mine, of = map(int, given.share.split("/"))
     planned = [cell for cell in cells(layers) if given.part in (None, cell.part)]
+    if given.only:
+        unknown = sorted(set(given.only) - {cell.name for cell in planned})
+        if unknown:
+            parser.error(f"no such cells: {' '.join(unknown)}; there are {' '.join(cell.name for cell in planned)}")
+        planned = [cell for cell in planned if cell.name in given.only]
     text = [cell for cell in planned if cell.part == "text"][mine::of]
     task = [cell for cell in planned if cell.part == "task" and METHODS.index(cell.method) % of == mine]
     with plain_errors():

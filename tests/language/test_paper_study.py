@@ -24,7 +24,7 @@ def test_cells_and_report(model, text, tmp_path):  # noqa: F811
     words = ("the sun.", "the sea.")
     lines = [{"context": "red cats see", "choices": words, "answer": i % 2} for i in range(200)]
     task.write_text("\n".join(map(json.dumps, lines)))
-    setting = Setting(str(model), str(text), str(task), str(task), steps=2, length=32, training=8)
+    setting = Setting(str(model), str(text), str(task), str(task), steps=2, length=32)
     out = tmp_path / "study"
     for cell in [Cell("text", 1, way) for way in ("plain", "calibrated", "trained")] + [
         Cell("text", 1, "trained", "ste", 1)
