@@ -66,14 +66,17 @@ def cells(layers: tuple[int, ...] = LAYERS) -> Iterator[Cell]:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all cells share. steps: of a training; batch_size, lr, rank: see `Training`; chosen on validation text."""
+    """What all cells share. steps: of a training. training: blocks of text at hand for it. batch_size, lr, rank: see
+    `Training`; chosen on validation text.
+    """
 
     model: str
     text: str
     task: str
     task_test: str
-    steps: int = 200
+    steps: int = 100
     length: int = 256
+    training: int = 400
     batch_size: int = 2
     lr: float = 1.5e-3
     rank: int = 64
@@ -95,7 +98,7 @@ def run_cell(
     task = cell.part == "task"
     data = Data(
         None if task else setting.text, setting.task if task else None, setting.task_test, length=setting.length,
-        training=max(Data.calibration, setting.steps * setting.batch_size),
+        training=max(setting.training, setting.steps * setting.batch_size),
     )  # fmt: skip
     training = Training(steps=0, precision="bfloat16")
     if cell.way == "trained":

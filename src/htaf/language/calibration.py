@@ -15,8 +15,9 @@ from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, GatedMLP, decoder_of, replaceable
 
 Calibration = Literal["plain", "gates", "down"]
-COLUMNS = 256  # neurons at once
+COLUMNS = 64  # neurons at once
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # of the ridge, as shares of the mean square of a neuron's output
+CHUNK = 1024  # tokens whose products are summed at once
 HELD = 5  # every fifth block chooses the strength
 
 
@@ -56,20 +57,20 @@ def fit_gate(
     """
     threshold, scale, error = [], [], []
     for columns in torch.arange(g.shape[1], device=g.device).split(COLUMNS):
-        gs, order = g[:, columns].float().sort(0, descending=True)
-        weight = u[:, columns].double().square().gather(0, order)
-        value = a[:, columns].double().gather(0, order)
-        product, mass = (value * weight).cumsum(0), weight.cumsum(0)
+        gs, order = g[:, columns].T.float().contiguous().sort(1, descending=True)  # a neuron's tokens lie together
+        weight = u[:, columns].T.contiguous().gather(1, order).double().square()
+        value = a[:, columns].T.contiguous().gather(1, order).double()
+        product, mass = (value * weight).cumsum(1), weight.cumsum(1)
         gain = product.clamp_min(0).square() / mass.clamp_min(1e-30)
-        gain[:-1].masked_fill_(gs[:-1] == gs[1:], -1.0)  # equal values of g open together
-        at = gain.argmax(0, keepdim=True)
-        below = gs.gather(0, (at + 1).clamp_max(len(gs) - 1))[0]
-        above = gs.gather(0, at)[0]
+        gain[:, :-1].masked_fill_(gs[:, :-1] == gs[:, 1:], -1.0)  # equal values of g open together
+        at = gain.argmax(1, keepdim=True)
+        below = gs.gather(1, (at + 1).clamp_max(gs.shape[1] - 1))[:, 0]
+        above = gs.gather(1, at)[:, 0]
         middle = above + (below - above) / 2
         threshold.append(torch.where(middle > below, middle, above))
-        scale.append((product.gather(0, at) / mass.gather(0, at).clamp_min(1e-30))[0].clamp_min(0).float())
-        whole = (value.square() * weight).sum(0)
-        error.append(torch.where(whole > 0, 1 - gain.gather(0, at)[0] / whole.clamp_min(1e-30), 0.0).float())
+        scale.append((product.gather(1, at) / mass.gather(1, at).clamp_min(1e-30))[:, 0].clamp_min(0).float())
+        whole = (value.square() * weight).sum(1)
+        error.append(torch.where(whole > 0, 1 - gain.gather(1, at)[:, 0] / whole.clamp_min(1e-30), 0.0).float())
     return torch.cat(threshold), torch.cat(scale), torch.cat(error)
 
 
@@ -157,7 +158,7 @@ def _refit(down: Any, z: Tensor, r: Tensor, blocks: int, repair: bool) -> tuple[
     before = rest[held].square().sum().item() / max(whole[held].sum().item(), 1e-30)
     if not repair:
         return before, None, None
-    sums = [(z[at].T.double() @ z[at].double(), z[at].T.double() @ rest[at].double()) for at in (~held, held)]
+    sums = [_products(z, rest, at) for at in (~held, held)]
     best, chosen = before, None
     for strength in STRENGTHS:
         change = _ridge(*sums[0], strength)
@@ -174,6 +175,17 @@ def _refit(down: Any, z: Tensor, r: Tensor, blocks: int, repair: bool) -> tuple[
 def _rest(wanted: Tensor, made: Tensor, output: Tensor) -> Tensor:
     """What an MLP should add so that the stream behind its layer is as wanted; differences of the stream are small."""
     return (wanted.float() - (output.float() - made.float())).flatten(0, 1)
+
+
+def _products(z: Tensor, r: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Z^T Z and Z^T R over some tokens: float32 within a chunk, float64 over chunks."""
+    squares = torch.zeros(z.shape[1], z.shape[1], dtype=torch.float64, device=z.device)
+    products = torch.zeros(z.shape[1], r.shape[1], dtype=torch.float64, device=z.device)
+    for x, y, kept in zip(z.split(CHUNK), r.split(CHUNK), at.split(CHUNK), strict=True):
+        x, y = x[kept], y[kept]
+        squares += x.T @ x
+        products += x.T @ y
+    return squares, products
 
 
 def _ridge(squares: Tensor, products: Tensor, strength: float) -> Tensor:
