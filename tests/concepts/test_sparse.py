@@ -70,7 +70,7 @@ def test_elastic_net_is_scikit_learns(mix: float) -> None:
             C=1 / (strength * len(data.labels)), solver="saga", l1_ratio=mix, tol=1e-5, max_iter=3000
         )
         solver.fit(data.values, data.labels)
-        theirs = objective(data, solver.coef_, solver.intercept_, strength, mix)
+        theirs = objective(data, solver.coef_, np.asarray(solver.intercept_), strength, mix)
         assert objective(data, w, b, strength, mix) == pytest.approx(theirs, rel=1e-5)
         np.testing.assert_allclose(w, solver.coef_, atol=3e-3)
         assert abs(effective(w) - effective(np.where(np.abs(solver.coef_) > 1e-4, solver.coef_, 0))) < 0.5

@@ -80,7 +80,7 @@ VERBS = {
     ),
     "concepts binarise": Verb(
         "htaf.cli.concepts:binarise",
-        "Make codes of a plain network by one threshold for each node, from its training images.",
+        "Make codes of features by one threshold for each node, from the training images, or by random hyperplanes.",
     ),
     "concepts score": Verb(
         "htaf.cli.concepts:score",
