@@ -90,6 +90,10 @@ VERBS = {
         "htaf.cli.concepts:minimal_set",
         "Look for a minimal concept set: as few concepts as keep the exact network's accuracy.",
     ),
+    "concepts sparse": Verb(
+        "htaf.cli.sparse_heads:sparse",
+        "Fit heads in which each class draws on few concepts, and compare with random bits of the same size.",
+    ),
     "concepts pictures": Verb(
         "htaf.cli.concepts:pictures", "Draw images that have a concept above images that lack it, picked at random."
     ),

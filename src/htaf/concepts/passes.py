@@ -94,7 +94,8 @@ class ConceptNetwork:
             raise ConceptError(
                 f"expected a run with concepts, as `htaf train icbm` makes it, got one of family {family} at {run.path}"
             )
-        self.preprocessor, self.plain, self.layer = preprocessor, not run.has_step, layer
+        self.preprocessor, self.plain = preprocessor, not run.has_step
+        self.layer: Layer = layer
         self.device = choose_device(device)
         self.smooth: Any = smooth.to(self.device).eval()
         self.exact: Any = None
