@@ -27,6 +27,7 @@ from torch import nn
 from htaf import _files, runs
 from htaf._files import KINDS, OutputError, check_output, check_output_folder
 from htaf.activations import HTAF, Heaviside
+from htaf.cli import sparse_heads
 from htaf.concepts import report, store
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
@@ -578,6 +579,9 @@ def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
     assert all(map(kind.owns, (*page.page_files(), page.DATA)))
     kind = KINDS["folder of scores"]
     assert all(map(kind.owns, (report.SCORES, report.TABLES, report.HISTOGRAMS, report.COMPLETENESS)))
+    kind = KINDS["folder of sparse heads"]
+    assert kind.marks == ((sparse_heads.RESULT,),)
+    assert {sparse_heads.TABLE, sparse_heads.CODES, sparse_heads.BACKBONE} == set(kind.names)
 
 
 HARM = [
@@ -587,6 +591,7 @@ HARM = [
     (".htaf-explorer", "page", "index.html"),
     (".htaf-explorer", "page", "data/page.js"),
     ("scores.json", "folder of scores", "scores.md"),
+    ("sparse.json", "folder of sparse heads", "backbone/features.npy"),
     ("demo.json", "demonstration", "demo.png"),
     ("record.json", "run", "checkpoints/epoch-1.ckpt"),
     ("concepts.json", "folder of codes", "images.arrow"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,3 +157,64 @@ def test_what_cannot_be_done(tmp_path: Path) -> None:
     np.testing.assert_array_equal(binarise(source, tmp_path / "bm").bits, codes.bits)
     with pytest.raises(ConceptError, match=r"holds other codes \(how: 'median' there, 'rates' here"):
         binarise(source, tmp_path / "bm", "rates", like=some)
+
+
+def test_random_hyperplanes_halve_the_training_images(tmp_path: Path) -> None:
+    x = values()
+    x[:, 3] = 1000 + 0.1 * x[:, 3]  # a mean far from 0
+    x[:, 5] = 2.5  # never changes
+    source = folder(tmp_path / "f", x)
+    codes = binarise(source, tmp_path / "r", "random", concepts=40, seed=3)
+    assert (codes.concepts, codes.info["seed"]) == (40, 3)
+    here = train(source)
+    spread = x[here].astype(np.float64).std(0)
+    normal = np.random.default_rng(3).standard_normal((C, 40))
+    standard = np.divide(x - x[here].mean(0), spread, out=np.zeros(x.shape), where=spread > 0)
+    projected = standard @ normal
+    bits = projected >= np.median(projected[here], axis=0)
+    away = np.abs(projected - np.median(projected[here], axis=0)) > 0.01  # float32 beside a mean of a thousand
+    assert away.mean() > 0.99
+    np.testing.assert_array_equal(codes.unpack()[away], bits[away])
+    assert (np.abs(codes.part("train").unpack().mean(0) - 0.5) < 0.05).all()
+    again = binarise(source, tmp_path / "r", "random", concepts=40, seed=3)
+    np.testing.assert_array_equal(again.bits, codes.bits)
+    assert (binarise(source, tmp_path / "s", "random", concepts=40, seed=4).bits != codes.bits).any()
+    assert binarise(source, tmp_path / "t", "random").concepts == C
+
+
+def test_bits_without_a_head_get_one(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    source = folder(tmp_path / "f", np.zeros((N, C), np.float32))
+    labels = np.asarray(open_features(source).labels)
+    told = (rng.normal(size=(N, C)) + 4 * rng.normal(size=(K, C))[labels]).astype(np.float32)
+    codes = binarise(folder(tmp_path / "told", told), tmp_path / "r", "random", concepts=30)
+    test = codes.part("test")
+    assert (test.exact == test.labels).mean() > 0.8
+    np.testing.assert_array_equal(test.exact, test.logits().argmax(1))
+    drawn = binarise(tmp_path / "told", tmp_path / "m", "median", concepts=5, seed=1)
+    nodes = np.sort(np.random.default_rng(1).permutation(C)[:5])
+    whole = binarise(tmp_path / "told", tmp_path / "w", "median")
+    np.testing.assert_array_equal(drawn.unpack(), whole.unpack()[:, nodes])
+    assert (drawn.exact == labels).mean() > (whole.exact == labels).mean()  # whose head is no one's
+    # without validation images
+    parts = np.repeat(np.array([0, 2], np.uint8), [150, 50])
+    labels = np.asarray(open_features(folder(tmp_path / "g", told, parts)).labels)
+    told = (rng.normal(size=(N, C)) + 4 * rng.normal(size=(K, C))[labels]).astype(np.float32)
+    alone = binarise(folder(tmp_path / "two", told, parts), tmp_path / "a", "random")
+    assert (alone.exact == alone.labels).mean() > 0.8
+
+
+@pytest.mark.parametrize(
+    ("how", "given", "said"),
+    [
+        ("random", {"concepts": 0}, "concepts must be >= 1, got 0"),
+        ("random", {"seed": -1}, "seed must be >= 0"),
+        ("median", {"concepts": C + 1}, f"concepts must be in 1 to {C}"),
+        ("rates", {"concepts": 3}, "concepts is for"),
+        ("random", {"sorted": True}, "for how='rates'"),
+    ],
+)
+def test_numbers_of_concepts_are_checked(tmp_path: Path, how: Any, given: dict[str, Any], said: str) -> None:
+    source = folder(tmp_path / "f", values())
+    with pytest.raises(ConceptError, match=said):
+        binarise(source, tmp_path / "x", how, **given)  # pyright: ignore[reportArgumentType]

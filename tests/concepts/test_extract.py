@@ -402,3 +402,21 @@ def test_the_record_is_strict_json_with_the_environment(run: runs.Run, images: I
     assert record["settings"]["model_sha256"] == run.record["model_sha256"]
     assert record["settings"]["fingerprint"] == images.fingerprint
     assert {"versions", "commit", "platform", "threads"} <= record.keys()
+
+
+@torch.no_grad()
+def test_features_of_the_backbone(run: runs.Run, images: Images, tmp_path: Path) -> None:
+    found = extract_features(run, images, tmp_path / "a", parts=["test"], layer="backbone", batch=100)
+    smooth: Any = run.model(exact=False)
+    x = inputs(run, images.test.batch(torch.arange(len(images.test))))
+    features = smooth.backbone(x)
+    assert found.values.shape == features.shape == (len(images.test), smooth.projection.in_features)
+    np.testing.assert_allclose(found.values, features.numpy(), atol=1e-5)
+    np.testing.assert_array_equal(found.smooth, smooth(x).argmax(1).numpy())
+    assert not found.weight.any()
+    assert found.info["settings"]["layer"] == "backbone"
+    codes = extract(run, images, tmp_path / "b", parts=["test"])
+    np.testing.assert_array_equal(codes.labels, found.labels)
+    assert list(codes.ids) == list(found.ids)
+    with pytest.raises(ConceptError, match="expected a plain network"):
+        extract_features(run, images, tmp_path / "c")

@@ -220,6 +220,7 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "concepts binarise": (w["features"], "--out", "out"),
         "concepts score": (w["codes"], "--out", "out"),
         "concepts minimal-set": (w["codes"], "--out", "out.json"),
+        "concepts sparse": (w["run"], "--codes", w["codes"], "--out", "out", "--nec", "2"),
         "concepts pictures": (w["codes"], w["run"], "--out", "out"),
         "concepts counterfactuals": (w["codes"], "--image", "0"),
         "concepts intervene": (w["codes"],),

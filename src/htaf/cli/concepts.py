@@ -74,6 +74,10 @@ def extract(
             help_behavior_hint="(default: train validation test)"),
     ] = (),
     features: Annotated[bool, arg(help="Keep the pre-activations too: 4 bytes for each concept and image.")] = False,
+    layer: Annotated[
+        Literal["concepts", "backbone"],
+        arg(help="backbone: no bits, but what the backbone gives, for htaf concepts binarise."),
+    ] = "concepts",
     batch: Annotated[int, arg(help="Images at once.")] = 250,
     workers: Annotated[int, arg(help="Processes that read images and run the network.")] = 1,
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where the network runs.")] = "auto",
@@ -92,6 +96,8 @@ def extract(
         raise UsageError(
             "expected at most one of --data, --files and --parts, got more (--parts are of the run's own images)"
         )
+    if layer == "backbone" and (files or features):
+        raise UsageError("--layer backbone writes features of labelled images: leave out --files and --features")
     check_place(out / LOCK)
     from htaf.concepts import extract as room
     from htaf.data.image_reading import image_files
@@ -109,7 +115,9 @@ def extract(
         else:
             chosen: Any = opened.other_data(data, data_dir=data_dir)
         say_notes(chosen.notes)
-        if opened.has_step:
+        if layer == "backbone":
+            found = room.extract_features(opened, chosen, out, parts=parts or None, layer=layer, **options)
+        elif opened.has_step:
             found = room.extract(opened, chosen, out, parts=parts or None, features=features, **options)
         else:
             found = room.extract_features(opened, chosen, out, parts=parts or None, **options)
@@ -122,8 +130,11 @@ def binarise(
     *,
     out: Out,
     how: Annotated[
-        Literal["median", "rates"],
-        arg(help="median: each node's median is its threshold; rates: nodes are 1 as often as the concepts of --like."),
+        Literal["median", "rates", "random"],
+        arg(
+            help="median: each node's median is its threshold; rates: nodes are 1 as often as the concepts of --like; "
+            "random: random hyperplanes, each with half of the training images on either side."
+        ),
     ] = "median",
     like: Annotated[
         Path | None, arg(help="Codes for --how rates.", metavar="CODES", help_behavior_hint="(default: none)")
@@ -131,15 +142,28 @@ def binarise(
     sorted: Annotated[
         bool, arg(help="With --how rates: pair nodes and concepts by the order of their rates, not by number.")
     ] = False,
+    concepts: Annotated[
+        int | None,
+        arg(
+            help="With --how random or median: how many; of median so many nodes, drawn at random.",
+            metavar="N",
+            help_behavior_hint="(default: as many as features)",
+        ),
+    ] = None,
+    seed: Annotated[int, arg(help="Seed of random hyperplanes and of nodes drawn.")] = 0,
     json: Json = False,
 ) -> None:
-    """Make codes of a plain network by one threshold for each node, from its training images."""
+    """Make codes of features by one threshold for each node, from the training images, or by random hyperplanes."""
+    check_seed(seed)
     if (how == "rates") != (like is not None) or (sorted and how != "rates"):
         raise UsageError("--how rates needs --like CODES; --like and --sorted are for --how rates alone")
+    if concepts is not None and (how == "rates" or concepts < 1):
+        raise UsageError(f"--concepts must be >= 1, and is not for --how rates, got {concepts}")
     from htaf.concepts.binarise import binarise as make
     from htaf.concepts.store import open_codes
 
-    codes = make(source, out, how, like=None if like is None else open_codes(like), sorted=sorted)
+    copied = None if like is None else open_codes(like)
+    codes = make(source, out, how, like=copied, sorted=sorted, concepts=concepts, seed=seed)
     _summary(codes, out, json)
 
 

@@ -80,7 +80,7 @@ VERBS = {
     ),
     "concepts binarise": Verb(
         "htaf.cli.concepts:binarise",
-        "Make codes of a plain network by one threshold for each node, from its training images.",
+        "Make codes of features by one threshold for each node, from the training images, or by random hyperplanes.",
     ),
     "concepts score": Verb(
         "htaf.cli.concepts:score",
@@ -89,6 +89,10 @@ VERBS = {
     "concepts minimal-set": Verb(
         "htaf.cli.concepts:minimal_set",
         "Look for a minimal concept set: as few concepts as keep the exact network's accuracy.",
+    ),
+    "concepts sparse": Verb(
+        "htaf.cli.sparse_heads:sparse",
+        "Fit heads in which each class draws on few concepts, and compare with random bits of the same size.",
     ),
     "concepts pictures": Verb(
         "htaf.cli.concepts:pictures", "Draw images that have a concept above images that lack it, picked at random."

@@ -1,8 +1,9 @@
-"""Editing the linear head: what a class may no longer draw on."""
+"""Editing the linear head: what a class may no longer draw on; and runs with another head."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from htaf.concepts.codes import Codes, ConceptError, PartName, class_number
+from htaf.concepts.heads import Head
 from htaf.data.images import ImagePreprocessor
 from htaf.data.parts import Data
 from htaf.models.icbm import ICBM
@@ -87,28 +90,82 @@ def write_edited(run: Run, out: str | Path, off: Sequence[Edit], metrics: Mappin
     Raises:
         ConceptError: another network, or an edit that is not there. RunError: the folder holds another run.
     """
-    model = run.model(exact=run.has_own_smooth)
+    preprocessor, size = _head_of(run)
+    pairs = _pairs(off, preprocessor.classes, size)
+
+    def change(head: nn.Linear) -> None:
+        for label, concept in pairs:
+            head.weight[label, concept] = 0
+
+    shown = ", ".join(f"concept {concept} of class {label}" for label, concept in pairs)
+    note = f"head of the run at {run.path} edited: no weight for {shown}"
+    return _write_changed(run, out, change, "edited", {"off": [list(pair) for pair in pairs]}, note, metrics)
+
+
+def write_with_head(
+    run: Run, out: str | Path, head: Head, about: Mapping[str, Any], note: str, metrics: Mapping[str, Any]
+) -> Run:
+    """A new run folder: the same network with another head, which both its networks get.
+
+    Args:
+        run, out, metrics: as `write_edited`.
+        head: weight [K, C] of bits, bias [K].
+        about: what it is, for the record's "new_head" and the run's identity. note: for the record.
+    Raises:
+        ConceptError: another network, or a head of another size. RunError: the folder holds another run.
+    """
+    preprocessor, size = _head_of(run)
+    expected = (len(preprocessor.classes), size)
+    if head.weight.shape != expected or head.bias.shape != expected[:1]:
+        raise ConceptError(
+            f"expected a head of weight {expected} and bias {expected[:1]}, "
+            f"got {head.weight.shape} and {head.bias.shape}"
+        )
+    weight, bias = (torch.from_numpy(values.astype(np.float32)) for values in (head.weight, head.bias))
+
+    def change(layer: nn.Linear) -> None:
+        layer.weight.copy_(weight)
+        layer.bias.copy_(bias)
+
+    digest = hashlib.sha256(weight.numpy().tobytes() + bias.numpy().tobytes()).hexdigest()
+    return _write_changed(run, out, change, "new_head", {**about, "head_sha256": digest}, note, metrics)
+
+
+def _head_of(run: Run) -> tuple[ImagePreprocessor, int]:
+    """The preprocessing of a run, and how many concepts its head reads."""
+    model, preprocessor = run.model(exact=run.has_own_smooth), run.preprocessor()
     if not isinstance(model, ICBM):
         raise ConceptError(f"{run.path}: expected an implicit concept bottleneck model, got {type(model).__name__}")
-    smooth: Any = run.model(exact=False) if run.has_own_smooth else None
-    preprocessor = run.preprocessor()
     if not isinstance(preprocessor, ImagePreprocessor):
         raise ConceptError(f"{run.path}: expected a run on images, got one on a table")
-    pairs = _pairs(off, preprocessor.classes, model.head.in_features)
+    return preprocessor, model.size
+
+
+def _write_changed(
+    run: Run,
+    out: str | Path,
+    change: Callable[[nn.Linear], None],
+    kind: str,
+    about: Mapping[str, Any],
+    note: str,
+    metrics: Mapping[str, Any],
+) -> Run:
+    """A run whose networks' heads were changed in place; its record and identity say so under `kind`."""
+    model: Any = run.model(exact=run.has_own_smooth)
+    smooth: Any = run.model(exact=False) if run.has_own_smooth else None
+    preprocessor = run.preprocessor()
     with torch.no_grad():
-        for label, concept in pairs:
-            for network in (model,) if smooth is None else (model, smooth):
-                network.head.weight[label, concept] = 0
-    edit = {"key": run.record["key"], "sha256": run.record["model_sha256"], "off": [list(pair) for pair in pairs]}
+        for network in (model,) if smooth is None else (model, smooth):
+            change(network.head)
+    edit = {"key": run.record["key"], "sha256": run.record["model_sha256"], **about}
     identity = {name: run.record[name] for name in ("recipe", "seed", "data")}
-    identity |= {name: run.record[name] for name in GIVEN if name in run.record} | {"edited": edit}
+    identity |= {name: run.record[name] for name in GIVEN if name in run.record} | {kind: edit}
     with claim(Path(out), identity) as record:
         if record["status"] == "finished":
             return finished_run(Path(out), record, run.step)
         kept = {name: value for name, value in run.record.items() if name not in record and name not in HASHED.values()}
-        shown = ", ".join(f"concept {concept} of class {label}" for label, concept in pairs)
-        notes = [*run.record["notes"], f"head of the run at {run.path} edited: no weight for {shown}"]
-        record |= kept | {"metrics": dict(metrics), "notes": notes, "edited": edit | {"from": str(run.path)}}
+        notes = [*run.record["notes"], note]
+        record |= kept | {"metrics": dict(metrics), "notes": notes, kind: edit | {"from": str(run.path)}}
         return finish_run(Path(out), record, model, preprocessor, run.step, smooth=smooth)
 
 
@@ -124,12 +181,26 @@ def edit_run(
         RunError: other data than the run's own; UnknownSourceError: it does not say where they came from.
         DataError: they cannot be read. ConceptError, RunError: as `write_edited`.
     """
+    return measured_run(run, out, lambda place, found: write_edited(run, place, off, found), data, data_dir)
+
+
+def measured_run(
+    run: Run,
+    out: str | Path,
+    write: Callable[[str | Path, Mapping[str, Any]], Run],
+    data: Data | None = None,
+    data_dir: str | None = None,
+) -> Run:
+    """What `write(folder, metrics)` makes of a run, with both networks measured again on validation and test images.
+
+    Arguments and errors: as `edit_run`.
+    """
     with TemporaryDirectory() as folder:
-        trial = write_edited(run, Path(folder) / "run", off, {})  # an edit that is not there is refused before reading
+        trial = write(Path(folder) / "run", {})  # a change that cannot be is refused before reading
         own = run.data(data_dir=data_dir) if data is None else data
         found = {part: trial.evaluate(part, own) for part in ("validation", "test")}
     metrics = {kind: {part: result[kind] for part, result in found.items()} for kind in ("smooth", "exact")}
-    return write_edited(run, out, off, metrics if run.has_step else metrics | {"exact": None})
+    return write(out, metrics if run.has_step else metrics | {"exact": None})
 
 
 def _pairs(off: Sequence[Edit], classes: Sequence[str], concepts: int) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from htaf._console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
-from htaf.concepts.passes import ConceptNetwork, Device, ImageSequence, in_order, in_processes
+from htaf.concepts.passes import ConceptNetwork, Device, ImageSequence, Layer, in_order, in_processes
 from htaf.concepts.store import CHUNK, Features, open_codes, open_features
 from htaf.concepts.writing import Contents, writing
 from htaf.data.image_reading import MOST_WORKERS, look_all
@@ -79,16 +79,21 @@ def extract_features(
     out: str | Path,
     *,
     parts: Sequence[PartName] | None = None,
+    layer: Layer = "concepts",
     batch: int = 250,
     workers: int = 1,
     device: Device = "auto",
     progress: bool = False,
 ) -> Features:
-    """The features of a plain network, method relu: what `htaf.concepts.binarise` makes codes of.
+    """Features that `htaf.concepts.binarise` makes codes of: of a plain network, method relu, what its head reads.
 
-    Arguments, resuming and errors as `extract`.
+    Args:
+        layer: "backbone": what the backbone of any run with concepts gives, [N, F]; there is no head to it, so its
+            weights are 0. `smooth` is what the smooth network predicts.
+
+    Other arguments, resuming and errors as `extract`.
     """
-    network = _network(run, device, plain=True)
+    network = ConceptNetwork(run, device, layer) if layer == "backbone" else _network(run, device, plain=True)
     contents, source = _images(run, network, images, parts, True)
     _write(run, network, contents, source, out, batch, workers, device, progress)
     return open_features(out)
@@ -242,6 +247,7 @@ def _contents(
         **settings,
         "features": features,
         "images": listing[:16],
+        **({"layer": network.layer} if network.layer != "concepts" else {}),
     }
     return Contents(
         settings,
@@ -251,7 +257,7 @@ def _contents(
         ids,
         network.weight,
         network.bias,
-        codes=not network.plain,
+        codes=not network.plain and network.layer == "concepts",
         features=features,
         info={"run": str(run.path.resolve()), "method": record["recipe"]["method"], "model": record["model"], **info},
     )
@@ -276,7 +282,7 @@ def _write(
         jobs = [(k, lambda k=k: source.piece(k * CHUNK, min(n, (k + 1) * CHUNK))) for k in writer.pending]
         several = workers > 1 and len(jobs) > 1
         results = (
-            in_processes(run, jobs, batch, contents.features, device, workers)
+            in_processes(run, jobs, batch, contents.features, device, workers, network.layer)
             if several
             else in_order(network, jobs, batch, contents.features)
         )

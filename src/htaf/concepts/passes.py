@@ -27,6 +27,7 @@ from htaf.functional import pack_bits
 from htaf.runs import Run
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
+Layer = Literal["concepts", "backbone"]
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,14 @@ class ConceptNetwork:
 
     Attributes:
         plain: whether it has no step, and so no bits.
-        weight: float32 [K, C]. bias: float32 [K].
+        layer: "backbone": what the backbone gives is read, in place of bits and pre-activations.
+        weight: float32 [K, C]. bias: float32 [K]. Of a backbone, which has no head of its own, both 0.
 
     Raises:
         ConceptError: a run without concepts.
     """
 
-    def __init__(self, run: Run, device: Device = "auto") -> None:
+    def __init__(self, run: Run, device: Device = "auto", layer: Layer = "concepts") -> None:
         smooth: Any = run.model(exact=False)
         preprocessor = run.preprocessor()
         if not hasattr(smooth, "pre_activations") or not isinstance(preprocessor, ImagePreprocessor):
@@ -93,6 +95,7 @@ class ConceptNetwork:
                 f"expected a run with concepts, as `htaf train icbm` makes it, got one of family {family} at {run.path}"
             )
         self.preprocessor, self.plain = preprocessor, not run.has_step
+        self.layer: Layer = layer
         self.device = choose_device(device)
         self.smooth: Any = smooth.to(self.device).eval()
         self.exact: Any = None
@@ -108,12 +111,19 @@ class ConceptNetwork:
 
     @property
     def weight(self) -> Float32[np.ndarray, "classes concepts"]:
+        if self.layer == "backbone":
+            size = (2, self.preprocessor.channels, *self.preprocessor.size)
+            with torch.no_grad():
+                features = self.smooth.backbone(torch.zeros(size, device=self.device)).shape[1]
+            return np.zeros((len(self.head.weight), features), np.float32)
         return self.head.weight.detach().float().cpu().numpy()
 
     @property
     def bias(self) -> Float32[np.ndarray, " classes"]:
         head: nn.Linear = self.head
-        return np.zeros(len(head.weight), np.float32) if head.bias is None else head.bias.detach().float().cpu().numpy()
+        if head.bias is None or self.layer == "backbone":
+            return np.zeros(len(head.weight), np.float32)
+        return head.bias.detach().float().cpu().numpy()
 
     def __call__(self, piece: Piece, batch: int, features: bool) -> dict[str, np.ndarray]:
         """The arrays of `htaf.concepts.store` for a piece; the next batch is read while one is computed."""
@@ -137,6 +147,8 @@ class ConceptNetwork:
         x = self.preprocessor.normalise(pixels.to(self.device))
         # a GPU's shorter mantissas would turn bits near the threshold
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            if self.layer == "backbone":
+                return self._of_backbone(x, ids)
             before: Tensor = self.smooth.pre_activations(x)
             deciding: Tensor = before if self.exact is None else self.exact.pre_activations(x)
         if (bad := (before.isnan() | deciding.isnan()).any(1)).any():
@@ -152,6 +164,18 @@ class ConceptNetwork:
         if not self.plain:
             made["codes"] = pack_bits(deciding.float().cpu()).numpy()
         return made | ({"features": deciding.float().cpu().numpy()} if features else {})
+
+    def _of_backbone(self, x: Tensor, ids: Sequence[str]) -> dict[str, np.ndarray]:
+        """What the backbone of the network that gives the bits makes of a batch, and what the smooth one predicts."""
+        features: Tensor = (self.smooth if self.exact is None else self.exact).backbone(x)
+        if (bad := features.isnan().any(1)).any():
+            raise ConceptError(f"expected numbers as features, got NaN for the image {ids[int(bad.int().argmax())]}")
+        net, own = self.smooth, features if self.exact is None else self.smooth.backbone(x)
+        logits = net.head(net.act(net.norm(net.projection(own))))
+        return {
+            "smooth": logits.argmax(1).to(torch.int32).cpu().numpy(),
+            "features": features.float().cpu().numpy(),
+        }
 
 
 def choose_device(device: Device) -> torch.device:
@@ -182,7 +206,7 @@ def in_order(
 
 
 def in_processes(
-    run: Run, jobs: Sequence[Job], batch: int, features: bool, device: Device, workers: int
+    run: Run, jobs: Sequence[Job], batch: int, features: bool, device: Device, workers: int, layer: Layer = "concepts"
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """(chunk, arrays) as they come from worker processes. One chunk is under way in each, so memory is bounded.
 
@@ -198,7 +222,9 @@ def in_processes(
     try:
         for _ in range(workers):
             here, there = context.Pipe()
-            process = context.Process(target=_work, args=(there, run, batch, features, device, threads), daemon=True)
+            process = context.Process(
+                target=_work, args=(there, run, batch, features, device, threads, layer), daemon=True
+            )
             process.start()
             there.close()
             processes.append(process)
@@ -237,7 +263,9 @@ def _send(pipe: connection.Connection, waiting: list[Job]) -> None:
         pipe.send((chunk, piece()))
 
 
-def _work(pipe: connection.Connection, run: Run, batch: int, features: bool, device: Device, threads: int) -> None:
+def _work(
+    pipe: connection.Connection, run: Run, batch: int, features: bool, device: Device, threads: int, layer: Layer
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
     torch.set_num_threads(threads)
     network = None
@@ -247,7 +275,7 @@ def _work(pipe: connection.Connection, run: Run, batch: int, features: bool, dev
         except (EOFError, ConnectionError):
             return
         try:
-            network = network or ConceptNetwork(run, device)
+            network = network or ConceptNetwork(run, device, layer)
             result: Any = network(piece, batch, features)
         except (HtafError, OSError) as error:
             result = error

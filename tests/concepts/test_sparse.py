@@ -1,0 +1,182 @@
+"""Sparse heads: scikit-learn's elastic net, planted concepts, and that the test part chooses nothing."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+
+from htaf.concepts.codes import Codes, ConceptError, codes_of
+from htaf.concepts.scores import labelled
+from htaf.concepts.sparse import (
+    StandardBits,
+    correct,
+    elastic_net,
+    largest_of_each,
+    loss,
+    path,
+    permuted,
+    refit,
+    sparse_heads,
+    start_of,
+)
+from htaf.concepts.sparsity import effective
+
+
+def parts_of(*sizes: int) -> np.ndarray:
+    return np.repeat(np.arange(len(sizes), dtype=np.uint8), sizes)
+
+
+def planted(seed: int = 0, classes: int = 10, each: int = 3, junk: int = 30, sizes=(600, 300, 300)) -> Codes:
+    """Each class has `each` concepts of its own, present in 90% of its images and 10% of the others, among others."""
+    r = np.random.default_rng(seed)
+    n = sum(sizes)
+    labels = r.integers(0, classes, n)
+    own = np.repeat(np.arange(classes), each)
+    told = r.random((n, len(own))) < np.where(labels[:, None] == own, 0.9, 0.1)
+    noise = r.random((n, junk)) < r.random(junk)
+    dead = np.stack([np.ones(n), np.zeros(n)], 1)
+    bits = np.concatenate([told, noise, dead], 1).astype(bool)
+    concepts = bits.shape[1]
+    return codes_of(bits, labels, r.normal(size=(classes, concepts)), r.normal(size=classes), parts=parts_of(*sizes))
+
+
+def objective(data: StandardBits, w: np.ndarray, b: np.ndarray, strength: float, mix: float) -> float:
+    logits = data.values @ w.T + b
+    chosen = logits[np.arange(len(logits)), data.labels]
+    entropy = np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1)) + logits.max(1) - chosen
+    return float(entropy.mean() + strength * (mix * np.abs(w).sum() + (1 - mix) / 2 * (w**2).sum()))
+
+
+def test_the_gradient_is_that_of_the_loss() -> None:
+    data, r = StandardBits(labelled(planted(), "train")), np.random.default_rng(0)
+    w, b = r.normal(size=(10, 62)), r.normal(size=10)
+    value, slope, of_bias = loss(data, w, b)
+    assert value == pytest.approx(objective(data, w, b, 0, 0))
+    step = r.normal(size=w.shape), r.normal(size=b.shape)
+    ahead, behind = (objective(data, w + e * step[0], b + e * step[1], 0, 0) for e in (1e-5, -1e-5))
+    assert (slope * step[0]).sum() + of_bias @ step[1] == pytest.approx((ahead - behind) / 2e-5, rel=1e-5)
+
+
+@pytest.mark.parametrize("mix", [0.5, 0.99])
+def test_elastic_net_is_scikit_learns(mix: float) -> None:
+    data = StandardBits(labelled(planted(), "train"))
+    for strength in (0.03, 0.01):
+        w, b = elastic_net(data, strength, *start_of(data), mix=mix, precision=1e-12, steps=2000)
+        solver = LogisticRegression(
+            C=1 / (strength * len(data.labels)), solver="saga", l1_ratio=mix, tol=1e-5, max_iter=3000
+        )
+        solver.fit(data.values, data.labels)
+        theirs = objective(data, solver.coef_, np.asarray(solver.intercept_), strength, mix)
+        assert objective(data, w, b, strength, mix) == pytest.approx(theirs, rel=1e-5)
+        np.testing.assert_allclose(w, solver.coef_, atol=3e-3)
+        assert abs(effective(w) - effective(np.where(np.abs(solver.coef_) > 1e-4, solver.coef_, 0))) < 0.5
+        assert (w[:, -2:] == 0).all()  # dead concepts
+
+
+def test_the_path_starts_at_nothing_and_grows() -> None:
+    data = StandardBits(labelled(planted(), "train"))
+    found = [(strength, effective(w)) for strength, w, _ in path(data, points=12)]
+    assert len(found) == 12
+    assert found[0][1] == 0
+    assert found[1][1] > 0
+    assert found[-1][0] == pytest.approx(found[0][0] / 1000)
+    assert all(later >= sooner - 0.5 for (_, sooner), (_, later) in itertools.pairwise(found))
+    short = list(path(data, points=12, until=3))
+    assert effective(short[-1][1]) >= 3 > effective(short[-2][1])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 6))
+def test_the_largest_weights_of_each_class(seed: int, most: int) -> None:
+    r = np.random.default_rng(seed)
+    weight = r.normal(size=(4, 6)) * (r.random((4, 6)) < 0.6)
+    kept = largest_of_each(weight, most)
+    for line, here in zip(weight, kept, strict=True):
+        assert here.sum() == min(most, np.count_nonzero(line))
+        assert not here.any() or np.abs(line[here]).min() >= np.abs(line[~here]).max(initial=0)
+
+
+def test_a_refit_leaves_all_else_at_nothing() -> None:
+    data = StandardBits(labelled(planted(), "train"))
+    support = np.zeros((10, 62), dtype=bool)
+    support[:, :7] = True
+    w, _ = refit(data, support, 0.1, *start_of(data))
+    assert (w[:, 7:] == 0).all()
+    assert (w[:, :7] != 0).all()
+    solver = LogisticRegression(C=1 / (0.1 * len(data.labels)), tol=1e-8, max_iter=1000).fit(
+        data.values[:, :7], data.labels
+    )
+    np.testing.assert_allclose(w[:, :7], solver.coef_, atol=2e-3)
+
+
+def test_planted_concepts_carry_the_sparse_head() -> None:
+    codes, lines = planted(), []
+    three, ten, whole, again = sparse_heads(codes, (3, 10, None, 3), progress=lines.append)
+    test = labelled(codes, "test")
+    assert again is three
+    assert three.nec <= 3 < ten.nec <= 10
+    assert whole.target is None
+    assert whole.nec == 60  # all but the dead
+    own = np.repeat(np.arange(10), 3)
+    for label in range(10):
+        assert set(np.flatnonzero(three.head.weight[label])) <= set(np.flatnonzero(own == label))
+    shares = [correct(test, found.head).mean() for found in (three, ten, whole)]
+    assert shares[0] > 0.85
+    assert min(shares[1:]) > shares[0] - 0.05
+    labels = test.labels
+    logits = test.unpack().astype(float) @ three.head.weight.T + three.head.bias
+    assert shares[0] == pytest.approx((logits.argmax(1) == labels).mean())
+    validation = labelled(codes, "validation")
+    assert three.validation == pytest.approx(correct(validation, three.head).mean())
+    assert sum("elastic net" in line for line in lines) > 3
+
+
+def test_the_test_part_chooses_nothing() -> None:
+    codes = planted()
+    other = np.array(codes.labels)
+    other[codes.parts == 2] = 0
+    for one, two in zip(sparse_heads(codes), sparse_heads(replace(codes, labels=other)), strict=True):
+        np.testing.assert_array_equal(one.head.weight, two.head.weight)
+
+
+def test_permuted_labels_reach_chance() -> None:
+    codes = permuted(planted(), 0)
+    for part in range(3):
+        rows = codes.parts == part
+        assert sorted(codes.labels[rows]) == sorted(planted().labels[rows])
+    (five,) = sparse_heads(codes, (5,))
+    assert correct(labelled(codes, "test"), five.head).mean() < 0.2
+
+
+def test_a_class_without_training_images_is_never_predicted() -> None:
+    codes = planted()
+    labels = np.array(codes.labels)
+    labels[(codes.parts == 0) & (labels == 4)] = 3
+    heads = sparse_heads(replace(codes, labels=labels), (2, None))
+    for found in heads:
+        logits = codes.unpack().astype(float) @ found.head.weight.T + found.head.bias
+        assert not (logits.argmax(1) == 4).any()
+    assert all((found.head.weight[4] == 0).all() for found in heads)
+
+
+def test_one_class_and_dead_concepts_alone() -> None:
+    codes = codes_of(np.zeros((30, 4)), np.zeros(30), np.zeros((2, 4)), np.zeros(2), parts=parts_of(10, 10, 10))
+    for found in sparse_heads(codes):
+        assert (found.head.weight == 0).all()
+        assert found.validation == 1
+
+
+def test_bad_input_is_refused() -> None:
+    codes = planted(sizes=(100, 50, 50))
+    with pytest.raises(ConceptError, match="numbers of concepts >= 1"):
+        sparse_heads(codes, (0,))
+    with pytest.raises(ConceptError, match="numbers of concepts >= 1"):
+        sparse_heads(codes, ())
+    with pytest.raises(ConceptError, match="cap must be >= 1"):
+        sparse_heads(codes, cap=0)
+    with pytest.raises(ConceptError, match="validation"):
+        sparse_heads(codes.part("train"))
