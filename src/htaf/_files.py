@@ -124,8 +124,8 @@ KINDS = {
     ),
     "folder of codes": FolderKind(
         (("concepts.json",),),
-        ("images.arrow", "head.safetensors", "codes.npy", "features.npy", "smooth.npy", "exact.npy", "saturated.npy",
-         "done.npy"),
+        ("images.arrow", "head.safetensors", "codes.npy", "features.npy", "margins.npy", "smooth.npy", "exact.npy",
+         "saturated.npy", "done.npy"),
     ),
     "study": FolderKind((("search.db",), ("cells", "report.json")), ("report.md", "runs", "work")),
     "page": FolderKind(((".htaf-explorer",), ("index.html", "data/page.js")), ("app.js", "app.css", "data")),

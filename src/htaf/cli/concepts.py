@@ -74,6 +74,11 @@ def extract(
             help_behavior_hint="(default: train validation test)"),
     ] = (),
     features: Annotated[bool, arg(help="Keep the pre-activations too: 4 bytes for each concept and image.")] = False,
+    margins: Annotated[
+        bool | None,
+        arg(help="Keep them in 2 bytes, to order images by: how clearly on or off a bit is.",
+            help_behavior_hint="(default: up to 256 MB)"),
+    ] = None,
     batch: Annotated[int, arg(help="Images at once.")] = 250,
     workers: Annotated[int, arg(help="Processes that read images and run the network.")] = 1,
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where the network runs.")] = "auto",
@@ -101,7 +106,9 @@ def extract(
     options: dict[str, Any] = {"batch": batch, "workers": workers, "device": device, "progress": not json}
     if files:
         listed = image_files(files)
-        found: Any = room.extract_files(opened, listed, out, features=features, strict=strict, **options)
+        found: Any = room.extract_files(
+            opened, listed, out, features=features, margins=margins, strict=strict, **options
+        )
         unread, total = found.info["unreadable_files"], len(listed)
     else:
         if data is None:
@@ -110,7 +117,9 @@ def extract(
             chosen: Any = opened.other_data(data, data_dir=data_dir)
         say_notes(chosen.notes)
         if opened.has_step:
-            found = room.extract(opened, chosen, out, parts=parts or None, features=features, **options)
+            found = room.extract(
+                opened, chosen, out, parts=parts or None, features=features, margins=margins, **options
+            )
         else:
             found = room.extract_features(opened, chosen, out, parts=parts or None, **options)
     _summary(found, out, json)
