@@ -130,6 +130,7 @@ KINDS = {
     "study": FolderKind((("search.db",), ("cells", "report.json")), ("report.md", "runs", "work")),
     "page": FolderKind(((".htaf-explorer",), ("index.html", "data/page.js")), ("app.js", "app.css", "data")),
     "folder of scores": FolderKind((("scores.json",),), ("scores.md", "histograms.png", "completeness.png")),
+    "folder of maps": FolderKind((("where.json",),), ("index.jsonl",)),
     "language model": FolderKind(
         (("htaf_record.json",),),
         ("model.safetensors", "htaf_gates.safetensors", "config.json", "generation_config.json", "tokenizer.json",

@@ -282,6 +282,7 @@ def pictures(
         arg(help="Numbers of concepts.", metavar="C ...", help_behavior_hint="(default: the five most important)"),
     ] = (),
     count: Annotated[int, arg(help="Images with the concept, and as many without it.")] = 8,
+    where: Annotated[bool, arg(help="Draw over them where the concept is seen.")] = False,
     part: ScoredPart = "test",
     data_dir: DataDir = None,
     method: MethodOfRun = None,
@@ -296,15 +297,22 @@ def pictures(
 
     check_output_folder(out, [codes, run], own="folder of scores")
     opened = open_codes(codes)
-    images = own_images(
-        open_run(run, method=step_of_run(method)), data_dir, "draw them in Python, with htaf.concepts.report.pictures"
-    )
+    of_run = open_run(run, method=step_of_run(method))
+    images = own_images(of_run, data_dir, "draw them in Python, with htaf.concepts.report.pictures")
+    maps = None
+    if where:
+        from htaf.concepts.where import Maps
+
+        maps = Maps(of_run, images)
     chosen = concept or tuple(most_important(opened)[:5].tolist())
     files = []
     for number in chosen:
-        picture = draw(
-            opened, lambda rows: pixels_of(images, [opened.ids[row] for row in rows]), number, part=part, count=count
-        )
+
+        def seen(rows: list[int], number: int = number) -> Any:
+            ids = [opened.ids[row] for row in rows]
+            return pixels_of(images, ids) if maps is None else maps.over(ids, number)
+
+        picture = draw(opened, seen, number, part=part, count=count)
         files.append(out / f"concept-{number}.png")
         write_atomic(files[-1], picture)
     if json:
