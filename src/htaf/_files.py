@@ -124,13 +124,14 @@ KINDS = {
     ),
     "folder of codes": FolderKind(
         (("concepts.json",),),
-        ("images.arrow", "head.safetensors", "codes.npy", "features.npy", "smooth.npy", "exact.npy", "saturated.npy",
-         "done.npy"),
+        ("images.arrow", "head.safetensors", "codes.npy", "features.npy", "margins.npy", "smooth.npy", "exact.npy",
+         "saturated.npy", "done.npy"),
     ),
     "study": FolderKind((("search.db",), ("cells", "report.json")), ("report.md", "runs", "work")),
     "page": FolderKind(((".htaf-explorer",), ("index.html", "data/page.js")), ("app.js", "app.css", "data")),
     "folder of scores": FolderKind((("scores.json",),), ("scores.md", "histograms.png", "completeness.png")),
     "folder of sparse heads": FolderKind((("sparse.json",),), ("sparse.md", "codes", "backbone")),
+    "folder of maps": FolderKind((("where.json",),), ("index.jsonl",)),
     "language model": FolderKind(
         (("htaf_record.json",),),
         ("model.safetensors", "htaf_gates.safetensors", "config.json", "generation_config.json", "tokenizer.json",

@@ -24,6 +24,8 @@ from htaf.concepts import extract as module
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.edit_head import write_edited
 from htaf.concepts.extract import extract, extract_features, extract_files, open_codes, open_features
+from htaf.concepts.passes import as_margins
+from htaf.concepts.store import open_margins
 from htaf.data.image_parts import FilePart, MemoryPart, as_images
 from htaf.data.images import Images
 from htaf.data.parts import image_rows
@@ -67,6 +69,11 @@ def test_bits_and_predictions_are_those_of_both_networks(run: runs.Run, images: 
     np.testing.assert_array_equal(codes.saturated, ((outputs > 0.99) | (outputs < 0.01)).sum(1).numpy())
     np.testing.assert_allclose(open_features(tmp_path / "a").values, smooth.pre_activations(x).numpy(), atol=1e-5)
     np.testing.assert_allclose(codes.logits(), exact(x).numpy(), atol=1e-5)
+    margins = open_margins(tmp_path / "a")
+    assert margins is not None
+    assert margins.dtype == np.float16
+    np.testing.assert_array_equal(margins >= 0, codes.unpack())
+    np.testing.assert_allclose(margins, smooth.pre_activations(x).numpy(), rtol=1e-3, atol=1e-5)
     labels = torch.cat([images.train.labels[rows.train], images.train.labels[rows.validation], images.test.labels])
     np.testing.assert_array_equal(codes.labels, labels.numpy())
     np.testing.assert_array_equal(codes.parts, np.repeat([0, 1, 2], [700, 200, len(images.test)]))
@@ -74,6 +81,38 @@ def test_bits_and_predictions_are_those_of_both_networks(run: runs.Run, images: 
     assert codes.ids[-1] == f"test/{len(images.test) - 1}"
     assert 0.2 < codes.unpack().mean() < 0.8
     assert (codes.info["method"], codes.info["run"]) == ("htaf", str(run.path))
+
+
+def test_margins_keep_the_side_of_the_step() -> None:
+    values = np.array([[0.0, -0.0, -1e-12, 1e-12, -3e5, 3e5, 1.5]], np.float32)
+    margins = as_margins(values)
+    np.testing.assert_array_equal(margins >= 0, values >= 0)
+    assert np.isfinite(margins).all()
+    assert margins[0, -1] == 1.5
+
+
+def test_margins_are_kept_where_they_are_small_or_asked_for(
+    run: runs.Run, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extract(run, images, tmp_path / "older", parts=["test"], margins=False)
+    assert "margins" not in open_codes(tmp_path / "older").info["settings"], "the key of folders without margins"
+    extract(run, images, tmp_path / "older", parts=["test"])  # only opened, not refused
+    assert open_margins(tmp_path / "older") is None
+    with pytest.raises(ConceptError, match="margins: "):
+        extract(run, images, tmp_path / "older", parts=["test"], margins=True)
+    monkeypatch.setattr(module, "MARGINS", 2 * 359 * 21)
+    extract(run, images, tmp_path / "small", parts=["test"])
+    assert open_margins(tmp_path / "small") is not None
+    monkeypatch.setattr(module, "MARGINS", 2 * 359 * 21 - 1)
+    extract(run, images, tmp_path / "large", parts=["test"])
+    assert open_margins(tmp_path / "large") is None
+    extract(run, images, tmp_path / "small", parts=["test"])
+    extract(run, images, tmp_path / "asked", parts=["test"], margins=True)
+    found = np.load(tmp_path / "asked" / "margins.npy")
+    np.testing.assert_array_equal(found, open_margins(tmp_path / "small"))
+    (tmp_path / "asked" / "margins.npy").write_bytes(b"")
+    with pytest.raises(ConceptError, match=r"margins\.npy is damaged"):
+        open_margins(tmp_path / "asked")
 
 
 def test_parts_by_name_and_what_the_recipe_left_out(run: runs.Run, images: Images, tmp_path: Path) -> None:

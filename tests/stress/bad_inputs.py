@@ -222,6 +222,7 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "concepts minimal-set": (w["codes"], "--out", "out.json"),
         "concepts sparse": (w["run"], "--codes", w["codes"], "--out", "out", "--nec", "2"),
         "concepts pictures": (w["codes"], w["run"], "--out", "out"),
+        "concepts where": (w["run"], "--codes", w["codes"], "--out", "out"),
         "concepts counterfactuals": (w["codes"], "--image", "0"),
         "concepts intervene": (w["codes"],),
         "concepts edit": (w["run"], "--off", "3:1", "--out", "out"),

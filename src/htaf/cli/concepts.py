@@ -78,6 +78,11 @@ def extract(
         Literal["concepts", "backbone"],
         arg(help="backbone: no bits, but what the backbone gives, for htaf concepts binarise."),
     ] = "concepts",
+    margins: Annotated[
+        bool | None,
+        arg(help="Keep them in 2 bytes, to order images by: how clearly on or off a bit is.",
+            help_behavior_hint="(default: up to 256 MB)"),
+    ] = None,
     batch: Annotated[int, arg(help="Images at once.")] = 250,
     workers: Annotated[int, arg(help="Processes that read images and run the network.")] = 1,
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where the network runs.")] = "auto",
@@ -107,7 +112,9 @@ def extract(
     options: dict[str, Any] = {"batch": batch, "workers": workers, "device": device, "progress": not json}
     if files:
         listed = image_files(files)
-        found: Any = room.extract_files(opened, listed, out, features=features, strict=strict, **options)
+        found: Any = room.extract_files(
+            opened, listed, out, features=features, margins=margins, strict=strict, **options
+        )
         unread, total = found.info["unreadable_files"], len(listed)
     else:
         if data is None:
@@ -118,7 +125,9 @@ def extract(
         if layer == "backbone":
             found = room.extract_features(opened, chosen, out, parts=parts or None, layer=layer, **options)
         elif opened.has_step:
-            found = room.extract(opened, chosen, out, parts=parts or None, features=features, **options)
+            found = room.extract(
+                opened, chosen, out, parts=parts or None, features=features, margins=margins, **options
+            )
         else:
             found = room.extract_features(opened, chosen, out, parts=parts or None, **options)
     _summary(found, out, json)
@@ -297,6 +306,7 @@ def pictures(
         arg(help="Numbers of concepts.", metavar="C ...", help_behavior_hint="(default: the five most important)"),
     ] = (),
     count: Annotated[int, arg(help="Images with the concept, and as many without it.")] = 8,
+    where: Annotated[bool, arg(help="Draw over them where the concept is seen.")] = False,
     part: ScoredPart = "test",
     data_dir: DataDir = None,
     method: MethodOfRun = None,
@@ -311,15 +321,22 @@ def pictures(
 
     check_output_folder(out, [codes, run], own="folder of scores")
     opened = open_codes(codes)
-    images = own_images(
-        open_run(run, method=step_of_run(method)), data_dir, "draw them in Python, with htaf.concepts.report.pictures"
-    )
+    of_run = open_run(run, method=step_of_run(method))
+    images = own_images(of_run, data_dir, "draw them in Python, with htaf.concepts.report.pictures")
+    maps = None
+    if where:
+        from htaf.concepts.where import Maps
+
+        maps = Maps(of_run, images)
     chosen = concept or tuple(most_important(opened)[:5].tolist())
     files = []
     for number in chosen:
-        picture = draw(
-            opened, lambda rows: pixels_of(images, [opened.ids[row] for row in rows]), number, part=part, count=count
-        )
+
+        def seen(rows: list[int], number: int = number) -> Any:
+            ids = [opened.ids[row] for row in rows]
+            return pixels_of(images, ids) if maps is None else maps.over(ids, number)
+
+        picture = draw(opened, seen, number, part=part, count=count)
         files.append(out / f"concept-{number}.png")
         write_atomic(files[-1], picture)
     if json:

@@ -97,6 +97,10 @@ VERBS = {
     "concepts pictures": Verb(
         "htaf.cli.concepts:pictures", "Draw images that have a concept above images that lack it, picked at random."
     ),
+    "concepts where": Verb(
+        "htaf.cli.where:where",
+        "Draw where in its images a concept is seen, from the strongest to the barely on; with crops and an index.",
+    ),
     "concepts counterfactuals": Verb(
         "htaf.cli.interventions:counterfactuals",
         "Find the counterfactual of an image: the fewest bits to flip so that another class has the highest logit.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from htaf._console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
 from htaf.concepts.passes import ConceptNetwork, Device, ImageSequence, Layer, in_order, in_processes
-from htaf.concepts.store import CHUNK, Features, open_codes, open_features
+from htaf.concepts.store import CHUNK, Features, open_codes, open_features, read_record
 from htaf.concepts.writing import Contents, writing
 from htaf.data.image_reading import MOST_WORKERS, look_all
 from htaf.data.images import FilePart, ImagePreprocessor, Images, Part
@@ -27,6 +27,7 @@ __all__ = ["extract", "extract_features", "extract_files", "open_codes", "open_f
 
 OWN: tuple[PartName, ...] = ("train", "validation", "test")
 NAMED = 100  # unreadable files that concepts.json names
+MARGINS = 2**28  # bytes of margins that are kept without being asked for
 
 
 def extract(
@@ -36,6 +37,7 @@ def extract(
     *,
     parts: Sequence[PartName] | None = None,
     features: bool = False,
+    margins: bool | None = None,
     batch: int = 250,
     workers: int = 1,
     device: Device = "auto",
@@ -54,6 +56,8 @@ def extract(
         parts: of the run's own images, default train, validation and test; "other" are those training images that the
             recipe left out. Images that are not the run's own are all "other".
         features: also keep the pre-activations, 4 C bytes an image.
+        margins: keep them as float16, 2 C bytes an image, to order images by (`htaf.concepts.store.open_margins`);
+            None: where they take at most 256 MB in all, and of a folder that is there already, as it is.
         batch: images at once.
         workers: processes; they share the threads of this one.
         device: where the network runs; auto: a GPU where there is one.
@@ -68,7 +72,7 @@ def extract(
         DataError: other classes, or images of another size.
     """
     network = _network(run, device, plain=False)
-    contents, source = _images(run, network, images, parts, features)
+    contents, source = _images(run, network, images, parts, features, _margins(margins, out))
     _write(run, network, contents, source, out, batch, workers, device, progress)
     return open_codes(out)
 
@@ -94,7 +98,7 @@ def extract_features(
     Other arguments, resuming and errors as `extract`.
     """
     network = ConceptNetwork(run, device, layer) if layer == "backbone" else _network(run, device, plain=True)
-    contents, source = _images(run, network, images, parts, True)
+    contents, source = _images(run, network, images, parts, True, lambda *_: False)
     _write(run, network, contents, source, out, batch, workers, device, progress)
     return open_features(out)
 
@@ -105,6 +109,7 @@ def extract_files(
     out: str | Path,
     *,
     features: bool = False,
+    margins: bool | None = None,
     strict: bool = False,
     batch: int = 250,
     workers: int = 1,
@@ -130,6 +135,7 @@ def extract_files(
         network,
         {"data": "files", "fingerprint": part.fingerprint(), "parts": ["other"]},
         features,
+        _margins(margins, out)(len(part), len(network.weight[0])),
         labels=part.labels,
         numbers=np.full(len(part), PARTS.index("other"), np.uint8),
         ids=ids,
@@ -153,7 +159,12 @@ def _network(run: Run, device: Device, *, plain: bool) -> ConceptNetwork:
 
 
 def _images(
-    run: Run, network: ConceptNetwork, images: Images, parts: Sequence[PartName] | None, features: bool
+    run: Run,
+    network: ConceptNetwork,
+    images: Images,
+    parts: Sequence[PartName] | None,
+    features: bool,
+    margins: Callable[[int, int], bool],
 ) -> tuple[Contents, ImageSequence]:
     """The chosen images of a set, in the order of PARTS."""
     known = network.preprocessor
@@ -181,12 +192,25 @@ def _images(
         network,
         {"data": images.name, "fingerprint": images.fingerprint, "parts": list(chosen)},
         features,
+        margins(len(ids), len(network.weight[0])),
         labels=torch.cat([part.labels[rows] for part, rows in segments]),
         numbers=np.concatenate(numbers),
         ids=ids,
         info={"notes": list(images.notes)},
     )
     return contents, ImageSequence(segments, ids)
+
+
+def _margins(asked: bool | None, out: str | Path) -> Callable[[int, int], bool]:
+    """Whether margins are kept, of so many images and concepts."""
+
+    def kept(images: int, concepts: int) -> bool:
+        if asked is not None:
+            return asked
+        there = read_record(Path(out))
+        return 2 * images * concepts <= MARGINS if there is None else "margins" in there["arrays"]
+
+    return kept
 
 
 def _chosen(parts: Sequence[PartName] | None, own: bool, name: str, run: Run) -> tuple[PartName, ...]:
@@ -232,6 +256,7 @@ def _contents(
     network: ConceptNetwork,
     settings: dict[str, Any],
     features: bool,
+    margins: bool,
     *,
     labels: Tensor,
     numbers: np.ndarray,
@@ -248,6 +273,7 @@ def _contents(
         "features": features,
         "images": listing[:16],
         **({"layer": network.layer} if network.layer != "concepts" else {}),
+        **({"margins": True} if margins else {}),  # folders from before there were margins keep their keys
     }
     return Contents(
         settings,
@@ -259,6 +285,7 @@ def _contents(
         network.bias,
         codes=not network.plain and network.layer == "concepts",
         features=features,
+        margins=margins,
         info={"run": str(run.path.resolve()), "method": record["recipe"]["method"], "model": record["model"], **info},
     )
 
@@ -277,14 +304,15 @@ def _write(
     if batch < 1 or not 1 <= workers <= MOST_WORKERS:
         raise ConceptError(f"batch must be >= 1 and workers in 1 to {MOST_WORKERS}, got {batch} and {workers}")
     n = len(contents.labels)
+    kept = [name for name, asked in (("features", contents.features), ("margins", contents.margins)) if asked]
     with writing(Path(out), contents) as writer:
         before = min(n, max(0, n - len(writer.pending) * CHUNK))
         jobs = [(k, lambda k=k: source.piece(k * CHUNK, min(n, (k + 1) * CHUNK))) for k in writer.pending]
         several = workers > 1 and len(jobs) > 1
         results = (
-            in_processes(run, jobs, batch, contents.features, device, workers, network.layer)
+            in_processes(run, jobs, batch, kept, device, workers, network.layer)
             if several
-            else in_order(network, jobs, batch, contents.features)
+            else in_order(network, jobs, batch, kept)
         )
         with progress_of("images", n, shown=progress, done=before) as advance:
             for chunk, arrays in results:

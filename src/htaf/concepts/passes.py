@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Int64, UInt8
+from jaxtyping import Float16, Float32, Int64, UInt8
 from torch import Tensor, nn
 
 from htaf import convert
@@ -28,6 +28,7 @@ from htaf.runs import Run
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Layer = Literal["concepts", "backbone"]
+LARGEST, SMALLEST = np.float16(65504), np.float16(2**-24)
 
 
 @dataclass(frozen=True)
@@ -125,8 +126,11 @@ class ConceptNetwork:
             return np.zeros(len(head.weight), np.float32)
         return head.bias.detach().float().cpu().numpy()
 
-    def __call__(self, piece: Piece, batch: int, features: bool) -> dict[str, np.ndarray]:
-        """The arrays of `htaf.concepts.store` for a piece; the next batch is read while one is computed."""
+    def __call__(self, piece: Piece, batch: int, kept: Sequence[str]) -> dict[str, np.ndarray]:
+        """The arrays of `htaf.concepts.store` for a piece; the next batch is read while one is computed.
+
+        kept: of "features" and "margins".
+        """
         starts = range(0, len(piece.ids), batch)
         found: list[dict[str, np.ndarray]] = []
         with ThreadPoolExecutor(1) as reader:
@@ -139,11 +143,11 @@ class ConceptNetwork:
                 pixels = coming.result()
                 if start + batch < len(piece.ids):
                     coming = ask(start + batch)
-                found.append(self._batch(pixels, piece.ids[start : start + batch], features))
+                found.append(self._batch(pixels, piece.ids[start : start + batch], kept))
         return {name: np.concatenate([arrays[name] for arrays in found]) for name in found[0]}
 
     @torch.no_grad()
-    def _batch(self, pixels: Tensor, ids: Sequence[str], features: bool) -> dict[str, np.ndarray]:
+    def _batch(self, pixels: Tensor, ids: Sequence[str], kept: Sequence[str]) -> dict[str, np.ndarray]:
         x = self.preprocessor.normalise(pixels.to(self.device))
         # a GPU's shorter mantissas would turn bits near the threshold
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
@@ -163,7 +167,9 @@ class ConceptNetwork:
         made = {name: values.to(torch.int32).cpu().numpy() for name, values in arrays.items()}
         if not self.plain:
             made["codes"] = pack_bits(deciding.float().cpu()).numpy()
-        return made | ({"features": deciding.float().cpu().numpy()} if features else {})
+        values = deciding.float().cpu().numpy() if kept else np.empty(0, np.float32)
+        forms = {"features": lambda: values, "margins": lambda: as_margins(values)}
+        return made | {name: forms[name]() for name in kept}
 
     def _of_backbone(self, x: Tensor, ids: Sequence[str]) -> dict[str, np.ndarray]:
         """What the backbone of the network that gives the bits makes of a batch, and what the smooth one predicts."""
@@ -176,6 +182,13 @@ class ConceptNetwork:
             "smooth": logits.argmax(1).to(torch.int32).cpu().numpy(),
             "features": features.float().cpu().numpy(),
         }
+
+
+def as_margins(values: Float32[np.ndarray, "n concepts"]) -> Float16[np.ndarray, "n concepts"]:
+    """Pre-activations as float16 that are >= 0 where the bit is 1 and only there: large ones are cut."""
+    margins = values.clip(-LARGEST, LARGEST).astype(np.float16)
+    margins[(values < 0) & (margins == 0)] = -SMALLEST
+    return margins
 
 
 def choose_device(device: Device) -> torch.device:
@@ -198,15 +211,21 @@ Job = tuple[int, Callable[[], Piece]]  # a chunk's number, and what makes its pi
 
 
 def in_order(
-    network: ConceptNetwork, jobs: Sequence[Job], batch: int, features: bool
+    network: ConceptNetwork, jobs: Sequence[Job], batch: int, kept: Sequence[str]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """(chunk, arrays) for each job, in this process."""
     for chunk, piece in jobs:
-        yield chunk, network(piece(), batch, features)
+        yield chunk, network(piece(), batch, kept)
 
 
 def in_processes(
-    run: Run, jobs: Sequence[Job], batch: int, features: bool, device: Device, workers: int, layer: Layer = "concepts"
+    run: Run,
+    jobs: Sequence[Job],
+    batch: int,
+    kept: Sequence[str],
+    device: Device,
+    workers: int,
+    layer: Layer = "concepts",
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """(chunk, arrays) as they come from worker processes. One chunk is under way in each, so memory is bounded.
 
@@ -222,9 +241,7 @@ def in_processes(
     try:
         for _ in range(workers):
             here, there = context.Pipe()
-            process = context.Process(
-                target=_work, args=(there, run, batch, features, device, threads, layer), daemon=True
-            )
+            process = context.Process(target=_work, args=(there, run, batch, kept, device, threads, layer), daemon=True)
             process.start()
             there.close()
             processes.append(process)
@@ -264,7 +281,7 @@ def _send(pipe: connection.Connection, waiting: list[Job]) -> None:
 
 
 def _work(
-    pipe: connection.Connection, run: Run, batch: int, features: bool, device: Device, threads: int, layer: Layer
+    pipe: connection.Connection, run: Run, batch: int, kept: Sequence[str], device: Device, threads: int, layer: Layer
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
     torch.set_num_threads(threads)
@@ -276,7 +293,7 @@ def _work(
             return
         try:
             network = network or ConceptNetwork(run, device, layer)
-            result: Any = network(piece, batch, features)
+            result: Any = network(piece, batch, kept)
         except (HtafError, OSError) as error:
             result = error
         except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from jaxtyping import UInt8
@@ -42,3 +43,10 @@ def pixels_of(images: Images, ids: Sequence[str]) -> UInt8[Tensor, "n channels h
             where, rows = torch.tensor(asked).T
             found[where] = part.batch(rows)
     return found
+
+
+def files_of(images: Images, ids: Sequence[str]) -> list[Path | None]:
+    """The files of images by their ids; None of those that are not read from files by each batch."""
+    parts = [part for part in (images.train, images.test) if isinstance(part, FilePart)]
+    folders = {name: part.folder for part in parts for name in part.names}
+    return [folders[one] / one if one in folders else None for one in ids]

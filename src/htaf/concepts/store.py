@@ -3,6 +3,7 @@
 concepts.json      format, status, settings, run, data, classes, sizes, versions; SHA-256 of the files once finished
 codes.npy          uint8 [N, ceil(C / 8)], the bits; not there for a plain network
 features.npy       float32 [N, C], pre-activations, where asked for
+margins.npy        float16 [N, C], the same, to order images by; not there where it would be large
 smooth.npy, exact.npy, saturated.npy    int32 [N], as in `htaf.concepts.codes.Codes`
 images.arrow       id, label and part of each image; an Arrow file
 head.safetensors   weight [K, C], bias [K] and, from `binarise`, thresholds [C]
@@ -21,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import safetensors.numpy
-from jaxtyping import Float32, Int32, UInt8
+from jaxtyping import Float16, Float32, Int32, UInt8
 
 from htaf import _files
 from htaf.concepts.codes import PARTS, Codes, ConceptError
@@ -29,7 +30,7 @@ from htaf.concepts.codes import PARTS, Codes, ConceptError
 FORMAT = 1
 CHUNK = 1000  # images written at once: a whole number of batches of 250, as evaluation takes them
 RECORD, IMAGES, HEAD, DONE = "concepts.json", "images.arrow", "head.safetensors", "done.npy"
-UNHASHED = "features"  # gigabytes of floats, which nothing indexes with
+UNHASHED = ("features", "margins")  # gigabytes of floats, which nothing indexes with
 SCHEMA = pa.schema([("id", pa.large_string()), ("label", pa.int32()), ("part", pa.dictionary(pa.uint8(), pa.string()))])
 
 
@@ -124,6 +125,21 @@ def open_features(path: str | Path) -> Features:
     return Features(values=values, smooth=smooth, **_images(path, record))
 
 
+def open_margins(path: str | Path) -> Float16[np.ndarray, "images concepts"] | None:
+    """The pre-activations of a finished folder of codes, to order images by; memory-mapped, unlike the bits not hashed.
+
+    Returns:
+        float16 [N, C], rows as in `open_codes`; >= 0 just where the bit is 1. None of a folder that has none: an older
+        one, or one of more images than are kept without `--margins True`.
+
+    Raises:
+        ConceptError: as `open_codes`.
+    """
+    path = Path(path)
+    record = _finished(path)
+    return _arrays(path, record, "margins")[0] if "margins" in record["arrays"] else None
+
+
 def _finished(path: Path) -> dict[str, Any]:
     record = read_record(path)
     if record is None:
@@ -162,7 +178,7 @@ def _arrays(path: Path, record: Mapping[str, Any], *names: str, verify: bool = T
     shapes, files = array_shapes(record), {name: path / f"{name}.npy" for name in names}
     arrays = [map_array(file, *shapes[name]) for name, file in files.items()]
     for name, file in files.items():
-        if verify and name != UNHASHED and sha256(file) != record["files"].get(file.name):
+        if verify and name not in UNHASHED and sha256(file) != record["files"].get(file.name):
             raise _damaged(file)
     return arrays
 
@@ -277,6 +293,8 @@ def array_shapes(record: Mapping[str, Any]) -> dict[str, tuple[np.dtype, tuple[i
         shapes |= {name: (np.dtype("<i4"), (n,)) for name in ("exact", "saturated")}
     if "features" in has:
         shapes["features"] = (np.dtype("<f4"), (n, c))
+    if "margins" in has:
+        shapes["margins"] = (np.dtype("<f2"), (n, c))
     return shapes
 
 

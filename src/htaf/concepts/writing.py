@@ -39,7 +39,7 @@ class Contents:
     """What a folder is to hold.
 
     settings: what makes two folders the same, flat and JSON. info: more for concepts.json.
-    codes, features: which arrays it has.
+    codes, features, margins: which arrays it has.
     labels, parts, ids, weight, bias: as in `Codes`. thresholds: float32 [C] or None.
     """
 
@@ -52,6 +52,7 @@ class Contents:
     bias: Float32[np.ndarray, " classes"]
     codes: bool = True
     features: bool = False
+    margins: bool = False
     thresholds: Float32[np.ndarray, " concepts"] | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
 
@@ -84,7 +85,7 @@ class Writer:
         if self.pending:
             raise ValueError(f"expected all chunks to be written, {len(self.pending)} are not")
         if self.record["status"] != "finished":
-            names = [IMAGES, HEAD, *(f"{name}.npy" for name in array_shapes(self.record) if name != UNHASHED)]
+            names = [IMAGES, HEAD, *(f"{name}.npy" for name in array_shapes(self.record) if name not in UNHASHED)]
             files = {name: sha256(self.path / name) for name in names}
             self.record = {**self.record, "status": "finished", "files": files}
             write_atomic(self.path / RECORD, to_json(self.record))
@@ -146,7 +147,7 @@ def _new_record(contents: Contents) -> dict[str, Any]:
         "images": len(contents.labels),
         "concepts": concepts,
         "classes": list(contents.classes),
-        "arrays": [name for name, there in (("codes", contents.codes), ("features", contents.features)) if there],
+        "arrays": [name for name in ("codes", "features", "margins") if getattr(contents, name)],
         **contents.info,
         **environment(),
     }

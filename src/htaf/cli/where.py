@@ -1,0 +1,80 @@
+"""`htaf concepts where`: maps over pictures, and crops of the responsible regions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from tyro.conf import arg
+
+from htaf._console import UsageError, print_json, say
+from htaf._files import check_output_folder
+from htaf.cli.concepts import Out, ScoredPart, of_images, own_images, show
+from htaf.cli.flags import DataDir, Json, RunDir
+from htaf.cli.methods import MethodOfRun, step_of_run
+
+
+def where(
+    run: RunDir,
+    *,
+    codes: Annotated[Path, arg(help="Codes of the run, from extract.", metavar="CODES")],
+    out: Out,
+    concept: Annotated[
+        tuple[int, ...],
+        arg(help="Numbers of concepts.", metavar="C ...", help_behavior_hint="(default: the five most important)"),
+    ] = (),
+    image: Annotated[
+        str | None,
+        arg(
+            help="Id or row of an image: its concepts instead of a concept's images.",
+            metavar="ID",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = None,
+    count: Annotated[int, arg(help="Images of each concept, or concepts of the image.")] = 12,
+    part: ScoredPart = "test",
+    how: Annotated[
+        Literal["auto", "exact", "gradient", "occlusion"],
+        arg(help="auto: exact behind average pooling, else occlusion. gradient: gradient times input."),
+    ] = "auto",
+    data: Annotated[
+        str | None,
+        arg(
+            help="The images, where the codes are not of the run's own.",
+            metavar="NAME_OR_PATH",
+            help_behavior_hint="(default: the run's own)",
+        ),
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where the network runs.")] = "auto",
+    data_dir: DataDir = None,
+    method: MethodOfRun = None,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Draw where in its images a concept is seen, from the strongest to the barely on; with crops and an index."""
+    if count < 1:
+        raise UsageError(f"--count must be >= 1, got {count}")
+    from htaf.concepts.completeness import most_important
+    from htaf.concepts.store import open_codes
+    from htaf.concepts.where import INDEX, write_where
+    from htaf.runs import open_run
+
+    check_output_folder(out, [codes, run], own="folder of maps")
+    opened = of_images(open_run(run, method=step_of_run(method)))
+    known = open_codes(codes)
+    images: Any = None
+    if data is not None:
+        images = opened.other_data(data, data_dir=data_dir)
+    elif known.info.get("settings", {}).get("data") != "files":
+        images = own_images(opened, data_dir, "give --data")
+    chosen = concept or (() if image is not None else tuple(most_important(known)[:5].tolist()))
+    lines = write_where(
+        opened, images, codes, out, concepts=chosen, image=image, count=count, part=part, method=how, device=device,
+        progress=not json,
+    )  # fmt: skip
+    if json:
+        return print_json(lines)
+    rows = [(line["concept"], line["image"], line["margin"], line["share"]) for line in lines]
+    show(f"{lines[0]['method'] if lines else how} maps", ("concept", "image", "margin", "share in box"), rows[:40])
+    if len(rows) > 40:
+        say(f"{len(rows) - 40:,} more")
+    return say(f"index: {out / INDEX}")

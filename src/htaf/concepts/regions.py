@@ -1,0 +1,393 @@
+"""Where in an image a concept comes from: maps of its pre-activation, exact behind average pooling."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final, get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from htaf.concepts.codes import ConceptError
+
+Method = Literal["exact", "gradient", "occlusion"]
+Wanted = Literal["auto", "exact", "gradient", "occlusion"]
+Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are outside
+CELLS = 16  # to a side of the grid on which a box is looked for
+LEVEL = 0.5  # of the highest value: what belongs to a box
+WINDOW = 8  # windows of an occlusion to a side of the image, each twice covered
+AT_ONCE = 16  # occluded images in one pass
+TOLERANCE = 1e-3  # of the values, for float32: beyond it a function is not affine
+
+_MEANS: set[Any] = {torch.mean, Tensor.mean}
+_POOLS: set[Any] = {
+    F.adaptive_avg_pool2d, F.avg_pool2d, F.adaptive_avg_pool1d, F.avg_pool1d,
+    torch.adaptive_avg_pool1d, torch.avg_pool1d,
+}  # fmt: skip
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Map:
+    """How much each place of an image adds to the pre-activation of a concept, whose bit is 1 where that is >= 0.
+
+    Attributes:
+        concept: its number.
+        values: float64 [h, w], rows of places from the top. Exact: they sum to the pre-activation. Of a gradient:
+            gradient times input, summed over channels. Of an occlusion: how much the pre-activation falls where a
+            window around the place is covered by the mean colour; these two do not sum to it.
+        pre_activation: of the image.
+        constant: the part of the pre-activation that comes from no place (biases and means of norms). An exact map has
+            it in equal shares in `values`: so a value is the pre-activation of an image that looks everywhere as it
+            does there, divided by the number of places. None of an estimate.
+        method: "exact", "gradient" or "occlusion".
+        size: (height, width) of the image in pixels.
+    """
+
+    concept: int
+    values: Float[np.ndarray, "h w"]
+    pre_activation: float
+    constant: float | None
+    method: Method
+    size: tuple[int, int]
+
+    def pixels(self) -> Float[np.ndarray, "height width"]:
+        """The values over the pixels, float64: each place is spread evenly over its own, so that the sum stays."""
+        return resized(self.values, self.size)
+
+    def positive(self) -> Float[np.ndarray, "height width"]:
+        """The positive part of `pixels`: what speaks for the bit."""
+        return resized(self.values.clip(min=0), self.size)
+
+    def peak(self) -> tuple[int, int]:
+        """(y, x) of the pixel in the middle of the highest value."""
+        y, x = np.unravel_index(int(self.values.argmax()), self.values.shape)
+        (h, w), (height, width) = self.values.shape, self.size
+        return int((y + 0.5) * height / h), int((x + 0.5) * width / w)
+
+    def box(self) -> Box | None:
+        """The responsible region: a box around the highest value and what is joined to it at half its height or more.
+
+        Finer maps are averaged to at most 16 places a side before. None where no value is positive.
+        """
+        from scipy import ndimage
+
+        h, w = (min(CELLS, side) for side in self.values.shape)
+        cells = resized(self.values, (h, w))
+        if not cells.max() > 0:
+            return None
+        joined = ndimage.label(cells >= LEVEL * cells.max(), np.ones((3, 3)))[0]  # pyright: ignore[reportIndexIssue]
+        ys, xs = np.nonzero(joined == joined.flat[int(cells.argmax())])
+        (height, width), end = self.size, 1 - 1e-9
+        return (
+            int(xs.min() * width / w), int(ys.min() * height / h),
+            int((xs.max() + 1) * width / w + end), int((ys.max() + 1) * height / h + end),
+        )  # fmt: skip
+
+    def share(self, box: Box) -> float:
+        """The share of the positive values that lies inside a box, in [0, 1]; 0 where there are none."""
+        positive = self.positive()
+        left, top, right, bottom = box
+        return float(positive[top:bottom, left:right].sum() / positive.sum()) if positive.any() else 0.0
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """The average that ends a network: behind it all is affine.
+
+    Attributes:
+        call: which of the averages that a forward takes, counted from 0.
+        dims: of its input, over which it averages.
+        grid: (h, w), the places of the map.
+    """
+
+    call: int
+    dims: tuple[int, ...]
+    grid: tuple[int, int]
+
+
+@final
+class Regions:
+    """Maps of a model's concepts.
+
+    Whether a model ends in average pooling is found by running it: the last average over places of a forward is taken
+    for that pooling, if the pre-activations depend on the image through its input alone, and as an affine function. So
+    any backbone will do: convolutions, tokens, channels last, a projection and a batch norm behind.
+
+    With a = the input of the pooling, g = the gradient of pre-activation z_j with respect to it, which is the same for
+    all images, and z_j(0) = what is left where a is 0, the value of place p of P is
+
+        sum over channels of g[:, p] a[:, p]  +  z_j(0) / P.
+
+    Args:
+        model: `htaf.ICBM`, smooth or hardened, in eval mode; or a module with `pre_activations`, images -> [n, C],
+            `channels` and `image_size`.
+        method: "auto": exact where that can be, else occlusion. "gradient" and "occlusion" are Captum's (extra
+            `where`).
+
+    Attributes:
+        method: "exact", "gradient" or "occlusion".
+        why: why the exact map cannot be had; "" where it can.
+
+    Raises:
+        ConceptError: method "exact" for another model; a model in training mode; Captum is not installed.
+
+    Example:
+        >>> regions = Regions(model)
+        >>> found = regions.of(images, [3, 7])[0][1]  # image 0, concept 7
+        >>> abs(found.values.sum() - found.pre_activation) < 1e-4
+        True
+    """
+
+    def __init__(self, model: nn.Module, method: Wanted = "auto") -> None:
+        if method not in get_args(Wanted):
+            raise ConceptError(f"method must be one of {get_args(Wanted)}, got {method!r}")
+        if model.training:
+            raise ConceptError("expected a model in eval mode, got one in training mode: call model.eval()")
+        self.model: Any = model
+        parameter = next(model.parameters(), None)
+        self.device = torch.device("cpu") if parameter is None else parameter.device
+        self._pooling: Pooling | None = None
+        self.why = ""
+        if method in ("auto", "exact"):
+            found = self._find()
+            if isinstance(found, str):
+                self.why = found
+            else:
+                self._pooling, self._constant = found
+        if method == "exact" and self.why:
+            raise ConceptError(f"no exact map: {self.why}; choose occlusion or gradient")
+        self.method: Method = ("occlusion" if self.why else "exact") if method == "auto" else method
+        if self.method != "exact":
+            self._captum = _captum(self.why)
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """The average pooling, where the map is exact."""
+        return self._pooling
+
+    def of(self, images: Float[Tensor, "n c h w"], concepts: Sequence[int]) -> list[list[Map]]:
+        """A map for each image and each concept.
+
+        Args:
+            images: as the model takes them, normalised; on any device. All go through the network at once.
+            concepts: their numbers.
+
+        Returns:
+            a list for each image, with a map for each concept in their order.
+
+        Raises:
+            ConceptError: no such concept, or images of another shape.
+        """
+        expected = (self.model.channels, *self.model.image_size)
+        if images.ndim != 4 or tuple(images.shape[1:]) != expected:
+            raise ConceptError(
+                f"expected images [n, channels, height, width] of {list(expected)}, got {list(images.shape)}"
+            )
+        if not len(images) or not len(concepts):
+            return [[] for _ in images]
+        images = images.to(self.device)
+        kind = self._exact if self.method == "exact" else self._estimate
+        values, before = kind(images, concepts)
+        height, width = images.shape[2:]
+        constants = [float(self._constant[j]) if self.method == "exact" else None for j in concepts]
+        return [
+            [
+                Map(int(j), values[i, k], float(before[i, k]), constants[k], self.method, (height, width))
+                for k, j in enumerate(concepts)
+            ]
+            for i in range(len(images))
+        ]
+
+    def _exact(self, images: Tensor, concepts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        assert self._pooling is not None
+        pooling = self._pooling
+
+        def leaf(before: Tensor) -> Tensor:
+            torch.set_grad_enabled(True)  # from here on, until the block below ends
+            return before.detach().requires_grad_()
+
+        with _Averages(pooling.call, leaf) as seen, torch.no_grad():
+            z: Tensor = self.model.pre_activations(images)
+        at = seen.replaced
+        self._check(z, concepts)
+        found = []
+        for j in concepts:
+            with torch.enable_grad():
+                gradient = torch.autograd.grad(z[:, j].sum(), at, retain_graph=True)[0]
+            terms = _double(gradient) * _double(at)
+            each = terms.movedim(pooling.dims, tuple(range(-len(pooling.dims), 0)))
+            places = each.sum(1).reshape(len(images), *pooling.grid) + self._constant[j] / math.prod(pooling.grid)
+            wrong = (places.sum((1, 2)) - _double(z[:, j])).abs() / (terms.abs().flatten(1).sum(1) + 1e-30)
+            if wrong.max() > TOLERANCE:
+                raise ConceptError(f"the map of concept {j} does not sum to its pre-activation: choose occlusion")
+            found.append(places)
+        return torch.stack(found, 1).numpy(), _double(z[:, list(concepts)]).numpy()
+
+    def _estimate(self, images: Tensor, concepts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        forward = self.model.pre_activations
+        with torch.no_grad():
+            z: Tensor = forward(images)
+        self._check(z, concepts)
+        found = []
+        for j in map(int, concepts):
+            if self.method == "gradient":
+                attributed = self._captum.InputXGradient(forward).attribute(images.clone().requires_grad_(), target=j)
+            else:
+                channels, height, width = images.shape[1:]
+                window = math.ceil(height / WINDOW), math.ceil(width / WINDOW)
+                with torch.no_grad():
+                    attributed = self._captum.Occlusion(
+                        forward
+                    ).attribute(
+                        images,
+                        sliding_window_shapes=(channels, *window),
+                        strides=(channels, *(math.ceil(side / 2) for side in window)),
+                        baselines=0,  # the mean colour, as images are normalised
+                        target=j,
+                        perturbations_per_eval=max(1, AT_ONCE // len(images)),
+                    )[:, :1]  # the same for each channel
+            found.append(_double(attributed).sum(1))
+        return torch.stack(found, 1).numpy(), _double(z[:, list(concepts)]).numpy()
+
+    def _check(self, z: Tensor, concepts: Sequence[int]) -> None:
+        if bad := [j for j in concepts if not 0 <= j < z.shape[1]]:
+            raise ConceptError(f"expected concepts from 0 to {z.shape[1] - 1}, got {bad[0]}")
+        if z.isnan().any():
+            raise ConceptError("expected numbers as pre-activations, got NaN")
+
+    @torch.no_grad()
+    def _find(self) -> tuple[Pooling, Tensor] | str:
+        """The pooling and z(0), float64 [C]; or why there is none."""
+        draw = torch.Generator().manual_seed(0)
+        size = tuple(self.model.image_size)
+        images = torch.randn(2, 1, self.model.channels, *size, generator=draw).to(self.device)
+        forward = self.model.pre_activations
+        with _Averages() as seen:
+            first = forward(images[0])
+        over = [(call, shape, dims) for call, (shape, dims) in enumerate(seen.calls) if dims]
+        if not over:
+            return "the network takes no average over places"
+        call, shape, dims = over[-1]
+        grid = _grid(shape, dims, size)
+        if grid is None:
+            return f"its last average is over {[shape[d] for d in dims]} values, which are no grid of places"
+
+        def put(value: Tensor, image: int = 0) -> Tensor:
+            with _Averages(call, lambda _: value):
+                return _double(forward(images[image]))[0]
+
+        with _Averages(call, lambda before: before) as seen:
+            forward(images[0])
+        own = seen.replaced
+        other = (torch.randn(own.shape, generator=draw) * own.float().std().cpu()).to(own)
+        zero, z, at_other = put(torch.zeros_like(own)), _double(first)[0], put(other)
+        scale = (z - zero).abs() + (at_other - zero).abs() + 1e-30
+
+        def same(one: Tensor, two: Tensor) -> bool:
+            return bool(((one - two).abs() <= TOLERANCE * scale).all())
+
+        if not same(put(own, 1), z):
+            return "its concepts do not depend on the image through the last average alone"
+        affine = same(put(2 * own - 3 * other), zero + 2 * (z - zero) - 3 * (at_other - zero))
+        if not affine or not same(put(own / 2 + other), zero + (z - zero) / 2 + (at_other - zero)):
+            return "what follows its last average is not affine, as a layer norm or an activation is not"
+        return Pooling(call, dims, grid), zero
+
+
+def map_of(model: nn.Module, image: Float[Tensor, "c h w"], concept: int, method: Wanted = "auto") -> Map:
+    """The map of one concept in one image; for several of one model see `Regions`, which looks at the model once.
+
+    Args:
+        model: as `Regions` takes it.
+        image: normalised, as the model takes it: float32 [channels, height, width].
+        concept: its number.
+        method: as `Regions` takes it.
+
+    Raises:
+        ConceptError: as `Regions`; no such concept, or an image of another shape.
+    """
+    return Regions(model, method).of(image[None], [concept])[0][0]
+
+
+def resized(values: Float[np.ndarray, "h w"], size: tuple[int, int]) -> Float[np.ndarray, "height width"]:
+    """Values of a grid on another grid over the same image: each is spread evenly over its area, so the sum stays."""
+    rows, columns = (_overlap(*sides) for sides in zip(values.shape, size, strict=True))
+    return rows @ values.astype(np.float64) @ columns.T
+
+
+def _overlap(cells: int, pixels: int) -> Float[np.ndarray, "pixels cells"]:
+    """Shares of `cells` equal pieces of a line that lie in each of `pixels` equal pieces; columns sum to 1."""
+    to, own = np.arange(pixels)[:, None] * cells, np.arange(cells)[None] * pixels
+    inside = np.minimum(to + cells, own + pixels) - np.maximum(to, own)
+    return inside.clip(min=0) / pixels
+
+
+class _Averages(TorchFunctionMode):
+    """Sees the averages that a forward takes; the input of one of them can be replaced.
+
+    Attributes:
+        calls: of each average the shape of its input and the dimensions of places, none where it is over others.
+        replaced: what took the place of the input.
+    """
+
+    replaced: Tensor
+
+    def __init__(self, call: int = -1, instead: Callable[[Tensor], Tensor] | None = None) -> None:
+        super().__init__()
+        self.call, self.instead = call, instead
+        self.calls: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func not in _MEANS and func not in _POOLS:
+            return func(*args, **kwargs)
+        given: Tensor = args[0] if args else kwargs.pop("input")
+        rest = args[1:]
+        self.calls.append((tuple(given.shape), _places(func, given, rest, kwargs)))
+        if len(self.calls) - 1 == self.call and self.instead is not None:
+            given = self.replaced = self.instead(given)
+        return func(given, *rest, **kwargs)
+
+
+def _places(func: Any, given: Tensor, rest: Sequence[Any], kwargs: dict[str, Any]) -> tuple[int, ...]:
+    """The dimensions that are averaged, in [batch, channels and places]; none where the average is not over places."""
+    if func in _POOLS:
+        many = 2 if "2d" in func.__name__ else 1
+        return tuple(range(given.ndim - many, given.ndim)) if given.ndim == many + 2 else ()
+    dims = kwargs.get("dim", rest[0] if rest else None)
+    if dims is None or given.ndim not in (3, 4):
+        return ()
+    dims = tuple(sorted(d % given.ndim for d in ([dims] if isinstance(dims, int) else dims)))
+    return dims if 0 not in dims and len(dims) == given.ndim - 2 and len(set(dims)) == len(dims) else ()
+
+
+def _grid(shape: tuple[int, ...], dims: tuple[int, ...], size: tuple[int, int]) -> tuple[int, int] | None:
+    """Rows and columns of the places; None where a number of tokens is no grid of the image's proportions."""
+    if len(dims) == 2:
+        return shape[dims[0]], shape[dims[1]]
+    height, width = size
+    rows = max(1, round(math.sqrt(shape[dims[0]] * height / width)))
+    columns = shape[dims[0]] // rows
+    return (rows, columns) if rows * columns == shape[dims[0]] and rows * width == columns * height else None
+
+
+def _double(x: Tensor) -> Tensor:
+    return x.detach().cpu().double()
+
+
+def _captum(why: str) -> Any:
+    try:
+        return importlib.import_module("captum.attr")
+    except ImportError as error:
+        because = f"no exact map, as {why}; " if why else ""
+        raise ConceptError(
+            f"{because}gradient and occlusion need Captum: pip install 'htaf[where]' ({error})"
+        ) from None

@@ -1,0 +1,405 @@
+"""Maps over pictures, and crops of the responsible regions, of the images of a concept or the concepts of an image."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64, UInt8
+from matplotlib.figure import Figure
+from PIL import Image
+
+from htaf import _files
+from htaf._console import progress as progress_of
+from htaf.concepts.codes import Codes, ConceptError, PartName
+from htaf.concepts.passes import ConceptNetwork, Device
+from htaf.concepts.pixels import files_of, pixels_of
+from htaf.concepts.regions import Box, Map, Regions, Wanted
+from htaf.concepts.store import open_codes, open_features, open_margins
+from htaf.data.image_reading import decode, look
+from htaf.data.images import ImagePreprocessor, Images
+from htaf.runs import Run, content_hash, locked, to_json, write_atomic
+
+FORMAT = 1
+RECORD, INDEX = "where.json", "index.jsonl"
+AT_ONCE = 16  # images in one pass
+LARGE, SMALL = 768, 192  # pixels of a picture's longer side at most, and of its shorter one at least
+TRIED = 16  # times as many images as are asked for, whose margins are measured where the codes have none
+NEAR = 1e-3  # to the threshold: a bit that another machine, or another number of threads, may turn
+COLUMNS = 12  # of a sheet
+FOR, AGAINST, FRAME = (213, 94, 0), (0, 114, 178), (255, 255, 255)  # orange and blue, which all can tell apart
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Pictures by their ids.
+
+    Attributes:
+        preprocessor: of the run.
+        images: the set that the codes are of; None: the ids are paths of files.
+    """
+
+    preprocessor: ImagePreprocessor
+    images: Images | None
+
+    def pixels(self, ids: Sequence[str]) -> UInt8[torch.Tensor, "n c h w"]:
+        """As the network sees them, before normalisation. Raises ConceptError, DataError: they are not there."""
+        return self.preprocessor.read(ids) if self.images is None else pixels_of(self.images, ids)
+
+    def picture(self, image: str) -> UInt8[np.ndarray, "h w 3"]:
+        """The same view of one image, in RGB and from its file as large as that allows, up to 768 pixels."""
+        height, width = size = self.preprocessor.size
+        file = Path(image) if self.images is None else files_of(self.images, [image])[0]
+        factor = 1
+        if file is not None:
+            there = look(file, whole=False).size
+            factor = max(1, min(there[0] // height, there[1] // width, LARGE // max(size)))
+        if file is not None and factor > 1:
+            found = decode(file, 3, (factor * height, factor * width))
+        else:
+            found = self.pixels([image])[0].numpy()
+        return _rgb(found)
+
+
+def ordered(
+    codes: Codes,
+    margins: Float[np.ndarray, "images concepts"],
+    concept: int,
+    *,
+    part: PartName = "test",
+    count: int = 12,
+) -> Int64[np.ndarray, " rows"]:
+    """Images that have a concept, from the strongest to the barely on.
+
+    Args:
+        codes: of the images. margins: pre-activations of the same rows, as `htaf.concepts.store.open_margins` has them.
+        concept: its number. part: of which images are taken. count: how many.
+
+    Returns:
+        at most `count` row numbers, the pre-activation falling: the largest, the smallest that is >= 0, and between
+        them evenly spaced in rank. Equal ones in the order of rows.
+    """
+    rows = _on(codes, concept, part)
+    return _spaced(rows, np.asarray(margins[rows, concept], np.float32), count)
+
+
+def strongest(codes: Codes, row: int, count: int = 12) -> Int64[np.ndarray, " concepts"]:
+    """Concepts that an image has, by their weight for the class that the exact network predicts, largest first."""
+    if not 0 <= row < len(codes) or count < 1:
+        raise ConceptError(f"expected a row below {len(codes):,} and count >= 1, got {row} and {count}")
+    on = np.flatnonzero(codes.unpack(slice(row, row + 1))[0])
+    weight = codes.weight[max(0, int(codes.exact[row])), on]
+    return on[np.argsort(-weight, kind="stable")][:count]
+
+
+def overlay(picture: UInt8[np.ndarray, "h w 3"], found: Map, *, frame: bool = True) -> UInt8[np.ndarray, "h w 3"]:
+    """A map over its picture: orange where it speaks for the bit, blue where against; and the box of its region.
+
+    Args:
+        picture: the view that the network had, of any resolution.
+        found: the map; its largest absolute value is the strongest colour.
+        frame: draw the box.
+    """
+    height, width = picture.shape[:2]
+    top = float(np.abs(found.values).max()) or 1.0
+    small = Image.fromarray((found.values / top).astype(np.float32))
+    values = np.asarray(small.resize((width, height), Image.Resampling.BILINEAR))[..., None]
+    colour = np.where(values > 0, np.array(FOR, np.float32), np.array(AGAINST, np.float32))
+    strength = 0.7 * np.abs(values).clip(0, 1)
+    drawn = (picture * (1 - strength) + colour * strength).round().astype(np.uint8)
+    box = found.box() if frame else None
+    if box is not None:
+        left, upper, right, lower = _scaled(box, found.size, (height, width))
+        line = max(1, min(height, width) // 150)
+        inside = drawn[upper:lower, left:right].copy()
+        drawn[upper:lower, left:right] = FRAME
+        drawn[upper + line : lower - line, left + line : right - line] = inside[line:-line, line:-line]
+    return drawn
+
+
+def cropped(picture: UInt8[np.ndarray, "h w 3"], found: Map) -> UInt8[np.ndarray, "rows columns 3"] | None:
+    """The responsible region of a picture; None where no value speaks for the bit."""
+    box = found.box()
+    if box is None:
+        return None
+    left, upper, right, lower = _scaled(box, found.size, picture.shape[:2])
+    return picture[upper:lower, left:right]
+
+
+class Maps:
+    """Maps over the pictures of a run's images, for other drawings.
+
+    Args:
+        run, images, method, device: as `write_where` takes them.
+
+    Attributes:
+        regions: the maps of the network that decides the bits. source: the pictures.
+
+    Raises:
+        ConceptError: a run without bits, or no such map of it.
+    """
+
+    def __init__(self, run: Run, images: Images | None, method: Wanted = "auto", device: Device = "auto") -> None:
+        network = ConceptNetwork(run, device)
+        if network.plain:
+            raise ConceptError(f"expected a run with bits, {run.path} is a plain network (method relu)")
+        self.head = network.weight
+        self.regions = Regions(network.smooth if network.exact is None else network.exact, method)
+        self.source = Source(network.preprocessor, images)
+
+    def of(self, ids: Sequence[str], concepts: Sequence[int]) -> list[list[Map]]:
+        """A map for each image, by its id, and each concept; a few images go through the network at once."""
+        found: list[list[Map]] = []
+        for first in range(0, len(ids), AT_ONCE):
+            pixels = self.source.pixels(ids[first : first + AT_ONCE])
+            found += self.regions.of(self.source.preprocessor.normalise(pixels), concepts)
+        return found
+
+    def over(self, ids: Sequence[str], concept: int) -> UInt8[np.ndarray, "n 3 h w"]:
+        """Pictures, all of one size, with the map of a concept over each."""
+        views = [_enlarged(_rgb(pixels)) for pixels in self.source.pixels(ids).numpy()]
+        maps = [overlay(view, found) for view, (found,) in zip(views, self.of(ids, [concept]), strict=True)]
+        return np.stack(maps).transpose(0, 3, 1, 2)
+
+
+def write_where(
+    run: Run,
+    images: Images | None,
+    codes: str | Path,
+    out: str | Path,
+    *,
+    concepts: Sequence[int] = (),
+    image: str | None = None,
+    count: int = 12,
+    part: PartName = "test",
+    method: Wanted = "auto",
+    device: Device = "auto",
+    progress: bool = False,
+) -> list[dict[str, Any]]:
+    """Write maps over pictures, crops of the responsible regions, a sheet of each concept and an index.
+
+    Of each concept: at most `count` images, from the strongest to the barely on (`ordered`). Of an image: the concepts
+    asked for, else those that it has and that weigh most for its class (`strongest`). A call that was stopped, or
+    killed, is continued by the same call; one concept or image may be drawn again.
+
+    Args:
+        run: of `htaf train icbm`, with bits.
+        images: those that the codes are of; None for codes of files, whose ids are paths.
+        codes: the folder of codes. Without margins, 16 times `count` images of a concept are drawn at random, measured
+            and ordered.
+        out: a folder, new or of the same call: concept-NUMBER/001-map.png and 001-crop.png, concept-NUMBER.png, and of
+            an image image-ROW/concept-NUMBER-map.png; where.json with the settings, and index.jsonl.
+        concepts: their numbers. image: an id, or a row number as a text. One of both, or both.
+        count: images of a concept, or concepts of an image. part: of which images are taken.
+        method: as `htaf.concepts.regions.Regions` takes it. device: where the network runs.
+        progress: show a bar on the error stream.
+
+    Returns:
+        the lines of index.jsonl: {"image", "row", "label", "predicted", "concept", "bit", "margin", "box": [left, top,
+        right, bottom] in pixels of the image as the network sees it, right and bottom outside, or None, "size":
+        [height, width] of that, "share" of the positive values inside the box, "method", "map", "crop" or None}.
+
+    Raises:
+        ConceptError: a run without bits; codes of another network; no such concept or image; a concept that no image of
+            the part has; a folder of other maps. DataError: images that are not there.
+    """
+    out = Path(out)
+    opened = open_codes(codes)
+    if count < 1 or not (concepts or image is not None):
+        raise ConceptError(f"expected concepts or an image and count >= 1, got {list(concepts)}, {image} and {count}")
+    if bad := [j for j in concepts if not 0 <= j < opened.concepts]:
+        raise ConceptError(f"expected concepts from 0 to {opened.concepts - 1}, got {bad[0]}")
+    maps = Maps(run, images, method, device)
+    if opened.weight.shape != maps.head.shape:
+        shapes = f"{list(maps.head.shape)}, got {list(opened.weight.shape)}"
+        raise ConceptError(f"{codes} are of another network: expected a head of [classes, concepts] {shapes}")
+    row = None if image is None else opened.row(image)
+    settings = {
+        "what": "where", "model_sha256": run.record["model_sha256"], "codes": opened.info["key"],
+        "concepts": list(map(int, concepts)), "row": row, "count": count, "part": part, "method": maps.regions.method,
+    }  # fmt: skip
+    _files.expect_folder(out, "the maps", ConceptError)
+    with locked(out, "another process writes", ConceptError):
+        _claim(out, settings)
+        margins = _margins(Path(codes), opened)
+        if row is None:
+            asked = [_of_concept(opened, margins, maps, int(j), part, count) for j in dict.fromkeys(concepts)]
+        else:
+            chosen = list(dict.fromkeys(map(int, concepts))) or strongest(opened, row, count).tolist()
+            asked = [lambda: (f"image-{row}", np.array([row]), chosen)]
+        return _write(out, asked, opened, maps, by_image=row is not None, progress=progress)
+
+
+Asked = Callable[[], tuple[str, np.ndarray, list[int]]]  # its folder, rows and concepts
+
+
+def _write(
+    out: Path, asked: Sequence[Asked], codes: Codes, maps: Maps, *, by_image: bool, progress: bool
+) -> list[dict[str, Any]]:
+    index = out / INDEX
+    lines: list[dict[str, Any]] = []
+    if index.exists():
+        try:
+            lines = [_files.parse_json(line) for line in index.read_text().splitlines()]
+            done = {str(line["map"]).partition("/")[0] for line in lines}
+        except (ValueError, TypeError, KeyError, UnicodeDecodeError) as error:
+            raise ConceptError(f"{index} is damaged: {error}; delete {out} and give the command again") from None
+    else:
+        done = set()
+    with progress_of("concepts" if len(asked) > 1 else "maps", len(asked), shown=progress) as advance:
+        for one in asked:
+            name, rows, concepts = one()
+            if name not in done:
+                made = list(_drawn(out, name, rows, concepts, codes, maps, by_image=by_image))
+                lines += made
+                write_atomic(index, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
+            advance()
+    return lines
+
+
+def _drawn(
+    out: Path, name: str, rows: np.ndarray, concepts: list[int], codes: Codes, maps: Maps, *, by_image: bool
+) -> Iterator[dict[str, Any]]:
+    """Write the pictures of some images and concepts; their lines."""
+    bits, sheet = codes.unpack(rows), []
+    for first in range(0, len(rows), AT_ONCE):
+        some = rows[first : first + AT_ONCE]
+        ids = _ids(codes, some)
+        for place, (row, one, found_of) in enumerate(
+            zip(some.tolist(), ids, maps.of(ids, concepts), strict=True), first
+        ):
+            picture = _enlarged(maps.source.picture(one))
+            for found in found_of:
+                bit, now = int(bits[place, found.concept]), found.pre_activation
+                if bit != (now >= 0) and abs(now) > NEAR:
+                    raise ConceptError(
+                        f"{one}, concept {found.concept}: the codes say {bit}, the network {int(now >= 0)} "
+                        f"({now:.4g}): expected codes of this run and of these images"
+                    )
+                file = f"{name}/concept-{found.concept}" if by_image else f"{name}/{place + 1:03}"
+                drawn, crop, box = overlay(picture, found), cropped(picture, found), found.box()
+                write_atomic(out / f"{file}-map.png", _png(drawn))
+                if crop is not None:
+                    write_atomic(out / f"{file}-crop.png", _png(_enlarged(crop)))
+                label, predicted = int(codes.labels[row]), int(codes.exact[row])
+                line = {
+                    "image": one, "row": row, "label": codes.classes[label] if label >= 0 else None,
+                    "predicted": codes.classes[predicted] if predicted >= 0 else None,
+                    "concept": found.concept, "bit": bit, "margin": now, "box": None if box is None else list(box),
+                    "size": list(found.size), "share": 0.0 if box is None else found.share(box),
+                    "method": found.method, "map": f"{file}-map.png", "crop": f"{file}-crop.png" if box else None,
+                }  # fmt: skip
+                sheet.append((line, drawn, crop))
+                yield line
+    write_atomic(out / f"{name}.png", _sheet(name, sheet, by_image))
+
+
+def _of_concept(
+    codes: Codes, margins: np.ndarray | None, maps: Maps, concept: int, part: PartName, count: int
+) -> Asked:
+    def asked() -> tuple[str, np.ndarray, list[int]]:
+        if margins is not None:
+            return f"concept-{concept}", ordered(codes, margins, concept, part=part, count=count), [concept]
+        rows = np.sort(np.random.default_rng([0, concept]).permutation(_on(codes, concept, part))[: TRIED * count])
+        measured = []
+        for first in range(0, len(rows), AT_ONCE):
+            ids = _ids(codes, rows[first : first + AT_ONCE])
+            with torch.no_grad():
+                x = maps.source.preprocessor.normalise(maps.source.pixels(ids)).to(maps.regions.device)
+                measured.append(maps.regions.model.pre_activations(x)[:, concept].float().cpu().numpy())
+        return f"concept-{concept}", _spaced(rows, np.concatenate(measured), count), [concept]
+
+    return asked
+
+
+def _ids(codes: Codes, rows: np.ndarray) -> list[str]:
+    return [codes.ids[int(row)] for row in rows]
+
+
+def _on(codes: Codes, concept: int, part: PartName) -> Int64[np.ndarray, " rows"]:
+    """Rows of a part that have a concept."""
+    if not 0 <= concept < codes.concepts:
+        raise ConceptError(f"expected a concept from 0 to {codes.concepts - 1}, got {concept}")
+    rows = codes.rows(part)
+    rows = rows[(np.asarray(codes.bits[rows, concept // 8]) >> concept % 8 & 1).astype(bool)]
+    if not len(rows):
+        raise ConceptError(f"no {part} image has concept {concept}: choose another concept, or --part")
+    return rows
+
+
+def _spaced(rows: np.ndarray, margins: np.ndarray, count: int) -> Int64[np.ndarray, " rows"]:
+    if count < 1:
+        raise ConceptError(f"expected count >= 1, got {count}")
+    falling = rows[np.argsort(-margins, kind="stable")]
+    return falling[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(np.int64)]
+
+
+def _margins(path: Path, codes: Codes) -> np.ndarray | None:
+    found = open_margins(path)
+    return open_features(path).values if found is None and "features" in codes.info["arrays"] else found
+
+
+def _claim(out: Path, settings: dict[str, Any]) -> None:
+    """Take a folder for these maps, or find that it has them. Raises ConceptError: it holds something else."""
+    file, key = out / RECORD, content_hash(settings)
+    record = _files.read_record(file, FORMAT, ConceptError)
+    if record is None:
+        if others := sorted(p.name for p in out.iterdir() if not p.name.startswith(".")):
+            raise ConceptError(f"expected a new or empty folder, {out} holds {others[0]!r}: choose another --out")
+        write_atomic(file, to_json({"format": FORMAT, "key": key, "settings": settings}))
+    elif record.get("key") != key:
+        there = record.get("settings")
+        other = [name for name in settings if not isinstance(there, dict) or there.get(name) != settings[name]]
+        raise ConceptError(f"{out} holds other maps ({', '.join(other)} differ): choose another --out")
+
+
+def _scaled(box: Box, own: tuple[int, int], to: Sequence[int]) -> Box:
+    """A box of one size on another, at least a pixel wide and high."""
+    (height, width), (rows, columns) = own, to[:2]
+    left, upper = box[0] * columns // width, box[1] * rows // height
+    right, lower = -(-box[2] * columns // width), -(-box[3] * rows // height)
+    return left, upper, max(right, left + 1), max(lower, upper + 1)
+
+
+def _enlarged(picture: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "rows columns 3"]:
+    """Small pictures by a whole factor, each pixel a square."""
+    factor = max(1, min(-(-SMALL // min(picture.shape[:2])), LARGE // max(picture.shape[:2])))
+    return picture.repeat(factor, 0).repeat(factor, 1)
+
+
+def _rgb(pixels: UInt8[np.ndarray, "c h w"]) -> UInt8[np.ndarray, "h w 3"]:
+    return np.ascontiguousarray(np.broadcast_to(pixels, (3, *pixels.shape[1:])).transpose(1, 2, 0))
+
+
+def _png(picture: UInt8[np.ndarray, "h w 3"]) -> bytes:
+    data = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(picture)).save(data, format="png")
+    return data.getvalue()
+
+
+def _sheet(name: str, made: Sequence[tuple[dict[str, Any], np.ndarray, np.ndarray | None]], by_image: bool) -> bytes:
+    """Maps above crops: of a concept its images, of an image its concepts."""
+    made = made[:COLUMNS]
+    figure = Figure(figsize=(1.25 * max(4, len(made)) + 0.3, 3.5), layout="constrained")
+    grid: Any = figure.subplots(2, max(4, len(made)), squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    for (line, drawn, crop), (above, below) in zip(made, grid.T, strict=False):
+        above.imshow(drawn)
+        what = f"concept {line['concept']}" if by_image else str(line["label"] or line["predicted"] or "")
+        above.set_title(f"{what if len(what) < 19 else what[:17] + '…'}\n{line['margin']:+.2f}", fontsize=6)
+        if crop is not None:
+            below.imshow(crop)
+            below.set_title(f"{line['share']:.0%} of the map", fontsize=6)
+    how = {"exact": "exact map", "gradient": "gradient x input", "occlusion": "occlusion"}[made[0][0]["method"]]
+    order = "concepts it has" if by_image else "from the strongest to the barely on"
+    figure.suptitle(f"{name}: {order}; {how}: orange for the bit, blue against; below, the region", fontsize=8)
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=120)
+    return data.getvalue()
