@@ -193,10 +193,10 @@ def broken(site: Site, folder: Path, name: str, text: str | None) -> str:
         ("images.js", None, "data/images.js is missing"),
         ("arrays.js", "WHOLE", "data/arrays.js is damaged"),
         ("concepts.js", "", "data/concepts.js is damaged"),
-        ("page.js", 'htafData("page", {"format": 2});', "expected data of format 1, got 2"),
+        ("page.js", 'htafData("page", {"format": 3});', "expected data of format 2, got 3"),
         ("page.js", 'htafData("page", null);', "expected an object in data/page.js"),
         ("concepts.js", 'htafData("concepts", []);', "expected 21 entries, got 0"),
-        ("arrays.js", 'htafData("arrays", {});', "expected the array weight, which is missing"),
+        ("arrays.js", 'htafData("arrays", {});', "expected the array related, which is missing"),
     ],
 )
 def test_damaged_data_is_said(name: str, text: str | None, why: str, site: Site, visit: Open, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import { format } from "../route.ts";
 import { LongText, Text } from "../text.tsx";
 import type { Score } from "../types.ts";
 import { count, decimal, percent, plural } from "../words.ts";
+import { ConceptsByClasses, OneDecision } from "./overview_parts.tsx";
 
 const STATES: State[] = ["verified", "unverified", "unnamed", "dead"];
 
@@ -80,6 +81,9 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
           <a href="#/images">{plural(page.images, "image")}</a> of <a href="#/classes">{plural(page.classes.length, "class", "classes")}</a>.
         </p>
       </header>
+      {page.example !== null && explorer.head.classes > 1 && <OneDecision explorer={explorer} given={page.example} />}
+      <ConceptsByClasses explorer={explorer} />
+      {page.confusions.length > 0 && <Mistakes explorer={explorer} pairs={page.confusions} />}
       <section aria-labelledby="scores">
         <h2 id="scores">Scores</h2>
         <dl class="scores">
@@ -145,7 +149,6 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
           </dl>
         </section>
       </div>
-      {page.confusions.length > 0 && <Mistakes explorer={explorer} pairs={page.confusions} />}
       {page.notes.length > 0 && (
         <section aria-labelledby="notes">
           <h2 id="notes">Notes</h2>

@@ -1,0 +1,86 @@
+"""What the explorer's page leads to, in a real browser: decisions, maps, terms, cards, pairs, concepts that are off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from visits import Site, Visit, until
+
+from htaf.concepts.counts import proportions
+from made_pages import read_page
+
+pytestmark = pytest.mark.slow
+Open = Callable[..., Visit]
+
+
+def number(text: str) -> float:
+    return float(text.replace("\u2212", "-").replace("%", ""))
+
+
+def test_the_first_decision_adds_up(site: Site, visit: Open) -> None:
+    page, shown = visit(site).go(), site.shown
+    row = read_page(site.folder)["page"]["example"]
+    bits = shown.unpack(np.array([row]))[0].astype(float)
+    logits = bits @ shown.weight.T.astype(float) + shown.bias
+    first, second = np.argsort(-logits, kind="stable")[:2]
+    rates = site.codes.part("train").unpack()[site.codes.part("train").labels >= 0].mean(0)
+    difference = shown.weight[first].astype(float) - shown.weight[second]
+    adds = (bits - rates) * difference
+    found = page.eval_on_selector_all(
+        "[data-reason]", "all => all.map(row => [+row.dataset.reason, +row.dataset.adds])"
+    )
+    assert len(found) == 8
+    np.testing.assert_allclose([value for _, value in found], adds[[concept for concept, _ in found]], atol=1e-6)
+    assert np.all(np.diff(np.abs([value for _, value in found])) <= 1e-9), "the strongest first"
+    lead = float(page.get_attribute("[data-lead]", "data-lead"))
+    assert lead == pytest.approx(logits[first] - logits[second], abs=1e-6)
+    column = [number(text) for text in page.locator(".waterfall td.num").all_inner_texts()]
+    assert sum(column[:-1]) == pytest.approx(lead, abs=0.06)
+    sentence = page.inner_text(".sentence")
+    assert f"taken for {shown.classes[first]} rather than {shown.classes[second]}" in sentence
+    for concept, value in found[:1]:
+        assert ("it has" if bits[concept] else "it lacks") in sentence
+        assert value > 0 or "Against it" in sentence
+    before = page.inner_text(".sentence")
+    for _ in range(20):  # drawn at random: some other one comes
+        page.click("text=Another image")
+        if page.inner_text(".sentence") != before:
+            break
+    assert page.inner_text(".sentence") != before
+    until(page, "() => location.hash.includes('decision=')")
+
+
+def test_the_map_is_read_and_left_by_keyboard(site: Site, visit: Open) -> None:
+    page = visit(site).go()
+    arrays = read_page(site.folder)["arrays"]
+    shares = proportions(site.codes.part("train"))
+    page.focus(".heat-frame")
+    page.keyboard.press("Home")
+    for _ in range(10):
+        page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowRight")
+    concept, k = arrays["concept_order"][1], arrays["class_order"][0]
+    until(page, "text => document.querySelector('.heat-said').textContent.includes(text)", site.codes.classes[k])
+    said = page.inner_text(".heat-said")
+    assert f"{100 * shares[concept, k]:.0f}% of its training images" in said
+    page.keyboard.press("Enter")
+    until(page, "title => document.title.startsWith(title)", f"Concept {concept}")
+    page.go_back()
+    page.wait_for_selector(".heat-said")
+    page.click(".heat-cells", position={"x": 3, "y": 3})
+    until(page, "text => document.querySelector('.heat-said').textContent.includes(text)", site.codes.classes[k])
+    first = int(arrays["concept_order"][0])
+    page.click(".heat-said >> text=Its images with the concept")
+    page.wait_for_selector("h1:text-is('Images')")
+    bits = site.shown.unpack()
+    expected = int(((site.shown.labels == k) & (bits[:, first] == 1)).sum())
+    assert page.locator(".thumb").count() == expected
+
+
+def test_the_map_has_the_colours_of_the_theme(site: Site, visit: Open) -> None:
+    page, drawn = visit(site).go(), "document.querySelector('.heat canvas').toDataURL()"
+    light = page.evaluate(drawn)
+    page.select_option(".theme select", "dark")
+    until(page, f"light => {drawn} !== light", light)
