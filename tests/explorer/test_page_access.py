@@ -27,6 +27,7 @@ VIEWS = {
     "class": "#/class/1",
     "images": "#/images",
     "image": "#/image/?row=2&flip=1,2",
+    "glossary": "#/glossary",
     "nothing": "#/concept/999",
 }
 

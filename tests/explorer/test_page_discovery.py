@@ -84,3 +84,40 @@ def test_the_map_has_the_colours_of_the_theme(site: Site, visit: Open) -> None:
     light = page.evaluate(drawn)
     page.select_option(".theme select", "dark")
     until(page, f"light => {drawn} !== light", light)
+
+
+def test_terms_are_explained_to_pointer_and_keyboard(site: Site, visit: Open) -> None:
+    tab = visit(site, viewport={"width": 390, "height": 844})
+    page = tab.go("#/image/?row=2")
+    logit = page.locator("button.term", has_text="Logit")
+    assert page.locator("[role=tooltip]").count() == 0
+    logit.focus()
+    tip = page.locator("[role=tooltip]")
+    assert "The sum of a class" in tip.inner_text()
+    assert logit.get_attribute("aria-describedby") == tip.get_attribute("id")
+    box = tip.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    page.keyboard.press("Escape")
+    assert tip.count() == 0
+    page.locator("button.term", has_text="Softmax").hover()
+    assert "100%" in tip.inner_text()
+    page.mouse.move(5, 5)
+    until(page, "() => !document.querySelector('[role=tooltip]')")
+    page.click("button.term.mark[aria-label='What is: Counterfactual']")
+    assert "fewest concepts" in tip.inner_text()
+
+
+def test_the_glossary_has_every_term(site: Site, visit: Open) -> None:
+    tab = visit(site)
+    words = set()
+    for address in ["#/", "#/concepts", "#/concept/3", "#/class/1", "#/classes", "#/image/?row=2"]:
+        page = tab.go(address)
+        for one in page.locator("button.term").all():
+            one.focus()
+            words.add(page.inner_text("[role=tooltip]"))
+    page.click("footer >> text=Glossary")
+    page.wait_for_selector("h1:text-is('Glossary')")
+    told = page.locator(".glossary dd").all_inner_texts()
+    assert len(words) > 12
+    assert words <= set(told)

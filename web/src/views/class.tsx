@@ -8,6 +8,7 @@ import { Grid, Thumb } from "../pictures.tsx";
 import { format, setQuery, useQuery } from "../route.ts";
 import { Rest, Text } from "../text.tsx";
 import { count, percent, plural } from "../words.ts";
+import { Term } from "../glossary.tsx";
 import { Fact } from "./concept.tsx";
 import { sparkText } from "./classes.tsx";
 
@@ -35,9 +36,9 @@ export function ClassView({ explorer, k }: { explorer: Explorer; k: number }): J
         <section aria-labelledby="numbers" class="card">
           <h2 id="numbers">Numbers</h2>
           <dl class="facts">
-            <Fact label={`Images, ${part}`} value={count(numbers.images)} />
-            <Fact label="Accuracy, exact bits" value={percent(numbers.accuracy, 1)} />
-            <Fact label="Accuracy, smooth" value={percent(numbers.smooth, 1)} />
+            <Fact label={`Images, ${part}`} term="part" value={count(numbers.images)} />
+            <Fact label="Accuracy, exact bits" term="exact" value={percent(numbers.accuracy, 1)} />
+            <Fact label="Accuracy, smooth" term="smooth" value={percent(numbers.smooth, 1)} />
           </dl>
         </section>
         <section aria-labelledby="clear" class="card">
@@ -103,16 +104,16 @@ function ClassConcepts({ explorer, k }: { explorer: Explorer; k: number }): JSX.
               <SortHeader by="name" sort={sort}>
                 Concept
               </SortHeader>
-              <SortHeader by="weight" sort={sort} down class="num">
+              <SortHeader by="weight" sort={sort} down term="weight" class="num">
                 Weight
               </SortHeader>
-              <SortHeader by="share" sort={sort} down class="rate">
+              <SortHeader by="share" sort={sort} down term="share" class="rate">
                 Images with it
               </SortHeader>
               <th scope="col" class="wide-only">
-                Group
+                <Term of="group">Group</Term>
               </th>
-              <SortHeader by="balanced" sort={sort} down class="num wide-only">
+              <SortHeader by="balanced" sort={sort} down term="balanced accuracy" class="num wide-only">
                 Balanced accuracy
               </SortHeader>
             </tr>

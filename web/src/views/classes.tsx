@@ -47,7 +47,7 @@ export function Classes({ explorer }: { explorer: Explorer }): JSX.Element {
               <SortHeader by="name" sort={sort}>
                 Class
               </SortHeader>
-              <SortHeader by="accuracy" sort={sort}>
+              <SortHeader by="accuracy" sort={sort} term="accuracy">
                 Accuracy
               </SortHeader>
               <SortHeader by="images" sort={sort} down class="num">

@@ -107,22 +107,22 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
           <caption class="hidden">Concepts, {SIZE} at a time</caption>
           <thead>
             <tr>
-              <SortHeader by="rank" sort={sort} class="num">
+              <SortHeader by="rank" sort={sort} term="rank" class="num">
                 Rank
               </SortHeader>
               <SortHeader by="name" sort={sort}>
                 Name
               </SortHeader>
-              <SortHeader by="check" sort={sort} down class="check">
+              <SortHeader by="check" sort={sort} down term="held out" class="check">
                 Check
               </SortHeader>
-              <SortHeader by="rate" sort={sort} down class="rate">
+              <SortHeader by="rate" sort={sort} down term="share" class="rate">
                 Images with it
               </SortHeader>
-              <SortHeader by="importance" sort={sort} down class="num wide-only">
+              <SortHeader by="importance" sort={sort} down term="largest weight" class="num wide-only">
                 Largest weight
               </SortHeader>
-              <SortHeader by="accuracy" sort={sort} down class="num wide-only">
+              <SortHeader by="accuracy" sort={sort} down term="accuracy from the class" class="num wide-only">
                 Accuracy
               </SortHeader>
             </tr>

@@ -1,6 +1,7 @@
 import type { ComponentChildren, JSX } from "preact";
 import { useMemo } from "preact/hooks";
 import type { Explorer } from "../explorer.ts";
+import { Term } from "../glossary.tsx";
 import { namingOf, useEdits } from "../names.ts";
 import { ClassName, conceptLink, ConceptName } from "../parts.tsx";
 import { reasonsFor, type Reason } from "../reasons.ts";
@@ -95,7 +96,9 @@ function Waterfall({ explorer, start, lead, shown, others }: WaterfallProps): JS
       </thead>
       <tbody>
         <tr>
-          <th scope="row">Lead of an average image</th>
+          <th scope="row">
+            <Term of="lead">Lead</Term> of an <Term of="average image">average image</Term>
+          </th>
           <td>{bar(0, start, "whole")}</td>
           <td class="num">{decimal(start)}</td>
         </tr>

@@ -2,6 +2,7 @@
 import type { JSX } from "preact";
 import { useCallback, useMemo } from "preact/hooks";
 import { bitsOf, shareOf, weightOf, wrong, type Explorer } from "../explorer.ts";
+import { Term } from "../glossary.tsx";
 import { HeatMap, type Cell } from "../heatmap.tsx";
 import { logits } from "../head.ts";
 import { Choice, ClassName, classText, ConceptName, conceptLink } from "../parts.tsx";
@@ -83,7 +84,7 @@ export function ConceptsByClasses({ explorer }: { explorer: Explorer }): JSX.Ele
           <ConceptName explorer={explorer} concept={concept} limit={40} /> in <ClassName explorer={explorer} k={k} limit={40} />
         </span>
         <span>
-          <strong>{percent(shareOf(explorer, k, concept))}</strong> of its training images have it; weight{" "}
+          <strong>{percent(shareOf(explorer, k, concept))}</strong> of its training images have it; <Term of="weight">weight</Term>{" "}
           <strong>{signed(weightOf(explorer, k, concept))}</strong>
         </span>
         <a href={format("images", null, { class: k, has: concept })}>Its images with the concept</a>
@@ -96,7 +97,7 @@ export function ConceptsByClasses({ explorer }: { explorer: Explorer }): JSX.Ele
     <section aria-labelledby="map">
       <h2 id="map">Concepts and classes</h2>
       <p class="muted">
-        Across: concepts. Down: classes{rows.length < classes.length && ` (${count(rows.length)} of ${count(classes.length)}, those with most images)`}. Similar ones stand
+        Across: <Term of="concept">concepts</Term>. Down: classes{rows.length < classes.length && ` (${count(rows.length)} of ${count(classes.length)}, those with most images)`}. Similar ones stand
         together.{" "}
         {shade === "weight" ? "Green: the concept speaks for the class; orange: against it." : "The stronger the colour of a cell, the more of the class's images have the concept."}
       </p>
