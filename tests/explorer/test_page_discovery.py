@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from visits import Site, Visit, until
+from visits import Site, Visit, pictures, until
 
 from htaf.concepts.counts import proportions
+from htaf.explorer.build import build_page
 from made_pages import read_page
 
 pytestmark = pytest.mark.slow
@@ -121,3 +124,53 @@ def test_the_glossary_has_every_term(site: Site, visit: Open) -> None:
     told = page.locator(".glossary dd").all_inner_texts()
     assert len(words) > 12
     assert words <= set(told)
+
+
+def test_concepts_are_cards_with_pictures(site: Site, visit: Open) -> None:
+    tab = visit(site)
+    page = tab.go("#/concepts")
+    samples = read_page(site.folder)["arrays"]["samples"]
+    assert page.locator(".concept-card").count() == 21
+    for concept in (3, 20):
+        card = page.locator(f".concept-card[data-concept='{concept}']")
+        assert card.locator(".strip .picture").count() == int((samples[concept] >= 0).sum())
+    assert "verified" in page.inner_text("[data-concept='3'] .card-foot")
+    assert "dead" in page.inner_text("[data-concept='20'] .card-foot")
+    page.select_option("label:has-text('As') select", "table")
+    page.wait_for_selector("table.concepts")
+    until(page, "() => location.hash.includes('as=table')")
+    assert page.locator(".concept-card").count() == 0
+
+
+def rows_of(page: Any, site: Site, section: str) -> list[int]:
+    links = page.locator(f"section[aria-labelledby={section}] .thumb > a").all()
+    return [site.shown.ids.index(link.get_attribute("href")[len("#/image/") :]) for link in links]
+
+
+def test_a_class_shows_its_typical_images(site: Site, visit: Open) -> None:
+    page = visit(site).go("#/class/2")
+    typical = read_page(site.folder)["arrays"]["typical"][2]
+    assert rows_of(page, site, "typical") == typical[typical >= 0].tolist()
+
+
+def test_related_concepts_of_each_kind(site: Site, visit: Open) -> None:
+    page = visit(site).go("#/concept/3")
+    arrays = read_page(site.folder)["arrays"]
+    for kind, name in enumerate(("similar", "opposite", "together")):
+        numbers = arrays["related"][kind, 3]
+        place = page.locator(f"[data-kind={name}] li")
+        assert place.count() == int((numbers >= 0).sum())
+        if place.count():
+            first = place.first.inner_text().split()
+            assert first[0] == str(numbers[0])
+            assert number(first[-1]) == pytest.approx(arrays["related_by"][kind, 3, 0], abs=0.0051)
+    assert "unnamed" in page.inner_text("#related + p + div")
+
+
+def test_images_from_strong_to_barely_on(site: Site, visit: Open, tmp_path: Path) -> None:
+    margins = np.random.default_rng(0).normal(size=(len(site.codes), 21)).astype(np.float16)
+    build_page(site.codes, tmp_path / "page", pixels=pictures, margins=margins, seconds=0.0)
+    page = visit(Site(tmp_path / "page", site.codes)).go("#/concept/3")
+    found = read_page(tmp_path / "page")["arrays"]["strongest"][:, 3]
+    assert rows_of(page, site, "margins") == found[found >= 0].tolist()
+    assert visit(site).go("#/concept/3").locator("#margins").count() == 0

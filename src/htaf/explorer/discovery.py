@@ -118,7 +118,7 @@ def typical_images(
 
 
 def sample_images(
-    shown: Codes, drawn: Bool[np.ndarray, " images"], count: int = 6, seed: int = 0
+    shown: Codes, drawn: Bool[np.ndarray, " images"], count: int = 8, seed: int = 0
 ) -> Int64[np.ndarray, "concepts count"]:
     """Images with each concept, drawn at random: int64 [C, count], rows, -1 for none.
 

@@ -1,10 +1,10 @@
 import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { Spark } from "../charts.tsx";
-import { groupOf, shareOf, weightOf, wrong, type Explorer } from "../explorer.ts";
+import { entries, groupOf, shareOf, weightOf, wrong, type Explorer } from "../explorer.ts";
 import { namingOf, useEdits } from "../names.ts";
 import { Choice, ClassName, ConceptName, classLink, pageOf, Pages, Share, Signed, SortHeader } from "../parts.tsx";
-import { Grid, Thumb } from "../pictures.tsx";
+import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { format, setQuery, useQuery } from "../route.ts";
 import { Rest, Text } from "../text.tsx";
 import { count, percent, plural } from "../words.ts";
@@ -53,9 +53,29 @@ export function ClassView({ explorer, k }: { explorer: Explorer; k: number }): J
           )}
         </section>
       </div>
+      <TypicalImages explorer={explorer} k={k} />
       <ClassConcepts explorer={explorer} k={k} />
       <Misclassified key={k} explorer={explorer} k={k} />
     </>
+  );
+}
+
+function TypicalImages({ explorer, k }: { explorer: Explorer; k: number }): JSX.Element | null {
+  const rows = entries(explorer.typical, k);
+  if (!rows.length) return null;
+  return (
+    <section aria-labelledby="typical">
+      <h2 id="typical">
+        Typical images <Term of="typical" />
+      </h2>
+      <Grid explorer={explorer}>
+        {rows.map((row) => (
+          <Thumb key={row} explorer={explorer} row={row}>
+            {wrong(explorer, row) ? <Verdict explorer={explorer} row={row} /> : undefined}
+          </Thumb>
+        ))}
+      </Grid>
+    </section>
   );
 }
 

@@ -9,6 +9,7 @@ import { permutation } from "../random.ts";
 import { LongText, Rest, Text } from "../text.tsx";
 import { count, decimal, percent, plural } from "../words.ts";
 import { Term, type TermKey } from "../glossary.tsx";
+import { Related, Strengths } from "./concept_relations.tsx";
 import { NameForm } from "./name_form.tsx";
 
 const DRAWN = 12;
@@ -68,6 +69,8 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
           <Drawn key={`off${concept}`} explorer={explorer} rows={rows.off} title="Without it" label={naming.label_0} />
         </div>
       </section>
+      <Strengths explorer={explorer} concept={concept} />
+      <Related explorer={explorer} concept={concept} />
       <section aria-labelledby="classes">
         <h2 id="classes">
           Classes <Term of="group" />

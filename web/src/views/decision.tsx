@@ -105,7 +105,10 @@ function Waterfall({ explorer, start, lead, shown, others }: WaterfallProps): JS
         {shown.map(({ concept, on, adds }, place) => (
           <tr key={concept} data-reason={concept} data-adds={adds}>
             <th scope="row">
-              <span class={on ? "bit on" : "bit"}>{on ? "has" : "lacks"}</span> <ConceptName explorer={explorer} concept={concept} limit={36} />
+              <span class="reason">
+                <span class={on ? "bit on" : "bit"}>{on ? "has" : "lacks"} </span>
+                <ConceptName explorer={explorer} concept={concept} limit={36} />
+              </span>
             </th>
             <td>{bar(ends[place]!, ends[place + 1]!, step(adds))}</td>
             <td class="num">{signed(adds)}</td>
