@@ -40,7 +40,7 @@ def test_every_file_is_as_the_page_reads_it(tmp_path: Path) -> None:
         *(f"data/{name}.js" for name in ("page", "concepts", "arrays", "images")),
     }
     head, arrays = found["page"], found["arrays"]
-    assert (head["format"], head["title"], head["part"], head["about"]) == (1, "T", "test", [["Run", "r"]])
+    assert (head["format"], head["title"], head["part"], head["about"]) == (2, "T", "test", [["Run", "r"]])
     assert (head["concepts"], head["images"], head["classes"]) == (21, 40, list("01234"))
     assert head["parts"] == {"train": 40, "validation": 40, "test": 40, "other": 0}
     assert head["groups"] == {"low": 0.2, "high": 0.8}
@@ -56,7 +56,9 @@ def test_every_file_is_as_the_page_reads_it(tmp_path: Path) -> None:
         np.testing.assert_array_equal(arrays[name], getattr(test, name))
     assert {name: array.dtype.str for name, array in arrays.items()} == {
         "bits": "|u1", "labels": "<i4", "exact": "<i4", "smooth": "<i4", "weight": "<f4", "bias": "<f4",
-        "random": "|u1", "shares": "<f4",
+        "random": "|u1", "shares": "<f4", "concept_order": "<i4", "class_order": "<i4", "related": "<i4",
+        "related_by": "<f4", "typical": "<i4", "samples": "<i4", "confusion": "<i4", "off_accuracy": "<f4",
+        "off_changed": "<i4",
     }  # fmt: skip
     np.testing.assert_allclose(arrays["shares"], proportions(codes.part("train")), rtol=1e-6)
     assert found["images"]["ids"] == test.ids

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from htaf.concepts.codes import ConceptError
+from htaf.explorer.folder import FORMAT
 from htaf.explorer.scripts import script
 from htaf.explorer.serve import PageServer
 
@@ -25,7 +26,7 @@ def out(tmp_path: Path) -> Path:
     (made / "app.js").write_text("1")
     (made / "app.css").write_text("a{}")
     (made / ".htaf-explorer").write_text("format 1")
-    (made / "data" / "page.js").write_text(script("page", {"format": 1}))
+    (made / "data" / "page.js").write_text(script("page", {"format": FORMAT}))
     (made / "data" / "sprite-0000.webp").write_bytes(b"RIFF")
     (made / "out.txt").symlink_to(tmp_path / "secret.txt")
     return made

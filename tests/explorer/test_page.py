@@ -162,7 +162,7 @@ def test_the_proven_flips_of_the_data_are_shown_and_applied(site: Site, visit: O
 
 
 def test_concepts_are_searched_sorted_and_filtered(site: Site, visit: Open) -> None:
-    page = visit(site).go("#/concepts")
+    page = visit(site).go("#/concepts?as=table")
     rates = site.codes.part("train").unpack().mean(0)
     assert len(concepts_on(page)) == 21
     page.click("th >> text=Images with it")
@@ -291,7 +291,7 @@ def test_images_are_filtered_by_class_and_verdict(site: Site, visit: Open) -> No
 
 def test_addresses_lead_to_their_views_and_back(site: Site, visit: Open) -> None:
     tab = visit(site)
-    page = tab.go("#/concepts?q=bark")
+    page = tab.go("#/concepts?q=bark&as=table")
     page.click("tr[data-concept='3'] a")
     page.wait_for_selector("#check")
     assert page.title() == "Concept 3: smooth bark · Trees"

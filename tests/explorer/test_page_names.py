@@ -51,7 +51,7 @@ def test_names_are_edited_kept_exported_and_read_back(site: Site, visit: Open, t
     page.click("header nav >> text=Concepts")
     page.set_input_files("input[type=file]", tmp_path / "names.csv")
     page.wait_for_selector("text=21 names read, 1 other than the data's")
-    page.click("tr[data-concept='7'] a")
+    page.click("[data-concept='7'] h2 a")
     page.wait_for_selector(".badge.edited")
     page.click("text=Reset to the data's name")
     page.wait_for_selector("text=Nobody has named this concept.")

@@ -54,7 +54,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 def test_hostile_texts_stay_texts_everywhere(hostile: Site, visit: Open) -> None:
     tab = visit(hostile, viewport={"width": 390, "height": 844})
-    rooms = ["#/", "#/concepts", "#/classes", "#/images"]
+    rooms = ["#/", "#/concepts", "#/concepts?as=table", "#/classes", "#/images"]
     views = [f"#/{kind}/{number}" for kind in ("concept", "class") for number in range(len(HOSTILE))]
     for address in [*rooms, *views, *[f"#/image/?row={row}" for row in range(24)]]:
         page = tab.go(address)
@@ -110,7 +110,7 @@ def test_a_hostile_name_is_edited_and_kept(hostile: Site, visit: Open) -> None:
 @pytest.mark.parametrize("stored", ["", "[", "null", "[1]", '{"0": 5, "99": {"name": "x"}, "1": {"name": 7}}'])
 def test_a_damaged_store_of_names_is_survived(stored: str, hostile: Site, visit: Open) -> None:
     tab = visit(hostile)
-    page = tab.go("#/concepts")
+    page = tab.go("#/concepts?as=table")
     page.evaluate("text => localStorage.setItem(`htaf-names:${htafExplorer.data.page.key}`, text)", stored)
     page.reload()
     page.wait_for_selector("tr[data-concept]")
@@ -193,10 +193,10 @@ def broken(site: Site, folder: Path, name: str, text: str | None) -> str:
         ("images.js", None, "data/images.js is missing"),
         ("arrays.js", "WHOLE", "data/arrays.js is damaged"),
         ("concepts.js", "", "data/concepts.js is damaged"),
-        ("page.js", 'htafData("page", {"format": 2});', "expected data of format 1, got 2"),
+        ("page.js", 'htafData("page", {"format": 3});', "expected data of format 2, got 3"),
         ("page.js", 'htafData("page", null);', "expected an object in data/page.js"),
         ("concepts.js", 'htafData("concepts", []);', "expected 21 entries, got 0"),
-        ("arrays.js", 'htafData("arrays", {});', "expected the array weight, which is missing"),
+        ("arrays.js", 'htafData("arrays", {});', "expected the array related, which is missing"),
     ],
 )
 def test_damaged_data_is_said(name: str, text: str | None, why: str, site: Site, visit: Open, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_five_thousand_concepts_and_classes(visit: Open, tmp_path: Path) -> None
     codes = made_codes(60, 5000, 40)
     build_page(codes, tmp_path / "many", seconds=0.0)
     tab = visit((tmp_path / "many" / "index.html").as_uri())
-    page = tab.go("#/concepts")
+    page = tab.go("#/concepts?as=table")
     assert page.locator("tr[data-concept]").count() == 50
     page.fill("input[type=search]", "4999")
     until(page, "() => document.querySelectorAll('tr[data-concept]').length === 1")

@@ -2,6 +2,7 @@ import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { said } from "./announce.ts";
 import type { Explorer } from "./explorer.ts";
+import { Glossary } from "./glossary.tsx";
 import { NamesBar } from "./names_bar.tsx";
 import { namingOf } from "./names.ts";
 import { arrival, route, type Route } from "./route.ts";
@@ -35,6 +36,7 @@ function viewOf(explorer: Explorer, { view, id, query }: Route): [JSX.Element, s
   if (view === "concepts") return [<Concepts explorer={explorer} />, "Concepts"];
   if (view === "classes") return [<Classes explorer={explorer} />, "Classes"];
   if (view === "images") return [<Images explorer={explorer} />, "Images"];
+  if (view === "glossary") return [<Glossary />, "Glossary"];
   if (view === "concept") {
     const concept = numberIn(id, page.concepts);
     if (concept === null) return null;
@@ -110,7 +112,7 @@ export function App({ explorer }: { explorer: Explorer }): JSX.Element {
       </main>
       <footer>
         <p>
-          Written by htaf {explorer.page.version}. This page sends nothing anywhere.
+          <a href="#/glossary">Glossary</a>: every term of this page. Written by htaf {explorer.page.version}. This page sends nothing anywhere.
         </p>
       </footer>
       <p class="hidden" role="status" aria-live="polite" aria-atomic="true" id="announcement">

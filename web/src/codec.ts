@@ -37,3 +37,18 @@ export function decode<K extends keyof Kinds>(
   }
   return new Kind(bytes.buffer) as InstanceType<Kinds[K]>; // every machine that browsers run on is little-endian
 }
+
+/** An array whose rows have any one length; `rows`: how many there must be, all leading dimensions multiplied. */
+export function decodeRows<K extends keyof Kinds>(
+  arrays: Record<string, ArrayData>,
+  name: string,
+  dtype: K,
+  rows: number | null,
+): { data: InstanceType<Kinds[K]>; width: number } {
+  const shape = arrays[name]?.shape ?? [];
+  const found = shape.slice(0, -1).reduce((product, size) => product * size, 1);
+  if (arrays[name] && (shape.length < 2 || (rows !== null && found !== rows))) {
+    throw new DataError(`expected ${rows ?? "any"} rows of ${name}, got the shape [${shape}]`);
+  }
+  return { data: decode(arrays, name, dtype, shape), width: shape.at(-1) ?? 0 };
+}

@@ -1,9 +1,19 @@
 import { bytesFor } from "./bits.ts";
-import { DataError, decode } from "./codec.ts";
+import { DataError, decode, decodeRows } from "./codec.ts";
 import type { Head } from "./head.ts";
 import type { ArrayData, ConceptData, ImagesData, PageData } from "./types.ts";
 
-export const FORMAT = 1;
+export const FORMAT = 2;
+
+/** A table of numbers with rows of one length. */
+export interface Rows<T> {
+  data: T;
+  width: number;
+}
+
+/** The entries of a row that are there. */
+export const entries = ({ data, width }: Rows<Int32Array>, row: number): number[] =>
+  [...data.subarray(row * width, (row + 1) * width)].filter((value) => value >= 0);
 
 /** All that the page shows, decoded once. */
 export interface Explorer {
@@ -19,6 +29,16 @@ export interface Explorer {
   ids: string[];
   drawn: Uint8Array; // 1: drawn at random; 0: shown because it is misclassified
   counterfactuals: ImagesData["flips"];
+  conceptOrder: Int32Array; // concepts with similar shares stand together
+  classOrder: Int32Array;
+  related: Rows<Int32Array>; // [3 * concepts, n]: similar, opposite, together; -1: none
+  relatedBy: Float32Array; // their correlations
+  typical: Rows<Int32Array>; // [classes, n], rows of images; -1: none
+  samples: Rows<Int32Array>; // [concepts, n], drawn at random among those with the concept
+  strongest: Rows<Int32Array> | null; // [3 * concepts, n]: most strongly on, barely on, barely off
+  confusion: Int32Array; // [pairs, 3]: class, predicted class, images of the part
+  offAccuracy: Float32Array | null; // [concepts], when the concept is off in all images
+  offChanged: Int32Array | null;
   rowOf: Map<string, number>;
 }
 
@@ -35,6 +55,8 @@ export function open(found: Record<string, unknown>): Explorer {
   const ids = list(images.ids, "ids in data/images.js", page.images) as string[];
   const [count, classes, width] = [page.images, page.classes.length, bytesFor(page.concepts)];
   list(page.per_class, "per_class in data/page.js", classes);
+  const size = page.concepts;
+  const related = decodeRows(arrays, "related", "i4", 3 * size);
   const rowOf = new Map<string, number>();
   ids.forEach((id, row) => rowOf.has(id) || rowOf.set(id, row));
   return {
@@ -55,6 +77,16 @@ export function open(found: Record<string, unknown>): Explorer {
     ids,
     drawn: decode(arrays, "random", "u1", [count]),
     counterfactuals: images.flips ?? {},
+    conceptOrder: decode(arrays, "concept_order", "i4", [size]),
+    classOrder: decode(arrays, "class_order", "i4", [classes]),
+    related,
+    relatedBy: decodeRows(arrays, "related_by", "f4", 3 * size).data,
+    typical: decodeRows(arrays, "typical", "i4", classes),
+    samples: decodeRows(arrays, "samples", "i4", size),
+    strongest: "strongest" in arrays ? decodeRows(arrays, "strongest", "i4", 3 * size) : null,
+    confusion: decodeRows(arrays, "confusion", "i4", null).data,
+    offAccuracy: "off_accuracy" in arrays ? decode(arrays, "off_accuracy", "f4", [size]) : null,
+    offChanged: "off_changed" in arrays ? decode(arrays, "off_changed", "i4", [size]) : null,
     rowOf,
   };
 }

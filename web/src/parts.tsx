@@ -1,6 +1,7 @@
 // Small parts that several views use.
 import type { ComponentChildren, JSX } from "preact";
 import type { Explorer } from "./explorer.ts";
+import { Term, type TermKey } from "./glossary.tsx";
 import { format, setQuery } from "./route.ts";
 import { namingOf, stateOf, useEdits, type State } from "./names.ts";
 import { Text } from "./text.tsx";
@@ -89,11 +90,12 @@ interface SortHeaderProps {
   sort: string;
   down?: boolean; // the first press sorts downwards
   class?: string;
+  term?: TermKey; // what the column holds
   children: ComponentChildren;
 }
 
 /** A column's header that sorts; ?sort=KEY or ?sort=-KEY. */
-export function SortHeader({ by, sort, down = false, children, ...rest }: SortHeaderProps): JSX.Element {
+export function SortHeader({ by, sort, down = false, term, children, ...rest }: SortHeaderProps): JSX.Element {
   const now = sort === by ? "ascending" : sort === `-${by}` ? "descending" : "none";
   const next = now === "none" ? (down ? `-${by}` : by) : now === "ascending" ? `-${by}` : by;
   return (
@@ -102,6 +104,7 @@ export function SortHeader({ by, sort, down = false, children, ...rest }: SortHe
         {children}
         <span class="arrow" aria-hidden="true" />
       </button>
+      {term && <Term of={term} />}
     </th>
   );
 }

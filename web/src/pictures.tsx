@@ -22,15 +22,16 @@ export function describe(explorer: Explorer, row: number): string {
 }
 
 /** One cell of a sprite sheet, which the browser loads when it comes into sight. */
-export function Picture({ explorer, row, size }: { explorer: Explorer; row: number; size: number }): JSX.Element {
+export function Picture(props: { explorer: Explorer; row: number; size: number; decorative?: boolean }): JSX.Element {
+  const { explorer, row, size, decorative = false } = props;
   const [broken, setBroken] = useState(false);
   const sheet = explorer.page.sprites;
-  const alt = describe(explorer, row);
+  const alt = decorative ? "" : describe(explorer, row);
   const cells = sheet ? sheet.columns * sheet.rows : 1;
   const file = sheet?.files[Math.floor(row / cells)];
   if (!sheet || !file || broken) {
     return (
-      <span class="picture none" role="img" aria-label={alt} style={{ width: `${size}px`, height: `${size}px` }}>
+      <span class="picture none" role={decorative ? undefined : "img"} aria-label={alt || undefined} style={{ width: `${size}px`, height: `${size}px` }}>
         no picture
       </span>
     );

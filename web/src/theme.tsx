@@ -5,7 +5,7 @@ const KEY = "htaf-theme";
 const THEMES = ["auto", "light", "dark"] as const;
 type Theme = (typeof THEMES)[number];
 
-const theme = new Store<Theme>("auto");
+export const theme = new Store<Theme>("auto");
 
 function choose(value: string | null): void {
   const known = THEMES.find((name) => name === value) ?? "auto";

@@ -46,6 +46,8 @@ export interface PageData {
   notes: string[];
   codes: string; // a short name of the network, that a file of names carries
   confusions: [number, number, number][]; // true class, predicted class, images
+  example: number | null; // the row of an image whose decision a few concepts explain
+  off: number | null; // accuracy of the part with all concepts, as the accuracies without each were counted
   sprites: Sprites | null;
 }
 

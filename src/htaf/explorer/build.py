@@ -16,6 +16,7 @@ from htaf.concepts.groups import HIGH, LOW
 from htaf.data.reading import DataError
 from htaf.explorer import contents
 from htaf.explorer.choice import chosen_rows, counterfactuals_of
+from htaf.explorer.discovery import example_row
 from htaf.explorer.folder import DATA, FORMAT, INDEX, claimed, head_of, page_files, remove_stale
 from htaf.explorer.scripts import packed, script, value_of
 from htaf.explorer.sprites import SIDE, Pixels, sheets
@@ -30,6 +31,7 @@ def build_page(
     *,
     pixels: Pixels | None = None,
     names: Sequence[Mapping[str, Any]] | None = None,
+    margins: np.ndarray | None = None,
     part: PartName = "test",
     images: int = 10_000,
     thumbnail: int = 96,
@@ -52,6 +54,8 @@ def build_page(
             no thumbnails. Where it raises ConceptError, DataError or OSError there are none either, or those that the
             folder has of the same images, and a note why.
         names: as `htaf.concepts.naming.read_names` gives them; None: there are none.
+        margins: [images, C] float, of all images of the codes: how far above its threshold the pre-activation of a bit
+            lies. The page then shows the images that have a concept most strongly, barely, and barely not.
         part: which images are shown and scored.
         images: how many of them at most, >= 1: see `htaf.explorer.choice.chosen_rows`. Scores are of all.
         thumbnail: longest side of a thumbnail in pixels, 16 to 1024; images up to 48 pixels are kept as they are.
@@ -77,11 +81,20 @@ def build_page(
     for array in (codes.weight, codes.bias):
         if not np.isfinite(array).all():
             raise ConceptError(f"expected finite weights and biases of the head, got {array[~np.isfinite(array)][0]}")
+    if margins is not None and margins.shape != (len(codes), codes.concepts):
+        expected = (len(codes), codes.concepts)
+        raise ConceptError(
+            f"expected margins of {expected[0]:,} images x {expected[1]:,} concepts, got {margins.shape}"
+        )
     by_number = None if names is None else _by_number(names, codes.concepts)
     page = page_files()
     rows, drawn = chosen_rows(codes, part, images)
     shown = codes.take(rows) if len(rows) else codes.part(part)  # the latter says which parts there are
     found = contents.measure(codes, part)
+    beside = None if margins is None else np.asarray(margins[rows])
+    led, accuracy = contents.discovery_of(codes, shown, drawn, found, beside)
+    named = [entry for entry in names or () if entry.get("name")]
+    told = [entry["concept"] for entry in named if entry.get("verified")] or [entry["concept"] for entry in named]
     head: dict[str, Any] = {
         "format": FORMAT,
         "key": contents.content_key(codes),
@@ -98,6 +111,8 @@ def build_page(
         "groups": {"low": LOW, "high": HIGH},
         "scores": contents.score_objects(found),
         "histogram": contents.histogram(found),
+        "example": example_row(shown, drawn, found.rates, told),
+        "off": accuracy,
         "confusions": contents.confusions(codes, part),
         "per_class": contents.class_objects(codes, found),
         "notes": [*notes, *contents.notes_of(codes, shown, drawn, found, by_number)],
@@ -110,7 +125,7 @@ def build_page(
         head["sprites"] = _sprites(out, shown.ids, pixels, thumbnail, progress, head["notes"], sheets_there)
         values: dict[str, Any] = {
             "concepts": contents.concept_objects(codes, found, by_number or {}),
-            "arrays": packed(contents.arrays_of(shown, drawn, found)),
+            "arrays": packed(contents.arrays_of(shown, drawn, found) | led),
             "images": {"ids": list(shown.ids), "flips": flips},
             "page": head,
         }
@@ -120,7 +135,6 @@ def build_page(
         remove_stale(out, {*files, *sprites})
         for name, data in files.items():  # page.js comes last
             write_atomic(out / name, data)
-    named = [entry for entry in names or () if entry.get("name")]
     return {
         "out": str(out),
         "page": str(out / INDEX),

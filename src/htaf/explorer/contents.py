@@ -15,6 +15,14 @@ from htaf.concepts.completeness import by_importance
 from htaf.concepts.counts import class_counts, class_sizes, shares
 from htaf.concepts.naming import seal_of
 from htaf.concepts.scores import labelled, score, specificity
+from htaf.explorer.discovery import (
+    clustered_order,
+    relations,
+    sample_images,
+    strongest_images,
+    typical_images,
+    without_each,
+)
 
 CONFUSIONS = 20
 NAMED = ("name", "label_1", "label_0", "justification", "verified", "reason", "held_out", "p_value", "agreement")
@@ -114,6 +122,34 @@ def arrays_of(shown: Codes, drawn: Bool[np.ndarray, " images"], found: CodeStati
     return arrays | {"random": drawn.astype(np.uint8), "shares": found.shares.astype(np.float32)}
 
 
+def discovery_of(
+    codes: Codes, shown: Codes, drawn: Bool[np.ndarray, " images"], found: CodeStatistics, margins: np.ndarray | None
+) -> tuple[dict[str, np.ndarray], float | None]:
+    """More arrays for data/arrays.js, and the accuracy of the part with all concepts: see `htaf.explorer.discovery`.
+
+    Args:
+        codes: of all images. shown, drawn: as for `arrays_of`.
+        margins: [images shown, C], of the pre-activations above their thresholds; None: there are none.
+    """
+    train = codes.rows("train")
+    related, strength = relations(codes.take(train) if len(train) else codes)
+    arrays = {
+        "concept_order": clustered_order(found.shares),
+        "class_order": clustered_order(found.shares.T),
+        "related": related,
+        "related_by": strength.astype(np.float32),
+        "typical": typical_images(shown, found.shares),
+        "samples": sample_images(shown, drawn),
+        "confusion": confusion_counts(codes, found.part),
+    }
+    if margins is not None:
+        arrays["strongest"] = strongest_images(shown, margins, drawn)
+    off = without_each(codes.take(codes.rows(found.part)))
+    if off is None:
+        return arrays, None
+    return arrays | {"off_accuracy": off[1].astype(np.float32), "off_changed": off[2]}, off[0]
+
+
 def class_objects(codes: Codes, found: CodeStatistics) -> list[dict[str, Any]]:
     """For each class images, accuracy of the exact and of the smooth network and a histogram, of the whole part."""
     rows = codes.rows(found.part)
@@ -134,14 +170,20 @@ def class_objects(codes: Codes, found: CodeStatistics) -> list[dict[str, Any]]:
     ]
 
 
-def confusions(codes: Codes, part: PartName) -> list[list[int]]:
-    """The most frequent mistakes of the exact network: [class, predicted class, images of the part], 20 at most."""
+def confusion_counts(codes: Codes, part: PartName) -> Int64[np.ndarray, "pairs 3"]:
+    """Of the exact network: class, predicted class, images of the part; all that occur, right ones too, ascending."""
     rows = codes.rows(part)
     labels, exact = np.asarray(codes.labels)[rows], np.asarray(codes.exact)[rows]
-    wrong = (labels >= 0) & (labels != exact)
-    pairs, counts = np.unique(np.stack([labels[wrong], exact[wrong]], axis=1), axis=0, return_counts=True)
-    most = np.argsort(-counts, kind="stable")[:CONFUSIONS]
-    return [[*pairs[one].tolist(), int(counts[one])] for one in most]
+    known = labels >= 0
+    pairs, counts = np.unique(np.stack([labels[known], exact[known]], axis=1), axis=0, return_counts=True)
+    return np.concatenate([pairs.reshape(-1, 2), counts[:, None]], axis=1).astype(np.int64)
+
+
+def confusions(codes: Codes, part: PartName) -> list[list[int]]:
+    """The most frequent mistakes of the exact network: [class, predicted class, images of the part], 20 at most."""
+    counts = confusion_counts(codes, part)
+    wrong = counts[counts[:, 0] != counts[:, 1]]
+    return wrong[np.argsort(-wrong[:, 2], kind="stable")[:CONFUSIONS]].tolist()
 
 
 def histogram(found: CodeStatistics) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from htaf.concepts.codes import ConceptError
 from htaf.explorer.scripts import value_of
 from htaf.runs import LOCK, locked, write_atomic
 
-FORMAT = 1
+FORMAT = 2
 PAGE = Path(__file__).parent / "page"
 INDEX, DATA = "index.html", "data"
 MARK = ".htaf-explorer"  # in a folder from the first moment, so that a build that was killed can be repeated

@@ -1,13 +1,14 @@
 import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { Spark } from "../charts.tsx";
-import { groupOf, shareOf, weightOf, wrong, type Explorer } from "../explorer.ts";
+import { entries, groupOf, shareOf, weightOf, wrong, type Explorer } from "../explorer.ts";
 import { namingOf, useEdits } from "../names.ts";
 import { Choice, ClassName, ConceptName, classLink, pageOf, Pages, Share, Signed, SortHeader } from "../parts.tsx";
-import { Grid, Thumb } from "../pictures.tsx";
+import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { format, setQuery, useQuery } from "../route.ts";
 import { Rest, Text } from "../text.tsx";
 import { count, percent, plural } from "../words.ts";
+import { Term } from "../glossary.tsx";
 import { Fact } from "./concept.tsx";
 import { sparkText } from "./classes.tsx";
 
@@ -35,9 +36,9 @@ export function ClassView({ explorer, k }: { explorer: Explorer; k: number }): J
         <section aria-labelledby="numbers" class="card">
           <h2 id="numbers">Numbers</h2>
           <dl class="facts">
-            <Fact label={`Images, ${part}`} value={count(numbers.images)} />
-            <Fact label="Accuracy, exact bits" value={percent(numbers.accuracy, 1)} />
-            <Fact label="Accuracy, smooth" value={percent(numbers.smooth, 1)} />
+            <Fact label={`Images, ${part}`} term="part" value={count(numbers.images)} />
+            <Fact label="Accuracy, exact bits" term="exact" value={percent(numbers.accuracy, 1)} />
+            <Fact label="Accuracy, smooth" term="smooth" value={percent(numbers.smooth, 1)} />
           </dl>
         </section>
         <section aria-labelledby="clear" class="card">
@@ -52,9 +53,29 @@ export function ClassView({ explorer, k }: { explorer: Explorer; k: number }): J
           )}
         </section>
       </div>
+      <TypicalImages explorer={explorer} k={k} />
       <ClassConcepts explorer={explorer} k={k} />
       <Misclassified key={k} explorer={explorer} k={k} />
     </>
+  );
+}
+
+function TypicalImages({ explorer, k }: { explorer: Explorer; k: number }): JSX.Element | null {
+  const rows = entries(explorer.typical, k);
+  if (!rows.length) return null;
+  return (
+    <section aria-labelledby="typical">
+      <h2 id="typical">
+        Typical images <Term of="typical" />
+      </h2>
+      <Grid explorer={explorer}>
+        {rows.map((row) => (
+          <Thumb key={row} explorer={explorer} row={row}>
+            {wrong(explorer, row) ? <Verdict explorer={explorer} row={row} /> : undefined}
+          </Thumb>
+        ))}
+      </Grid>
+    </section>
   );
 }
 
@@ -103,16 +124,16 @@ function ClassConcepts({ explorer, k }: { explorer: Explorer; k: number }): JSX.
               <SortHeader by="name" sort={sort}>
                 Concept
               </SortHeader>
-              <SortHeader by="weight" sort={sort} down class="num">
+              <SortHeader by="weight" sort={sort} down term="weight" class="num">
                 Weight
               </SortHeader>
-              <SortHeader by="share" sort={sort} down class="rate">
+              <SortHeader by="share" sort={sort} down term="share" class="rate">
                 Images with it
               </SortHeader>
               <th scope="col" class="wide-only">
-                Group
+                <Term of="group">Group</Term>
               </th>
-              <SortHeader by="balanced" sort={sort} down class="num wide-only">
+              <SortHeader by="balanced" sort={sort} down term="balanced accuracy" class="num wide-only">
                 Balanced accuracy
               </SortHeader>
             </tr>

@@ -1,8 +1,9 @@
 import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
 import { Spark } from "../charts.tsx";
-import type { Explorer } from "../explorer.ts";
+import { entries, type Explorer } from "../explorer.ts";
 import { ClassName, pageOf, Pages, SearchField, Share, SortHeader } from "../parts.tsx";
+import { Picture } from "../pictures.tsx";
 import { setQuery, useQuery } from "../route.ts";
 import { count, plural } from "../words.ts";
 
@@ -47,7 +48,7 @@ export function Classes({ explorer }: { explorer: Explorer }): JSX.Element {
               <SortHeader by="name" sort={sort}>
                 Class
               </SortHeader>
-              <SortHeader by="accuracy" sort={sort}>
+              <SortHeader by="accuracy" sort={sort} term="accuracy">
                 Accuracy
               </SortHeader>
               <SortHeader by="images" sort={sort} down class="num">
@@ -63,7 +64,8 @@ export function Classes({ explorer }: { explorer: Explorer }): JSX.Element {
               const numbers = explorer.page.per_class[k]!;
               return (
                 <tr key={k}>
-                  <th scope="row">
+                  <th scope="row" class="with-picture">
+                    {explorer.page.sprites && entries(explorer.typical, k).slice(0, 1).map((row) => <Picture key={row} explorer={explorer} row={row} size={44} decorative />)}
                     <ClassName explorer={explorer} k={k} />
                   </th>
                   <td>

@@ -8,6 +8,8 @@ import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { permutation } from "../random.ts";
 import { LongText, Rest, Text } from "../text.tsx";
 import { count, decimal, percent, plural } from "../words.ts";
+import { Term, type TermKey } from "../glossary.tsx";
+import { Related, Strengths } from "./concept_relations.tsx";
 import { NameForm } from "./name_form.tsx";
 
 const DRAWN = 12;
@@ -43,14 +45,16 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
         <section aria-labelledby="numbers" class="card">
           <h2 id="numbers">Numbers</h2>
           <dl class="facts">
-            <Fact label="Training images with it" value={percent(data.rate, 1)} />
-            <Fact label="Importance rank" value={`${count(data.rank)} of ${count(explorer.page.concepts)}`} />
-            <Fact label="Largest weight" value={decimal(data.importance, 3)} />
-            <Fact label="Effect on the logits" value={decimal(data.spread, 3)} />
-            <Fact label="Accuracy from the class" value={percent(data.accuracy, 1)} />
-            <Fact label="The same, balanced" value={percent(data.balanced, 1)} />
+            <Fact label="Training images with it" term="share" value={percent(data.rate, 1)} />
+            <Fact label="Importance rank" term="rank" value={`${count(data.rank)} of ${count(explorer.page.concepts)}`} />
+            <Fact label="Largest weight" term="largest weight" value={decimal(data.importance, 3)} />
+            <Fact label="Effect on the logits" term="effect on the logits" value={decimal(data.spread, 3)} />
+            <Fact label="Accuracy from the class" term="accuracy from the class" value={percent(data.accuracy, 1)} />
+            <Fact label="The same, balanced" term="balanced accuracy" value={percent(data.balanced, 1)} />
           </dl>
-          {data.dead && <p class="warn">Dead: always the same in training images. It tells nothing apart.</p>}
+          {data.dead && <p class="warn">
+              <Term of="dead">Dead</Term>: always the same in training images. It tells nothing apart.
+            </p>}
         </section>
       </div>
       <section aria-labelledby="images">
@@ -65,8 +69,12 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
           <Drawn key={`off${concept}`} explorer={explorer} rows={rows.off} title="Without it" label={naming.label_0} />
         </div>
       </section>
+      <Strengths explorer={explorer} concept={concept} />
+      <Related explorer={explorer} concept={concept} />
       <section aria-labelledby="classes">
-        <h2 id="classes">Classes</h2>
+        <h2 id="classes">
+          Classes <Term of="group" />
+        </h2>
         <div class="columns three">
           {(["A", "B", "mixed"] as const).map((group) => (
             <ClassGroup key={`${group}${concept}`} explorer={explorer} concept={concept} group={group} />
@@ -78,10 +86,10 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
   );
 }
 
-export function Fact({ label, value }: { label: string; value: JSX.Element | string }): JSX.Element {
+export function Fact({ label, value, term }: { label: string; value: JSX.Element | string; term?: TermKey }): JSX.Element {
   return (
     <div>
-      <dt>{label}</dt>
+      <dt>{term ? <Term of={term}>{label}</Term> : label}</dt>
       <dd>{value}</dd>
     </div>
   );
@@ -117,14 +125,14 @@ function Check({ explorer, concept, naming }: { explorer: Explorer; concept: num
           {naming.label_1 && <Fact label="Images with it" value={<LongText value={naming.label_1} limit={200} />} />}
           {naming.label_0 && <Fact label="Images without it" value={<LongText value={naming.label_0} limit={200} />} />}
           {naming.held_out !== null && (
-            <Fact label={`${naming.checked_by ? "Balanced" : "Held-out balanced"} accuracy`} value={percent(naming.held_out, 1)} />
+            <Fact label={`${naming.checked_by ? "Balanced" : "Held-out balanced"} accuracy`} term={naming.checked_by ? "balanced accuracy" : "held out"} value={percent(naming.held_out, 1)} />
           )}
-          {naming.p_value !== null && <Fact label="p, against shuffled classes" value={decimal(naming.p_value, 3)} />}
+          {naming.p_value !== null && <Fact label="p, against shuffled classes" term="p-value" value={decimal(naming.p_value, 3)} />}
           {naming.agreement !== null &&
             (naming.source === "model" ? (
-              <Fact label="Agreement of the namings (kappa)" value={decimal(naming.agreement)} />
+              <Fact label="Agreement of the namings (kappa)" term="agreement" value={decimal(naming.agreement)} />
             ) : (
-              <Fact label="Repeated namings that agree" value={percent(naming.agreement)} />
+              <Fact label="Repeated namings that agree" term="agreement" value={percent(naming.agreement)} />
             ))}
           {naming.source && (
             <Fact
@@ -224,7 +232,7 @@ function Weights({ explorer, concept }: { explorer: Explorer; concept: number })
   return (
     <section aria-labelledby="weights">
       <h2 id="weights">Importance for the classes</h2>
-      <p class="muted">The weight is what the concept adds to the logit of a class when an image has it; the strongest ten each way.</p>
+      <p class="muted">The <Term of="weight">weight</Term> is what the concept adds to the <Term of="logit">logit</Term> of a class when an image has it; the strongest ten each way.</p>
       <div class="columns">
         {sides.map(([title, rows]) => (
           <div key={title}>

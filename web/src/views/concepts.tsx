@@ -1,13 +1,15 @@
 import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
-import { classesOf, groupOf, type Explorer } from "../explorer.ts";
+import { classesOf, entries, groupOf, type Explorer } from "../explorer.ts";
 import { namingOf, stateOf, useEdits, type Edits, type Naming } from "../names.ts";
-import { Badge, Choice, ConceptName, pageOf, Pages, SearchField, Share, SortHeader } from "../parts.tsx";
+import { Badge, Choice, conceptLink, ConceptName, pageOf, Pages, SearchField, Share, SortHeader } from "../parts.tsx";
+import { Picture } from "../pictures.tsx";
 import { setQuery, useQuery } from "../route.ts";
 import { Text } from "../text.tsx";
 import { decimal, percent, plural } from "../words.ts";
 
 const SIZE = 50;
+const CARDS = 24;
 const SHOW: [string, string][] = [
   ["", "all"],
   ["verified", "verified"],
@@ -70,7 +72,7 @@ function compare(explorer: Explorer, now: Edits, sort: string): (a: number, b: n
 
 export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
   const now = useEdits();
-  const { q = "", show = "", sort = "rank", page: asked = "1" } = useQuery();
+  const { q = "", show = "", sort = "rank", as = "", page: asked = "1" } = useQuery();
   const found = useMemo(() => {
     const matches = search(explorer, now, q);
     const shown = (concept: number): boolean => {
@@ -80,7 +82,8 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
     };
     return explorer.concepts.flatMap((_, i) => (shown(i) && matches(i) ? [i] : [])).sort(compare(explorer, now, sort));
   }, [explorer, now, q, show, sort]);
-  const page = pageOf({ page: asked }, found.length, SIZE);
+  const size = as === "table" ? SIZE : CARDS;
+  const page = pageOf({ page: asked }, found.length, size);
   return (
     <>
       <header class="view-head">
@@ -91,10 +94,19 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
         <Choice label="Show" value={show} options={SHOW} onChange={(value) => setQuery({ show: value, page: null })} />
         <Choice
           label="Sort by"
-          class="narrow-only"
+          class={as === "table" ? "narrow-only" : ""}
           value={sort}
           options={SORTS.some(([key]) => key === sort) ? SORTS : [...SORTS, [sort, "as in the table"]]}
           onChange={(value) => setQuery({ sort: value, page: null })}
+        />
+        <Choice
+          label="As"
+          value={as}
+          options={[
+            ["", "cards"],
+            ["table", "a table"],
+          ]}
+          onChange={(value) => setQuery({ as: value, page: null })}
         />
         <p class="found" role="status">
           {plural(found.length, "concept")}
@@ -102,44 +114,81 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
       </div>
       {found.length === 0 ? (
         <p class="empty">No concept matches. Classes count where most of their images have the concept.</p>
-      ) : (
+      ) : as === "table" ? (
         <table class="list concepts">
-          <caption class="hidden">Concepts, {SIZE} at a time</caption>
+          <caption class="hidden">Concepts, {size} at a time</caption>
           <thead>
             <tr>
-              <SortHeader by="rank" sort={sort} class="num">
+              <SortHeader by="rank" sort={sort} term="rank" class="num">
                 Rank
               </SortHeader>
               <SortHeader by="name" sort={sort}>
                 Name
               </SortHeader>
-              <SortHeader by="check" sort={sort} down class="check">
+              <SortHeader by="check" sort={sort} down term="held out" class="check">
                 Check
               </SortHeader>
-              <SortHeader by="rate" sort={sort} down class="rate">
+              <SortHeader by="rate" sort={sort} down term="share" class="rate">
                 Images with it
               </SortHeader>
-              <SortHeader by="importance" sort={sort} down class="num wide-only">
+              <SortHeader by="importance" sort={sort} down term="largest weight" class="num wide-only">
                 Largest weight
               </SortHeader>
-              <SortHeader by="accuracy" sort={sort} down class="num wide-only">
+              <SortHeader by="accuracy" sort={sort} down term="accuracy from the class" class="num wide-only">
                 Accuracy
               </SortHeader>
             </tr>
           </thead>
           <tbody>
-            {found.slice((page - 1) * SIZE, page * SIZE).map((concept) => (
+            {found.slice((page - 1) * size, page * size).map((concept) => (
               <Row key={concept} explorer={explorer} concept={concept} now={now} />
             ))}
           </tbody>
         </table>
+      ) : (
+        <ul class="cards">
+          {found.slice((page - 1) * size, page * size).map((concept) => (
+            <Card key={concept} explorer={explorer} concept={concept} now={now} />
+          ))}
+        </ul>
       )}
-      <Pages page={page} size={SIZE} total={found.length} what="concepts" />
+      <Pages page={page} size={size} total={found.length} what="concepts" />
       <p class="muted note">
         Rank: by how much the concept moves the logits over all images. Check: how well the name sorts classes that did not choose it. Accuracy: how well the class alone tells the bit; rare concepts score high whatever they
         mean.
       </p>
     </>
+  );
+}
+
+/** A concept with some images that have it, drawn at random. */
+function Card({ explorer, concept, now }: { explorer: Explorer; concept: number; now: Edits }): JSX.Element {
+  const data = explorer.concepts[concept]!;
+  const naming = namingOf(explorer, concept, now);
+  const rows = explorer.page.sprites ? entries(explorer.samples, concept) : [];
+  return (
+    <li class="concept-card" data-concept={concept}>
+      <h2>
+        <ConceptName explorer={explorer} concept={concept} limit={60} />
+      </h2>
+      {rows.length > 0 && (
+        <a class="strip" href={conceptLink(concept)} tabIndex={-1} aria-hidden="true">
+          {rows.map((row) => (
+            <Picture key={row} explorer={explorer} row={row} size={76} decorative />
+          ))}
+        </a>
+      )}
+      {explorer.page.sprites && rows.length === 0 && <p class="empty">No image on this page has it.</p>}
+      <Hint explorer={explorer} concept={concept} naming={naming} />
+      <p class="card-foot">
+        {(naming.name || naming.edited || data.dead) && <Badge explorer={explorer} concept={concept} />}
+        {naming.held_out !== null && <span class="muted">{percent(naming.held_out)}</span>}
+        <span class="card-rate">
+          <span class="hidden">Images with it: </span>
+          <Share value={data.rate} />
+        </span>
+      </p>
+    </li>
   );
 }
 

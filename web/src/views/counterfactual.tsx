@@ -3,6 +3,7 @@ import { useMemo, useState } from "preact/hooks";
 import { bitOf } from "../bits.ts";
 import type { Explorer } from "../explorer.ts";
 import { counterfactual, type Counterfactual } from "../counterfactuals.ts";
+import { Term } from "../glossary.tsx";
 import { argmax } from "../head.ts";
 import { Choice, classText, ConceptName } from "../parts.tsx";
 import { plural } from "../words.ts";
@@ -49,7 +50,9 @@ export function CounterfactualView({ explorer, view, apply }: Props): JSX.Elemen
   const applied = concepts.length > 0 && concepts.length === view.flips.size && concepts.every((concept) => view.flips.has(concept));
   return (
     <section aria-labelledby="counterfactual" class="counterfactual">
-      <h2 id="counterfactual">Counterfactual: the fewest flips</h2>
+      <h2 id="counterfactual">
+        Counterfactual: the fewest flips <Term of="counterfactual" />
+      </h2>
       <div class="tools">
         <Choice label="To make it" value={String(target)} options={classes} onChange={(value) => setTarget(Number(value))} />
         {found ? (

@@ -4,6 +4,7 @@ import { announce } from "../announce.ts";
 import { bitOf, flipped, nearest } from "../bits.ts";
 import { bitsOf, type Explorer } from "../explorer.ts";
 import { argmax, logits, softmax } from "../head.ts";
+import { Term } from "../glossary.tsx";
 import { ClassName, classText, conceptText } from "../parts.tsx";
 import { Grid, imageLink, Picture, Thumb, Verdict } from "../pictures.tsx";
 import { setQuery, useQuery } from "../route.ts";
@@ -121,8 +122,8 @@ function Facts({ explorer, row }: { explorer: Explorer; row: number }): JSX.Elem
   return (
     <dl class="facts">
       <Fact label="Class" value={<ClassName explorer={explorer} k={explorer.labels[row]!} limit={40} />} />
-      <Fact label="Predicted, exact bits" value={<ClassName explorer={explorer} k={explorer.exact[row]!} limit={40} />} />
-      {explorer.smooth[row]! >= 0 && <Fact label="Predicted, smooth" value={<ClassName explorer={explorer} k={explorer.smooth[row]!} limit={40} />} />}
+      <Fact label="Predicted, exact bits" term="exact" value={<ClassName explorer={explorer} k={explorer.exact[row]!} limit={40} />} />
+      {explorer.smooth[row]! >= 0 && <Fact label="Predicted, smooth" term="smooth" value={<ClassName explorer={explorer} k={explorer.smooth[row]!} limit={40} />} />}
     </dl>
   );
 }
@@ -134,7 +135,9 @@ function Nearest({ explorer, view }: { explorer: Explorer; view: WhatIf }): JSX.
   );
   return (
     <section aria-labelledby="nearest">
-      <h2 id="nearest">Nearest images</h2>
+      <h2 id="nearest">
+        Nearest images <Term of="nearest" />
+      </h2>
       <p class="muted">
         Those whose concepts differ in the fewest bits from {view.flips.size > 0 ? "this image's as flipped" : "this image's"}, of all on this page.
       </p>

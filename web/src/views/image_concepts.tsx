@@ -2,6 +2,7 @@ import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { bitOf } from "../bits.ts";
 import { weightOf, type Explorer } from "../explorer.ts";
+import { Term } from "../glossary.tsx";
 import { namingOf, useEdits } from "../names.ts";
 import { Choice, classText, ConceptName, conceptText, SearchField, Signed } from "../parts.tsx";
 import { setQuery, useQuery } from "../route.ts";
@@ -86,13 +87,15 @@ export function ImageConcepts({ explorer, view, toggle }: { explorer: Explorer; 
           <caption class="hidden">Concepts of this image and what they add to the logit of the chosen class</caption>
           <thead>
             <tr>
-              <th scope="col">Bit</th>
+              <th scope="col">
+                <Term of="bit">Bit</Term>
+              </th>
               <th scope="col">Concept</th>
               <th scope="col" class="num">
-                Adds
+                <Term of="adds">Adds</Term>
               </th>
               <th scope="col" class="num wide-only">
-                A flip adds
+                A <Term of="flip">flip</Term> adds
               </th>
             </tr>
           </thead>

@@ -1,7 +1,8 @@
 import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
 import { wrong, type Explorer } from "../explorer.ts";
-import { Choice, classText, pageOf, Pages, SearchField } from "../parts.tsx";
+import { bitOf } from "../bits.ts";
+import { Choice, classText, conceptText, pageOf, Pages, SearchField } from "../parts.tsx";
 import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { setQuery, useQuery } from "../route.ts";
 import { plural } from "../words.ts";
@@ -15,7 +16,7 @@ const SHOW: [string, string][] = [
 ];
 
 export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
-  const { q = "", class: of = "", show = "", as = "", page: asked = "1" } = useQuery();
+  const { q = "", class: of = "", show = "", as = "", has = "", lacks = "", page: asked = "1" } = useQuery();
   const classes = useMemo(
     (): [string, string][] => [["", "all"], ...explorer.page.classes.map((_, k): [string, string] => [String(k), classText(explorer, k, 50)])],
     [explorer],
@@ -23,15 +24,22 @@ export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
   const found = useMemo(() => {
     const words = q.trim().toLowerCase();
     const { labels, exact, smooth, ids } = explorer;
+    const bitAt = (row: number, concept: string): boolean => Number(concept) < explorer.page.concepts && bitOf(explorer.bits, Number(concept), row * explorer.width) === 1;
     return ids.flatMap((id, row) => {
       if (of !== "" && labels[row] !== Number(of)) return [];
       if (as !== "" && exact[row] !== Number(as)) return [];
+      if (has !== "" && !bitAt(row, has)) return [];
+      if (lacks !== "" && bitAt(row, lacks)) return [];
       if (show === "wrong" && !wrong(explorer, row)) return [];
       if (show === "right" && (labels[row]! < 0 || wrong(explorer, row))) return [];
       if (show === "cut" && (smooth[row]! < 0 || smooth[row] === exact[row])) return [];
       return id.toLowerCase().includes(words) ? [row] : [];
     });
-  }, [explorer, q, of, show, as]);
+  }, [explorer, q, of, show, as, has, lacks]);
+  const concepts = useMemo(
+    (): [string, string][] => [["", "any"], ...explorer.concepts.map((_, concept): [string, string] => [String(concept), conceptText(explorer, concept)])],
+    [explorer],
+  );
   const page = pageOf({ page: asked }, found.length, SIZE);
   return (
     <>
@@ -42,6 +50,8 @@ export function Images({ explorer }: { explorer: Explorer }): JSX.Element {
         <Choice label="Class" value={of} options={classes} onChange={(value) => setQuery({ class: value, page: null })} />
         <Choice label="Predicted" value={as} options={classes} onChange={(value) => setQuery({ as: value, page: null })} />
         <Choice label="Show" value={show} options={SHOW} onChange={(value) => setQuery({ show: value, page: null })} />
+        <Choice label="Has" value={has} options={concepts} onChange={(value) => setQuery({ has: value, page: null })} />
+        <Choice label="Lacks" value={lacks} options={concepts} onChange={(value) => setQuery({ lacks: value, page: null })} />
         <SearchField label="Search" hint="id" value={q} onInput={(value) => setQuery({ q: value, page: null })} />
         <p class="found" role="status">
           {plural(found.length, "image")}

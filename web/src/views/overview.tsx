@@ -1,12 +1,14 @@
 import type { JSX } from "preact";
 import { Histogram } from "../charts.tsx";
 import type { Explorer } from "../explorer.ts";
+import { Term } from "../glossary.tsx";
 import { namingOf, stateOf, useEdits, type State } from "../names.ts";
 import { ClassName } from "../parts.tsx";
 import { format } from "../route.ts";
 import { LongText, Text } from "../text.tsx";
 import type { Score } from "../types.ts";
 import { count, decimal, percent, plural } from "../words.ts";
+import { ConceptsByClasses, OneDecision } from "./overview_parts.tsx";
 
 const STATES: State[] = ["verified", "unverified", "unnamed", "dead"];
 
@@ -37,7 +39,7 @@ function Names({ explorer }: { explorer: Explorer }): JSX.Element {
         ))}
       </ul>
       <p class="muted">
-        A name is verified when it sorts classes that had no part in choosing it (names written by hand: all classes), better than chance. An
+        A name is <Term of="verified">verified</Term> when it sorts classes that had no part in choosing it (names written by hand: all classes), better than chance. An
         unverified name may say nothing true.
       </p>
     </section>
@@ -49,7 +51,9 @@ const PAIRS = 10;
 function Mistakes({ explorer, pairs }: { explorer: Explorer; pairs: [number, number, number][] }): JSX.Element {
   return (
     <section aria-labelledby="mistakes">
-      <h2 id="mistakes">Most frequent mistakes</h2>
+      <h2 id="mistakes">
+        Most frequent mistakes <Term of="mistake" />
+      </h2>
       <ul class="rows mistakes">
         {pairs.slice(0, PAIRS).map(([label, guess, images]) => (
           <li key={`${label} ${guess}`}>
@@ -76,10 +80,13 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
           <Text value={page.title} limit={120} />
         </h1>
         <p class="lead">
-          A classifier that decides by <a href="#/concepts">{plural(page.concepts, "concept")}</a>: bits that an image has or has not. Here are{" "}
+          A classifier that decides by <a href="#/concepts">{plural(page.concepts, "concept")}</a>: <Term of="bit">bits</Term> that an image has or has not. Here are{" "}
           <a href="#/images">{plural(page.images, "image")}</a> of <a href="#/classes">{plural(page.classes.length, "class", "classes")}</a>.
         </p>
       </header>
+      {page.example !== null && explorer.head.classes > 1 && <OneDecision explorer={explorer} given={page.example} />}
+      <ConceptsByClasses explorer={explorer} />
+      {page.confusions.length > 0 && <Mistakes explorer={explorer} pairs={page.confusions} />}
       <section aria-labelledby="scores">
         <h2 id="scores">Scores</h2>
         <dl class="scores">
@@ -145,7 +152,6 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
           </dl>
         </section>
       </div>
-      {page.confusions.length > 0 && <Mistakes explorer={explorer} pairs={page.confusions} />}
       {page.notes.length > 0 && (
         <section aria-labelledby="notes">
           <h2 id="notes">Notes</h2>

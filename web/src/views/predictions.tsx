@@ -1,6 +1,7 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { Explorer } from "../explorer.ts";
+import { Term } from "../glossary.tsx";
 import { argmax } from "../head.ts";
 import { ClassName, classText, Share } from "../parts.tsx";
 import { setQuery } from "../route.ts";
@@ -49,9 +50,11 @@ export function Predictions({ explorer, view, reset }: { explorer: Explorer; vie
           <tr>
             <th scope="col">Class</th>
             <th scope="col" class="num">
-              Logit
+              <Term of="logit">Logit</Term>
             </th>
-            <th scope="col">Softmax</th>
+            <th scope="col">
+              <Term of="softmax">Softmax</Term>
+            </th>
           </tr>
         </thead>
         <tbody>

@@ -1,0 +1,186 @@
+"""Orders, relations, typical images, accuracy without a concept, the example: against plain loops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from htaf.concepts.codes import ConceptError, codes_of
+from htaf.concepts.counts import proportions
+from htaf.explorer import discovery
+from htaf.explorer.build import build_page
+from htaf.explorer.discovery import (
+    clustered_order,
+    example_row,
+    relations,
+    sample_images,
+    strongest_images,
+    typical_images,
+    without_each,
+)
+from made_pages import made_codes, read_page
+
+
+@given(st.integers(0, 30), st.integers(0, 5), st.integers(0, 10))
+def test_an_order_is_a_permutation(rows: int, columns: int, seed: int) -> None:
+    values = np.random.default_rng(seed).random((rows, columns)).round(1)
+    assert sorted(clustered_order(values).tolist()) == list(range(rows))
+
+
+@pytest.mark.parametrize("most", [2048, 4])
+def test_similar_rows_stand_together(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "CLUSTERED", most)
+    kinds = np.array([0, 1, 2, 0, 2, 1, 0, 1, 2])
+    profiles = np.array([[0.0, 0.1], [0.5, 0.6], [1.0, 0.9]])[kinds] + 0.001 * np.arange(9)[:, None]
+    profiles[0, 1] = np.nan if most > 4 else 0.1  # nan counts as 0.5
+    if most > 4:
+        profiles[kinds == 0, 1] = np.nan
+    order = kinds[clustered_order(profiles)]
+    assert (np.diff(order) != 0).sum() == 2
+
+
+def test_relations_are_correlations() -> None:
+    codes = made_codes(300, 9, 4)
+    numbers, values = relations(codes, 8)
+    known = codes.labels >= 0
+    bits, labels = codes.unpack()[known].astype(float), codes.labels[known]
+    phi = np.corrcoef(bits.T)
+    centred = bits.copy()
+    for k in range(4):
+        centred[labels == k] -= centred[labels == k].mean(0)
+    within = np.corrcoef(centred.T)
+    for kind, expected in enumerate((phi, phi, within)):
+        for concept in range(9):
+            there = numbers[kind, concept] >= 0
+            found = numbers[kind, concept][there]
+            assert concept not in found
+            np.testing.assert_allclose(values[kind, concept][there], expected[concept, found], atol=1e-6)
+            sign = -1 if kind == 1 else 1
+            wanted = sign * np.delete(expected[concept], concept)
+            assert len(found) == (wanted > 1e-9).sum()
+            assert np.all(np.diff(sign * expected[concept, found]) <= 1e-9)
+            assert np.isnan(values[kind, concept][~there]).all()
+
+
+def test_concepts_that_the_class_explains_are_similar_but_not_together() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1], 2000)
+    by_class = labels[:, None] ^ (rng.random((4000, 2)) < 0.1)
+    free = rng.random((4000, 1)) < 0.5
+    codes = codes_of(np.hstack([by_class, free, free]).astype(bool), labels, np.ones((2, 4)), np.zeros(2))
+    numbers, values = relations(codes, 3)
+    assert numbers[0, 0, 0] == 1
+    assert values[0, 0, 0] > 0.5
+    assert not (values[2, 0] > 0.1).any()
+    assert (numbers[2, 2, 0], values[2, 2, 0]) == (3, pytest.approx(1))
+
+
+def test_nothing_is_related_to_a_dead_concept_or_a_single_one() -> None:
+    codes = codes_of(np.ones((10, 2)), np.arange(10) % 2, np.ones((2, 2)), np.zeros(2))
+    assert (relations(codes)[0] == -1).all()
+    assert relations(codes_of(np.ones((10, 1)), np.arange(10) % 2, np.ones((2, 1)), np.zeros(2)))[0].shape == (3, 1, 1)
+
+
+def test_typical_images_are_nearest_to_the_shares() -> None:
+    codes = made_codes(300)
+    shares = proportions(codes.part("train"))
+    shown = codes.part("test")
+    found = typical_images(shown, shares, 5)
+    bits = shown.unpack()
+    for k in range(5):
+        rows = np.flatnonzero(shown.labels == k)
+        far = np.abs(bits[rows] - shares[:, k]).sum(1)
+        assert found[k].tolist() == rows[np.argsort(far.round(9), kind="stable")[:5]].tolist()
+    shares[:, 2] = np.nan
+    assert (typical_images(shown, shares)[2] == -1).all()
+
+
+def test_samples_have_the_concept_and_were_drawn() -> None:
+    shown = made_codes(200)
+    drawn = np.arange(200) % 2 == 0
+    found = sample_images(shown, drawn, 6)
+    bits = shown.unpack()
+    for concept in range(21):
+        rows = found[concept][found[concept] >= 0]
+        assert len(set(rows.tolist())) == min(6, int((bits[:, concept].astype(bool) & drawn).sum()))
+        assert bits[rows, concept].all()
+        assert drawn[rows].all()
+    assert (sample_images(shown, np.zeros(200, bool)) == -1).all()
+
+
+def test_strong_and_bare_images_by_margin() -> None:
+    rng = np.random.default_rng(0)
+    margins = rng.normal(size=(60, 5)).astype(np.float16)
+    shown = codes_of(margins > 0, np.zeros(60), np.ones((1, 5)), np.zeros(1))
+    drawn = rng.random(60) < 0.7
+    found = strongest_images(shown, margins, drawn, 4)
+    rows = np.flatnonzero(drawn)
+    for concept in range(5):
+        values = margins[rows, concept]
+        on, off = rows[values > 0], rows[values <= 0]
+        assert found[0, concept].tolist() == on[np.argsort(-margins[on, concept], kind="stable")[:4]].tolist()
+        assert found[1, concept].tolist() == on[np.argsort(margins[on, concept], kind="stable")[:4]].tolist()
+        assert found[2, concept].tolist() == off[np.argsort(-margins[off, concept], kind="stable")[:4]].tolist()
+
+
+def test_accuracy_without_each_concept() -> None:
+    codes = made_codes(300)
+    found = without_each(codes)
+    assert found is not None
+    known = np.flatnonzero(codes.labels >= 0)
+    bits, labels = codes.unpack(known).astype(np.float32), codes.labels[known]
+    was = (bits @ codes.weight.T + codes.bias).argmax(1)
+    assert found[0] == pytest.approx((was == labels).mean())
+    for concept in range(21):
+        off = bits.copy()
+        off[:, concept] = 0
+        now = (off @ codes.weight.T + codes.bias).argmax(1)
+        assert found[1][concept] == pytest.approx((now == labels).mean())
+        assert found[2][concept] == (now != was).sum()
+    assert without_each(replace(codes, labels=np.full(300, -1, np.int32))) is None
+
+
+def test_what_takes_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "LOGITS", 10)
+    assert without_each(made_codes(300)) is None
+
+
+def test_the_example_is_right_and_explained_by_few() -> None:
+    weight = np.array([[1.0, 1, 1, 1], [0, 0, 0, 0]])
+    bits = np.array([[1, 1, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0]])
+    codes = codes_of(bits, [0, 0, 0, 1], weight, np.array([0.0, 0.5]))
+    assert codes.exact.tolist() == [0, 0, 1, 0]
+    rates = np.array([0.5, 0.5, 0.5, 1.0])
+    assert example_row(codes, np.ones(4, bool), rates) == 0
+    assert example_row(codes, np.array([False, True, True, True]), rates) == 1
+    assert example_row(codes, np.zeros(4, bool), rates) is None
+    assert example_row(codes_of(bits, [0] * 4, weight[:1], np.zeros(1)), np.ones(4, bool), rates) is None
+
+
+def test_the_page_holds_it_all(tmp_path: Path, stand_in: Path) -> None:
+    codes = made_codes(300)
+    margins = codes.unpack().astype(np.float16) - np.float16(0.5)
+    build_page(codes, tmp_path / "p", margins=margins)
+    found = read_page(tmp_path / "p")
+    arrays, test = found["arrays"], codes.part("test")
+    assert sorted(arrays["concept_order"].tolist()) == list(range(21))
+    assert sorted(arrays["class_order"].tolist()) == list(range(5))
+    numbers, _ = relations(codes.part("train"))
+    np.testing.assert_array_equal(arrays["related"], numbers)
+    confusion = arrays["confusion"]
+    assert confusion[:, 2].sum() == (test.labels >= 0).sum()
+    for label, guess, images in confusion.tolist():
+        assert images == ((test.labels == label) & (test.exact == guess)).sum()
+    off = without_each(test)
+    assert off is not None
+    assert found["page"]["off"] == off[0]
+    np.testing.assert_allclose(arrays["off_accuracy"], off[1], rtol=1e-6)
+    assert arrays["strongest"].shape == (3, 21, 8)
+    assert found["page"]["example"] is not None
+    with pytest.raises(ConceptError, match="expected margins of 300 images x 21 concepts"):
+        build_page(codes, tmp_path / "p", margins=margins[:5])

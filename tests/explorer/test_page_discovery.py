@@ -1,0 +1,176 @@
+"""What the explorer's page leads to, in a real browser: decisions, maps, terms, cards, pairs, concepts that are off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from visits import Site, Visit, pictures, until
+
+from htaf.concepts.counts import proportions
+from htaf.explorer.build import build_page
+from made_pages import read_page
+
+pytestmark = pytest.mark.slow
+Open = Callable[..., Visit]
+
+
+def number(text: str) -> float:
+    return float(text.replace("\u2212", "-").replace("%", ""))
+
+
+def test_the_first_decision_adds_up(site: Site, visit: Open) -> None:
+    page, shown = visit(site).go(), site.shown
+    row = read_page(site.folder)["page"]["example"]
+    bits = shown.unpack(np.array([row]))[0].astype(float)
+    logits = bits @ shown.weight.T.astype(float) + shown.bias
+    first, second = np.argsort(-logits, kind="stable")[:2]
+    rates = site.codes.part("train").unpack()[site.codes.part("train").labels >= 0].mean(0)
+    difference = shown.weight[first].astype(float) - shown.weight[second]
+    adds = (bits - rates) * difference
+    found = page.eval_on_selector_all(
+        "[data-reason]", "all => all.map(row => [+row.dataset.reason, +row.dataset.adds])"
+    )
+    assert len(found) == 8
+    np.testing.assert_allclose([value for _, value in found], adds[[concept for concept, _ in found]], atol=1e-6)
+    assert np.all(np.diff(np.abs([value for _, value in found])) <= 1e-9), "the strongest first"
+    lead = float(page.get_attribute("[data-lead]", "data-lead"))
+    assert lead == pytest.approx(logits[first] - logits[second], abs=1e-6)
+    column = [number(text) for text in page.locator(".waterfall td.num").all_inner_texts()]
+    assert sum(column[:-1]) == pytest.approx(lead, abs=0.06)
+    sentence = page.inner_text(".sentence")
+    assert f"taken for {shown.classes[first]} rather than {shown.classes[second]}" in sentence
+    for concept, value in found[:1]:
+        assert ("it has" if bits[concept] else "it lacks") in sentence
+        assert value > 0 or "Against it" in sentence
+    before = page.inner_text(".sentence")
+    for _ in range(20):  # drawn at random: some other one comes
+        page.click("text=Another image")
+        if page.inner_text(".sentence") != before:
+            break
+    assert page.inner_text(".sentence") != before
+    until(page, "() => location.hash.includes('decision=')")
+
+
+def test_the_map_is_read_and_left_by_keyboard(site: Site, visit: Open) -> None:
+    page = visit(site).go()
+    arrays = read_page(site.folder)["arrays"]
+    shares = proportions(site.codes.part("train"))
+    page.focus(".heat-frame")
+    page.keyboard.press("Home")
+    for _ in range(10):
+        page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowRight")
+    concept, k = arrays["concept_order"][1], arrays["class_order"][0]
+    until(page, "text => document.querySelector('.heat-said').textContent.includes(text)", site.codes.classes[k])
+    said = page.inner_text(".heat-said")
+    assert f"{100 * shares[concept, k]:.0f}% of its training images" in said
+    page.keyboard.press("Enter")
+    until(page, "title => document.title.startsWith(title)", f"Concept {concept}")
+    page.go_back()
+    page.wait_for_selector(".heat-said")
+    page.click(".heat-cells", position={"x": 3, "y": 3})
+    until(page, "text => document.querySelector('.heat-said').textContent.includes(text)", site.codes.classes[k])
+    first = int(arrays["concept_order"][0])
+    page.click(".heat-said >> text=Its images with the concept")
+    page.wait_for_selector("h1:text-is('Images')")
+    bits = site.shown.unpack()
+    expected = int(((site.shown.labels == k) & (bits[:, first] == 1)).sum())
+    assert page.locator(".thumb").count() == expected
+
+
+def test_the_map_has_the_colours_of_the_theme(site: Site, visit: Open) -> None:
+    page, drawn = visit(site).go(), "document.querySelector('.heat canvas').toDataURL()"
+    light = page.evaluate(drawn)
+    page.select_option(".theme select", "dark")
+    until(page, f"light => {drawn} !== light", light)
+
+
+def test_terms_are_explained_to_pointer_and_keyboard(site: Site, visit: Open) -> None:
+    tab = visit(site, viewport={"width": 390, "height": 844})
+    page = tab.go("#/image/?row=2")
+    logit = page.locator("button.term", has_text="Logit")
+    assert page.locator("[role=tooltip]").count() == 0
+    logit.focus()
+    tip = page.locator("[role=tooltip]")
+    assert "The sum of a class" in tip.inner_text()
+    assert logit.get_attribute("aria-describedby") == tip.get_attribute("id")
+    box = tip.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    page.keyboard.press("Escape")
+    assert tip.count() == 0
+    page.locator("button.term", has_text="Softmax").hover()
+    assert "100%" in tip.inner_text()
+    page.mouse.move(5, 5)
+    until(page, "() => !document.querySelector('[role=tooltip]')")
+    page.click("button.term.mark[aria-label='What is: Counterfactual']")
+    assert "fewest concepts" in tip.inner_text()
+
+
+def test_the_glossary_has_every_term(site: Site, visit: Open) -> None:
+    tab = visit(site)
+    words = set()
+    for address in ["#/", "#/concepts", "#/concept/3", "#/class/1", "#/classes", "#/image/?row=2"]:
+        page = tab.go(address)
+        for one in page.locator("button.term").all():
+            one.focus()
+            words.add(page.inner_text("[role=tooltip]"))
+    page.click("footer >> text=Glossary")
+    page.wait_for_selector("h1:text-is('Glossary')")
+    told = page.locator(".glossary dd").all_inner_texts()
+    assert len(words) > 12
+    assert words <= set(told)
+
+
+def test_concepts_are_cards_with_pictures(site: Site, visit: Open) -> None:
+    tab = visit(site)
+    page = tab.go("#/concepts")
+    samples = read_page(site.folder)["arrays"]["samples"]
+    assert page.locator(".concept-card").count() == 21
+    for concept in (3, 20):
+        card = page.locator(f".concept-card[data-concept='{concept}']")
+        assert card.locator(".strip .picture").count() == int((samples[concept] >= 0).sum())
+    assert "verified" in page.inner_text("[data-concept='3'] .card-foot")
+    assert "dead" in page.inner_text("[data-concept='20'] .card-foot")
+    page.select_option("label:has-text('As') select", "table")
+    page.wait_for_selector("table.concepts")
+    until(page, "() => location.hash.includes('as=table')")
+    assert page.locator(".concept-card").count() == 0
+
+
+def rows_of(page: Any, site: Site, section: str) -> list[int]:
+    links = page.locator(f"section[aria-labelledby={section}] .thumb > a").all()
+    return [site.shown.ids.index(link.get_attribute("href")[len("#/image/") :]) for link in links]
+
+
+def test_a_class_shows_its_typical_images(site: Site, visit: Open) -> None:
+    page = visit(site).go("#/class/2")
+    typical = read_page(site.folder)["arrays"]["typical"][2]
+    assert rows_of(page, site, "typical") == typical[typical >= 0].tolist()
+
+
+def test_related_concepts_of_each_kind(site: Site, visit: Open) -> None:
+    page = visit(site).go("#/concept/3")
+    arrays = read_page(site.folder)["arrays"]
+    for kind, name in enumerate(("similar", "opposite", "together")):
+        numbers = arrays["related"][kind, 3]
+        place = page.locator(f"[data-kind={name}] li")
+        assert place.count() == int((numbers >= 0).sum())
+        if place.count():
+            first = place.first.inner_text().split()
+            assert first[0] == str(numbers[0])
+            assert number(first[-1]) == pytest.approx(arrays["related_by"][kind, 3, 0], abs=0.0051)
+    assert "unnamed" in page.inner_text("#related + p + div")
+
+
+def test_images_from_strong_to_barely_on(site: Site, visit: Open, tmp_path: Path) -> None:
+    margins = np.random.default_rng(0).normal(size=(len(site.codes), 21)).astype(np.float16)
+    build_page(site.codes, tmp_path / "page", pixels=pictures, margins=margins, seconds=0.0)
+    page = visit(Site(tmp_path / "page", site.codes)).go("#/concept/3")
+    found = read_page(tmp_path / "page")["arrays"]["strongest"][:, 3]
+    assert rows_of(page, site, "margins") == found[found >= 0].tolist()
+    assert visit(site).go("#/concept/3").locator("#margins").count() == 0

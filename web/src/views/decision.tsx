@@ -1,0 +1,132 @@
+import type { ComponentChildren, JSX } from "preact";
+import { useMemo } from "preact/hooks";
+import type { Explorer } from "../explorer.ts";
+import { Term } from "../glossary.tsx";
+import { namingOf, useEdits } from "../names.ts";
+import { ClassName, conceptLink, ConceptName } from "../parts.tsx";
+import { reasonsFor, type Reason } from "../reasons.ts";
+import { Text } from "../text.tsx";
+import { decimal, plural, signed } from "../words.ts";
+
+const BARS = 8;
+const FOR = 3;
+const AGAINST = 2;
+
+interface DecisionProps {
+  explorer: Explorer;
+  bits: Uint8Array;
+  k: number;
+  than: number;
+  subject: string; // "This image is taken for"
+}
+
+/** A decision in a sentence, then as a waterfall. */
+export function Decision({ explorer, bits, k, than, subject }: DecisionProps): JSX.Element {
+  const { start, lead, all } = useMemo(() => reasonsFor(explorer, bits, k, than), [explorer, bits, k, than]);
+  const pro = all.filter(({ adds }) => adds > 0).slice(0, FOR);
+  const contra = all.filter(({ adds }) => adds < 0).slice(0, AGAINST);
+  return (
+    <>
+      <p class="sentence">
+        {subject} <ClassName explorer={explorer} k={k} limit={40} /> rather than <ClassName explorer={explorer} k={than} limit={40} />
+        {pro.length > 0 && <>: {said(explorer, pro)}</>}.{contra.length > 0 && <> Against it: {said(explorer, contra)}.</>}
+      </p>
+      <Waterfall explorer={explorer} start={start} lead={lead} shown={all.slice(0, BARS)} others={all.slice(BARS)} />
+    </>
+  );
+}
+
+function said(explorer: Explorer, reasons: Reason[]): ComponentChildren {
+  return reasons.map((reason, place) => (
+    <span key={reason.concept}>
+      {place > 0 && (place === reasons.length - 1 ? " and " : ", ")}
+      {(place === 0 || reasons[place - 1]!.on !== reason.on) && (reason.on ? "it has " : "it lacks ")}
+      <ShortName explorer={explorer} concept={reason.concept} /> <span class="muted">({signed(reason.adds, 1)})</span>
+    </span>
+  ));
+}
+
+export function ShortName({ explorer, concept }: { explorer: Explorer; concept: number }): JSX.Element {
+  const { name, verified } = namingOf(explorer, concept, useEdits());
+  return (
+    <a href={conceptLink(concept)}>
+      {name ? <Text value={name} limit={40} /> : <>concept {concept}</>}
+      {name && !verified && (
+        <>
+          <span aria-hidden="true"> ?</span>
+          <span class="hidden"> (unverified)</span>
+        </>
+      )}
+    </a>
+  );
+}
+
+interface WaterfallProps {
+  explorer: Explorer;
+  start: number;
+  lead: number;
+  shown: Reason[];
+  others: Reason[];
+}
+
+/** Each bar begins where the one above ends. */
+function Waterfall({ explorer, start, lead, shown, others }: WaterfallProps): JSX.Element {
+  const rest = others.reduce((sum, { adds }) => sum + adds, 0);
+  const ends = [start];
+  for (const adds of [...shown.map((reason) => reason.adds), rest]) ends.push(ends.at(-1)! + adds);
+  const least = Math.min(0, ...ends, lead);
+  const span = Math.max(0, ...ends, lead) - least || 1;
+  const at = (value: number): number => (100 * (value - least)) / span;
+  const bar = (from: number, to: number, kind: string): JSX.Element => (
+    <span class="fall" aria-hidden="true">
+      <span class="zero" style={{ left: `${at(0)}%` }} />
+      <span class={`step ${kind}`} style={{ left: `${at(Math.min(from, to))}%`, width: `${Math.max(0.4, at(Math.max(from, to)) - at(Math.min(from, to)))}%` }} />
+    </span>
+  );
+  const step = (value: number): string => (value < 0 ? "down" : "up");
+  return (
+    <table class="waterfall">
+      <caption class="hidden">What each concept adds to the lead, the strongest first</caption>
+      <thead class="hidden">
+        <tr>
+          <th scope="col">What</th>
+          <th scope="col">From where to where</th>
+          <th scope="col">Adds</th>
+        </tr>
+      </thead>
+      <tbody>
+        <tr>
+          <th scope="row">
+            <Term of="lead">Lead</Term> of an <Term of="average image">average image</Term>
+          </th>
+          <td>{bar(0, start, "whole")}</td>
+          <td class="num">{decimal(start)}</td>
+        </tr>
+        {shown.map(({ concept, on, adds }, place) => (
+          <tr key={concept} data-reason={concept} data-adds={adds}>
+            <th scope="row">
+              <span class="reason">
+                <span class={on ? "bit on" : "bit"}>{on ? "has" : "lacks"} </span>
+                <ConceptName explorer={explorer} concept={concept} limit={36} />
+              </span>
+            </th>
+            <td>{bar(ends[place]!, ends[place + 1]!, step(adds))}</td>
+            <td class="num">{signed(adds)}</td>
+          </tr>
+        ))}
+        {others.length > 0 && (
+          <tr>
+            <th scope="row">{plural(others.length, "other concept")}</th>
+            <td>{bar(ends.at(-2)!, ends.at(-1)!, step(rest))}</td>
+            <td class="num">{signed(rest)}</td>
+          </tr>
+        )}
+        <tr class="sum" data-lead={lead}>
+          <th scope="row">Lead of this image</th>
+          <td>{bar(0, lead, "whole")}</td>
+          <td class="num">{decimal(lead)}</td>
+        </tr>
+      </tbody>
+    </table>
+  );
+}
