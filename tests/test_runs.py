@@ -647,12 +647,14 @@ def test_outputs_that_would_do_harm(finished: Path, tmp_path: Path) -> None:
         check_output(tmp_path / "late")
     for out, said in (
         (tmp_path, "must be a file"),
+        (Path("."), "must be a file"),
         (table / "x.csv", "is a file"),
         (Path("a\0b"), "null character"),
         (tmp_path / ("n" * 300), "at most 239 bytes"),
     ):
         with pytest.raises(OutputError, match=said):
             check_output(out)
+    check_output(tmp_path / "new.csv", [Path("a\0b")])  # what is read is checked by who reads it
     with pytest.raises(OutputError, match="null character"), locked(Path("a\0b"), "another process writes"):
         pass
     check_output(finished / "predictions.csv", [table])

@@ -263,7 +263,7 @@ def check_place(out: Path, flag: str = "--out") -> None:
         raise OutputError(f"{flag}: expected a path, got {str(out)!r} ({reason})") from None
     if not there.is_dir():
         raise OutputError(f"{flag}: expected a folder to write into, {there} is a file")
-    longest = max((part for part in out.parts), key=lambda part: len(os.fsencode(part)))
+    longest = max(out.parts, key=lambda part: len(os.fsencode(part)), default="")  # "." has no parts
     if len(os.fsencode(longest)) > name_max - 16:  # a temporary file beside it has a longer name
         raise OutputError(f"{flag}: expected names of at most {name_max - 16} bytes, got {longest[:40]!r}...")
     if not os.access(there, os.W_OK | os.X_OK):
@@ -274,7 +274,9 @@ def _same(one: Path, other: Path) -> bool:
     try:
         return os.path.samefile(one, other)
     except (OSError, ValueError):  # one is not there: not the same file, unless by name
-        return os.path.realpath(one) == os.path.realpath(other)
+        with contextlib.suppress(ValueError):  # a null character: no path at all
+            return os.path.realpath(one) == os.path.realpath(other)
+        return False
 
 
 def lock_beside(out: Path) -> Path:

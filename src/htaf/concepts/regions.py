@@ -22,7 +22,6 @@ Wanted = Literal["auto", "exact", "gradient", "occlusion"]
 Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are outside
 CELLS = 16  # to a side of the grid on which a box is looked for
 LEVEL = 0.5  # of the highest value: what belongs to a box
-WINDOW = 8  # windows of an occlusion to a side of the image, each twice covered
 AT_ONCE = 16  # occluded images in one pass
 TOLERANCE = 1e-3  # of the values, for float32: beyond it a function is not affine
 
@@ -131,13 +130,14 @@ class Regions:
             `channels` and `image_size`.
         method: "auto": exact where that can be, else occlusion. "gradient" and "occlusion" are Captum's (extra
             `where`).
+        windows: of an occlusion: how many fit side by side into the image. They are moved by half of their size.
 
     Attributes:
         method: "exact", "gradient" or "occlusion".
         why: why the exact map cannot be had; "" where it can.
 
     Raises:
-        ConceptError: method "exact" for another model; a model in training mode; Captum is not installed.
+        ConceptError: method "exact" for another model; a model in training mode; windows < 1; Captum is not installed.
 
     Example:
         >>> regions = Regions(model)
@@ -146,12 +146,15 @@ class Regions:
         True
     """
 
-    def __init__(self, model: nn.Module, method: Wanted = "auto") -> None:
+    def __init__(self, model: nn.Module, method: Wanted = "auto", *, windows: int = 8) -> None:
         if method not in get_args(Wanted):
             raise ConceptError(f"method must be one of {get_args(Wanted)}, got {method!r}")
         if model.training:
             raise ConceptError("expected a model in eval mode, got one in training mode: call model.eval()")
+        if windows < 1:
+            raise ConceptError(f"expected windows >= 1, got {windows}")
         self.model: Any = model
+        self.windows = windows
         parameter = next(model.parameters(), None)
         self.device = torch.device("cpu") if parameter is None else parameter.device
         self._pooling: Pooling | None = None
@@ -242,7 +245,7 @@ class Regions:
                 attributed = self._captum.InputXGradient(forward).attribute(images.clone().requires_grad_(), target=j)
             else:
                 channels, height, width = images.shape[1:]
-                window = math.ceil(height / WINDOW), math.ceil(width / WINDOW)
+                window = math.ceil(height / self.windows), math.ceil(width / self.windows)
                 with torch.no_grad():
                     attributed = self._captum.Occlusion(
                         forward
