@@ -71,7 +71,11 @@ def test_codes_of_another_network_beside_them(htaf, folder: Path) -> None:
     code, text, err = htaf(*words, "--nec", 2, "--baseline", folder / "nine", "--json")
     assert code == 0, err
     rows = json.loads(text)["rows"]
-    assert {(row["bits"], row["concepts"]) for row in rows} == {("these", 21), ("nine", 9)}
+    assert {(row["bits"], row["concepts"]) for row in rows} == {("these", 21), (f"codes {folder / 'nine'}", 9)}
+    made_run(folder / "four", digits(), concepts=4, shares={"train_images": 100, "validation_images": 50})
+    code, text, err = htaf("concepts", "sparse", folder / "four", "--out", folder / "of-four", "--json")
+    assert code == 0, err
+    assert json.loads(text)["targets"] == [4, None]  # 5 and 10 are more than there are
     code, _, err = htaf(*words[:3], "--codes", folder / "nine", "--out", folder / "other")
     assert code == 2
     assert "expected codes of the run" in err
@@ -81,9 +85,10 @@ def test_codes_of_another_network_beside_them(htaf, folder: Path) -> None:
     ("words", "said"),
     [
         (("--nec", "0"), "--nec must be numbers >= 1, got 0"),
-        (("--seeds", "0"), "--seeds must be >= 1"),
+        (("--nec", "2", "22"), "--nec must be in 1 to 21, the number of concepts, got 22"),
+        (("--seeds", "0"), "--seeds must be in 1 to 1000, got 0"),
         (("--baseline", "random", "random"), "expected different names for --baseline"),
-        (("--baseline", "no-such"), "no-such"),
+        (("--baseline", "no-such"), "expected random, median or a folder of codes, got 'no-such'"),
         (("--save-run", "{run}"), "--save-run"),
         (("--out", "{run}"), "--out"),
     ],
@@ -109,3 +114,37 @@ def test_a_plain_run_has_no_bits(htaf, folder: Path) -> None:
     assert code == 2
     assert "--layer backbone" in " ".join(err.split())
     assert np.all([not (folder / name).exists() for name in ("none", "x")])
+
+
+def test_scores_say_sparsity_and_leakage(htaf, folder: Path) -> None:
+    for words in (("extract", folder / "run", "--out", folder / "soft", "--features"),
+                  ("name", folder / "soft", "--attributes", "digits", "--out", folder / "names.json")):  # fmt: skip
+        code, _, err = htaf("concepts", *words)
+        assert code == 0, err
+    words = ("concepts", "score", folder / "soft", "--leakage", "--names", folder / "names.json")
+    code, text, err = htaf(*words, "--attributes", "digits", "--out", folder / "scores", "--json")
+    assert code == 0, err
+    scores = json.loads(text)
+    codes = open_codes(folder / "soft")
+    assert scores["sparsity"]["nec"] == pytest.approx(np.count_nonzero(codes.weight, axis=1).mean())
+    assert 1 <= scores["sparsity"]["ncc"] <= scores["sparsity"]["nec"]
+    soft, named = scores["leakage"]["soft"], scores["leakage"]["named"]
+    assert len(soft["per_concept"]["ctl"]) == 21
+    names = json.loads((folder / "names.json").read_text())
+    assert named["verified"] == [entry["concept"] for entry in names if entry["verified"]]
+    assert len(named["beyond"]) == len(named["verified"])
+    report = (folder / "scores" / "scores.md").read_text()
+    assert "| Leakage | |" in report
+    assert "of a class, NEC" in report
+    code, text, err = htaf(*words)
+    assert code == 0, err
+    for said in ("concepts of a class (NEC)", "leakage of soft values (CTL)"):
+        assert said in text
+    code, _, err = htaf("concepts", "score", folder / "codes-without", "--names", folder / "names.json")
+    assert code == 2
+    assert "--names needs --leakage" in err
+    code, _, err = htaf("concepts", "extract", folder / "run", "--out", folder / "hard", "--parts", "test", "train")
+    assert code == 0, err
+    code, _, err = htaf("concepts", "score", folder / "hard", "--leakage")
+    assert code == 2
+    assert "has no pre-activations" in " ".join(err.split())

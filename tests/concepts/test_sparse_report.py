@@ -78,6 +78,11 @@ def test_figures_of_every_row() -> None:
     assert "| poor | all |" in text
 
 
+def test_names_that_are_taken_are_refused() -> None:
+    with pytest.raises(ConceptError, match="expected other names for other bits, got 'these'"):
+        compare(told(), {"these": [told()]})
+
+
 def test_images_are_found_by_their_ids() -> None:
     codes = told()
     turned = codes.take(np.arange(len(codes))[::-1])

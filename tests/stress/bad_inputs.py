@@ -218,7 +218,10 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "explore": (w["run"], "--codes", w["codes"], "--out", "out"),
         "concepts extract": (w["run"], "--out", "out"),
         "concepts binarise": (w["features"], "--out", "out"),
-        "concepts score": (w["codes"], "--out", "out"),
+        "concepts score": (
+            *(w["codes"], "--leakage", "--names", w["names.json"], "--attributes", w["attributes.csv"]),
+            *("--out", "out"),
+        ),
         "concepts minimal-set": (w["codes"], "--out", "out.json"),
         "concepts sparse": (w["run"], "--codes", w["codes"], "--out", "out", "--nec", "2"),
         "concepts pictures": (w["codes"], w["run"], "--out", "out"),
@@ -365,6 +368,8 @@ def _paths(world: World, flag: str) -> tuple[str, ...]:
         return (w["nothing.bin"], w["rows.csv"])
     if flag == "--prompts-only":
         return ()
+    if flag == "--save-run":
+        return (w["rows.csv"], w["codes"], f"{w['rows.csv']}/x", "a\0b", "n" * 300)
     if flag == "--key-file":
         return (missing, w["empty"], w["nothing.bin"])
     common = (missing, w["empty"], w["nothing.bin"], w["broken-link"], "a\0b", f"{w['rows.csv']}/x", "n" * 300)

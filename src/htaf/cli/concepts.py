@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,6 +16,7 @@ from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.concepts.codes import PartName
 
 if TYPE_CHECKING:
+    from htaf.concepts.codes import Codes
     from htaf.runs import Run
 
 CodesDir = Annotated[Positional[Path], arg(help="Folder that extract or binarise wrote.", metavar="CODES")]
@@ -200,24 +201,45 @@ def score(
             help_behavior_hint="(default: none)",
         ),
     ] = (),
+    leakage: Annotated[
+        bool, arg(help="State leakage too: what soft values, and bits beyond their names, tell of the class.")
+    ] = False,
+    names: Annotated[
+        Path | None,
+        arg(help="With --leakage: names of the concepts.", metavar="FILE", help_behavior_hint="(default: none)"),
+    ] = None,
+    attributes: Annotated[
+        str | None,
+        arg(
+            help="With --names: the attributes of the classes that they were named after.",
+            metavar="cub|digits|CSV",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = None,
     part: ScoredPart = "test",
+    data_dir: DataDir = None,
     out: Annotated[
         Path | None,
         arg(help="Also write tables and plots to this folder.", metavar="DIR", help_behavior_hint="(default: none)"),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Score concepts: gap, binarity, dead concepts, concept accuracy, class specificity, redundancy."""
+    """Score concepts: gap, binarity, dead concepts, concept accuracy, class specificity, redundancy, sparsity."""
+    if (names is not None and not leakage) or (attributes is not None and names is None):
+        raise UsageError("--names needs --leakage, and --attributes needs --names")
     from htaf.concepts.report import write_report
     from htaf.concepts.scores import score as measure
     from htaf.concepts.store import open_codes
 
     if out is not None:
-        check_output_folder(out, [codes, *baseline], own="folder of scores")
+        check_output_folder(out, [codes, *baseline, *([names] if names else [])], own="folder of scores")
     others = {folder.name: open_codes(folder) for folder in baseline}
     if len(others) < len(baseline):
         raise UsageError(f"expected folders of different names for --baseline, got {', '.join(map(str, baseline))}")
-    scores = measure(open_codes(codes), baseline=others, scored=part)
+    opened = open_codes(codes)
+    scores = measure(opened, baseline=others, scored=part)
+    if leakage:
+        scores["leakage"] = _leakage(opened, codes, names, attributes, part, data_dir)
     files = write_report(scores, out, title=codes.name) if out is not None else []
     if json:
         return print_json(scores)
@@ -236,11 +258,57 @@ def score(
         ("duplicate pairs", same["duplicates"]["count"]),
         ("complementary pairs", same["complementary"]["count"]),
         ("effective number of concepts", float(same["effective"])),
+        ("concepts of a class (NEC)", scores["sparsity"]["nec"]),
+        ("concepts of a decision (NCC)", scores["sparsity"]["ncc"]),
+        *_leakage_rows(scores.get("leakage", {})),
     ]
     show(f"{scores['concepts']} concepts, part {part}", ("score", "value"), rows)
     for file in files:
         say(file)
     return None
+
+
+def _leakage(
+    codes: Codes, folder: Path, names: Path | None, attributes: str | None, part: PartName, data_dir: str | None
+) -> dict[str, Any]:
+    """Of soft values where the folder has them, and of names where they are given."""
+    from htaf.concepts.codes import codes_key
+    from htaf.concepts.leakage import DEFINITION, named_leakage, soft_leakage
+    from htaf.concepts.naming.files import read_names
+    from htaf.concepts.store import open_features
+    from htaf.data.attributes import load
+
+    found: dict[str, Any] = {"soft": None, "named": None, "definition": DEFINITION}
+    if "features" in codes.info.get("arrays", ()):
+        found["soft"] = soft_leakage(codes, open_features(folder), part=part)
+    elif names is None:
+        raise UsageError(
+            f"--leakage: {folder} has no pre-activations: give --names, or write them to a new folder with "
+            "htaf concepts extract --features"
+        )
+    if names is not None:
+        known = None if attributes is None else load(attributes, data_dir=data_dir)
+        read = read_names(names, codes.concepts, codes=codes_key(codes))
+        found["named"] = named_leakage(codes, read, known, part=part)
+    return found
+
+
+def _leakage_rows(leakage: Mapping[str, Any]) -> Rows:
+    rows: list[tuple[str, object]] = []
+    if leakage.get("soft") is not None:
+        soft = leakage["soft"]
+        rows += [("leakage of soft values (CTL)", soft["ctl"]), ("accuracy gained by soft values", _gain(soft["gain"]))]
+    if leakage.get("named") is not None:
+        named = leakage["named"]
+        rows.append((f"accuracy beyond {len(named['verified'])} verified names", _gain(named["unnamed"])))
+        if shares := [row["beyond"] for row in named["beyond"] if row["beyond"] is not None]:
+            rows.append(("of a bit's information, beyond its name", sum(shares) / len(shares)))
+    return rows
+
+
+def _gain(found: Mapping[str, Any]) -> str:
+    low, high = found["interval"]
+    return f"{found['difference']:+.4f} ({low:+.4f} to {high:+.4f})"
 
 
 def minimal_set(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from htaf.runs import Run
 
 RESULT, TABLE, CODES, BACKBONE = "sparse.json", "sparse.md", "codes", "backbone"
+MOST_SEEDS, DEFAULT = 1000, (5, 10)
 MADE = ("random", "median")  # bits that are made of the backbone's features
 
 
@@ -35,8 +36,13 @@ def sparse(
         ),
     ] = None,
     nec: Annotated[
-        tuple[int, ...], arg(help="Most concepts of a class; all of them are tried besides.", metavar="N ...")
-    ] = (5, 10),
+        tuple[int, ...],
+        arg(
+            help="Most concepts of a class; all of them are tried besides.",
+            metavar="N ...",
+            help_behavior_hint="(default: 5 10)",
+        ),
+    ] = (),
     baseline: Annotated[
         tuple[str, ...],
         arg(
@@ -67,13 +73,16 @@ def sparse(
     Says NEC (concepts of a class), NCC (concepts that make up 95% of a logit) and the accuracy at each size.
     """
     check_seed(seed)
-    if not nec or min(nec) < 1:
-        raise UsageError(f"--nec must be numbers >= 1, got {' '.join(map(str, nec)) or 'none'}")
-    if seeds < 1:
-        raise UsageError(f"--seeds must be >= 1, got {seeds}")
-    folders = {Path(name).name: Path(name) for name in baseline if name not in MADE}
-    if len(folders) + len({name for name in baseline if name in MADE}) < len(baseline):
+    if min(nec, default=1) < 1:
+        raise UsageError(f"--nec must be numbers >= 1, got {' '.join(map(str, nec))}")
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise UsageError(f"--seeds must be in 1 to {MOST_SEEDS}, got {seeds}")
+    if len(set(baseline)) < len(baseline):
         raise UsageError(f"expected different names for --baseline, got {', '.join(baseline)}")
+    folders = {f"codes {name}": Path(name) for name in baseline if name not in MADE}
+    for folder in folders.values():
+        if not (folder / "concepts.json").is_file():
+            raise UsageError(f"--baseline: expected random, median or a folder of codes, got {str(folder)!r}")
     check_output_folder(out, [run, *folders.values(), *([codes] if codes else [])], own="folder of sparse heads")
     if save_run is not None:
         check_output_folder(save_run, [run, out], own="run", flag="--save-run")
@@ -82,6 +91,10 @@ def sparse(
     from htaf.runs import open_run, to_json, write_atomic
 
     opened = of_images(open_run(run, method=step_of_run(method)))
+    size = getattr(opened.model(), "size", max(nec, default=1))
+    if max(nec, default=1) > size:
+        raise UsageError(f"--nec must be in 1 to {size}, the number of concepts, got {max(nec)}")
+    limits = dict.fromkeys(nec or [n for n in DEFAULT if n < size] or [size])
     others: dict[str, list[Codes]] = {name: [open_codes(folder)] for name, folder in folders.items()}
     images: Any = None
     if codes is None or any(name in MADE for name in baseline) or save_run is not None:
@@ -92,9 +105,10 @@ def sparse(
         if name in MADE:
             others[name] = _made(name, opened, images, out / BACKBONE, own.concepts, seeds, seed, not json)
     told = None if json else lambda line: err.print(line, markup=False, highlight=False)
-    targets = (*dict.fromkeys(nec), None)
     shuffles = seeds if shuffled else 0
-    result, heads = compare(own, others, targets=targets, shuffles=shuffles, part=part, seed=seed, progress=told)
+    result, heads = compare(
+        own, others, targets=(*limits, None), shuffles=shuffles, part=part, seed=seed, progress=told
+    )
     result = {"run": str(run), "key": opened.record["key"], **result}
     write_atomic(out / TABLE, table(result, title=f"Sparse heads of {run.name}"))
     write_atomic(out / RESULT, to_json(result))

@@ -84,7 +84,7 @@ VERBS = {
     ),
     "concepts score": Verb(
         "htaf.cli.concepts:score",
-        "Score concepts: gap, binarity, dead concepts, concept accuracy, class specificity, redundancy.",
+        "Score concepts: gap, binarity, dead concepts, concept accuracy, class specificity, redundancy, sparsity.",
     ),
     "concepts minimal-set": Verb(
         "htaf.cli.concepts:minimal_set",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,9 @@ def tables(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None, 
         f"| the same, always the more frequent value | {_percent(concept['trivial'])} |",
         f"| duplicate, complementary pairs | {same['duplicates']['count']}, {same['complementary']['count']} |",
         f"| distinct; effective number | {same['distinct']}; {same['effective']:.1f} |",
+        f"| of a class, NEC (weights other than 0) | {scores['sparsity']['nec']:.1f} |",
+        f"| of a decision, NCC (95% of a logit): all classes; the predicted one | {scores['sparsity']['ncc']:.1f}; "
+        f"{scores['sparsity']['ncc_predicted']:.1f} |",
         f"| enough of this head, not refitted, within {complete['within']} points, by spread; by weight | "
         f"{complete['spread']['enough']}; {complete['weight']['enough']} |",
         "",
@@ -106,6 +109,8 @@ def tables(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None, 
     ]
     if minimal is not None:
         lines += ["", *_minimal_lines(minimal)]
+    if "leakage" in scores:
+        lines += ["", *leakage_lines(scores["leakage"])]
     lines += ["", "| Class | concepts of largest weight: number (weight, contribution in its images) |", "|---|---|"]
     dead = {*scores["dead"]["always_0"], *scores["dead"]["always_1"]}
     for entry in scores["importance"]:
@@ -148,6 +153,38 @@ def _minimal_lines(minimal: Mapping[str, Any]) -> list[str]:
         "",
         minimal["algorithm"],
     ]
+
+
+def leakage_lines(leakage: Mapping[str, Any]) -> list[str]:
+    """What `htaf.concepts.leakage` found, as Markdown."""
+    rows: list[tuple[str, str]] = []
+    if (soft := leakage.get("soft")) is not None:
+        rows += [
+            ("concepts-task leakage of soft values, share of H(class)", f"{soft['ctl']:.4f}"),
+            ("accuracy of a head on soft values; on bits", _both(soft["accuracy"].values())),
+            ("gain of soft values, points (95%)", _points(soft["gain"])),
+        ]
+    if (named := leakage.get("named")) is not None:
+        rows += [
+            ("concepts with a verified name", str(len(named["verified"]))),
+            ("accuracy of a head on all bits; on those with a verified name", _both(named["accuracy"].values())),
+            ("accuracy that no name accounts for, points (95%)", _points(named["unnamed"])),
+        ]
+        shares = [row["beyond"] for row in named["beyond"] if row["beyond"] is not None]
+        if shares:
+            rows.append(
+                ("of what a bit tells of the class, beyond its attribute: mean", _percent(float(np.mean(shares))))
+            )
+    return ["| Leakage | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), "", leakage["definition"]]
+
+
+def _both(values: Iterable[float]) -> str:
+    return "; ".join(_percent(value) for value in values)
+
+
+def _points(found: Mapping[str, Any]) -> str:
+    low, high = found["interval"]
+    return f"{100 * found['difference']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def histograms(scores: Mapping[str, Any]) -> bytes:

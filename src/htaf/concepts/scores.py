@@ -16,6 +16,7 @@ from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
 from htaf.concepts.completeness import by_importance, completeness
 from htaf.concepts.counts import class_counts, class_sizes, pair_counts
 from htaf.concepts.redundancy import redundancy
+from htaf.concepts.sparsity import sparsity
 
 BINS = 20  # of the histograms of class proportions over [0, 1]
 RATE_GROUPS = 4
@@ -56,6 +57,7 @@ def score(
     binarity: share of smooth outputs > 0.99 or < 0.01 on the scored part; None where there are none.
     rates, dead: share of images that have a concept; concepts that are the same in every fitted image.
     concept_accuracy: `concept_accuracy`. class_specificity: `specificity`, with the same for each baseline.
+    sparsity: NEC and NCC of the network's own head, `htaf.concepts.sparsity.sparsity`.
     importance: `importance`. completeness: `htaf.concepts.completeness`. redundancy: `htaf.concepts.redundancy`.
 
     Args:
@@ -93,6 +95,7 @@ def score(
         "concept_accuracy": concept_accuracy(counts, sizes),
         "class_specificity": specific
         | {"baselines": {name: _baseline(other, codes, scored) for name, other in named.items()}},
+        "sparsity": sparsity(test, rates[0]),
         "importance": importance(codes, rates[0], counts[1], sizes[1], top=top),
         "completeness": completeness(test, rates[0], points=points),
         "redundancy": redundancy(pair_counts(fit), len(fit), by_importance(codes.weight, rates[0])).report(),

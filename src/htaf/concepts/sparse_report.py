@@ -88,6 +88,8 @@ def compare(
         ConceptError: as `sparse_heads` and `aligned`.
     """
     tell = progress or (lambda line: None)
+    if taken := {OWN, SHUFFLED} & set(others):
+        raise ConceptError(f"expected other names for other bits, got {sorted(taken)[0]!r}, which these have")
     listed = {OWN: [codes], **{name: [aligned(o, codes, name) for o in given] for name, given in others.items()}}
     listed |= {SHUFFLED: [permuted(codes, seed + i) for i in range(shuffles)]} if shuffles else {}
     scored, rows, heads = labelled(codes, part), [], []

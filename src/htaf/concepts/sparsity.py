@@ -60,18 +60,22 @@ def contributing(
         raise ConceptError("expected images, got none")
     classes, concepts = weight.shape
     wide, offset = weight.astype(np.float64), np.zeros(classes) if bias is None else bias
-    step = max(1, CELLS // max(1, classes * concepts))
+    used = [np.flatnonzero(line) for line in wide]
+    step = max(1, CELLS // max(1, concepts))
     counted, of_predicted = 0, 0
     for start in range(0, len(inputs), step):
         values = inputs[start : start + step].astype(np.float64)
-        largest = -np.sort(-np.abs(values[:, None, :] * wide), axis=2)
-        summed = largest.cumsum(2)
-        total = summed[:, :, -1:]
-        # a rounding of the sum must not ask for one more
-        needed = (summed < coverage * total - _LEAST * total).sum(2) + (total[:, :, 0] > 0)
         predicted = (values @ wide.T + offset).argmax(1)
-        counted += int(needed.sum())
-        of_predicted += int(needed[np.arange(len(values)), predicted].sum())
+        for k, nodes in enumerate(used):
+            if not len(nodes):
+                continue
+            largest = np.sort(np.abs(values[:, nodes] * wide[k, nodes]), axis=1)[:, ::-1]
+            summed = largest.cumsum(1)
+            total = summed[:, -1:]
+            # a rounding of the sum must not ask for one more
+            needed = (summed < coverage * total - _LEAST * total).sum(1) + (total[:, 0] > 0)
+            counted += int(needed.sum())
+            of_predicted += int(needed[predicted == k].sum())
     return {"classes": counted / (len(inputs) * classes), "predicted": of_predicted / len(inputs)}
 
 
@@ -85,7 +89,7 @@ def training_means(codes: Codes) -> Float64[np.ndarray, " concepts"]:
 
 
 def sparsity(
-    codes: Codes, means: Float[np.ndarray, " concepts"], *, coverage: float = COVERAGE, most: int = 2000
+    codes: Codes, means: Float[np.ndarray, " concepts"], *, coverage: float = COVERAGE, most: int = 500
 ) -> dict[str, Any]:
     """NEC and NCC of the head of some codes.
 
