@@ -66,8 +66,7 @@ def test_too_few_classes_are_no_failure_of_a_name() -> None:
     assert [line.split()[1] for line in lines[1:]] == ["yes", "few"]
     assert lines[1].endswith("y (of its class alone)")
     assert check_notes(names)[1:] == [
-        "1 of 2 names have too few classes for this check: htaf concepts name CODES --pictures RUN checks names on "
-        "images",
+        "1 of 2 names have too few classes for this check: htaf concepts name --pictures checks names on images",
         "1 of the verified names tell no images of one class apart: they may only name classes",
     ]
 

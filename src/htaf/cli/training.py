@@ -424,7 +424,7 @@ def _about_names(recipe: Recipe, data: Any) -> list[str]:
         return []
     return [
         f"{count} classes: names of the concepts cannot be checked on classes, which takes {FEWEST_CLASSES}; "
-        "htaf concepts name CODES --pictures RUN checks them on images"
+        "htaf concepts name --pictures checks them on images"
     ]
 
 

@@ -76,7 +76,7 @@ def check_notes(names: Sequence[Mapping[str, Any]]) -> list[str]:
     if few := sum(status_of(entry) == FEW_CLASSES for entry in names):
         notes.append(
             f"{few:,} of {len(names):,} names have too few classes for this check: "
-            "htaf concepts name CODES --pictures RUN checks names on images"
+            "htaf concepts name --pictures checks names on images"
         )
     if only := sum(bool(entry.get("only_class") and entry["verified"]) for entry in names):
         notes.append(f"{only:,} of the verified names tell no images of one class apart: they may only name classes")
