@@ -53,7 +53,7 @@ def test_names_of_the_same_settings_are_known(tmp_path: Path) -> None:
     assert earlier_names(path, plan(), MODEL) == []
     write_names(named(), path)
     assert without_seal(earlier_names(path, plan(), MODEL)) == named()
-    waiting = [named()[0] | {"name": None, "verified": False, "settings": None}, named()[1]]
+    waiting = [named()[0] | {"name": None, "verified": False, "status": "waiting", "settings": None}, named()[1]]
     write_names(waiting, path)
     assert without_seal(earlier_names(path, plan(), MODEL)) == waiting
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from htaf.concepts.codes import ConceptError, codes_key
 from htaf.concepts.edit_head import edited
 from htaf.concepts.naming import read_names, seal_of, write_names
-from htaf.concepts.naming.files import COLUMNS, RENAMED, TEXTS
+from htaf.concepts.naming.files import COLUMNS, RENAMED, TEXTS, status_of
 from made_pages import made_codes
 
 HOSTILE = ("=1+1", "'=1+1", "''=x", "+x", "-x", "@x", "\tx", "\rx", "'tis", "'", 'a"b,c;d', "a\r\nb\nc\rd", "\u202eabc")
@@ -37,6 +37,7 @@ def entries(draw: st.DrawFn) -> list[dict[str, Any]]:
         entry |= {key: draw(counts) for key in ("group_a", "group_b", "mixed")}
         entry |= {"justification": draw(texts), "source": draw(st.sampled_from(["attributes", "model", "hand"]))}
         entry |= {"checked_by": draw(texts)}
+        entry |= {"status": status_of(entry)}
         found.append(entry)
     return found
 

@@ -60,6 +60,17 @@ def test_many_checks_let_some_pass_by_chance() -> None:
     assert check_notes(names[:1]) == check_notes(names[-1:]) == []
 
 
+def test_too_few_classes_are_no_failure_of_a_name() -> None:
+    names = [entry(0, "x", "p = 0.20") | {"status": "too few classes"}, entry(1, "y") | {"only_class": True}]
+    lines = name_lines(names, [0, 1], 100)
+    assert [line.split()[1] for line in lines[1:]] == ["yes", "few"]
+    assert lines[1].endswith("y (of its class alone)")
+    assert check_notes(names)[1:] == [
+        "1 of 2 names have too few classes for this check: htaf concepts name --pictures checks names on images",
+        "1 of the verified names tell no images of one class apart: they may only name classes",
+    ]
+
+
 def test_few_classes_are_told_before_anything_is_asked() -> None:
     client = Counted(TableModel(made()))
     rows = np.full((4, 24), 0.5)

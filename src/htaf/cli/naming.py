@@ -1,4 +1,5 @@
-"""`htaf concepts name`: names for concepts, from attributes of the classes or from a language model, each checked."""
+"""`htaf concepts name`: names for concepts, each checked: from attributes of the classes, or from a model that reads
+the classes' names or sees pictures."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from tyro.conf import OmitArgPrefixes, arg
 
@@ -18,7 +20,8 @@ from htaf.cli.concepts import CodesDir
 from htaf.cli.flags import DataDir, Json
 
 if TYPE_CHECKING:
-    from htaf.concepts.naming import NameEntry, NamingJob
+    from htaf.concepts.codes import Codes
+    from htaf.concepts.naming import NameEntry, NamingJob, PictureJob
     from htaf.llm import BatchClient, Client, ServerClient
 
 
@@ -53,6 +56,27 @@ class AskingFlags:
 
 
 @dataclass(frozen=True)
+class PictureFlags:
+    """Names from pictures: the model sees images instead of the classes' names."""
+
+    pictures: Annotated[
+        Path | None,
+        _flag("Show the model images with the concept and without, of this run; check names on others.", "RUN", "none"),
+    ] = None
+    send_pictures: Annotated[
+        bool,
+        _flag("Send images to the server. Without it the command says how many would go, and stops."),
+    ] = False
+    album: Annotated[
+        Literal["sheets", "images"],
+        _flag("sheets: up to 20 images on one numbered picture; images: each one by itself, which costs more."),
+    ] = "sheets"
+    shown: Annotated[int, _flag("Images with the concept, and as many without, to find a name.")] = 12
+    held_out: Annotated[int, _flag("Others of each, to check it.")] = 20
+    tile: Annotated[int, _flag("Longer side of each image, in pixels.")] = 160
+
+
+@dataclass(frozen=True)
 class ServerFlags:
     """The server of the language model."""
 
@@ -84,7 +108,8 @@ def name_command(
         _flag("Names from cub, digits, or a CSV or Parquet file with a row for each class.", "NAME_OR_FILE", "none"),
     ] = None,
     model: Annotated[
-        str | None, _flag("Names from this language model, which sees the classes' names.", "NAME", "OPENAI_MODEL")
+        str | None,
+        _flag("Names from this model, which reads the classes' names or sees --pictures.", "NAME", "OPENAI_MODEL"),
     ] = None,
     out: Annotated[
         Path | None,
@@ -93,16 +118,19 @@ def name_command(
     threshold: Annotated[float, _flag("A name is verified from this held-out balanced accuracy on.")] = 0.75,
     seed: Annotated[int, _flag("Seed of the splits of the classes.")] = 0,
     asking: OmitArgPrefixes[AskingFlags] = AskingFlags(),
+    pictures: OmitArgPrefixes[PictureFlags] = PictureFlags(),
     server: OmitArgPrefixes[ServerFlags] = ServerFlags(),
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
     """Name concepts by attributes of the classes or by a language model, each name checked on classes that did not
-    choose it."""
+    choose it.
+
+    With --pictures the model sees images instead of the classes' names, and each name is checked on other images."""
     check_seed(seed)
     if out is not None and out.suffix.lower() not in (".json", ".csv"):
         raise UsageError(f"--out must end in .json or .csv, got {out.name}")
-    read = [codes, attributes, asking.candidates, *asking.replies, server.key_file]
+    read = [codes, attributes, asking.candidates, *asking.replies, server.key_file, pictures.pictures]
     if out is not None:  # which may be the file of --check: names that are checked may be written back
         check_output(out, _given(*read, asking.prompts_only))
     if asking.prompts_only is not None:
@@ -110,7 +138,7 @@ def name_command(
     if attributes is not None and model is not None:
         raise UsageError("expected one of --attributes and --model, got both")
     if attributes is not None:
-        for given in (asking, server):
+        for given in (asking, pictures, server):
             for field in fields(given):
                 if getattr(given, field.name) != field.default:
                     raise UsageError(f"--{field.name.replace('_', '-')} is for --model, not for --attributes")
@@ -121,26 +149,30 @@ def name_command(
                 raise UsageError(f"--{flag} needs --model NAME too: the name that the prompts carry")
         raise UsageError("expected --attributes NAME_OR_FILE, or --model NAME (or OPENAI_MODEL), got neither")
     if attributes is None:
-        _check_asking(asking, server)
+        _check_asking(asking, pictures, server)
     with contextlib.nullcontext() if out is None else hold(lock_beside(out), f"another process writes {out}"):
         if attributes is not None:
             return _by_attributes(codes, attributes, out, threshold, seed, data_dir, json)
         try:
-            from htaf.concepts.naming import NamingSettings, naming_job
+            from htaf.concepts.naming import NamingSettings, PictureSettings, naming_job, picture_job
         except ModuleNotFoundError as error:
             raise UsageError(f"--model needs {error.name}: pip install 'htaf[llm]'") from None
         from htaf.concepts.store import open_codes
 
         opened, candidates = open_codes(codes), _candidates(asking, data_dir)
-        settings = NamingSettings(rounds=asking.rounds, threshold=threshold, most=asking.most, seed=seed)
+        options: dict[str, Any] = {"candidates": candidates, "given": asking.check, "only": asking.concept}
+        options |= {"top": asking.top, "out": out, "refresh": server.refresh}
         with _client(model, asking, server) as client:
-            job = naming_job(
-                opened, client, settings, candidates=candidates, given=asking.check, only=asking.concept,
-                top=asking.top, out=out, refresh=server.refresh,
-            )  # fmt: skip
+            if pictures.pictures is None:
+                settings = NamingSettings(rounds=asking.rounds, threshold=threshold, most=asking.most, seed=seed)
+                job = naming_job(opened, client, settings, **options)
+            else:
+                look = PictureSettings(album=pictures.album, shown=pictures.shown, held_out=pictures.held_out,
+                                       tile=pictures.tile, threshold=threshold, seed=seed)  # fmt: skip
+                job = picture_job(opened, _pixels(opened, pictures.pictures, data_dir), client, look, **options)
             if asking.estimate:
                 return _estimate(job, json)
-            names = _names(job, asking, server.parallel, json)
+            names = _names(job, asking, server.parallel, json, send=pictures.send_pictures)
         return _table(names, job.plan.order, json)
 
 
@@ -148,7 +180,28 @@ def _given(*paths: str | Path | None) -> list[str | Path]:
     return [path for path in paths if path is not None]
 
 
-def _check_asking(asking: AskingFlags, server: ServerFlags) -> None:
+def _pixels(codes: Codes, run: Path, data_dir: str | None) -> Any:
+    """What gives the images of rows of codes: those of a run's own data, or the files that they were made of."""
+    from htaf.cli.concepts import of_images, own_images
+    from htaf.concepts.pixels import pixels_of, pixels_of_files
+    from htaf.runs import open_run
+
+    opened = of_images(open_run(run))
+    if codes.info.get("settings", {}).get("data") == "files":
+        known: Any = opened.preprocessor()  # of images
+
+        def of(ids: list[str]) -> Any:
+            return pixels_of_files(ids, known.size, known.channels)
+    else:
+        images = own_images(opened, data_dir, "use htaf.concepts.naming.picture_job, in Python")
+
+        def of(ids: list[str]) -> Any:
+            return pixels_of(images, ids)
+
+    return lambda rows: of([codes.ids[int(row)] for row in rows]).numpy()
+
+
+def _check_asking(asking: AskingFlags, pictures: PictureFlags, server: ServerFlags) -> None:
     if asking.top is not None and (asking.top < 1 or asking.concept):
         raise UsageError(f"expected --top >= 1, without --concept, got {asking.top}")
     for flag, given in (("candidates", asking.candidates), ("top", asking.top)):
@@ -156,6 +209,11 @@ def _check_asking(asking: AskingFlags, server: ServerFlags) -> None:
             raise UsageError(f"--{flag} is for new names, not for --check")
     if asking.estimate and asking.prompts_only is not None:
         raise UsageError("expected one of --estimate, which writes nothing, and --prompts-only, got both")
+    for given, other, where in ((pictures, pictures.pictures is None, "for"), (asking, pictures.pictures, "not for")):
+        own = ("rounds", "most") if given is asking else [field.name for field in fields(given)]
+        for field in fields(given):
+            if other and field.name in own and getattr(given, field.name) != field.default:
+                raise UsageError(f"--{field.name.replace('_', '-')} is {where} --pictures RUN")
     if server.parallel < 1:
         raise UsageError(f"--parallel must be >= 1, got {server.parallel}")
 
@@ -189,22 +247,42 @@ def _candidates(asking: AskingFlags, data_dir: str | None) -> tuple[str, ...]:
     return listed.names
 
 
-def _estimate(job: NamingJob, json: bool) -> None:
+def _needed(job: NamingJob | PictureJob) -> tuple[dict[str, Any], str, list[str]]:
+    """What a job will need: as plain values, in a line, and what that warns of."""
+    from htaf.concepts.naming import PictureEstimate, estimate_line, estimate_notes, sending_line
+
+    needed = job.estimate()
+    if isinstance(needed, PictureEstimate):
+        place = _place(job.client)
+        return asdict(needed) | {"to": place}, sending_line(needed, place), []
+    return asdict(needed), estimate_line(needed), estimate_notes(needed)
+
+
+def _place(client: Client) -> str:
+    """Where requests go: a host, or a file."""
+    from htaf.llm import BatchClient
+
+    return "no server" if isinstance(client, BatchClient) else urlsplit(getattr(client, "base_url", "")).netloc
+
+
+def _estimate(job: NamingJob | PictureJob, json: bool) -> None:
     """What the job will need, on the output."""
-    from htaf.concepts.naming import estimate_line, estimate_notes
-
-    needed = job.estimate()
-    say_notes(estimate_notes(needed))
-    return print_json(asdict(needed)) if json else say(estimate_line(needed))
+    values, line, notes = _needed(job)
+    say_notes(notes)
+    return print_json(values) if json else say(line)
 
 
-def _names(job: NamingJob, asking: AskingFlags, parallel: int, json: bool) -> list[NameEntry]:
-    """Do the job, and say before what it needs and after what it used."""
-    from htaf.concepts.naming import estimate_line, estimate_notes
+def _names(
+    job: NamingJob | PictureJob, asking: AskingFlags, parallel: int, json: bool, *, send: bool
+) -> list[NameEntry]:
+    """Do the job, and say before what it needs and after what it used; send: whether images may go to a server."""
+    from htaf.llm import BatchClient
 
-    needed = job.estimate()
-    err.print(estimate_line(needed))
-    say_notes(estimate_notes(needed))
+    values, line, notes = _needed(job)
+    err.print(line)
+    say_notes(notes)
+    if values.get("pictures") and not send and not isinstance(job.client, BatchClient):
+        raise UsageError(f"nothing was sent; to send these images to {values['to']}, add --send-pictures")
     read = getattr(getattr(job.client, "usage", None), "cached", 0)
     done = [0, 0]
     try:
@@ -298,7 +376,7 @@ def _table(names: Sequence[NameEntry], order: Sequence[int], json: bool) -> None
     say_notes(check_notes(names))
     if json:
         return print_json(names)
-    if any(entry.get("checked_by") for entry in names):
+    if any(entry.get("checked_by") and not entry.get("pictures") for entry in names):
         say_notes(["names that were given (--check) were sorted on all classes, none held out"])
     say(f"{sum(entry['verified'] for entry in names)} of {len(names)} names verified")
     for line in name_lines(names, order, Terminal().width):

@@ -372,7 +372,7 @@ def _train(
     recipe, why = resolved(recipe, data)
     said = [*chosen.notes, *data.notes, *why]
     if not several or first_process():
-        say_notes(said[len(chosen.notes) :])
+        say_notes([*said[len(chosen.notes) :], *_about_names(recipe, data)])
     if running.print_recipe:
         return _print_recipe(recipe, json)
     options |= spread | {"logger": running.logger, "gradients": running.gradients, "continued": chosen.parent}
@@ -409,6 +409,23 @@ def _train(
     say(title)
     Terminal().print(text)
     return say(f"run folder: {out}")
+
+
+def _about_names(recipe: Recipe, data: Any) -> list[str]:
+    """What is known of the names of concepts before any is trained: with few classes these cannot check them."""
+    from htaf.training.families.icbm import ICBMNetwork
+
+    if not isinstance(recipe.network, ICBMNetwork) or recipe.network.supervised_by is not None:
+        return []
+    from htaf.concepts.naming.checks import FEWEST_CLASSES
+
+    count = len(data.classes)
+    if count >= FEWEST_CLASSES:
+        return []
+    return [
+        f"{count} classes: names of the concepts cannot be checked on classes, which takes {FEWEST_CLASSES}; "
+        "htaf concepts name --pictures checks them on images"
+    ]
 
 
 def _print_recipe(recipe: Recipe, json: bool) -> None:

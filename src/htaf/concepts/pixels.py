@@ -13,6 +13,22 @@ from htaf.concepts.codes import ConceptError
 from htaf.data.images import FilePart, Images, MemoryPart
 
 
+def pixels_of_files(
+    paths: Sequence[str], size: tuple[int, int], channels: int
+) -> UInt8[Tensor, "n channels height width"]:
+    """Images in files, as `htaf.concepts.extract.extract_files` showed them to a network before normalisation.
+
+    Args:
+        paths: their ids.
+        size: height and width. channels: 1 or 3.
+
+    Raises:
+        DataError: a file that cannot be read.
+    """
+    none = torch.full((len(paths),), -1, dtype=torch.int64)
+    return FilePart(Path(), tuple(paths), none, size, channels).batch(torch.arange(len(paths)))
+
+
 def pixels_of(images: Images, ids: Sequence[str]) -> UInt8[Tensor, "n channels height width"]:
     """The images that `htaf.concepts.extract` gave these ids.
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from htaf._console import visible
 from htaf._errors import HtafError
+from htaf.llm.pictures import picture_tokens
 
 FORMAT = 1  # of a request's key and of a cached reply
 BYTES_A_TOKEN = 4  # of UTF-8: about what English text has
@@ -29,7 +30,7 @@ ELLIPSIS = "…"
 BRACES = 1000  # places at which an object is looked for in a text
 _DECODER = json.JSONDecoder()
 
-Message = dict[str, str]
+Message = dict[str, Any]  # "role" and "content": a text, or a list of parts (`htaf.llm.pictures`)
 R = TypeVar("R", bound=BaseModel)
 
 
@@ -86,13 +87,28 @@ def numbered(texts: Sequence[str]) -> str:
 
 def plain(messages: Sequence[Message]) -> list[Message]:
     """The messages with characters that UTF-8 cannot carry (of undecodable file names) as question marks."""
-    return [{key: _clean(value) for key, value in message.items()} for message in messages]
+    return [_plain(message) for message in messages]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value.isascii() else _clean(value)
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
 def tokens_of(messages: Sequence[Message]) -> int:
-    """About how many tokens messages have: a token for each 4 bytes of UTF-8, and 4 for each message."""
-    sizes = (len(message["content"].encode("utf-8", "replace")) for message in messages)
-    return sum(-(-size // BYTES_A_TOKEN) + TOKENS_A_MESSAGE for size in sizes)
+    """About how many tokens messages have: a token for each 4 bytes of UTF-8, 4 for each message, and one for each
+    28 x 28 pixels of a picture."""
+    return sum(_tokens(message["content"]) + TOKENS_A_MESSAGE for message in messages)
+
+
+def _tokens(content: str | list[Any]) -> int:
+    if isinstance(content, str):
+        return -(-len(content.encode("utf-8", "replace")) // BYTES_A_TOKEN)
+    texts = sum(_tokens(part["text"]) for part in content if part.get("type") == "text")
+    return texts + sum(picture_tokens(part["image_url"]["url"]) for part in content if part.get("type") == "image_url")
 
 
 def request_key(

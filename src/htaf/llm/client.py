@@ -32,6 +32,7 @@ from htaf.llm.chat import (
     tokens_of,
     validated,
 )
+from htaf.llm.pictures import without_pictures
 from htaf.llm.replies import ReplyCache
 
 if TYPE_CHECKING:
@@ -185,7 +186,8 @@ class ServerClient:
         """The model's reply, from the cache or the server.
 
         Args:
-            messages: {"role": "system", "user" or "assistant", "content": text} each.
+            messages: {"role": "system", "user" or "assistant", "content": text} each; content may also be a list of
+                parts, text and pictures (`htaf.llm.pictures`). Of pictures the cache keeps the SHA-256 alone.
             reply: a pydantic model; its validators see `context` as `info.context`.
             sample: tells repeated askings apart, which would else be one in the cache.
             context: what the reply is checked against.
@@ -225,7 +227,7 @@ class ServerClient:
                 else:
                     self.fresh.add(key)
                     if self._cache is not None:
-                        about = {"model": self.model, "messages": messages, "sample": sample}
+                        about = {"model": self.model, "messages": without_pictures(messages), "sample": sample}
                         self._cache.put(key, got.text, **about, temperature=self.temperature, tokens=tokens)
                     return found
             self._count(malformed=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.counts import proportions
 from htaf.concepts.groups import EMPTY, HIGH, IN_A, IN_B, LOW, MIXED, Groups, groups
 from htaf.concepts.naming.checks import LEVEL
-from htaf.concepts.naming.files import NameEntry
+from htaf.concepts.naming.files import FEW_CLASSES, NOT_VERIFIED, NOTHING, VERIFIED, NameEntry
 from htaf.data.attributes import Attributes
 
 AGREEMENT = 0.5  # of the rounds, so that the score is mostly that of the name itself
@@ -81,9 +82,9 @@ def name_by_attributes(
         seed: of splits and permutations; concept c's depend on (seed, c) alone.
     Returns:
         for each concept a dict of plain values: "concept", "name" (None without one), "attribute", "negated",
-        "verified", "reason" (why not), "held_out" (the score), "naming" (balanced accuracy on the classes that chose,
-        too high as a score), "agreement" (share of rounds that chose the name or one of "same_column"), "rounds",
-        "p_value" and "baseline" (mean and 95th percentile of the score when classes are shuffled), "group_a",
+        "verified", "status", "reason" (why not), "held_out" (the score), "naming" (balanced accuracy on the classes
+        that chose, too high as a score), "agreement" (share of rounds that chose the name or one of "same_column"),
+        "rounds", "p_value" and "baseline" (mean and 95th percentile of the score when classes are shuffled), "group_a",
         "group_b", "mixed", "empty" (numbers of classes), "same_column" (other candidates that no used class tells
         apart from the name), "candidates" (the five best, name first; only the name is checked), "source"
         ("attributes"). `htaf.concepts.naming.write_names` writes them.
@@ -182,8 +183,8 @@ def _named(
     counts = {"group_a": member == IN_A, "group_b": member == IN_B}
     result: NameEntry = {
         "concept": concept, "name": None, "attribute": None, "negated": None, "verified": False,
-        "reason": grouped.note(concept), "held_out": None, "naming": None, "agreement": None, "rounds": rounds,
-        "p_value": None, "baseline": None, **{key: int(value.sum()) for key, value in counts.items()},
+        "status": NOTHING, "reason": grouped.note(concept), "held_out": None, "naming": None, "agreement": None,
+        "rounds": rounds, "p_value": None, "baseline": None, **{key: int(value.sum()) for key, value in counts.items()},
         "mixed": int((member == MIXED).sum()), "empty": int((member == EMPTY).sum()),
         "same_column": [], "candidates": [], "source": "attributes",
     }  # fmt: skip
@@ -198,13 +199,15 @@ def _named(
     result["same_column"] = _same_column(local, top["attribute"], top["negated"])
     if min(result["group_a"], result["group_b"]) < 2:
         few = "A" if result["group_a"] < 2 else "B"
-        return result | {"reason": f"group {few} has one class: none can be held out"}
+        return result | {"status": FEW_CLASSES, "reason": f"group {few} has one class: none can be held out"}
     held = splits(inside, rounds, share, rng)
     played = play(inside, held, local)
     named = local.have[:, top["attribute"]].astype(bool) ^ top["negated"]
     chose = local.have[:, played.attribute].T.astype(bool) ^ played.negated[:, None]  # [rounds, classes]
     agrees = (chose == named).all(1)  # by column: which of two twins a round names is a matter of chance
     score, agreement = float(played.held_out.mean()), float(agrees.mean())
+    hopeless = bool(shuffles) and comb(len(used), int(inside.sum())) < 1 / LEVEL  # so few permutations there are
+    result["status"] = FEW_CLASSES if hopeless else NOT_VERIFIED
     result |= {"held_out": score, "agreement": agreement}
     if shuffles:
         chance = np.empty(shuffles)
@@ -220,7 +223,7 @@ def _named(
         return result | {"reason": f"only {agreement:.0%} of the rounds chose this name"}
     if shuffles and result["p_value"] > LEVEL:
         return result | {"reason": f"shuffled classes do as well: p = {result['p_value']:.2f} > {LEVEL}"}
-    return result | {"verified": True}
+    return result | {"verified": True, "status": VERIFIED}
 
 
 def ranked(inside: np.ndarray, known: AttributeCandidates, count: int = 5) -> list[dict[str, Any]]:

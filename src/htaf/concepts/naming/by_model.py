@@ -33,11 +33,12 @@ from htaf.concepts.naming.checks import (
     agreements,
     balanced,
     case_of,
+    class_status,
     counts,
     poorly_shown,
     verdict,
 )
-from htaf.concepts.naming.files import NO_REPLY, WAITING, NameEntry
+from htaf.concepts.naming.files import NO_ANSWER, NO_REPLY, WAITING, WAITS, NameEntry
 from htaf.concepts.naming.prompts import TEMPLATES, ChoiceReply, NameReply, SortReply, naming_prompt, sorting_prompt
 from htaf.llm import Client, MalformedReply, Message, ModelError, Stopped, Unanswered, in_threads, shortened, tokens_of
 
@@ -46,6 +47,7 @@ Progress = Callable[[int, int], None]
 OF_ROUNDS = ("own", "shown", "rounds_detail")  # keys of names that a model made
 NAME_TOKENS = 120  # of a reply, about; a choice needs fewer
 SORTED_TOKENS = 3  # of a reply, for each class
+WAITS_FOR_REPLIES: NameEntry = {"reason": WAITING, "status": WAITS, "settings": None}
 USUAL = "a short phrase of about seven words"
 
 
@@ -69,6 +71,12 @@ class ConceptName:
         """The name of an entry; without labels: the name, and "otherwise"."""
         name = str(entry["name"])
         return cls(name, str(entry.get("label_1") or name), str(entry.get("label_0") or "otherwise"))
+
+    @classmethod
+    def picked(cls, candidate: str, negated: bool, justification: str) -> ConceptName:
+        """A candidate, or its negation."""
+        labels = (f"not {candidate}", candidate) if negated else (candidate, f"not {candidate}")
+        return cls(labels[0], *labels, justification, negated)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,9 +190,7 @@ def ask_name(plan: NamingPlan, case: Case, held: int, client: Client) -> Concept
         said = client.ask(messages, NameReply, sample=held)
         return ConceptName(said.concept, said.label_1, said.label_0, said.justification)
     choice = client.ask(messages, ChoiceReply, sample=held, context={"count": len(plan.candidates)})
-    has = plan.candidates[choice.number - 1]
-    labels = (f"not {has}", has) if choice.negated else (has, f"not {has}")
-    return ConceptName(labels[0], *labels, choice.justification, choice.negated)
+    return ConceptName.picked(plan.candidates[choice.number - 1], choice.negated, choice.justification)
 
 
 def ask_sorting(
@@ -325,8 +331,9 @@ def name_by_model(
     Returns:
         a dict of plain values for each concept, ascending (a concept with a group of one class is not asked for, as its
         name could not be checked): "concept", "name" (None without one), "label_1" and
-        "label_0" (what images with the bit have, and without), "justification", "negated", "verified", "reason" (why
-        not), "held_out" (the score), "p_value" and "baseline" (mean and 95th percentile with the groups permuted),
+        "label_0" (what images with the bit have, and without), "justification", "negated", "verified", "status" (one of
+        `htaf.concepts.naming.files.STATUSES`), "reason" (why not), "held_out" (the score), "p_value" and "baseline"
+        (mean and 95th percentile with the groups permuted),
         "agreement" (mean kappa of the rounds' sortings), "naming" (mean balanced accuracy on the sorted classes that
         the rounds did not hold out), "own" and "shown" (those of the shown name alone on the classes held out of it,
         and on all sorted ones; `htaf.concepts.naming.checks.poorly_shown` says what they must be), "rounds",
@@ -345,7 +352,7 @@ def name_by_model(
     def work(concept: int, stop: threading.Event) -> NameEntry:
         return _named(plan, concept, client, stop)
 
-    return _entries(found, todo, len(wanted), work, parallel, save, progress)
+    return gathered(found, todo, len(wanted), work, parallel, save, progress)
 
 
 def check_names(
@@ -399,7 +406,7 @@ def check_names(
     def work(concept: int, stop: threading.Event) -> NameEntry:
         return _rechecked(plan, names_of[concept], client, stop)
 
-    return _entries(found, list(todo), len(wanted), work, parallel, save, progress)
+    return gathered(found, list(todo), len(wanted), work, parallel, save, progress)
 
 
 def _named(plan: NamingPlan, concept: int, client: Client, stop: threading.Event) -> NameEntry:
@@ -407,7 +414,8 @@ def _named(plan: NamingPlan, concept: int, client: Client, stop: threading.Event
     case = plan.case(concept)
     entry: NameEntry = {
         "concept": concept, **asdict(ConceptName("", "", "")), "name": None, "label_1": None, "label_0": None,
-        "justification": None, "verified": False, "reason": case.note, "held_out": None, "p_value": None,
+        "justification": None, "verified": False, "status": class_status(case, False, folds=True),
+        "reason": case.note, "held_out": None, "p_value": None,
         "baseline": None, "agreement": None, "naming": None, "own": None, "shown": None, "rounds": case.rounds,
         "rounds_detail": [], **counts(plan.grouped, concept), "scored": 0, "source": "model", "model": client.model,
         "candidate": bool(plan.candidates), "settings": plan.fingerprint(case, client),
@@ -425,9 +433,9 @@ def _named(plan: NamingPlan, concept: int, client: Client, stop: threading.Event
             except Unanswered:  # the requests of the other rounds are noted too
                 waiting = True
     except MalformedReply as error:
-        return entry | {"reason": shortened(f"{NO_REPLY}: {error}"), "settings": None}
+        return entry | no_answer(error)
     if waiting:
-        return entry | {"reason": WAITING, "settings": None}
+        return entry | WAITS_FOR_REPLIES
     return entry | judged(plan, case, names, sortings)
 
 
@@ -451,6 +459,7 @@ def judged(plan: NamingPlan, case: Case, names: Sequence[ConceptName], sortings:
     own, shown = details[best]["held_out"], balanced(inside, sortings[best])
     if found["verified"] and (reason := poorly_shown(shown, own, plan.settings.threshold)):
         found |= {"verified": False, "reason": reason}
+    found["status"] = class_status(case, found["verified"], folds=True)
     return _shown(names[best]) | found | {
         "naming": float(np.mean([each["naming"] for each in details])), "own": own, "shown": shown,
         "rounds_detail": details, "scored": len(inside),
@@ -464,9 +473,10 @@ def _rechecked(plan: NamingPlan, given: NameEntry, client: Client, stop: threadi
     concept = int(given["concept"])
     case, name = plan.case(concept), ConceptName.given(given)
     note = case.note if case.nameless else ""
+    status = class_status(case, False, folds=False)
     entry = {key: value for key, value in given.items() if key not in OF_ROUNDS} | counts(plan.grouped, concept) | {
-        "verified": False, "reason": note, "held_out": None, "p_value": None, "baseline": None, "agreement": None,
-        "naming": None, "rounds": 1, "scored": 0, "checked_by": client.model,
+        "verified": False, "status": status, "reason": note, "held_out": None, "p_value": None, "baseline": None,
+        "agreement": None, "naming": None, "rounds": 1, "scored": 0, "checked_by": client.model,
         "settings": plan.fingerprint(case, client, name),
     }  # fmt: skip
     if note:
@@ -474,15 +484,21 @@ def _rechecked(plan: NamingPlan, given: NameEntry, client: Client, stop: threadi
     try:
         said = ask_sorting(plan, case, name, 0, client)
     except Unanswered:
-        return entry | {"reason": WAITING, "settings": None}
+        return entry | WAITS_FOR_REPLIES
     except MalformedReply as error:
-        return entry | {"reason": shortened(f"{NO_REPLY}: {error}"), "settings": None}
+        return entry | no_answer(error)
     inside = case.inside[case.scored]
     one_fold = np.zeros(len(inside), dtype=np.int64)
-    return entry | verdict(inside, said, one_fold, plan.settings, concept, None) | {"scored": len(inside)}
+    found = verdict(inside, said, one_fold, plan.settings, concept, None)
+    return entry | found | {"scored": len(inside), "status": class_status(case, found["verified"], folds=False)}
 
 
-def _entries(
+def no_answer(error: Exception) -> NameEntry:
+    """What an entry says of a model without a usable reply; it is asked again."""
+    return {"reason": shortened(f"{NO_REPLY}: {error}"), "status": NO_ANSWER, "settings": None}
+
+
+def gathered(
     found: dict[int, NameEntry],
     todo: Sequence[int],
     wanted: int,

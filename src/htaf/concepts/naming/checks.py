@@ -17,10 +17,13 @@ from jaxtyping import Bool, Float64, Int64
 from htaf._errors import SEEDS
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.groups import EMPTY, HIGH, IN_A, IN_B, LOW, MIXED, Groups
+from htaf.concepts.naming.files import FEW_CLASSES, NOT_VERIFIED, NOTHING, VERIFIED
 
 LEVEL = 0.05  # of the p-value
 # kappa between the rounds' sortings; two that are right for three classes of four, independently, reach 0.25 at best
 AGREEMENT = 0.2
+# with fewer even the right sorting has p > LEVEL in three rounds, as the groups can be permuted in so few ways
+FEWEST_CLASSES = 9
 NEVER = -1  # the fold of a class that is not sorted
 
 
@@ -96,7 +99,20 @@ class Case:
         """Whether even the right sorting has p > LEVEL, as the groups can be permuted in so few ways."""
         inside, fold = self.inside[self.scored], self.fold[self.scored] * folds
         ways = [comb(int((fold == number).sum()), int(inside[fold == number].sum())) for number in np.unique(fold)]
-        return prod(ways) * LEVEL < 1
+        return prod(ways) < 1 / LEVEL
+
+
+def class_status(case: Case, verified: bool, *, folds: bool) -> str:
+    """The status of a name that classes checked, or could not check (`htaf.concepts.naming.files.STATUSES`).
+
+    Args:
+        folds: whether each round held out a part of its own.
+    """
+    if verified:
+        return VERIFIED
+    if case.nameless:
+        return NOTHING
+    return FEW_CLASSES if (folds and not case.rounds) or case.hopeless(folds=folds) else NOT_VERIFIED
 
 
 def case_of(grouped: Groups, concept: int, settings: NamingSettings) -> Case:

@@ -20,7 +20,7 @@ from htaf.concepts.codes import ConceptError, letters
 
 NameEntry = dict[str, Any]  # the name of one concept, how it was found and what its check gave
 
-SOURCES = ("attributes", "model", "hand", "supervised")
+SOURCES = ("attributes", "model", "pictures", "hand", "supervised")
 SECONDS = 1.0  # between two writings of a file that grows
 LONGEST = 200  # characters of a name, a label, a candidate
 NUMBERS = ("held_out", "p_value", "agreement", "naming", "own")
@@ -31,6 +31,7 @@ COLUMNS: list[str] = [
     "label_1",
     "label_0",
     "verified",
+    "status",
     "held_out",
     "p_value",
     "agreement",
@@ -45,20 +46,29 @@ COLUMNS: list[str] = [
     "codes",
     "seal",
 ]
-TEXTS = ("name", "label_1", "label_0", "source", "reason", "justification", "checked_by", "codes", "seal")
+TEXTS = ("name", "label_1", "label_0", "status", "source", "reason", "justification", "checked_by", "codes", "seal")
 SEALED = ("name", "label_1", "label_0")
 # values of an entry's "reason"
 BY_HAND = "named by hand, not checked"
 RENAMED = "renamed since it was checked"
 WAITING = "waiting for replies"
 NO_REPLY = "no usable reply"
+# values of an entry's "status"
+VERIFIED, NOT_VERIFIED = "verified", "not verified"
+FEW_CLASSES, FEW_IMAGES = "too few classes", "too few images"  # not for want of a name: nothing could be checked
+NOTHING = "nothing to name"  # the bit is always the same, or tells no classes apart
+NOT_CHECKED, WAITS, NO_ANSWER = "not checked", "waiting", "no answer"
+STATUSES = (VERIFIED, NOT_VERIFIED, FEW_CLASSES, FEW_IMAGES, NOTHING, NOT_CHECKED, WAITS, NO_ANSWER)
 _COMMON: dict[str, Any] = {
-    "name": None, "label_1": None, "label_0": None, "verified": False, "reason": "", "held_out": None, "p_value": None,
+    "name": None, "label_1": None, "label_0": None, "verified": False, "status": None, "reason": "",
+    "held_out": None, "p_value": None,
     "agreement": None, "naming": None, "baseline": None, "group_a": None, "group_b": None, "mixed": None,
     "empty": None, "rounds": 0, "source": "hand", "justification": None,
 }  # fmt: skip
 _KINDS: dict[str, tuple[type, str]] = {"verified": (bool, "true or false"), "candidate": (bool, "true or false")}
 _KINDS |= {"negated": (bool, "true or false"), "baseline": (dict, "an object"), "rounds_detail": (list, "a list")}
+_KINDS |= dict.fromkeys(("scores", "at_rate", "within", "pictures"), (dict, "an object"))
+_KINDS |= {"only_class": (bool, "true or false")}
 _KINDS |= dict.fromkeys((*TEXTS, "model", "settings"), (str, "text"))
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")  # what a spreadsheet would run, however often it was guarded
 _GUARDED = re.compile(r"'+[=+\-@\t\r]")
@@ -96,6 +106,22 @@ def seal_of(entry: Mapping[str, Any]) -> str | None:
     return letters(hashlib.sha256(texts.encode()).hexdigest()[:12])
 
 
+def status_of(entry: Mapping[str, Any]) -> str:
+    """The status of a name, one of `STATUSES`: the entry's own where it agrees with its check, else what that says."""
+    own, reason = entry.get("status"), entry.get("reason") or ""
+    if entry.get("verified"):
+        return VERIFIED
+    if own in STATUSES and own != VERIFIED:
+        return own
+    if reason == WAITING:
+        return WAITS
+    if reason.startswith(NO_REPLY):
+        return NO_ANSWER
+    if entry.get("held_out") is None:
+        return NOT_CHECKED if entry.get("name") else NOTHING
+    return NOT_VERIFIED
+
+
 def write_names(names: Sequence[Mapping[str, Any]], path: str | Path, *, codes: str | None = None) -> None:
     """Names as JSON or, for a path ending in .csv, as a table of their main columns.
 
@@ -112,7 +138,10 @@ def write_names(names: Sequence[Mapping[str, Any]], path: str | Path, *, codes: 
     """
     path = Path(path)
     of = {} if codes is None else {"codes": codes}
-    names = [dict(entry) | of | ({"seal": seal} if (seal := seal_of(entry)) else {}) for entry in names]
+    names = [
+        dict(entry) | {"status": status_of(entry)} | of | ({"seal": seal} if (seal := seal_of(entry)) else {})
+        for entry in names
+    ]
     if path.suffix.lower() == ".json":
         write_atomic(path, valid_text(to_json(names)))
     elif path.suffix.lower() == ".csv":
@@ -293,13 +322,13 @@ def _entry(entry: Mapping[str, Any], place: str) -> NameEntry:
     if read["source"] not in SOURCES:
         raise ConceptError(f"{place}: expected a source of {', '.join(SOURCES)}, got {_short(read['source'])}")
     if not entry.get("source"):
-        read |= {"verified": False, "reason": BY_HAND if read["name"] else ""}
+        read |= {"verified": False, "status": None, "reason": BY_HAND if read["name"] else ""}
     seal = seal_of(read)
     if read.pop("seal", None) != seal and seal is not None:
         kept = {key: read[key] for key in ("concept", *SEALED, "group_a", "group_b", "mixed", "empty")}
-        return _COMMON | kept | {"reason": RENAMED}
+        return _COMMON | kept | {"reason": RENAMED, "status": NOT_CHECKED}
     read["verified"] = read["verified"] and read["name"] is not None
-    return read
+    return read | {"status": status_of(read)}
 
 
 def _is_number(value: Any) -> bool:

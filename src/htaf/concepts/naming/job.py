@@ -74,31 +74,47 @@ class NamingJob:
         Raises:
             ModelError: no reply at all could be used, or none of the files fits a prompt.
         """
-        client, unusable, used = self.client, False, True
-        if isinstance(client, ServerClient):
-            unusable, used = client.usage.malformed > 0, bool(client.fresh or client.usage.cached)
-        elif isinstance(client, BatchClient):
-            unusable, used = bool(client.unusable), bool(client.used)
-        if unusable and not used:
-            why = next((entry["reason"] for entry in names if (entry["reason"] or "").startswith(NO_REPLY)), NO_REPLY)
-            raise ModelError(f"{client.model}: this model does not answer in the form that is asked for ({why})")
-        if not isinstance(client, BatchClient) or not client.files:
-            return []
-        listed = ", ".join(client.files)
-        if not len(client):
-            raise ModelError(f"{listed}: expected replies, got none that can be read")
-        for only in (None, self.only):  # replies of concepts that were not to be asked for now fit too
-            estimate(self.plan, client, names=self.given, only=only)
-        if not client.met:
-            raise ModelError(
-                f"{listed}: none of {len(client):,} replies fits a prompt here: another model, other settings, or "
-                "earlier replies that are not given too?"
-            )
-        return [
-            f"{count:,} {'reply' if count == 1 else 'replies'} in {file} {'fits' if count == 1 else 'fit'} no prompt "
-            "here: another model or other settings?"
-            for file, count in client.unmet().items()
-        ]
+
+        def meet() -> None:
+            for only in (None, self.only):  # replies of concepts that were not to be asked for now fit too
+                estimate(self.plan, self.client, names=self.given, only=only)
+
+        return unused_replies(self.client, names, meet)
+
+
+def unused_replies(client: Client, names: Sequence[Mapping[str, Any]], meet: Callable[[], None]) -> list[str]:
+    """Notes on the replies of each file that no request wanted, after a job.
+
+    Args:
+        names: as the job returned them.
+        meet: looks for the replies of all requests of the job.
+    Raises:
+        ModelError: no reply at all could be used, or none of the files fits a prompt.
+    """
+    unusable, used = False, True
+    if isinstance(client, ServerClient):
+        unusable, used = client.usage.malformed > 0, bool(client.fresh or client.usage.cached)
+    elif isinstance(client, BatchClient):
+        unusable, used = bool(client.unusable), bool(client.used)
+    if unusable and not used:
+        why = next((entry["reason"] for entry in names if (entry["reason"] or "").startswith(NO_REPLY)), NO_REPLY)
+        raise ModelError(f"{client.model}: this model does not answer in the form that is asked for ({why})")
+    if not isinstance(client, BatchClient) or not client.files:
+        return []
+    listed = ", ".join(client.files)
+    if not len(client):
+        raise ModelError(f"{listed}: expected replies, got none that can be read")
+    meet()
+    if not client.met:
+        raise ModelError(
+            f"{listed}: none of {len(client):,} replies fits a prompt here: another model, other settings, or "
+            "earlier replies that are not given too?"
+        )
+    return [
+        f"{count:,} {'reply' if count == 1 else 'replies'} in {file} {'fits' if count == 1 else 'fit'} no prompt "
+        "here: another model or other settings?"
+        for file, count in client.unmet().items()
+    ]
 
 
 def naming_job(

@@ -9,14 +9,16 @@ from rich.cells import cell_len, set_cell_size
 
 from htaf._console import visible
 from htaf.concepts.naming.checks import LEVEL
-from htaf.concepts.naming.files import WAITING
+from htaf.concepts.naming.files import FEW_CLASSES, FEW_IMAGES, WAITING, status_of
 
 if TYPE_CHECKING:  # it needs pydantic, which names of attributes do without
     from htaf.concepts.naming.by_model import Estimate
+    from htaf.concepts.naming.by_pictures import PictureEstimate
 
 ELLIPSIS = "…"
-FEW_CLASSES = 8  # below it permuted classes do as well too often
+FEW_GROUPED = 8  # below it permuted classes do as well too often
 COLUMNS = ("concept", "verified", "held out", "p", "A/B/mixed")
+SHORT = {FEW_CLASSES: "few", FEW_IMAGES: "few"}  # statuses that are no failure of a name
 LEAST = 24  # cells for a name and its reason, on a terminal however narrow
 
 
@@ -44,6 +46,21 @@ def estimate_notes(needed: Estimate) -> list[str]:
     ]
 
 
+def sending_line(needed: PictureEstimate, host: str) -> str:
+    """What names from pictures will send, and to whom, in one line."""
+    text = f"{needed.concepts:,} names to find or check"
+    text += f" ({needed.idle:,} with nothing to ask)" if needed.idle else ""
+    return (
+        f"{text}: {needed.calls:,} requests with {needed.pictures:,} pictures that show {needed.images:,} of your "
+        f"images, {_megabytes(needed.bytes)}, to {host}; about {needed.prompt_tokens:,} tokens to send and "
+        f"{needed.reply_tokens:,} to receive"
+    )
+
+
+def _megabytes(size: int) -> str:
+    return f"about {size / 1e6:,.1f} MB" if size >= 1e5 else f"about {size:,} bytes"
+
+
 def check_notes(names: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the checks of all names together are worth."""
     notes, checked = [], sum(entry.get("p_value") is not None for entry in names)
@@ -53,9 +70,16 @@ def check_notes(names: Sequence[Mapping[str, Any]]) -> list[str]:
             f"chance alone may pass about {round(LEVEL * checked, 1):g} of them"
         )
     ours = [entry for entry in names if entry.get("source") == "attributes"]
-    largest = max(((entry["group_a"] or 0) + (entry["group_b"] or 0) for entry in ours), default=FEW_CLASSES)
-    if not any(entry["verified"] for entry in names) and largest < FEW_CLASSES:
-        notes.append(f"with {largest} classes in the groups chance does as well: names want {FEW_CLASSES} or more")
+    largest = max(((entry["group_a"] or 0) + (entry["group_b"] or 0) for entry in ours), default=FEW_GROUPED)
+    if not any(entry["verified"] for entry in names) and largest < FEW_GROUPED:
+        notes.append(f"with {largest} classes in the groups chance does as well: names want {FEW_GROUPED} or more")
+    if few := sum(status_of(entry) == FEW_CLASSES for entry in names):
+        notes.append(
+            f"{few:,} of {len(names):,} names have too few classes for this check: "
+            "htaf concepts name --pictures checks names on images"
+        )
+    if only := sum(bool(entry.get("only_class") and entry["verified"]) for entry in names):
+        notes.append(f"{only:,} of the verified names tell no images of one class apart: they may only name classes")
     return notes
 
 
@@ -75,7 +99,7 @@ def name_lines(names: Sequence[Mapping[str, Any]], order: Sequence[int], width: 
         held_out, p_value = entry["held_out"], entry["p_value"]
         rows.append((
             str(entry["concept"]),
-            "waits" if waits else "yes" if entry["verified"] else "no",
+            "waits" if waits else "yes" if entry["verified"] else SHORT.get(status_of(entry), "no"),
             "-" if held_out is None else f"{held_out:.2f}",
             "-" if p_value is None else f"{p_value:.3f}",
             "/".join(sizes),
@@ -93,6 +117,7 @@ def _named(entry: Mapping[str, Any], most: int) -> str:
     """The name, and in brackets why it is not verified; cut to `most` cells."""
     name = visible(entry["name"] or "")
     reason = "" if entry["reason"] == WAITING else visible(entry["reason"] or "")
+    reason = "of its class alone" if entry["verified"] and entry.get("only_class") else reason
     if not reason:
         return _cut(name or "-", most)
     brackets = 3 if name else 2

@@ -1,0 +1,173 @@
+"""`htaf concepts name --pictures`: nothing is sent unasked, and what is sent is answered, kept and continued."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+import torch
+
+from htaf.cli import naming
+from htaf.concepts.codes import Codes
+from htaf.concepts.store import open_codes
+from htaf.concepts.writing import Contents, writing
+from htaf_paper.drawn import NAMES, drawn
+from htaf_paper.pictured import planted
+from htaf_paper.vision_model import VisionModel
+from made_runs import digits, made_run
+from scripted_server import Answer, ScriptedServer
+
+MODEL = VisionModel()
+RNG = np.random.default_rng(0)
+PICTURES = drawn(2, 360, RNG)
+CODES = planted(PICTURES, RNG)
+
+
+def written(codes: Codes, out: Path) -> Path:
+    ids = [f"photo {i}.jpg" for i in range(len(codes))]
+    contents = Contents({"what": "made"}, ("cat", "dog"), codes.labels, codes.parts, ids, codes.weight, codes.bias)
+    with writing(out, contents) as writer:
+        none = np.zeros(len(codes), dtype=np.int32)
+        writer.write(0, {"codes": codes.bits, "smooth": none, "exact": none, "saturated": none})
+        writer.finish()
+    return out
+
+
+@pytest.fixture(scope="module")
+def codes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(CODES, tmp_path_factory.mktemp("codes") / "codes")
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No model, server, key or cache of the machine's own; the drawn pictures for those of a run."""
+    for name in ("OPENAI_MODEL", "OPENAI_BASE_URL", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.01)
+    monkeypatch.setattr(naming, "_pixels", lambda codes, run, data_dir: lambda rows: PICTURES.pixels[rows])
+
+
+def served() -> ScriptedServer:
+    return ScriptedServer(lambda body: Answer(text=MODEL.answer(body["messages"])))
+
+
+def words(codes: Path, url: str, *more: Any) -> tuple[Any, ...]:
+    few = ("--tile", 48, "--concept", 2, 5)
+    return ("concepts", "name", codes, "--model", "m", "--pictures", "run", "--base-url", url, *few, *more)
+
+
+def test_nothing_is_sent_unasked(htaf, codes: Path, tmp_path: Path) -> None:
+    with served() as server:
+        code, out, err = htaf(*words(codes, server.base_url, "--out", tmp_path / "n.json"))
+        assert (code, out, server.requests) == (2, "", [])
+        host = server.base_url.removeprefix("http://").removesuffix("/v1")
+        assert f"nothing was sent; to send these images to {host}, add --send-pictures" in err
+        assert "2 names to find or check: " in err
+        assert re.search(rf"pictures that show \d+ of your images, about 0\.\d MB, to {host};", err)
+        code, out, err = htaf(*words(codes, server.base_url, "--estimate", "--json"))
+        assert (code, server.requests) == (0, [])
+        needed = json.loads(out)
+        assert (needed["concepts"], needed["to"]) == (2, host)
+        assert 0 < needed["images"] <= 2 * 88
+        assert not (tmp_path / "n.json").exists()
+
+
+def test_names_are_found_checked_and_kept(htaf, codes: Path, tmp_path: Path) -> None:
+    out = tmp_path / "n.json"
+    with served() as server:
+        code, printed, err = htaf(*words(codes, server.base_url, "--send-pictures", "--out", out))
+        assert code == 0, err
+        assert "2 of 2 names verified" in printed
+        assert NAMES[2] in printed
+        found = json.loads(out.read_text())
+        assert [(e["name"], e["status"], e["source"]) for e in found] == [
+            (NAMES[c], "verified", "pictures") for c in (2, 5)
+        ]
+        sent = json.dumps(server.requests)
+        assert "photo" not in sent.replace("photos", "")
+        assert not {"cat", "dog"} & set(sent.replace('"', " ").split())
+        asked = len(server.requests)
+        code, printed, err = htaf(*words(codes, server.base_url, "--send-pictures", "--out", out))
+        assert (code, len(server.requests)) == (0, asked)
+        code, printed, err = htaf(*words(codes, server.base_url, "--send-pictures", "--out", tmp_path / "again.json"))
+        assert (code, len(server.requests)) == (0, asked)  # kept in the cache, without pictures
+        assert not any("base64" in file.read_text() for file in (tmp_path / "xdg").rglob("*.json"))
+        code, printed, err = htaf(*words(codes, server.base_url, "--send-pictures", "--check", out, "--json"))
+        assert code == 0, err
+        assert {e["checked_by"] for e in json.loads(printed)} == {"m"}
+
+
+def test_a_server_without_sight_gets_no_image(htaf, codes: Path) -> None:
+    with ScriptedServer(lambda body: Answer(text='{"digits": "1234"}')) as server:
+        code, out, err = htaf(*words(codes, server.base_url, "--send-pictures"))
+        assert (code, out, len(server.requests)) == (1, "", 1)
+        assert "does not see pictures" in err
+
+
+def test_prompts_with_pictures_in_a_file(htaf, codes: Path, tmp_path: Path) -> None:
+    prompts, replies = tmp_path / "p.jsonl", [tmp_path / "1.jsonl", tmp_path / "2.jsonl"]
+    call = ("concepts", "name", codes, "--model", "m", "--pictures", "run", "--tile", 48, "--concept", 2)
+    for number, file in enumerate(replies):
+        given = ("--replies", *replies[:number]) if number else ()
+        code, _, err = htaf(*call, "--prompts-only", prompts, *given)
+        assert code == 0, err
+        lines = [json.loads(line) for line in prompts.read_text().splitlines()]
+        assert "base64" in prompts.read_text()
+        answers = [{"custom_id": e["custom_id"], "reply": MODEL.answer(e["body"]["messages"])} for e in lines]
+        file.write_text("".join(json.dumps(answer) + "\n" for answer in answers))
+    code, out, err = htaf(*call, "--replies", *replies)
+    assert code == 0, err
+    assert "1 of 1 names verified" in out
+    assert "fit no prompt" not in err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--pictures", "run", "--rounds", "2"), "--rounds is not for --pictures RUN"),
+        (("--send-pictures",), "--send-pictures is for --pictures RUN"),
+        (("--tile", "99"), "--tile is for --pictures RUN"),
+        (("--attributes", "cub", "--pictures", "run"), "--pictures is for --model, not for --attributes"),
+        (("--pictures", "run", "--tile", "1"), "expected tile in 32 to 768"),
+    ],
+)
+def test_flags_that_do_not_go_together(htaf, codes: Path, more: tuple[str, ...], message: str) -> None:
+    model = () if "--attributes" in more else ("--model", "m", "--base-url", "http://127.0.0.1:9/v1")
+    code, out, err = htaf("concepts", "name", codes, *model, *more)
+    assert code in (1, 2)
+    assert out == ""
+    assert message in err
+
+
+def test_the_images_are_those_of_the_run(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    images = digits()
+    made_run(tmp_path / "run", images)
+    assert htaf("concepts", "extract", tmp_path / "run", "--out", tmp_path / "codes")[0] == 0
+    opened = open_codes(tmp_path / "codes")
+    found = naming._pixels(opened, tmp_path / "run", None)(np.array([0, len(opened) - 1]))
+    for one, row in zip(found, (0, len(opened) - 1), strict=True):
+        side, number = opened.ids[row].split("/")
+        assert (one == getattr(images, side).batch(torch.tensor([int(number)]))[0].numpy()).all()
+
+
+def test_few_classes_are_told_before_a_training(htaf, tmp_path: Path) -> None:
+    from PIL import Image
+
+    for number in range(24):
+        folder = tmp_path / "photos" / ("cat" if number % 2 else "dog")
+        folder.mkdir(parents=True, exist_ok=True)
+        noise = np.random.default_rng(number).integers(0, 255, (16, 16, 3)).astype(np.uint8)
+        Image.fromarray(noise).save(folder / f"{number}.png")
+    call = ("train", "icbm", "--data", tmp_path / "photos", "--out", tmp_path / "run", "--print-recipe")
+    code, _, err = htaf(*call)
+    assert code == 0, err
+    assert "2 classes: names of the concepts cannot be checked on classes, which takes 9" in err
+    code, _, err = htaf("train", "icbm", "--data", "digits", "--out", tmp_path / "run", "--print-recipe")
+    assert "names of the concepts" not in err

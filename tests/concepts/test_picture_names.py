@@ -1,0 +1,344 @@
+"""Names from pictures: which images, how they are shown, what the scores say, and what comes of a job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score, balanced_accuracy_score, f1_score
+
+from htaf.concepts.codes import Codes, ConceptError, codes_key, codes_of
+from htaf.concepts.naming import NamingSettings, PictureSettings, naming_plan, picture_job, read_names, write_names
+from htaf.concepts.naming.album import ON_A_SHEET, album, boxes, tile_of
+from htaf.concepts.naming.checks import FEWEST_CLASSES
+from htaf.concepts.naming.picture_choice import choose, pools
+from htaf.concepts.naming.picture_prompts import RatingReply
+from htaf.concepts.naming.picture_scores import at_rate, picture_verdict, scores, within
+from htaf.llm import BlindError, MalformedReply, ModelError, picture_pixels, text_part
+from htaf_paper.drawn import NAMES, drawn
+from htaf_paper.pictured import planted
+from htaf_paper.vision_model import VisionModel, images_in
+
+QUICK = PictureSettings(tile=48, permutations=99)
+
+
+def made(classes: int = 2, images: int = 360, seed: int = 0) -> tuple[Codes, Any]:
+    rng = np.random.default_rng(seed)
+    pictures = drawn(classes, images, rng)
+    return planted(pictures, rng), lambda rows: pictures.pixels[rows]
+
+
+CODES, PIXELS = made()
+
+
+# Which images -------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, 6), st.integers(8, 200), st.floats(0.02, 0.98), st.integers(0, 99), st.booleans())
+def test_no_image_names_and_checks(classes: int, images: int, rate: float, seed: int, split: bool) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(-1, classes, images)
+    bits = rng.random((images, 1)) < rate
+    parts = rng.integers(0, 3, images).astype(np.uint8) if split else np.full(images, 3, np.uint8)
+    codes = codes_of(bits, labels, np.ones((classes, 1)), np.zeros(classes), parts=parts)
+    naming, checking = pools(codes, seed)
+    assert sorted([*naming, *checking]) == list(range(images))
+    found = choose(codes, 0, QUICK, naming, checking)
+    if found.note:
+        assert found.status in ("too few images", "nothing to name")
+        assert len(found.rows) == 0
+        return
+    bit = bits[:, 0]
+    assert len(set(found.rows.tolist())) == len(found.rows)
+    assert bit[found.shown_with].all()
+    assert not bit[found.shown_without].any()
+    assert set(found.sorted) <= set(checking)
+    assert {*found.shown_with, *found.shown_without} <= set(naming)
+    assert found.bit.tolist() == bit[found.sorted].tolist()
+    assert found.rate == bit[checking].mean()
+    assert (found.bit & found.drawn).sum() == min(20, bit[checking].sum())
+    assert (~found.bit & found.drawn).sum() == min(20, (~bit[checking]).sum())
+    if len(found.pairs):
+        inside, outside = found.sorted[found.pairs].T
+        assert bit[inside].all()
+        assert not bit[outside].any()
+        assert (labels[inside] == labels[outside]).all()
+        assert (labels[inside] >= 0).all()
+        assert len(set(found.pairs.ravel().tolist())) == found.pairs.size
+
+
+def test_half_of_the_shown_are_of_the_same_classes() -> None:
+    labels = np.repeat([0, 1], 200)
+    bits = (np.arange(400) % 200 < np.where(labels == 0, 180, 20))[:, None]
+    parts = np.tile([0, 2], 200).astype(np.uint8)
+    codes = codes_of(bits, labels, np.ones((2, 1)), np.zeros(2), parts=parts)
+    found = choose(codes, 0, QUICK, *pools(codes, 0))
+    ones = [(labels[rows] == 0).sum() for rows in (found.shown_with, found.shown_without)]
+    assert len(found.shown_with) == len(found.shown_without) == 12
+    assert 0 <= ones[0] - ones[1] <= 6  # without pairs: 10.8 - 1.2
+
+
+def test_a_bit_that_is_always_the_same_or_rare() -> None:
+    bits = np.zeros((40, 3), dtype=bool)
+    bits[:, 1] = True
+    bits[[0, 2, 4, 6, 1, 3, 5], 2] = True
+    parts = np.tile([0, 2], 20).astype(np.uint8)
+    codes = codes_of(bits, [0] * 40, np.ones((1, 3)), np.zeros(1), parts=parts)
+    found = [choose(codes, c, QUICK, *pools(codes, 0)) for c in range(3)]
+    assert [(each.note, each.status) for each in found] == [
+        ("dead: always 0", "nothing to name"),
+        ("dead: always 1", "nothing to name"),
+        ("3 images with the bit to check it, 4 are needed", "too few images"),
+    ]
+
+
+# How they are shown ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["sheets", "images"])
+@pytest.mark.parametrize(("count", "channels"), [(1, 3), (7, 1), (23, 3)])
+def test_an_album_shows_each_image_in_its_place(kind: Any, count: int, channels: int) -> None:
+    values = np.linspace(20, 235, count).astype(np.uint8)
+    pixels = np.repeat(values, channels * 64).reshape(count, channels, 8, 8)
+    parts = album(pixels, kind, 40, title="Images")
+    found = images_in(parts)["Images"]
+    assert [tile.shape for tile in found] == [(40, 40, 3)] * count
+    assert np.abs([tile.mean() for tile in found] - values.astype(float)).max() < 2
+    assert sum(part["type"] == "image_url" for part in parts) == (
+        -(-count // ON_A_SHEET) if kind == "sheets" else count
+    )
+    assert "data:image/jpeg;base64," in json.dumps(parts)
+
+
+def test_images_keep_their_shape() -> None:
+    assert tile_of(np.zeros((3, 20, 10), np.uint8), 60).shape == (60, 30, 3)
+    (height, width), corners = boxes(6, 100)
+    assert corners[5][0] > corners[0][0]
+    parts = album(np.zeros((6, 3, 20, 10), np.uint8), "sheets", 100, title="Group A")
+    sheet = picture_pixels(parts[1]["image_url"]["url"])
+    assert sheet.shape == (height, width, 3)
+    y, x = corners[5]
+    assert sheet[y + 50, x + 50].max() < 20  # the image
+    assert sheet[y + 50, x + 5].min() > 235  # paper beside it
+
+
+# What the scores say --------------------------------------------------------------------------------------------------
+
+rated = st.integers(4, 30).flatmap(
+    lambda n: st.tuples(
+        st.lists(st.booleans(), min_size=n, max_size=n).filter(lambda bits: 0 < sum(bits) < len(bits)),
+        st.lists(st.integers(0, 10), min_size=n, max_size=n),
+        st.lists(st.integers(1, 5), min_size=n, max_size=n),
+    )
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(rated)
+def test_a_weight_is_so_many_images(values: tuple[list[bool], list[int], list[int]]) -> None:
+    bit, said, weight = np.array(values[0]), np.array(values[1]) / 10, np.array(values[2])
+    found, many = scores(bit, said, weight.astype(float)), scores(np.repeat(bit, weight), np.repeat(said, weight))
+    for key in ("auprc", "f1", "correlation"):
+        assert found[key] == pytest.approx(many[key], abs=1e-9)
+    plain = scores(bit, said)
+    assert plain["auprc"] == pytest.approx(average_precision_score(bit, said))
+    assert plain["f1"] == pytest.approx(f1_score(bit, said > 0.5, zero_division=0))
+    if said.std() > 0:
+        assert plain["correlation"] == pytest.approx(np.corrcoef(bit, said)[0, 1], abs=1e-9)
+    if not (said == 0.5).any():
+        assert plain["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(bit, said > 0.5))
+
+
+def test_at_its_rate_a_broad_name_scores_low() -> None:
+    bit = np.arange(40) < 20
+    said = np.where(np.arange(40) < 24, 1.0, 0.0)  # it fits four of the twenty without the bit
+    found = at_rate(bit, said, 0.01)
+    precision = 0.01 / (0.01 + 0.99 * 4 / 20)
+    assert scores(bit, said)["f1"] > 0.9
+    assert found["auprc"] == pytest.approx(precision)
+    assert found["f1"] == pytest.approx(2 * precision / (1 + precision))
+    assert found["correlation"] < 0.25
+    assert at_rate(bit, said, 0.5)["f1"] == pytest.approx(scores(bit, said)["f1"])
+
+
+def test_a_missing_or_an_extra_label_is_seen() -> None:
+    """NeuronEval's checks, of a bit that 2% of 10,000 images have: half of the images lost, or as many more."""
+    bit = np.arange(10_000) < 200
+    right, missing, extra = (bit.astype(float), (np.arange(10_000) < 100) * 1.0, (np.arange(10_000) < 400) * 1.0)
+    for key in ("auprc", "f1", "correlation"):
+        assert max(scores(bit, missing)[key], scores(bit, extra)[key]) < 0.75 < scores(bit, right)[key]
+    assert scores(bit, extra)["balanced_accuracy"] > 0.98  # which is why it does not stand alone
+
+
+def test_pairs_of_a_class_tell_what_the_class_does_not() -> None:
+    choice = choose(CODES, 1, QUICK, *pools(CODES, 0))
+    assert len(choice.pairs) == 12
+    labels = CODES.labels[choice.sorted]
+    assert within(choice, choice.bit.astype(float)) == {"score": 1.0, "pairs": 12, "p_value": 1 / 2**12}
+    by_class = (labels == labels[choice.bit & choice.drawn][0]).astype(float)
+    assert within(choice, by_class) == {"score": 0.5, "pairs": 12, "p_value": 1.0}
+    assert picture_verdict(choice, choice.bit.astype(float), QUICK)["only_class"] is False
+    found = picture_verdict(choice, by_class, QUICK)
+    assert (found["verified"], found["only_class"]) == (True, True)  # 90% of one class, 10% of the other
+    guess = np.random.default_rng(0).random(len(choice.bit))
+    assert picture_verdict(choice, guess, QUICK)["status"] == "not verified"
+
+
+def test_few_classes_are_too_few_for_sorting_classes() -> None:
+    def hopeless(k: int) -> bool:
+        cases = [
+            naming_plan((np.arange(k) < a)[None].astype(float), settings=NamingSettings()).case(0)
+            for a in range(2, k - 1)
+        ]
+        return all(case.hopeless(folds=True) for case in cases)
+
+    assert hopeless(FEWEST_CLASSES - 1)
+    assert not hopeless(FEWEST_CLASSES)
+
+
+# Replies --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pictures", "message"),
+    [
+        ([{"number": 0, "fits": 1}], "expected numbers from 1 to 10, got 0"),
+        ([{"number": n, "fits": 1} for n in (1, 1)], "got 1 twice"),
+        ([{"number": n, "fits": 1} for n in range(1, 9)], "expected all 10 pictures to be rated, got 8"),
+        ([{"number": 1, "fits": 11}], "less than or equal to 10"),
+        ([{"number": 1, "fits": float("nan")}], "finite"),
+    ],
+)
+def test_ratings_that_cannot_be(pictures: list[dict], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RatingReply.model_validate({"pictures": pictures}, context={"count": 10})
+    nine = [{"number": n, "fits": n / 2} for n in range(1, 10)]
+    assert len(RatingReply.model_validate({"pictures": nine}, context={"count": 10}).pictures) == 9
+
+
+# A job ----------------------------------------------------------------------------------------------------------------
+
+
+class Counted(VisionModel):
+    """Counts what it is asked, and stops when told to."""
+
+    asked = 0
+    stop_at: int | None = None
+
+    def answer(self, messages: Any) -> str:
+        self.asked += 1
+        if self.stop_at is not None and self.asked > self.stop_at:
+            raise ModelError("down")
+        return super().answer(messages)
+
+
+def job(client: Any, **options: Any) -> Any:
+    return picture_job(CODES, PIXELS, client, QUICK, **options)
+
+
+def test_names_of_two_classes_are_found_and_verified(tmp_path: Path) -> None:
+    model, out = Counted(), tmp_path / "names.json"
+    found = job(model, out=out).run()
+    assert [entry["name"] for entry in found] == list(NAMES)
+    assert {entry["status"] for entry in found} == {"verified"}
+    assert [entry["only_class"] for entry in found] == [None, *[False] * 9]
+    assert found[2]["pictures"] == {"shown": 24, "with": 20, "without": 20, "pairs": 12}
+    needed = picture_job(CODES, PIXELS, Counted(), QUICK).estimate()
+    assert needed.calls == model.asked - 1  # but for the four digits
+    assert (needed.concepts, needed.idle) == (10, 0)
+    assert needed.images <= 360
+    read = read_names(out, 10, codes=codes_key(CODES))
+    assert [{k: e[k] for k in found[0]} for e in read] == json.loads(json.dumps(found))
+    again = Counted()
+    assert job(again, out=out).run() == read
+    assert again.asked == 0
+    assert job(again, out=out).estimate().concepts == 0
+
+
+def test_a_job_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    model, out = Counted(), tmp_path / "names.json"
+    model.stop_at = 20
+    with pytest.raises(ModelError, match="down"):
+        job(model, out=out).run(parallel=1)
+    kept = [entry["concept"] for entry in read_names(out)]
+    assert 0 < len(kept) < 10
+    more = Counted()
+    assert [entry["verified"] for entry in job(more, out=out).run()] == [True] * 10
+    assert more.asked < 60 - 4 * len(kept)
+    with pytest.raises(ConceptError, match="which would be lost"):
+        picture_job(CODES, PIXELS, Counted(), PictureSettings(tile=64), out=out)
+    assert job(Counted(), out=out, only=[3], refresh=True).estimate().concepts == 1
+
+
+def test_names_that_are_given_are_checked(tmp_path: Path) -> None:
+    names = [{"concept": c, "name": NAMES[(c + (c > 4)) % 10]} for c in range(9)] + [{"concept": 9, "name": None}]
+    write_names(names, tmp_path / "own.json")
+    model = Counted()
+    found = job(model, given=tmp_path / "own.json", out=tmp_path / "checked.json").run()
+    assert [entry["verified"] for entry in found] == [True] * 5 + [False] * 5
+    assert found[0]["checked_by"] == model.model
+    assert found[0]["source"] == "hand"
+    assert found[0]["pictures"]["shown"] == 0
+    assert found[9]["status"] == "nothing to name"
+    asked = model.asked
+    assert job(model, given=tmp_path / "own.json", out=tmp_path / "checked.json").run()[:9] == found[:9]
+    assert model.asked == asked
+
+
+def test_names_of_a_list() -> None:
+    found = job(VisionModel(), candidates=[NAMES[4], NAMES[2]], only=[2, 4, 9]).run()
+    assert [(entry["name"], entry["verified"]) for entry in found][:2] == [(NAMES[2], True), (NAMES[4], True)]
+    assert not found[2]["verified"]
+    assert found[2]["candidate"]
+
+
+def test_the_model_sees_neither_bit_nor_class_nor_file(tmp_path: Path) -> None:
+    choice = job(VisionModel()).plan.choice(2)
+    requests = [job(VisionModel()).plan.naming(choice)]
+    requests += [messages for messages, _ in job(VisionModel()).plan.ratings(choice, given_name("x"))]
+    texts = [part.get("text", "") for messages in requests for part in messages[1]["content"]]
+    assert not any(NAMES[2] in text for text in texts)
+    assert all(len(text) < 2000 for text in texts)
+    assert sum("Group" in text for messages in requests[1:] for text in [messages[1]["content"][-1]["text"]]) == 0
+
+
+def given_name(text: str) -> Any:
+    from htaf.concepts.naming import ConceptName
+
+    return ConceptName(text, text, "otherwise")
+
+
+class Blind(VisionModel):
+    def answer(self, messages: Any) -> str:
+        return '{"digits": "1234"}'
+
+
+class Mute(VisionModel):
+    def ask(self, messages: Any, reply: Any, **options: Any) -> Any:
+        if "digits" in reply.model_fields:
+            return super().ask(messages, reply, **options)
+        raise MalformedReply("it talks of cats")
+
+
+def test_models_that_do_not_serve() -> None:
+    with pytest.raises(BlindError, match="does not see pictures"):
+        job(Blind()).run()
+    found = job(Mute(), only=[0]).run()
+    assert (found[0]["status"], found[0]["settings"], found[0]["name"]) == ("no answer", None, None)
+    assert "it talks of cats" in found[0]["reason"]
+
+
+@pytest.mark.parametrize("wrong", [{"shown": 1}, {"held_out": 3}, {"permutations": 0}, {"tile": 8}, {"threshold": 2.0}])
+def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConceptError, match="got"):
+        PictureSettings(**wrong)
+
+
+def test_a_part_without_a_picture() -> None:
+    assert images_in([text_part("Images, pictures 1 to 2:")]) == {}

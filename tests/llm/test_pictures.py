@@ -1,0 +1,89 @@
+"""Pictures in messages: they arrive whole, the cache keeps none, and a model that sees none is found out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import openai
+import pytest
+from askings import Name, model_of
+
+from htaf.llm import (
+    BlindError,
+    ModelError,
+    expect_sight,
+    picture_part,
+    picture_pixels,
+    pictures_in,
+    text_part,
+    tokens_of,
+)
+from htaf.llm.chat import plain
+from htaf.llm.pictures import without_pictures
+from htaf.llm.sight import DIGITS, drawn_digits
+from scripted_server import Answer, scripted
+
+
+def made(height: int = 56, width: int = 29) -> np.ndarray:
+    return np.full((height, width, 3), (200, 30, 90), dtype=np.uint8)
+
+
+def messages() -> list[dict]:
+    return [{"role": "user", "content": [text_part("half \ud800"), picture_part(made())]}]
+
+
+def test_a_picture_arrives_and_is_counted() -> None:
+    (url,) = pictures_in(messages())
+    found = picture_pixels(url)
+    assert found.shape == (56, 29, 3)
+    assert np.abs(found.astype(int) - made()).max() <= 3
+    assert tokens_of(messages()) == 4 + 2 + 2 * 2
+    assert plain(messages())[0]["content"][0]["text"] == "half ?"
+    assert json.dumps(without_pictures(messages())).count("base64") == 0
+
+
+@pytest.mark.parametrize("url", ["http://x/a.jpg", "data:image/png;base64,%%%", "data:image/png;base64,QUJD"])
+def test_what_is_no_picture(url: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        picture_pixels(url)
+
+
+def test_the_cache_keeps_no_picture(tmp_path: Path) -> None:
+    with scripted(Answer(text='{"name": "wings"}')) as server, model_of(server, tmp_path) as asked:
+        for _ in range(2):
+            assert asked.ask(messages(), Name).name == "wings"
+        assert len(server.requests) == 1
+        assert server.requests[0]["messages"][0]["content"][1] == messages()[0]["content"][1]
+    (kept,) = tmp_path.rglob("*.json")
+    assert "base64" not in kept.read_text()
+    assert "sha256" in kept.read_text()
+
+
+@pytest.mark.parametrize("said", [f'"{DIGITS}"', '"8 0 1 1"', DIGITS])
+def test_digits_that_are_read(said: str) -> None:
+    assert drawn_digits().std() > 20
+    with scripted(Answer(text=f'{{"digits": {said}}}')) as server, model_of(server) as asked:
+        expect_sight(asked)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        (Answer(text='{"digits": "1234"}'), BlindError, "it read '1234'"),
+        (Answer(text="I cannot see."), BlindError, "does not read a picture of four digits"),
+        (Answer(status=500, body=b'{"error": {"message": "image input is not supported"}}'), BlindError, "takes no"),
+        (Answer(status=400, body=b'{"error": {"message": "m is not a multimodal model"}}'), BlindError, "takes no"),
+        (Answer(status=404, body=b'{"error": {"message": "No endpoint for image input"}}'), BlindError, "takes"),
+        (Answer(status=401, body=b"{}"), ModelError, "refused the key"),
+    ],
+)  # fmt: skip
+def test_a_model_without_sight(
+    answer: Answer, error: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openai._base_client, "INITIAL_RETRY_DELAY", 0.01)
+    with scripted(answer) as server, model_of(server) as asked:
+        with pytest.raises(error, match=words) as raised:
+            expect_sight(asked)
+        assert (type(raised.value) is BlindError) == (error is BlindError)
