@@ -137,8 +137,9 @@ def build_page(
         (out / DATA / "page.js").unlink(missing_ok=True)  # from here on the folder holds no whole page
         head["sprites"] = _sprites(out, shown.ids, pixels, thumbnail, progress, head["notes"], there.get("sprites"))
         chosen = _worth_seeing(shown, head["example"], led)[:originals]
+        least = max(LOSSLESS, thumbnail)  # pixels up to which a sheet holds images as they are
         head["originals"] = _originals(
-            out, shown.ids, chosen, original, progress, head["notes"], there.get("originals")
+            out, shown.ids, chosen, original, least, progress, head["notes"], there.get("originals")
         )
         values: dict[str, Any] = {
             "concepts": contents.concept_objects(codes, found, by_number or {}),
@@ -269,6 +270,7 @@ def _originals(
     ids: Sequence[str],
     rows: Sequence[int],
     original: Original | None,
+    least: int,
     progress: bool,
     notes: list[str],
     there: dict[str, Any] | None,
@@ -285,7 +287,7 @@ def _originals(
                 kept = None if done else there
                 notes.append(f"{'no' if kept is None else 'earlier'} pictures at full size: {error}")
                 return kept
-            if done == 0 and max(image.shape[1:]) <= LOSSLESS:
+            if done == 0 and max(image.shape[1:]) <= least:
                 return None
             write_atomic(out / DATA / FULL / f"{row:06d}.webp", webp(image))
             advance(1)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import UInt8
 
 from htaf._console import err
@@ -19,7 +20,7 @@ from htaf.concepts.pixels import pixels_of
 from htaf.concepts.store import open_codes, read_record
 from htaf.data.attributes import supervising
 from htaf.data.image_reading import decode, look
-from htaf.data.images import FilePart, ImagePreprocessor, Images
+from htaf.data.images import FilePart, ImagePreprocessor, Images, MemoryPart
 from htaf.data.reading import DataError
 from htaf.explorer.beside import Beside
 from htaf.explorer.build import build_page
@@ -165,20 +166,27 @@ def _beside(folder: str | Path | None, names: str | Path | None) -> Beside | Non
 
 
 def _original(run: Run, codes: Codes, images: Images | ConceptError) -> Original | None:
-    """What gives images of files at their own size; None where the images are no files, or are not at hand."""
+    """What gives images at their own size, those in memory as they are there; None where they are not at hand."""
     settings = codes.info["settings"]
     if settings.get("data") == "files":
         return lambda one: full_size(Path(one))
     known = settings.get("fingerprint", run.record["data"]["fingerprint"])
     if isinstance(images, ConceptError) or images.fingerprint != known:
         return None
-    places = {
-        name: part.folder / name
-        for part in (images.train, images.test)
-        if isinstance(part, FilePart)
-        for name in part.names
-    }
-    return (lambda one: full_size(places[one])) if places else None
+    places: dict[str, tuple[MemoryPart | FilePart, int]] = {}
+    for side, part in (("train", images.train), ("test", images.test)):
+        places |= {f"{side}/{row}": (part, row) for row in range(len(part)) if isinstance(part, MemoryPart)}
+        places |= {name: (part, row) for row, name in enumerate(part.names or ())}
+
+    def original(one: str) -> np.ndarray:
+        if one not in places:
+            raise ConceptError(f"expected ids of {images.name}, got {one!r}")
+        part, row = places[one]
+        if isinstance(part, FilePart):
+            return full_size(part.folder / part.names[row])
+        return part.batch(torch.tensor([row]))[0].numpy()
+
+    return original
 
 
 def full_size(path: Path) -> UInt8[np.ndarray, "3 height width"]:
