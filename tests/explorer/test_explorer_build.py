@@ -37,7 +37,7 @@ def test_every_file_is_as_the_page_reads_it(tmp_path: Path) -> None:
     found, test = read_page(tmp_path / "p"), codes.part("test")
     assert set(contents(tmp_path / "p")) == {
         *(".htaf-explorer", "index.html", "app.js", "app.css"),
-        *(f"data/{name}.js" for name in ("page", "concepts", "arrays", "images")),
+        *(f"data/{name}.js" for name in ("page", "concepts", "arrays", "rows", "flips", "bits-0000", "ids-0000")),
     }
     head, arrays = found["page"], found["arrays"]
     assert (head["format"], head["title"], head["part"], head["about"]) == (2, "T", "test", [["Run", "r"]])

@@ -82,7 +82,9 @@ def test_what_a_former_page_had_is_removed(tmp_path: Path) -> None:
     out = tmp_path / "p"
     build_page(made_codes(2000), out, pixels=coloured)
     assert len(list(out.glob("data/sprite-*"))) == 3
-    (out / "data" / ".images.js.abc123").write_text("left")
+    (out / "data" / ".bits-0000.js.abc123").write_text("left")
+    (out / "data" / "images.js").write_text("of an older page")
+    (out / "data" / "bits-0007.js").write_text("of a larger page")
     (out / "data" / ".sprite-0000.webp.abc123").write_text("left")
     (out / ".index.html.abc123").write_text("left")
     (out / "names.csv").write_text("mine")
@@ -90,7 +92,7 @@ def test_what_a_former_page_had_is_removed(tmp_path: Path) -> None:
     assert sorted(contents(out)) == sorted(
         [
             *(".htaf-explorer", "app.css", "app.js", "index.html", "names.csv", "data/sprite-0000.webp"),
-            *(f"data/{name}.js" for name in ("arrays", "concepts", "images", "page")),
+            *(f"data/{name}.js" for name in ("arrays", "bits-0000", "concepts", "flips", "ids-0000", "page", "rows")),
         ]
     )
     build_page(made_codes(), out)
@@ -121,7 +123,7 @@ def test_two_processes_do_not_write_one_folder(tmp_path: Path) -> None:
         build_page(made_codes(), tmp_path / "p")
 
 
-@pytest.mark.parametrize("at", ["sprite-0000.webp", "concepts.js", "images.js", "app.js", "page.js"])
+@pytest.mark.parametrize("at", ["sprite-0000.webp", "concepts.js", "bits-0000.js", "app.js", "page.js"])
 @pytest.mark.parametrize("former", [False, True])
 def test_a_build_that_was_killed_is_no_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, former: bool

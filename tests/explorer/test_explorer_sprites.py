@@ -17,7 +17,7 @@ from htaf.data.reading import DataError
 from htaf.explorer import folder
 from htaf.explorer.build import build_page
 from htaf.explorer.sprites import layout, sheets
-from made_pages import made_codes, read_script
+from made_pages import made_codes, read_page, read_script
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,7 @@ def test_the_page_knows_its_sheets(tmp_path: Path) -> None:
     shape = {"width": 8, "height": 8, "columns": 16, "rows": 16}
     assert sprites == shape | {"files": ["data/sprite-0000.webp", "data/sprite-0001.webp"]}
     assert made["sprites"] == 2
-    ids = read_script(tmp_path / "p" / "data" / "images.js")["ids"]
+    ids = read_page(tmp_path / "p")["images"]["ids"]
     form = layout(8, 8, 96)
     data = (tmp_path / "p" / sprites["files"][1]).read_bytes()
     expected = np.broadcast_to(pixels([ids[300]])[0].transpose(1, 2, 0), (8, 8, 3))

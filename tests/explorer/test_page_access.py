@@ -28,6 +28,10 @@ VIEWS = {
     "class": "#/class/1",
     "images": "#/images",
     "image": "#/image/?row=2&flip=1,2",
+    "confusion": "#/confusion",
+    "pair": "#/pair?a=1&b=2",
+    "off": "#/off?off=3,5",
+    "beside": "#/beside",
     "glossary": "#/glossary",
     "nothing": "#/concept/999",
 }

@@ -12,7 +12,7 @@ from visits import Site, Visit, pictures, until
 
 from htaf.concepts.counts import proportions
 from htaf.explorer.build import build_page
-from made_pages import read_page
+from made_pages import made_codes, read_page
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Visit]
@@ -174,3 +174,122 @@ def test_images_from_strong_to_barely_on(site: Site, visit: Open, tmp_path: Path
     found = read_page(tmp_path / "page")["arrays"]["strongest"][:, 3]
     assert rows_of(page, site, "margins") == found[found >= 0].tolist()
     assert visit(site).go("#/concept/3").locator("#margins").count() == 0
+
+
+def test_a_mistake_leads_to_what_separates_the_classes(site: Site, visit: Open) -> None:
+    page, found = visit(site).go("#/confusion"), read_page(site.folder)
+    label, guess, images = found["page"]["confusions"][0]
+    said = page.inner_text(".heat-said")
+    assert f"{site.codes.classes[label]} taken for {site.codes.classes[guess]}: {images} image" in said
+    page.focus(".heat-frame")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-separation]")
+    shares, weight = proportions(site.codes.part("train")), site.codes.weight.astype(float)
+    separation = (shares[:, label] - shares[:, guess]) * (weight[label] - weight[guess])
+    order = np.argsort(-np.abs(separation), kind="stable")
+    rows = page.eval_on_selector_all(
+        "[data-separation]", "all => all.map(row => [+row.dataset.concept, +row.dataset.separation])"
+    )
+    np.testing.assert_allclose([value for _, value in rows], separation[order[:16]], atol=1e-5)
+    assert [concept for concept, _ in rows][:5] == order[:5].tolist()
+    train = site.codes.part("train")
+    leads = train.logits().astype(float) @ (np.eye(5)[label] - np.eye(5)[guess])
+    apart = leads[train.labels == label].mean() - leads[train.labels == guess].mean()
+    assert separation.sum() == pytest.approx(apart, abs=1e-4), "what the page says of the sum"
+    assert f"{apart:.2f} higher" in page.inner_text("section[aria-labelledby=separating]")
+    wrong = np.flatnonzero((site.shown.labels == label) & (site.shown.exact == guess))
+    mistaken = page.locator(".side", has_text="A, taken for B").locator(".thumb")
+    assert mistaken.count() == min(8, len(wrong))
+    page.click("text=Swap")
+    until(page, "a => location.hash.includes(`a=${a}`)", str(guess))
+
+
+def test_concepts_off_in_all_images(site: Site, visit: Open) -> None:
+    tab, shown = visit(site), site.shown
+    page = tab.go("#/concept/3")
+    known = shown.labels >= 0
+    bits = shown.unpack().astype(np.float64)
+
+    def right(*off: int) -> int:
+        some = bits.copy()
+        some[:, list(off)] = 0
+        return int(((some @ shown.weight.T.astype(float) + shown.bias).argmax(1) == shown.labels)[known].sum())
+
+    said = page.inner_text("section[aria-labelledby=without]")
+    assert f"Accuracy {100 * right() / known.sum():.1f}% → {100 * right(3) / known.sum():.1f}%" in said
+    page.click("text=Which images change; switch off more")
+    page.wait_for_selector("[data-after]")
+    assert int(page.get_attribute("[data-after]", "data-after")) == right(3)
+    page.select_option("label:has-text('Switch off') select", "5")
+    until(page, "after => document.querySelector('[data-after]')?.dataset.after === after", str(right(3, 5)))
+    assert int(page.get_attribute("[data-after]", "data-before")) == right()
+    until(page, "() => decodeURIComponent(location.hash).includes('off=3,5')")
+    page.click("[aria-label='Concept 3, smooth bark on again']")
+    until(page, "after => document.querySelector('[data-after]')?.dataset.after === after", str(right(5)))
+
+
+def test_parts_come_when_they_are_needed(
+    site: Site, visit: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pages of many files of bits and ids, every view says what it says in one."""
+    monkeypatch.setattr("htaf.explorer.contents.BITS", 3)
+    monkeypatch.setattr("htaf.explorer.contents.IDS", 16)
+    codes = made_codes(600, names=("ash", "birch", "cedar", "dogwood", "elm"))
+    build_page(codes, tmp_path / "page", seconds=0.0)
+    many = Site(tmp_path / "page", codes)
+    assert len(list((tmp_path / "page" / "data").glob("bits-*.js"))) == 4
+    tab = visit(many)
+    page = tab.go("#/classes")
+    asked = {address.rpartition("/")[2].partition("#")[0] for address in tab.asked}
+    assert {"page.js", "concepts.js", "arrays.js"} <= asked
+    assert not any(name.startswith(("bits", "ids", "rows", "flips")) for name in asked)
+    row = 130
+    page = tab.go(f"#/image/{many.shown.ids[row]}")
+    seen = page.evaluate("row => htafExplorer.logits(row)", row)
+    np.testing.assert_allclose(seen, many.shown.logits()[row], atol=1e-5)
+    page.wait_for_selector("#nearest ~ .grid .thumb")
+    bits = many.shown.unpack()
+    far = (bits != bits[row]).sum(1)
+    order = [other for other in np.argsort(far, kind="stable") if other != row][:10]
+    links = page.eval_on_selector_all("#nearest ~ .grid .thumb > a", "all => all.map(a => a.getAttribute('href'))")
+    assert links == [f"#/image/{many.shown.ids[other]}" for other in order]
+    page = tab.go("#/concept/4")
+    heads = page.locator("section[aria-labelledby=images] h3").all_inner_texts()
+    assert heads == [f"With the concept {bits[:, 4].sum()}", f"Without it {(1 - bits[:, 4]).sum()}"]
+
+
+def test_two_runs_side_by_side(site: Site, visit: Open) -> None:
+    tab = visit(site)
+    page = tab.go()
+    page.click("text=Compare it with another run")
+    page.wait_for_selector("h1:text-is('Two runs side by side')")
+    assert "another run" in page.inner_text(".lead")
+    assert page.locator("[data-match]").count() == 21
+    assert page.locator(".two-runs tbody tr").first.inner_text().split() == ["Concepts", "21", "13"]
+
+
+def test_a_picture_at_full_size(site: Site, visit: Open, tmp_path: Path) -> None:
+    build_page(
+        site.codes, tmp_path / "page", pixels=pictures, seconds=0.0, originals=5,
+        original=lambda one: np.full((3, 90, 120), 99, np.uint8),
+    )  # fmt: skip
+    rows = read_page(tmp_path / "page")["page"]["originals"]["rows"]
+    tab = visit(Site(tmp_path / "page", site.codes))
+    page = tab.go(f"#/image/?row={rows[0]}")
+    until(page, "() => document.querySelector('.original img')?.naturalWidth === 120")
+    other = next(row for row in range(40) if row not in rows)
+    assert tab.go(f"#/image/?row={other}").locator(".original").count() == 0
+
+
+def test_all_that_a_check_found_is_shown(site: Site, visit: Open, tmp_path: Path) -> None:
+    names = [
+        {"concept": 3, "name": "bark", "verified": True, "reason": "", "status": "verified", "auprc": 0.81, "f1": 0.72,
+         "correlation": 0.63, "checked_on": "pictures", "only_class": True, "source": "model"},
+        {"concept": 4, "name": "leaf", "verified": False, "reason": "not checked"},
+    ]  # fmt: skip
+    build_page(site.codes, tmp_path / "page", names=names, seconds=0.0)
+    tab = visit(Site(tmp_path / "page", site.codes))
+    text = tab.go("#/concept/3").inner_text("section[aria-labelledby=check]")
+    for said in ("0.81", "0.72", "0.63", "held-out pictures", "the class of the image"):
+        assert said in text
+    assert "AUPRC" not in tab.go("#/concept/4").inner_text("section[aria-labelledby=check]")

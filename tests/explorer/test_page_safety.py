@@ -190,7 +190,9 @@ def broken(site: Site, folder: Path, name: str, text: str | None) -> str:
     ("name", "text", "why"),
     [
         ("page.js", None, "data/page.js is missing"),
-        ("images.js", None, "data/images.js is missing"),
+        ("rows.js", None, "data/rows.js is missing"),
+        ("bits-0000.js", None, "data/bits-0000.js is missing"),
+        ("rows.js", 'htafData("rows", 5);', "expected an object in data/rows.js"),
         ("arrays.js", "WHOLE", "data/arrays.js is damaged"),
         ("concepts.js", "", "data/concepts.js is damaged"),
         ("page.js", 'htafData("page", {"format": 3});', "expected data of format 2, got 3"),

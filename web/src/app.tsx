@@ -5,24 +5,31 @@ import type { Explorer } from "./explorer.ts";
 import { Glossary } from "./glossary.tsx";
 import { NamesBar } from "./names_bar.tsx";
 import { namingOf } from "./names.ts";
+import { useNeeds, type Need } from "./needs.ts";
 import { arrival, route, type Route } from "./route.ts";
 import { useStore } from "./store.ts";
 import { Text } from "./text.tsx";
 import { ThemeChoice } from "./theme.tsx";
+import { BesideView } from "./views/beside.tsx";
 import { ClassView } from "./views/class.tsx";
 import { Classes } from "./views/classes.tsx";
 import { Concept } from "./views/concept.tsx";
 import { Concepts } from "./views/concepts.tsx";
+import { Confusion } from "./views/confusion.tsx";
 import { ImageView } from "./views/image.tsx";
 import { Images } from "./views/images.tsx";
+import { Off } from "./views/off.tsx";
 import { Overview } from "./views/overview.tsx";
+import { Pair } from "./views/pair.tsx";
+import { Waiting } from "./waiting.tsx";
 import { plain } from "./words.ts";
 
 const ROOMS: [string, string, string[]][] = [
   ["#/", "Overview", ["overview"]],
-  ["#/concepts", "Concepts", ["concepts", "concept"]],
+  ["#/concepts", "Concepts", ["concepts", "concept", "off"]],
   ["#/classes", "Classes", ["classes", "class"]],
   ["#/images", "Images", ["images", "image"]],
+  ["#/confusion", "Mistakes", ["confusion", "pair"]],
 ];
 
 function numberIn(text: string | null | undefined, below: number): number | null {
@@ -36,6 +43,10 @@ function viewOf(explorer: Explorer, { view, id, query }: Route): [JSX.Element, s
   if (view === "concepts") return [<Concepts explorer={explorer} />, "Concepts"];
   if (view === "classes") return [<Classes explorer={explorer} />, "Classes"];
   if (view === "images") return [<Images explorer={explorer} />, "Images"];
+  if (view === "confusion") return [<Confusion explorer={explorer} />, "Confusion matrix"];
+  if (view === "off") return [<Off explorer={explorer} />, "Concepts off in all images"];
+  if (view === "beside" && page.beside !== null) return [<BesideView explorer={explorer} />, "Two runs side by side"];
+  if (view === "pair") return [<Pair explorer={explorer} />, "What separates two classes"];
   if (view === "glossary") return [<Glossary />, "Glossary"];
   if (view === "concept") {
     const concept = numberIn(id, page.concepts);
@@ -54,6 +65,17 @@ function viewOf(explorer: Explorer, { view, id, query }: Route): [JSX.Element, s
   return null;
 }
 
+/** What a view shows of single images, to be loaded before it. */
+function needsOf(explorer: Explorer, { view, id, query }: Route): Need[] {
+  if (view === "concept" || view === "off") return ["rows", "ids", "bits"];
+  if (view === "images") return query.has || query.lacks ? ["rows", "ids", "bits"] : ["rows", "ids"];
+  if (view === "beside" && explorer.page.beside !== null) return ["rows", "ids", "beside"];
+  if (view === "class" || view === "pair") return ["rows", "ids"];
+  if (view !== "image") return [];
+  const row = id ? explorer.rowOf.get(id) : numberIn(query.row, explorer.page.images);
+  return row === undefined || row === null ? ["rows", "ids", "flips"] : ["rows", "ids", "flips", `bits@${row}`];
+}
+
 function Nothing(): JSX.Element {
   return (
     <header class="view-head">
@@ -68,19 +90,21 @@ function Nothing(): JSX.Element {
 export function App({ explorer }: { explorer: Explorer }): JSX.Element {
   const now = useStore(route);
   const announced = useStore(said);
-  const [view, title] = viewOf(explorer, now) ?? [<Nothing />, "Nothing here"];
+  const ready = useNeeds(explorer, needsOf(explorer, now));
+  const [view, title] = ready ? (viewOf(explorer, now) ?? [<Nothing />, "Nothing here"]) : [<Waiting />, "Reading the data"];
   const place = `${now.view}/${now.id ?? ""}/${now.view === "image" ? (now.query.row ?? "") : ""}`;
   const first = useRef(true);
   useEffect(() => {
     document.title = `${title} · ${plain(explorer.page.title, 60)}`;
   }, [title]);
   useEffect(() => {
+    if (!ready) return;
     if (!first.current) {
       document.querySelector<HTMLElement>("main h1")?.focus({ preventScroll: true });
       scrollTo(0, arrival());
     }
     first.current = false;
-  }, [place]);
+  }, [place, ready]);
   const skip = (event: Event): void => {
     event.preventDefault(); // the address after # is the view's
     document.querySelector<HTMLElement>("main")?.focus();

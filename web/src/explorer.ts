@@ -1,7 +1,7 @@
 import { bytesFor } from "./bits.ts";
 import { DataError, decode, decodeRows } from "./codec.ts";
 import type { Head } from "./head.ts";
-import type { ArrayData, ConceptData, ImagesData, PageData } from "./types.ts";
+import type { ArrayData, BesideData, ConceptData, ImagesData, PageData } from "./types.ts";
 
 export const FORMAT = 2;
 
@@ -15,7 +15,7 @@ export interface Rows<T> {
 export const entries = ({ data, width }: Rows<Int32Array>, row: number): number[] =>
   [...data.subarray(row * width, (row + 1) * width)].filter((value) => value >= 0);
 
-/** All that the page shows, decoded once. */
+/** All that the page shows, decoded once. What is of single images is empty until `needs.ts` has loaded it. */
 export interface Explorer {
   page: PageData;
   concepts: ConceptData[];
@@ -40,6 +40,8 @@ export interface Explorer {
   offAccuracy: Float32Array | null; // [concepts], when the concept is off in all images
   offChanged: Int32Array | null;
   rowOf: Map<string, number>;
+  beside: BesideData | null; // loaded by `needs.ts`
+  originals: ReadonlySet<number>; // rows of images that are there at full size
 }
 
 export function open(found: Record<string, unknown>): Explorer {
@@ -48,17 +50,13 @@ export function open(found: Record<string, unknown>): Explorer {
     throw new DataError(`expected data of format ${FORMAT}, got ${page.format}: written by another version of htaf`);
   }
   for (const key of ["about", "classes", "scores", "per_class", "notes", "confusions"] as const) list(page[key], `${key} in data/page.js`);
-  for (const key of ["groups", "parts", "histogram"] as const) object(page[key], `${key} in data/page.js`);
+  for (const key of ["groups", "parts", "histogram", "chunks"] as const) object(page[key], `${key} in data/page.js`);
   const concepts = list(found.concepts, "data/concepts.js", page.concepts) as ConceptData[];
   const arrays = object(found.arrays, "data/arrays.js") as Record<string, ArrayData>;
-  const images = object(found.images, "data/images.js") as unknown as ImagesData;
-  const ids = list(images.ids, "ids in data/images.js", page.images) as string[];
   const [count, classes, width] = [page.images, page.classes.length, bytesFor(page.concepts)];
   list(page.per_class, "per_class in data/page.js", classes);
   const size = page.concepts;
   const related = decodeRows(arrays, "related", "i4", 3 * size);
-  const rowOf = new Map<string, number>();
-  ids.forEach((id, row) => rowOf.has(id) || rowOf.set(id, row));
   return {
     page,
     concepts,
@@ -68,15 +66,18 @@ export function open(found: Record<string, unknown>): Explorer {
       weight: decode(arrays, "weight", "f4", [classes, page.concepts]),
       bias: decode(arrays, "bias", "f4", [classes]),
     },
-    bits: decode(arrays, "bits", "u1", [count, width]),
+    bits: new Uint8Array(count * width),
     width,
-    labels: decode(arrays, "labels", "i4", [count]),
-    exact: decode(arrays, "exact", "i4", [count]),
-    smooth: decode(arrays, "smooth", "i4", [count]),
+    labels: new Int32Array(0),
+    exact: new Int32Array(0),
+    smooth: new Int32Array(0),
+    drawn: new Uint8Array(0),
+    ids: new Array<string>(count),
+    rowOf: new Map<string, number>(),
+    counterfactuals: {},
+    beside: null,
+    originals: new Set(page.originals?.rows ?? []),
     shares: decode(arrays, "shares", "f4", [page.concepts, classes]),
-    ids,
-    drawn: decode(arrays, "random", "u1", [count]),
-    counterfactuals: images.flips ?? {},
     conceptOrder: decode(arrays, "concept_order", "i4", [size]),
     classOrder: decode(arrays, "class_order", "i4", [classes]),
     related,
@@ -87,7 +88,6 @@ export function open(found: Record<string, unknown>): Explorer {
     confusion: decodeRows(arrays, "confusion", "i4", null).data,
     offAccuracy: "off_accuracy" in arrays ? decode(arrays, "off_accuracy", "f4", [size]) : null,
     offChanged: "off_changed" in arrays ? decode(arrays, "off_changed", "i4", [size]) : null,
-    rowOf,
   };
 }
 

@@ -46,6 +46,7 @@ const TERMS = {
   margin: ["Margin", "How far a concept's pre-activation lies above or below the threshold at which the bit turns. Near 0, the bit is barely on or barely off."],
   mistake: ["Mistake", "An image whose class is known and whose predicted class is another one."],
   nearest: ["Nearest", "The images whose bits differ from these in the fewest places (Hamming distance)."],
+  "only class": ["Says no more than the class", "The bit follows one class, and the name fits its images as the class does: it may describe the class, not a quality."],
   opposite: ["Opposite", "Concepts with the most negative correlation over training images: where one is on, the other is off."],
   "p-value": ["p", "How often a name does as well by chance, when the classes are shuffled. Small is good."],
   part: ["Part", "Training images taught the network, validation images chose when to stop, test images had no part in either."],

@@ -5,6 +5,7 @@ import { bitsOf, open, type Explorer } from "./explorer.ts";
 import { counterfactual, type Counterfactual } from "./counterfactuals.ts";
 import { logits } from "./head.ts";
 import { load } from "./loading.ts";
+import { need } from "./needs.ts";
 import { restore } from "./names.ts";
 import { follow } from "./route.ts";
 import { restoreTheme } from "./theme.tsx";
@@ -15,8 +16,8 @@ declare global {
     /** For tests and for the curious, in the browser's console: the decoded data, logits in float64, the search for flips. */
     htafExplorer?: {
       data: Explorer;
-      logits: (row: number, flips?: number[]) => number[];
-      counterfactual: (row: number, target: number) => Counterfactual;
+      logits: (row: number, flips?: number[]) => Promise<number[]>;
+      counterfactual: (row: number, target: number) => Promise<Counterfactual>;
     };
   }
 }
@@ -44,8 +45,14 @@ load().then(
       follow();
       window.htafExplorer = {
         data: explorer,
-        logits: (row, flips = []) => [...logits(explorer.head, flipped(bitsOf(explorer, row), flips))],
-        counterfactual: (row, target) => counterfactual(explorer.head, bitsOf(explorer, row), target),
+        logits: async (row, flips = []) => {
+          await need(explorer, [`bits@${row}`]);
+          return [...logits(explorer.head, flipped(bitsOf(explorer, row), flips))];
+        },
+        counterfactual: async (row, target) => {
+          await need(explorer, [`bits@${row}`]);
+          return counterfactual(explorer.head, bitsOf(explorer, row), target);
+        },
       };
       place.replaceChildren();
       render(<App explorer={explorer} />, place);

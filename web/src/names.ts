@@ -24,6 +24,12 @@ export interface Naming extends Words {
   model: string | null;
   checked_by: string | null;
   seal: string | null;
+  status: string | null;
+  auprc: number | null;
+  f1: number | null;
+  correlation: number | null;
+  checked_on: string | null;
+  only_class: boolean | string | null;
 }
 
 export const BY_HAND = "named by hand, not checked";
@@ -85,10 +91,12 @@ export function namingOf(explorer: Explorer, concept: number, now: Edits = edits
   const words = now.get(concept);
   if (words) {
     const reason = words.name ? BY_HAND : "";
-    const none = { held_out: null, p_value: null, agreement: null, justification: null, model: null, checked_by: null, seal: null };
+    const checks = { status: null, auprc: null, f1: null, correlation: null, checked_on: null, only_class: null };
+    const none = { ...checks, held_out: null, p_value: null, agreement: null, justification: null, model: null, checked_by: null, seal: null };
     return { ...words, ...none, edited: true, verified: false, reason, source: "hand" };
   }
-  return { ...given, edited: false, verified: given.verified === true && given.name !== null, reason: given.reason ?? "" };
+  const { status = null, auprc = null, f1 = null, correlation = null, checked_on = null, only_class = null } = given;
+  return { ...given, status, auprc, f1, correlation, checked_on, only_class, edited: false, verified: given.verified === true && given.name !== null, reason: given.reason ?? "" };
 }
 
 export type State = "verified" | "unverified" | "unnamed" | "dead";

@@ -10,13 +10,14 @@ const SMALL = 48; // px: smaller pictures are shown with their pixels, as often 
 
 /** The address of an image; by its row where the id cannot stand in one or is another image's too. */
 export function imageLink(explorer: Explorer, row: number, query: Record<string, string | number | null> = {}): string {
-  const id = explorer.ids[row]!;
-  const sound = id !== "" && id.isWellFormed() && explorer.rowOf.get(id) === row;
+  const id = explorer.ids[row];
+  const sound = id !== undefined && id !== "" && id.isWellFormed() && explorer.rowOf.get(id) === row;
   return sound ? format("image", id, query) : format("image", "", { row, ...query });
 }
 
 export function describe(explorer: Explorer, row: number): string {
-  const label = explorer.labels[row]!;
+  const label = explorer.labels[row];
+  if (label === undefined || explorer.ids[row] === undefined) return `Image ${row}`; // not loaded yet
   const says = label < 0 ? "class unknown" : classText(explorer, label);
   return `Image ${plain(explorer.ids[row]!, 60)}: ${says}, predicted ${classText(explorer, explorer.exact[row]!)}`;
 }
@@ -54,6 +55,19 @@ export function Picture(props: { explorer: Explorer; row: number; size: number; 
   );
 }
 
+/** The picture at full size where the page has it, else its thumbnail; it leads to the file. */
+export function Original({ explorer, row, size }: { explorer: Explorer; row: number; size: number }): JSX.Element {
+  const [broken, setBroken] = useState(false);
+  const there = explorer.page.originals;
+  if (!there || !explorer.originals.has(row) || broken) return <Picture explorer={explorer} row={row} size={Math.min(size, 240)} />;
+  const file = `${there.folder}/${String(row).padStart(6, "0")}.webp`;
+  return (
+    <a class="original" href={file} target="_blank" rel="noreferrer" title="At full size">
+      <img src={file} alt={describe(explorer, row)} decoding="async" style={{ maxWidth: "100%", maxHeight: `${size}px` }} onError={() => setBroken(true)} />
+    </a>
+  );
+}
+
 export const small = ({ page }: Explorer): boolean => !page.sprites || Math.max(page.sprites.width, page.sprites.height) < SMALL;
 
 /** Pictures side by side. */
@@ -62,10 +76,10 @@ export function Grid({ explorer, children }: { explorer: Explorer; children: Com
 }
 
 /** A picture that leads to its image, with a line below. */
-export function Thumb({ explorer, row, children }: { explorer: Explorer; row: number; children?: ComponentChildren }): JSX.Element {
+export function Thumb({ explorer, row, than, children }: { explorer: Explorer; row: number; than?: number; children?: ComponentChildren }): JSX.Element {
   return (
     <li class="thumb">
-      <a href={imageLink(explorer, row)}>
+      <a href={imageLink(explorer, row, { than: than ?? null })}>
         <Picture explorer={explorer} row={row} size={small(explorer) ? 80 : 102} />
       </a>
       {children !== undefined && <span class="caption">{children}</span>}

@@ -49,6 +49,9 @@ export interface PageData {
   example: number | null; // the row of an image whose decision a few concepts explain
   off: number | null; // accuracy of the part with all concepts, as the accuracies without each were counted
   sprites: Sprites | null;
+  chunks: { bits: number; ids: number }; // images in one file of bits, of ids
+  beside: string | null; // title of another run that this one is compared with
+  originals: { folder: string; rows: number[] } | null; // images that are there at full size
 }
 
 export interface ConceptData {
@@ -71,7 +74,28 @@ export interface ConceptData {
   source: string | null;
   model: string | null;
   checked_by: string | null; // who sorted by a given name; then no class was held out
+  status?: string | null; // what the check came to
+  auprc?: number | null;
+  f1?: number | null;
+  correlation?: number | null;
+  checked_on?: string | null; // "pictures": held-out images were sorted
+  only_class?: boolean | string | null; // true: the name may say no more than the class does
   seal: string | null; // of the texts that were checked
+}
+
+/** data/beside.js: another network, compared on the images that both have. */
+export interface BesideData {
+  title: string;
+  concepts: number;
+  common: number;
+  scores: Score[];
+  accuracies: (number | null)[]; // of the page's classes, in the other
+  matches: number[]; // of each concept the most correlated one of the other; -1: none
+  matched_by: number[];
+  names: Record<string, { name: string | null; verified: boolean | null }>;
+  tally: [number, number, number, number]; // both right, only this one, only the other, neither
+  only_here: number[]; // rows of images on the page
+  only_there: number[];
 }
 
 export interface CounterfactualData {
@@ -83,7 +107,6 @@ export interface CounterfactualData {
 }
 
 export interface ImagesData {
-  ids: string[];
   flips: Record<string, CounterfactualData>;
 }
 

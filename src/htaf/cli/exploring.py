@@ -41,9 +41,24 @@ def explore(
             help_behavior_hint="(default: numbers alone)",
         ),
     ] = None,
+    beside: Annotated[
+        Path | None,
+        arg(
+            help="Codes of another run on the same images, shown side by side.",
+            metavar="CODES",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = None,
+    beside_names: Annotated[
+        Path | None,
+        arg(help="Names of the other run's concepts.", metavar="FILE", help_behavior_hint="(default: numbers alone)"),
+    ] = None,
     part: Annotated[PartName, arg(help="Which images are shown.")] = "test",
     images: Annotated[int, arg(help="Most images on the page: half at random, then misclassified ones.")] = 10_000,
     thumbnail: Annotated[int, arg(help="Longest side of a picture on the page, in pixels.")] = 96,
+    originals: Annotated[
+        int, arg(help="Most images that are on the page at full size too, where they are files.")
+    ] = 1000,
     serve: Annotated[bool, arg(help="Then serve the page to a browser on this machine, until Ctrl-C.")] = False,
     port: Annotated[int, arg(help="Port of --serve; if it is taken, the next free one.")] = 8000,
     data_dir: DataDir = None,
@@ -55,8 +70,10 @@ def explore(
         raise UsageError(f"--port must be in 0 to 65535, got {port}")
     if images < 1 or not 16 <= thumbnail <= 1024:
         raise UsageError(f"expected --images >= 1 and --thumbnail in 16 to 1024, got {images} and {thumbnail}")
+    if originals < 0:
+        raise UsageError(f"expected --originals >= 0, got {originals}")
     if run is None:
-        if not serve or names is not None or codes is not None:
+        if not serve or any(given is not None for given in (names, codes, beside, beside_names)):
             raise UsageError(
                 "expected RUN, the run folder; without it only a finished page can be served: --out DIR --serve"
             )
@@ -73,9 +90,12 @@ def explore(
                 out,
                 codes=codes,
                 names=names,
+                beside=beside,
+                beside_names=beside_names,
                 part=part,
                 images=images,
                 thumbnail=thumbnail,
+                originals=originals,
                 data_dir=data_dir,
                 progress=not json,
             )

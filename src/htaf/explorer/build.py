@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -15,11 +16,12 @@ from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName, codes_key
 from htaf.concepts.groups import HIGH, LOW
 from htaf.data.reading import DataError
 from htaf.explorer import contents
+from htaf.explorer.beside import Beside, compared
 from htaf.explorer.choice import chosen_rows, counterfactuals_of
 from htaf.explorer.discovery import example_row
-from htaf.explorer.folder import DATA, FORMAT, INDEX, claimed, head_of, page_files, remove_stale
+from htaf.explorer.folder import DATA, FORMAT, FULL, INDEX, claimed, head_of, page_files, remove_stale
 from htaf.explorer.scripts import packed, script, value_of
-from htaf.explorer.sprites import SIDE, Pixels, sheets
+from htaf.explorer.sprites import LOSSLESS, SIDE, Original, Pixels, sheets, webp
 from htaf.runs import write_atomic
 
 Counterfactuals = tuple[dict[str, dict[str, Any]], int]  # by row, and how many images are misclassified
@@ -32,6 +34,9 @@ def build_page(
     pixels: Pixels | None = None,
     names: Sequence[Mapping[str, Any]] | None = None,
     margins: np.ndarray | None = None,
+    beside: Beside | None = None,
+    original: Original | None = None,
+    originals: int = 1000,
     part: PartName = "test",
     images: int = 10_000,
     thumbnail: int = 96,
@@ -56,6 +61,9 @@ def build_page(
         names: as `htaf.concepts.naming.read_names` gives them; None: there are none.
         margins: [images, C] float, of all images of the codes: how far above its threshold the pre-activation of a bit
             lies. The page then shows the images that have a concept most strongly, barely, and barely not.
+        beside: another network, to be compared with this one: see `htaf.explorer.beside.compared`.
+        original: gives the image of one id at full size, as uint8 [C, H, W], C 1 or 3; None: thumbnails alone. Errors
+            as of `pixels`. originals: of how many images at most, >= 0: the example, typical ones, mistakes, samples.
         part: which images are shown and scored.
         images: how many of them at most, >= 1: see `htaf.explorer.choice.chosen_rows`. Scores are of all.
         thumbnail: longest side of a thumbnail in pixels, 16 to 1024; images up to 48 pixels are kept as they are.
@@ -64,8 +72,8 @@ def build_page(
         progress: show bars on the error stream, lines where it is no terminal.
 
     Returns:
-        {"out", "page": path of index.html, "part", "images", "concepts", "classes", "named", "verified", "sprites":
-        number of files, "bytes", "notes"}.
+        {"out", "page": path of index.html, "part", "images", "concepts", "classes", "named", "verified", "sprites" and
+        "originals": numbers of files, "bytes", "notes"}.
 
     Raises:
         ConceptError: a folder with other files; no images of the part; arguments out of range; a head that is not
@@ -73,10 +81,10 @@ def build_page(
             page. OSError: it cannot be written.
     """
     out = Path(out)
-    if images < 1 or not 16 <= thumbnail <= SIDE // 2 or not 0 <= seconds < float("inf"):
+    if images < 1 or not 16 <= thumbnail <= SIDE // 2 or not 0 <= seconds < float("inf") or originals < 0:
         raise ConceptError(
-            f"expected images >= 1, thumbnail in 16 to {SIDE // 2} and finite seconds >= 0, got {images}, {thumbnail} "
-            f"and {seconds}"
+            f"expected images >= 1, thumbnail in 16 to {SIDE // 2}, finite seconds >= 0 and originals >= 0, got "
+            f"{images}, {thumbnail}, {seconds} and {originals}"
         )
     for array in (codes.weight, codes.bias):
         if not np.isfinite(array).all():
@@ -91,14 +99,17 @@ def build_page(
     rows, drawn = chosen_rows(codes, part, images)
     shown = codes.take(rows) if len(rows) else codes.part(part)  # the latter says which parts there are
     found = contents.measure(codes, part)
-    beside = None if margins is None else np.asarray(margins[rows])
-    led, accuracy = contents.discovery_of(codes, shown, drawn, found, beside)
+    kept = None if margins is None else np.asarray(margins[rows])
+    led, accuracy = contents.discovery_of(codes, shown, drawn, found, kept)
     named = [entry for entry in names or () if entry.get("name")]
     told = [entry["concept"] for entry in named if entry.get("verified")] or [entry["concept"] for entry in named]
+    against = None if beside is None else compared(codes, shown, beside, part)
     head: dict[str, Any] = {
         "format": FORMAT,
         "key": contents.content_key(codes),
         "codes": codes_key(codes),
+        "ids": ids_key(shown.ids),
+        "chunks": contents.chunk_sizes(shown),
         "settings": {"part": part, "images": images, "seconds": seconds},
         "version": metadata.version("htaf"),
         "title": title,
@@ -113,26 +124,37 @@ def build_page(
         "histogram": contents.histogram(found),
         "example": example_row(shown, drawn, found.rates, told),
         "off": accuracy,
+        "beside": None if beside is None else beside.title,
         "confusions": contents.confusions(codes, part),
         "per_class": contents.class_objects(codes, found),
         "notes": [*notes, *contents.notes_of(codes, shown, drawn, found, by_number)],
     }
     with claimed(out):
-        flips, wrong, sheets_there = _former(out, head, shown) or (*_counterfactuals(shown, seconds, progress), None)
+        former = _former(out, head, shown)
+        flips, wrong, there = former or (*_counterfactuals(shown, seconds, progress), {})
         if len(flips) < wrong:
             head["notes"].append(f"counterfactuals were looked for in {len(flips):,} of {wrong:,} misclassified images")
         (out / DATA / "page.js").unlink(missing_ok=True)  # from here on the folder holds no whole page
-        head["sprites"] = _sprites(out, shown.ids, pixels, thumbnail, progress, head["notes"], sheets_there)
+        head["sprites"] = _sprites(out, shown.ids, pixels, thumbnail, progress, head["notes"], there.get("sprites"))
+        chosen = _worth_seeing(shown, head["example"], led)[:originals]
+        least = max(LOSSLESS, thumbnail)  # pixels up to which a sheet holds images as they are
+        head["originals"] = _originals(
+            out, shown.ids, chosen, original, least, progress, head["notes"], there.get("originals")
+        )
         values: dict[str, Any] = {
             "concepts": contents.concept_objects(codes, found, by_number or {}),
-            "arrays": packed(contents.arrays_of(shown, drawn, found) | led),
-            "images": {"ids": list(shown.ids), "flips": flips},
+            "arrays": packed(contents.arrays_of(found, codes) | led),
+            "rows": packed(contents.rows_of(shown, drawn)),
+            "flips": flips,
+            **dict(contents.chunks_of(shown)),
+            **({} if against is None else {"beside": against}),
             "page": head,
         }
         files: dict[str, bytes | str] = {**page}
         files |= {f"{DATA}/{name}.js": script(name, value) for name, value in values.items()}
         sprites = [] if head["sprites"] is None else head["sprites"]["files"]
-        remove_stale(out, {*files, *sprites})
+        full = [] if head["originals"] is None else original_files(head["originals"])
+        remove_stale(out, {*files, *sprites, *full})
         for name, data in files.items():  # page.js comes last
             write_atomic(out / name, data)
     return {
@@ -145,7 +167,8 @@ def build_page(
         "named": len(named),
         "verified": sum(bool(entry.get("verified")) for entry in named),
         "sprites": len(sprites),
-        "bytes": sum((out / name).stat().st_size for name in (*files, *sprites)),
+        "originals": len(full),
+        "bytes": sum((out / name).stat().st_size for name in (*files, *sprites, *full)),
         "notes": head["notes"],
     }
 
@@ -161,20 +184,47 @@ def _by_number(names: Sequence[Mapping[str, Any]], concepts: int) -> dict[int, M
     return found
 
 
-def _former(out: Path, head: Mapping[str, Any], shown: Codes) -> tuple[*Counterfactuals, dict[str, Any] | None] | None:
-    """The counterfactuals and "sprites" of the page that this folder holds, if it is of the same codes, settings and
-    images."""
+def _former(out: Path, head: Mapping[str, Any], shown: Codes) -> tuple[*Counterfactuals, dict[str, Any]] | None:
+    """The counterfactuals, how many images are misclassified, and the pictures ("sprites", "originals") of the page
+    that this folder holds, if it is of the same codes, settings and images."""
     before = head_of(out)
     if before is None or any(before.get(name) != json.loads(json.dumps(head[name])) for name in ("key", "settings")):
         return None
     wrong = set(map(str, np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact)).tolist()))
     try:
-        images = value_of((out / DATA / "images.js").read_text("ascii"), "images")
-        same = images["ids"] == value_of(script("ids", list(shown.ids)), "ids") and images["flips"].keys() <= wrong
-        whole = before["sprites"] is not None and all((out / name).is_file() for name in before["sprites"]["files"])
+        flips = value_of((out / DATA / "flips.js").read_text("ascii"), "flips")
+        same = before["ids"] == head["ids"] and flips.keys() <= wrong
+        sheets_there, full = before["sprites"], before["originals"]
+        files = {
+            "sprites": [] if sheets_there is None else sheets_there["files"],
+            "originals": [] if full is None else original_files(full),
+        }
+        whole = {kind: before[kind] for kind, names in files.items() if names and _all_there(out, names)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return (images["flips"], len(wrong), before["sprites"] if whole else None) if same else None
+    return (flips, len(wrong), whole) if same else None
+
+
+def _all_there(out: Path, names: Sequence[str]) -> bool:
+    return all((out / name).is_file() for name in names)
+
+
+def original_files(said: Mapping[str, Any]) -> list[str]:
+    """The files of a page's images at full size, by what its "originals" say."""
+    return [f"{DATA}/{FULL}/{row:06d}.webp" for row in said["rows"]]
+
+
+def _worth_seeing(shown: Codes, example: int | None, led: Mapping[str, np.ndarray]) -> list[int]:
+    """Rows of images: the example, typical ones, mistakes, samples of concepts; each once."""
+    wrong = np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact))
+    some = [[] if example is None else [example], led["typical"].ravel(), wrong, led["samples"].ravel()]
+    rows = np.concatenate([np.asarray(one, dtype=np.int64) for one in some])
+    return list(dict.fromkeys(rows[rows >= 0].tolist()))
+
+
+def ids_key(ids: Sequence[str]) -> str:
+    """16 hexadecimal digits that other ids, or their order, change."""
+    return hashlib.sha256(script("ids", list(ids)).encode("ascii")).hexdigest()[:16]
 
 
 def _counterfactuals(shown: Codes, seconds: float, progress: bool) -> Counterfactuals:
@@ -213,3 +263,32 @@ def _sprites(
             files.append(f"{DATA}/sprite-{len(files):04d}.webp")
             write_atomic(out / files[-1], data)
             advance(form.cells)
+
+
+def _originals(
+    out: Path,
+    ids: Sequence[str],
+    rows: Sequence[int],
+    original: Original | None,
+    least: int,
+    progress: bool,
+    notes: list[str],
+    there: dict[str, Any] | None,
+) -> dict[str, Any] | None:
+    """The images of these rows as files of their own; none where they are no larger than in the sheets."""
+    if original is None or not rows:
+        return None
+    (out / DATA / FULL).mkdir(exist_ok=True)
+    with progress_of("pictures at full size", len(rows), shown=progress) as advance:
+        for done, row in enumerate(rows):
+            try:
+                image = original(ids[row])
+            except (ConceptError, DataError, OSError) as error:
+                kept = None if done else there
+                notes.append(f"{'no' if kept is None else 'earlier'} pictures at full size: {error}")
+                return kept
+            if done == 0 and max(image.shape[1:]) <= least:
+                return None
+            write_atomic(out / DATA / FULL / f"{row:06d}.webp", webp(image))
+            advance(1)
+    return {"folder": f"{DATA}/{FULL}", "rows": sorted(rows)}

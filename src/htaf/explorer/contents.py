@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,12 @@ from htaf.explorer.discovery import (
     typical_images,
     without_each,
 )
+from htaf.explorer.scripts import packed
 
 CONFUSIONS = 20
+BITS, IDS = 2**20, 16_384  # bytes of bits, and ids, in one file
 NAMED = ("name", "label_1", "label_0", "justification", "verified", "reason", "held_out", "p_value", "agreement")
-NAMED += ("source", "model", "checked_by")
+NAMED += ("source", "model", "checked_by", "status", "auprc", "f1", "correlation", "checked_on", "only_class")
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,10 +118,28 @@ def concept_objects(
     return objects
 
 
-def arrays_of(shown: Codes, drawn: Bool[np.ndarray, " images"], found: CodeStatistics) -> dict[str, np.ndarray]:
-    """data/arrays.js, before packing; `drawn`: which images were drawn at random, whatever the network predicts."""
-    arrays = {name: getattr(shown, name) for name in ("bits", "labels", "exact", "smooth", "weight", "bias")}
-    return arrays | {"random": drawn.astype(np.uint8), "shares": found.shares.astype(np.float32)}
+def arrays_of(found: CodeStatistics, codes: Codes) -> dict[str, np.ndarray]:
+    """data/arrays.js, before packing: of the network."""
+    return {"weight": codes.weight, "bias": codes.bias, "shares": found.shares.astype(np.float32)}
+
+
+def rows_of(shown: Codes, drawn: Bool[np.ndarray, " images"]) -> dict[str, np.ndarray]:
+    """data/rows.js, before packing; `drawn`: which images were drawn at random, whatever the network predicts."""
+    return {name: getattr(shown, name) for name in ("labels", "exact", "smooth")} | {"random": drawn.astype(np.uint8)}
+
+
+def chunk_sizes(shown: Codes) -> dict[str, int]:
+    """How many images one file of bits and one file of ids hold: about a megabyte of each."""
+    return {"bits": max(64, BITS // max(1, shown.bits.shape[1])), "ids": IDS}
+
+
+def chunks_of(shown: Codes) -> Iterator[tuple[str, Any]]:
+    """Names and values of data/bits-0000.js, data/ids-0000.js and so on: what a view of single images loads."""
+    sizes = chunk_sizes(shown)
+    for number, start in enumerate(range(0, len(shown), sizes["bits"])):
+        yield f"bits-{number:04d}", packed({"bits": shown.bits[start : start + sizes["bits"]]})
+    for number, start in enumerate(range(0, len(shown), sizes["ids"])):
+        yield f"ids-{number:04d}", list(shown.ids[start : start + sizes["ids"]])
 
 
 def discovery_of(
@@ -128,7 +148,7 @@ def discovery_of(
     """More arrays for data/arrays.js, and the accuracy of the part with all concepts: see `htaf.explorer.discovery`.
 
     Args:
-        codes: of all images. shown, drawn: as for `arrays_of`.
+        codes: of all images. shown, drawn: as for `rows_of`.
         margins: [images shown, C], of the pre-activations above their thresholds; None: there are none.
     """
     train = codes.rows("train")

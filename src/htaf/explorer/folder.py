@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from htaf.runs import LOCK, locked, write_atomic
 
 FORMAT = 2
 PAGE = Path(__file__).parent / "page"
-INDEX, DATA = "index.html", "data"
+INDEX, DATA, FULL = "index.html", "data", "full"
 MARK = ".htaf-explorer"  # in a folder from the first moment, so that a build that was killed can be repeated
 
 
@@ -57,13 +57,20 @@ def claimed(out: Path) -> Iterator[None]:
         yield
 
 
+OURS = ("sprite-*.webp", "bits-*.js", "ids-*.js", "images.js", f"{FULL}/*.webp", "beside.js")
+
+
 def remove_stale(out: Path, kept: set[str]) -> None:
-    """Sheets that this page does not have, and what a killed process left half written."""
-    for sheet in out.glob(f"{DATA}/sprite-*.webp"):
-        if sheet.relative_to(out).as_posix() not in kept:
-            sheet.unlink(missing_ok=True)
+    """Sheets and parts that this page does not have, and what a killed process left half written."""
+    for file in (file for pattern in OURS for file in out.glob(f"{DATA}/{pattern}")):
+        if file.relative_to(out).as_posix() not in kept:
+            file.unlink(missing_ok=True)
+    with suppress(OSError):
+        (out / DATA / FULL).rmdir()  # where it is empty
     ours = {Path(name).name for name in kept} | {MARK}
-    for left in [*out.glob(".*"), *out.glob(f"{DATA}/.*")]:
+    for left in [*out.glob(".*"), *out.glob(f"{DATA}/.*"), *out.glob(f"{DATA}/{FULL}/.*")]:
         whole = left.name[1:].rpartition(".")[0]  # `write_atomic` writes .NAME.RANDOM
-        if left.name != MARK and (whole in ours or whole.startswith("sprite-")):
+        if left.name != MARK and (
+            whole in ours or whole.startswith(("sprite-", "bits-", "ids-")) or left.parent.name == FULL
+        ):
             left.unlink(missing_ok=True)

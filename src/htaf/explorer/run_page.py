@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import UInt8
 
 from htaf._console import err
 from htaf._errors import HtafError
@@ -17,11 +19,14 @@ from htaf.concepts.naming import read_names
 from htaf.concepts.pixels import pixels_of
 from htaf.concepts.store import open_codes, read_record
 from htaf.data.attributes import supervising
-from htaf.data.images import ImagePreprocessor, Images
+from htaf.data.image_reading import decode, look
+from htaf.data.images import FilePart, ImagePreprocessor, Images, MemoryPart
+from htaf.data.reading import DataError
+from htaf.explorer.beside import Beside
 from htaf.explorer.build import build_page
 from htaf.explorer.contents import about_run
 from htaf.explorer.folder import check_folder
-from htaf.explorer.sprites import Pixels
+from htaf.explorer.sprites import Original, Pixels
 from htaf.runs import Run, UnknownSourceError, content_hash
 from htaf.runs.data import is_own
 
@@ -36,9 +41,12 @@ def build_run_page(
     *,
     codes: str | Path | None = None,
     names: str | Path | None = None,
+    beside: str | Path | None = None,
+    beside_names: str | Path | None = None,
     part: PartName = "test",
     images: int = 10_000,
     thumbnail: int = 96,
+    originals: int = 1000,
     data_dir: str | PathLike[str] | None = None,
     progress: bool = False,
 ) -> dict[str, Any]:
@@ -46,9 +54,11 @@ def build_run_page(
 
     Args:
         run: of `htaf train icbm`.
-        out: as for `htaf.explorer.build.build_page`, and so are part, images and thumbnail.
+        out: as for `htaf.explorer.build.build_page`, and so are part, images, thumbnail and originals.
         codes: a folder of codes of this run; None: OUT-codes, made or finished where needed.
         names: a file of names; None: the attributes that a supervised bottleneck was trained on, else numbers alone.
+        beside: a folder of codes of another run on the same images, to be compared with. beside_names: a file of names
+            of its concepts; None: numbers alone.
         data_dir: a folder with the public sets; None: that of the training.
         progress: show bars on the error stream.
 
@@ -63,8 +73,13 @@ def build_run_page(
     """
     out = Path(out)
     check_folder(out)  # before the work
-    if names is not None:
-        read_names(names)  # a file that is none is refused before the work
+    if beside is not None and read_record(Path(beside)) is None:
+        raise ConceptError(f"expected a folder of codes beside this run, found none at {beside}")
+    if beside_names is not None and beside is None:
+        raise ConceptError("expected names of the other run's concepts with codes of it: give both")
+    for file in (names, beside_names):
+        if file is not None:
+            read_names(file)  # a file that is none is refused before the work
     preprocessor = run.preprocessor()
     if not isinstance(preprocessor, ImagePreprocessor):
         raise ConceptError(f"{run.path}: expected a run on images, got one on a table")
@@ -75,11 +90,16 @@ def build_run_page(
     else:
         given = _supervised(run, found, data_dir, notes)
     name = run.path.resolve().name
+    folder = _codes_folder(out, None if codes is None else Path(codes))
     return build_page(
         found,
         out,
         pixels=_pixels(run, preprocessor, found, own),
         names=given,
+        margins=_margins(folder, found),
+        beside=_beside(beside, beside_names),
+        original=_original(run, found, own),
+        originals=originals,
         part=part,
         images=images,
         thumbnail=thumbnail,
@@ -94,8 +114,7 @@ def _codes(
     run: Run, out: Path, given: Path | None, part: PartName, data_dir: str | PathLike[str] | None, *, progress: bool
 ) -> tuple[Codes, Images | ConceptError]:
     """The codes; and the run's images, or the error where they cannot be had."""
-    named = out if out.name not in ("", "..") else out.resolve()
-    folder = named.with_name(f"{named.name}-codes") if given is None else given
+    folder = _codes_folder(out, given)
     if given is None and not run.has_step:
         raise CodesNeededError(
             f"{run.path} is a plain network (method relu), which has no bits: make them with htaf concepts extract and "
@@ -122,6 +141,60 @@ def _codes(
         parts: Sequence[PartName] = ("train", "validation", "test", *(("other",) if part == "other" else ()))
         codes = extract(run, images, folder, parts=parts, progress=progress)
     return codes, images
+
+
+def _codes_folder(out: Path, given: Path | None) -> Path:
+    named = out if out.name not in ("", "..") else out.resolve()
+    return named.with_name(f"{named.name}-codes") if given is None else given
+
+
+def _margins(folder: Path, codes: Codes) -> np.ndarray | None:
+    """margins.npy of a folder of codes, memory-mapped; None where there is none of these images and concepts."""
+    try:
+        margins = np.load(folder / "margins.npy", mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError):
+        return None
+    return margins if margins.shape == (len(codes), codes.concepts) and margins.dtype.kind == "f" else None
+
+
+def _beside(folder: str | Path | None, names: str | Path | None) -> Beside | None:
+    if folder is None:
+        return None
+    codes = open_codes(folder)
+    given = None if names is None else read_names(names, codes.concepts, codes=codes_key(codes))
+    return Beside(codes, str(codes.info.get("run") or Path(folder).resolve().name), given)
+
+
+def _original(run: Run, codes: Codes, images: Images | ConceptError) -> Original | None:
+    """What gives images at their own size, those in memory as they are there; None where they are not at hand."""
+    settings = codes.info["settings"]
+    if settings.get("data") == "files":
+        return lambda one: full_size(Path(one))
+    known = settings.get("fingerprint", run.record["data"]["fingerprint"])
+    if isinstance(images, ConceptError) or images.fingerprint != known:
+        return None
+    places: dict[str, tuple[MemoryPart | FilePart, int]] = {}
+    for side, part in (("train", images.train), ("test", images.test)):
+        places |= {f"{side}/{row}": (part, row) for row in range(len(part)) if isinstance(part, MemoryPart)}
+        places |= {name: (part, row) for row, name in enumerate(part.names or ())}
+
+    def original(one: str) -> np.ndarray:
+        if one not in places:
+            raise ConceptError(f"expected ids of {images.name}, got {one!r}")
+        part, row = places[one]
+        if isinstance(part, FilePart):
+            return full_size(part.folder / part.names[row])
+        return part.batch(torch.tensor([row]))[0].numpy()
+
+    return original
+
+
+def full_size(path: Path) -> UInt8[np.ndarray, "3 height width"]:
+    """An image file as it is, upright, in RGB. Raises DataError: it cannot be read, or is too large to be decoded."""
+    seen = look(path, whole=False)
+    if seen.problem:
+        raise DataError(f"{path}: {seen.problem}")
+    return decode(path, 3, seen.size)
 
 
 def _check_run(run: Run, codes: Codes, folder: Path) -> None:

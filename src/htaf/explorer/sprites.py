@@ -11,6 +11,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 Pixels = Callable[[Sequence[str]], UInt8[np.ndarray, "n channels height width"]]
+Original = Callable[[str], UInt8[np.ndarray, "channels height width"]]
 
 CELLS = 16  # a side of a sheet, where cells are small
 SIDE = 2048  # of a sheet at most, in pixels: what phones still draw
@@ -66,10 +67,23 @@ def _sheet(pixels: UInt8[np.ndarray, "n channels height width"], form: Layout) -
     grey = pixels.shape[1] == 1
     sheet = Image.new("L" if grey else "RGB", (form.columns * form.width, form.rows * form.height))
     for number, image in enumerate(pixels):
-        cell = Image.fromarray(image[0] if grey else np.ascontiguousarray(image.transpose(1, 2, 0)))
+        cell = _as_picture(image)
         if cell.size != (form.width, form.height):
             cell = cell.resize((form.width, form.height), Image.Resampling.LANCZOS)
         sheet.paste(cell, (number % form.columns * form.width, number // form.columns * form.height))
     data = io.BytesIO()
     sheet.convert("RGB").save(data, format="WEBP", lossless=form.lossless, quality=QUALITY, method=4)
     return data.getvalue()
+
+
+def webp(pixels: UInt8[np.ndarray, "channels height width"]) -> bytes:
+    """One image as a WebP file, its longer side 2,048 pixels at most."""
+    image = _as_picture(pixels)
+    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    data = io.BytesIO()
+    image.convert("RGB").save(data, format="WEBP", quality=QUALITY, method=4)
+    return data.getvalue()
+
+
+def _as_picture(pixels: UInt8[np.ndarray, "channels height width"]) -> Image.Image:
+    return Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))

@@ -3,11 +3,12 @@ import { useMemo, useState } from "preact/hooks";
 import { Spark } from "../charts.tsx";
 import { entries, groupOf, shareOf, weightOf, wrong, type Explorer } from "../explorer.ts";
 import { namingOf, useEdits } from "../names.ts";
-import { Choice, ClassName, ConceptName, classLink, pageOf, Pages, Share, Signed, SortHeader } from "../parts.tsx";
+import { Choice, ClassName, classText, ConceptName, classLink, pageOf, Pages, Share, Signed, SortHeader } from "../parts.tsx";
 import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { format, setQuery, useQuery } from "../route.ts";
 import { Rest, Text } from "../text.tsx";
 import { count, percent, plural } from "../words.ts";
+import { pairLink } from "./pair.tsx";
 import { Term } from "../glossary.tsx";
 import { Fact } from "./concept.tsx";
 import { sparkText } from "./classes.tsx";
@@ -183,7 +184,9 @@ function Misclassified({ explorer, k }: { explorer: Explorer; k: number }): JSX.
           {taken.slice(0, 12).map(([other, number], index) => (
             <span key={other}>
               {index > 0 && ", "}
-              <ClassName explorer={explorer} k={other} limit={32} /> <span class="muted">×{count(number)}</span>
+              <ClassName explorer={explorer} k={other} limit={32} /> <a class="muted" href={pairLink(k, other)} aria-label={`What separates ${classText(explorer, k)} from ${classText(explorer, other)}`}>
+                ×{count(number)}
+              </a>
             </span>
           ))}
           {taken.length > 12 && `, and ${count(taken.length - 12)} others`}.

@@ -9,7 +9,7 @@ import { permutation } from "../random.ts";
 import { LongText, Rest, Text } from "../text.tsx";
 import { count, decimal, percent, plural } from "../words.ts";
 import { Term, type TermKey } from "../glossary.tsx";
-import { Related, Strengths } from "./concept_relations.tsx";
+import { Related, Strengths, Without } from "./concept_relations.tsx";
 import { NameForm } from "./name_form.tsx";
 
 const DRAWN = 12;
@@ -57,6 +57,7 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
             </p>}
         </section>
       </div>
+      <Without explorer={explorer} concept={concept} />
       <section aria-labelledby="images">
         <h2 id="images">Images</h2>
         <p class="muted">
@@ -126,6 +127,20 @@ function Check({ explorer, concept, naming }: { explorer: Explorer; concept: num
           {naming.label_0 && <Fact label="Images without it" value={<LongText value={naming.label_0} limit={200} />} />}
           {naming.held_out !== null && (
             <Fact label={`${naming.checked_by ? "Balanced" : "Held-out balanced"} accuracy`} term={naming.checked_by ? "balanced accuracy" : "held out"} value={percent(naming.held_out, 1)} />
+          )}
+          {naming.status && <Fact label="Status" term="status" value={<Text value={naming.status} />} />}
+          {naming.checked_on && (
+            <Fact label="Checked on" value={naming.checked_on === "pictures" ? "held-out pictures, sorted by the name alone" : <Text value={naming.checked_on} />} />
+          )}
+          {naming.auprc !== null && <Fact label="AUPRC" term="auprc" value={decimal(naming.auprc)} />}
+          {naming.f1 !== null && <Fact label="F1" term="f1" value={decimal(naming.f1)} />}
+          {naming.correlation !== null && <Fact label="Correlation of name and bit" term="correlation" value={decimal(naming.correlation)} />}
+          {naming.only_class !== null && naming.only_class !== false && (
+            <Fact
+              label="Says no more than"
+              term="only class"
+              value={typeof naming.only_class === "string" ? <Text value={naming.only_class} /> : "the class of the image"}
+            />
           )}
           {naming.p_value !== null && <Fact label="p, against shuffled classes" term="p-value" value={decimal(naming.p_value, 3)} />}
           {naming.agreement !== null &&

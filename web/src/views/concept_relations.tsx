@@ -4,6 +4,8 @@ import { entries, type Explorer } from "../explorer.ts";
 import { Term, type TermKey } from "../glossary.tsx";
 import { ConceptName, Signed } from "../parts.tsx";
 import { Grid, Thumb, Verdict } from "../pictures.tsx";
+import { format } from "../route.ts";
+import { percent, plural, signed } from "../words.ts";
 
 const KINDS: [string, TermKey, string][] = [
   ["Similar", "similar", "on in the same images"],
@@ -80,6 +82,25 @@ export function Strengths({ explorer, concept }: { explorer: Explorer; concept: 
           );
         })}
       </div>
+    </section>
+  );
+}
+
+/** The accuracy when the concept is off in all images of the part. */
+export function Without({ explorer, concept }: { explorer: Explorer; concept: number }): JSX.Element {
+  const { page, offAccuracy, offChanged } = explorer;
+  return (
+    <section aria-labelledby="without" class="card">
+      <h2 id="without">Off in all images</h2>
+      {page.off !== null && offAccuracy && offChanged && (
+        <p data-off={offAccuracy[concept]}>
+          Accuracy {percent(page.off, 1)} → <strong>{percent(offAccuracy[concept]!, 1)}</strong> (
+          {signed(100 * (offAccuracy[concept]! - page.off), 1)} points) on {page.part} images; {plural(offChanged[concept]!, "prediction")} changed.
+        </p>
+      )}
+      <p class="actions">
+        <a href={format("off", null, { off: concept })}>Which images change; switch off more</a>
+      </p>
     </section>
   );
 }

@@ -6,12 +6,15 @@ import { bitsOf, type Explorer } from "../explorer.ts";
 import { argmax, logits, softmax } from "../head.ts";
 import { Term } from "../glossary.tsx";
 import { ClassName, classText, conceptText } from "../parts.tsx";
-import { Grid, imageLink, Picture, Thumb, Verdict } from "../pictures.tsx";
+import { Grid, imageLink, Original, Thumb, Verdict } from "../pictures.tsx";
+import { firstTwo } from "../reasons.ts";
 import { setQuery, useQuery } from "../route.ts";
 import { Rest, Text } from "../text.tsx";
+import { Needs } from "../waiting.tsx";
 import { percent, plural } from "../words.ts";
 import { Fact } from "./concept.tsx";
 import { CounterfactualView } from "./counterfactual.tsx";
+import { Decision } from "./decision.tsx";
 import { ImageConcepts } from "./image_concepts.tsx";
 import { Predictions } from "./predictions.tsx";
 
@@ -89,10 +92,11 @@ export function ImageView({ explorer, row }: { explorer: Explorer; row: number }
         </h1>
         <Rest value={id} limit={100} />
       </header>
+      {explorer.head.classes > 1 && <Why explorer={explorer} view={view} />}
       <div class="columns image-view">
         <div class="aside">
           <div class="portrait">
-            <Picture key={row} explorer={explorer} row={row} size={240} />
+            <Original key={row} explorer={explorer} row={row} size={320} />
             <Facts explorer={explorer} row={row} />
           </div>
           <Predictions explorer={explorer} view={view} reset={reset} />
@@ -102,7 +106,14 @@ export function ImageView({ explorer, row }: { explorer: Explorer; row: number }
           <ImageConcepts key={`bits${row}`} explorer={explorer} view={view} toggle={toggle} />
         </div>
       </div>
-      <Nearest explorer={explorer} view={view} />
+      <section aria-labelledby="nearest">
+        <h2 id="nearest">
+          Nearest images <Term of="nearest" />
+        </h2>
+        <Needs explorer={explorer} of={["bits"]}>
+          {() => <Nearest explorer={explorer} view={view} />}
+        </Needs>
+      </section>
       {view.flips.size > 0 && (
         <div class="now-bar narrow-only">
           <p>
@@ -115,6 +126,26 @@ export function ImageView({ explorer, row }: { explorer: Explorer; row: number }
         </div>
       )}
     </>
+  );
+}
+
+/** Why this class and not the second one, or the one to compare with. */
+function Why({ explorer, view }: { explorer: Explorer; view: WhatIf }): JSX.Element {
+  const [first, second] = firstTwo(view.logits);
+  const than = view.than !== null && view.than !== first ? view.than : second;
+  return (
+    <section aria-labelledby="why" class="card decision">
+      <h2 id="why">
+        Why {classText(explorer, first, 40)}? <Term of="contribution" />
+      </h2>
+      <Decision
+        explorer={explorer}
+        bits={view.bits}
+        k={first}
+        than={than}
+        subject={view.flips.size > 0 ? "With these flips the image is taken for" : "This image is taken for"}
+      />
+    </section>
   );
 }
 
@@ -134,10 +165,7 @@ function Nearest({ explorer, view }: { explorer: Explorer; view: WhatIf }): JSX.
     [explorer, view.bits, view.row],
   );
   return (
-    <section aria-labelledby="nearest">
-      <h2 id="nearest">
-        Nearest images <Term of="nearest" />
-      </h2>
+    <>
       <p class="muted">
         Those whose concepts differ in the fewest bits from {view.flips.size > 0 ? "this image's as flipped" : "this image's"}, of all on this page.
       </p>
@@ -150,6 +178,6 @@ function Nearest({ explorer, view }: { explorer: Explorer; view: WhatIf }): JSX.
           </Thumb>
         ))}
       </Grid>
-    </section>
+    </>
   );
 }

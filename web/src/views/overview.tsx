@@ -3,16 +3,16 @@ import { Histogram } from "../charts.tsx";
 import type { Explorer } from "../explorer.ts";
 import { Term } from "../glossary.tsx";
 import { namingOf, stateOf, useEdits, type State } from "../names.ts";
-import { ClassName } from "../parts.tsx";
 import { format } from "../route.ts";
 import { LongText, Text } from "../text.tsx";
 import type { Score } from "../types.ts";
 import { count, decimal, percent, plural } from "../words.ts";
+import { MistakeList } from "./confusion.tsx";
 import { ConceptsByClasses, OneDecision } from "./overview_parts.tsx";
 
 const STATES: State[] = ["verified", "unverified", "unnamed", "dead"];
 
-function said({ value, kind }: Score): string {
+export function scoreText({ value, kind }: Score): string {
   if (value === null) return "–";
   if (kind === "percent") return percent(value, 1);
   if (kind === "points") return `${value > 0 ? "+" : ""}${decimal(100 * value, 1)} pts`;
@@ -46,30 +46,6 @@ function Names({ explorer }: { explorer: Explorer }): JSX.Element {
   );
 }
 
-const PAIRS = 10;
-
-function Mistakes({ explorer, pairs }: { explorer: Explorer; pairs: [number, number, number][] }): JSX.Element {
-  return (
-    <section aria-labelledby="mistakes">
-      <h2 id="mistakes">
-        Most frequent mistakes <Term of="mistake" />
-      </h2>
-      <ul class="rows mistakes">
-        {pairs.slice(0, PAIRS).map(([label, guess, images]) => (
-          <li key={`${label} ${guess}`}>
-            <span>
-              <ClassName explorer={explorer} k={label} limit={40} /> taken for <ClassName explorer={explorer} k={guess} limit={40} />
-            </span>
-            <a class="value" href={format("images", null, { class: String(label), as: String(guess) })}>
-              {plural(images, "image")}
-            </a>
-          </li>
-        ))}
-      </ul>
-    </section>
-  );
-}
-
 export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
   const { page } = explorer;
   const { low, high } = page.groups;
@@ -82,18 +58,31 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
         <p class="lead">
           A classifier that decides by <a href="#/concepts">{plural(page.concepts, "concept")}</a>: <Term of="bit">bits</Term> that an image has or has not. Here are{" "}
           <a href="#/images">{plural(page.images, "image")}</a> of <a href="#/classes">{plural(page.classes.length, "class", "classes")}</a>.
+          {page.beside !== null && (
+            <>
+              {" "}
+              <a href="#/beside">Compare it with another run</a>.
+            </>
+          )}
         </p>
       </header>
       {page.example !== null && explorer.head.classes > 1 && <OneDecision explorer={explorer} given={page.example} />}
       <ConceptsByClasses explorer={explorer} />
-      {page.confusions.length > 0 && <Mistakes explorer={explorer} pairs={page.confusions} />}
+      {page.confusions.length > 0 && (
+        <>
+          <MistakeList explorer={explorer} most={8} />
+          <p class="after">
+            <a href="#/confusion">The whole confusion matrix</a>
+          </p>
+        </>
+      )}
       <section aria-labelledby="scores">
         <h2 id="scores">Scores</h2>
         <dl class="scores">
           {page.scores.map((score) => (
             <div key={score.key} class={score.value === null ? "score none" : "score"}>
               <dt>{score.label}</dt>
-              <dd class="figure">{said(score)}</dd>
+              <dd class="figure">{scoreText(score)}</dd>
               <dd class="help">{score.help}</dd>
             </div>
           ))}

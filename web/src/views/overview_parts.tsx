@@ -7,6 +7,7 @@ import { HeatMap, type Cell } from "../heatmap.tsx";
 import { logits } from "../head.ts";
 import { Choice, ClassName, classText, ConceptName, conceptLink } from "../parts.tsx";
 import { imageLink, Picture } from "../pictures.tsx";
+import { Needs } from "../waiting.tsx";
 import { firstTwo } from "../reasons.ts";
 import { format, setQuery, useQuery } from "../route.ts";
 import { count, percent, signed } from "../words.ts";
@@ -15,32 +16,40 @@ import { Decision } from "./decision.tsx";
 export function OneDecision({ explorer, given }: { explorer: Explorer; given: number }): JSX.Element {
   const { decision = "" } = useQuery();
   const row = /^\d+$/.test(decision) && Number(decision) < explorer.page.images ? Number(decision) : given;
-  const bits = bitsOf(explorer, row);
-  const [k, than] = useMemo(() => firstTwo(logits(explorer.head, bits)), [explorer, row]);
   const another = (): void => setQuery({ decision: Math.floor(Math.random() * explorer.page.images) });
   return (
     <section aria-labelledby="decision" class="card decision">
-      <h2 id="decision">One decision, explained</h2>
-      <div class="decision-parts">
-        <div class="decision-image">
-          <a href={imageLink(explorer, row)}>
-            <Picture key={row} explorer={explorer} row={row} size={200} />
-          </a>
-          <p class="caption">
-            <ClassName explorer={explorer} k={explorer.labels[row]!} limit={32} />
-            {wrong(explorer, row) && <span class="wrong">classified wrong</span>}
-          </p>
-          <p class="actions">
-            <button type="button" onClick={another}>
-              Another image
-            </button>
-          </p>
-        </div>
-        <div>
-          <Decision explorer={explorer} bits={bits} k={k} than={than} subject="This image is taken for" />
-        </div>
+      <div class="with-action">
+        <h2 id="decision">One decision, explained</h2>
+        <button type="button" onClick={another}>
+          Another image
+        </button>
       </div>
+      <Needs explorer={explorer} of={["rows", `bits@${row}`]}>
+        {() => <Explained explorer={explorer} row={row} />}
+      </Needs>
     </section>
+  );
+}
+
+function Explained({ explorer, row }: { explorer: Explorer; row: number }): JSX.Element {
+  const bits = bitsOf(explorer, row);
+  const [k, than] = useMemo(() => firstTwo(logits(explorer.head, bits)), [explorer, row]);
+  return (
+    <div class="decision-parts">
+      <div class="decision-image">
+        <a href={imageLink(explorer, row)}>
+          <Picture key={row} explorer={explorer} row={row} size={200} />
+        </a>
+        <p class="caption">
+          <ClassName explorer={explorer} k={explorer.labels[row]!} limit={32} />
+          {wrong(explorer, row) && <span class="wrong">classified wrong</span>}
+        </p>
+      </div>
+      <div>
+        <Decision explorer={explorer} bits={bits} k={k} than={than} subject="This image is taken for" />
+      </div>
+    </div>
   );
 }
 

@@ -1,0 +1,89 @@
+// What is known of single images comes in parts, each when a view first needs it: 100,000 images open as fast as 100.
+import { useEffect } from "preact/hooks";
+import { DataError, decode } from "./codec.ts";
+import type { Explorer } from "./explorer.ts";
+import { request } from "./loading.ts";
+import { Store, useStore } from "./store.ts";
+import type { ArrayData, BesideData, ImagesData } from "./types.ts";
+
+/** rows: labels and predictions. ids, flips. bits: of all images, or with @ROW of those around one. */
+export type Need = "rows" | "ids" | "flips" | "beside" | "bits" | `bits@${number}`;
+
+const arrived = new Store(0);
+const failed = new Store<string | null>(null);
+const loaded = new Set<string>();
+const asked = new Map<string, Promise<void>>();
+
+const numbered = (name: string, chunk: number): string => `${name}-${String(chunk).padStart(4, "0")}`;
+
+/** The files that hold it. */
+function filesOf({ page }: Explorer, need: Need): string[] {
+  const chunks = (size: number): number => Math.ceil(page.images / size);
+  if (need === "ids") return Array.from({ length: chunks(page.chunks.ids) }, (_, chunk) => numbered("ids", chunk));
+  if (need === "bits") return Array.from({ length: chunks(page.chunks.bits) }, (_, chunk) => numbered("bits", chunk));
+  if (need === "rows" || need === "flips" || need === "beside") return [need];
+  return [numbered("bits", Math.floor(Number(need.slice(5)) / page.chunks.bits))];
+}
+
+export const has = (explorer: Explorer, needs: Need[]): boolean => needs.every((need) => filesOf(explorer, need).every((file) => loaded.has(file)));
+
+/** Load what is not there yet; the same file is asked for once. */
+export function need(explorer: Explorer, needs: Need[]): Promise<void> {
+  const files = [...new Set(needs.flatMap((one) => filesOf(explorer, one)))];
+  const waiting = files.map((file) => {
+    let coming = asked.get(file);
+    if (!coming) {
+      coming = request(file).then((value) => {
+        put(explorer, file, value);
+        loaded.add(file);
+      });
+      asked.set(file, coming);
+    }
+    return coming;
+  });
+  return Promise.all(waiting).then(() => undefined);
+}
+
+function put(explorer: Explorer, file: string, value: unknown): void {
+  if (typeof value !== "object" || value === null) throw new DataError(`expected an object in data/${file}.js`);
+  const images = explorer.page.images;
+  if (file === "flips") explorer.counterfactuals = value as ImagesData["flips"];
+  else if (file === "beside") explorer.beside = value as BesideData;
+  else if (file === "rows") {
+    const arrays = value as Record<string, ArrayData>;
+    explorer.labels = decode(arrays, "labels", "i4", [images]);
+    explorer.exact = decode(arrays, "exact", "i4", [images]);
+    explorer.smooth = decode(arrays, "smooth", "i4", [images]);
+    explorer.drawn = decode(arrays, "random", "u1", [images]);
+  } else {
+    const bits = file.startsWith("bits");
+    const size = explorer.page.chunks[bits ? "bits" : "ids"];
+    const start = Number(file.slice(-4)) * size;
+    const count = Math.min(size, images - start);
+    if (bits) explorer.bits.set(decode(value as Record<string, ArrayData>, "bits", "u1", [count, explorer.width]), start * explorer.width);
+    else {
+      if (!Array.isArray(value) || value.length !== count) throw new DataError(`expected ${count} ids in data/${file}.js`);
+      value.forEach((id: string, place) => (explorer.ids[start + place] = id));
+      for (let row = start + count - 1; row >= start; row--) {
+        const before = explorer.rowOf.get(explorer.ids[row]!);
+        if (before === undefined || before > row) explorer.rowOf.set(explorer.ids[row]!, row); // the first of equal ids
+      }
+    }
+  }
+}
+
+/** Whether all is there; it is loaded where not, and the component is drawn again when it has come. */
+export function useNeeds(explorer: Explorer, needs: Need[]): boolean {
+  useStore(arrived);
+  const ready = has(explorer, needs);
+  useEffect(() => {
+    if (ready) return;
+    need(explorer, needs).then(
+      () => arrived.set(arrived.get() + 1),
+      (error) => failed.set(error instanceof Error ? error.message : String(error)),
+    );
+  }, [explorer, ready, needs.join()]);
+  return ready;
+}
+
+export const useFailure = (): string | null => useStore(failed);

@@ -1,0 +1,193 @@
+import type { JSX } from "preact";
+import { useMemo, useState } from "preact/hooks";
+import { entries, type Explorer } from "../explorer.ts";
+import { Term } from "../glossary.tsx";
+import { confusionOf, separating } from "../pairs.ts";
+import { Choice, ClassName, classText, ConceptName, conceptText, Share, Signed } from "../parts.tsx";
+import { Grid, Thumb } from "../pictures.tsx";
+import { format, setQuery, useQuery } from "../route.ts";
+import { count, decimal, percent, plural } from "../words.ts";
+import { ShortName } from "./decision.tsx";
+
+const SIZE = 16;
+const SHOWN = 8;
+
+export const pairLink = (a: number, b: number): string => format("pair", null, { a, b });
+
+const numberIn = (text: string | undefined, below: number, other: number): number => (text && /^\d+$/.test(text) && Number(text) < below ? Number(text) : other);
+
+/** Two classes: the concepts that separate them, and the images that were mistaken. */
+export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
+  const query = useQuery();
+  const { classes, confusions, part } = explorer.page;
+  const [first, second] = confusions[0] ?? [0, Math.min(1, classes.length - 1)];
+  const [a, b] = [numberIn(query.a, classes.length, first), numberIn(query.b, classes.length, second)];
+  const [shown, setShown] = useState(SIZE);
+  const found = useMemo(() => separating(explorer, a, b), [explorer, a, b]);
+  const confusion = useMemo(() => confusionOf(explorer), [explorer]);
+  const options = useMemo(() => classes.map((_, k): [string, string] => [String(k), classText(explorer, k, 50)]), [explorer]);
+  const total = found.reduce((sum, { separation }) => sum + separation, 0);
+  const most = Math.max(1e-9, ...found.slice(0, 1).map(({ separation }) => Math.abs(separation)));
+  const images = (of: number, as: number): number => confusion.get(of)?.get(as) ?? 0;
+  const clear = found.filter(({ separation }) => separation > 0).slice(0, 3);
+  return (
+    <>
+      <header class="view-head">
+        <h1 tabIndex={-1}>What separates two classes</h1>
+      </header>
+      <div class="tools">
+        <Choice label="Class A" value={String(a)} options={options} onChange={(value) => setQuery({ a: value })} />
+        <Choice label="Class B" value={String(b)} options={options} onChange={(value) => setQuery({ b: value })} />
+        <button type="button" onClick={() => setQuery({ a: b, b: a })}>
+          Swap
+        </button>
+        <p class="found">
+          <a href="#/confusion">Confusion matrix</a>
+        </p>
+      </div>
+      {a === b ? (
+        <p class="empty">Choose two different classes.</p>
+      ) : (
+        <>
+          <section aria-labelledby="said">
+            <h2 id="said" class="hidden">
+              In a sentence
+            </h2>
+            <p class="sentence">
+              <ClassName explorer={explorer} k={a} limit={40} /> is told from <ClassName explorer={explorer} k={b} limit={40} /> most of all by{" "}
+              {clear.map(({ concept, shares }, place) => (
+                <span key={concept}>
+                  {place > 0 && (place === clear.length - 1 ? " and " : ", ")}
+                  <ShortName explorer={explorer} concept={concept} />{" "}
+                  <span class="muted">
+                    ({percent(shares[0])} of A, {percent(shares[1])} of B)
+                  </span>
+                </span>
+              ))}
+              {clear.length === 0 && "nothing that the training images show"}.
+            </p>
+            <p class="muted">
+              Of the {part} images, {plural(images(a, b), "image")} of A {images(a, b) === 1 ? "is" : "are"} taken for B and {count(images(b, a))} of B for A;{" "}
+              {count(images(a, a))} and {count(images(b, b))} are right.
+            </p>
+          </section>
+          <section aria-labelledby="separating">
+            <h2 id="separating">
+              Concepts that separate them <Term of="separation" />
+            </h2>
+            <p class="muted">
+              Together they give the mean <Term of="lead">lead</Term> of A over B: {decimal(total)} higher for training images of A than for those of B. Below 0: the
+              concept misleads.
+            </p>
+            <table class="list pair">
+              <caption class="hidden">Concepts, those that separate the two classes most first</caption>
+              <thead>
+                <tr>
+                  <th scope="col">Concept</th>
+                  <th scope="col" class="num">
+                    <Term of="separation">Separation</Term>
+                  </th>
+                  <th scope="col">
+                    <Term of="share">Share</Term> of A
+                  </th>
+                  <th scope="col">Share of B</th>
+                  <th scope="col" class="num wide-only">
+                    <Term of="weight">Weight</Term> for A
+                  </th>
+                  <th scope="col" class="num wide-only">
+                    Weight for B
+                  </th>
+                </tr>
+              </thead>
+              <tbody>
+                {found.slice(0, shown).map(({ concept, shares, weights, separation }) => (
+                  <tr key={concept} data-concept={concept} data-separation={separation}>
+                    <th scope="row">
+                      <ConceptName explorer={explorer} concept={concept} limit={48} />
+                    </th>
+                    <td>
+                      <Signed value={separation} most={most} />
+                    </td>
+                    <td>
+                      <Share value={shares[0]} />
+                    </td>
+                    <td>
+                      <Share value={shares[1]} />
+                    </td>
+                    <td class="num wide-only">{decimal(weights[0])}</td>
+                    <td class="num wide-only">{decimal(weights[1])}</td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+            {found.length > shown && (
+              <p class="actions">
+                <button type="button" onClick={() => setShown(shown + 100)}>
+                  {count(Math.min(100, found.length - shown))} more concepts
+                </button>
+              </p>
+            )}
+          </section>
+          <section aria-labelledby="pictures">
+            <h2 id="pictures">Images</h2>
+            <div class="columns">
+              <Side key={`a${a}`} explorer={explorer} title="Typical of A" rows={entries(explorer.typical, a)} k={a} />
+              <Side key={`b${b}`} explorer={explorer} title="Typical of B" rows={entries(explorer.typical, b)} k={b} />
+              <Mistaken key={`m${a},${b}`} explorer={explorer} title="A, taken for B" of={a} as={b} best={found[0]?.concept ?? 0} />
+              <Mistaken key={`m${b},${a}`} explorer={explorer} title="B, taken for A" of={b} as={a} best={found[0]?.concept ?? 0} />
+            </div>
+          </section>
+        </>
+      )}
+    </>
+  );
+}
+
+function Side({ explorer, title, rows, k }: { explorer: Explorer; title: string; rows: number[]; k: number }): JSX.Element {
+  return (
+    <div class="side">
+      <h3>
+        {title}: <ClassName explorer={explorer} k={k} limit={32} />
+      </h3>
+      {rows.length === 0 && <p class="empty">No image on this page.</p>}
+      <Grid explorer={explorer}>
+        {rows.slice(0, SHOWN).map((row) => (
+          <Thumb key={row} explorer={explorer} row={row} />
+        ))}
+      </Grid>
+    </div>
+  );
+}
+
+function Mistaken({ explorer, title, of, as, best }: { explorer: Explorer; title: string; of: number; as: number; best: number }): JSX.Element {
+  const rows = useMemo(() => {
+    const found: number[] = [];
+    for (let row = 0; row < explorer.page.images; row++) if (explorer.labels[row] === of && explorer.exact[row] === as) found.push(row);
+    return found;
+  }, [explorer, of, as]);
+  return (
+    <div class="side">
+      <h3>
+        {title} <span class="muted">{count(rows.length)}</span>
+      </h3>
+      {rows.length === 0 && <p class="empty">None on this page.</p>}
+      <Grid explorer={explorer}>
+        {rows.slice(0, SHOWN).map((row) => (
+          <Thumb key={row} explorer={explorer} row={row} than={of} />
+        ))}
+      </Grid>
+      {rows.length > SHOWN && (
+        <p>
+          <a href={format("images", null, { class: of, as })} aria-label={`All images of ${classText(explorer, of)} taken for ${classText(explorer, as)}`}>
+            All {count(rows.length)}
+          </a>
+        </p>
+      )}
+      {rows.length > 0 && (
+        <p>
+          <a href={format("images", null, { class: of, as, has: best })}>Those with {conceptText(explorer, best)}</a>
+        </p>
+      )}
+    </div>
+  );
+}
