@@ -283,8 +283,8 @@ def test_a_picture_at_full_size(site: Site, visit: Open, tmp_path: Path) -> None
 
 def test_all_that_a_check_found_is_shown(site: Site, visit: Open, tmp_path: Path) -> None:
     names = [
-        {"concept": 3, "name": "bark", "verified": True, "reason": "", "status": "verified", "auprc": 0.81, "f1": 0.72,
-         "correlation": 0.63, "checked_on": "pictures", "only_class": True, "source": "model"},
+        {"concept": 3, "name": "bark", "verified": True, "reason": "", "status": "verified", "only_class": True,
+         "scores": {"auprc": 0.81, "f1": 0.72, "correlation": 0.63}, "pictures": {"sorted": 40}, "source": "pictures"},
         {"concept": 4, "name": "leaf", "verified": False, "reason": "not checked"},
     ]  # fmt: skip
     build_page(site.codes, tmp_path / "page", names=names, seconds=0.0)

@@ -28,7 +28,7 @@ from htaf.explorer.scripts import packed
 CONFUSIONS = 20
 BITS, IDS = 2**20, 16_384  # bytes of bits, and ids, in one file
 NAMED = ("name", "label_1", "label_0", "justification", "verified", "reason", "held_out", "p_value", "agreement")
-NAMED += ("source", "model", "checked_by", "status", "auprc", "f1", "correlation", "checked_on", "only_class")
+NAMED += ("source", "model", "checked_by", "status", "only_class")
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,10 +112,18 @@ def concept_objects(
                 "accuracy": None if of_each is None else of_each["accuracy"][number],
                 "balanced": None if of_each is None else of_each["balanced"][number],
                 **{key: name.get(key) for key in NAMED},
+                **_scores_of(name),
                 "seal": seal_of(name),
             }
         )
     return objects
+
+
+def _scores_of(name: Mapping[str, Any]) -> dict[str, Any]:
+    """What a check on held-out pictures found; None of another check."""
+    scores = name.get("scores") or {}
+    found = {key: scores.get(key) for key in ("auprc", "f1", "correlation")}
+    return found | {"checked_on": "pictures" if name.get("pictures") else None}
 
 
 def arrays_of(found: CodeStatistics, codes: Codes) -> dict[str, np.ndarray]:
@@ -298,11 +306,17 @@ def notes_of(
     unverified = sum(not entry.get("verified") for entry in named)
     if unverified:
         notes.append(f"{unverified:,} of {len(named):,} names are not verified: nothing has shown that they fit")
-    sorted_ = sum(bool(entry.get("verified") and entry.get("checked_by")) for entry in named)
+    sorted_ = sum(
+        bool(entry.get("verified") and entry.get("checked_by") and not entry.get("pictures")) for entry in named
+    )
     if sorted_:
         notes.append(
             f"{sorted_:,} of {len(named):,} names were given, then verified by a model that sorted all classes by "
             "them, none held out: a name that was made by looking at these classes scores too high"
+        )
+    if of_class := sum(bool(entry.get("verified") and entry.get("only_class")) for entry in named):
+        notes.append(
+            f"{of_class:,} verified names tell no images of one class apart: they may say no more than the class"
         )
     return notes
 

@@ -17,7 +17,7 @@ from htaf.concepts.codes import Codes, ConceptError, PartName, codes_key
 from htaf.concepts.extract import extract
 from htaf.concepts.naming import read_names
 from htaf.concepts.pixels import pixels_of
-from htaf.concepts.store import open_codes, read_record
+from htaf.concepts.store import open_codes, open_margins, read_record
 from htaf.data.attributes import supervising
 from htaf.data.image_reading import decode, look
 from htaf.data.images import FilePart, ImagePreprocessor, Images, MemoryPart
@@ -149,12 +149,9 @@ def _codes_folder(out: Path, given: Path | None) -> Path:
 
 
 def _margins(folder: Path, codes: Codes) -> np.ndarray | None:
-    """margins.npy of a folder of codes, memory-mapped; None where there is none of these images and concepts."""
-    try:
-        margins = np.load(folder / "margins.npy", mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError):
-        return None
-    return margins if margins.shape == (len(codes), codes.concepts) and margins.dtype.kind == "f" else None
+    """The margins of a folder of codes, memory-mapped; None where there are none of these images and concepts."""
+    margins = open_margins(folder)
+    return margins if margins is not None and margins.shape == (len(codes), codes.concepts) else None
 
 
 def _beside(folder: str | Path | None, names: str | Path | None) -> Beside | None:
