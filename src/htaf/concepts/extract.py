@@ -181,7 +181,7 @@ def _images(
         ids=ids,
         info={"notes": list(images.notes)},
     )
-    return contents, ImageSequence(segments, ids)
+    return contents, ImageSequence(segments, ids, network.kept(run, segments))
 
 
 def _chosen(parts: Sequence[PartName] | None, own: bool, name: str, run: Run) -> tuple[PartName, ...]:
