@@ -7,6 +7,7 @@ import io
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
@@ -131,10 +132,10 @@ def test_a_hub_out_of_reach_says_how_to_supply_a_file(monkeypatch: pytest.Monkey
 
 
 def test_position_embeddings_fit_another_size(tmp_path: Path) -> None:
-    options = {"num_classes": 0, "depth": 1, "embed_dim": 24, "num_heads": 2, "patch_size": 8}
-    given = timm.create_model("vit_tiny_patch16_224", img_size=64, **options)
+    options: Any = {"num_classes": 0, "depth": 1, "embed_dim": 24, "num_heads": 2, "patch_size": 8}
+    given: Any = timm.create_model("vit_tiny_patch16_224", img_size=64, **options)
     torch.save(given.state_dict(), tmp_path / "w.pth")
-    net = timm.create_model("vit_tiny_patch16_224", img_size=32, **options)
+    net: Any = timm.create_model("vit_tiny_patch16_224", img_size=32, **options)
     assert load_backbone(net, tmp_path / "w.pth") == "by name"
     assert net.pos_embed.shape[1] == 1 + 4 * 4
     assert torch.equal(net.pos_embed[:, 0], given.pos_embed[:, 0])
