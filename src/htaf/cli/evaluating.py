@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from rich.table import Table as TextTable
 from tyro.conf import arg
 
-from htaf._console import Terminal, UsageError, figures, print_json, say_notes
+from htaf._console import Terminal, UsageError, figures, print_json, say, say_notes
+from htaf._files import check_place
 from htaf.cli.flags import DataDir, Json, RunDir, is_language_model, needs_source, refuse_flags
 from htaf.cli.methods import MethodOfRun, step_of_run
 
@@ -49,6 +50,15 @@ def evaluate(
             help_behavior_hint="(default: none)",
         ),
     ] = None,
+    out: Annotated[
+        Path | None,
+        arg(
+            help="Classes: write confusion.csv, confusion.png and classes.csv (recall, precision, F1) of the exact "
+            "network into this folder.",
+            metavar="DIR",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Measure the smooth and the exact network of a run, and the gap between them.
@@ -60,7 +70,9 @@ def evaluate(
     if is_language_model(run):
         from htaf.cli.language import evaluate_llm
 
-        refuse_flags({"part": part, "data-dir": data_dir, "method": method, "layers": layers, "plot": plot}, run)
+        refuse_flags(
+            {"part": part, "data-dir": data_dir, "method": method, "layers": layers, "plot": plot, "out": out}, run
+        )
         return evaluate_llm(run, data, json)
     opened = open_run(run, method=step_of_run(method))
     if plot is not None and not layers:
@@ -69,6 +81,10 @@ def evaluate(
         raise UsageError(f"--plot: expected a file that ends in .png, .svg or .pdf, got {plot.name}")
     if layers and not opened.has_step:
         raise UsageError("--layers is for networks with a step, this run's has real activations")
+    if out is not None and opened.record["data"].get("task") != "classification":
+        raise UsageError("--out is for classes, this run's network predicts numbers")
+    if out is not None:
+        check_place(out / "classes.csv")
     if data is not None:
         if part not in (None, "all"):
             raise UsageError(f"--part {part} is for the run's own data, not for --data {data}")
@@ -81,6 +97,8 @@ def evaluate(
     result = opened.evaluate(part or "test", found)
     profile = _profile(opened, opened.part(part or "test", found)) if layers else None
     name = result["headline"]
+    if out is not None:
+        _write_classes(result, out, f"{found.name}, {result['part']}")
     title = f"Layers of the smooth network of {run}: {name} on {found.name}, {result['part']}"
     if layers and opened.has_own_smooth:
         shown = result["exact"][name]
@@ -101,7 +119,34 @@ def evaluate(
         exact = result["exact"][metric] if result["exact"] else None
         text.add_row(metric, *figures(smooth, exact, lower_is_better=metric in LOWER_IS_BETTER))
     Terminal().print(text)
+    _say_classes(result, out)
     return None if profile is None else Terminal().print(_table(profile, name, title))
+
+
+FEWEST = 3  # classes with the lowest recall that are named
+
+
+def _write_classes(result: dict[str, Any], out: Path, title: str) -> None:
+    """The figures of classes as files."""
+    import numpy as np
+
+    from htaf._files import write_atomic
+    from htaf.runs import confusion as room
+
+    matrix, names = np.array(result["confusion"]), [row["class"] for row in result["classes"]]
+    write_atomic(out / "confusion.csv", room.matrix_csv(matrix, names))
+    write_atomic(out / "classes.csv", room.classes_csv(result["classes"]))
+    write_atomic(out / "confusion.png", room.picture(matrix, names, title))
+
+
+def _say_classes(result: dict[str, Any], out: Path | None) -> None:
+    """The classes that are found least, and where all of them are."""
+    known = [row for row in result.get("classes", ()) if row["recall"] is not None]
+    for row in sorted(known, key=lambda row: row["recall"])[:FEWEST] if len(known) > 2 else ():
+        most = f", most often taken for {row['taken_for']} ({row['times']})" if row["taken_for"] else ""
+        say(f"{row['class']}: {row['recall']:.1%} of {row['rows']} found{most}")
+    if out is not None:
+        say(f"confusion matrix and all classes: {out}")
 
 
 def _profile(run: Run, part: RunPart) -> SwitchProfile:

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 from htaf._console import UsageError, print_csv, print_json, say, say_notes, say_unread
 from htaf._files import check_output, write_atomic
 from htaf.cli.flags import Json
-from htaf.cli.methods import MethodOfRun
+from htaf.cli.methods import MethodOfRun, step_of_run
 
 
 def predict(
@@ -30,12 +30,29 @@ def predict(
     ] = None,
     smooth: Annotated[bool, arg(help="Use the smooth network instead of the exact one.")] = False,
     method: MethodOfRun = None,
+    bits: Annotated[bool, arg(help="An ICBM's run: a column for each concept, 0 or 1.")] = False,
+    explain: Annotated[
+        bool,
+        arg(
+            help="An ICBM's run: the class that comes next, the margin to it, and the bits without which the margin "
+            "would be smaller."
+        ),
+    ] = False,
+    names: Annotated[
+        Path | None,
+        arg(
+            help="Names of the concepts, .json or .csv, for --bits and --explain.",
+            metavar="FILE",
+            help_behavior_hint="(default: numbers alone)",
+        ),
+    ] = None,
     strict: Annotated[bool, arg(help="Images: stop at the first file that cannot be read.")] = False,
     json: Json = False,
 ) -> None:
     """Predict with the exact network: a column `prediction`, and a probability per class.
 
-    Images that cannot be read keep their row, with the reason in a column `error`; the exit code is then 3.
+    Of an ICBM also its bits and the reasons of each row. Images that cannot be read keep their row, with the reason in
+    a column `error`; the exit code is then 3.
     """
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise UsageError(f"--out must end in .csv or .parquet, got {out.name}")
@@ -43,15 +60,35 @@ def predict(
         raise UsageError("expected INPUT: a CSV or Parquet file, or for a run on images files or a folder; got none")
     if out is not None:
         check_output(out, [run, *inputs])
+    if names is not None and not (bits or explain):
+        raise UsageError("--names is for --bits and --explain: give one of them too")
+    if smooth and (bits or explain):
+        raise UsageError("--bits and --explain are of the exact network: leave --smooth out")
     from htaf.cli.packing import predictors
 
     of_images, of_rows, takes_images = predictors(run, exact=not smooth, method=method)
-    unread: dict[str, str] = {}
+    unread: dict[Any, Any] = {}
+    reasons: list[list[dict[str, Any]]] = []
+    if (bits or explain) and (run.is_file() or not takes_images):
+        raise UsageError(f"--bits and --explain are for the run folder of an ICBM, got {run}")
     if takes_images:
         from htaf.data.image_reading import image_files
         from htaf.data.reading import DataError
 
-        frame = of_images(image_files(inputs), strict=strict).reset_index()
+        if bits or explain:
+            from htaf.concepts.naming import read_names
+            from htaf.concepts.reasons import predict_with_bits
+            from htaf.runs import open_run
+
+            opened = open_run(run, method=step_of_run(method))
+            count = int(getattr(opened.model(), "size", 0))
+            known = {} if names is None else {e["concept"]: e["name"] for e in read_names(names, count) if e["name"]}
+            frame, reasons = predict_with_bits(
+                opened, image_files(inputs), bits=bits, explain=explain, names=known, strict=strict
+            )
+            frame = frame.reset_index()
+        else:
+            frame = of_images(image_files(inputs), strict=strict).reset_index()
         unread = {} if strict else frame.set_index("image")["error"].dropna().to_dict()
         if unread and len(unread) == len(frame):
             first = next(iter(unread))
@@ -68,7 +105,8 @@ def predict(
         data: Any = frame.to_csv(index=False) if out.suffix == ".csv" else frame.to_parquet(index=False)
         write_atomic(out, data)
     if json:
-        print_json(frame.astype(object).where(frame.notna(), None).to_dict(orient="records"))
+        rows = frame.astype(object).where(frame.notna(), None).to_dict(orient="records")
+        print_json([row | {"reasons": why} for row, why in zip(rows, reasons, strict=True)] if explain else rows)
     elif out is None:
         print_csv(frame.to_csv(index=False))
     else:

@@ -324,7 +324,8 @@ def _chosen(family: Family, name: str | None, data: str, changes: Mapping[str, A
     step = outside_step(changes.get("method"))
     parent = running.parent(family.name, step)
     if parent is None:
-        base = family.ready(name or (data.lower() if data.lower() in family.recipes else next(iter(family.recipes))))
+        usual = data.lower() if data.lower() in family.recipes else next(iter(family.recipes))
+        base = family.ready(name or family.suited(changes) or usual)
     elif name is not None:
         raise UsageError(f"--recipe {name} does not go with --continue-from, whose recipe the other flags start from")
     else:

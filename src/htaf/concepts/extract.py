@@ -198,7 +198,7 @@ def _images(
         ids=ids,
         info={"notes": list(images.notes)},
     )
-    return contents, ImageSequence(segments, ids)
+    return contents, ImageSequence(segments, ids, network.kept(run, segments))
 
 
 def _margins(asked: bool | None, out: str | Path) -> Callable[[int, int], bool]:

@@ -25,6 +25,7 @@ from htaf.data.image_reading import read_files
 from htaf.data.images import FilePart, ImagePreprocessor, Part
 from htaf.functional import pack_bits
 from htaf.runs import Run
+from htaf.runs.features import FeatureStore, key_of
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Layer = Literal["concepts", "backbone"]
@@ -35,14 +36,15 @@ LARGEST, SMALLEST = np.float16(65504), np.float16(2**-24)
 class Piece:
     """Some images, in a form that another process can be given.
 
-    ids: their names. pixels: uint8 [n, C, H, W], or the files to be read.
+    ids: their names. pixels: uint8 [n, C, H, W], or the files to be read; or float32 [n, F], what a frozen backbone
+    gives of them.
     """
 
     ids: tuple[str, ...]
-    pixels: UInt8[np.ndarray, "n c h w"] | tuple[Path, ...]
+    pixels: UInt8[np.ndarray, "n c h w"] | Float32[np.ndarray, "n f"] | tuple[Path, ...]
 
-    def batch(self, rows: slice, preprocessor: ImagePreprocessor) -> UInt8[Tensor, "b c h w"]:
-        """uint8 [b, C, H, W]."""
+    def batch(self, rows: slice, preprocessor: ImagePreprocessor) -> UInt8[Tensor, "b c h w"] | Float32[Tensor, "b f"]:
+        """uint8 [b, C, H, W], or float32 [b, F]."""
         if isinstance(self.pixels, tuple):
             return read_files(self.pixels[rows], preprocessor.channels, preprocessor.size)
         return torch.from_numpy(self.pixels[rows])
@@ -52,18 +54,21 @@ class Piece:
 class ImageSequence:
     """Images to pass over, from several parts.
 
-    segments: parts of a set with row numbers of each. ids: one name each, in order.
+    segments: parts of a set with row numbers of each. ids: one name each, in order. kept: what a frozen backbone gives
+    of each segment's part, where that is at hand.
     """
 
     segments: tuple[tuple[Part, Int64[Tensor, " _"]], ...]
     ids: Sequence[str]
+    kept: tuple[FeatureStore, ...] = ()
 
     def piece(self, first: int, last: int) -> Piece:
         """Images first to last - 1; those in files are not read yet."""
         ends = list(accumulate(len(rows) for _, rows in self.segments))
+        sources = self.kept or tuple(part for part, _ in self.segments)
         cut = [
             (part, rows[max(0, first - end + len(rows)) : max(0, last - end + len(rows))])
-            for (part, rows), end in zip(self.segments, ends, strict=True)
+            for part, (_, rows), end in zip(sources, self.segments, ends, strict=True)
         ]
         cut = [(part, rows) for part, rows in cut if len(rows)]
         ids = tuple(self.ids[i] for i in range(first, last))
@@ -110,12 +115,25 @@ class ConceptNetwork:
                 self.exact = hard.eval()  # its weights differ or its backbone has steps: a pass of its own
         self.head: Any = (self.smooth if self.exact is None else self.exact).head  # which reads the bits
 
+    def kept(self, run: Run, segments: Sequence[tuple[Part, Tensor]]) -> tuple[FeatureStore, ...]:
+        """What the frozen backbone of a run gives of parts of a set; empty where not all of it is at hand."""
+        if self.exact is not None or not run.record["model"].get("freeze"):
+            return ()
+        found: list[FeatureStore] = []
+        for part, rows in segments:
+            key = key_of(self.smooth, run.record["model"], self.preprocessor, part, part.fingerprint())
+            store = FeatureStore.kept(key, rows)
+            if store is None:
+                return ()
+            found.append(store)
+        return tuple(found)
+
     @property
     def weight(self) -> Float32[np.ndarray, "classes concepts"]:
         if self.layer == "backbone":
             size = (2, self.preprocessor.channels, *self.preprocessor.size)
             with torch.no_grad():
-                features = self.smooth.backbone(torch.zeros(size, device=self.device)).shape[1]
+                features = self.smooth.features(torch.zeros(size, device=self.device)).shape[1]
             return np.zeros((len(self.head.weight), features), np.float32)
         return self.head.weight.detach().float().cpu().numpy()
 
@@ -148,7 +166,9 @@ class ConceptNetwork:
 
     @torch.no_grad()
     def _batch(self, pixels: Tensor, ids: Sequence[str], kept: Sequence[str]) -> dict[str, np.ndarray]:
-        x = self.preprocessor.normalise(pixels.to(self.device))
+        x = pixels.to(self.device)
+        if x.ndim == 4:
+            x = self.preprocessor.normalise(x)
         # a GPU's shorter mantissas would turn bits near the threshold
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
             if self.layer == "backbone":
@@ -173,10 +193,14 @@ class ConceptNetwork:
 
     def _of_backbone(self, x: Tensor, ids: Sequence[str]) -> dict[str, np.ndarray]:
         """What the backbone of the network that gives the bits makes of a batch, and what the smooth one predicts."""
-        features: Tensor = (self.smooth if self.exact is None else self.exact).backbone(x)
+
+        def of(net: Any) -> Tensor:
+            return x if x.ndim == 2 else net.features(x)
+
+        features = of(self.smooth if self.exact is None else self.exact)
         if (bad := features.isnan().any(1)).any():
             raise ConceptError(f"expected numbers as features, got NaN for the image {ids[int(bad.int().argmax())]}")
-        net, own = self.smooth, features if self.exact is None else self.smooth.backbone(x)
+        net, own = self.smooth, features if self.exact is None else of(self.smooth)
         logits = net.head(net.act(net.norm(net.projection(own))))
         return {
             "smooth": logits.argmax(1).to(torch.int32).cpu().numpy(),

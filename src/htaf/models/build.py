@@ -21,7 +21,15 @@ from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
 from htaf.binary import BinaryConv2d
 from htaf.contract import StepFactory, from_outside, is_outside, made
 from htaf.models.bireal import BiRealNet
-from htaf.models.icbm import ICBM, check_timm, timm_backbone, transformers_backbone, transformers_config
+from htaf.models.icbm import (
+    ICBM,
+    check_timm,
+    check_torchvision,
+    timm_backbone,
+    torchvision_backbone,
+    transformers_backbone,
+    transformers_config,
+)
 from htaf.models.mlp import MLP
 from htaf.models.resnet import ResNet
 from htaf.models.sew_resnet import SEWResNet
@@ -98,11 +106,11 @@ def neuron(description: dict[str, Any], act: Callable[[], nn.Module]) -> Callabl
 
 # the backbones of our own, and which fields of a recipe describe them
 _OWN: dict[str, tuple[str, ...]] = {"wide_resnet": ("depth", "width", "dropout"), "resnet": ("depth", "width", "stem")}
-_TRANSFORMERS = "transformers:"
+_TRANSFORMERS, _TORCHVISION = "transformers:", "torchvision:"
 
 
 def is_own_backbone(name: str) -> bool:
-    """Whether a backbone is one of htaf's networks, not of timm or transformers."""
+    """Whether a backbone is one of htaf's networks, not of timm, torchvision or transformers."""
     return name in _OWN
 
 
@@ -110,6 +118,8 @@ def check_backbone(name: str) -> None:
     """Raises ValueError where there is no backbone of this name, without building it."""
     if name.startswith(_TRANSFORMERS):
         backbone_description(name, {})
+    elif name.startswith(_TORCHVISION):
+        check_torchvision(name.removeprefix(_TORCHVISION))
     elif name not in _OWN:
         check_timm(name)
 
@@ -149,7 +159,8 @@ def backbone_description(name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """A backbone as `build` takes it.
 
     Args:
-        name: wide_resnet, resnet, a timm model's name, or transformers:NAME with a name on the hub or a local folder.
+        name: wide_resnet, resnet, a timm model's name, torchvision:NAME, or transformers:NAME with a name on the hub or
+            a local folder.
         fields: depth, width, stem, dropout.
 
     Raises:
@@ -157,6 +168,8 @@ def backbone_description(name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """
     if name in _OWN:
         return {"kind": name, **{field: fields[field] for field in _OWN[name]}}
+    if name.startswith(_TORCHVISION):
+        return {"kind": "torchvision", "name": name.removeprefix(_TORCHVISION)}
     if not name.startswith(_TRANSFORMERS):
         return {"kind": "timm", "name": name}
     return {"kind": "transformers", "config": transformers_config(name.removeprefix(_TRANSFORMERS))}
@@ -178,10 +191,14 @@ def backbone(description: dict[str, Any], in_channels: int, size: tuple[int, int
             net = ResNet(depth, 1, nn.ReLU, width=width, stem=stem, in_channels=in_channels)
         case {"kind": "timm", "name": str(name), **more} if isinstance(more.get("options", {}), dict):
             return timm_backbone(name, in_channels, size, more.get("options", {}))
+        case {"kind": "torchvision", "name": str(name)} if in_channels == 3:
+            return torchvision_backbone(name, size)
+        case {"kind": "torchvision"}:
+            raise ValueError(f"expected RGB images for a backbone of torchvision, got {in_channels} channels")
         case {"kind": "transformers", "config": config}:
             return transformers_backbone(config, size, pretrained=False)
         case _:
-            kinds = f"{', '.join(_OWN)}, timm or transformers"
+            kinds = f"{', '.join(_OWN)}, timm, torchvision or transformers"
             raise ValueError(f"expected a backbone of kind {kinds}, got {description!r:.200}")
     net.head = nn.Identity()  # pyright: ignore[reportAttributeAccessIssue]
     return net
@@ -190,18 +207,21 @@ def backbone(description: dict[str, Any], in_channels: int, size: tuple[int, int
 def _icbm(d: dict[str, Any], step: StepFactory | None) -> ICBM:
     """A concept bottleneck from its description."""
     channels, size = d["in_channels"], tuple(d["image_size"])
+    enlarge = tuple(d["enlarge"]) if d.get("enlarge") else None
     real = d["activation"] == {"method": "relu"}
     act = None if real else activation(d["activation"], step)
     if real and d["bottleneck"] == "independent":  # its head has learned on 0 and 1
         act = nn.Sigmoid
     return ICBM(
-        backbone(d["backbone"], channels, size),
+        backbone(d["backbone"], channels, enlarge or size),
         d["out_features"],
         act,
         example=torch.zeros(2, channels, *size),
         concepts=d["concepts"],
         norm=False if real else d["norm"],
         freeze=d["freeze"],
+        enlarge=enlarge,
+        dropout=d.get("feature_dropout", 0.0),
     )
 
 
@@ -253,7 +273,7 @@ def build(description: dict[str, Any], step: StepFactory | None = None) -> nn.Mo
             bireal: "in_channels", "depth", "width", "stem"; sew_resnet: these, "steps", "connect", "neuron": {...};
             resnet: as bireal; whitened: "in_channels", "widths", "binary_weights", and of a spiking one "steps" and
             "neuron"; icbm: "in_channels", "image_size", "backbone": {...}, "concepts", "norm", "bottleneck",
-            "freeze".
+            "freeze", and of some "enlarge" and "feature_dropout".
         step: the class of its activation where that is a step from outside htaf, see `activation`.
 
     Raises:

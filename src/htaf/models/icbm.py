@@ -47,8 +47,11 @@ class ICBM(nn.Module):
         concepts: C; None: F. Where they differ, a linear layer lies between features and concepts.
         norm: batch normalisation of the pre-activations; None: unless they are a layer norm's output, as in ViT.
         freeze: the backbone is not trained, and its batch norms keep their statistics.
+        enlarge: (height, width) to which images are brought (bilinear) before the backbone; None: as they come.
+        dropout: of the features, in training.
 
-    Shape: [batch, channels, height, width] -> [batch, classes].
+    Shape: [batch, channels, height, width] -> [batch, classes]. Where features [batch, F] of the backbone are given
+    instead of images, the backbone is left out.
 
     Raises:
         ValueError: sizes that are not positive, a backbone whose output is not [batch, F], or whose last activation
@@ -67,24 +70,30 @@ class ICBM(nn.Module):
         concepts: int | None = None,
         norm: bool | None = None,
         freeze: bool = False,
+        enlarge: tuple[int, int] | None = None,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        channels, height, width = example.shape[1:]
+        self.channels, self.image_size, self.enlarge = channels, (height, width), enlarge
+        if enlarge is not None:
+            example = example.new_zeros(len(example), channels, *enlarge)
         if classes < 1 or (concepts is not None and concepts < 1):
             raise ValueError(f"sizes must be positive, got {classes=}, {concepts=}")
         features = _features(backbone, example)
         size = concepts or features
-        if act is not None and size == features:
+        self.cut = act is not None and size == features  # whether the backbone's final activation is taken away
+        if self.cut:
             backbone = without_final_activation(backbone, example)
         self.backbone = backbone
         if norm is None:
             norm = size != features or not origin(backbone, example).normalised
         norm = norm and act is not None
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.projection = nn.Linear(features, size, bias=not norm) if size != features else nn.Identity()
         self.norm = nn.BatchNorm1d(size) if norm else nn.Identity()
         self.act = act() if act is not None else nn.Identity()
         self.head = nn.Linear(size, classes)
-        channels, height, width = example.shape[1:]
-        self.channels, self.image_size = channels, (height, width)
         self.frozen = freeze
         if freeze:
             self.backbone.requires_grad_(False)
@@ -95,21 +104,32 @@ class ICBM(nn.Module):
         """C, the number of concepts."""
         return self.head.in_features
 
+    @property
+    def backbone_size(self) -> tuple[int, int]:
+        """(height, width) of the images that the backbone takes."""
+        return self.enlarge or self.image_size
+
     def train(self, mode: bool = True) -> ICBM:
         super().train(mode)
         if self.frozen:
             self.backbone.eval()
         return self
 
-    def pre_activations(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch concepts"]:
-        """What the step is taken of: concept j is 1 where value j is >= 0."""
-        return self.norm(self.projection(self.backbone(x)))
+    def features(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
+        """What the backbone gives of images."""
+        if self.enlarge is not None:
+            x = nn.functional.interpolate(x, self.enlarge, mode="bilinear", align_corners=False)
+        return self.backbone(x)
 
-    def concepts(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch concepts"]:
+    def pre_activations(self, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch concepts"]:
+        """What the step is taken of: concept j is 1 where value j is >= 0."""
+        return self.norm(self.projection(self.dropout(x if x.ndim == 2 else self.features(x))))
+
+    def concepts(self, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch concepts"]:
         """The concepts: in (0, 1) while smooth, 0 or 1 once hardened, real in the plain network."""
         return self.act(self.pre_activations(x))
 
-    def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
+    def forward(self, x: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch classes"]:
         return self.head(self.concepts(x))
 
     @classmethod
@@ -218,6 +238,16 @@ def check_timm(name: str) -> Any:
     return timm
 
 
+def timm_configuration(name: str) -> dict[str, Any]:
+    """What timm knows of a model's own weights: "mean", "std", "license", "hf_hub_id", "url"; without building it.
+
+    Raises:
+        ValueError: no such model.
+    """
+    found = check_timm(name).get_pretrained_cfg(name)
+    return {} if found is None else dict(vars(found))
+
+
 def timm_backbone(
     name: str, in_channels: int, size: tuple[int, int] | None, options: Mapping[str, Any], *, pretrained: bool = False
 ) -> nn.Module:
@@ -262,6 +292,46 @@ def _checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
 
 
+def check_torchvision(name: str) -> Any:
+    """torchvision's models, of which one has this name; raises ValueError where none has."""
+    models = _import("torchvision.models")
+    known = models.list_models(module=models)  # of classification alone
+    if name not in known:
+        raise ValueError(f"expected the name of a torchvision model, got {name!r:.80}{suggestion(name, known, most=3)}")
+    return models
+
+
+def torchvision_weights(name: str) -> Any:
+    """The weights that torchvision takes for the best of a model: they have `url` and `transforms()`."""
+    return check_torchvision(name).get_model_weights(name).DEFAULT
+
+
+def torchvision_backbone(name: str, size: tuple[int, int] | None, *, pretrained: bool = False) -> nn.Module:
+    """A model of torchvision for RGB images without its last linear layer, with fresh weights or torchvision's.
+
+    Args:
+        size: of the images; None: that of its own.
+
+    Raises:
+        ValueError: no such model, or one that does not end in a linear layer.
+    """
+    models = check_torchvision(name)
+    weights = torchvision_weights(name) if pretrained else None
+    square = size is not None and size[0] == size[1]
+    sized = {"image_size": size[0]} if size is not None and square and name.startswith("vit_") else {}
+    try:
+        net: nn.Module = models.get_model(name, weights=weights, **sized)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"torchvision model {name} for images of {size} pixels: {first_line(error)}") from None
+    linear = [path for path, module in net.named_modules() if isinstance(module, nn.Linear)]
+    last = [path for path in linear if path.split(".")[0] in ("fc", "classifier", "head", "heads")]
+    if not last:
+        raise ValueError(f"torchvision model {name} does not end in a linear layer: choose another backbone")
+    parent, _, own = last[-1].rpartition(".")
+    setattr(net.get_submodule(parent), own, nn.Identity())
+    return net
+
+
 @final
 class TransformersFeatures(nn.Module):
     """Features of an image model of transformers: its pooled output where it has one, else the CLS token."""
@@ -288,6 +358,16 @@ def transformers_config(name: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ValueError(f"expected an image model of transformers, got {name!r:.80}: {error}") from None
     return json.loads(config.to_json_string(use_diff=False))
+
+
+def transformers_normalisation(name: str) -> tuple[Any, Any]:
+    """Mean and deviation from the preprocessing that lies beside a model of transformers; (None, None): none does."""
+    library = _import("transformers")
+    try:
+        content = library.ImageProcessingMixin.get_image_processor_dict(name)[0]
+    except (OSError, ValueError):
+        return None, None
+    return content.get("image_mean"), content.get("image_std")
 
 
 def _safe_config(library: Any, content: Mapping[str, Any]) -> Any:
@@ -340,7 +420,7 @@ def transformers_backbone(
         if wanted != own and hasattr(config, "image_size"):
             if pretrained and not given:
                 shown = f"{own[0]} x {own[1]} pixels, got {wanted[0]} x {wanted[1]}"
-                raise ValueError(f"its weights are for images of {shown}")
+                raise ValueError(f"its weights are for images of {shown}: enlarge (--enlarge) brings images to a size")
             config.image_size = wanted if wanted[0] != wanted[1] else wanted[0]
         if pretrained and not given:  # of .bin files the tensors alone: transformers reads them with weights_only
             network: Any = library.AutoModel.from_pretrained(str(model), config=config, trust_remote_code=False)

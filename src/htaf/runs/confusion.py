@@ -1,0 +1,87 @@
+"""Which classes a network takes for which: the confusion matrix, and figures of each class."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from matplotlib.figure import Figure
+from torch import Tensor
+
+LABELLED = 30  # classes whose names fit beside a picture
+
+
+def confusion(outputs: Tensor, targets: Int64[Tensor, " n"], classes: int) -> Int64[np.ndarray, "true predicted"]:
+    """How many rows of each class have which prediction, the highest output.
+
+    Args:
+        outputs: [n, classes]. targets: class numbers.
+    """
+    pairs = targets * classes + outputs.argmax(1)
+    return torch.bincount(pairs, minlength=classes * classes).view(classes, classes).numpy()
+
+
+def per_class(matrix: Int64[np.ndarray, "true predicted"], classes: Sequence[str]) -> list[dict[str, Any]]:
+    """Of each class: rows; recall, the share of them that is found; precision, the share of its predictions that is
+    right; F1, their harmonic mean; and the class that it is most often taken for, with how many rows. None where there
+    is nothing to divide by."""
+    found: list[dict[str, Any]] = []
+    for number, name in enumerate(classes):
+        right, rows, said = (int(v) for v in (matrix[number, number], matrix[number].sum(), matrix[:, number].sum()))
+        wrong = matrix[number].copy()
+        wrong[number] = 0
+        other = int(wrong.argmax())
+        found.append(
+            {
+                "class": name,
+                "rows": rows,
+                "predicted": said,
+                "recall": right / rows if rows else None,
+                "precision": right / said if said else None,
+                "f1": 2 * right / (rows + said) if rows + said else None,
+                "taken_for": classes[other] if wrong[other] else None,
+                "times": int(wrong[other]),
+            }
+        )
+    return found
+
+
+def matrix_csv(matrix: Int64[np.ndarray, "true predicted"], classes: Sequence[str]) -> str:
+    """The matrix as CSV: a row for each true class, a column for each predicted one."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["true", *classes])
+    writer.writerows([name, *map(int, row)] for name, row in zip(classes, matrix, strict=True))
+    return text.getvalue()
+
+
+def classes_csv(figures: Sequence[dict[str, Any]]) -> str:
+    """The figures of classes as CSV."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(figures[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(figures)
+    return text.getvalue()
+
+
+def picture(matrix: Int64[np.ndarray, "true predicted"], classes: Sequence[str], title: str) -> bytes:
+    """The matrix as a PNG: the share of each true class that has each prediction."""
+    share = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
+    side = max(4.0, min(12.0, 0.3 * len(classes) + 2.5))
+    figure = Figure(figsize=(side, side), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    axes.set(xlabel="predicted", ylabel="true", title=title)
+    if len(classes) <= LABELLED:
+        names = [name.replace("$", r"\$") for name in classes]
+        axes.set_xticks(range(len(classes)), names, rotation=90, fontsize=8)
+        axes.set_yticks(range(len(classes)), names, fontsize=8)
+    figure.colorbar(image, ax=axes, shrink=0.7, label="share of the true class")
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=120)
+    return data.getvalue()

@@ -1,0 +1,115 @@
+"""A training over a frozen backbone: its features are computed once and kept, and the rest learns from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from htaf.data.images import ImagePreprocessor, Images
+from htaf.data.parts import Part
+from htaf.models.icbm import ICBM
+from htaf.runs.features import FeatureBatches, FeatureStore, fill, key_of
+from htaf.training.problems import Problem
+from htaf.training.recipe import ImageData, Recipe
+
+CHUNK = 8192  # rows of features at once where nothing is learned
+
+
+def learns_from_features(recipe: Recipe) -> bool:
+    """Whether a training asks for the features of a frozen backbone on images that are the same in every epoch.
+
+    Args:
+        recipe: with an augment that is settled, see `htaf.training.problems.resolved`.
+    """
+    views = recipe.network.feature_views
+    if views is None or not isinstance(recipe.data, ImageData):
+        return False
+    return views > 0 or recipe.data.augment == "none"
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What is put aside while the rest of an ICBM learns.
+
+    Attributes:
+        backbone: of the network. computed: images whose features were not at hand. folder: where those of the training
+            images are kept.
+    """
+
+    backbone: nn.Module
+    computed: int
+    folder: Path
+
+    def restore(self, net: nn.Module) -> None:
+        """Give the backbone back to a network."""
+        assert isinstance(net, ICBM)
+        net.backbone = self.backbone
+
+
+def on_features(
+    recipe: Recipe,
+    posed: Problem,
+    images: Images,
+    net: ICBM,
+    model: dict[str, Any],
+    *,
+    device: str = "cpu",
+    progress: bool = False,
+) -> tuple[Problem, Frozen]:
+    """The same problem, whose inputs are what the backbone gives of the images; the network loses the backbone.
+
+    Args:
+        recipe: settled. posed: the problem on images. images: the set.
+        net: changed in place: until `Frozen.restore` it takes features alone.
+        model: its description. device: where the features are computed.
+
+    Raises:
+        RunError: the backbone gives NaN. DataError: an image is gone.
+    """
+    preprocessor, views = posed.preprocessor, recipe.network.feature_views or 0
+    assert isinstance(preprocessor, ImagePreprocessor)
+    assert isinstance(recipe.data, ImageData)
+    augment = recipe.data.augment
+    assert augment != "auto"
+    with torch.no_grad():
+        width = net.eval().features(torch.zeros(1, net.channels, *net.image_size)).shape[1]
+    known = {side: key_of(net, model, preprocessor, part, part.fingerprint()) for side, part in _sides(images, posed)}
+    computed = 0
+
+    def stored(side: str, rows: Tensor, view: int) -> FeatureStore:
+        nonlocal computed
+        key = known[side] if view == 0 else replace(known[side], augment=augment, view=view)
+        store = FeatureStore(key, width)
+        what = f"features of {side} images" + (f", view {view} of {views}" if view else "")
+        part = getattr(images, side)
+        computed += fill(store, net, part, preprocessor, rows, device=device, progress=progress, label=what)
+        return store
+
+    learned, held = posed.train.rows, posed.validation.rows
+    plain = stored("train", torch.cat([learned, held]).sort().values, 0)
+    augmented = [stored("train", learned, view + 1) for view in range(views)]
+    labels = images.train.labels
+    validation = Part(FeatureBatches((plain,), labels), held, CHUNK)
+    posed = replace(
+        posed,
+        train=Part(FeatureBatches((plain, *augmented), labels), learned, CHUNK),
+        validation=validation,
+        statistics=validation,
+        plain=Part(FeatureBatches((plain,), labels), (posed.plain or posed.train).rows, CHUNK),
+    )
+    if posed.test is not None:
+        rows = posed.test.rows
+        of_test = FeatureBatches((stored("test", rows, 0),), images.test.labels)
+        posed = replace(posed, test=Part(of_test, rows, CHUNK))
+    aside = Frozen(net.backbone, computed, plain.folder)
+    net.backbone = nn.Identity()
+    return posed, aside
+
+
+def _sides(images: Images, posed: Problem) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = [("train", images.train)]
+    return found if posed.test is None else [*found, ("test", images.test)]

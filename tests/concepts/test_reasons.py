@@ -1,0 +1,121 @@
+"""Why an ICBM takes an image for its class: what flipping a bit does to the margin, and the columns of `predict`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from htaf.concepts.codes import ConceptError
+from htaf.concepts.reasons import predict_with_bits, reasons_of, said
+from htaf.runs import Run
+from made_runs import PLAIN, digits, made_run
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 6), st.integers(1, 9))
+def test_worth_is_what_a_flip_takes_from_the_margin(seed: int, classes: int, concepts: int) -> None:
+    rng = np.random.default_rng(seed)
+    bits = rng.integers(0, 2, (4, concepts)).astype(np.uint8)
+    weight, bias = rng.normal(size=(classes, concepts)), rng.normal(size=classes)
+    found = reasons_of(bits, weight, bias)
+    for row in range(4):
+        logits = weight @ bits[row] + bias
+        first, second = found.predicted[row], found.runner_up[row]
+        assert first == logits.argmax()
+        assert second == np.argsort(-logits)[1]
+        assert found.margin[row] == pytest.approx(logits[first] - logits[second])
+        for concept in range(concepts):
+            flipped = bits[row].astype(float)
+            flipped[concept] = 1 - flipped[concept]
+            after = weight @ flipped + bias
+            assert found.worth[row, concept] == pytest.approx(found.margin[row] - (after[first] - after[second]))
+        strongest = found.strongest(row, 3)
+        assert all(found.worth[row, concept] > 0 for concept in strongest)
+        assert [*found.worth[row, strongest]] == sorted(found.worth[row, strongest], reverse=True)
+
+
+def test_one_class_has_no_reasons() -> None:
+    with pytest.raises(ConceptError, match="two classes or more, got 1"):
+        reasons_of(np.zeros((1, 2), np.uint8), np.zeros((1, 2)), np.zeros(1))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return made_run(tmp_path_factory.mktemp("runs") / "run", digits())
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures")
+    for row, pixels in enumerate(digits().test.batch(np_rows(6))):
+        Image.fromarray(pixels[0].numpy()).save(folder / f"{row}.png")
+    (folder / "broken.png").write_bytes(b"no picture")
+    return folder
+
+
+def np_rows(count: int):
+    import torch
+
+    return torch.arange(count)
+
+
+def test_the_command_gives_bits_names_and_reasons(htaf, run: Run, pictures: Path, tmp_path: Path) -> None:
+    names = tmp_path / "names.csv"
+    names.write_text("concept,name\n" + "".join(f"{c},stroke {c}\n" for c in range(21)))
+    words = ("predict", run.path, pictures, "--bits", "--explain", "--names", names)
+    code, out, err = htaf(*words)
+    assert code == 3  # a file could not be read
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [bool(row["error"]) for row in rows] == [False] * 6 + [True]
+    plain = list(csv.DictReader(io.StringIO(htaf("predict", run.path, pictures)[1])))
+    assert [row["prediction"] for row in rows] == [row["prediction"] for row in plain]
+    net = run.model()
+    bits = np.array([[int(row[f"concept_{c} stroke {c}"]) for c in range(21)] for row in rows[:6]], np.uint8)
+    reasons = reasons_of(bits, net.head.weight.detach().numpy(), net.head.bias.detach().numpy())  # pyright: ignore
+    assert [row["prediction"] for row in rows[:6]] == [str(number) for number in reasons.predicted]
+    assert [row["runner_up"] for row in rows[:6]] == [str(number) for number in reasons.runner_up]
+    best = reasons.strongest(0)[0]
+    state = "on" if bits[0, best] else "off"
+    assert rows[0]["reasons"].startswith(f"concept {best} (stroke {best}) is {state}, +")
+    assert not rows[6]["concept_0 stroke 0"]
+    assert not rows[6]["reasons"]
+    made = json.loads(htaf(*words, "--json")[1])
+    assert made[0]["reasons"][0]["concept"] == best
+    assert made[6]["reasons"] == []
+    code, _, err = htaf(*words, "--strict")
+    assert code == 1
+    assert "broken.png" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said_so"),
+    [
+        (("--names", "n.csv"), "--names is for --bits and --explain"),
+        (("--bits", "--smooth"), "leave --smooth out"),
+    ],
+)
+def test_flags_that_do_not_go_together(htaf, run: Run, pictures: Path, flags: tuple[str, ...], said_so: str) -> None:
+    code, _, err = htaf("predict", run.path, pictures, *flags)
+    assert code == 2
+    assert said_so in err
+
+
+def test_a_plain_network_has_no_bits(tmp_path: Path) -> None:
+    plain = made_run(tmp_path / "plain", digits(), PLAIN)
+    with pytest.raises(ConceptError, match="expected a run with concepts"):
+        predict_with_bits(plain, [], bits=True)
+
+
+def test_no_files_and_words(run: Run) -> None:
+    frame, listed = predict_with_bits(run, [], bits=True, explain=True)
+    assert isinstance(frame, pd.DataFrame)
+    assert len(frame) == len(listed) == 0
+    assert said({"concept": 3, "name": None, "bit": 0, "worth": 0.5}) == "concept 3 is off, +0.50"

