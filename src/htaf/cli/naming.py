@@ -236,6 +236,27 @@ def _by_attributes(
     return _table(names, most_important(opened).tolist(), json)
 
 
+def model_names(
+    codes: Codes, model: str, asking: AskingFlags, server: ServerFlags, out: Path, *, quiet: bool = False
+) -> list[NameEntry]:
+    """Names for concepts from a language model, with the usual settings, written to a file as they are finished.
+
+    Args:
+        codes: to be named. model: its name. out: ending in .json; names that it holds are kept.
+        quiet: without progress.
+
+    Raises:
+        UsageError: the library for servers is not installed. HtafError: the server cannot be had.
+    """
+    try:
+        from htaf.concepts.naming import NamingSettings, naming_job
+    except ModuleNotFoundError as error:
+        raise UsageError(f"--model needs {error.name}: pip install 'htaf[llm]'") from None
+    settings = NamingSettings(rounds=asking.rounds, most=asking.most)
+    with _client(model, asking, server) as client:
+        return _names(naming_job(codes, client, settings, out=out), asking, server.parallel, quiet)
+
+
 def _candidates(asking: AskingFlags, data_dir: str | None) -> tuple[str, ...]:
     """What names are chosen from; empty for the model's own words."""
     if asking.candidates is None:

@@ -302,8 +302,8 @@ def run_identity(
         more["continued"] = {name: continued.record[name] for name in ("key", "model_sha256")}
     more |= _fingerprint(recipe)
     channels = data.train.channels if isinstance(data, Images) else 0
-    if channels and continued is None and (pair := recipe.network.normalisation(channels)) is not None:
-        more["normalisation"] = pair
+    if channels and continued is None and recipe.flat().get("pretrained"):
+        more["normalisation"] = recipe.network.normalisation(channels)
     if attributes is not None:
         more["attributes"] = content_hash([attributes.names, attributes.of(data.classes).values.tolist()])
     if gradients and recipe.network.watched_differs:

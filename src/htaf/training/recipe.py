@@ -521,9 +521,13 @@ class Recipe:
     def replace(self, **changes: Any) -> Recipe:
         """With other values of some fields, whichever part they belong to.
 
+        Another method begins at its own start, unless one is given: a pair of HTAF says nothing of another curve.
+
         Raises:
             ValueError: no such field in this family, or a bad value.
         """
+        if changes.get("method", self.activation.method) != self.activation.method:
+            changes = {"start": None, **changes}
         own = self.fields
         given = by_part(self.family, own, changes)
         parts = {part: dataclasses.replace(getattr(self, part), **values) for part, values in given.items()}

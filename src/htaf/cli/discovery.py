@@ -1,0 +1,129 @@
+"""`htaf demo --data FOLDER`: from a folder of images to the page of its concepts, every step in one folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from htaf._console import err, say_notes
+from htaf._files import to_json, write_atomic
+from htaf.cli.naming import AskingFlags, ServerFlags, model_names
+from htaf.concepts.extract import extract
+from htaf.concepts.report import write_report
+from htaf.concepts.scores import score
+from htaf.data.images import Images, is_named, load
+from htaf.explorer.run_page import build_run_page
+from htaf.runs import Run
+from htaf.training.distributed import default_threads, thread_count
+from htaf.training.families.icbm import FAMILY
+from htaf.training.fit import fit
+from htaf.training.problems import resolved
+from htaf.training.recipe import Recipe
+
+SUMMARY = "demo.json"
+
+
+def recipe_for(pretrained: str, backbone: str, concepts: int, epochs: int, enlarge: int) -> Recipe:
+    """The recipe frozen of an ICBM over these weights.
+
+    Args:
+        pretrained: as the recipe takes it. backbone: "": the recipe's. concepts, epochs: 0: the recipe's.
+
+    Raises:
+        ValueError: no such backbone, or a bad number.
+    """
+    recipe = FAMILY.ready("frozen")
+    if backbone:
+        recipe, _ = FAMILY.adapt(recipe, {"backbone": backbone})
+    given: dict[str, Any] = {"pretrained": pretrained, "enlarge": enlarge}
+    given |= {name: value for name, value in (("concepts", concepts), ("epochs", epochs)) if value}
+    return recipe.replace(**given)
+
+
+def discover(
+    out: Path,
+    data: str,
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    size: int | None = None,
+    data_dir: str | None = None,
+    model: str = "",
+    server: ServerFlags = ServerFlags(),  # noqa: B008
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train on the features of a frozen backbone, extract, score, name where a language model is given, write the page.
+
+    What is finished is kept: a stopped call is continued when it is made again. Writes under `out`: icbm, the run;
+    codes; concepts, the scores; names.json where a model is given; explorer, the page; demo.json, the summary.
+
+    Args:
+        data: a set's name or a folder. size: of the images, as `htaf.data.images.load` takes it.
+        model: that names the concepts, "" for none. server: where it is asked.
+        quiet: without progress and notes.
+
+    Returns:
+        The summary: accuracies, "page", "steps" with the seconds of each, "names".
+
+    Raises:
+        HtafError: of the data, the training or the naming.
+    """
+    steps: dict[str, float] = {}
+
+    def step(name: str, work: Callable[[], Any]) -> Any:
+        begun = time.monotonic()
+        if not quiet:
+            err.print(f"{name} ...")
+        made = work()
+        steps[name] = round(time.monotonic() - begun, 2)
+        return made
+
+    images: Images = step("read", lambda: load(data, size=size, data_dir=data_dir))
+    recipe, why = resolved(recipe, images)
+    if not quiet:
+        say_notes([*images.notes, *why])
+    name = data.lower() if is_named(data) else str(Path(data).resolve())
+    source = {"name": name, "data_dir": None if data_dir is None else str(Path(data_dir).resolve()), "size": size}
+
+    def train() -> Run:
+        with thread_count(default_threads(recipe)):
+            return fit(recipe, images, out / "icbm", seed=seed, source=source, progress=not quiet, notes=why)
+
+    run: Run = step("train", train)
+    codes = step("extract", lambda: extract(run, images, out / "codes", progress=not quiet))
+    scores = step("score", lambda: score(codes))
+    write_report(scores, out / "concepts", title=f"Concepts of {images.name}")
+    names: Path | None = None
+    if model:
+        names = out / "names.json"
+        step("name", lambda: model_names(codes, model, AskingFlags(), server, names, quiet=quiet))
+    page = step(
+        "page",
+        lambda: build_run_page(
+            run, out / "explorer", codes=out / "codes", names=names, data_dir=data_dir, progress=not quiet
+        ),
+    )
+    if not quiet:
+        of_explore = "htaf concepts name"  # the note that tells how to find names, with flags of other verbs
+        told = [note for note in page["notes"] if note not in images.notes and of_explore not in note]
+        say_notes([*told, *([] if model else ["concepts have numbers, not names: --model asks a language model"])])
+    accuracy = scores["accuracy"]["test"]
+    found = {
+        "data": images.name,
+        "images": len(codes),
+        "classes": len(images.classes),
+        "concepts": codes.concepts,
+        "smooth": accuracy["smooth"],
+        "exact": accuracy["exact"],
+        "dead": scores["dead"]["count"],
+        "weights": run.record.get("weights", {}),
+        "names": {"found": page["named"], "verified": page["verified"]},
+        "run": str(run.path),
+        "codes": str(out / "codes"),
+        "page": page["page"],
+        "steps": steps,
+    }
+    write_atomic(out / SUMMARY, to_json(found))
+    return found

@@ -1,0 +1,76 @@
+"""`htaf demo --data FOLDER`: from a folder to the page, on a small backbone with weights from a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from htaf.runs import open_run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes that a colour tells apart."""
+    place, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for name, channel in (("red", 0), ("blue", 2)):
+        (place / name).mkdir()
+        for row in range(24):
+            pixels = rng.integers(0, 90, (32, 32, 3)).astype(np.uint8)
+            pixels[:, :, channel] += 120
+            Image.fromarray(pixels).save(place / name / f"{row}.png")
+    return place
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import timm  # once htaf is there: see docs/architecture.md
+
+    file = tmp_path_factory.mktemp("weights") / "w.pth"
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        torch.save(timm.create_model("resnet10t").state_dict(), file)
+    return file
+
+
+def test_a_folder_becomes_a_page(htaf, folder: Path, weights: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("OPENAI_MODEL", raising=False)
+    words = ("demo", "--data", folder, "--pretrained", weights, "--backbone", "resnet10t", "--out", tmp_path / "d")
+    words = (*words, "--concepts", "8", "--epochs", "30")
+    code, out, err = htaf(*words, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["exact"] > 0.9
+    assert found["concepts"] == 8
+    assert found["weights"]["file"] == "w.pth"
+    assert {"read", "train", "extract", "score", "page"} == found["steps"].keys()
+    assert Path(found["page"]).is_file()
+    assert (tmp_path / "d/concepts/scores.md").is_file()
+    run = open_run(tmp_path / "d/icbm")
+    assert run.record["weights"]["sha256"] == found["weights"]["sha256"]
+    assert run.preprocessor().mean == (0.485, 0.456, 0.406)  # pyright: ignore[reportAttributeAccessIssue]
+    assert run.evaluate("test")["exact"]["accuracy"] == pytest.approx(found["exact"])
+    before = (tmp_path / "d/icbm/record.json").read_bytes()
+    code, out, _ = htaf(*words)  # again: what is finished is kept
+    assert code == 0
+    assert "page: open" in out
+    assert (tmp_path / "d/icbm/record.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--pretrained", "x.pth"), 2, "give --data too"),
+        (("--data", "digits", "--pretrained", "nowhere.pth"), 1, "a file of weights"),
+        (("--data", "digits", "--backbone", "resnet18x"), 1, "name of a timm model, got 'resnet18x'"),
+        (("--data", "digits", "--concepts", "-1"), 2, "must be >= 0"),
+    ],
+)
+def test_what_cannot_be_is_said_before_the_work(htaf, tmp_path: Path, words: tuple[str, ...], code: int, said: str):
+    found, _, err = htaf("demo", "--out", tmp_path / "d", *words)
+    assert (found, said in err) == (code, True), err
+    assert not (tmp_path / "d").exists()
