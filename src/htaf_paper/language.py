@@ -29,13 +29,13 @@ from htaf_paper.language_report import report
 
 LAYERS = (1, 2, 4, 8, 16, 30)
 SEEDED = (4, 8)  # where three methods get three seeds
-WAYS: dict[str, Calibration] = {"plain": "plain", "threshold": "gates", "calibrated": "down", "trained": "down"}
+WAYS: dict[str, Calibration] = {"plain": "plain", "threshold": "gates", "trained": "down"}
 METHODS: tuple[Method, ...] = ("htaf", "ste", "ss")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run. part: text or task. way: plain, threshold, calibrated (no training), or trained."""
+    """One run. part: text or task. way: plain or threshold (no training), or trained, which holds the calibrated network too."""
 
     part: str
     last_k: int
@@ -53,7 +53,7 @@ class Cell:
 def cells(layers: tuple[int, ...] = LAYERS) -> Iterator[Cell]:
     """The plan, from few layers to many."""
     for k in layers:
-        for way in ("plain", "threshold", "calibrated"):
+        for way in ("plain", "threshold"):
             yield Cell("text", k, way)
         for method in METHODS:
             if method == "ss" and k not in SEEDED:

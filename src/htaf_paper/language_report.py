@@ -19,7 +19,7 @@ Record = dict[str, Any]
 NAMES = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid"}
 COLOURS = {"htaf": "tab:blue", "ste": "tab:orange", "ss": "tab:green", "calibrated": "tab:gray"}
 FIGURES = ("language_text", "language_task")
-WAYS = {"plain": "plain step", "threshold": "threshold and scale", "calibrated": "also down refitted"}
+WAYS = {"plain": "plain step", "threshold": "threshold and scale"}
 
 
 def report(folder: str | Path) -> str:
@@ -42,7 +42,10 @@ def report(folder: str | Path) -> str:
     text = "\n".join(_lines(found)) + "\n"
     rows = [{"cell": name, **_row(record)} for name, record in found.items()]
     write_atomic(folder / "report.json", to_json({"format": 1, "rows": rows}))
-    for name, figure in zip(FIGURES, (text_figure(found), task_figure(found)), strict=True):
+    for name, draw in zip(FIGURES, (text_figure, task_figure), strict=True):
+        if not any(cell.startswith(name.removeprefix("language_")) for cell in found):
+            continue
+        figure = draw(found)
         for kind in ("svg", "png"):
             picture = io.BytesIO()
             with mpl.rc_context({"svg.hashsalt": "htaf"}):
@@ -88,16 +91,20 @@ def _text_lines(found: dict[str, Record]) -> list[str]:
         for way, name in WAYS.items():
             if (record := found.get(f"text-k{k:02d}-{way}")) is not None:
                 lines.append(_text_row(k, name, [record], lambda r: r["calibrated"]))
+        trained = {m: [r for c, r in found.items() if c.startswith(f"text-k{k:02d}-{m}-")] for m in NAMES}
+        if one := [record for seeds in trained.values() for record in seeds][:1]:  # all begin with the same
+            lines.append(_text_row(k, "calibrated: down refitted too", one, lambda r: r["calibrated"], "layers"))
         for method, name in NAMES.items():
-            seeds = [r for cell, r in found.items() if cell.startswith(f"text-k{k:02d}-{method}-")]
-            if seeds:
+            if seeds := trained[method]:
                 lines.append(_text_row(k, f"trained, {name}", seeds, lambda r: r["trained"]))
     return [*lines, "", f"![perplexity over k]({FIGURES[0]}.svg)", ""]
 
 
-def _text_row(k: int, name: str, records: Sequence[Record], part: Callable[[Record], Record]) -> str:
+def _text_row(
+    k: int, name: str, records: Sequence[Record], part: Callable[[Record], Record], gates: str = "gates"
+) -> str:
     scores = [part(record) for record in records]
-    opened = [statistics.fmean(gate["open"] for gate in record["gates"]) for record in records]
+    opened = [statistics.fmean(gate["open"] for gate in record[gates]) for record in records]
     over = [score["perplexity"] / record["before"]["perplexity"] for score, record in zip(scores, records, strict=True)]
     cells = [
         str(k), name, _spread([s["perplexity"] for s in scores], "{:.2f}"), _spread(over, "{:.3f}"),
@@ -141,10 +148,12 @@ def text_figure(found: dict[str, Record]) -> Figure:
     lines: dict[str, dict[int, list[float]]] = {}
     for cell, record in found.items():
         part, k, what = cell.split("-")[:3]
-        if part == "text" and what in COLOURS:
-            score = record["calibrated" if what == "calibrated" else "trained"]
-            ratio = score["perplexity"] / record["before"]["perplexity"]
-            lines.setdefault(what, {}).setdefault(int(k[1:]), []).append(ratio)
+        if part == "text" and what in NAMES:
+            ratio = {
+                name: record[name]["perplexity"] / record["before"]["perplexity"] for name in ("calibrated", "trained")
+            }
+            lines.setdefault("calibrated", {})[int(k[1:])] = [ratio["calibrated"]]
+            lines.setdefault(what, {}).setdefault(int(k[1:]), []).append(ratio["trained"])
     return _figure(lines, "perplexity / original's", 1.0)
 
 

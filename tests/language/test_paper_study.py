@@ -26,14 +26,13 @@ def test_cells_and_report(model, text, tmp_path):  # noqa: F811
     task.write_text("\n".join(map(json.dumps, lines)))
     setting = Setting(str(model), str(text), str(task), str(task), steps=2, length=32)
     out = tmp_path / "study"
-    for cell in [Cell("text", 1, way) for way in ("plain", "calibrated", "trained")] + [
-        Cell("text", 1, "trained", "ste", 1)
-    ]:
+    for cell in [Cell("text", 1, way) for way in ("plain", "trained")] + [Cell("text", 1, "trained", "ste", 1)]:
         record = run_cell(cell, setting, out)
         assert not (out / cell.name / "model.safetensors").exists()
     run_cell(Cell("task", 2, "trained"), setting, out, (1, 2))
     assert record["trained"]["task"]["questions"] == 200
     said = report(out)
+    assert "| 1 | calibrated: down refitted too |" in said
     assert "| 1 | trained, straight-through |" in said
     assert "| 2 | " in said
     rows = {row["cell"] for row in json.loads((out / "report.json").read_text())["rows"]}
