@@ -35,7 +35,9 @@ METHODS: tuple[Method, ...] = ("htaf", "ste", "ss")
 
 @dataclass(frozen=True)
 class Cell:
-    """One run. part: text or task. way: plain or threshold (no training), or trained, which holds the calibrated network too."""
+    """One run. part: text or task. way: plain or threshold (no training), or trained: of the calibrated network, whose
+    scores it holds too.
+    """
 
     part: str
     last_k: int
