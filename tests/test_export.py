@@ -59,7 +59,7 @@ FAMILIES: dict[str, Callable[[Tensor], nn.Module]] = {
 }
 
 
-def trained(net: nn.Module, x: Tensor, y: Tensor, steps: int = 8) -> nn.Module:
+def trained(net: nn.Module, x: Tensor, y: Tensor, steps: int = 16) -> nn.Module:
     """A few steps on real data, so that batch norms and decisions are those of a network in use; then hardened."""
     torch.manual_seed(0)
     for norm in (m for m in net.modules() if isinstance(m, nn.BatchNorm2d)):  # so that neurons fire
