@@ -453,3 +453,13 @@ def test_a_key_that_is_no_text(htaf, codes: Path, tmp_path: Path) -> None:
         assert (code, out) == (2, "")
         assert message in one_line(err)
         assert KEY not in err
+
+
+def test_names_as_the_demonstration_asks_for_them(codes: Path, tmp_path: Path) -> None:
+    from htaf.cli.naming import AskingFlags, ServerFlags, model_names
+
+    with served() as server:
+        flags = ServerFlags(base_url=server.base_url)
+        found = model_names(open_codes(codes), MODEL.model, AskingFlags(), flags, tmp_path / "n.json", quiet=True)
+    assert [each["verified"] for each in found] == [True] * 4
+    assert len(json.loads((tmp_path / "n.json").read_text())) == 4

@@ -254,7 +254,7 @@ def model_names(
         raise UsageError(f"--model needs {error.name}: pip install 'htaf[llm]'") from None
     settings = NamingSettings(rounds=asking.rounds, most=asking.most)
     with _client(model, asking, server) as client:
-        return _names(naming_job(codes, client, settings, out=out), asking, server.parallel, quiet)
+        return _names(naming_job(codes, client, settings, out=out), asking, server.parallel, quiet, send=False)
 
 
 def _candidates(asking: AskingFlags, data_dir: str | None) -> tuple[str, ...]:
