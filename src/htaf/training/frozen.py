@@ -76,7 +76,9 @@ def on_features(
     augment = recipe.data.augment
     assert augment != "auto"
     with torch.no_grad():
+        training = net.training
         width = net.eval().features(torch.zeros(1, net.channels, *net.image_size)).shape[1]
+        net.train(training)  # dropout and the norm of the concepts learn in training mode
     known = {side: key_of(net, model, preprocessor, part, part.fingerprint()) for side, part in _sides(images, posed)}
     computed = 0
 
