@@ -35,12 +35,22 @@ class Visit:
 
 
 def until(page: Any, script: str, value: Any = None) -> None:
-    """Wait for a function of the page to be true; Playwright's own wait needs the eval that the page forbids."""
+    """Wait for a function of the page to be true; Playwright's own wait needs the eval that the page forbids.
+
+    While a view is drawn its elements are not there: an error of the function then means "not yet".
+    """
+    from playwright.sync_api import Error
+
+    said = ""
     for _ in range(300):
-        if page.evaluate(script, value):
-            return
+        try:
+            if page.evaluate(script, value):
+                return
+            said = ""
+        except Error as error:
+            said = f": {error.message}"
         page.wait_for_timeout(50)
-    raise AssertionError(f"waited 15 s for {script}, with {value}")
+    raise AssertionError(f"waited 15 s for {script}, with {value}{said}")
 
 
 def pictures(ids: Any) -> np.ndarray:
