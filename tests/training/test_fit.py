@@ -32,7 +32,7 @@ from htaf.training.distributed import Processes, thread_count
 from htaf.training.families import continuing, make_recipe
 from htaf.training.fit import fit
 from htaf.training.module import Training, TrainingError
-from htaf.training.notes import constant_notes, dead_notes
+from htaf.training.notes import best_of, constant_notes, dead_notes
 from htaf.training.recipe import Recipe
 
 FIT = sys.modules["htaf.training.fit"]
@@ -250,6 +250,25 @@ def test_early_stopping_counts_from_the_end_of_sharpening(
     recipe = make_recipe(method=method, hidden=(4,), epochs=10, batch_size=64, sharpen_fraction=0.5, patience=patience)
     record = train(tmp_path / "run", table, recipe, checkpoint_seconds=100.0).record
     assert (record["best_epoch"], record["epochs_run"]) == (best, epochs_run)
+
+
+def test_the_last_epoch_is_kept_where_the_recipe_says_so(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validation_losses(monkeypatch, float)  # worse with each epoch
+    recipe = make_recipe(hidden=(4,), epochs=5, batch_size=64, sharpen_fraction=0.5, patience=1, keep="last")
+    record = train(tmp_path / "run", table, recipe, checkpoint_seconds=100.0).record
+    assert (record["best_epoch"], record["epochs_run"]) == (4, 5)
+    assert record["model"]["activation"]["alpha0"] == recipe.activation.alpha0  # sharpening is over
+    assert best_of(record) == "last epoch, 5"
+    best = train(tmp_path / "best", table, recipe.replace(keep="best"), checkpoint_seconds=100.0).record
+    assert best["best_epoch"] == 0
+    assert best["key"] != record["key"]
+
+
+def test_progressive_hardening_goes_back_to_its_best_weights() -> None:
+    with pytest.raises(ValueError, match="keep must be best with harden progressive"):
+        make_recipe(harden="progressive", keep="last")
 
 
 # ---- the same again ----

@@ -36,15 +36,21 @@ _KEPT = ("rows", "best_loss", "best_epoch", "stopped", "best", "device", "proces
 class History(Callback):
     """One row of metrics an epoch, the weights of the best epoch, and early stopping; all of it in the checkpoint.
 
-    Best: the lowest validation loss of the exact network. Stopping: `patience` epochs without a better one, counted
-    from `count_from`, the epoch at which sharpening ends. Of several processes the first one decides for all.
-    `processes` is how many train together, as it stands in the record.
+    Best: the lowest validation loss of the exact network; with `last` the last epoch, and no early stopping. Stopping:
+    `patience` epochs without a better one, counted from `count_from`, the epoch at which sharpening ends. Of several
+    processes the first one decides for all. `processes` is how many train together, as it stands in the record.
     """
 
     def __init__(
-        self, folder: Path, patience: int, count_from: int, processes: Mapping[str, Any] | None = None
+        self,
+        folder: Path,
+        patience: int,
+        count_from: int,
+        processes: Mapping[str, Any] | None = None,
+        *,
+        last: bool = False,
     ) -> None:
-        self.folder, self.patience, self.count_from = folder, patience, count_from
+        self.folder, self.patience, self.count_from, self.last = folder, patience, count_from, last
         self.began, self.spent, self.device = time.perf_counter(), 0.0, ""
         self.now, self.processes = dict(processes or {}), dict[str, Any]()
         self.notes: list[str] = []
@@ -73,7 +79,7 @@ class History(Callback):
         row = {name: float(seen[name]) for name in ("train_loss", "val_loss_smooth", "val_loss")}
         row = trainer.strategy.broadcast(row)
         self.rows.append({"epoch": epoch, **row, "lr": trainer.optimizers[0].param_groups[0]["lr"]})
-        if row["val_loss"] < self.best_loss:
+        if self.last or row["val_loss"] < self.best_loss:
             self.best_loss, self.best_epoch = row["val_loss"], epoch
             assert isinstance(pl_module, Training)
             self.best = pl_module.weights()

@@ -478,7 +478,7 @@ def _trainer(recipe: Recipe, posed: Problem, out: Path, options: _Options, image
     training, count_from = recipe.optimization, _settled(recipe)
     if recipe.progressive:
         count_from = max(count_from, math.ceil(recipe.hardening.last * training.epochs))
-    history = History(out, training.patience, count_from, options.processes.recorded())
+    history = History(out, training.patience, count_from, options.processes.recorded(), last=training.keep == "last")
     callbacks: list[L.Callback] = [history]
     if options.gradients:
         callbacks.append(GradientLog(out))

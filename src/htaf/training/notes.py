@@ -25,6 +25,8 @@ def best_of(record: Mapping[str, Any]) -> str:
     """Where the exact network of a training comes from, for people, whose epochs count from 1."""
     epoch = record["best_epoch"] + 1
     how = record.get("hardening", {}).get("best", "epoch")
+    if record["recipe"].get("keep") == "last":
+        return f"last epoch, {epoch}"
     return f"best epoch {epoch}" if how == "epoch" else f"{how}, before epoch {epoch + 1}"
 
 

@@ -204,7 +204,8 @@ class Optimization(RecipePart):
         compile: Run the training steps through torch.compile.
         patience: Stop after so many epochs without a better exact network, counted from when the activations
             stay as they are; 0 never.
-            The weights of the best epoch are kept in any case.
+        keep: Which weights: those of the best epoch, of the lowest validation loss of the exact network, or those of
+            the last one, whatever validation says.
     """
 
     epochs: int = 100
@@ -221,6 +222,7 @@ class Optimization(RecipePart):
     precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
     patience: int = 25
+    keep: Literal["best", "last"] = "best"
 
     def check(self) -> None:
         self.expect_all(("lr",), lambda v: 0 < v < math.inf, "must be > 0 and finite")
@@ -241,8 +243,14 @@ class Optimization(RecipePart):
         """The fields that are not read, each with the choice that leaves it so."""
         used = {"sgd": 2, "muon": 1}.get(self.optimizer, 0)
         found = unread_by(("momentum", "nesterov")[used:], f"optimizer {self.optimizer}")
+        if self.keep == "last":
+            found |= unread_by(("patience",), "keep last")
         ends = self.schedule in ("cosine", "linear")
         return found if ends else found | unread_by(("lr_end",), f"schedule {self.schedule}")
+
+    def off(self) -> set[str]:
+        """The fields that leave a training as it was before they were known."""
+        return {"keep"} if self.keep == "best" else set()
 
 
 Harden = Literal["end", "progressive"]
@@ -500,6 +508,8 @@ class Recipe:
         kind, batch = self.network.data, self.optimization.batch_size
         expect(type(self.data) is kind, f"data of family {self.family} must be {kind.__name__}", repr(self.data))
         expect(not self.network.normalised or batch >= 2, "batch_size must be >= 2 with batch_norm", batch)
+        both = self.progressive and self.optimization.keep == "last"
+        expect(not both, "keep must be best with harden progressive, which goes back to its best weights", "'last'")
         fits = self.network.takes_relu or self.activation.method != "relu"
         expect(fits, f"method for {self.family} must be htaf, ste or ss", "'relu'")
 
@@ -539,7 +549,12 @@ class Recipe:
 
     def known(self) -> dict[str, Any]:
         """As `flat`, without the fields that came later and are off: keys of earlier records do not hold them."""
-        off = self.hardening.off() | self.network.off() | (set[str]() if self.activation.learn_pair else {"learn_pair"})
+        off = (
+            self.hardening.off()
+            | self.network.off()
+            | self.optimization.off()
+            | (set[str]() if self.activation.learn_pair else {"learn_pair"})
+        )
         return {name: value for name, value in self.flat().items() if name not in off}
 
     def final_activation(self) -> dict[str, Any]:

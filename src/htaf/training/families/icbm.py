@@ -227,9 +227,9 @@ def finetune() -> Recipe:
 def frozen() -> Recipe:
     """An ICBM of 128 concepts over a pretrained, frozen EfficientNet-Lite0: AdamW on its features, 60 epochs."""
     training = Optimization(
-        epochs=60, batch_size=64, lr=5e-3, weight_decay=0.01, schedule="one_cycle", patience=0, precision="float32"
+        epochs=60, batch_size=64, lr=5e-3, weight_decay=0.01, schedule="one_cycle", patience=0, keep="last"
     )
-    network = ICBMNetwork("tf_efficientnet_lite0", pretrained="hub", concepts=128, freeze=True, feature_dropout=0.5)
+    network = ICBMNetwork("tf_efficientnet_lite0", pretrained="hub", concepts=128, freeze=True, feature_dropout=0.2)
     return Recipe(network, ImageData(), Activation(alpha0=2.0, alpha1=8.0, start=(0.5, 2.0)), optimization=training)
 
 
@@ -275,6 +275,8 @@ def _adapt(recipe: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[st
         notes = (
             "the backbone is trained: adamw, lr 0.001 and a tenth of it for the backbone, 10 epochs, augment auto",
         )
+    if changes.get("harden") == "progressive" and "keep" not in changes:
+        recipe = recipe.replace(keep="best")
     if "backbone" not in changes:
         return recipe, notes
     adapted, why = for_backbone(recipe, changes["backbone"], changes.get("optimizer"))
