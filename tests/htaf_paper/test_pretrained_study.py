@@ -1,0 +1,102 @@
+"""The study over a pretrained backbone: its plan, its figures from known answers, and one cell of each kind, tiny."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from htaf.data.images import Images, load
+from htaf.training.families import ready_recipe
+from htaf.training.recipe import Recipe
+from htaf_paper import pretrained
+from htaf_paper.pretrained import SPARSE_AT, Cell, cells, recipe, run_cell
+from htaf_paper.pretrained_report import no_loss, report, right
+
+
+def measured(method: str, smooth: list[int], exact: list[int], *, seed: int = 0, **more: Any) -> dict[str, Any]:
+    hexed = {name: np.packbits(v).tobytes().hex() for name, v in (("smooth", smooth), ("exact", exact))}
+    return {
+        "data": "cub", "concepts": 32, "method": method, "seed": seed, "finetune": False, "images": len(smooth),
+        "smooth": float(np.mean(smooth)), "exact": float(np.mean(exact)), "right": hexed, **more,
+    }  # fmt: skip
+
+
+def test_the_plan() -> None:
+    every = list(cells())
+    assert len(every) == len(set(every)) == 2 * 3 * 4 * 3
+    assert len({cell.name for cell in every}) == len(every)
+    tuned = list(cells(finetune=True))
+    assert {(cell.data, cell.concepts, cell.finetune) for cell in tuned} == {("cub", SPARSE_AT, True)}
+    assert len({cell.name for cell in [*every, *tuned]}) == len(every) + len(tuned)
+    for cell in [*every, *tuned]:
+        own = recipe(cell, "weights.bin").flat()
+        assert (own["method"], own["concepts"]) == (cell.method, cell.concepts)
+        assert own["freeze"] == (not cell.finetune)
+        assert own["backbone"] == "tf_efficientnet_lite0"
+    assert recipe(Cell("cifar10", 32, "ss", 0), "w").activation.start == (1.0,)
+
+
+def test_exact_less_plain() -> None:
+    one = measured("htaf", [1, 1, 1, 1, 1], [1, 1, 0, 0, 1])
+    two = measured("htaf", [1, 1, 1, 1, 1], [1, 1, 0, 1, 1], seed=1)
+    plain = measured("relu", [1, 0, 1, 1, 1], [0, 0, 0, 0, 1])
+    assert right(one, "exact").tolist() == [1, 1, 0, 0, 1]
+    less = no_loss([one, two, plain], 32)
+    assert less is not None
+    assert less["difference"] == pytest.approx(np.mean([0, 1, -1, -0.5, 0]))
+    assert less["interval"][0] < less["difference"] < less["interval"][1]
+    bits = no_loss([one, plain], 32, "bm")
+    assert bits is not None
+    assert bits["difference"] == pytest.approx(0.2 - 0.8)
+    assert no_loss([one], 32) is None
+
+
+def test_the_report(tmp_path: Path) -> None:
+    summary = [{"bits": "these", "target": 5, "accuracy": 0.5}, {"bits": "these", "target": None, "accuracy": 0.75}]
+    random = [{**row, "bits": "random hyperplanes", "accuracy": 0.25} for row in summary]
+    rows = [
+        measured("relu", [1, 1, 1, 1], [0, 1, 0, 0], sparse={"summary": summary}),
+        measured("htaf", [1, 1, 1, 1], [1, 1, 0, 1], sparse={"summary": [*summary, *random]}),
+        measured("htaf", [1, 1, 1, 0], [1, 1, 1, 1], seed=1, sparse={"summary": summary}),
+        measured("htaf", [1, 1, 1, 0], [1, 1, 1, 1], concepts=128),
+    ]
+    (tmp_path / "measured").mkdir()
+    for number, row in enumerate(rows):
+        (tmp_path / "measured" / f"{number}.json").write_text(json.dumps({**row, "recipe": {}}))
+    text = report(tmp_path).read_text()
+    assert "## CUB, 50 classes, frozen" in text
+    assert "| HTAF | 87.5 (17.7) | 87.5 (17.7) | 75.0 | 100.0 |" in text
+    assert "| plain | 100.0 |  | - |  |" in text
+    assert "| median (BM) |  | 25.0 |  | - |" in text
+    assert "| HTAF | 50.0 (0.0) | 75.0 (0.0) |" in text
+    assert "| random hyperplanes | 25.0 | 25.0 |" in text
+    assert "fine-tuned" not in text.split("##", 1)[1]
+    kept = json.loads((tmp_path / "report.json").read_text())
+    assert len(kept) == 4
+    assert not any({"right", "recipe"} & {*row} for row in kept)
+
+
+@pytest.mark.slow
+def test_cells_on_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tiny(cell: Cell, weights: str) -> Recipe:
+        return ready_recipe("icbm", "frozen").replace(
+            backbone="wide_resnet", depth=10, pretrained="", concepts=12, method=cell.method, epochs=2, batch_size=50,
+            train_images=200, validation_images=100,
+        )  # fmt: skip
+
+    monkeypatch.setattr(pretrained, "recipe", tiny)
+    monkeypatch.setattr(pretrained, "RANDOM_SEEDS", 1)
+    digits: Images = load("digits")
+    found = {
+        method: run_cell(Cell("cub", SPARSE_AT, method, 0), "", digits, tmp_path, None) for method in ("relu", "htaf")
+    }
+    assert found["htaf"]["exact"] == pytest.approx(right(found["htaf"], "exact").mean())
+    assert {row["bits"] for row in found["htaf"]["sparse"]["summary"]} == {"these", "random hyperplanes"}
+    assert {row["bits"] for row in found["relu"]["sparse"]["summary"]} == {"these"}
+    assert "## CUB" in report(tmp_path).read_text()
+    monkeypatch.setattr(pretrained, "fit", None)  # what is measured is not computed again
+    assert run_cell(Cell("cub", SPARSE_AT, "htaf", 0), "", digits, tmp_path, None) == found["htaf"]
