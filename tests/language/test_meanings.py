@@ -78,3 +78,13 @@ def test_errors():
     replace_gates(network, 1)
     with pytest.raises(LanguageError, match="two blocks of text or more, got 1"):
         meanings(network, None, torch.zeros(1, 4, dtype=torch.int64))
+
+
+def test_spaces_of_tokens_are_seen(tmp_path):
+    from htaf.language.meanings import Meaning, OpeningToken, Snippet
+
+    gate = Meaning(0, 0, 0.5, 0.1, (OpeningToken("\n the\t", 1.0, 4),), (Snippet("a", " \n", "b"),))
+    write([gate], tmp_path, "x")
+    page = (tmp_path / PAGE).read_text()
+    assert "<code>↵␣the⇥</code> 100%" in page
+    assert "a<b>␣↵</b>b" in page

@@ -227,16 +227,26 @@ def _layer(layer: int, gates: Sequence[Meaning]) -> str:
     )
 
 
+def visible(token: str) -> str:
+    """A token with signs for its spaces, tabs and line ends."""
+    return token.translate({ord(" "): "\u2423", ord("\n"): "\u21b5", ord("\t"): "\u21e5", ord("\r"): "\u240d"})
+
+
 def _table(gates: Sequence[Meaning]) -> str:
     def row(gate: Meaning) -> str:
-        tokens = " ".join(f"<code>{html.escape(t.token)}</code> {t.share:.0%}" for t in gate.tokens)
+        tokens = " ".join(
+            f'<span class="token"><code>{html.escape(visible(t.token))}</code> {t.share:.0%}</span>'
+            for t in gate.tokens
+        )
         snippets = "".join(
-            f"<li>{html.escape(s.before)}<b>{html.escape(s.token)}</b>{html.escape(s.after)}</li>"
+            f"<li>{html.escape(s.before)}<b>{html.escape(s.token if s.token.strip() else visible(s.token))}</b>"
+            f"{html.escape(s.after)}</li>"
             for s in gate.snippets
         )
         return (
             f'<tr><th scope="row">{gate.neuron}</th><td class="num">{gate.open:.1%}</td>'
-            f'<td class="num">{gate.by_token:.2f}</td><td>{tokens}</td><td><ul>{snippets}</ul></td></tr>'
+            f'<td class="num">{gate.by_token:.2f}</td><td class="tokens">{tokens}</td>'
+            f'<td class="snippets"><ul>{snippets}</ul></td></tr>'
         )
 
     head = "".join(f'<th scope="col">{name}</th>' for name in ("gate", "open", "token", "tokens", "snippets"))
