@@ -528,7 +528,7 @@ def open_shares(model: nn.Module, tokens: Tensor) -> list[dict[str, float]]:
     does."""
     with torch.no_grad(), counting_open_gates(model) as counts:
         for block in tokens:
-            model(input_ids=block[None].to(next(model.parameters()).device), use_cache=False)
+            model(input_ids=block[None].to(next(model.parameters()).device), use_cache=False, logits_to_keep=1)
     total = counts[-1].item()
     return [
         {
