@@ -174,8 +174,10 @@ def test_the_plain_network_binarised(htaf, folder: Path, codes: Path, tmp_path: 
     code, out, err = htaf("concepts", "extract", folder / "plain", "--out", tmp_path / "f", "--json")
     assert code == 0, err
     assert all(row["exact"] is None for row in json.loads(out)["parts"])
+    assert "features: accuracy" in htaf("concepts", "extract", folder / "plain", "--out", tmp_path / "f")[1]
     code, out, err = htaf("concepts", "binarise", tmp_path / "f", "--out", tmp_path / "bm")
     assert code == 0, err
+    assert "concepts: accuracy" in out
     np.testing.assert_allclose(open_codes(tmp_path / "bm").part("train").unpack().mean(0), 0.5)
     words = ("concepts", "binarise", tmp_path / "f", "--out", tmp_path / "rates", "--how", "rates", "--like", codes)
     code, out, err = htaf(*words, "--sorted", "--json")
@@ -306,6 +308,8 @@ def test_neighbours(htaf, codes: Path) -> None:
             2,
             "expected at most one of --data",
         ),
+        (("extract", "{}/plain", "--out", "{}/x", "--margins", "True"), 2, "--margins are of bits"),
+        (("extract", "{}/run", "--out", "{}/x", "--layer", "backbone", "--margins", "True"), 2, "--margins"),
         (("extract", "{}/run", "--out", "{}/run"), 1, "expected a new or empty folder"),
         (("extract", "{}/nothing", "--out", "{}/x"), 1, "expected a run folder"),
         (("extract", "{}/run", "--out", "{}/x", "--files", "{}/nothing"), 1, "expected an image file or a folder"),

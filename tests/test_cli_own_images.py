@@ -55,8 +55,9 @@ def test_a_folder_becomes_a_page(htaf, folder: Path, weights: Path, tmp_path: Pa
     assert run.preprocessor().mean == (0.485, 0.456, 0.406)  # pyright: ignore[reportAttributeAccessIssue]
     assert run.evaluate("test")["exact"]["accuracy"] == pytest.approx(found["exact"])
     before = (tmp_path / "d/icbm/record.json").read_bytes()
-    code, out, _ = htaf(*words)  # again: what is finished is kept
+    code, out, err = htaf(*words)  # again: what is finished is kept
     assert code == 0
+    assert "2 classes: names of the concepts cannot be checked on classes" in " ".join(err.split())
     assert "page: open" in out
     assert (tmp_path / "d/icbm/record.json").read_bytes() == before
 

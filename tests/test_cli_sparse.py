@@ -76,6 +76,10 @@ def test_codes_of_another_network_beside_them(htaf, folder: Path) -> None:
     code, text, err = htaf("concepts", "sparse", folder / "four", "--out", folder / "of-four", "--json")
     assert code == 0, err
     assert json.loads(text)["targets"] == [4, None]  # 5 and 10 are more than there are
+    assert "too high" not in err
+    code, _, err = htaf(*words, "--nec", 2, "--part", "validation", "--json")
+    assert code == 0, err
+    assert "the validation part chooses the heads: its accuracy is too high" in " ".join(err.split())
     code, _, err = htaf(*words[:3], "--codes", folder / "nine", "--out", folder / "other")
     assert code == 2
     assert "expected codes of the run" in err

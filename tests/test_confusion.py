@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from htaf.runs.confusion import confusion, per_class
+from htaf.runs.confusion import confusion, per_class, picture
 from made_runs import digits, made_run
 
 
@@ -37,6 +37,21 @@ def test_figures_are_those_of_scikit_learn(classes: int, pairs: list[tuple[int, 
         wrong = [(count, -other) for other, count in enumerate(matrix[int(row["class"])]) if other != int(row["class"])]
         assert row["times"] == max(wrong)[0]
         assert row["taken_for"] == (str(-max(wrong)[1]) if max(wrong)[0] else None)
+
+
+def test_names_are_no_formulas() -> None:
+    name = r"$\frac{ a$"
+    assert picture(np.eye(2, dtype=np.int64), (name, "b"), name).startswith(b"\x89PNG")
+
+
+def test_evaluate_writes_nothing_into_what_it_reads(htaf, tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", digits())
+    before = sorted(path.name for path in run.path.iterdir())
+    for out in (run.path, run.path / "checkpoints"):
+        code, _, err = htaf("evaluate", run.path, "--data", "digits", "--out", out)
+        assert code != 0
+        assert "choose another folder" in " ".join(err.split())
+    assert sorted(path.name for path in run.path.iterdir()) == before
 
 
 def test_evaluate_writes_them(htaf, tmp_path: Path) -> None:

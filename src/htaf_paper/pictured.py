@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from htaf._console import progress as progress_of
 from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.naming import NameEntry, PictureJob, PicturePlan, PictureSettings
 from htaf.runs import environment, to_json, write_atomic
@@ -118,30 +119,42 @@ def run(
     errors: Sequence[float] = ERRORS,
     seeds: Sequence[int] = SEEDS,
     images: int = IMAGES,
+    *,
+    progress: bool = False,
 ) -> str:
-    """Measure all cells, write report.json, report.md and pictured.png.
+    """Measure all cells, write report.json, report.md and pictured.png. Cells that are in report.json are kept.
 
     Returns:
         The report.
     """
-    start, cells = time.process_time(), []
-    for count in classes:
-        for errs in errors:
-            cells += [cell(count, errs, seed, images) for seed in seeds]
-    settings = PictureSettings(tile=TILE)
-    record = {
-        "images": images, "attributes": len(NAMES), "cells": cells, "environment": environment(),
+    settings, file = PictureSettings(tile=TILE), Path(out) / "report.json"
+    record: dict[str, Any] = {
+        "images": images, "attributes": len(NAMES), "cells": [], "environment": environment(),
         "settings": {key: getattr(settings, key) for key in ("shown", "held_out", "pairs", "tile", "threshold")},
-        "cpu_seconds": round(time.process_time() - start, 1),
+        "cpu_seconds": 0.0,
     }  # fmt: skip
-    write_atomic(Path(out) / "report.json", to_json(record))
+    if file.exists():
+        there = json.loads(file.read_text())
+        same = all(there[name] == record[name] for name in ("images", "attributes", "settings"))
+        record = there if same else record
+    wanted = [(count, errs, seed) for count in classes for errs in errors for seed in seeds]
+    cells = {(each["classes"], each["errs"], each["seed"]): each for each in record["cells"]}
+    missing = [key for key in wanted if key not in cells]
+    with progress_of("cells", len(wanted), shown=progress, done=len(wanted) - len(missing)) as advance:
+        for key in missing:
+            start = time.process_time()
+            cells[key] = cell(*key, images)
+            record["cells"] = [cells[each] for each in wanted if each in cells]
+            record["cpu_seconds"] = round(record["cpu_seconds"] + time.process_time() - start, 1)
+            write_atomic(file, to_json(record))
+            advance()
     return pictured_report.write(json.loads(to_json(record)), out)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m htaf_paper.pictured", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", required=True, help="folder")
-    Console().print(run(parser.parse_args().out), markup=False, highlight=False, soft_wrap=True)
+    Console().print(run(parser.parse_args().out, progress=True), markup=False, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from htaf._errors import TooLargeError
 from htaf.concepts import binarise as module
 from htaf.concepts.binarise import binarise, rate_thresholds
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_of
@@ -202,6 +203,13 @@ def test_bits_without_a_head_get_one(tmp_path: Path) -> None:
     told = (rng.normal(size=(N, C)) + 4 * rng.normal(size=(K, C))[labels]).astype(np.float32)
     alone = binarise(folder(tmp_path / "two", told, parts), tmp_path / "a", "random")
     assert (alone.exact == alone.labels).mean() > 0.8
+
+
+def test_more_bits_than_memory(tmp_path: Path) -> None:
+    source = folder(tmp_path / "f", values())
+    with pytest.raises(TooLargeError, match=r"1,000,000,000,000 random bits .* choose fewer"):
+        binarise(source, tmp_path / "x", "random", concepts=10**12)
+    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize(

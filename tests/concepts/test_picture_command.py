@@ -169,5 +169,6 @@ def test_few_classes_are_told_before_a_training(htaf, tmp_path: Path) -> None:
     code, _, err = htaf(*call)
     assert code == 0, err
     assert "2 classes: names of the concepts cannot be checked on classes, which takes 9" in err
+    assert "names of the concepts" not in htaf(*call, "--method", "relu")[2]  # which has no bits
     code, _, err = htaf("train", "icbm", "--data", "digits", "--out", tmp_path / "run", "--print-recipe")
     assert "names of the concepts" not in err

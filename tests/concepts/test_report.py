@@ -22,7 +22,7 @@ def some(seed: int = 0, n: int = 300, concepts: int = 9, classes: int = 3) -> Co
     labels = np.arange(n) % classes
     bits = r.random((n, concepts)) < r.random((concepts, classes))[:, labels].T
     parts = (np.arange(n) // classes % 3).astype(np.uint8)
-    names = ["cat", "a|b", "dog"][:classes]
+    names = ["cat", "a|b", r"$\frac{ dog$"][:classes]  # no formula, whatever matplotlib thinks
     return codes_of(bits, labels, r.normal(size=(classes, concepts)), np.zeros(classes), classes=names, parts=parts)
 
 

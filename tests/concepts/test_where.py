@@ -78,6 +78,11 @@ def test_overlay_and_crop() -> None:
     assert cropped(picture, Map(0, -np.ones((4, 6)), -24.0, 0.0, "exact", (20, 30))) is None
 
 
+def test_a_class_whose_name_looks_like_a_formula() -> None:
+    line = {"concept": 3, "label": r"$\frac{ a$", "predicted": None, "margin": 0.5, "share": 1.0, "method": "exact"}
+    assert module._sheet("concept-3", [(line, np.zeros((4, 4, 3), np.uint8), None)], False).startswith(b"\x89PNG")
+
+
 def test_the_images_of_concepts(htaf, run: Run, codes: Path, tmp_path: Path) -> None:
     out = tmp_path / "maps"
     words = ("concepts", "where", run.path, "--codes", codes, "--out", out, "--concept", 3, 5, "--count", 4)

@@ -105,11 +105,12 @@ def test_a_run_becomes_a_page(htaf, folder: Path, tmp_path: Path) -> None:
 def test_codes_names_part_and_number(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
     (tmp_path / "n.csv").write_text("concept,name\n3,[red]stroke\n")
     words = ("explore", folder / "run", "--out", tmp_path / "p", "--codes", codes, "--names", tmp_path / "n.csv")
-    code, out, err = htaf(*words, "--part", "validation", "--images", "50")
+    code, out, err = htaf(*words, "--part", "validation", "--images", "50", "--beside", codes)
     assert code == 0, err
     assert "50 validation images, 21 concepts (1 named, 0 of them verified)" in out
     found = read_page(tmp_path / "p")
     assert (found["page"]["part"], found["page"]["images"]) == ("validation", 50)
+    assert found["page"]["beside"] == "run"  # its path would say where it lies
     assert (found["concepts"][3]["name"], found["concepts"][3]["source"]) == ("[red]stroke", "hand")
     assert not (tmp_path / "p-codes").exists()
 

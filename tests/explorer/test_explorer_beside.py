@@ -85,6 +85,16 @@ def test_codes_of_other_images_are_refused() -> None:
         compared(codes, codes.part("test"), Beside(other, "second"), "test")
 
 
+def test_images_that_the_other_was_trained_on_are_not_compared() -> None:
+    codes = made_codes(200)
+    test = codes.rows("test")
+    parts = np.array(codes.parts)
+    parts[test[:10]] = 0
+    found = compared(codes, codes.part("test"), Beside(replace(codes, parts=parts), "second"), "test")
+    assert found["common"] == len(test) - 10
+    assert found["tally"][1:3] == [0, 0]
+
+
 def large(one: str) -> np.ndarray:
     return np.full((3, 120, 150), int(one) % 256, np.uint8)
 
@@ -123,5 +133,13 @@ def test_images_that_sheets_hold_as_they_are_have_no_files_of_their_own(tmp_path
         made_codes(), tmp_path / "p", pixels=small_ones, original=lambda one: large(one)[:, :20, :20], seconds=0.0
     )
     assert made["originals"] == 0
+
+    def some_small(one: str) -> np.ndarray:
+        return large(one)[:, :20, :20] if int(one) % 2 else large(one)
+
+    made = build_page(made_codes(200), tmp_path / "r", pixels=small_ones, original=some_small, seconds=0.0)
+    ids, rows = made_codes(200).part("test").ids, read_page(tmp_path / "r")["page"]["originals"]["rows"]
+    assert len(rows) == made["originals"] > 0
+    assert all(int(ids[row]) % 2 == 0 for row in rows)
     made = build_page(made_codes(), tmp_path / "q", pixels=small_ones, original=gone, seconds=0.0)
     assert (made["originals"], "no pictures at full size: they are gone" in made["notes"]) == (0, True)

@@ -41,7 +41,7 @@ def test_the_stand_in_reads_digits_only_where_they_are() -> None:
     assert json.loads(VisionModel().answer(messages)) == {"digits": ""}
 
 
-def test_a_small_run_writes_its_report(tmp_path: Path) -> None:
+def test_a_small_run_writes_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = run(tmp_path, classes=(2,), errors=(0.0,), seeds=(0,), images=240)
     (cell,) = json.loads((tmp_path / "report.json").read_text())["cells"]
     assert cell["accepted"]["true"] == cell["accepted"]["made"] == cell["found"] == cell["accepted"]["class"] == 1
@@ -53,3 +53,5 @@ def test_a_small_run_writes_its_report(tmp_path: Path) -> None:
     assert (tmp_path / "report.md").read_text() == text
     assert "| true, given | 100.0 ± 0.0 |" in text
     assert (tmp_path / "pictured.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr("htaf_paper.pictured.cell", lambda *_: pytest.fail("measured again"))
+    assert run(tmp_path, classes=(2,), errors=(0.0,), seeds=(0,), images=240) == text

@@ -102,14 +102,18 @@ def extract(
         raise UsageError(
             "expected at most one of --data, --files and --parts, got more (--parts are of the run's own images)"
         )
-    if layer == "backbone" and (files or features):
-        raise UsageError("--layer backbone writes features of labelled images: leave out --files and --features")
+    if layer == "backbone" and (files or features or margins):
+        raise UsageError(
+            "--layer backbone writes features of labelled images: leave out --files, --features and --margins"
+        )
     check_place(out / LOCK)
     from htaf.concepts import extract as room
     from htaf.data.image_reading import image_files
     from htaf.runs import open_run
 
     opened, unread, total = of_images(open_run(run, method=step_of_run(method))), [], 0
+    if margins and not opened.has_step:
+        raise UsageError(f"--margins are of bits, {run} is a plain network (method relu): leave it out")
     options: dict[str, Any] = {"batch": batch, "workers": workers, "device": device, "progress": not json}
     if files:
         listed = image_files(files)
@@ -179,13 +183,15 @@ def binarise(
 
 def _summary(found: Any, out: Path, json: bool) -> None:
     """Accuracy of each part of codes or features."""
+    from htaf.concepts.codes import Codes
     from htaf.concepts.store import accuracies
 
     rows = accuracies(found)
     result = {"out": str(out), "images": len(found), "concepts": found.weight.shape[1], "parts": rows}
     if json:
         return print_json(result | {"notes": found.info.get("notes", [])})
-    title = f"{result['images']:,} images, {result['concepts']} concepts: accuracy"
+    of = "concepts" if isinstance(found, Codes) else "features"
+    title = f"{result['images']:,} images, {result['concepts']} {of}: accuracy"
     show(title, ("part", "images", "smooth", "exact"), [tuple(row.values()) for row in rows])
     return say(f"folder: {out}")
 

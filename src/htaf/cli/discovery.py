@@ -10,6 +10,7 @@ from typing import Any
 from htaf._console import err, say_notes
 from htaf._files import to_json, write_atomic
 from htaf.cli.naming import AskingFlags, ServerFlags, model_names
+from htaf.cli.training import about_names
 from htaf.concepts.extract import extract
 from htaf.concepts.report import write_report
 from htaf.concepts.scores import score
@@ -83,7 +84,7 @@ def discover(
     images: Images = step("read", lambda: load(data, size=size, data_dir=data_dir))
     recipe, why = resolved(recipe, images)
     if not quiet:
-        say_notes([*images.notes, *why])
+        say_notes([*images.notes, *why, *about_names(recipe, images)])
     name = data.lower() if is_named(data) else str(Path(data).resolve())
     source = {"name": name, "data_dir": None if data_dir is None else str(Path(data_dir).resolve()), "size": size}
 

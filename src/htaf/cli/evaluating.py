@@ -10,7 +10,7 @@ from rich.table import Table as TextTable
 from tyro.conf import arg
 
 from htaf._console import Terminal, UsageError, figures, print_json, say, say_notes
-from htaf._files import check_place
+from htaf._files import check_output_folder
 from htaf.cli.flags import DataDir, Json, RunDir, is_language_model, needs_source, refuse_flags
 from htaf.cli.methods import MethodOfRun, step_of_run
 
@@ -84,7 +84,7 @@ def evaluate(
     if out is not None and opened.record["data"].get("task") != "classification":
         raise UsageError("--out is for classes, this run's network predicts numbers")
     if out is not None:
-        check_place(out / "classes.csv")
+        check_output_folder(out, [run, *([] if data is None else [data])])
     if data is not None:
         if part not in (None, "all"):
             raise UsageError(f"--part {part} is for the run's own data, not for --data {data}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from tyro.conf import arg
 
-from htaf._console import UsageError, check_seed, err, print_json, say
+from htaf._console import UsageError, check_seed, err, print_json, say, say_notes
 from htaf._files import check_output_folder
 from htaf.cli.concepts import Rows, ScoredPart, of_images, own_images, show
 from htaf.cli.flags import DataDir, Json, RunDir
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 RESULT, TABLE, CODES, BACKBONE = "sparse.json", "sparse.md", "codes", "backbone"
 MOST_SEEDS, DEFAULT = 1000, (5, 10)
+CHOOSING = {"train": "fits", "validation": "chooses"}  # parts whose accuracy says too much
 MADE = ("random", "median")  # bits that are made of the backbone's features
 
 
@@ -104,6 +105,8 @@ def sparse(
     for name in baseline:
         if name in MADE:
             others[name] = _made(name, opened, images, out / BACKBONE, own.concepts, seeds, seed, not json)
+    if part in CHOOSING:
+        say_notes([f"the {part} part {CHOOSING[part]} the heads: its accuracy is too high, the test part's is not"])
     told = None if json else lambda line: err.print(line, markup=False, highlight=False)
     shuffles = seeds if shuffled else 0
     result, heads = compare(

@@ -373,7 +373,7 @@ def _train(
     recipe, why = resolved(recipe, data)
     said = [*chosen.notes, *data.notes, *why]
     if not several or first_process():
-        say_notes([*said[len(chosen.notes) :], *_about_names(recipe, data)])
+        say_notes([*said[len(chosen.notes) :], *about_names(recipe, data)])
     if running.print_recipe:
         return _print_recipe(recipe, json)
     options |= spread | {"logger": running.logger, "gradients": running.gradients, "continued": chosen.parent}
@@ -412,11 +412,13 @@ def _train(
     return say(f"run folder: {out}")
 
 
-def _about_names(recipe: Recipe, data: Any) -> list[str]:
+def about_names(recipe: Recipe, data: Any) -> list[str]:
     """What is known of the names of concepts before any is trained: with few classes these cannot check them."""
     from htaf.training.families.icbm import ICBMNetwork
 
     if not isinstance(recipe.network, ICBMNetwork) or recipe.network.supervised_by is not None:
+        return []
+    if recipe.activation.method == "relu":  # no bits to name
         return []
     from htaf.concepts.naming.checks import FEWEST_CLASSES
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float32, Float64, Int64, UInt8
 
-from htaf._errors import expect_seed
+from htaf._errors import expect_memory, expect_seed
 from htaf.concepts.codes import PARTS, Codes, ConceptError
 from htaf.concepts.heads import Fit, Head
 from htaf.concepts.scores import labelled
@@ -195,7 +195,7 @@ def random_hyperplanes(
         m float32 [F], d float32 [F, C] and t float32 [C].
 
     Raises:
-        ConceptError: fewer than one concept, or a seed out of range.
+        ConceptError: fewer than one concept, or a seed out of range. TooLargeError: more than fit into memory.
 
     Source: Charikar 2002 (random hyperplane rounding).
     """
@@ -204,6 +204,9 @@ def random_hyperplanes(
     count = size if concepts is None else concepts
     if count < 1:
         raise ConceptError(f"concepts must be >= 1, got {count}")
+    # directions in three forms; bits, packed and as a head's inputs
+    needed = count * (20.0 * size + 5.0 * len(features))
+    expect_memory(needed, f"{count:,} random bits of {len(features):,} images", "choose fewer")
     total, squares = np.zeros(size), np.zeros(size)
     shift = np.asarray(features.values[rows[0]], np.float64)  # against cancellation in the squares
     for some in _chunks(rows):

@@ -205,8 +205,15 @@ def histograms(scores: Mapping[str, Any]) -> bytes:
             total = sum(counts) if counts else 0
             if counts and total:
                 share = np.array(counts) / total
-                axes.bar(left + place * width, share, width, align="edge", label=label, color=COLOURS[place % 4])
-        axes.set_title(name, fontsize=8)
+                axes.bar(
+                    left + place * width,
+                    share,
+                    width,
+                    align="edge",
+                    label=label.replace("$", r"\$"),
+                    color=COLOURS[place % 4],
+                )
+        axes.set_title(name, fontsize=8, parse_math=False)  # a $ would begin a formula
         axes.tick_params(labelsize=7)
         axes.set_xlim(0, 1)
     for axes in grid.flat[len(panels) :]:
@@ -302,12 +309,12 @@ def pictures(
     for line, (side, which) in enumerate(zip(sides, ("activated", "unactivated"), strict=True)):
         for axes, row, image in zip(grid[line], side.tolist(), _checked(images, side), strict=False):
             axes.imshow(image, cmap="gray", vmin=0, vmax=255)  # the map is for one channel alone
-            axes.set_title(_short(codes.classes[int(codes.labels[row])], 18), fontsize=6)
+            axes.set_title(_short(codes.classes[int(codes.labels[row])], 18), fontsize=6, parse_math=False)
         if not len(side):
             grid[line, 0].text(0, 0.5, f"no {which} image", fontsize=8)
     title = f"concept {concept}{': ' + name if name else ''}, {rate:.0%} of {part} images have it"
     a, b = (_short(", ".join(codes.classes[k] for k in group) or "none", 20 * count) for group in members)
-    figure.suptitle(f"{title}\nabove: activated (A: {a})\nbelow: unactivated (B: {b})", fontsize=8)
+    figure.suptitle(f"{title}\nabove: activated (A: {a})\nbelow: unactivated (B: {b})", fontsize=8, parse_math=False)
     return _png(figure)
 
 

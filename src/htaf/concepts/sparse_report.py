@@ -71,7 +71,7 @@ def compare(
         others: by name, codes of the same images, one for each seed.
         targets: as `sparse_heads`.
         shuffles: how many times the same is done with the labels permuted: what chance gives.
-        part: that is scored; it chooses nothing.
+        part: that is scored. The accuracy of train or validation, which fit and choose the heads, is too high.
         cap, seed: as `sparse_heads`; seed is also the first of the permutations'.
         progress: called with a line on each step.
 

@@ -393,7 +393,8 @@ def _sheet(name: str, made: Sequence[tuple[dict[str, Any], np.ndarray, np.ndarra
     for (line, drawn, crop), (above, below) in zip(made, grid.T, strict=False):
         above.imshow(drawn)
         what = f"concept {line['concept']}" if by_image else str(line["label"] or line["predicted"] or "")
-        above.set_title(f"{what if len(what) < 19 else what[:17] + '…'}\n{line['margin']:+.2f}", fontsize=6)
+        shown = what if len(what) < 19 else what[:17] + "…"
+        above.set_title(f"{shown}\n{line['margin']:+.2f}", fontsize=6, parse_math=False)  # a $ would begin a formula
         if crop is not None:
             below.imshow(crop)
             below.set_title(f"{line['share']:.0%} of the map", fontsize=6)

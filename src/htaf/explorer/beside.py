@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from htaf.concepts.codes import Codes, ConceptError, PartName
+from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
 from htaf.explorer import contents
 
 BLOCK = 8192  # images counted at once
@@ -86,11 +86,13 @@ def compared(codes: Codes, shown: Codes, beside: Beside, part: PartName) -> dict
     """
     other = beside.codes
     mine, theirs = common_images(codes, other)
-    scored = np.asarray(codes.parts)[mine] == contents.PARTS.index(part)
+    of_part = PARTS.index(part)
+    scored = (np.asarray(codes.parts)[mine] == of_part) & (np.asarray(other.parts)[theirs] == of_part)
     mine, theirs = mine[scored], theirs[scored]
     if not len(mine):
         raise ConceptError(
-            f"expected codes of the same images beside these: {beside.title} has none of their {part} images, by id"
+            f"expected codes of the same images beside these: {beside.title} has none of their {part} images, by id, "
+            "in that part"
         )
     there = {name: number for number, name in enumerate(other.classes)}
     found = contents.measure(other, part)

@@ -275,20 +275,21 @@ def _originals(
     notes: list[str],
     there: dict[str, Any] | None,
 ) -> dict[str, Any] | None:
-    """The images of these rows as files of their own; none where they are no larger than in the sheets."""
+    """The images of these rows as files of their own, but for those that are no larger than in the sheets."""
     if original is None or not rows:
         return None
     (out / DATA / FULL).mkdir(exist_ok=True)
+    written: list[int] = []
     with progress_of("pictures at full size", len(rows), shown=progress) as advance:
-        for done, row in enumerate(rows):
+        for row in rows:
             try:
                 image = original(ids[row])
             except (ConceptError, DataError, OSError) as error:
-                kept = None if done else there
+                kept = None if written else there
                 notes.append(f"{'no' if kept is None else 'earlier'} pictures at full size: {error}")
                 return kept
-            if done == 0 and max(image.shape[1:]) <= least:
-                return None
-            write_atomic(out / DATA / FULL / f"{row:06d}.webp", webp(image))
+            if max(image.shape[1:]) > least:
+                write_atomic(out / DATA / FULL / f"{row:06d}.webp", webp(image))
+                written.append(row)
             advance(1)
-    return {"folder": f"{DATA}/{FULL}", "rows": sorted(rows)}
+    return {"folder": f"{DATA}/{FULL}", "rows": sorted(written)} if written else None

@@ -159,7 +159,8 @@ def _beside(folder: str | Path | None, names: str | Path | None) -> Beside | Non
         return None
     codes = open_codes(folder)
     given = None if names is None else read_names(names, codes.concepts, codes=codes_key(codes))
-    return Beside(codes, str(codes.info.get("run") or Path(folder).resolve().name), given)
+    of = Path(str(codes.info.get("run") or Path(folder).resolve()))
+    return Beside(codes, of.name, given)  # the path would say where it lies
 
 
 def _original(run: Run, codes: Codes, images: Images | ConceptError) -> Original | None:

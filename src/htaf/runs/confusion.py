@@ -76,7 +76,8 @@ def picture(matrix: Int64[np.ndarray, "true predicted"], classes: Sequence[str],
     figure = Figure(figsize=(side, side), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
-    axes.set(xlabel="predicted", ylabel="true", title=title)
+    axes.set(xlabel="predicted", ylabel="true")
+    axes.set_title(title, parse_math=False)  # a $ would begin a formula
     if len(classes) <= LABELLED:
         names = [name.replace("$", r"\$") for name in classes]
         axes.set_xticks(range(len(classes)), names, rotation=90, fontsize=8)

@@ -115,7 +115,7 @@ class FeatureStore:
 
     @classmethod
     def kept(cls, key: FeatureKey, rows: Int64[Tensor, " rows"]) -> FeatureStore | None:
-        """The features of a key, where those of all these rows are at hand; nothing is written."""
+        """The features of a key, where those of all these rows are at hand; else None, and none are computed."""
         try:
             width = int(np.load(folder_of(key) / FEATURES, mmap_mode="r").shape[1])
         except (OSError, ValueError, EOFError, IndexError):

@@ -113,7 +113,8 @@ class History(Callback):
         for number, begin in enumerate(begins):  # between two epochs
             axes.axvline(begin + 0.5, color="0.85", zorder=0, label=None if number else "a stage begins")
         axes.axvline(at, color="0.6", linestyle=":", label=best)
-        axes.set(xlabel="epoch", ylabel="loss", title=title)
+        axes.set(xlabel="epoch", ylabel="loss")
+        axes.set_title(title, parse_math=False)  # a $ would begin a formula
         axes.legend()
         picture = io.BytesIO()
         figure.savefig(picture, format="png", dpi=120)
