@@ -304,6 +304,9 @@ def test_the_command_makes_codes_that_the_others_read(
         assert code == 0, err
         if more[0] == "explore":
             assert "4 concepts (4 named, 0 of them verified)" in text
+    code, _, err = htaf("concepts", "sparse", run, "--out", tmp_path / "other", "--codes", out)
+    assert code == 2
+    assert "give it as --baseline" in " ".join(err.split())
     rows = json.loads((tmp_path / "sparse" / "sparse.json").read_text())["rows"]
     assert {(row["bits"], row["concepts"]) for row in rows} == {
         ("these", 21), (f"codes {out}", 4), (f"soft {out}", 4),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RESULT, TABLE, CODES, BACKBONE = "sparse.json", "sparse.md", "codes", "backbone"
 MOST_SEEDS, DEFAULT = 1000, (5, 10)
-SOFT = "soft:"
+SOFT, LABEL_FREE = "soft:", "label-free"
 MADE = ("random", "median")  # bits that are made of the backbone's features
 
 
@@ -135,8 +135,11 @@ def _extracted(run: Run, images: Any, out: Path, progress: bool) -> Codes:
 
 
 def _of_run(codes: Codes, run: Run) -> None:
-    """Raises UsageError for codes of another run."""
-    of = codes.info.get("settings", {}).get("run")
+    """Raises UsageError for codes of another run, or of other concepts than its own."""
+    settings = codes.info.get("settings", {})
+    if settings.get("what") == LABEL_FREE:
+        raise UsageError("--codes: expected the run's own concepts, got a label-free bottleneck: give it as --baseline")
+    of = settings.get("run")
     if of != run.record["key"]:
         raise UsageError(f"expected codes of the run {run.path}, got codes of another: extract them from this one")
 

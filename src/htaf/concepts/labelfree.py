@@ -214,7 +214,8 @@ def image_vectors(
     weights = str(model.described["tensors_sha256"])
     key = FeatureKey(weights, content_hash(said), False, model.size, known, part.fingerprint(), len(part))
     with torch.no_grad():
-        width = model.features(torch.zeros(1, channels, *part.size)).shape[1]
+        where = next(model.parameters()).device
+        width = model.features(torch.zeros(1, channels, *part.size, device=where)).shape[1]
     store = FeatureStore(key, width)
     fill(store, model, part, plain, rows, device=device, progress=progress, label=f"{side} images, as CLIP sees them")
     return store.batch(rows).numpy()
@@ -318,7 +319,7 @@ def learn_concepts(
     cuts = means if threshold == "mean" else np.median(made, axis=0)
     kept = seen[good]
     return LabelFree(
-        tuple(texts[j] for j in kept.tolist()),
+        tuple(texts[int(j)] for j in kept),
         weight,
         means,
         scales,
