@@ -125,7 +125,7 @@ KINDS = {
     "folder of codes": FolderKind(
         (("concepts.json",),),
         ("images.arrow", "head.safetensors", "codes.npy", "features.npy", "margins.npy", "smooth.npy", "exact.npy",
-         "saturated.npy", "done.npy"),
+         "saturated.npy", "done.npy", "names.json", "projection.safetensors"),
     ),
     "study": FolderKind((("search.db",), ("cells", "report.json")), ("report.md", "runs", "work")),
     "page": FolderKind(((".htaf-explorer",), ("index.html", "data/page.js")), ("app.js", "app.css", "data")),

@@ -89,6 +89,7 @@ class World:
 
 def made_world(root: Path) -> World:
     """Runs that nobody trained, codes, a packed file, names, a page, tables, images, attributes, a plan."""
+    import made_clip
     import made_runs
     from htaf import packed, runs
     from htaf.concepts.codes import codes_key
@@ -144,6 +145,7 @@ def made_world(root: Path) -> World:
     table.to_csv(root / "attributes.csv", index=False)
     (root / "plan.toml").write_text(PLAN.format(table=root / "rows.csv"))
     (root / "list.txt").write_text("round\ntall\n")
+    made_clip.write_clip(root / "clip")
     (root / "key.txt").write_text("secret\n")
     (root / "replies.jsonl").write_text("")
     (root / "empty").mkdir()
@@ -218,6 +220,10 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "explore": (w["run"], "--codes", w["codes"], "--out", "out"),
         "concepts extract": (w["run"], "--out", "out"),
         "concepts binarise": (w["features"], "--out", "out"),
+        "concepts labelfree": (
+            *(w["run"], "--texts", w["list.txt"], "--clip", w["clip"], "--out", "out", "--steps", "1"),
+            *("--similarity", "-0.999", "--clip-cutoff", "-0.999"),
+        ),
         "concepts score": (
             *(w["codes"], "--leakage", "--names", w["names.json"], "--attributes", w["attributes.csv"]),
             *("--out", "out"),
@@ -373,7 +379,7 @@ def _paths(world: World, flag: str) -> tuple[str, ...]:
     if flag == "--key-file":
         return (missing, w["empty"], w["nothing.bin"])
     common = (missing, w["empty"], w["nothing.bin"], w["broken-link"], "a\0b", f"{w['rows.csv']}/x", "n" * 300)
-    return common if flag in ("--files", "--names", "--check", "--text") else (*common, w["rows.csv"])
+    return common if flag in ("--files", "--names", "--check", "--text", "--texts") else (*common, w["rows.csv"])
 
 
 def _of_out(world: World, verb: str, base: tuple[str, ...]) -> Iterator[Bad]:

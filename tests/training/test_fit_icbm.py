@@ -151,6 +151,18 @@ def test_learning_rate_of_the_backbone(digits: Images) -> None:
     assert sum(len(g["params"]) for g in optimizer.param_groups) == len(list(module.net.parameters()))
 
 
+def test_given_attributes_say_how_many_concepts_a_recipe_has() -> None:
+    from htaf.training.families import FAMILIES
+
+    family = FAMILIES["icbm"]
+    adapt, frozen = family.adapt, family.ready("frozen")
+    assert adapt is not None
+    found, _ = adapt(frozen, {"bottleneck": "joint", "freeze": True})
+    assert found.replace(bottleneck="joint").network.values()["concepts"] == 0
+    for changes in ({"bottleneck": "implicit"}, {"freeze": True}, {"bottleneck": "joint", "concepts": 3}):
+        assert adapt(frozen, changes)[0].network.values()["concepts"] == 128  # 3 is refused with the rest
+
+
 @pytest.mark.parametrize("bottleneck", ["joint", "sequential", "independent"])
 @pytest.mark.parametrize("method", ["relu", "htaf"])
 def test_supervised_bottlenecks(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 RESULT, TABLE, CODES, BACKBONE = "sparse.json", "sparse.md", "codes", "backbone"
 MOST_SEEDS, DEFAULT = 1000, (5, 10)
 CHOOSING = {"train": "fits", "validation": "chooses"}  # parts whose accuracy says too much
+SOFT, LABEL_FREE = "soft:", "label-free"
 MADE = ("random", "median")  # bits that are made of the backbone's features
 
 
@@ -48,8 +49,8 @@ def sparse(
         tuple[str, ...],
         arg(
             help="Other bits beside them. random: random hyperplanes of the backbone's features; median: those "
-            "features cut at their medians; a folder: codes of the same images.",
-            metavar="random|median|CODES ...",
+            "features cut at their medians; a folder: codes of the same images; soft: with it: its pre-activations.",
+            metavar="random|median|CODES|soft:CODES ...",
             help_behavior_hint="(default: none)",
         ),
     ] = (),
@@ -80,15 +81,20 @@ def sparse(
         raise UsageError(f"--seeds must be in 1 to {MOST_SEEDS}, got {seeds}")
     if len(set(baseline)) < len(baseline):
         raise UsageError(f"expected different names for --baseline, got {', '.join(baseline)}")
-    folders = {f"codes {name}": Path(name) for name in baseline if name not in MADE}
-    for folder in folders.values():
+    given = [name for name in baseline if name not in MADE]
+    folders = {f"codes {name}": Path(name) for name in given if not name.startswith(SOFT)}
+    soft = {f"soft {name.removeprefix(SOFT)}": Path(name.removeprefix(SOFT)) for name in given if name.startswith(SOFT)}
+    for folder in (*folders.values(), *soft.values()):
         if not (folder / "concepts.json").is_file():
             raise UsageError(f"--baseline: expected random, median or a folder of codes, got {str(folder)!r}")
-    check_output_folder(out, [run, *folders.values(), *([codes] if codes else [])], own="folder of sparse heads")
+    check_output_folder(
+        out, [run, *folders.values(), *soft.values(), *([codes] if codes else [])], own="folder of sparse heads"
+    )
     if save_run is not None:
         check_output_folder(save_run, [run, out], own="run", flag="--save-run")
+    from htaf.concepts.soft import SoftConcepts
     from htaf.concepts.sparse_report import compare, table
-    from htaf.concepts.store import open_codes
+    from htaf.concepts.store import open_codes, open_features
     from htaf.runs import open_run, to_json, write_atomic
 
     opened = of_images(open_run(run, method=step_of_run(method)))
@@ -96,7 +102,8 @@ def sparse(
     if max(nec, default=1) > size:
         raise UsageError(f"--nec must be in 1 to {size}, the number of concepts, got {max(nec)}")
     limits = dict.fromkeys(nec or [n for n in DEFAULT if n < size] or [size])
-    others: dict[str, list[Codes]] = {name: [open_codes(folder)] for name, folder in folders.items()}
+    others: dict[str, list[Codes | SoftConcepts]] = {name: [open_codes(folder)] for name, folder in folders.items()}
+    others |= {name: [SoftConcepts.of(open_features(folder))] for name, folder in soft.items()}
     images: Any = None
     if codes is None or any(name in MADE for name in baseline) or save_run is not None:
         images = own_images(opened, data_dir, "give --codes alone, without --baseline random or median and --save-run")
@@ -104,7 +111,7 @@ def sparse(
     _of_run(own, opened)
     for name in baseline:
         if name in MADE:
-            others[name] = _made(name, opened, images, out / BACKBONE, own.concepts, seeds, seed, not json)
+            others[name] = [*_made(name, opened, images, out / BACKBONE, own.concepts, seeds, seed, not json)]
     if part in CHOOSING:
         say_notes([f"the {part} part {CHOOSING[part]} the heads: its accuracy is too high, the test part's is not"])
     told = None if json else lambda line: err.print(line, markup=False, highlight=False)
@@ -131,8 +138,11 @@ def _extracted(run: Run, images: Any, out: Path, progress: bool) -> Codes:
 
 
 def _of_run(codes: Codes, run: Run) -> None:
-    """Raises UsageError for codes of another run."""
-    of = codes.info.get("settings", {}).get("run")
+    """Raises UsageError for codes of another run, or of other concepts than its own."""
+    settings = codes.info.get("settings", {})
+    if settings.get("what") == LABEL_FREE:
+        raise UsageError("--codes: expected the run's own concepts, got a label-free bottleneck: give it as --baseline")
+    of = settings.get("run")
     if of != run.record["key"]:
         raise UsageError(f"expected codes of the run {run.path}, got codes of another: extract them from this one")
 

@@ -82,6 +82,10 @@ VERBS = {
         "htaf.cli.concepts:binarise",
         "Make codes of features by one threshold for each node, from the training images, or by random hyperplanes.",
     ),
+    "concepts labelfree": Verb(
+        "htaf.cli.label_free:labelfree",
+        "Make codes whose concepts are texts, over the backbone of a run: a label-free concept bottleneck, by CLIP.",
+    ),
     "concepts score": Verb(
         "htaf.cli.concepts:score",
         "Score concepts: gap, binarity, dead concepts, concept accuracy, class specificity, redundancy, sparsity.",

@@ -16,6 +16,7 @@ from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.completeness import CHUNK, by_importance
 from htaf.concepts.counts import pair_counts
 from htaf.concepts.scores import labelled
+from htaf.concepts.soft import SoftConcepts
 
 CAP = 50_000  # images that a head is fitted to
 STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4)
@@ -157,7 +158,7 @@ def selected(codes: Codes, kept: Sequence[int] | np.ndarray, head: Head) -> Code
     return small
 
 
-def accuracy_of(codes: Codes, kept: Int64[np.ndarray, " kept"], head: Head) -> float:
+def accuracy_of(codes: Codes | SoftConcepts, kept: Int64[np.ndarray, " kept"], head: Head) -> float:
     """Share of labelled images that a head on some concepts gets right."""
     weight, bias = head.weight.T.astype(np.float32), head.bias.astype(np.float32)
     correct = 0

@@ -12,10 +12,11 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from htaf._errors import expect_seed
-from htaf.concepts.codes import Codes, ConceptError
+from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.completeness import CHUNK
 from htaf.concepts.heads import Head, accuracy_of, balanced_rows
 from htaf.concepts.scores import labelled
+from htaf.concepts.soft import SoftConcepts
 from htaf.concepts.sparsity import effective
 
 CAP = 20_000  # images that a head is fitted to
@@ -27,12 +28,12 @@ STRENGTHS = (1e-1, 1e-2, 1e-3, 1e-4)  # of the L2 penalty of a fit on chosen wei
 STEPS, PRECISION = 200, 1e-7  # of L-BFGS: at most, and the least relative gain of a step
 WIDE = 2**22  # numbers that are kept in float64: smaller sets are fitted to more digits
 ALGORITHM = (
-    "Multinomial logistic regression on standardised bits of the training part. An elastic net (99% L1) along a path "
-    "of strengths, from the one at which all weights are 0, each fit started from the last (L-BFGS-B, weights split "
-    "into their positive and negative parts). For n concepts a class: of the first four points of the path with n or "
-    "more a class, the n largest weights of each class are kept and fitted again without the L1 penalty; validation "
-    "accuracy chooses the point, then the strength of the L2 penalty. For all concepts: the L2 penalty alone. The "
-    "test part chooses nothing."
+    "Multinomial logistic regression on standardised concepts of the training part. An elastic net (99% L1) along a "
+    "path of strengths, from the one at which all weights are 0, each fit started from the last (L-BFGS-B, weights "
+    "split into their positive and negative parts). For n concepts a class: of the first four points of the path with "
+    "n or more a class, the n largest weights of each class are kept and fitted again without the L1 penalty; "
+    "validation accuracy chooses the point, then the strength of the L2 penalty. For all concepts: the L2 penalty "
+    "alone. The test part chooses nothing."
 )
 
 Progress = Callable[[str], None]
@@ -60,14 +61,14 @@ class SparseHead:
 
 
 class StandardBits:
-    """The training part as a fit reads it: z = (c - mean) / sd, dead concepts all 0.
+    """The training part as a fit reads it: z = (c - mean) / sd, dead concepts all 0; c are bits, or soft values.
 
     Attributes:
         values: float [N, C]. labels: int32 [N]. classes: K.
         means, scales: float64 [C]; a dead concept's scale is 1.
     """
 
-    def __init__(self, train: Codes, cap: int = CAP, seed: int = 0) -> None:
+    def __init__(self, train: Codes | SoftConcepts, cap: int = CAP, seed: int = 0) -> None:
         if cap < 1:
             raise ConceptError(f"cap must be >= 1, got {cap}")
         rows = balanced_rows(train.labels, cap, seed)
@@ -75,7 +76,8 @@ class StandardBits:
         self.classes = len(train.classes)
         bits = train.unpack(rows)
         self.means: Float64[np.ndarray, " concepts"] = bits.mean(0, dtype=np.float64)
-        spread = np.sqrt(self.means * (1 - self.means))
+        soft = isinstance(train, SoftConcepts)
+        spread = bits.std(0, dtype=np.float64) if soft else np.sqrt(self.means * (1 - self.means))
         self.scales = np.where(spread > 0, spread, 1.0)
         kind = np.float64 if bits.size <= WIDE else np.float32
         self.values = ((bits - self.means.astype(kind)) / self.scales.astype(kind)).astype(kind)
@@ -207,7 +209,7 @@ def refit(
 
 
 def sparse_heads(
-    codes: Codes,
+    codes: Codes | SoftConcepts,
     targets: Sequence[int | None] = (5, 10, None),
     *,
     cap: int = CAP,
@@ -217,7 +219,7 @@ def sparse_heads(
     """Heads in which no class draws on more than so many concepts. `ALGORITHM` says how they are found.
 
     Args:
-        codes: with labelled training and validation parts.
+        codes: with labelled training and validation parts; or the numbers that a soft bottleneck has in place of bits.
         targets: most concepts of a class; None: all of them.
         cap: most training images to fit to; beyond it an even share of each class, drawn with the seed.
         seed: of that draw.
@@ -234,8 +236,8 @@ def sparse_heads(
     expect_seed(seed, ConceptError)
     if not targets or any(target is not None and target < 1 for target in targets):
         raise ConceptError(f"expected numbers of concepts >= 1, got {list(targets)}")
-    validation = labelled(codes, "validation")
-    data = StandardBits(labelled(codes, "train"), cap, seed)
+    validation = known(codes, "validation")
+    data = StandardBits(known(codes, "train"), cap, seed)
     wanted = sorted({target for target in targets if target is not None})
     points = _points(data, wanted, progress)
     found = {target: _at(data, validation, target, points, progress) for target in dict.fromkeys(targets)}
@@ -257,7 +259,11 @@ def _points(data: StandardBits, wanted: Sequence[int], progress: Progress | None
 
 
 def _at(
-    data: StandardBits, validation: Codes, target: int | None, points: Sequence[Point], progress: Progress | None
+    data: StandardBits,
+    validation: Codes | SoftConcepts,
+    target: int | None,
+    points: Sequence[Point],
+    progress: Progress | None,
 ) -> SparseHead:
     """The head for one target."""
     every = np.arange(data.values.shape[1])
@@ -287,7 +293,12 @@ def _at(
     return SparseHead(target, head, effective(head.weight), chosen, ridge, accuracy)
 
 
-def correct(codes: Codes, head: Head) -> Bool[np.ndarray, " images"]:
+def known(codes: Codes | SoftConcepts, part: PartName) -> Codes | SoftConcepts:
+    """The images of a part whose class is known, without their ids. Raises ConceptError: there are none."""
+    return codes.labelled(part) if isinstance(codes, SoftConcepts) else labelled(codes, part)
+
+
+def correct(codes: Codes | SoftConcepts, head: Head) -> Bool[np.ndarray, " images"]:
     """Whether a head gets each of some labelled images right."""
     hits = np.zeros(len(codes), dtype=bool)
     weight, bias = head.weight.T.astype(np.float32), head.bias.astype(np.float32)

@@ -12,7 +12,8 @@ from jaxtyping import Bool, Float64
 from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.heads import Head
 from htaf.concepts.scores import labelled
-from htaf.concepts.sparse import ALGORITHM, CAP, SparseHead, correct, permuted, sparse_heads
+from htaf.concepts.soft import SoftConcepts
+from htaf.concepts.sparse import ALGORITHM, CAP, SparseHead, correct, known, permuted, sparse_heads
 from htaf.concepts.sparsity import COVERAGE, sparsity, training_means
 
 Z = 1.959964  # of a 95% interval
@@ -34,7 +35,7 @@ def paired(difference: Float64[np.ndarray, " images"]) -> dict[str, Any]:
     return {"difference": mean, "interval": [mean - half, mean + half]}
 
 
-def aligned(other: Codes, codes: Codes, name: str) -> Codes:
+def aligned(other: Codes | SoftConcepts, codes: Codes, name: str) -> Codes | SoftConcepts:
     """The images of `codes` among those of others, in the same order.
 
     Raises:
@@ -55,7 +56,7 @@ def aligned(other: Codes, codes: Codes, name: str) -> Codes:
 
 def compare(
     codes: Codes,
-    others: Mapping[str, Sequence[Codes]],
+    others: Mapping[str, Sequence[Codes | SoftConcepts]],
     *,
     targets: Sequence[int | None] = (5, 10, None),
     shuffles: int = 0,
@@ -68,7 +69,7 @@ def compare(
 
     Args:
         codes: of the network, with labelled train, validation and `part`.
-        others: by name, codes of the same images, one for each seed.
+        others: by name, codes of the same images, or numbers in place of bits, one for each seed.
         targets: as `sparse_heads`.
         shuffles: how many times the same is done with the labels permuted: what chance gives.
         part: that is scored. The accuracy of train or validation, which fit and choose the heads, is too high.
@@ -90,6 +91,7 @@ def compare(
     tell = progress or (lambda line: None)
     if taken := {OWN, SHUFFLED} & set(others):
         raise ConceptError(f"expected other names for other bits, got {sorted(taken)[0]!r}, which these have")
+    listed: dict[str, Sequence[Codes | SoftConcepts]]
     listed = {OWN: [codes], **{name: [aligned(o, codes, name) for o in given] for name, given in others.items()}}
     listed |= {SHUFFLED: [permuted(codes, seed + i) for i in range(shuffles)]} if shuffles else {}
     scored, rows, heads = labelled(codes, part), [], []
@@ -99,7 +101,7 @@ def compare(
             title = name if len(group) == 1 else f"{name}, seed {seed + number}"
             found = sparse_heads(bits, targets, cap=cap, seed=seed, progress=lambda line, t=title: tell(f"{t}: {line}"))
             heads = found if name == OWN else heads
-            means, here = training_means(bits), labelled(bits, part)
+            means, here = means_of(bits), known(bits, part)
             for each in found:
                 right, measured = _measured(here, each.head, means)
                 hits.setdefault((name, each.target), []).append(right)
@@ -130,8 +132,15 @@ def compare(
     return result, heads
 
 
+def means_of(bits: Codes | SoftConcepts) -> Float64[np.ndarray, " concepts"]:
+    """float64 [C], of the labelled training images."""
+    if isinstance(bits, SoftConcepts):
+        return bits.labelled("train").values.mean(0, dtype=np.float64)
+    return training_means(bits)
+
+
 def _measured(
-    codes: Codes, head: Head, means: Float64[np.ndarray, " concepts"]
+    codes: Codes | SoftConcepts, head: Head, means: Float64[np.ndarray, " concepts"]
 ) -> tuple[Bool[np.ndarray, " images"], dict[str, Any]]:
     """Which images a head gets right, and its figures."""
     right = correct(codes, head)

@@ -9,6 +9,7 @@ from jaxtyping import Float, Float64
 
 from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.counts import class_counts, class_sizes
+from htaf.concepts.soft import SoftConcepts
 
 COVERAGE = 0.95  # of what is added to a logit, as NCC's source has it
 CELLS = 2**22  # contributions sorted at once: some 100 MB
@@ -89,13 +90,13 @@ def training_means(codes: Codes) -> Float64[np.ndarray, " concepts"]:
 
 
 def sparsity(
-    codes: Codes, means: Float[np.ndarray, " concepts"], *, coverage: float = COVERAGE, most: int = 500
+    codes: Codes | SoftConcepts, means: Float[np.ndarray, " concepts"], *, coverage: float = COVERAGE, most: int = 500
 ) -> dict[str, Any]:
     """NEC and NCC of the head of some codes.
 
-    NCC is taken of the bits less their means, w_kj (c_ij - mean_j): so a concept that an image lacks counts as well as
-    one that it has, and the head reads the standardised concepts of the definition. A number moved from the bits to the
-    bias would change it otherwise.
+    NCC is taken of the bits, or soft values, less their means, w_kj (c_ij - mean_j): so a concept that an image lacks
+    counts as well as one that it has, and the head reads the standardised concepts of the definition. A number moved
+    from the bits to the bias would change it otherwise.
 
     Args:
         codes: the images that are counted.

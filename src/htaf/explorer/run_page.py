@@ -15,6 +15,8 @@ from htaf._console import err
 from htaf._errors import HtafError
 from htaf.concepts.codes import Codes, ConceptError, PartName, codes_key
 from htaf.concepts.extract import extract
+from htaf.concepts.labelfree import NAMES
+from htaf.concepts.labelfree import WHAT as LABEL_FREE
 from htaf.concepts.naming import read_names
 from htaf.concepts.pixels import pixels_of
 from htaf.concepts.store import open_codes, open_margins, read_record
@@ -56,7 +58,8 @@ def build_run_page(
         run: of `htaf train icbm`.
         out: as for `htaf.explorer.build.build_page`, and so are part, images, thumbnail and originals.
         codes: a folder of codes of this run; None: OUT-codes, made or finished where needed.
-        names: a file of names; None: the attributes that a supervised bottleneck was trained on, else numbers alone.
+        names: a file of names; None: names.json of label-free codes, the attributes that a supervised bottleneck was
+            trained on, else numbers alone.
         beside: a folder of codes of another run on the same images, to be compared with. beside_names: a file of names
             of its concepts; None: numbers alone.
         data_dir: a folder with the public sets; None: that of the training.
@@ -85,12 +88,15 @@ def build_run_page(
         raise ConceptError(f"{run.path}: expected a run on images, got one on a table")
     found, own = _codes(run, out, None if codes is None else Path(codes), part, data_dir, progress=progress)
     notes: list[str] = []
+    folder = _codes_folder(out, None if codes is None else Path(codes))
+    labelled = found.info["settings"].get("what") == LABEL_FREE
+    if names is None and labelled and (folder / NAMES).is_file():
+        names = folder / NAMES
     if names is not None:
         given = read_names(names, found.concepts, codes=codes_key(found))
     else:
-        given = _supervised(run, found, data_dir, notes)
+        given = None if labelled else _supervised(run, found, data_dir, notes)
     name = run.path.resolve().name
-    folder = _codes_folder(out, None if codes is None else Path(codes))
     return build_page(
         found,
         out,
@@ -198,10 +204,10 @@ def full_size(path: Path) -> UInt8[np.ndarray, "3 height width"]:
 def _check_run(run: Run, codes: Codes, folder: Path) -> None:
     """Raises ConceptError for codes of another run."""
     settings = codes.info["settings"]
-    if settings.get("what") == "extraction":
+    if settings.get("what") in ("extraction", LABEL_FREE):
         if settings.get("run") != run.record["key"]:
             raise ConceptError(f"expected codes of {run.path}, {folder} holds those of {codes.info.get('run')}")
-        if settings.get("model_sha256") != run.record["model_sha256"]:
+        if settings.get("model_sha256", run.record["model_sha256"]) != run.record["model_sha256"]:
             raise ConceptError(
                 f"expected codes of {run.path}, {folder} holds codes of other weights of it: extract them again, into "
                 "another folder"

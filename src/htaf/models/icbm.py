@@ -354,7 +354,7 @@ def transformers_config(name: str) -> dict[str, Any]:
     """
     try:
         library = _import("transformers")
-        config = _safe_config(library, library.PretrainedConfig.get_config_dict(name)[0])
+        config = safe_config(library, library.PretrainedConfig.get_config_dict(name)[0])
     except (OSError, ValueError) as error:
         raise ValueError(f"expected an image model of transformers, got {name!r:.80}: {error}") from None
     return json.loads(config.to_json_string(use_diff=False))
@@ -370,7 +370,7 @@ def transformers_normalisation(name: str) -> tuple[Any, Any]:
     return content.get("image_mean"), content.get("image_std")
 
 
-def _safe_config(library: Any, content: Mapping[str, Any]) -> Any:
+def safe_config(library: Any, content: Mapping[str, Any]) -> Any:
     """The configuration object of plain values, without anything that would load code, or another library's model.
 
     Raises:
@@ -413,7 +413,7 @@ def transformers_backbone(
             config: Any = model
         else:  # a file's content: of a record, a folder or the hub
             content = model if isinstance(model, Mapping) else library.PretrainedConfig.get_config_dict(str(model))[0]
-            config = _safe_config(library, content)
+            config = safe_config(library, content)
         stored = getattr(config, "image_size", None) or 224
         own = (stored, stored) if isinstance(stored, int) else (int(stored[0]), int(stored[1]))
         wanted = own if size is None else (size, size) if isinstance(size, int) else (size[0], size[1])

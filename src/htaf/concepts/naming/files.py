@@ -20,7 +20,7 @@ from htaf.concepts.codes import ConceptError, letters
 
 NameEntry = dict[str, Any]  # the name of one concept, how it was found and what its check gave
 
-SOURCES = ("attributes", "model", "pictures", "hand", "supervised")
+SOURCES = ("attributes", "model", "pictures", "hand", "supervised", "label-free")
 SECONDS = 1.0  # between two writings of a file that grows
 LONGEST = 200  # characters of a name, a label, a candidate
 NUMBERS = ("held_out", "p_value", "agreement", "naming", "own")

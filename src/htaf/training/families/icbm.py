@@ -266,9 +266,12 @@ def for_backbone(recipe: Recipe, backbone: str, optimizer: str | None = None) ->
 
 
 def _adapt(recipe: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
-    """Another backbone brings what it needs with it, and so does one that is frozen no longer."""
+    """Another backbone brings what it needs with it, and so does one that is frozen no longer; given attributes say how
+    many concepts there are."""
     network, notes = recipe.network, ()
     assert isinstance(network, ICBMNetwork)
+    if changes.get("bottleneck", "implicit") != "implicit" and "concepts" not in changes:
+        recipe = recipe.replace(concepts=0)
     if network.freeze and changes.get("freeze") is False:
         recipe = dataclasses.replace(recipe, optimization=finetune().optimization).replace(freeze=False, views=0)
         recipe = recipe.replace(backbone_lr=0.1, augment="auto", epochs=10)
