@@ -9,6 +9,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from htaf.language.lora import Training
+
+QUICK = Training(steps=6, batch_size=2, lr=0.003, validate=3)
 WORDS = [
     f"{a} {b} the {c}."
     for a in ("red", "blue", "old")
