@@ -11,13 +11,16 @@ from dataclasses import replace
 import pytest
 import safetensors.torch
 import torch
-from tests.language.models import QUICK, TEXT, tiny
+from tests.language.models import MORE, QUICK, TEXT, tiny
+from tests.quick import slow_but
 from transformers import AutoModelForCausalLM
 
 from htaf.language import LanguageError, files, gates_of
+from htaf.language.generating import Clock, pieces, prompt_tokens
 from htaf.language.lora import Training
 from htaf.language.ranks import Ranks
-from htaf.language.run import Data, fit, read
+from htaf.language.run import Data, fit, held_out_blocks, read
+from htaf.language.scores import text_scores
 from htaf.language.text import by_parts, documents, questions, task_files
 
 
@@ -50,6 +53,21 @@ def test_another_process_reads_the_same_network(run):
     plain = AutoModelForCausalLM.from_pretrained(out)  # without htaf's file: the same weights, the old activation
     assert not gates_of(plain)
     assert torch.equal(plain.model.layers[3].mlp.down_proj.weight, mine.model.layers[3].mlp.down_proj.weight)
+
+
+@pytest.mark.parametrize("kind", slow_but(MORE, "qwen3_5_text"))
+def test_every_architecture_is_trained_saved_and_read(kind, model, text, tmp_path):
+    tiny(kind, vocab_size=300).save_pretrained(tmp_path / "model")
+    files.tokenizer_of(model).save_pretrained(tmp_path / "model")
+    data = Data(str(text), length=32, calibration=8, training=16, test=4)
+    record = fit(str(tmp_path / "model"), data, replace(QUICK, steps=3), tmp_path / "out", last_k=2)
+    network, tokenizer = files.load(tmp_path / "out")
+    assert list(gates_of(network)) == [2, 3]
+    _, found = text_scores(network, None, held_out_blocks(record, tokenizer, 4))
+    assert found.loss == pytest.approx(record["trained"]["loss"], rel=1e-4)
+    prompt, clock = prompt_tokens(tokenizer, "red cats"), Clock()
+    list(pieces(network, tokenizer, prompt, tokens=4, clock=clock))
+    assert clock.written > 0
 
 
 def test_the_command(model, text, tmp_path, htaf):
