@@ -13,7 +13,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from tests.language.models import tiny
+from tests.language.models import tiny, write_gguf
 
 from htaf.language import LanguageError, calibrate, files
 from htaf.language.generating import Clock, pieces, prompt_tokens
@@ -33,6 +33,17 @@ def test_a_gguf_file_of_an_unknown_architecture(tmp_path):
         write()
     with pytest.raises(LanguageError, match=r"x.gguf cannot be read as a causal language model.*no-such-architecture"):
         files.load(tmp_path / "x.gguf")
+
+
+def test_a_gguf_file_is_read(tmp_path):
+    write_gguf(tmp_path / "x.gguf")
+    network, tokenizer = files.load(tmp_path / "x.gguf")
+    assert network.lm_head.weight is network.model.embed_tokens.weight
+    assert tokenizer.decode(tokenizer("red cats")["input_ids"]) == "red cats"
+    with torch.no_grad():
+        assert torch.isfinite(network(torch.arange(3, 20)[None]).logits).all()
+    report = calibrate(network, torch.randint(3, 259, (4, 16)), 1)
+    assert [layer.layer for layer in report] == [3]
 
 
 def test_an_unknown_name_without_a_network(monkeypatch):
