@@ -119,7 +119,11 @@ def main() -> None:
     measuring.warn_when_busy()
     torch.set_num_threads(given.threads)
     records = {run: read(run) for run in given.runs}
-    (original,) = {record["model"] for record in records.values()}
+    original, *others = sorted({record["model"] for record in records.values()})
+    if others:
+        parser.error(f"expected runs of one model, got {', '.join([original, *others])}")
+    if given.llama and not given.gguf:
+        parser.error("--llama needs --gguf")
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for name, dtype in DTYPES.items():

@@ -13,8 +13,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from tests.language.models import tiny
-from tests.language.test_run import model, run, text  # noqa: F401
+from tests.language.models import tiny, write_gguf
 
 from htaf.language import LanguageError, calibrate, files
 from htaf.language.generating import Clock, pieces, prompt_tokens
@@ -36,13 +35,24 @@ def test_a_gguf_file_of_an_unknown_architecture(tmp_path):
         files.load(tmp_path / "x.gguf")
 
 
+def test_a_gguf_file_is_read(tmp_path):
+    write_gguf(tmp_path / "x.gguf")
+    network, tokenizer = files.load(tmp_path / "x.gguf")
+    assert network.lm_head.weight is network.model.embed_tokens.weight
+    assert tokenizer.decode(tokenizer("red cats")["input_ids"]) == "red cats"
+    with torch.no_grad():
+        assert torch.isfinite(network(torch.arange(3, 20)[None]).logits).all()
+    report = calibrate(network, torch.randint(3, 259, (4, 16)), 1)
+    assert [layer.layer for layer in report] == [3]
+
+
 def test_an_unknown_name_without_a_network(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(LanguageError, match=r"no-one/no-model is not in the cache.*give a folder"):
         files.load("no-one/no-model")
 
 
-def test_models_without_gates_by_the_command(model, text, tmp_path, htaf):  # noqa: F811
+def test_models_without_gates_by_the_command(model, text, tmp_path, htaf):
     for kind, said in (("phi", "expected a gated MLP"), ("gpt2", "expected a")):
         sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2} if kind == "gpt2" else {}
         tiny(kind, vocab_size=300, **sizes).save_pretrained(tmp_path / kind)
@@ -52,19 +62,22 @@ def test_models_without_gates_by_the_command(model, text, tmp_path, htaf):  # no
         assert (code, said in told) == (1, True), told
 
 
-def test_prompts(run, tmp_path, htaf):  # noqa: F811
+def test_prompts(run, tmp_path, htaf):
     out, _ = run
     htaf("pack", out, "--out", tmp_path / "packed")
     for folder in (out, tmp_path / "packed"):
         assert "expected a prompt, got an empty one" in htaf("generate", folder, " ")[2]
         code, _, told = htaf("generate", folder, "red cats " * 100)
         assert (code, "expected a prompt of fewer than 128 tokens" in told) == (1, True)
+        assert "expected a prompt in UTF-8" in htaf("generate", folder, "\udcff")[2]
+        assert "--temperature must be 0, or >= 0.001" in htaf("generate", folder, "x", "--temperature", "1e-40")[2]
         assert "in 1 to 128" in htaf("generate", tmp_path / "packed", "x", "--context", "1000")[2]
     assert "no config.json" in htaf("generate", tmp_path, "x")[2]
+    assert "has no htaf_record.json" in htaf("evaluate", tmp_path / "packed")[2]
     assert "--context is for" in htaf("generate", out, "x", "--context", "10")[2]
 
 
-def test_a_reader_who_goes_ends_the_generation(run):  # noqa: F811
+def test_a_reader_who_goes_ends_the_generation(run):
     out, _ = run
     network, tokenizer = files.load(out)
     clock, before = Clock(), threading.active_count()
@@ -75,7 +88,7 @@ def test_a_reader_who_goes_ends_the_generation(run):  # noqa: F811
     assert (clock.read, 1 <= clock.written < 100) == (2, True)
 
 
-def test_words_that_are_not_known(run):  # noqa: F811
+def test_words_that_are_not_known(run):
     tried = (  # in another process, where types are not checked
         "from htaf.language import Data, Training, fit\n"
         "for make in (lambda: Training(precision='float16'), lambda: Training(slope='relu'),\n"
@@ -95,7 +108,7 @@ def test_words_that_are_not_known(run):  # noqa: F811
 
 
 @pytest.mark.slow
-def test_killed_at_any_time_it_ends_with_the_same_bits(model, text, tmp_path):  # noqa: F811
+def test_killed_at_any_time_it_ends_with_the_same_bits(model, text, tmp_path):
     def command(out):
         words = ["train", "llm", "--model", model, "--text", text, "--out", out, "--length", "32", "--last-k", "2"]
         words += ["--steps", "60", "--training-blocks", "60", "--batch-size", "2"]
@@ -125,7 +138,7 @@ def test_killed_at_any_time_it_ends_with_the_same_bits(model, text, tmp_path):  
     assert (tmp_path / "killed" / RECORD).is_file()
 
 
-def test_a_run_that_was_begun_is_not_read(run, tmp_path):  # noqa: F811
+def test_a_run_that_was_begun_is_not_read(run, tmp_path):
     out, _ = run
     (tmp_path / RECORD).write_text((out / RECORD).read_text().replace('"finished"', '"running"'))
     with pytest.raises(LanguageError, match="unfinished training: give its command again"):
@@ -134,7 +147,7 @@ def test_a_run_that_was_begun_is_not_read(run, tmp_path):  # noqa: F811
         read(tmp_path / "none")
 
 
-def test_numbers_that_are_not_finite_say_the_step(model, text, tmp_path):  # noqa: F811
+def test_numbers_that_are_not_finite_say_the_step(model, text, tmp_path):
     from htaf.language.lora import Training
     from htaf.language.run import Data, fit
 

@@ -124,8 +124,12 @@ def test_errors():
     with pytest.raises(LanguageError, match="the last 2 layers have gates already"):
         replace_gates(model, 2)
     model = tiny("llama")
-    model.model.layers[1].mlp.up_proj = model.model.layers[0].mlp.up_proj
-    with pytest.raises(LanguageError, match="layers 0 and 1 share one projection"):
+    model.model.layers[1].mlp.down_proj = model.model.layers[0].mlp.down_proj
+    with pytest.raises(LanguageError, match="down_proj of layer 0 and down_proj of layer 1 share one projection"):
+        gated_mlps(model)
+    model = tiny("llama")
+    model.model.layers[1].mlp.up_proj.weight = model.model.layers[1].mlp.gate_proj.weight
+    with pytest.raises(LanguageError, match="gate_proj of layer 1 and up_proj of layer 1 share one projection"):
         gated_mlps(model)
     model = tiny("llama")
     model.model.layers[3].mlp.forward = lambda x: model.model.layers[3].mlp.up_proj(x)[..., :16]

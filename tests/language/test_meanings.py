@@ -7,13 +7,12 @@ import json
 import pytest
 import torch
 from tests.language.models import tiny
-from tests.language.test_run import model, run, text  # noqa: F401
 
 from htaf.language import LanguageError, files, gates_of, replace_gates
 from htaf.language.meanings import GATES, PAGE, meanings, write
 
 
-def test_a_detector_of_a_token_is_found(model):  # noqa: F811
+def test_a_detector_of_a_token_is_found(model):
     network, tokenizer = files.load(model)
     replace_gates(network, 1)
     layer, gate = network.model.layers[3], gates_of(network)[3]
@@ -49,7 +48,7 @@ def _planted(out, is_seven):
     return out
 
 
-def test_the_page(run, tmp_path, htaf):  # noqa: F811
+def test_the_page(run, tmp_path, htaf):
     out, _ = run
     page = tmp_path / "page"
     assert "48 gates of 2 layers" in htaf("concepts", "gates", out, "--out", page, "--blocks", "4")[1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.language.test_run import model, text  # noqa: F401
 
 from htaf_paper.language import Cell, Setting, before, cells, run_cell
 from htaf_paper.language_report import FIGURES, report
@@ -19,7 +18,7 @@ def test_the_plan():
     assert before(Cell("text", 8, "trained"), (1, 4, 8)) is None
 
 
-def test_cells_and_report(model, text, tmp_path):  # noqa: F811
+def test_cells_and_report(model, text, tmp_path):
     task = tmp_path / "task.jsonl"
     words = ("the sun.", "the sea.")
     lines = [{"context": "red cats see", "choices": words, "answer": i % 2} for i in range(200)]

@@ -9,38 +9,19 @@ import sys
 from dataclasses import replace
 
 import pytest
+import safetensors.torch
 import torch
-from tests.language.models import TEXT, tiny, write_model
+from tests.language.models import MORE, QUICK, TEXT, tiny
+from tests.quick import slow_but
 from transformers import AutoModelForCausalLM
 
 from htaf.language import LanguageError, files, gates_of
+from htaf.language.generating import Clock, pieces, prompt_tokens
 from htaf.language.lora import Training
 from htaf.language.ranks import Ranks
-from htaf.language.run import Data, fit, read
+from htaf.language.run import Data, fit, held_out_blocks, read
+from htaf.language.scores import text_scores
 from htaf.language.text import by_parts, documents, questions, task_files
-
-QUICK = Training(steps=6, batch_size=2, lr=0.003, validate=3)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """A folder with a tiny Llama and a tokenizer made from the text."""
-    folder = tmp_path_factory.mktemp("model")
-    write_model(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    file = tmp_path_factory.mktemp("text") / "text.txt"
-    file.write_text(TEXT)
-    return file
-
-
-@pytest.fixture(scope="module")
-def run(model, text, tmp_path_factory):
-    out = tmp_path_factory.mktemp("run") / "out"
-    return out, fit(str(model), Data(str(text), length=32, calibration=16, training=40, test=8), QUICK, out, last_k=2)
 
 
 def test_the_record(run):
@@ -72,6 +53,21 @@ def test_another_process_reads_the_same_network(run):
     plain = AutoModelForCausalLM.from_pretrained(out)  # without htaf's file: the same weights, the old activation
     assert not gates_of(plain)
     assert torch.equal(plain.model.layers[3].mlp.down_proj.weight, mine.model.layers[3].mlp.down_proj.weight)
+
+
+@pytest.mark.parametrize("kind", slow_but(MORE, "qwen3_5_text"))
+def test_every_architecture_is_trained_saved_and_read(kind, model, text, tmp_path):
+    tiny(kind, vocab_size=300).save_pretrained(tmp_path / "model")
+    files.tokenizer_of(model).save_pretrained(tmp_path / "model")
+    data = Data(str(text), length=32, calibration=8, training=16, test=4)
+    record = fit(str(tmp_path / "model"), data, replace(QUICK, steps=3), tmp_path / "out", last_k=2)
+    network, tokenizer = files.load(tmp_path / "out")
+    assert list(gates_of(network)) == [2, 3]
+    _, found = text_scores(network, None, held_out_blocks(record, tokenizer, 4))
+    assert found.loss == pytest.approx(record["trained"]["loss"], rel=1e-4)
+    prompt, clock = prompt_tokens(tokenizer, "red cats"), Clock()
+    list(pieces(network, tokenizer, prompt, tokens=4, clock=clock))
+    assert clock.written > 0
 
 
 def test_the_command(model, text, tmp_path, htaf):
@@ -147,6 +143,77 @@ def test_scores_are_those_of_the_definition(model, run):
     found = log_likelihoods(network, tokenizer, pairs)
     assert found[0] == pytest.approx(wanted, abs=1e-4)
     assert found == pytest.approx([log_likelihoods(network, tokenizer, [pair])[0] for pair in pairs], abs=1e-4)
+
+
+def test_a_tokenizer_that_begins_texts_with_a_token(model):
+    from tokenizers.processors import TemplateProcessing
+
+    from htaf.language.scores import log_likelihoods
+    from htaf.language.text import Document, blocks
+
+    network, tokenizer = files.load(model)
+    documents = [Document("a", TEXT)]
+    plain = blocks(documents, tokenizer, 32)
+    template = TemplateProcessing(single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 1)])
+    tokenizer.backend_tokenizer.post_processor = template
+    made = blocks(documents, tokenizer, 33)
+    assert (made[:, 0] == 1).all()
+    assert torch.equal(made[:, 1:], plain)
+    ids = tokenizer("red cats see the sun.")["input_ids"]
+    known = len(tokenizer("red cats see")["input_ids"])
+    assert ids[0] == 1
+    with torch.no_grad():
+        logs = network(torch.tensor([ids])).logits[0].log_softmax(-1)
+    wanted = sum(logs[i - 1, ids[i]].item() for i in range(known, len(ids)))
+    assert log_likelihoods(network, tokenizer, [("red cats see", " the sun.")])[0] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_weights_and_gates_that_are_missing(model, run, tmp_path):
+    lacking, without = tmp_path / "lacking", tmp_path / "without"
+    shutil.copytree(model, lacking)
+    weights = safetensors.torch.load_file(lacking / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if "layers.3.mlp" not in name}
+    safetensors.torch.save_file(kept, lacking / "model.safetensors", {"format": "pt"})
+    with pytest.raises(LanguageError, match=r"expected all weights.*3 are missing: model.layers.3.mlp.down_proj"):
+        files.load(lacking)
+    shutil.copytree(run[0], without)
+    (without / files.GATES).unlink()
+    with pytest.raises(LanguageError, match=r"has gates, as its config.json says: expected a folder with htaf_gates"):
+        files.load(without)
+
+
+def test_a_tokenizer_of_another_model(model, text, tmp_path):
+    shutil.copytree(model, tmp_path / "other")
+    tiny("llama").save_pretrained(tmp_path / "other")  # 64 tokens instead of 300
+    with pytest.raises(LanguageError, match="expected a tokenizer for the 64 tokens of"):
+        fit(str(tmp_path / "other"), Data(str(text), length=32), QUICK, tmp_path / "a", last_k=1)
+    assert not (tmp_path / "a").exists()
+
+
+def test_what_a_run_was_made_of_has_changed(model, text, run, tmp_path, htaf):
+    for name in ("run", "model"):
+        shutil.copytree(run[0] if name == "run" else model, tmp_path / name)
+    (tmp_path / "text.txt").write_text(text.read_text())
+    record = json.loads((tmp_path / "run" / "htaf_record.json").read_text())
+    record["data"]["text"], record["model"] = str(tmp_path / "text.txt"), str(tmp_path / "model")
+    (tmp_path / "run" / "htaf_record.json").write_text(json.dumps(record))
+    assert json.loads(htaf("evaluate", tmp_path / "run", "--data", text, "--json")[1])["notes"] == []
+    weights = (tmp_path / "model" / "model.safetensors").read_bytes()
+    (tmp_path / "model" / "model.safetensors").write_bytes(weights[:-1] + b"x")
+    (tmp_path / "text.txt").write_text(text.read_text() + "x")
+    notes = json.loads(htaf("evaluate", tmp_path / "run", "--data", text, "--json")[1])["notes"]
+    assert "is not there, or not what it was at the training" in notes[0]
+    told = htaf("concepts", "gates", tmp_path / "run", "--out", tmp_path / "page")[2]
+    assert "the text of this run is not there, or not what it was: give --text" in told
+
+
+def test_outputs_beside_what_is_read(model, text, tmp_path, htaf):
+    shutil.copytree(text.parent, tmp_path / "texts")
+    command = ["train", "llm", "--model", model, "--text", tmp_path / "texts", "--out"]
+    code, _, told = htaf(*command, tmp_path / "texts" / "out")
+    assert (code, "lies in the folder of --text" in told) == (2, True)
+    code, _, told = htaf(*command, tmp_path / "out", "--cache", tmp_path / "texts" / "cache")
+    assert (code, "--cache" in told, "lies in the folder of --text" in told) == (2, True, True)
 
 
 def test_bad_input(model, text, run, tmp_path):
@@ -353,6 +420,23 @@ def test_the_same_run_is_known_by_its_content(model, text, run, tmp_path):
         fit(str(model), data, QUICK, out, last_k=2)
 
 
+def test_a_stopped_run_goes_on_to_the_same_bits(model, text, run, tmp_path):
+    out, record = run
+    data, said = Data(str(text), length=32, calibration=16, training=40, test=8), []
+
+    def stop(what, done, of):
+        if (what, done) == ("training", 4):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(str(model), data, QUICK, tmp_path / "a", last_k=2, progress=stop)
+    again = fit(str(model), data, QUICK, tmp_path / "a", last_k=2, say=said.append)
+    assert not any(line.startswith(("layer", "step 0")) for line in said)  # calibration and first steps were kept
+    assert again["trained"] == record["trained"]
+    for name in ("model.safetensors", files.GATES):
+        assert (tmp_path / "a" / name).read_bytes() == (out / name).read_bytes()
+
+
 def test_a_wrong_first_call_leaves_the_folder_free(model, text, tmp_path):
     data = Data(str(text), length=32, calibration=16, training=40, test=8)
     with pytest.raises(LanguageError, match="last_k must be in 1 to 4"):
@@ -420,18 +504,44 @@ def test_files_that_are_left_out_are_told(tmp_path):
         documents(bad)
 
 
+def test_choices_that_are_no_list_are_left_out(tmp_path):
+    file = tmp_path / "q.jsonl"
+    asked = {"text": ["a", "b"], "label": ["A", "B"]}
+    listed = [{"text": text, "label": label} for text, label in zip("ab", "AB", strict=True)]
+    lines = [
+        {"context": "x", "choices": "yes", "answer": 0},
+        {"question": "x", "choices": asked, "answerKey": "A"},
+        {"question": "x", "choices": listed, "answerKey": "C"},
+        {"question": "x", "choices": listed, "answerKey": "B"},
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    found, bad = questions(file)
+    assert [question.answer for question in found] == [1]
+    assert bad == [
+        "line 1: expected choices as a list, got str",
+        "line 2: expected choices as a list, got dict",
+        "line 3: expected an answerKey of A, B, got 'C'",
+    ]
+
+
 def test_wrong_answers_are_left_out(tmp_path):
     file = tmp_path / "q.jsonl"
     line = {"sentence": "Ann saw Eve because _ looked.", "option1": "Ann", "option2": "Eve"}
     lines = [line | {"answer": answer} for answer in ("0", "1", "3")]
-    lines += [{"context": "a", "choices": ["", "b"], "answer": 0}]
+    lines += [
+        {"context": "a", "choices": ["", "b"], "answer": 0},
+        {"context": "a", "choices": ["\ud800", "b"], "answer": 0},
+    ]
     file.write_text("\n".join(map(json.dumps, lines)))
     found, bad = questions(file)
     assert [question.answer for question in found] == [0]
-    assert [note[:7] for note in bad] == ["line 1:", "line 3:", "line 4:"]
+    assert [note[:7] for note in bad] == ["line 1:", "line 3:", "line 4:", "line 5:"]
 
 
 def test_numbers_out_of_range():
-    for change, said in (({"length": 1}, "length must be >= 2, got 1"), ({"training": -5}, "training must be >= 1")):
+    for change, said in (
+        ({"length": 1}, "length must be >= 2, got 1"),
+        ({"training": 1}, "training must be >= 2, got 1"),
+    ):
         with pytest.raises(LanguageError, match=said):
             Data("x", **change)

@@ -13,12 +13,13 @@ from tyro.conf import Positional, arg
 
 from htaf._console import Terminal, UsageError, check_seed, print_json, progress, say, say_notes
 from htaf._files import check_output_folder
-from htaf.cli.flags import LANGUAGE_RECORD, DataDir, Json
+from htaf.cli.flags import LANGUAGE_RECORD, Json
 
 Model = Annotated[
     str, arg(help="A folder of transformers, a .gguf file, or a name at the Hugging Face hub.", metavar="NAME_OR_PATH")
 ]
 Dtype = Literal["float32", "bfloat16"]
+COLDEST = 1e-3  # below, logits over the temperature overflow
 
 
 def train_llm(
@@ -98,7 +99,10 @@ def train_llm(
     ] = None,
     device: Annotated[str, arg(help="cpu, cuda, ...")] = "cpu",
     seed: Annotated[int, arg(help="Of LoRA's first weights and of the order of the blocks.")] = 0,
-    data_dir: DataDir = None,
+    data_dir: Annotated[
+        str | None,
+        arg(help="Folder of the named tasks.", metavar="DIR", help_behavior_hint="(default: HTAF_DATA)"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Give the MLPs of a language model 0/1 gates: calibrated in closed form, then trained with LoRA."""
@@ -111,7 +115,7 @@ def train_llm(
     check_seed(seed)
     if text is None and task is None:
         raise UsageError("expected --text or --task to learn from, got neither")
-    for name, value, least in (("last-k", last_k, 1), ("length", length, 2), ("training-blocks", training_blocks, 1)):
+    for name, value, least in (("last-k", last_k, 1), ("length", length, 2), ("training-blocks", training_blocks, 2)):
         if not least <= value <= MOST:
             raise UsageError(f"--{name} must be in {least} to {MOST}, got {value}")
     _check_paths(model=model, text=text, start_from=start_from)
@@ -122,6 +126,9 @@ def train_llm(
     check_output_folder(out, inputs, own="language model")
     if cache is not None:
         check_output_folder(cache, inputs, flag="--cache")
+    for flag, place in (("--out", out), ("--cache", cache)):
+        if text is not None and place is not None and text.resolve() in place.resolve().parents:
+            raise UsageError(f"{flag} {place} lies in the folder of --text, whose files are read: choose another")
     _quiet(json)
     training = Training(
         method=method, steps=steps, batch_size=batch_size, lr=lr, rank=rank, lora_alpha=lora_alpha, gate_lr=gate_lr,
@@ -280,10 +287,13 @@ def generate(
     check_seed(seed)
     if tokens < 1:
         raise UsageError(f"--tokens must be >= 1, got {tokens}")
-    if not 0 <= temperature < float("inf"):
-        raise UsageError(f"--temperature must be >= 0 and finite, got {temperature}")
+    if temperature != 0 and not COLDEST <= temperature < float("inf"):
+        raise UsageError(f"--temperature must be 0, or >= {COLDEST} and finite, got {temperature}")
     if prompt == "-":
-        prompt = sys.stdin.read()
+        try:
+            prompt = sys.stdin.read()
+        except UnicodeDecodeError:
+            raise UsageError("expected a prompt in UTF-8 on standard input, got something else") from None
     _quiet(json)
     clock, opened, folder = Clock(), None, Path(model)
     options: dict[str, Any] = {"tokens": tokens, "temperature": temperature, "seed": seed, "clock": clock}
@@ -352,7 +362,7 @@ def concepts_gates(
     network, tokenizer = files.load(model)
     if text is None:
         assert record is not None
-        tokens = runs.prepare(runs.Data(**record["data"] | {"test": blocks}), tokenizer)[0].test
+        tokens = runs.held_out_blocks(record, tokenizer, blocks)
     else:
         documents, notes = texts.documents(text)
         say_notes(notes)

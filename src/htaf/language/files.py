@@ -26,6 +26,7 @@ from htaf.runs import content_hash
 GATES = "htaf_gates.safetensors"
 FORMAT = "1"
 _PARTS = ("threshold", "scale", "width")
+_MARK = "htaf_gates"  # in config.json
 
 
 def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu", quantize: bool = False) -> Any:
@@ -42,7 +43,8 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
         (model in eval mode, tokenizer).
 
     Raises:
-        LanguageError: there is no such model, it cannot be read or reached, or its gates do not fit.
+        LanguageError: there is no such model, it cannot be read or reached, weights are missing, or its gates are or
+            do not fit.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -56,13 +58,19 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
     try:
         known = {k: v for k, v in options.items() if k == "gguf_file"}
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False, **known)
-        made: Any = AutoModelForCausalLM.from_pretrained(place, dtype=dtype, trust_remote_code=False, **options)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            place, dtype=dtype, trust_remote_code=False, output_loading_info=True, **options
+        )
     except ImportError as error:
         raise LanguageError(
             f"{model}: {first_line(error)}; pip install 'htaf[language]' brings what is needed"
         ) from None
     except Exception as error:  # transformers raises nearly everything on files and names
         raise LanguageError(_why(str(model), error)) from None
+    made, about = loaded
+    if missing := sorted(about["missing_keys"]):
+        some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        raise LanguageError(f"expected all weights of the model in {model}, {len(missing)} are missing: {some}")
     if quantize:
         _expect_blocks_of_64(made)
     if "gguf_file" in options:  # its weights are plain floats by now, which can be saved and trained
@@ -76,6 +84,8 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
     file = Path(place) / GATES
     if file.is_file():
         _put_gates(made, file)
+    elif getattr(made.config, _MARK, None) is not None:
+        raise LanguageError(f"{model} has gates, as its config.json says: expected a folder with {GATES} too")
     return made.eval(), tokenizer
 
 
@@ -133,7 +143,7 @@ def save(model: Any, tokenizer: Any, folder: str | Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     own = {f"{path}.{name}" for path, module in model.named_modules() if isinstance(module, Gate) for name in _PARTS}
     weights = {name: value for name, value in model.state_dict().items() if name not in own}
-    model.config.htaf_gates = GATES  # a reader of config.json sees that the activation is another
+    setattr(model.config, _MARK, GATES)  # a reader of config.json sees that the activation is another
     model.save_pretrained(folder, state_dict=weights)
     tokenizer.save_pretrained(folder)
     tensors = {

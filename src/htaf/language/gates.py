@@ -132,11 +132,12 @@ def gated_mlps(model: nn.Module) -> list[GatedMLP]:
     for number, layer in enumerate(decoder.layers):
         mlp, fused = _mlp_of(layer, number, type(model).__name__)
         found.append(GatedMLP(number, paths[id(mlp)], mlp, _activation_of(mlp, number), fused))
-    seen: dict[int, int] = {}
+    seen: dict[int, str] = {}
     for mlp in found:
-        weight = (mlp.module.gate_up_proj if mlp.fused else mlp.module.up_proj).weight
-        if (other := seen.setdefault(id(weight), mlp.layer)) != mlp.layer:
-            raise LanguageError(f"layers {other} and {mlp.layer} share one projection: expected one for each layer")
+        for name in _FUSED if mlp.fused else _PLAIN:
+            this = f"{name} of layer {mlp.layer}"
+            if (other := seen.setdefault(id(getattr(mlp.module, name).weight), this)) != this:
+                raise LanguageError(f"{other} and {this} share one projection: expected one for each")
     return found
 
 

@@ -53,10 +53,14 @@ def prompt_tokens(tokenizer: Any, prompt: str, chat: bool | None = None) -> Tens
         chat: put the prompt into the model's chat template; None: where it has one.
 
     Raises:
-        LanguageError: the prompt is empty, or there is no chat template.
+        LanguageError: the prompt is empty or no text, or there is no chat template.
     """
     if not prompt.strip():
         raise LanguageError("expected a prompt, got an empty one")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise LanguageError("expected a prompt in UTF-8, got something else") from None
     templated = tokenizer.chat_template is not None
     if chat and not templated:
         raise LanguageError("this model has no chat template: give the prompt as plain text (--chat off)")

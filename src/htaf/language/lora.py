@@ -37,8 +37,6 @@ Precision = Literal["float32", "bfloat16"]
 CHECKPOINT = "checkpoint.pt"
 MOST = 2**31 - 1  # steps and blocks
 WIDEST = 4096  # rank
-
-
 _ENDS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "htaf": ((0.5, 4.0), (1.0, 8.0)), "ss": ((2.0,), (8.0,)), "ste": ((), ()),
 }  # fmt: skip
@@ -228,9 +226,8 @@ def train(
         The validations, the one before the first step included.
 
     Raises:
-        LanguageError: the loss became NaN or infinite, the checkpoint is of another training, or hidden_weight > 0 and
-            there is no original. OSError: the disk
-            is full; what was done stays.
+        LanguageError: the loss became NaN or infinite, the checkpoint is damaged or of another training, or
+            hidden_weight > 0 and there is no original. OSError: the disk is full; what was done stays.
     """
     folder, layers = Path(folder), sorted(gates_of(model))
     folder.mkdir(parents=True, exist_ok=True)
@@ -293,7 +290,8 @@ def train(
                 nn.utils.clip_grad_norm_(list(learned.values()), training.clip)
             optimizer.step()
             done, summed, count = done + 1, summed + shown.item(), count + 1
-            if done % training.validate == 0 or done == training.steps:
+            validated = done % training.validate == 0 or done == training.steps
+            if validated:
                 told.append(_validate(model, run, head, validation, dtype, done, summed / count))
                 summed, count = 0.0, 0
                 if _score(told[-1], training) <= min(_score(row, training) for row in told):
@@ -302,7 +300,6 @@ def train(
                     tell(told[-1])
             if advance is not None and ranks.first:
                 advance(done, training.steps)
-            validated = done % training.validate == 0 or done == training.steps
             if ranks.first and (validated or time.monotonic() - kept >= checkpoint_seconds):
                 kept = time.monotonic()
                 _keep(folder / CHECKPOINT, key, learned, optimizer, done, told, best, summed, count)

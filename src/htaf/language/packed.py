@@ -130,9 +130,8 @@ class PackedLanguageModel:
         return self._read(tokens, every=True, dense=dense)
 
     def generate(
-        self, tokens: Int[Tensor, " count"], *, most: int = 200, temperature: float = 0.0, seed: int = 0,
-        dense: bool = False,
-    ) -> Iterator[int]:  # fmt: skip
+        self, tokens: Int[Tensor, " count"], *, most: int = 200, temperature: float = 0.0, seed: int = 0
+    ) -> Iterator[int]:
         """The tokens that follow, until one ends the text, `most` are there, or the context is full.
 
         Args:
@@ -146,8 +145,9 @@ class PackedLanguageModel:
             raise LanguageError(f"expected a prompt of fewer than {self.context} tokens, got {len(tokens)}")
         generator = torch.Generator().manual_seed(seed)
         self.decoder.restart()
-        logits = self._read(tokens, dense=dense)
-        for made in range(min(most, self.context - len(tokens))):
+        logits = self._read(tokens)
+        most = min(most, self.context - len(tokens))
+        for made in range(1, most + 1):
             if temperature == 0:
                 token = int(logits.argmax())
             else:
@@ -155,8 +155,8 @@ class PackedLanguageModel:
             if token in self.about.ends:
                 return
             yield token
-            if made + 1 < min(most, self.context - len(tokens)):
-                logits = self._read(torch.tensor([token]), dense=dense)
+            if made < most:
+                logits = self._read(torch.tensor([token]))
 
     def open_shares(self) -> dict[int, float]:
         """Share of open gates in each layer that has bits, over what was read since the last start."""

@@ -18,6 +18,7 @@ import safetensors
 import safetensors.torch
 import torch
 from filelock import FileLock
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from htaf._files import LOCK, read_record, to_json, write_atomic
@@ -36,7 +37,7 @@ from htaf.runs import content_hash, environment, locked
 RECORD, WORK, FORMAT = "htaf_record.json", "work", 1
 LISTED = 20  # lines of a file that were left out
 _NO_NEARNESS = {"kl": None, "agreement": None}
-_GATE = (".threshold", ".scale", ".width")
+_CALIBRATED = (".threshold", ".scale", ".width", ".down_proj.weight")
 Say = Callable[[str], None]
 
 
@@ -64,7 +65,7 @@ class Data:
     test: int = 64
 
     def __post_init__(self) -> None:
-        for name, least in (("length", 2), ("calibration", 2), ("training", 1), ("validation", 1), ("test", 1)):
+        for name, least in (("length", 2), ("calibration", 2), ("training", 2), ("validation", 1), ("test", 1)):
             if getattr(self, name) < least:
                 raise LanguageError(f"{name} must be >= {least}, got {getattr(self, name)}")
 
@@ -226,7 +227,7 @@ class _Work:
     def claimed(self, save: bool) -> Iterator[bool]:
         """Hold the folder; gives whether the run is finished. A new folder is empty again after an error."""
         key = content_hash(self.identity)
-        record = _record(self.out, key)
+        _record(self.out, key)
         if self.start_from is not None:
             begun = read(self.start_from)
             if begun["content"]["model"] != self.content["model"]:
@@ -239,6 +240,7 @@ class _Work:
         fresh = not self.out.exists()
         self.out.mkdir(parents=True, exist_ok=True)
         with locked(self.out, "another process trains in", LanguageError):
+            record = _record(self.out, key)  # another process may have finished meanwhile
             if record is not None and record["status"] == "finished" and (not save or self.saved(record)):
                 yield True
                 return
@@ -281,6 +283,13 @@ class _Work:
         gated_mlps(original)
         return count - self.last_k
 
+    def expect_known(self, original: Any, blocks: Blocks) -> None:
+        """Raises LanguageError where the tokenizer makes tokens that the model does not know."""
+        known = original.get_input_embeddings().num_embeddings
+        largest = max(int(part.max()) for part in (blocks.train, blocks.validation, blocks.test))
+        if largest >= known:
+            raise LanguageError(f"expected a tokenizer for the {known} tokens of {self.model}, its own makes {largest}")
+
     def compute(self, ranks: Ranks, device: str, save: bool) -> None:
         """Do it all, and write the record."""
         began = time.perf_counter()
@@ -292,6 +301,7 @@ class _Work:
         blocks, asked, notes = prepare(self.data, tokenizer)
         for note in notes:
             say(f"note: {note}")
+        self.expect_known(original, blocks)
         say(
             f"{len(blocks.train)} blocks of {self.data.length} tokens to train on, {len(blocks.test)} to test, from "
             f"{blocks.documents['train']} and {blocks.documents['test']} documents"
@@ -315,7 +325,7 @@ class _Work:
         ]
         if not self.training.hidden_weight:
             original = None  # makes room
-        converted, layers = self._calibrated(blocks.train[: self.data.calibration], device, ranks, say)
+        converted, layers = self._calibrated(blocks.train[: self.data.calibration], device, say)
         if ranks.first:
             ranks.wait()
             calibrated = self._known(
@@ -394,8 +404,8 @@ class _Work:
         place = self.out / WORK if self.cache is None else self.cache
         return hidden_states(original, tokens, start, place, half=half, identity=identity, tell=tell)
 
-    def _calibrated(self, tokens: Tensor, device: str, ranks: Ranks, say: Say) -> tuple[Any, list[CalibratedLayer]]:
-        """The calibrated model: computed, or read from the cache."""
+    def _calibrated(self, tokens: Tensor, device: str, say: Say) -> tuple[Any, list[CalibratedLayer]]:
+        """The calibrated model: computed, or read where another run, process or call has kept it."""
         made, _ = self.load(self.start_from or self.model, device, whole=False)
         made.requires_grad_(False)
         file = (self.cache or self.out / WORK) / f"{self._calibration_key(tokens)}.calibrated.safetensors"
@@ -410,8 +420,7 @@ class _Work:
                     + ("" if layer.after is None else f", {layer.after:.3f} with down refitted")
                 ),
             )  # fmt: skip
-            if self.cache is not None or ranks.size > 1:
-                _write_calibration(made, report, file)
+            _write_calibration(made, report, file)
         return made, report
 
     def _whole(self, converted: Any, device: str) -> Any:
@@ -452,7 +461,7 @@ def _write_calibration(model: nn.Module, report: Sequence[CalibratedLayer], file
     changed = {
         name: value.contiguous()
         for name, value in model.state_dict().items()
-        if name.startswith(paths) and value.is_floating_point() and ("down_proj" in name or name.endswith(_GATE))
+        if name.startswith(paths) and value.is_floating_point() and name.endswith(_CALIBRATED)
     }
     about = {"report": json.dumps([asdict(layer) for layer in report])}
     write_atomic(file, safetensors.torch.save(changed, about))
@@ -485,7 +494,7 @@ def evaluate(
     Args:
         folder: of a finished run.
         data: a file of questions (.jsonl), else a text file or a folder of text files.
-        original: the model as it was; None: that of the record.
+        original: the model as it was; None: that of the record, where it has not changed.
         blocks: of text, at most so many; as long as the run's.
         progress: is told (what, done, of how many).
 
@@ -508,6 +517,8 @@ def evaluate(
         tokens = text.blocks(documents, tokenizer, record["data"]["length"], blocks)
     given, known = original or record["model"], None
     try:
+        if original is None and files.fingerprint(given) != record["content"]["model"]:
+            raise LanguageError(f"{given} is not there, or not what it was at the training")
         known = files.load(given, dtype=dtype, device=device)[0]
     except LanguageError as error:
         if original is not None:
@@ -521,6 +532,22 @@ def evaluate(
     if known is not None:
         found["original"] = {"task": asdict(choice_scores(known, tokenizer, asked))}
     return found | {"run": {"task": asdict(choice_scores(made, tokenizer, asked))}}
+
+
+def held_out_blocks(record: dict[str, Any], tokenizer: Any, most: int) -> Int[Tensor, "blocks length"]:
+    """Blocks of the text that a run was not trained on, at most so many.
+
+    Args:
+        record: of a finished run. tokenizer: its own.
+
+    Raises:
+        LanguageError: its text is not there or has changed, so that this part is not known.
+    """
+    data = Data(**record["data"] | {"test": most})
+    now = [None if path is None else text.fingerprint(path) for path in (data.text, data.task, data.task_test)]
+    if now != record["content"]["data"]:
+        raise LanguageError("the text of this run is not there, or not what it was: give --text")
+    return prepare(data, tokenizer)[0].test
 
 
 def open_shares(model: nn.Module, tokens: Tensor) -> list[dict[str, float]]:

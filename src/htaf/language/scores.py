@@ -128,8 +128,9 @@ def log_likelihoods(
 ) -> list[float]:
     """Sums of the log-probabilities of a continuation's tokens after its context, nats, of (context, continuation).
 
-    Context and continuation are tokenised as one text, and the continuation's tokens are those behind as many as the
-    context alone has; in front of an empty context stands the token that begins a text. So does lm-evaluation-harness.
+    Context and continuation are tokenised as one text, with the special tokens that the tokenizer adds to one, and the
+    continuation's tokens are those behind as many as the context alone has; in front of an empty context stands the
+    token that begins a text. So does lm-evaluation-harness.
 
     Raises:
         LanguageError: a context and its continuation have more tokens than the model reads.
@@ -137,7 +138,7 @@ def log_likelihoods(
     encoded = list[tuple[list[int], int]]()
     for context, continuation in pairs:
         bare = context.rstrip()
-        known, whole = (tokenizer(t, add_special_tokens=False)["input_ids"] for t in (bare, context + continuation))
+        known, whole = (tokenizer(t)["input_ids"] for t in (bare, context + continuation))
         before = [] if known else [tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id]
         encoded.append((before + whole, len(before or known)))
     most = getattr(model.config.get_text_config(), "max_position_embeddings", None)  # pyright: ignore

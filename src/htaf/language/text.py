@@ -145,6 +145,8 @@ def blocks(
 ) -> Int[Tensor, "blocks length"]:
     """Documents as blocks of tokens without padding: joined in random order, an end token behind each, and cut.
 
+    Each block begins with the token that begins a text, where the tokenizer puts one in front of texts.
+
     Args:
         documents: of one part.
         tokenizer: of transformers.
@@ -161,13 +163,21 @@ def blocks(
     tokens: list[int] = []
     for number in torch.randperm(len(documents), generator=generator).tolist():
         tokens += tokenizer(documents[number].text, add_special_tokens=False, verbose=False)["input_ids"] + end
-    count = len(tokens) // length
+    begin = _beginning(tokenizer)
+    each = length - len(begin)
+    count = len(tokens) // each
     if count == 0:
         where = f" in {what}" if what else ""
-        raise LanguageError(f"expected text of {length} tokens or more{where}, got {len(tokens)}: give more text")
-    made = torch.tensor(tokens[: count * length]).view(count, length)
-    chosen = torch.randperm(count, generator=generator)[:most]
-    return made[chosen]
+        raise LanguageError(f"expected text of {each} tokens or more{where}, got {len(tokens)}: give more text")
+    made = torch.tensor(tokens[: count * each]).view(count, each)
+    chosen = made[torch.randperm(count, generator=generator)[:most]]
+    return torch.cat([torch.tensor(begin, dtype=torch.int64).expand(len(chosen), -1), chosen], 1)
+
+
+def _beginning(tokenizer: Any) -> list[int]:
+    """The token that a tokenizer puts in front of texts; none where it does not."""
+    found = tokenizer("")["input_ids"][:1]
+    return found if found == [tokenizer.bos_token_id] else []
 
 
 def task_files(task: str, data_dir: str | Path | None = None) -> tuple[Path, Path | None]:
@@ -236,17 +246,27 @@ def _question(line: Any) -> Question:
     if "answerKey" in line:  # OpenBookQA, ARC
         asked = line["question"]
         stem, choices = (asked["stem"], asked["choices"]) if isinstance(asked, dict) else (asked, line["choices"])
-        labels = [choice["label"] for choice in choices]
-        return _checked((stem,) * len(choices), tuple(c["text"] for c in choices), labels.index(line["answerKey"]))
-    choices, answer = line["choices"], line["answer"]
+        labels = [choice["label"] for choice in _listed(choices)]
+        if (key := line["answerKey"]) not in labels:
+            raise ValueError(f"expected an answerKey of {', '.join(map(str, labels))}, got {key!r:.40}")
+        return _checked((stem,) * len(choices), tuple(c["text"] for c in choices), labels.index(key))
+    choices, answer = _listed(line["choices"]), line["answer"]
     if isinstance(answer, bool) or not isinstance(answer, int):
         raise ValueError(f"expected the number of the right choice as answer, got {answer!r:.40}")
     return _checked((line["context"],) * len(choices), tuple(choices), answer)
 
 
+def _listed(choices: Any) -> list[Any]:
+    if not isinstance(choices, list):
+        raise ValueError(f"expected choices as a list, got {type(choices).__name__}")
+    return choices
+
+
 def _checked(contexts: tuple[str, ...], choices: tuple[str, ...], answer: int) -> Question:
     if len(choices) < 2 or not all(isinstance(text, str) for text in (*contexts, *choices)):
         raise ValueError("expected a context and two choices or more, as text")
+    for text in (*contexts, *choices):
+        text.encode()  # half of a surrogate pair has no tokens
     if not all(text.strip() for text in choices):
         raise ValueError("expected choices with text, got an empty one")
     if not 0 <= answer < len(choices):

@@ -1,0 +1,30 @@
+"""Fixtures that the tests of language models share."""
+
+from __future__ import annotations
+
+import pytest
+from tests.language.models import QUICK, TEXT, write_model
+
+from htaf.language.run import Data, fit
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    """A folder with a tiny Llama and a tokenizer made from the text."""
+    folder = tmp_path_factory.mktemp("model")
+    write_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory):
+    file = tmp_path_factory.mktemp("text") / "text.txt"
+    file.write_text(TEXT)
+    return file
+
+
+@pytest.fixture(scope="session")
+def run(model, text, tmp_path_factory):
+    """(folder, record) of a finished run on them."""
+    out = tmp_path_factory.mktemp("run") / "out"
+    return out, fit(str(model), Data(str(text), length=32, calibration=16, training=40, test=8), QUICK, out, last_k=2)
