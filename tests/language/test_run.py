@@ -300,6 +300,16 @@ def test_runs_share_hidden_states_and_calibrations(model, text, tmp_path):
     assert more["calibrated"] != alone["calibrated"]
 
 
+def test_rounded_weights_and_rounded_products_share_no_hidden_states(model, text, tmp_path):
+    data, training = Data(str(text), length=32, calibration=4, training=4, test=2), replace(QUICK, steps=1)
+    for dtype in (torch.bfloat16, torch.float32):
+        fit(
+            str(model), data, replace(training, precision="bfloat16" if dtype == torch.float32 else "float32"),
+            tmp_path / str(dtype), last_k=1, dtype=dtype, cache=tmp_path / "cache", save=False,
+        )  # fmt: skip
+    assert len(list((tmp_path / "cache").glob("*/hidden.json"))) == 6  # three parts each
+
+
 def test_calibrated_only(model, text, tmp_path):
     data = Data(str(text), length=32, calibration=16, training=40, test=8)
     record = fit(str(model), data, Training(steps=0), tmp_path / "a", last_k=1)

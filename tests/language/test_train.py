@@ -67,6 +67,17 @@ def _stop_at(step):
     return tell
 
 
+def test_merged_lora_is_the_same_function(tmp_path):
+    logits = []
+    for merge in (False, True):
+        model, hidden = prepared(tmp_path)
+        train(model, dataclasses.replace(QUICK, steps=10), *hidden, tmp_path / str(merge), merge=merge)
+        assert any("lora" in name for name, _ in model.named_parameters()) != merge
+        with torch.no_grad():
+            logits.append(model(TOKENS[18:]).logits)
+    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-5)
+
+
 def test_layers_become_exact_from_below():
     training = Training(steps=100, harden_from=0.4, harden_to=0.8)
     assert [len(training.exact(step, [5, 6, 7])) for step in (0, 39, 40, 60, 80, 99)] == [0, 0, 1, 2, 3, 3]

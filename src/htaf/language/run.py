@@ -401,6 +401,7 @@ class _Work:
         progress = self.progress
         tell = None if progress is None else lambda done, of: progress(f"hidden states, {name}", done, of)
         identity = [self.content["model"], self.quantize and name != "test"]
+        identity += [] if self.dtype == torch.float32 else [str(self.dtype)]  # rounded weights, or products alone
         place = self.out / WORK if self.cache is None else self.cache
         return hidden_states(original, tokens, start, place, half=half, identity=identity, tell=tell)
 
