@@ -101,6 +101,7 @@ const SOURCES: Record<string, string> = {
   model: "a language model",
   hand: "written by hand",
   supervised: "learned with labels",
+  "label-free": "given as a text, learned by CLIP",
 };
 
 function Check({ explorer, concept, naming }: { explorer: Explorer; concept: number; naming: Naming }): JSX.Element {
