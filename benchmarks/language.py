@@ -67,7 +67,8 @@ class LlamaCpp:
     def __init__(self, python: str, file: Path, kind: str, threads: int, folder: Path) -> None:
         words = [python, str(HERE / "peers" / "llama_cpp" / "decode.py"), str(file), kind, str(threads), str(folder)]
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.version = self._line()["version"]
+        told = self._line()
+        self.name = f"llama.cpp {told['version']}, {kind}" + ("" if told["rearranged"] else ", as in the file")
 
     def _line(self) -> Any:
         assert self.process.stdout is not None
@@ -151,7 +152,7 @@ def main() -> None:
             if given.llama:
                 for kind in ("F16", "Q8_0") if name == "bfloat16" else ():
                     peer = LlamaCpp(given.llama, given.gguf, kind, given.threads, Path(folder))
-                    samples[f"llama.cpp {peer.version}, {kind}"] = partial(peer, prompt.tolist(), given.count)
+                    samples[peer.name] = partial(peer, prompt.tolist(), given.count)
             times = measuring.alternate(samples, given.rounds)
             for row, found in times.items():
                 rows.append(
