@@ -304,13 +304,14 @@ def test_addresses_lead_to_their_views_and_back(site: Site, visit: Open) -> None
     page.go_forward()
     page.wait_for_selector("#check")
     page = tab.go("#/images")
+    page.wait_for_selector(".thumb >> nth=15")
     page.evaluate("scrollTo(0, 300)")
     page.click(".thumb >> nth=15 >> a >> nth=0")
     page.wait_for_selector("#prediction")
-    assert page.evaluate("scrollY") == 0
+    until(page, "() => scrollY === 0")
     page.go_back()
     page.wait_for_selector("h1:text-is('Images')")
-    assert page.evaluate("scrollY") > 100
+    until(page, "() => scrollY > 100")
     assert tab.go("#/class/2").inner_text("h1") == "cedar"
     for nowhere in ["#/concept/21", "#/concept/x", "#/class/-1", "#/image/no%20such", "#/image/%zz", "#/other"]:
         assert tab.go(nowhere).inner_text("h1") == "There is nothing here"

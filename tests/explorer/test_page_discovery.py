@@ -84,6 +84,7 @@ def test_the_map_is_read_and_left_by_keyboard(site: Site, visit: Open) -> None:
 
 def test_the_map_has_the_colours_of_the_theme(site: Site, visit: Open) -> None:
     page, drawn = visit(site).go(), "document.querySelector('.heat canvas').toDataURL()"
+    page.wait_for_selector(".heat canvas")
     light = page.evaluate(drawn)
     page.select_option(".theme select", "dark")
     until(page, f"light => {drawn} !== light", light)
