@@ -33,6 +33,7 @@ from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.recipe import Recipe
 from htaf_paper.pretrained_report import report
+from htaf_paper.shares import HELP, share
 
 CONCEPTS = (32, 128, 512)
 SPARSE_AT, TARGETS = 128, (5, None)
@@ -150,14 +151,13 @@ def main() -> None:
     parser.add_argument("--concepts", type=int, nargs="+", choices=CONCEPTS, default=CONCEPTS)
     parser.add_argument("--finetune", action="store_true", help="train all weights, CUB at 112 px, 128 concepts")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--share", default="0/1", help="I/N: every Nth cell from the Ith, for several processes")
+    parser.add_argument("--share", type=share, default="1/1", help=HELP)
     parser.add_argument("--data-dir", help="folder of the data sets (else HTAF_DATA or a download)")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    mine, of = map(int, given.share.split("/"))
     planned = list(cells(tuple(given.data), given.seeds, finetune=given.finetune))
-    planned = [cell for cell in planned if cell.concepts in given.concepts][mine::of]
+    planned = [cell for cell in planned if cell.concepts in given.concepts][given.share]
     loaded: dict[str, Images] = {}
     with plain_errors():
         for number, cell in enumerate(planned, 1):
