@@ -33,6 +33,7 @@ LARGE, SMALL = 768, 192  # pixels of a picture's longer side at most, and of its
 TRIED = 16  # times as many images as are asked for, whose margins are measured where the codes have none
 NEAR = 1e-3  # to the threshold: a bit that another machine, or another number of threads, may turn
 COLUMNS = 12  # of a sheet
+STRENGTH = 0.7  # of the strongest colour over the picture
 FOR, AGAINST, FRAME = (213, 94, 0), (0, 114, 178), (255, 255, 255)  # orange and blue, which all can tell apart
 
 
@@ -111,7 +112,7 @@ def overlay(picture: UInt8[np.ndarray, "h w 3"], found: Map, *, frame: bool = Tr
     small = Image.fromarray((found.values / top).astype(np.float32))
     values = np.asarray(small.resize((width, height), Image.Resampling.BILINEAR))[..., None]
     colour = np.where(values > 0, np.array(FOR, np.float32), np.array(AGAINST, np.float32))
-    strength = 0.7 * np.abs(values).clip(0, 1)
+    strength = STRENGTH * np.abs(values).clip(0, 1)
     drawn = (picture * (1 - strength) + colour * strength).round().astype(np.uint8)
     box = found.box() if frame else None
     if box is not None:
@@ -132,6 +133,16 @@ def cropped(picture: UInt8[np.ndarray, "h w 3"], found: Map) -> UInt8[np.ndarray
     return picture[upper:lower, left:right]
 
 
+def expect_bit(image: str, found: Map, bit: int) -> None:
+    """Raises ConceptError: a map of an image whose pre-activation says another bit than the codes do."""
+    now = found.pre_activation
+    if bit != (now >= 0) and abs(now) > NEAR:
+        raise ConceptError(
+            f"{image}, concept {found.concept}: the codes say {bit}, the network {int(now >= 0)} ({now:.4g}): expected "
+            "codes of this run and of these images"
+        )
+
+
 class Maps:
     """Maps over the pictures of a run's images, for other drawings.
 
@@ -139,7 +150,8 @@ class Maps:
         run, images, method, device: as `write_where` takes them.
 
     Attributes:
-        regions: the maps of the network that decides the bits. source: the pictures.
+        regions: the maps of the network that decides the bits. source: the pictures. head: float [K, C], its weights.
+        key: of the network's weights.
 
     Raises:
         ConceptError: a run without bits, or no such map of it.
@@ -150,6 +162,7 @@ class Maps:
         if network.plain:
             raise ConceptError(f"expected a run with bits, {run.path} is a plain network (method relu)")
         self.head = network.weight
+        self.key = str(run.record["model_sha256"])
         self.regions = Regions(network.smooth if network.exact is None else network.exact, method)
         self.source = Source(network.preprocessor, images)
 
@@ -277,11 +290,7 @@ def _drawn(
             picture = _enlarged(maps.source.picture(one))
             for found in found_of:
                 bit, now = int(bits[place, found.concept]), found.pre_activation
-                if bit != (now >= 0) and abs(now) > NEAR:
-                    raise ConceptError(
-                        f"{one}, concept {found.concept}: the codes say {bit}, the network {int(now >= 0)} "
-                        f"({now:.4g}): expected codes of this run and of these images"
-                    )
+                expect_bit(one, found, bit)
                 file = f"{name}/concept-{found.concept}" if by_image else f"{name}/{place + 1:03}"
                 drawn, crop, box = overlay(picture, found), cropped(picture, found), found.box()
                 write_atomic(out / f"{file}-map.png", _png(drawn))
