@@ -190,8 +190,34 @@ def test_a_stopped_command_goes_on(
     assert asked(tmp_path / "a") == whole
     assert drawn == ["concept-2", "concept-4"]
     assert content(tmp_path / "a") == content(tmp_path / "whole")
-    (tmp_path / "a" / "index.jsonl").write_text("{")
-    with pytest.raises(ConceptError, match="is damaged"):
+    (tmp_path / "a" / "concept-1" / "002-map.png").unlink()
+    assert sorted(asked(tmp_path / "a"), key=lambda line: line["map"]) == whole
+    assert drawn[2:] == ["concept-1"]
+    index = tmp_path / "a" / "index.jsonl"
+    good = index.read_text()
+    for bad in (
+        "{",
+        "5",
+        '"x"',
+        "[]",
+        "null",
+        "{}",
+        good.replace('"margin"', '"width"'),
+        good.replace('"row": ', '"row": "a'),
+    ):
+        index.write_text(bad)
+        with pytest.raises(ConceptError, match=r"index\.jsonl is damaged: expected a line .* choose another --out"):
+            asked(tmp_path / "a")
+    index.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConceptError, match=r"index\.jsonl is damaged"):
+        asked(tmp_path / "a")
+    index.write_text(good)
+    for text in ("", "[]", '{"format": 99}', '{"format": 1', "NaN"):
+        (tmp_path / "a" / "where.json").write_text(text)
+        with pytest.raises(ConceptError, match=r"where\.json.*choose another --out"):
+            asked(tmp_path / "a")
+    (tmp_path / "a" / "where.json").write_text('{"format": 1, "key": 3, "settings": 7}')
+    with pytest.raises(ConceptError, match="holds other maps"):
         asked(tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine").touch()

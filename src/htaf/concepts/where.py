@@ -243,15 +243,8 @@ def _write(
     out: Path, asked: Sequence[Asked], codes: Codes, maps: Maps, *, by_image: bool, progress: bool
 ) -> list[dict[str, Any]]:
     index = out / INDEX
-    lines: list[dict[str, Any]] = []
-    if index.exists():
-        try:
-            lines = [_files.parse_json(line) for line in index.read_text().splitlines()]
-            done = {str(line["map"]).partition("/")[0] for line in lines}
-        except (ValueError, TypeError, KeyError, UnicodeDecodeError) as error:
-            raise ConceptError(f"{index} is damaged: {error}; delete {out} and give the command again") from None
-    else:
-        done = set()
+    lines = _read_index(out)
+    done = {str(line["map"]).partition("/")[0] for line in lines}
     with progress_of("concepts" if len(asked) > 1 else "maps", len(asked), shown=progress) as advance:
         for one in asked:
             name, rows, concepts = one()
@@ -261,6 +254,38 @@ def _write(
                 write_atomic(index, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
             advance()
     return lines
+
+
+def _read_index(out: Path) -> list[dict[str, Any]]:
+    """The lines of an index whose pictures are there: what lacks one is drawn again. Raises ConceptError: damaged."""
+    index = out / INDEX
+    try:
+        lines = [_files.parse_json(line) for line in index.read_text(encoding="utf-8").splitlines()]
+        for line in lines:
+            wrong = [name for name, kinds in _LINE.items() if not isinstance(line[name], kinds)]
+            if wrong:
+                raise ValueError(f"{wrong[0]} is {line[wrong[0]]!r}")
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        found = f"no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
+        raise ConceptError(
+            f"{index} is damaged: expected a line for each map, got others ({found}): delete {out} and give the "
+            "command again, or choose another --out"
+        ) from None
+    lost = {
+        str(line["map"]).partition("/")[0] for line in lines
+        if not all((out / line[name]).is_file() for name in ("map", "crop") if line[name])
+    }  # fmt: skip
+    return [line for line in lines if str(line["map"]).partition("/")[0] not in lost]
+
+
+# what a line of the index holds
+_LINE: dict[str, Any] = {
+    "image": str, "row": int, "concept": int, "bit": int, "margin": (int, float), "share": (int, float), "method": str,
+    "map": str, "label": (str, type(None)), "predicted": (str, type(None)), "box": (list, type(None)), "size": list,
+    "crop": (str, type(None)),
+}  # fmt: skip
 
 
 def _drawn(
@@ -348,7 +373,10 @@ def _margins(path: Path, codes: Codes) -> np.ndarray | None:
 def _claim(out: Path, settings: dict[str, Any]) -> None:
     """Take a folder for these maps, or find that it has them. Raises ConceptError: it holds something else."""
     file, key = out / RECORD, content_hash(settings)
-    record = _files.read_record(file, FORMAT, ConceptError)
+    try:
+        record = _files.read_record(file, FORMAT, ConceptError)
+    except ConceptError as error:
+        raise ConceptError(f"{error}: expected the settings of these maps: choose another --out") from None
     if record is None:
         if others := sorted(p.name for p in out.iterdir() if not p.name.startswith(".")):
             raise ConceptError(f"expected a new or empty folder, {out} holds {others[0]!r}: choose another --out")
