@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from htaf._errors import HtafError
 from htaf.concepts import where as module
 from htaf.concepts.codes import ConceptError, codes_of
 from htaf.concepts.extract import extract, extract_files
@@ -240,6 +241,9 @@ def test_codes_of_another_network_are_refused(run: Run, images: Images, codes: P
     other = made_run(tmp_path / "other", images, seed=1)
     with pytest.raises(ConceptError, match="expected codes of this run"):
         write_where(other, images, codes, tmp_path / "a", concepts=list(range(6)))
+    with pytest.raises(HtafError, match="test/"):
+        write_where(run, None, codes, tmp_path / "d", concepts=[3])  # ids that are no files
+    assert not (tmp_path / "d").exists()
     smaller = made_run(tmp_path / "smaller", images, concepts=9)
     with pytest.raises(ConceptError, match=r"another network: .* \[10, 9\], got \[10, 21\]"):
         write_where(smaller, images, codes, tmp_path / "b", concepts=[0])

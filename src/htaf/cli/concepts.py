@@ -104,7 +104,7 @@ def extract(
         )
     if layer == "backbone" and (files or features or margins):
         raise UsageError(
-            "--layer backbone writes features of labelled images: leave out --files, --features and --margins"
+            "--layer backbone writes features of labelled images: expected none of --files, --features and --margins"
         )
     check_place(out / LOCK)
     from htaf.concepts import extract as room

@@ -17,6 +17,7 @@ from PIL import Image
 
 from htaf import _files
 from htaf._console import progress as progress_of
+from htaf._errors import HtafError
 from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.pixels import files_of, pixels_of
@@ -226,14 +227,19 @@ def write_where(
     }  # fmt: skip
     _files.expect_folder(out, "the maps", ConceptError)
     with locked(out, "another process writes", ConceptError):
-        _claim(out, settings)
         margins = _margins(Path(codes), opened)
+        fresh = _claim(out, settings)
         if row is None:
             asked = [_of_concept(opened, margins, maps, int(j), part, count) for j in dict.fromkeys(concepts)]
         else:
             chosen = list(dict.fromkeys(map(int, concepts))) or strongest(opened, row, count).tolist()
             asked = [lambda: (f"image-{row}", np.array([row]), chosen)]
-        return _write(out, asked, opened, maps, by_image=row is not None, progress=progress)
+        try:
+            return _write(out, asked, opened, maps, by_image=row is not None, progress=progress)
+        except HtafError:
+            if fresh and not [p for p in out.iterdir() if p.name not in (RECORD, _files.LOCK)]:
+                (out / RECORD).unlink()  # nothing was drawn
+            raise
 
 
 Asked = Callable[[], tuple[str, np.ndarray, list[int]]]  # its folder, rows and concepts
@@ -370,13 +376,13 @@ def _margins(path: Path, codes: Codes) -> np.ndarray | None:
     return open_features(path).values if found is None and "features" in codes.info["arrays"] else found
 
 
-def _claim(out: Path, settings: dict[str, Any]) -> None:
-    """Take a folder for these maps, or find that it has them. Raises ConceptError: it holds something else."""
+def _claim(out: Path, settings: dict[str, Any]) -> bool:
+    """Take a folder for these maps, True, or find that it has them. Raises ConceptError: it holds something else."""
     file, key = out / RECORD, content_hash(settings)
     try:
         record = _files.read_record(file, FORMAT, ConceptError)
     except ConceptError as error:
-        raise ConceptError(f"{error}: expected the settings of these maps: choose another --out") from None
+        raise ConceptError(f"{error}: choose another --out") from None
     if record is None:
         if others := sorted(p.name for p in out.iterdir() if not p.name.startswith(".")):
             raise ConceptError(f"expected a new or empty folder, {out} holds {others[0]!r}: choose another --out")
@@ -385,6 +391,7 @@ def _claim(out: Path, settings: dict[str, Any]) -> None:
         there = record.get("settings")
         other = [name for name in settings if not isinstance(there, dict) or there.get(name) != settings[name]]
         raise ConceptError(f"{out} holds other maps ({', '.join(other)} differ): choose another --out")
+    return record is None
 
 
 def _scaled(box: Box, own: tuple[int, int], to: Sequence[int]) -> Box:
