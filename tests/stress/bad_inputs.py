@@ -918,7 +918,7 @@ def _backbones(world: World) -> Iterator[Bad]:
         yield Bad("backbone", (value,), replaced(words, "--out", w[value]))
     yield Bad("backbone", ("--parts",), (*words, "--parts", "test", "--data", "digits"))
     binarise = ("concepts", "binarise", w["features"], "--out", "out")
-    for value in ("0", "-1", "10000000", HUGE):
+    for value in ("0", "-1", "20001", "100000", "10000000", HUGE):
         for how in ("random", "median"):
             yield Bad(
                 "backbone", (value, f"{int(value):,}", "concepts"), (*binarise, "--how", how, "--concepts", value)
