@@ -26,6 +26,7 @@ from htaf.language.calibration import Calibration
 from htaf.language.lora import Method, Training
 from htaf.language.run import Data, fit
 from htaf_paper.language_report import report
+from htaf_paper.shares import HELP, share
 
 LAYERS = (1, 2, 4, 8, 16, 30)
 SEEDED = (4, 8)  # where three methods get three seeds
@@ -128,21 +129,21 @@ def main() -> None:
     parser.add_argument("--part", choices=("text", "task"), help="(default: both)")
     parser.add_argument("--keep", nargs="*", default=[], help="cells whose models are kept, such as text-k08-htaf-0")
     parser.add_argument("--only", nargs="+", metavar="CELL", help="these cells alone, such as text-k08-htaf-0")
-    parser.add_argument("--share", default="0/1", help="I/N: every Nth cell from the Ith, for several processes")
+    parser.add_argument("--share", type=share, default="1/1", help=HELP)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     layers = tuple(sorted(given.layers))
     setting = Setting(given.model, given.text, given.task, given.task_test, given.steps)
-    mine, of = map(int, given.share.split("/"))
     planned = [cell for cell in cells(layers) if given.part in (None, cell.part)]
     if given.only:
         unknown = sorted(set(given.only) - {cell.name for cell in planned})
         if unknown:
             parser.error(f"no such cells: {' '.join(unknown)}; there are {' '.join(cell.name for cell in planned)}")
         planned = [cell for cell in planned if cell.name in given.only]
-    text = [cell for cell in planned if cell.part == "text"][mine::of]
-    task = [cell for cell in planned if cell.part == "task" and METHODS.index(cell.method) % of == mine]
+    text = [cell for cell in planned if cell.part == "text"][given.share]
+    mine = METHODS[given.share]  # a chain of cells, each from the one before, stays in one process
+    task = [cell for cell in planned if cell.part == "task" and cell.method in mine]
     with plain_errors():
         for cell in text + task:
             run_cell(cell, setting, given.out, layers, keep=cell.name in given.keep)

@@ -34,6 +34,7 @@ from htaf.training.fit import fit
 from htaf.training.recipe import Recipe
 from htaf_paper.kept import read_kept
 from htaf_paper.pretrained_report import checked, report
+from htaf_paper.shares import HELP, share
 
 CONCEPTS = (32, 128, 512)
 SPARSE_AT, TARGETS = 128, (5, None)
@@ -150,14 +151,6 @@ def random_bits(run: Run, images: Images, out: Path, codes: Codes) -> dict[str, 
     return {"random hyperplanes": made}
 
 
-def share(text: str) -> tuple[int, int]:
-    """I and N of I/N. Raises UsageError: others than whole numbers with 0 <= I < N."""
-    mine, _, of = text.partition("/")
-    if not (mine.isdecimal() and of.isdecimal() and int(mine) < int(of)):
-        raise UsageError(f"--share must be I/N with 0 <= I < N, such as 0/2, got {text!r}")
-    return int(mine), int(of)
-
-
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m htaf_paper.pretrained", description=__doc__)
@@ -167,7 +160,7 @@ def main() -> None:
     parser.add_argument("--concepts", type=int, nargs="+", choices=CONCEPTS, default=CONCEPTS)
     parser.add_argument("--finetune", action="store_true", help="train all weights, CUB at 112 px, 128 concepts")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--share", default="0/1", help="I/N: every Nth cell from the Ith, for several processes")
+    parser.add_argument("--share", type=share, default="1/1", help=HELP)
     parser.add_argument("--data-dir", help="folder of the data sets (else HTAF_DATA or a download)")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
@@ -176,9 +169,8 @@ def main() -> None:
         if min(given.seeds, given.threads) < 1:
             raise UsageError(f"--seeds and --threads must be >= 1, got {given.seeds} and {given.threads}")
         torch.set_num_threads(given.threads)
-        mine, of = share(given.share)
         planned = list(cells(tuple(given.data), given.seeds, finetune=given.finetune))
-        planned = [cell for cell in planned if cell.concepts in given.concepts][mine::of]
+        planned = [cell for cell in planned if cell.concepts in given.concepts][given.share]
         check_output_folder(given.out)
         for number, cell in enumerate(planned, 1):
             images = loaded.setdefault(cell.data, images_of(cell.data, given.data_dir, finetune=cell.finetune))
