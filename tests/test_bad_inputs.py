@@ -32,6 +32,15 @@ def test_a_slice_of_the_bad_inputs(module: Any) -> None:
     assert result["failures"] == []
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="each input runs in a fork")
+def test_all_bad_inputs_of_bottlenecks(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "inputs", lambda world, count, seed: list(module.bottlenecks(world)))
+    result = module.run(0, 0, say=lambda _: None, seconds=120.0)
+    assert result["inputs"] > 150
+    assert result["failures"] == []
+
+
 def test_the_judge_sees_what_is_wrong(module: Any) -> None:
     bad = module.Bad("number", ("--lr", "nan"), ("train",))
     assert module._judged(bad, 2, "", "htaf: error: lr must be > 0, got nan") == []

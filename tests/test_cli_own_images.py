@@ -75,3 +75,22 @@ def test_what_cannot_be_is_said_before_the_work(htaf, tmp_path: Path, words: tup
     found, _, err = htaf("demo", "--out", tmp_path / "d", *words)
     assert (found, said in err) == (code, True), err
     assert not (tmp_path / "d").exists()
+
+
+def test_what_a_demonstration_refuses(htaf, folder: Path, weights: Path, tmp_path: Path) -> None:
+    before = sorted(folder.rglob("*"))
+    words = ("demo", "--data", folder, "--backbone", "resnet10t")
+    for out in (folder, folder / "new", folder / "red" / "new"):
+        code, _, err = htaf(*words, "--pretrained", weights, "--out", out)
+        assert code == 2
+        assert "--out must lie outside the images of --data" in " ".join(err.split())
+    for more, said in (
+        (("--pretrained", ""), "--pretrained: expected hub, a file, a wheel"),
+        (("--concepts", "-1"), "--concepts must be >= 0, got -1"),
+        (("--epochs", "-2"), "--epochs must be >= 0, got -2"),
+    ):
+        code, _, err = htaf(*words, *more, "--out", tmp_path / "out")
+        assert code == 2
+        assert said in " ".join(err.split())
+    assert sorted(folder.rglob("*")) == before
+    assert not (tmp_path / "out").exists()

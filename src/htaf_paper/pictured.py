@@ -29,12 +29,15 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from htaf._console import plain_errors
 from htaf._console import progress as progress_of
+from htaf._files import check_output_folder
 from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.naming import NameEntry, PictureJob, PicturePlan, PictureSettings
 from htaf.runs import environment, to_json, write_atomic
 from htaf_paper import pictured_report
 from htaf_paper.drawn import FIXED, LINKED, NAMES, Drawn, drawn
+from htaf_paper.kept import read_kept
 from htaf_paper.named import area
 from htaf_paper.vision_model import Seeing, VisionModel
 
@@ -126,17 +129,20 @@ def run(
 
     Returns:
         The report.
+
+    Raises:
+        KeptError: report.json is damaged or foreign. OutputError: the folder cannot be written.
     """
+    check_output_folder(Path(out))
     settings, file = PictureSettings(tile=TILE), Path(out) / "report.json"
     record: dict[str, Any] = {
         "images": images, "attributes": len(NAMES), "cells": [], "environment": environment(),
         "settings": {key: getattr(settings, key) for key in ("shown", "held_out", "pairs", "tile", "threshold")},
         "cpu_seconds": 0.0,
     }  # fmt: skip
-    if file.exists():
-        there = json.loads(file.read_text())
-        same = all(there[name] == record[name] for name in ("images", "attributes", "settings"))
-        record = there if same else record
+    there = read_kept(file, _checked)
+    if there is not None and all(there[name] == record[name] for name in ("images", "attributes", "settings")):
+        record = there
     wanted = [(count, errs, seed) for count in classes for errs in errors for seed in seeds]
     cells = {(each["classes"], each["errs"], each["seed"]): each for each in record["cells"]}
     missing = [key for key in wanted if key not in cells]
@@ -151,10 +157,24 @@ def run(
     return pictured_report.write(json.loads(to_json(record)), out)
 
 
+def _checked(record: Any) -> None:
+    """Read all that a run goes on from."""
+    for name in ("images", "attributes", "settings"):
+        record[name]
+    for each in record["cells"]:
+        hash((each["classes"], each["errs"], each["seed"]))
+    if record["cells"]:
+        pictured_report.report(record)
+        pictured_report.figure(record)
+    round(record["cpu_seconds"], 1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m htaf_paper.pictured", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", required=True, help="folder")
-    Console().print(run(parser.parse_args().out, progress=True), markup=False, highlight=False, soft_wrap=True)
+    given = parser.parse_args()
+    with plain_errors():
+        Console().print(run(given.out, progress=True), markup=False, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

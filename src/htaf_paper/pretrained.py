@@ -13,7 +13,6 @@ images.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from htaf._console import plain_errors
+from htaf._console import UsageError, plain_errors
+from htaf._files import check_output_folder
 from htaf.concepts.binarise import binarise
 from htaf.concepts.codes import Codes
 from htaf.concepts.extract import extract, extract_features
@@ -32,7 +32,8 @@ from htaf.runs import Run, to_json, write_atomic
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.recipe import Recipe
-from htaf_paper.pretrained_report import report
+from htaf_paper.kept import read_kept
+from htaf_paper.pretrained_report import checked, report
 from htaf_paper.shares import HELP, share
 
 CONCEPTS = (32, 128, 512)
@@ -95,10 +96,18 @@ def images_of(name: str, data_dir: str | None, *, finetune: bool = False) -> Ima
 
 
 def run_cell(cell: Cell, weights: str, images: Images, out: Path, data_dir: str | None) -> dict[str, Any]:
-    """Train and measure one cell, or read what was measured."""
+    """Train and measure one cell, or read what was measured. Raises KeptError: that is damaged or of another cell."""
     file = out / "measured" / f"{cell.name}.json"
-    if file.is_file():
-        return json.loads(file.read_text())
+
+    def of_this_cell(found: Any) -> None:
+        checked(found)
+        own = Cell(*(found[name] for name in ("data", "concepts", "method", "seed", "finetune")))
+        if own != cell:
+            raise ValueError(f"{own.name} instead of {cell.name}")
+
+    there = read_kept(file, of_this_cell)
+    if there is not None:
+        return there
     source = {"name": cell.data, "data_dir": data_dir}
     run = fit(recipe(cell, weights), images, out / "runs" / cell.name, seed=cell.seed, source=source, device="cpu")
     found = measured(cell, run, images, out / "codes" / cell.name)
@@ -155,11 +164,14 @@ def main() -> None:
     parser.add_argument("--data-dir", help="folder of the data sets (else HTAF_DATA or a download)")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    planned = list(cells(tuple(given.data), given.seeds, finetune=given.finetune))
-    planned = [cell for cell in planned if cell.concepts in given.concepts][given.share]
     loaded: dict[str, Images] = {}
     with plain_errors():
+        if min(given.seeds, given.threads) < 1:
+            raise UsageError(f"--seeds and --threads must be >= 1, got {given.seeds} and {given.threads}")
+        torch.set_num_threads(given.threads)
+        planned = list(cells(tuple(given.data), given.seeds, finetune=given.finetune))
+        planned = [cell for cell in planned if cell.concepts in given.concepts][given.share]
+        check_output_folder(given.out)
         for number, cell in enumerate(planned, 1):
             images = loaded.setdefault(cell.data, images_of(cell.data, given.data_dir, finetune=cell.finetune))
             found = run_cell(cell, given.weights, images, given.out, given.data_dir)

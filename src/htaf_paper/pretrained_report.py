@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from jaxtyping import Float64
 
 from htaf.concepts.sparse_report import paired
 from htaf.runs import to_json, write_atomic
+from htaf_paper.kept import read_kept, whole
 
 LABELS = {"relu": "plain", "htaf": "HTAF", "ss": "scaled sigmoid", "ste": "straight-through", "bm": "median (BM)"}
 SETS = {"cub": "CUB, 50 classes", "cifar10": "CIFAR-10, 5,000 images"}
@@ -24,8 +24,34 @@ def report(out: Path) -> Path:
 
     Returns:
         the path of report.md.
+
+    Raises:
+        KeptError: a file there is damaged or foreign, or they are not of one study.
     """
-    found = [json.loads(file.read_text()) for file in sorted((out / "measured").glob("*.json"))]
+    folder = out / "measured"
+    found = [read_kept(file, checked) for file in sorted(folder.glob("*.json"))]
+    with whole(folder):
+        text, data = _report(found)
+    write_atomic(out / "report.json", to_json(data))
+    write_atomic(out / "report.md", text)
+    return out / "report.md"
+
+
+def checked(one: Any) -> None:
+    """Read all that a report needs of one measurement. Raises what Python does where it is not there."""
+    known = one["data"] in SETS and one["method"] in LABELS and one["method"] != "bm"
+    if not known or type(one["finetune"]) is not bool or one["images"] < 1:
+        raise ValueError(f"data {one['data']!r}, method {one['method']!r}, finetune {one['finetune']!r}")
+    for network in ("smooth", "exact"):
+        if len(right(one, network)) != one["images"]:
+            raise ValueError(f"{len(right(one, network))} bits for {one['images']} images")
+        if not 0 <= one[network] <= 1:
+            raise ValueError(f"accuracy {one[network]!r}")
+    _report([one])
+
+
+def _report(found: Sequence[Found]) -> tuple[str, list[Found]]:
+    """The text, and what of the measurements is kept beside it."""
     parts = ["# Concepts over a pretrained backbone", "", INTRODUCTION]
     data = []
     for finetune in (False, True):
@@ -35,9 +61,7 @@ def report(out: Path) -> Path:
                 parts += ["", f"## {SETS[name]}, {'fine-tuned' if finetune else 'frozen'}", "", *_accuracy(own)]
                 parts += ["", *_loss(own), *_sparse(own)]
                 data += [{k: v for k, v in one.items() if k not in ("right", "recipe")} for one in own]
-    write_atomic(out / "report.json", to_json(data))
-    write_atomic(out / "report.md", "\n".join(parts) + "\n")
-    return out / "report.md"
+    return "\n".join(parts) + "\n", data
 
 
 INTRODUCTION = (

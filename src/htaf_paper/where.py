@@ -33,7 +33,9 @@ from jaxtyping import Bool, Float32, Int64
 from rich.console import Console
 from torch import Tensor
 
+from htaf._console import UsageError, plain_errors
 from htaf._console import progress as progress_of
+from htaf._files import check_output_folder
 from htaf.activations import HTAF
 from htaf.concepts.regions import Box, Map, Regions
 from htaf.convert import harden
@@ -41,6 +43,7 @@ from htaf.models.build import backbone
 from htaf.models.icbm import ICBM
 from htaf.runs import environment, to_json, write_atomic
 from htaf_paper import where_report
+from htaf_paper.kept import read_kept
 
 SIZE, SPOT, KINDS = 24, 6, 4
 NETWORKS = {
@@ -260,14 +263,19 @@ def run(
 
     Returns:
         The report.
+
+    Raises:
+        KeptError: report.json is damaged or foreign. OutputError: the folder cannot be written.
     """
+    check_output_folder(Path(out))
     settings = {
         "size": SIZE, "spot": SPOT, "training": TRAINING, "epochs": EPOCHS, "batch": BATCH, "rate": RATE,
         "images": IMAGES,
     }  # fmt: skip
     file = Path(out) / "report.json"
     record: dict[str, Any] = {"settings": settings, "cells": [], "environment": environment()}
-    if file.exists() and (there := json.loads(file.read_text()))["settings"] == settings:
+    there = read_kept(file, _checked)
+    if there is not None and there["settings"] == settings:
         record = there
     wanted = [(name, seed) for name in networks for seed in seeds]
     cells = {(each["network"], each["seed"]): each for each in record["cells"]}
@@ -282,14 +290,26 @@ def run(
     return where_report.write(json.loads(to_json(record)), out)
 
 
+def _checked(record: Any) -> None:
+    """Read all that a run goes on from."""
+    for each in record["cells"]:
+        hash((each["network"], each["seed"]))
+    if record["settings"] and record["cells"]:
+        where_report.report(record)
+        where_report.figure(record)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m htaf_paper.where", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", required=True, help="folder")
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS), help="(default: all)")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS), help="seeds (default: 0 1 2)")
     arguments = parser.parse_args()
-    text = run(arguments.out, arguments.networks, arguments.seeds, progress=True)
-    Console().print(text, markup=False, highlight=False)
+    with plain_errors():
+        if bad := [seed for seed in arguments.seeds if not 0 <= seed < 2**31]:
+            raise UsageError(f"--seeds must be >= 0 and below 2**31, got {bad[0]}")
+        text = run(arguments.out, arguments.networks, arguments.seeds, progress=True)
+        Console().print(text, markup=False, highlight=False)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -205,17 +206,30 @@ def test_bits_without_a_head_get_one(tmp_path: Path) -> None:
     assert (alone.exact == alone.labels).mean() > 0.8
 
 
-def test_more_bits_than_memory(tmp_path: Path) -> None:
+def test_more_bits_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = folder(tmp_path / "f", values())
-    with pytest.raises(TooLargeError, match=r"1,000,000,000,000 random bits .* choose fewer"):
-        binarise(source, tmp_path / "x", "random", concepts=10**12)
+    monkeypatch.setattr("htaf._errors._memory", lambda: 1e6)
+    with pytest.raises(TooLargeError, match=r"20,000 random bits .* choose fewer"):
+        binarise(source, tmp_path / "x", "random", concepts=20_000)
     assert not (tmp_path / "x").exists()
+
+
+def test_progress_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "progress_of", functools.partial(module.progress_of, every=0))
+    source = folder(tmp_path / "f", values())
+    binarise(source, tmp_path / "r", "random", concepts=30, progress=True)
+    said = capsys.readouterr().err
+    for line in ("hyperplanes: 30 of 30", "head on 30 bits", "chunks: 1 of 1"):
+        assert line in said
+    binarise(source, tmp_path / "s", "random", concepts=30)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
     ("how", "given", "said"),
     [
-        ("random", {"concepts": 0}, "concepts must be >= 1, got 0"),
+        ("random", {"concepts": 0}, "concepts must be in 1 to 20,000 for random bits, got 0"),
+        ("random", {"concepts": 20_001}, "in 1 to 20,000 for random bits, got 20,001: choose fewer"),
         ("random", {"seed": -1}, "seed must be >= 0"),
         ("median", {"concepts": C + 1}, f"concepts must be in 1 to {C}"),
         ("rates", {"concepts": 3}, "concepts is for"),

@@ -12,6 +12,8 @@ from sklearn.linear_model import LogisticRegression
 from htaf.concepts.codes import Codes, ConceptError, codes_of
 from htaf.concepts.scores import labelled
 from htaf.concepts.sparse import (
+    CANDIDATES,
+    STRENGTHS,
     StandardBits,
     correct,
     elastic_net,
@@ -111,6 +113,28 @@ def test_a_refit_leaves_all_else_at_nothing() -> None:
         data.values[:, :7], data.labels
     )
     np.testing.assert_allclose(w[:, :7], solver.coef_, atol=2e-3)
+
+
+def test_a_head_on_bits_gives_the_logits_of_the_fit() -> None:
+    train, r = labelled(planted(), "train"), np.random.default_rng(1)
+    data = StandardBits(train)
+    w, b = r.normal(size=(10, 62)), r.normal(size=10)
+    head = data.head(w, b)
+    np.testing.assert_allclose(train.unpack() @ head.weight.T + head.bias, data.values @ w.T + b, atol=1e-9)
+
+
+def test_validation_accuracy_chooses_the_point_and_the_strength(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes, lines = planted(), []
+    points = [strength for strength, w, _ in path(StandardBits(labelled(codes, "train"))) if effective(w) >= 3]
+    of_points, of_ridges = [0.1, 0.9, 0.5, 0.9], [0.2, 0.3, 0.8, 0.8]
+    assert len(of_points) == CANDIDATES
+    told = iter([*of_points, *of_ridges])
+    monkeypatch.setattr("htaf.concepts.sparse.accuracy_of", lambda *_: next(told))
+    (found,) = sparse_heads(codes, (3,), progress=lines.append)
+    assert found.strength == pytest.approx(points[1])  # the first of the best
+    assert found.ridge == STRENGTHS[2]
+    assert found.validation == 0.8
+    assert lines[-1] == "3 concepts a class: validation accuracy 0.8000"
 
 
 def test_planted_concepts_carry_the_sparse_head() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from htaf._errors import HtafError
 from htaf.concepts import where as module
 from htaf.concepts.codes import ConceptError, codes_of
 from htaf.concepts.extract import extract, extract_files
@@ -190,8 +191,34 @@ def test_a_stopped_command_goes_on(
     assert asked(tmp_path / "a") == whole
     assert drawn == ["concept-2", "concept-4"]
     assert content(tmp_path / "a") == content(tmp_path / "whole")
-    (tmp_path / "a" / "index.jsonl").write_text("{")
-    with pytest.raises(ConceptError, match="is damaged"):
+    (tmp_path / "a" / "concept-1" / "002-map.png").unlink()
+    assert sorted(asked(tmp_path / "a"), key=lambda line: line["map"]) == whole
+    assert drawn[2:] == ["concept-1"]
+    index = tmp_path / "a" / "index.jsonl"
+    good = index.read_text()
+    for bad in (
+        "{",
+        "5",
+        '"x"',
+        "[]",
+        "null",
+        "{}",
+        good.replace('"margin"', '"width"'),
+        good.replace('"row": ', '"row": "a'),
+    ):
+        index.write_text(bad)
+        with pytest.raises(ConceptError, match=r"index\.jsonl is damaged: expected a line .* choose another --out"):
+            asked(tmp_path / "a")
+    index.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConceptError, match=r"index\.jsonl is damaged"):
+        asked(tmp_path / "a")
+    index.write_text(good)
+    for text in ("", "[]", '{"format": 99}', '{"format": 1', "NaN"):
+        (tmp_path / "a" / "where.json").write_text(text)
+        with pytest.raises(ConceptError, match=r"where\.json.*choose another --out"):
+            asked(tmp_path / "a")
+    (tmp_path / "a" / "where.json").write_text('{"format": 1, "key": 3, "settings": 7}')
+    with pytest.raises(ConceptError, match="holds other maps"):
         asked(tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine").touch()
@@ -214,6 +241,9 @@ def test_codes_of_another_network_are_refused(run: Run, images: Images, codes: P
     other = made_run(tmp_path / "other", images, seed=1)
     with pytest.raises(ConceptError, match="expected codes of this run"):
         write_where(other, images, codes, tmp_path / "a", concepts=list(range(6)))
+    with pytest.raises(HtafError, match="test/"):
+        write_where(run, None, codes, tmp_path / "d", concepts=[3])  # ids that are no files
+    assert not (tmp_path / "d").exists()
     smaller = made_run(tmp_path / "smaller", images, concepts=9)
     with pytest.raises(ConceptError, match=r"another network: .* \[10, 9\], got \[10, 21\]"):
         write_where(smaller, images, codes, tmp_path / "b", concepts=[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from htaf.data.images import Images, load
 from htaf.training.families import ready_recipe
 from htaf.training.recipe import Recipe
 from htaf_paper import pretrained
+from htaf_paper.kept import KeptError
 from htaf_paper.pretrained import SPARSE_AT, Cell, cells, recipe, run_cell
 from htaf_paper.pretrained_report import no_loss, report, right
 
@@ -100,3 +102,61 @@ def test_cells_on_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "## CUB" in report(tmp_path).read_text()
     monkeypatch.setattr(pretrained, "fit", None)  # what is measured is not computed again
     assert run_cell(Cell("cub", SPARSE_AT, "htaf", 0), "", digits, tmp_path, None) == found["htaf"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text[:-4],
+        lambda text: "[]",
+        lambda text: "",
+        lambda text: text.replace('"exact": 0.5', '"exact": "half"'),
+        lambda text: text.replace('"right"', '"wrong"'),
+        lambda text: text.replace('"images": 4', '"images": 40'),
+        lambda text: text.replace('"smooth": "f0"', '"smooth": "xyz"'),
+        lambda text: text.replace('"cub"', '"cup"'),
+        lambda text: text.replace('"sparse": {}', '"sparse": {"summary": [{"bits": "these"}]}'),
+        lambda text: text.replace('"finetune": false', '"finetune": []'),
+    ],
+)
+def test_a_damaged_measurement_is_one_clear_error(change: Callable[[str], str], tmp_path: Path) -> None:
+    cell = Cell("cub", 32, "htaf", 0)
+    file = tmp_path / "measured" / f"{cell.name}.json"
+    file.parent.mkdir()
+    own = measured("htaf", [1, 1, 1, 1], [1, 1, 0, 0])
+    good = json.dumps(own | {"sparse": {}})
+    assert change(good) != good
+    file.write_text(change(good))
+    unused: Any = None
+    for read in (lambda: report(tmp_path), lambda: run_cell(cell, "", unused, tmp_path, None)):
+        with pytest.raises(KeptError, match=rf"{cell.name}\.json: expected results that this command wrote"):
+            read()
+    assert not (tmp_path / "report.md").exists()
+    file.write_text(json.dumps(own | {"seed": 1}))
+    with pytest.raises(KeptError, match="cub-032-htaf-1 instead of cub-032-htaf-0"):
+        run_cell(cell, "", unused, tmp_path, None)
+    file.write_text(json.dumps(own))
+    assert run_cell(cell, "", unused, tmp_path, None) == own
+
+
+def test_measurements_of_other_images_do_not_belong_together(tmp_path: Path) -> None:
+    (tmp_path / "measured").mkdir()
+    for seed, n in enumerate((3, 5)):
+        for method in ("relu", "htaf"):
+            row = measured(method, [1] * n, [1] * n, seed=seed)
+            (tmp_path / "measured" / f"{method}-{seed}.json").write_text(json.dumps(row))
+    with pytest.raises(KeptError, match="measured: expected results"):
+        report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--share", "x"), ("--share", "0/1"), ("--share", "3/2"), ("--share", "1"), ("--share", "-1/2"), ("--threads", "0"), ("--seeds", "0")],
+)
+def test_bad_flags_of_the_study(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["pretrained", "--out", str(tmp_path / "out"), "--weights", "w", "=".join(words)])
+    with pytest.raises(SystemExit) as stopped:
+        pretrained.main()
+    assert stopped.value.code == 2

@@ -116,6 +116,23 @@ def test_a_wheel_runs_no_code(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (saved({}), "got nothing: save one with"),
+        (saved({"a": 3}), "got int: save one with"),  # pyright: ignore[reportArgumentType]
+        (saved({"a": torch.ones(2)})[:100], "cut short, or holds more than tensors"),
+        (b"", "cut short, or holds more than tensors"),
+    ],
+)
+def test_what_is_no_file_of_weights(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "w.pth").write_bytes(content)
+    with pytest.raises(ValueError, match=said) as found:
+        load_backbone(small(), tmp_path / "w.pth")
+    assert "torch.save(model.state_dict(), FILE)" in str(found.value)
+    assert "weights_only" not in str(found.value)  # torch advises to run the code of strangers
+
+
 def test_what_is_nowhere_says_how_to_supply_a_file() -> None:
     with pytest.raises(ValueError, match=r"a file of weights .*installed package of weights, got 'no-such-weights'"):
         find_weights("no-such-weights")

@@ -40,6 +40,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 import pandas as pd
+import safetensors.torch
 import torch
 from PIL import Image
 
@@ -47,7 +48,7 @@ SECONDS, GIGABYTES = 30.0, 2.0  # that one input may take
 SAYS = re.compile(
     r"expect|must|need|choose|give|cannot|invalid|require|unrecogni|no such|did you mean|lack|not exist|missing"
     r"|is not|outside|null|too long|does not fit|holds|does not read|is for|unknown|damaged|not found|none of|could not"
-    r"|unexpected|in \{|than",
+    r"|unexpected|in \{|than|leave",
     re.IGNORECASE,
 )
 
@@ -841,6 +842,241 @@ def same_files(world: World) -> Iterator[Bad]:
             yield Bad("output is an input", (given,), (*words, flag, world[given]))
 
 
+def bottlenecks(world: World) -> Iterator[Bad]:
+    """What belongs to concept bottlenecks: maps, leakage, features of backbones, reasons, classes, first weights."""
+    yield from _maps(world)
+    yield from _leakage(world)
+    yield from _backbones(world)
+    yield from _reasons(world)
+    yield from _classes(world)
+    yield from _demonstrations(world)
+    yield from _first_weights(world)
+
+
+def _maps(world: World) -> Iterator[Bad]:
+    w, one = world, ("--concept", "3", "--count", "1")
+    words = ("concepts", "where", w["run"], "--codes", w["codes"], "--out", "out")
+
+    def copied(where: Path, *, source: str, name: str, content: bytes) -> None:
+        shutil.copytree(w.files[source], where / source)
+        (where / source / name).write_bytes(content)
+
+    for value in ("21", "-1", HUGE, "1.5"):
+        yield Bad("maps", (value, "20", "concept"), (*words, "--concept", value))
+    for value in ("no-such", "9999999", "-1", "", "a\0b", "test/99999999"):
+        yield Bad("maps", (value, "image", repr(value)), (*words, "--image", value))
+    for source in ("features", "empty", "run"):
+        yield Bad("maps", (source,), (*replaced(words, "--codes", w[source]), *one))
+    for run in ("plain", "table-run", "net.packed", "llm-run", "codes"):
+        yield Bad("maps", (run, "bits", "table"), ("concepts", "where", w[run], *words[3:], *one))
+    for value in ("photos", "rows.csv", "empty", "nothing.bin"):
+        yield Bad("maps", (value, "class", "size"), (*words, *one, "--data", w[value]))
+    for name, content in (("where.json", b"[]"), ("where.json", b"{"), ("mine.txt", b"x"), ("where.json", b"")):
+        make = functools.partial(_write, name=f"out/{name}", content=content)
+        yield Bad("maps", (name, "mine.txt"), (*words, *one), before=make, title=f"{name} {content}: where")
+    make = functools.partial(copied, source="codes", name="margins.npy", content=b"x")
+    mine = (*replaced(words, "--codes", "codes"), *one)
+    yield Bad("maps", ("margins.npy", "codes"), mine, before=make, title="damaged margins: where")
+
+
+def _leakage(world: World) -> Iterator[Bad]:
+    w = world
+    words = ("concepts", "score", w["codes"], "--leakage")
+    with_names = (*words, "--names", w["names.json"])
+    yield Bad("leakage", ("pre-activations",), words)
+    yield Bad("leakage", ("--leakage",), ("concepts", "score", w["codes"], "--names", w["names.json"]))
+    yield Bad("leakage", ("--names",), (*words, "--attributes", "digits"))
+    for value in ("photos", "rows.csv", "no-such", "empty"):
+        yield Bad(
+            "leakage",
+            (value, "class", "attributes"),
+            (*with_names, "--attributes", w.files.get(value, value).__str__()),
+        )
+    few = b"class,round\n0,1\n1,0\n"
+    make = functools.partial(_write, name="few.csv", content=few)
+    yield Bad("leakage", ("few.csv", "class", "'2'"), (*with_names, "--attributes", "few.csv"), before=make)
+    other = json.dumps([{"concept": 90, "name": "x"}]).encode()
+    for name, content in (("far.json", other), ("cut.json", b"[{"), ("n.json", b"{}")):
+        make = functools.partial(_write, name=name, content=content)
+        yield Bad("leakage", (name, "name", "90"), (*words, "--names", name), before=make)
+    yield Bad("leakage", ("features", "codes"), ("concepts", "score", w["features"], "--leakage"))
+    yield Bad("leakage", ("other",), (*with_names, "--part", "other"))
+    yield Bad("leakage", ("run", "codes"), ("concepts", "score", w["run"], "--leakage"))
+
+
+def _backbones(world: World) -> Iterator[Bad]:
+    w = world
+    words = ("concepts", "extract", w["run"], "--layer", "backbone", "--out", "out")
+    yield Bad("backbone", ("--files",), (*words, "--files", w["photos"]))
+    yield Bad("backbone", ("--features",), (*words, "--features"))
+    yield Bad("backbone", ("--margins",), (*words, "--margins", "True"))
+    for value in ("photos", "rows.csv", "empty", "no-such"):
+        yield Bad("backbone", (value, "class", "size"), (*words, "--data", w.files.get(value, value).__str__()))
+    for run in ("table-run", "net.packed", "llm-run", "empty"):
+        yield Bad("backbone", (run, "table"), ("concepts", "extract", w[run], *words[3:]))
+    for value in ("codes", "features", "run"):
+        yield Bad("backbone", (value,), replaced(words, "--out", w[value]))
+    yield Bad("backbone", ("--parts",), (*words, "--parts", "test", "--data", "digits"))
+    binarise = ("concepts", "binarise", w["features"], "--out", "out")
+    for value in ("0", "-1", "20001", "100000", "10000000", HUGE):
+        for how in ("random", "median"):
+            yield Bad(
+                "backbone", (value, f"{int(value):,}", "concepts"), (*binarise, "--how", how, "--concepts", value)
+            )
+
+
+def _reasons(world: World) -> Iterator[Bad]:
+    w = world
+    good = str(w.files["photos"] / "red" / "0.png")
+    for flag in ("--bits", "--explain"):
+        for run in ("net.packed", "table-run", "plain"):
+            given = w["rows.csv"] if run == "table-run" else good
+            yield Bad("reasons", (run, "bits", "plain"), ("predict", w[run], given, flag))
+        words = ("predict", w["run"], good, flag)
+        yield Bad("reasons", ("--smooth",), (*words, "--smooth"))
+        yield Bad("reasons", ("rows.csv",), ("predict", w["run"], w["rows.csv"], flag))
+        yield Bad("reasons", ("empty",), ("predict", w["run"], w["empty"], flag))
+        yield Bad("reasons", ("required", "INPUT", "expected"), ("predict", w["run"], flag))
+        yield Bad("reasons", (".csv",), (*words, "--out", "bits.txt"))
+        for name, content in (
+            ("far.json", b'[{"concept": 90, "name": "x"}]'),
+            ("cut.json", b"[{"),
+            ("n.csv", b"a,b\n1,2\n"),
+        ):
+            make = functools.partial(_write, name=name, content=content)
+            yield Bad("reasons", (name,), (*words, "--names", name), before=make)
+    yield Bad("reasons", ("--bits", "--names"), ("predict", w["run"], good, "--names", w["names.json"]))
+
+
+def _classes(world: World) -> Iterator[Bad]:
+    w = world
+    for run in ("run", "table-run"):
+        for value in (w["run"], w["codes"], w["rows.csv"], f"{w['rows.csv']}/x", "a\0b", "n" * 300, "/proc/nowhere"):
+            shown = (value, Path(value.strip("\0")).name, "null", "/proc", "names of at most")
+            yield Bad("classes", shown, ("evaluate", w[run], "--out", value))
+    yield Bad("classes", ("photos",), ("evaluate", w["run"], "--data", w["photos"], "--out", w["photos"]))
+    yield Bad("classes", ("photos", "class"), ("evaluate", w["run"], "--data", w["photos"], "--out", "out"))
+    yield Bad("classes", ("llm-run", "--out"), ("evaluate", w["llm-run"], "--out", "out"))
+    yield Bad("classes", ("net.packed",), ("evaluate", w["net.packed"], "--out", "out"))
+
+
+_held: list[Any] = []  # locks of the folder that is in use
+
+
+def _demonstrations(world: World) -> Iterator[Bad]:
+    w = world
+    words = ("demo", "--out", "out", "--backbone", "wide_resnet", "--pretrained", w["run"], "--epochs", "1")
+
+    def folder(where: Path, *, classes: dict[str, list[str]]) -> None:
+        good = (w.files["photos"] / "red" / "0.png").read_bytes()
+        for label, names in classes.items():
+            (where / "set" / label).mkdir(parents=True)
+            for name in names:
+                _write(where / "set" / label, name, pictures().get(name, good))
+
+    def used(where: Path) -> None:
+        from filelock import FileLock
+
+        folder(where, classes={"a": ["1.png", "2.png"], "b": ["1.png", "2.png"]})
+        (where / "out").mkdir()
+        _held.append(FileLock(where / "out" / ".lock"))
+        _held[-1].acquire()
+
+    for value in ("missing", "rows.csv", "empty", "nothing.bin", "run", "broken-link", "codes"):
+        yield Bad("demonstration", (value, "class"), (*words, "--data", w.files.get(value, value).__str__()))
+    for value in ("", "a\0b", "n" * 300):
+        yield Bad("demonstration", (value, repr(value), "--data", "null", "data"), (*words, "--data", value))
+    sets: dict[str, dict[str, list[str]]] = {
+        "one class": {"a": ["1.png", "2.png", "3.png"]},
+        "no image": {"a": [], "b": []},
+        "broken images": {"a": ["text.png", "empty.png"], "b": ["cut.jpg", "zeros.png"]},
+        "one image a class": {"a": ["1.png"], "b": ["1.png"]},
+    }
+    for what, classes in sets.items():
+        make = functools.partial(folder, classes=classes)
+        yield Bad(
+            "demonstration", ("set", "class", "images"), (*words, "--data", "set"), before=make, title=f"demo: {what}"
+        )
+    eight = [f"{number}.png" for number in range(8)]
+    whole = functools.partial(folder, classes={"a": eight, "b": eight})
+    yield Bad("demonstration", ("another process",), (*words, "--data", "set"), before=used, title="demo: out in use")
+    for out in ("set", "set/out", "set/a", "set/a/out", "set/../set"):
+        inside = replaced(words, "--out", out)
+        yield Bad("demonstration", (out, "set"), (*inside, "--data", "set"), before=whole, title=f"demo: --out {out}")
+    for flag, value in (
+        ("--size", "0"), ("--size", HUGE), ("--concepts", "-1"), ("--enlarge", "99999"), ("--epochs", "-5"),
+        ("--backbone", "no-such"), ("--pretrained", "missing.pth"), ("--pretrained", w["empty"]),
+        ("--pretrained", w["rows.csv"]), ("--pretrained", ""),
+    ):  # fmt: skip
+        mine = (*replaced(words, flag, value), "--data", "set")
+        yield Bad("demonstration", (value or "pretrained", flag, flag[2:]), mine, before=whole)
+
+
+def _first_weights(world: World) -> Iterator[Bad]:
+    """Files that are no weights of the backbone, in a folder of their own."""
+    import zipfile
+
+    from torch import nn
+
+    def stored(state: Any) -> bytes:
+        stream = io.BytesIO()
+        torch.save(state, stream)
+        return stream.getvalue()
+
+    def wheel(members: dict[str, bytes]) -> bytes:
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w") as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+        return stream.getvalue()
+
+    good = (world.files["run"] / "model.safetensors").read_bytes()
+    state = safetensors.torch.load(good)
+    small = stored(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(4, 2)).state_dict())
+    empty_wheel = wheel({"tiny/__init__.py": b"", "tiny-1.dist-info/METADATA": b"Name: tiny\nVersion: 1\n"})
+    contents = {
+        "shapes.pth": small,
+        "none.pth": stored({}),
+        "numbers.pth": stored({"a": 1, "b": "x"}),
+        "tensor.pth": stored(torch.ones(3)),
+        "module.pth": stored(nn.Linear(2, 2)),  # would run code
+        "empty.pth": b"",
+        "text.safetensors": b"hello",
+        "cut.safetensors": good[: len(good) // 2],
+        "cut.pth": small[: len(small) // 2],
+        "text.whl": b"no archive",
+        "cut.whl": wheel({"tiny/w.pth": small})[:-40],
+        "none.whl": empty_wheel,
+        "two.whl": wheel({"tiny/a.pth": small, "tiny/b.pth": small}),
+        "shapes.whl": wheel({"tiny/w.pth": small}),
+        "broken.whl": wheel({"tiny/w.pth": b"hello"}),
+        "list.bin": b"[]",
+        "mine.onnx": b"x" * 50,
+    }
+    nan = {name: value * float("nan") if value.is_floating_point() else value for name, value in state.items()}
+    contents["nan.safetensors"] = safetensors.torch.save(nan)
+    words = ("train", "icbm", "--data", "digits", "--out", "out", "--freeze", "True", "--backbone", "wide_resnet")
+    words = (*words, "--depth", "10", "--width", "1", *IMAGES)
+    for name, content in contents.items():
+        make = functools.partial(_write, name=name, content=content)
+        yield Bad(
+            "first weights", (name, "pretrained", "check its weights"), (*words, "--pretrained", name), before=make
+        )
+    for value in (
+        "missing.pth",
+        "no-such-package",
+        world["empty"],
+        world["codes"],
+        world["table-run"],
+        "a\0b",
+        "n" * 300,
+    ):
+        shown = (value, Path(value).name, repr(value), "null")
+        yield Bad("first weights", shown, (*words, "--pretrained", value))
+    yield Bad("first weights", ("hub",), (*words, "--pretrained", "hub"))
+    yield Bad("first weights", ("attributes", "views", "65"), (*words, "--views", "65"))
+
+
 def large() -> Iterator[Bad]:
     """What cannot fit into memory, or would run for ever."""
     digits = ("--data", "digits", "--out", "out", *IMAGES)
@@ -960,7 +1196,7 @@ def of_python(world: World) -> Iterator[Bad]:
 def inputs(world: World, count: int, seed: int) -> list[Bad]:
     """`count` distinct inputs: all that were made by hand, and so many of the product as are left."""
     made = [*tables(world), *images(world), *damaged(world), *plans(world), *names(world), *same_files(world)]
-    made += [*large(), *of_python(world)]
+    made += [*bottlenecks(world), *large(), *of_python(world)]
     made = [dataclasses.replace(b, words=tuple(w.replace("{run}", world["run"]) for w in b.words)) for b in made]
     product = list(of_flags(world))
     order = random.Random(seed)

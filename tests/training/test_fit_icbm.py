@@ -349,3 +349,15 @@ def test_layer_normed_backbones_have_a_rate_of_their_own() -> None:
     assert for_backbone(base, "resnet")[0].flat()["depth"] == 18
     with pytest.raises(ValueError, match=r"expected the name of a timm model, got 'resnet99' \(did you mean 'resnet"):
         for_backbone(base, "resnet99")
+
+
+def test_fine_tuning_by_sgd(htaf, tmp_path: Path) -> None:
+    """A backbone at a tenth of SGD's rate, with momentum, as docs/concepts.md has it."""
+    words = ("train", "icbm", "--data", "digits", "--recipe", "finetune", "--backbone", "wide_resnet", "--depth", "10")
+    words = (*words, "--epochs", "1", "--train-images", "60", "--validation-images", "30", "--precision", "float32")
+    words = (*words, "--optimizer", "sgd", "--weight-decay", "1e-4", "--out", tmp_path / "r")
+    code, _, err = htaf(*words)
+    assert code == 0, err
+    recipe = open_run(tmp_path / "r").record["recipe"]
+    expected = {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4, "backbone_lr": 0.1}
+    assert recipe.items() >= expected.items()

@@ -1,6 +1,7 @@
 import { bytesFor } from "./bits.ts";
 import { DataError, decode, decodeRows } from "./codec.ts";
 import type { Head } from "./head.ts";
+import type { ImageMaps } from "./maps.ts";
 import type { ArrayData, BesideData, ConceptData, ImagesData, PageData } from "./types.ts";
 
 export const FORMAT = 2;
@@ -42,6 +43,9 @@ export interface Explorer {
   rowOf: Map<string, number>;
   beside: BesideData | null; // loaded by `needs.ts`
   originals: ReadonlySet<number>; // rows of images that are there at full size
+  mapped: ReadonlySet<number>; // rows of images that have maps
+  maps: Map<number, ImageMaps>; // loaded by `needs.ts`
+  ladder: Rows<Int32Array> | null; // [concepts, n]: rows from the strongest to the barely on; -1: none
 }
 
 export function open(found: Record<string, unknown>): Explorer {
@@ -77,6 +81,9 @@ export function open(found: Record<string, unknown>): Explorer {
     counterfactuals: {},
     beside: null,
     originals: new Set(page.originals?.rows ?? []),
+    mapped: new Set(page.maps?.rows ?? []),
+    maps: new Map<number, ImageMaps>(),
+    ladder: "ladder" in arrays ? decodeRows(arrays, "ladder", "i4", size) : null,
     shares: decode(arrays, "shares", "f4", [page.concepts, classes]),
     conceptOrder: decode(arrays, "concept_order", "i4", [size]),
     classOrder: decode(arrays, "class_order", "i4", [classes]),

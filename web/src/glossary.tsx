@@ -43,6 +43,10 @@ const TERMS = {
   lead: ["Lead", "The logit of the predicted class minus that of another one. Above 0, the predicted class wins."],
   "largest weight": ["Largest weight", "The largest weight of the concept for any class, whatever its sign."],
   logit: ["Logit", "The sum of a class: its bias and the weights of all concepts that the image has. The class with the largest logit is predicted."],
+  map: [
+    "Map",
+    "How much each place of the picture adds to the concept's pre-activation: the exact shares, whose sum is the margin. Orange speaks for the bit, blue against it. A place of the network's last layer sees more of the picture than it covers, so a map says what was added where, not where an object ends.",
+  ],
   margin: ["Margin", "How far a concept's pre-activation lies above or below the threshold at which the bit turns. Near 0, the bit is barely on or barely off."],
   mistake: ["Mistake", "An image whose class is known and whose predicted class is another one."],
   nearest: ["Nearest", "The images whose bits differ from these in the fewest places (Hamming distance)."],
@@ -51,6 +55,7 @@ const TERMS = {
   "p-value": ["p", "How often a name does as well by chance, when the classes are shuffled. Small is good."],
   part: ["Part", "Training images taught the network, validation images chose when to stop, test images had no part in either."],
   rank: ["Rank", "Place of the concept by its effect on the logits: 1 moves them most."],
+  region: ["Region", "The box around the highest value of a map and all places joined to it that reach half of that value. None where nothing speaks for the bit."],
   separation: [
     "Separation",
     "Of two classes A and B: the difference of their shares of images with the concept, times the difference of its two weights. All concepts together give how far the mean lead of A over B differs between images of A and of B.",

@@ -3,11 +3,12 @@ import { useEffect } from "preact/hooks";
 import { DataError, decode } from "./codec.ts";
 import type { Explorer } from "./explorer.ts";
 import { request } from "./loading.ts";
+import { opened } from "./maps.ts";
 import { Store, useStore } from "./store.ts";
 import type { ArrayData, BesideData, ImagesData } from "./types.ts";
 
-/** rows: labels and predictions. ids, flips. bits: of all images, or with @ROW of those around one. */
-export type Need = "rows" | "ids" | "flips" | "beside" | "bits" | `bits@${number}`;
+/** rows: labels and predictions. ids, flips. bits: of all images, or with @ROW of those around one. maps@ROW: of one image. */
+export type Need = "rows" | "ids" | "flips" | "beside" | "bits" | `bits@${number}` | `maps@${number}`;
 
 const arrived = new Store(0);
 const failed = new Store<string | null>(null);
@@ -22,6 +23,7 @@ function filesOf({ page }: Explorer, need: Need): string[] {
   if (need === "ids") return Array.from({ length: chunks(page.chunks.ids) }, (_, chunk) => numbered("ids", chunk));
   if (need === "bits") return Array.from({ length: chunks(page.chunks.bits) }, (_, chunk) => numbered("bits", chunk));
   if (need === "rows" || need === "flips" || need === "beside") return [need];
+  if (need.startsWith("maps@")) return [`maps-${need.slice(5).padStart(6, "0")}`];
   return [numbered("bits", Math.floor(Number(need.slice(5)) / page.chunks.bits))];
 }
 
@@ -49,6 +51,7 @@ function put(explorer: Explorer, file: string, value: unknown): void {
   const images = explorer.page.images;
   if (file === "flips") explorer.counterfactuals = value as ImagesData["flips"];
   else if (file === "beside") explorer.beside = value as BesideData;
+  else if (file.startsWith("maps-")) explorer.maps.set(Number(file.slice(5)), opened(explorer, value as Record<string, ArrayData>));
   else if (file === "rows") {
     const arrays = value as Record<string, ArrayData>;
     explorer.labels = decode(arrays, "labels", "i4", [images]);

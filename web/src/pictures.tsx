@@ -55,12 +55,16 @@ export function Picture(props: { explorer: Explorer; row: number; size: number; 
   );
 }
 
+/** The file of the picture at full size, where the page has it. */
+export function originalFile({ page, originals }: Explorer, row: number): string | null {
+  return page.originals && originals.has(row) ? `${page.originals.folder}/${String(row).padStart(6, "0")}.webp` : null;
+}
+
 /** The picture at full size where the page has it, else its thumbnail; it leads to the file. */
 export function Original({ explorer, row, size }: { explorer: Explorer; row: number; size: number }): JSX.Element {
   const [broken, setBroken] = useState(false);
-  const there = explorer.page.originals;
-  if (!there || !explorer.originals.has(row) || broken) return <Picture explorer={explorer} row={row} size={Math.min(size, 240)} />;
-  const file = `${there.folder}/${String(row).padStart(6, "0")}.webp`;
+  const file = originalFile(explorer, row);
+  if (!file || broken) return <Picture explorer={explorer} row={row} size={Math.min(size, 240)} />;
   return (
     <a class="original" href={file} target="_blank" rel="noreferrer" title="At full size">
       <img src={file} alt={describe(explorer, row)} decoding="async" style={{ maxWidth: "100%", maxHeight: `${size}px` }} onError={() => setBroken(true)} />

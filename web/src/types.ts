@@ -52,7 +52,20 @@ export interface PageData {
   chunks: { bits: number; ids: number }; // images in one file of bits, of ids
   beside: string | null; // title of another run that this one is compared with
   originals: { folder: string; rows: number[] } | null; // images that are there at full size
+  maps?: MapsData | null; // none in pages of earlier versions
 }
+
+/** Where in its images the network sees a concept. */
+export interface MapsData {
+  rows: number[]; // images that have maps, each in data/maps-ROW.js
+  grid: [number, number]; // rows and columns of a map
+  size: [number, number]; // height and width of an image as the network sees it
+  colours: { for: Colour; against: Colour };
+  whole: boolean; // a concept's images from strong to barely on are chosen from all drawn ones, not only from those with maps
+  strength: number; // of the strongest colour over the picture
+}
+
+export type Colour = [number, number, number];
 
 export interface ConceptData {
   rate: number;

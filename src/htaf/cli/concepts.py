@@ -104,7 +104,7 @@ def extract(
         )
     if layer == "backbone" and (files or features or margins):
         raise UsageError(
-            "--layer backbone writes features of labelled images: leave out --files, --features and --margins"
+            "--layer backbone writes features of labelled images: expected none of --files, --features and --margins"
         )
     check_place(out / LOCK)
     from htaf.concepts import extract as room
@@ -159,7 +159,7 @@ def binarise(
     concepts: Annotated[
         int | None,
         arg(
-            help="With --how random or median: how many; of median so many nodes, drawn at random.",
+            help="With --how random (at most 20,000) or median: how many; of median so many nodes, drawn at random.",
             metavar="N",
             help_behavior_hint="(default: as many as features)",
         ),
@@ -177,7 +177,7 @@ def binarise(
     from htaf.concepts.store import open_codes
 
     copied = None if like is None else open_codes(like)
-    codes = make(source, out, how, like=copied, sorted=sorted, concepts=concepts, seed=seed)
+    codes = make(source, out, how, like=copied, sorted=sorted, concepts=concepts, seed=seed, progress=not json)
     _summary(codes, out, json)
 
 

@@ -66,8 +66,13 @@ def _own(
     from htaf._errors import HtafError
     from htaf.cli.discovery import discover, recipe_for
 
-    if min(flags.concepts, flags.epochs, flags.enlarge) < 0:
-        raise UsageError("--concepts, --epochs and --enlarge must be >= 0")
+    numbers = {"concepts": flags.concepts, "epochs": flags.epochs, "enlarge": flags.enlarge}
+    if bad := [name for name, value in numbers.items() if value < 0]:
+        raise UsageError(f"--{bad[0]} must be >= 0, got {numbers[bad[0]]}")
+    if not flags.pretrained:
+        raise UsageError("--pretrained: expected hub, a file, a wheel, a package or a run folder, got nothing")
+    if Path(data).is_dir() and Path(data).resolve() in (out.resolve(), *out.resolve().parents):
+        raise UsageError(f"--out must lie outside the images of --data {data}, got {out}: choose another folder")
     try:
         recipe = recipe_for(flags.pretrained, flags.backbone, flags.concepts, flags.epochs, flags.enlarge)
     except (ValueError, OSError) as error:

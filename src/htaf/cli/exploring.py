@@ -59,6 +59,13 @@ def explore(
     originals: Annotated[
         int, arg(help="Most images that are on the page at full size too, where they are files.")
     ] = 1000,
+    maps: Annotated[
+        int,
+        arg(
+            help="Most images with maps of where a concept is seen, if the network has exact ones; 0: none.",
+            help_behavior_hint="(default: 1000; each costs one pass of the network and some 14 kB for 128 concepts)",
+        ),
+    ] = 1000,
     serve: Annotated[bool, arg(help="Then serve the page to a browser on this machine, until Ctrl-C.")] = False,
     port: Annotated[int, arg(help="Port of --serve; if it is taken, the next free one.")] = 8000,
     data_dir: DataDir = None,
@@ -70,8 +77,8 @@ def explore(
         raise UsageError(f"--port must be in 0 to 65535, got {port}")
     if images < 1 or not 16 <= thumbnail <= 1024:
         raise UsageError(f"expected --images >= 1 and --thumbnail in 16 to 1024, got {images} and {thumbnail}")
-    if originals < 0:
-        raise UsageError(f"expected --originals >= 0, got {originals}")
+    if originals < 0 or maps < 0:
+        raise UsageError(f"expected --originals >= 0 and --maps >= 0, got {originals} and {maps}")
     if run is None:
         if not serve or any(given is not None for given in (names, codes, beside, beside_names)):
             raise UsageError(
@@ -96,6 +103,7 @@ def explore(
                 images=images,
                 thumbnail=thumbnail,
                 originals=originals,
+                mapped=maps,
                 data_dir=data_dir,
                 progress=not json,
             )

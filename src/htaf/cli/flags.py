@@ -48,7 +48,7 @@ def is_language_model(path: Path) -> bool:
 def refuse_flags(given: dict[str, Any], run: Path) -> None:
     """Raises UsageError for flags that were given and that a run of a language model has no use for."""
     if used := [f"--{name}" for name, value in given.items() if value]:
-        raise UsageError(f"{', '.join(used)}: not for {run}, a language model")
+        raise UsageError(f"{', '.join(used)}: not for {run}, a language model: leave it out")
 
 
 registry = ConstructorRegistry()

@@ -70,7 +70,7 @@ def predict(
     unread: dict[Any, Any] = {}
     reasons: list[list[dict[str, Any]]] = []
     if (bits or explain) and (run.is_file() or not takes_images):
-        raise UsageError(f"--bits and --explain are for the run folder of an ICBM, got {run}")
+        raise UsageError(f"--bits and --explain: expected the run folder of an ICBM (htaf train icbm), got {run}")
     if takes_images:
         from htaf.data.image_reading import image_files
         from htaf.data.reading import DataError

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float32, Float64, Int64, UInt8
 
+from htaf._console import progress as progress_of
 from htaf._errors import expect_memory, expect_seed
 from htaf.concepts.codes import PARTS, Codes, ConceptError
 from htaf.concepts.heads import Fit, Head
@@ -22,6 +23,7 @@ from htaf.concepts.writing import Contents, writing
 How = Literal["median", "rates", "random"]
 MEMORY = 2**28  # bytes of features that are sorted at once
 ROWS = 65_536  # images read at once
+MOST = 20_000  # random hyperplanes: beyond them a head takes minutes, and says no more than their number
 STRENGTH = 1e-3  # of a fitted head's L2 penalty, where no validation part chooses it
 
 
@@ -34,6 +36,7 @@ def binarise(
     sorted: bool = False,
     concepts: int | None = None,
     seed: int = 0,
+    progress: bool = False,
 ) -> Codes:
     """Codes from features: bit = feature >= threshold, one threshold for each node, from the training images.
 
@@ -49,8 +52,9 @@ def binarise(
         sorted: for "rates": pair the nodes in the order of how often they are > 0 (then of their mean) with the
             concepts in the order of their rate, instead of by number.
         concepts: how many: for "random" (None: as many as nodes), and for "median", where so many nodes are drawn
-            (None: all of them).
+            (None: all of them). Of "random" at most 20,000.
         seed: of hyperplanes and of nodes drawn.
+        progress: show a bar on the error stream.
 
     Returns:
         the codes, memory-mapped. The head is the plain network's: `exact` is what it predicts from the bits, `smooth`
@@ -67,7 +71,7 @@ def binarise(
     rows = np.flatnonzero(features.parts == PARTS.index("train"))
     if not len(rows):
         raise ConceptError(f"{source}: expected training images, whose features set the thresholds, got none")
-    made = bits_of(features, rows, how, like=like, sorted=sorted, concepts=concepts, seed=seed)
+    made = bits_of(features, rows, how, like=like, sorted=sorted, concepts=concepts, seed=seed, progress=progress)
     bits, thresholds, info = made.bits, made.thresholds, made.info
     settings = {
         "what": "binarisation",
@@ -77,7 +81,8 @@ def binarise(
     }
     weight, bias = features.weight, features.bias
     if not made.own_head:
-        head = _fitted(made.codes(features))
+        with progress_of(f"head on {len(thresholds):,} bits", None, shown=progress):
+            head = _fitted(made.codes(features))
         weight, bias = head.weight.astype(np.float32), head.bias.astype(np.float32)
     contents = Contents(
         settings,
@@ -91,7 +96,10 @@ def binarise(
         info={name: features.info[name] for name in ("run", "method", "model", "notes") if name in features.info}
         | info,
     )
-    with writing(Path(out), contents) as writer:
+    with (
+        writing(Path(out), contents) as writer,
+        progress_of("chunks", len(writer.pending), shown=progress) as advance,
+    ):
         for chunk in list(writer.pending):
             part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
             values = np.unpackbits(bits[part], axis=1, count=len(thresholds), bitorder="little")
@@ -103,6 +111,7 @@ def binarise(
                 "saturated": np.full(len(values), -1, np.int32),
             }
             writer.write(chunk, arrays)
+            advance()
         writer.finish()
     return open_codes(out)
 
@@ -140,6 +149,7 @@ def bits_of(
     sorted: bool = False,
     concepts: int | None = None,
     seed: int = 0,
+    progress: bool = False,
 ) -> MadeBits:
     """The bits that `binarise` writes, in memory; arguments as there.
 
@@ -157,7 +167,7 @@ def bits_of(
         thresholds, achieved = rate_thresholds(features, rows, wanted)
         info |= {"sorted": sorted, "rate_error": float(np.abs(achieved - wanted).max() / len(rows))}
     elif how == "random":
-        centre, directions, thresholds = random_hyperplanes(features, rows, concepts, seed)
+        centre, directions, thresholds = random_hyperplanes(features, rows, concepts, seed, progress=progress)
         info |= {"seed": seed}
     else:
         thresholds = median_thresholds(features, rows)
@@ -177,7 +187,12 @@ def bits_of(
 
 
 def random_hyperplanes(
-    features: Features, rows: Int64[np.ndarray, " rows"], concepts: int | None, seed: int
+    features: Features,
+    rows: Int64[np.ndarray, " rows"],
+    concepts: int | None,
+    seed: int,
+    *,
+    progress: bool = False,
 ) -> tuple[
     Float32[np.ndarray, " features"], Float32[np.ndarray, "features concepts"], Float32[np.ndarray, " concepts"]
 ]:
@@ -188,22 +203,24 @@ def random_hyperplanes(
 
     Args:
         rows: the training images.
-        concepts: C; None: as many as nodes.
+        concepts: C, at most 20,000; None: as many as nodes.
         seed: of g.
+        progress: show a bar on the error stream.
 
     Returns:
         m float32 [F], d float32 [F, C] and t float32 [C].
 
     Raises:
-        ConceptError: fewer than one concept, or a seed out of range. TooLargeError: more than fit into memory.
+        ConceptError: fewer than one concept or more than 20,000, or a seed out of range.
+        TooLargeError: more than fit into memory.
 
     Source: Charikar 2002 (random hyperplane rounding).
     """
     expect_seed(seed, ConceptError)
     size = features.values.shape[1]
     count = size if concepts is None else concepts
-    if count < 1:
-        raise ConceptError(f"concepts must be >= 1, got {count}")
+    if not 1 <= count <= MOST:
+        raise ConceptError(f"concepts must be in 1 to {MOST:,} for random bits, got {count:,}: choose fewer")
     # directions in three forms; bits, packed and as a head's inputs
     needed = count * (20.0 * size + 5.0 * len(features))
     expect_memory(needed, f"{count:,} random bits of {len(features):,} images", "choose fewer")
@@ -219,10 +236,12 @@ def random_hyperplanes(
     normal = np.random.default_rng(seed).standard_normal((size, count))
     directions, centre = (normal * scale[:, None]).astype(np.float32), (shift + total / len(rows)).astype(np.float32)
     thresholds, width = [], max(1, min(count, MEMORY // (4 * len(rows))))
-    for first in range(0, count, width):
-        some = directions[:, first : first + width]
-        projected = np.concatenate([(features.values[part] - centre) @ some for part in _chunks(rows)])
-        thresholds.append(np.median(projected, axis=0).astype(np.float32))
+    with progress_of("hyperplanes", count, shown=progress) as advance:
+        for first in range(0, count, width):
+            some = directions[:, first : first + width]
+            projected = np.concatenate([(features.values[part] - centre) @ some for part in _chunks(rows)])
+            thresholds.append(np.median(projected, axis=0).astype(np.float32))
+            advance(some.shape[1])
     return centre, directions, np.concatenate(thresholds)
 
 

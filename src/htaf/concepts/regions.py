@@ -23,6 +23,7 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and
 CELLS = 16  # to a side of the grid on which a box is looked for
 LEVEL = 0.5  # of the highest value: what belongs to a box
 AT_ONCE = 16  # occluded images in one pass
+GRADIENTS = 32  # of concepts that are unfolded over places at once
 TOLERANCE = 1e-3  # of the values, for float32: beyond it a function is not affine
 
 _MEANS: set[Any] = {torch.mean, Tensor.mean}
@@ -158,6 +159,7 @@ class Regions:
         parameter = next(model.parameters(), None)
         self.device = torch.device("cpu") if parameter is None else parameter.device
         self._pooling: Pooling | None = None
+        self._gradients: dict[int, Tensor] = {}  # of concepts: float32 [channels, places, or 1 where all are the same]
         self.why = ""
         if method in ("auto", "exact"):
             found = self._find()
@@ -212,27 +214,51 @@ class Regions:
     def _exact(self, images: Tensor, concepts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         assert self._pooling is not None
         pooling = self._pooling
+        with _Averages(pooling.call, lambda before: before) as seen, torch.no_grad():
+            z: Tensor = self.model.pre_activations(images)
+        self._check(z, concepts)
+        self._differentiate(images[:1], concepts)
+        at = self._by_place(seen.replaced)
+        found = []
+        for first in range(0, len(concepts), GRADIENTS):
+            some = list(concepts[first : first + GRADIENTS])
+            gradient = torch.stack([self._gradients[int(j)].expand(at.shape[1:]) for j in some]).double()
+            constant = self._constant[some][:, None]
+            values = torch.einsum("ncp,jcp->njp", at, gradient) + constant / at.shape[2]
+            wrong = (values.sum(2) - _double(z[:, some])).abs()
+            wrong /= torch.einsum("ncp,jcp->nj", at.abs(), gradient.abs()) + 1e-30
+            if wrong.max() > TOLERANCE:
+                j = some[int(wrong.amax(0).argmax())]
+                raise ConceptError(f"the map of concept {j} does not sum to its pre-activation: choose occlusion")
+            found.append(values)
+        values = torch.cat(found, 1).unflatten(2, pooling.grid)
+        return values.numpy(), _double(z[:, list(concepts)]).numpy()
+
+    def _differentiate(self, image: Tensor, concepts: Sequence[int]) -> None:
+        """Keep the gradients of concepts that have none yet: they are the same for all images, and often places."""
+        missing = [j for j in dict.fromkeys(map(int, concepts)) if j not in self._gradients]
+        if not missing:
+            return
+        assert self._pooling is not None
 
         def leaf(before: Tensor) -> Tensor:
             torch.set_grad_enabled(True)  # from here on, until the block below ends
             return before.detach().requires_grad_()
 
-        with _Averages(pooling.call, leaf) as seen, torch.no_grad():
-            z: Tensor = self.model.pre_activations(images)
-        at = seen.replaced
-        self._check(z, concepts)
-        found = []
-        for j in concepts:
+        with _Averages(self._pooling.call, leaf) as seen, torch.no_grad():
+            z: Tensor = self.model.pre_activations(image)
+        for j in missing:
             with torch.enable_grad():
-                gradient = torch.autograd.grad(z[:, j].sum(), at, retain_graph=True)[0]
-            terms = _double(gradient) * _double(at)
-            each = terms.movedim(pooling.dims, tuple(range(-len(pooling.dims), 0)))
-            places = each.sum(1).reshape(len(images), *pooling.grid) + self._constant[j] / math.prod(pooling.grid)
-            wrong = (places.sum((1, 2)) - _double(z[:, j])).abs() / (terms.abs().flatten(1).sum(1) + 1e-30)
-            if wrong.max() > TOLERANCE:
-                raise ConceptError(f"the map of concept {j} does not sum to its pre-activation: choose occlusion")
-            found.append(places)
-        return torch.stack(found, 1).numpy(), _double(z[:, list(concepts)]).numpy()
+                gradient = torch.autograd.grad(z[:, j].sum(), seen.replaced, retain_graph=True)[0]
+            places = self._by_place(gradient)[0].float()
+            same = bool((places == places[:, :1]).all())
+            self._gradients[j] = places[:, :1].clone() if same else places
+
+    def _by_place(self, x: Tensor) -> Float[Tensor, "n channels places"]:
+        """A pooling's input, in float64, its places last."""
+        assert self._pooling is not None
+        dims = self._pooling.dims
+        return _double(x).movedim(dims, tuple(range(-len(dims), 0))).reshape(len(x), -1, math.prod(self._pooling.grid))
 
     def _estimate(self, images: Tensor, concepts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         forward = self.model.pre_activations

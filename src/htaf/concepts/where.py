@@ -17,6 +17,7 @@ from PIL import Image
 
 from htaf import _files
 from htaf._console import progress as progress_of
+from htaf._errors import HtafError
 from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.pixels import files_of, pixels_of
@@ -33,6 +34,7 @@ LARGE, SMALL = 768, 192  # pixels of a picture's longer side at most, and of its
 TRIED = 16  # times as many images as are asked for, whose margins are measured where the codes have none
 NEAR = 1e-3  # to the threshold: a bit that another machine, or another number of threads, may turn
 COLUMNS = 12  # of a sheet
+STRENGTH = 0.7  # of the strongest colour over the picture
 FOR, AGAINST, FRAME = (213, 94, 0), (0, 114, 178), (255, 255, 255)  # orange and blue, which all can tell apart
 
 
@@ -111,7 +113,7 @@ def overlay(picture: UInt8[np.ndarray, "h w 3"], found: Map, *, frame: bool = Tr
     small = Image.fromarray((found.values / top).astype(np.float32))
     values = np.asarray(small.resize((width, height), Image.Resampling.BILINEAR))[..., None]
     colour = np.where(values > 0, np.array(FOR, np.float32), np.array(AGAINST, np.float32))
-    strength = 0.7 * np.abs(values).clip(0, 1)
+    strength = STRENGTH * np.abs(values).clip(0, 1)
     drawn = (picture * (1 - strength) + colour * strength).round().astype(np.uint8)
     box = found.box() if frame else None
     if box is not None:
@@ -132,6 +134,16 @@ def cropped(picture: UInt8[np.ndarray, "h w 3"], found: Map) -> UInt8[np.ndarray
     return picture[upper:lower, left:right]
 
 
+def expect_bit(image: str, found: Map, bit: int) -> None:
+    """Raises ConceptError: a map of an image whose pre-activation says another bit than the codes do."""
+    now = found.pre_activation
+    if bit != (now >= 0) and abs(now) > NEAR:
+        raise ConceptError(
+            f"{image}, concept {found.concept}: the codes say {bit}, the network {int(now >= 0)} ({now:.4g}): expected "
+            "codes of this run and of these images"
+        )
+
+
 class Maps:
     """Maps over the pictures of a run's images, for other drawings.
 
@@ -139,7 +151,8 @@ class Maps:
         run, images, method, device: as `write_where` takes them.
 
     Attributes:
-        regions: the maps of the network that decides the bits. source: the pictures.
+        regions: the maps of the network that decides the bits. source: the pictures. head: float [K, C], its weights.
+        key: of the network's weights.
 
     Raises:
         ConceptError: a run without bits, or no such map of it.
@@ -150,6 +163,7 @@ class Maps:
         if network.plain:
             raise ConceptError(f"expected a run with bits, {run.path} is a plain network (method relu)")
         self.head = network.weight
+        self.key = str(run.record["model_sha256"])
         self.regions = Regions(network.smooth if network.exact is None else network.exact, method)
         self.source = Source(network.preprocessor, images)
 
@@ -226,14 +240,19 @@ def write_where(
     }  # fmt: skip
     _files.expect_folder(out, "the maps", ConceptError)
     with locked(out, "another process writes", ConceptError):
-        _claim(out, settings)
         margins = _margins(Path(codes), opened)
+        fresh = _claim(out, settings)
         if row is None:
             asked = [_of_concept(opened, margins, maps, int(j), part, count) for j in dict.fromkeys(concepts)]
         else:
             chosen = list(dict.fromkeys(map(int, concepts))) or strongest(opened, row, count).tolist()
             asked = [lambda: (f"image-{row}", np.array([row]), chosen)]
-        return _write(out, asked, opened, maps, by_image=row is not None, progress=progress)
+        try:
+            return _write(out, asked, opened, maps, by_image=row is not None, progress=progress)
+        except HtafError:
+            if fresh and not [p for p in out.iterdir() if p.name not in (RECORD, _files.LOCK)]:
+                (out / RECORD).unlink()  # nothing was drawn
+            raise
 
 
 Asked = Callable[[], tuple[str, np.ndarray, list[int]]]  # its folder, rows and concepts
@@ -243,15 +262,8 @@ def _write(
     out: Path, asked: Sequence[Asked], codes: Codes, maps: Maps, *, by_image: bool, progress: bool
 ) -> list[dict[str, Any]]:
     index = out / INDEX
-    lines: list[dict[str, Any]] = []
-    if index.exists():
-        try:
-            lines = [_files.parse_json(line) for line in index.read_text().splitlines()]
-            done = {str(line["map"]).partition("/")[0] for line in lines}
-        except (ValueError, TypeError, KeyError, UnicodeDecodeError) as error:
-            raise ConceptError(f"{index} is damaged: {error}; delete {out} and give the command again") from None
-    else:
-        done = set()
+    lines = _read_index(out)
+    done = {str(line["map"]).partition("/")[0] for line in lines}
     with progress_of("concepts" if len(asked) > 1 else "maps", len(asked), shown=progress) as advance:
         for one in asked:
             name, rows, concepts = one()
@@ -261,6 +273,38 @@ def _write(
                 write_atomic(index, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
             advance()
     return lines
+
+
+def _read_index(out: Path) -> list[dict[str, Any]]:
+    """The lines of an index whose pictures are there: what lacks one is drawn again. Raises ConceptError: damaged."""
+    index = out / INDEX
+    try:
+        lines = [_files.parse_json(line) for line in index.read_text(encoding="utf-8").splitlines()]
+        for line in lines:
+            wrong = [name for name, kinds in _LINE.items() if not isinstance(line[name], kinds)]
+            if wrong:
+                raise ValueError(f"{wrong[0]} is {line[wrong[0]]!r}")
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        found = f"no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
+        raise ConceptError(
+            f"{index} is damaged: expected a line for each map, got others ({found}): delete {out} and give the "
+            "command again, or choose another --out"
+        ) from None
+    lost = {
+        str(line["map"]).partition("/")[0] for line in lines
+        if not all((out / line[name]).is_file() for name in ("map", "crop") if line[name])
+    }  # fmt: skip
+    return [line for line in lines if str(line["map"]).partition("/")[0] not in lost]
+
+
+# what a line of the index holds
+_LINE: dict[str, Any] = {
+    "image": str, "row": int, "concept": int, "bit": int, "margin": (int, float), "share": (int, float), "method": str,
+    "map": str, "label": (str, type(None)), "predicted": (str, type(None)), "box": (list, type(None)), "size": list,
+    "crop": (str, type(None)),
+}  # fmt: skip
 
 
 def _drawn(
@@ -277,11 +321,7 @@ def _drawn(
             picture = _enlarged(maps.source.picture(one))
             for found in found_of:
                 bit, now = int(bits[place, found.concept]), found.pre_activation
-                if bit != (now >= 0) and abs(now) > NEAR:
-                    raise ConceptError(
-                        f"{one}, concept {found.concept}: the codes say {bit}, the network {int(now >= 0)} "
-                        f"({now:.4g}): expected codes of this run and of these images"
-                    )
+                expect_bit(one, found, bit)
                 file = f"{name}/concept-{found.concept}" if by_image else f"{name}/{place + 1:03}"
                 drawn, crop, box = overlay(picture, found), cropped(picture, found), found.box()
                 write_atomic(out / f"{file}-map.png", _png(drawn))
@@ -345,10 +385,13 @@ def _margins(path: Path, codes: Codes) -> np.ndarray | None:
     return open_features(path).values if found is None and "features" in codes.info["arrays"] else found
 
 
-def _claim(out: Path, settings: dict[str, Any]) -> None:
-    """Take a folder for these maps, or find that it has them. Raises ConceptError: it holds something else."""
+def _claim(out: Path, settings: dict[str, Any]) -> bool:
+    """Take a folder for these maps, True, or find that it has them. Raises ConceptError: it holds something else."""
     file, key = out / RECORD, content_hash(settings)
-    record = _files.read_record(file, FORMAT, ConceptError)
+    try:
+        record = _files.read_record(file, FORMAT, ConceptError)
+    except ConceptError as error:
+        raise ConceptError(f"{error}: choose another --out") from None
     if record is None:
         if others := sorted(p.name for p in out.iterdir() if not p.name.startswith(".")):
             raise ConceptError(f"expected a new or empty folder, {out} holds {others[0]!r}: choose another --out")
@@ -357,6 +400,7 @@ def _claim(out: Path, settings: dict[str, Any]) -> None:
         there = record.get("settings")
         other = [name for name in settings if not isinstance(there, dict) or there.get(name) != settings[name]]
         raise ConceptError(f"{out} holds other maps ({', '.join(other)} differ): choose another --out")
+    return record is None
 
 
 def _scaled(box: Box, own: tuple[int, int], to: Sequence[int]) -> Box:

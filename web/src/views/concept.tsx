@@ -10,6 +10,7 @@ import { LongText, Rest, Text } from "../text.tsx";
 import { count, decimal, percent, plural } from "../words.ts";
 import { Term, type TermKey } from "../glossary.tsx";
 import { Related, Strengths, Without } from "./concept_relations.tsx";
+import { ConceptWhere } from "./concept_where.tsx";
 import { NameForm } from "./name_form.tsx";
 
 const DRAWN = 12;
@@ -57,6 +58,7 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
             </p>}
         </section>
       </div>
+      <ConceptWhere explorer={explorer} concept={concept} />
       <Without explorer={explorer} concept={concept} />
       <section aria-labelledby="images">
         <h2 id="images">Images</h2>

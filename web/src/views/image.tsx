@@ -16,6 +16,7 @@ import { Fact } from "./concept.tsx";
 import { CounterfactualView } from "./counterfactual.tsx";
 import { Decision } from "./decision.tsx";
 import { ImageConcepts } from "./image_concepts.tsx";
+import { ImageWhere } from "./image_where.tsx";
 import { Predictions } from "./predictions.tsx";
 
 const NEAREST = 10;
@@ -93,10 +94,11 @@ export function ImageView({ explorer, row }: { explorer: Explorer; row: number }
         <Rest value={id} limit={100} />
       </header>
       {explorer.head.classes > 1 && <Why explorer={explorer} view={view} />}
+      {explorer.mapped.has(row) && <ImageWhere key={`where${row}`} explorer={explorer} view={view} />}
       <div class="columns image-view">
         <div class="aside">
           <div class="portrait">
-            <Original key={row} explorer={explorer} row={row} size={320} />
+            {!explorer.mapped.has(row) && <Original key={row} explorer={explorer} row={row} size={320} />}
             <Facts explorer={explorer} row={row} />
           </div>
           <Predictions explorer={explorer} view={view} reset={reset} />

@@ -108,7 +108,7 @@ export function ConceptsByClasses({ explorer }: { explorer: Explorer }): JSX.Ele
       <p class="muted">
         Across: <Term of="concept">concepts</Term>. Down: classes{rows.length < classes.length && ` (${count(rows.length)} of ${count(classes.length)}, those with most images)`}. Similar ones stand
         together.{" "}
-        {shade === "weight" ? "Green: the concept speaks for the class; orange: against it." : "The stronger the colour of a cell, the more of the class's images have the concept."}
+        {shade === "weight" ? "Orange: the concept speaks for the class; blue: against it." : "The stronger the colour of a cell, the more of the class's images have the concept."}
       </p>
       <div class="tools">
         <Choice

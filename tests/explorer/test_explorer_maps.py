@@ -1,0 +1,163 @@
+"""The maps of a page: those of the command, quantised; kept by a later call; none where none are exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from htaf.concepts import where
+from htaf.concepts.codes import ConceptError
+from htaf.concepts.extract import extract
+from htaf.concepts.regions import Regions
+from htaf.concepts.store import open_codes, open_margins
+from htaf.concepts.where import Maps, ordered
+from htaf.explorer import maps as module
+from htaf.explorer.build import build_page
+from htaf.explorer.run_page import build_run_page
+from htaf.explorer.scripts import unpacked
+from htaf.runs import Run
+from made_pages import made_codes, read_page, read_script
+from made_runs import digits, made_run
+
+pytestmark = pytest.mark.usefixtures("stand_in")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return made_run(tmp_path_factory.mktemp("maps") / "run", digits())
+
+
+@pytest.fixture(scope="module")
+def codes(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("maps") / "codes"
+    extract(run, digits(), out, parts=["train", "test"], margins=True)
+    return out
+
+
+def arrays_of(out: Path, row: int) -> dict[str, np.ndarray]:
+    value = read_script(out / "data" / f"maps-{row:06d}.js")
+    return unpacked({name: one for name, one in value.items() if name != "key"})
+
+
+def test_maps_are_those_of_the_command_quantised(run: Run, codes: Path, tmp_path: Path) -> None:
+    made = build_run_page(run, tmp_path / "p", codes=codes, mapped=60)
+    head, shown = read_page(tmp_path / "p")["page"], open_codes(codes).part("test")
+    said, maps = head["maps"], Maps(run, digits(), "exact")
+    assert (made["maps"], len(said["rows"]), said["grid"], said["size"]) == (60, 60, [2, 2], [8, 8])
+    assert said["colours"] == {"for": list(where.FOR), "against": list(where.AGAINST)}
+    assert len(list((tmp_path / "p" / "data").glob("maps-*.js"))) == 60
+    for row in said["rows"][::7]:
+        arrays = arrays_of(tmp_path / "p", row)
+        expected = maps.of([str(shown.ids[row])], range(21))[0]
+        assert arrays["concepts"].tolist() == list(range(21))
+        for k, one in enumerate(expected):
+            top = float(arrays["tops"][k])
+            values = (arrays["values"][k].astype(float) - 128) / 127 * top
+            assert top == pytest.approx(np.abs(one.values).max(), abs=1e-5)
+            np.testing.assert_allclose(values, one.values, atol=top / 254 + 1e-5)
+            assert arrays["margins"][k] == pytest.approx(one.pre_activation, abs=1e-5)
+            assert tuple(arrays["boxes"][k].tolist()) == (one.box() or (-1, -1, -1, -1))
+
+
+def test_images_stand_from_the_strongest_to_the_barely_on(run: Run, codes: Path, tmp_path: Path) -> None:
+    build_run_page(run, tmp_path / "p", codes=codes, mapped=5000)
+    found, whole = read_page(tmp_path / "p"), open_codes(codes)
+    assert found["page"]["maps"]["whole"] is True
+    margins = open_margins(codes)
+    assert margins is not None
+    ids = found["images"]["ids"]
+    for concept in range(21):
+        rows = ordered(whole, margins, concept, part="test", count=8)
+        ladder = found["arrays"]["ladder"][concept]
+        assert [ids[int(row)] for row in ladder[ladder >= 0]] == [whole.ids[int(row)] for row in rows]
+
+
+def test_of_few_images_those_at_the_ends_come_first(run: Run, codes: Path, tmp_path: Path) -> None:
+    build_run_page(run, tmp_path / "p", codes=codes, mapped=43)
+    found = read_page(tmp_path / "p")
+    shown, margins = open_codes(codes).part("test"), open_margins(codes)
+    assert margins is not None
+    own = margins[open_codes(codes).rows("test")]
+    ladder, rows = found["arrays"]["ladder"], found["page"]["maps"]["rows"]
+    assert found["page"]["maps"]["whole"] is False
+    for concept in np.flatnonzero(shown.unpack().any(0)):
+        best = ordered(shown, own, int(concept), count=2)
+        assert set(best.tolist()) <= set(rows)
+        assert ladder[concept, 0] == best[0]
+    assert set(ladder[ladder >= 0].tolist()) <= set(rows)
+
+
+def test_a_later_call_keeps_the_maps(run: Run, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def files() -> dict[str, bytes]:
+        return {file.name: file.read_bytes() for file in (tmp_path / "p" / "data").iterdir()}
+
+    build_run_page(run, tmp_path / "p", codes=codes, mapped=40)
+    before, asked = files(), []
+    given = Maps.of
+
+    def counted(self: Maps, ids: Any, concepts: Any) -> Any:
+        asked.extend(ids)
+        return given(self, ids, concepts)
+
+    monkeypatch.setattr(Maps, "of", counted)
+    build_run_page(run, tmp_path / "p", codes=codes, mapped=40)
+    assert (asked, files()) == ([], before)
+    damaged = sorted((tmp_path / "p" / "data").glob("maps-*.js"))[:2]
+    (tmp_path / "p" / "data" / "page.js").unlink()  # a call that was killed: its page is not whole
+    damaged[0].write_text("half")
+    damaged[1].unlink()
+    build_run_page(run, tmp_path / "p", codes=codes, mapped=40)
+    assert files() == before
+    assert len(asked) in (16, 24, 32), "only the groups of the two images"
+    build_run_page(run, tmp_path / "p", codes=codes, mapped=0)
+    assert read_page(tmp_path / "p")["page"]["maps"] is None
+    assert not list((tmp_path / "p" / "data").glob("maps-*.js"))
+
+
+def test_without_exact_maps_the_page_has_none(
+    run: Run, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Regions, "_find", lambda _: "the network takes no average over places")
+    made = build_run_page(run, tmp_path / "p", codes=codes)
+    assert made["maps"] == 0
+    assert read_page(tmp_path / "p")["page"]["maps"] is None
+    assert [note for note in made["notes"] if "map" in note] == [
+        "no maps over pictures: no exact map: the network takes no average over places; choose occlusion or gradient"
+    ]
+
+
+def test_an_error_leaves_what_is_whole(run: Run, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, calls = Maps.of, []
+
+    def failing(self: Maps, ids: Any, concepts: Any) -> Any:
+        calls.append(ids)
+        if len(calls) == 2:
+            raise ConceptError("gone")
+        return given(self, ids, concepts)
+
+    monkeypatch.setattr(Maps, "of", failing)
+    made = build_run_page(run, tmp_path / "p", codes=codes, mapped=40)
+    assert made["maps"] == len(read_page(tmp_path / "p")["page"]["maps"]["rows"]) == 16
+    assert "maps of some images only: gone" in made["notes"]
+
+
+def test_the_network_must_agree_with_the_codes(run: Run, tmp_path: Path) -> None:
+    other = made_codes(concepts=21, classes=10)
+    made = build_page(other, tmp_path / "p", maps=Maps(run, digits(), "exact"))
+    assert made["maps"] == 0
+    assert any(note.startswith("no maps over pictures: expected ids of digits") for note in made["notes"])
+
+
+def test_which_concepts_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = made_codes()
+    assert module.concepts_of(codes, 3, []).tolist() == list(range(21))
+    monkeypatch.setattr(module, "CONCEPTS", 5)
+    on = np.flatnonzero(codes.unpack(slice(3, 4))[0])
+    off = np.setdiff1d(np.arange(21), on)
+    weight = np.abs(codes.weight[codes.exact[3]])
+    best = on[np.argsort(-weight[on], kind="stable")][:4]
+    wanted = [int(off[0])]
+    assert module.concepts_of(codes, 3, wanted).tolist() == sorted([*best.tolist(), *wanted])

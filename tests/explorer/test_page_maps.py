@@ -1,0 +1,140 @@
+"""Maps over pictures in a real browser: drawn as the command draws them, chosen by the keyboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from test_page_access import axe, fault  # noqa: F401
+from visits import Site, Visit, until
+
+from htaf.concepts.extract import extract
+from htaf.concepts.store import open_codes
+from htaf.concepts.where import Maps, overlay
+from htaf.explorer.run_page import build_run_page
+from htaf.runs import Run
+from made_pages import read_page
+from made_runs import digits, made_run
+
+pytestmark = pytest.mark.slow
+Open = Callable[..., Visit]
+
+PIXELS = """([row, concept]) => {
+  const canvas = document.querySelector(`canvas[data-row="${row}"][data-concept="${concept}"]`);
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  return [canvas.height, canvas.width, ...data];
+}"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return made_run(tmp_path_factory.mktemp("mapped") / "run", digits())
+
+
+@pytest.fixture(scope="module")
+def mapped(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A page of digits, 120 of which have maps."""
+    place = tmp_path_factory.mktemp("mapped")
+    extract(run, digits(), place / "codes", parts=["train", "test"], margins=True)
+    build_run_page(run, place / "page", codes=place / "codes", mapped=120)
+    return Site(place / "page", open_codes(place / "codes"))
+
+
+def drawn(page: Any, row: int, concept: int) -> np.ndarray:
+    """What a canvas shows over a black picture."""
+    height, width, *values = page.evaluate(PIXELS, [row, concept])
+    pixels = np.array(values, dtype=np.float64).reshape(height, width, 4)
+    return pixels[..., :3] * pixels[..., 3:] / 255
+
+
+def some_concept(site: Site) -> tuple[int, list[int]]:
+    """One with several images from strong to barely on, and their rows."""
+    ladder = read_page(site.folder)["arrays"]["ladder"]
+    concept = int((ladder >= 0).sum(1).argmax())
+    return concept, [row for row in ladder[concept].tolist() if row >= 0]
+
+
+def test_the_maps_drawn_are_those_of_the_command(run: Run, mapped: Site, visit: Open) -> None:
+    concept, rows = some_concept(mapped)
+    page = visit(mapped).go(f"#/concept/{concept}")
+    page.wait_for_selector("[data-where] canvas")
+    seen = page.eval_on_selector_all(".seen-row li", "all => all.map(li => [+li.dataset.row, +li.dataset.margin])")
+    assert [row for row, _ in seen] == rows
+    assert all(a >= b >= 0 for (_, a), (_, b) in pairwise(seen))
+    maps, black = Maps(run, digits(), "exact"), np.zeros((8, 8, 3), np.uint8)
+    for row, margin in seen:
+        (found,) = maps.of([str(mapped.shown.ids[row])], [concept])[0]
+        assert margin == pytest.approx(found.pre_activation, abs=1e-5)
+        expected = overlay(black, found, frame=False).astype(float)
+        np.testing.assert_allclose(drawn(page, row, concept), expected, atol=255 * (1 / 254 + 1.5 / 255))
+
+
+def test_the_keyboard_chooses_map_region_and_picture(mapped: Site, visit: Open) -> None:
+    concept, rows = some_concept(mapped)
+    page = visit(mapped).go(f"#/concept/{concept}")
+    page.wait_for_selector("[data-where] canvas")
+    assert page.locator(".seen-row canvas").count() == len(rows)
+    page.focus(".modes input:checked")
+    page.keyboard.press("ArrowRight")
+    until(page, "() => !document.querySelector('.seen-row canvas') && location.hash.includes('where=crop')")
+    assert "region of concept" in page.get_attribute(".seen-cell img", "alt")
+    page.keyboard.press("ArrowRight")
+    until(page, "() => location.hash.includes('where=picture')")
+    page.keyboard.press("ArrowRight")  # the first again
+    until(page, "n => document.querySelectorAll('.seen-row canvas').length === n", len(rows))
+    until(page, "() => !location.hash.includes('where=')")
+    page = visit(mapped).go(f"#/concept/{concept}?where=crop")  # the address keeps it
+    page.wait_for_selector(".seen-row li")
+    assert page.is_checked(".modes input[value=crop]")
+
+
+def test_an_image_shows_the_map_of_a_reason(run: Run, mapped: Site, visit: Open) -> None:
+    row = read_page(mapped.folder)["page"]["maps"]["rows"][3]
+    page = visit(mapped).go(f"#/image/?row={row}")
+    page.wait_for_selector(".where-tile")
+    tiles = page.eval_on_selector_all(".where-tile", "all => all.map(tile => +tile.dataset.map)")
+    bits = mapped.shown.unpack(np.array([row]))[0]
+    assert len(tiles) > 2
+    assert all(bits[tile] for tile in tiles)
+    assert int(page.locator(".where-picture canvas").get_attribute("data-concept")) in tiles
+    page.focus(f"[data-map='{tiles[1]}']")
+    shown = f"() => document.querySelector('.where-picture canvas')?.dataset.concept === '{tiles[1]}'"
+    until(page, shown)
+    page.keyboard.press("Enter")
+    until(page, f"() => document.querySelector(`[data-map='{tiles[1]}']`).getAttribute('aria-pressed') === 'true'")
+    (found,) = Maps(run, digits(), "exact").of([str(mapped.shown.ids[row])], [tiles[1]])[0]
+    expected = overlay(np.zeros((8, 8, 3), np.uint8), found, frame=False).astype(float)
+    np.testing.assert_allclose(drawn(page, row, tiles[1]), expected, atol=255 * (1 / 254 + 1.5 / 255))
+    page.keyboard.press("Space")  # off again; the focus still shows it until it leaves
+    page.keyboard.press("Shift+Tab")
+    until(page, "() => location.hash.includes('where=none')")
+    page.evaluate("document.activeElement.blur()")
+    until(page, "() => !document.querySelector('.where-picture canvas')")
+
+
+def test_an_image_without_maps_is_as_it_was(mapped: Site, visit: Open) -> None:
+    there = set(read_page(mapped.folder)["page"]["maps"]["rows"])
+    row = next(row for row in range(len(mapped.shown)) if row not in there)
+    page = visit(mapped).go(f"#/image/?row={row}")
+    page.wait_for_selector("[data-logit]")
+    assert not page.query_selector(".where-tile")
+    assert page.query_selector(".portrait .picture")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_for_everybody(width: int, scheme: str, axe: str, mapped: Site, visit: Open) -> None:  # noqa: F811
+    tab = visit(mapped, viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce")
+    concept, rows = some_concept(mapped)
+    found = []
+    for address, what in ((f"#/concept/{concept}", ".seen-row li"), (f"#/image/?row={rows[0]}", ".where-tile")):
+        page = tab.go(address)
+        page.wait_for_selector(what)
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, address
+        page.evaluate(axe)
+        result = page.evaluate("axe.run(document, {preload: false})")
+        found += [fault(one) for one in result["violations"] if one["impact"] in ("serious", "critical")]
+    assert found == []
