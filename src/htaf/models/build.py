@@ -269,7 +269,8 @@ def build(description: dict[str, Any], step: StepFactory | None = None) -> nn.Mo
 
     Args:
         description: {"kind", "out_features", "activation": {...}} and
-            mlp: "in_features", "hidden", "batch_norm"; wide_resnet: "in_channels", "depth", "width", "dropout";
+            mlp: "in_features", "hidden", "batch_norm", and of some "members", "thresholds", "dropout";
+            wide_resnet: "in_channels", "depth", "width", "dropout";
             bireal: "in_channels", "depth", "width", "stem"; sew_resnet: these, "steps", "connect", "neuron": {...};
             resnet: as bireal; whitened: "in_channels", "widths", "binary_weights", and of a spiking one "steps" and
             "neuron"; icbm: "in_channels", "image_size", "backbone": {...}, "concepts", "norm", "bottleneck",
@@ -290,7 +291,16 @@ def _built(d: dict[str, Any], step: StepFactory | None) -> nn.Module:
         act, outputs = activation(d["activation"], step), d["out_features"]
         match d["kind"]:
             case "mlp":
-                return MLP(d["in_features"], outputs, tuple(d["hidden"]), act, d["batch_norm"])
+                return MLP(
+                    d["in_features"],
+                    outputs,
+                    tuple(d["hidden"]),
+                    act,
+                    d["batch_norm"],
+                    members=d.get("members", 1),
+                    thresholds=tuple(d.get("thresholds", ())),
+                    dropout=d.get("dropout", 0.0),
+                )
             case "wide_resnet":
                 return WideResNet(
                     d["depth"], d["width"], outputs, act, in_channels=d["in_channels"], dropout=d["dropout"]

@@ -1,34 +1,115 @@
-"""Multi-layer perceptron whose activation is an argument."""
+"""Multi-layer perceptron whose activation is an argument; inputs as a thermometer, several members in one network."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from htaf.activations import HTAF
+from htaf.activations import HTAF, Heaviside
+
+
+@final
+class Thermometer(nn.Module):
+    """Inputs, and beside them bits that say which thresholds each of them reaches: x -> [x, 1 if x_j >= t_jk else 0].
+
+    The bits are exact from the start, in training too, and have no gradient. The thresholds are buffers: midpoints
+    between values that lie at quantiles of the training rows, set by `place`.
+
+    Args:
+        counts: how many thresholds each input has; 0: none.
+
+    Shape: [batch, inputs] -> [batch, inputs + sum(counts)].
+
+    Source: Buckman et al. 2018, "Thermometer encoding"; at quantiles as in Bacellar et al. 2024.
+    """
+
+    column: Tensor
+    threshold: Tensor
+
+    def __init__(self, counts: Sequence[int]) -> None:
+        super().__init__()
+        if not counts or min(counts) < 0 or not any(counts):
+            raise ValueError(f"counts must be numbers of thresholds, >= 0 and not all 0, got {tuple(counts)}")
+        self.counts = tuple(counts)
+        column = torch.tensor([j for j, count in enumerate(counts) for _ in range(count)])
+        self.register_buffer("column", column, persistent=False)
+        self.register_buffer("threshold", torch.zeros(len(column)))
+        self.step = Heaviside()
+
+    @property
+    def out_features(self) -> int:
+        """Columns of the output."""
+        return len(self.counts) + len(self.column)
+
+    @torch.no_grad()
+    def place(self, x: Float[Tensor, "rows inputs"]) -> None:
+        """Put the thresholds at quantiles of the columns of these rows, between two values that occur.
+
+        Raises:
+            ValueError: a column has fewer gaps between its values than thresholds.
+        """
+        placed = [midpoints(x[:, j], count) for j, count in enumerate(self.counts) if count]
+        self.threshold.copy_(torch.cat(placed))
+
+    def forward(self, x: Float[Tensor, "batch inputs"]) -> Float[Tensor, "batch outputs"]:
+        return torch.cat([x, self.step(x.index_select(1, self.column) - self.threshold)], 1)
+
+
+def midpoints(values: Float[Tensor, " rows"], count: int) -> Float[Tensor, " count"]:
+    """`count` different midpoints of neighbouring values, those nearest to the quantiles k / (count + 1).
+
+    Raises:
+        ValueError: there are fewer gaps between different values than that.
+    """
+    levels, rows = values.double().unique(return_counts=True)
+    gaps = len(levels) - 1
+    if count > gaps:
+        raise ValueError(f"expected at most {gaps} thresholds for {gaps + 1} different values, got {count}")
+    below = rows.cumsum(0)[:-1] / len(values)  # the share of rows below each gap
+    wanted = torch.arange(1, count + 1, device=values.device) / (count + 1)
+    chosen, first = list[int](), 0
+    for k, share in enumerate(wanted.tolist()):
+        last = gaps - count + k  # the others need a gap each too
+        part = below[first : last + 1]
+        chosen.append(first + int((part - share).abs().argmin()))
+        first = chosen[-1] + 1
+    place = torch.tensor(chosen, device=values.device)
+    middle = ((levels[place] + levels[place + 1]) / 2).to(values.dtype)
+    upper = levels[place + 1].to(values.dtype)
+    return torch.where(middle > levels[place].to(values.dtype), middle, upper)  # neighbours in floating point
 
 
 @final
 class MLP(nn.Module):
-    """Linear -> [batch norm] -> activation, once per hidden size, then a linear head.
+    """[thermometer] -> linear -> [batch norm] -> activation -> [dropout], once per hidden size, then a linear head.
+
+    Members: networks beside each other that share no weight but the inputs. Their first layers are one linear layer,
+    their heads another, so that the output is the mean of the members' outputs and the network is an ordinary one.
+    Members learn each on its own loss, of `member_outputs`; then their errors differ and the mean is better than one
+    network of that width.
 
     Args:
         in_features: columns of the input.
         out_features: columns of the output: classes, or 1 for a regression.
-        hidden: sizes of the hidden layers; (256, 256, 128) is the paper's.
+        hidden: sizes of the hidden layers, of each member; (256, 256, 128) is the paper's.
         act: makes one activation module per hidden layer, such as `partial(HTAF, 2.0, 11.0)`.
         batch_norm: normalise every pre-activation.
+        members: how many; more than one have one hidden layer each.
+        thresholds: how many a column of the input has, see `Thermometer`; empty: none.
+        dropout: share of a hidden layer's activations that are dropped in training.
 
     Shape: [batch, in_features] -> [batch, out_features].
 
     Raises:
-        ValueError: a size is not a positive integer, or there is no hidden layer.
+        ValueError: a size is not a positive integer, or there is no hidden layer; several members of several layers.
 
-    Source: the paper, appendix E.3.
+    Source: the paper, appendix E.3; members: Lakshminarayanan et al. 2017, in one network as Gorishniy et al. 2025.
     """
 
     def __init__(
@@ -38,11 +119,21 @@ class MLP(nn.Module):
         hidden: Sequence[int] = (256, 256, 128),
         act: Callable[[], nn.Module] = HTAF,
         batch_norm: bool = False,
+        *,
+        members: int = 1,
+        thresholds: Sequence[int] = (),
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        sizes = [in_features, *hidden]
-        if not hidden or min(*sizes, out_features) < 1:
+        if not hidden or min(in_features, *hidden, out_features, members) < 1:
             raise ValueError(f"sizes must be positive, got {in_features} -> {tuple(hidden)} -> {out_features}")
+        if members > 1 and len(hidden) > 1:
+            raise ValueError(f"several members must have one hidden layer each, got {members} of {tuple(hidden)}")
+        if thresholds and len(thresholds) != in_features:
+            raise ValueError(f"thresholds must be of {in_features} columns, got {len(thresholds)}")
+        self.members = members
+        self.thermometer = Thermometer(thresholds) if any(thresholds) else nn.Identity()
+        sizes = [getattr(self.thermometer, "out_features", in_features), *(members * size for size in hidden)]
         self.hidden = nn.Sequential()
         for n_in, n_out in itertools.pairwise(sizes):
             block = nn.Sequential()
@@ -50,8 +141,21 @@ class MLP(nn.Module):
             if batch_norm:
                 block.add_module("norm", nn.BatchNorm1d(n_out))
             block.add_module("act", act())
+            if dropout:
+                block.add_module("dropout", nn.Dropout(dropout))
             self.hidden.append(block)
         self.head = nn.Linear(sizes[-1], out_features)
+        if members > 1:  # a member's own head is `members` times its part, and starts as one of its size does
+            self.head.weight.data /= math.sqrt(members)
 
     def forward(self, x: Float[Tensor, "batch in_features"]) -> Float[Tensor, "batch out_features"]:
-        return self.head(self.hidden(x))
+        return self.head(self.hidden(self.thermometer(x)))
+
+    def member_outputs(self, x: Float[Tensor, "batch in_features"]) -> Float[Tensor, "batch members out_features"]:
+        """What each member says; `forward` is their mean.
+
+        y_m = members W_m h_m + b, where W_m are the columns of the head's weight that read member m.
+        """
+        h = self.hidden(self.thermometer(x)).unflatten(1, (self.members, -1))
+        weight = self.head.weight.unflatten(1, (self.members, -1))
+        return self.members * torch.einsum("bmh,omh->bmo", h, weight) + self.head.bias

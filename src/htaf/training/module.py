@@ -142,8 +142,8 @@ class Training(L.LightningModule):
     def objective(self, x: Tensor, y: Tensor) -> Tensor:
         """The training loss: of the outputs, and of the attributes where the network learns them."""
         if self.attributes is None:
-            outputs = self._compiled[0](x) if self._compiled else self.net(x)
-            loss = self.train_loss(outputs, y)
+            network = self._compiled[0] if self._compiled else self.net
+            loss, outputs = self.recipe.network.loss(self.net, network, x, y, self.train_loss)
             if not self._teacher:
                 return loss
             with torch.no_grad():

@@ -179,7 +179,7 @@ def _table(table: Table, seed: int, mode: str, test: bool) -> Problem:
         name=table.name,
         task=table.task,
         headline=headline(table.task, outputs),
-        inputs={"in_features": made["train"][torch.arange(0), 0][0].shape[1]},
+        inputs=_columns(made["train"]),
         outputs=outputs,
         preprocessor=preprocessor,
         train=made["train"],
@@ -189,6 +189,13 @@ def _table(table: Table, seed: int, mode: str, test: bool) -> Problem:
         notes=(*table.notes, *preprocessor.notes),
         statistics=made["test"] if test else made["validation"],
     )
+
+
+def _columns(train: Part) -> dict[str, Any]:
+    """Of the inputs of a table: in_features, and levels, how many different values each has in the training part."""
+    x = train[torch.arange(len(train)), 0][0].numpy()
+    levels = [len(np.unique(x[:, j])) for j in range(x.shape[1])]
+    return {"in_features": x.shape[1], "levels": levels}
 
 
 def _images(recipe: Recipe, options: ImageData, images: Images, test: bool, given: ImagePreprocessor | None) -> Problem:

@@ -458,6 +458,22 @@ class Network(RecipePart, ABC):
         """What is trained, as an optimizer of torch takes it."""
         return [p for p in net.parameters() if p.requires_grad]
 
+    def loss(
+        self,
+        net: torch.nn.Module,
+        outputs: Callable[[torch.Tensor], torch.Tensor],
+        x: torch.Tensor,
+        y: torch.Tensor,
+        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The training loss of a batch, and the outputs that it is of.
+
+        Args:
+            outputs: the network, compiled where the recipe says so. loss: of outputs and targets, a mean over rows.
+        """
+        found = outputs(x)
+        return loss(found, y), found
+
     def supervised_loss(
         self,
         net: torch.nn.Module,

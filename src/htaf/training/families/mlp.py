@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from torch import Tensor, nn
+
+from htaf.models.mlp import MLP, Thermometer
 from htaf.training.recipe import (
     LIMIT,
     Activation,
@@ -21,7 +25,7 @@ from htaf.training.recipe import (
 # Fields that came after the first records: at these values they do not change the key of a training.
 _LATER = {
     "family": "mlp", "optimizer": "adamw", "momentum": 0.9, "nesterov": False, "lr_end": 0.0, "label_smoothing": 0.0,
-    "clip": 0.0, "precision": "float32", "compile": False,
+    "clip": 0.0, "precision": "float32", "compile": False, "members": 1, "thresholds": 0, "dropout": 0.0,
 }  # fmt: skip
 
 
@@ -30,16 +34,28 @@ class MLPNetwork(Network):
     """The multi-layer perceptron.
 
     Args:
-        hidden: Sizes of the hidden layers.
+        hidden: Sizes of the hidden layers, of each member.
         batch_norm: Normalise the pre-activations.
+        members: Networks of one hidden layer beside each other, each with its own loss; the output is their mean.
+        thresholds: Most bits of a thermometer beside each input of more than two values, at quantiles of the training
+            rows; 0: no thermometer.
+        dropout: Of the activations, in training.
     """
 
     family: ClassVar[str] = "mlp"
     data: ClassVar = TableData
     hidden: tuple[int, ...] = (256, 256, 128)
     batch_norm: bool = True
+    members: int = 1
+    thresholds: int = 0
+    dropout: float = 0.0
 
     def check(self) -> None:
+        self.expect_all(("members",), lambda v: 1 <= v <= 1024, "must lie in 1 to 1,024")
+        self.expect_all(("thresholds",), lambda v: 0 <= v <= 4096, "must lie in 0 to 4,096")
+        self.expect_all(("dropout",), lambda v: 0 <= v < 1, "must lie in [0, 1)")
+        single = self.members == 1 or len(self.hidden) == 1
+        expect(single, f"{self.members} members must have one hidden layer each", self.hidden)
         sizes = len(self.hidden) > 0 and all(type(size) is int and 1 <= size < LIMIT for size in self.hidden)
         expect(sizes, f"hidden sizes must be integers in 1 to {LIMIT - 1:,}", self.hidden)
 
@@ -48,6 +64,14 @@ class MLPNetwork(Network):
         return self.batch_norm
 
     def model(self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any]) -> dict[str, Any]:
+        more: dict[str, Any] = {}
+        if self.members > 1:
+            more["members"] = self.members
+        if self.dropout:
+            more["dropout"] = self.dropout
+        counts = [min(self.thresholds, n - 1) if n > 2 else 0 for n in inputs.get("levels", ())]
+        if any(counts):
+            more["thresholds"] = counts
         return {
             "kind": "mlp",
             "in_features": inputs["in_features"],
@@ -55,10 +79,39 @@ class MLPNetwork(Network):
             "activation": activation,
             "hidden": list(self.hidden),
             "batch_norm": self.batch_norm,
+            **more,
         }
 
     def title(self) -> str:
-        return f"MLP {'-'.join(map(str, self.hidden))}"
+        sizes = f"MLP {'-'.join(map(str, self.hidden))}"
+        return sizes if self.members == 1 else f"{self.members} {sizes}"
+
+    def initialise(self, net: nn.Module, examples: Callable[[int], Tensor]) -> dict[str, Any]:
+        if isinstance(net, MLP) and isinstance(net.thermometer, Thermometer):
+            net.thermometer.place(examples(sys.maxsize))
+        return {}
+
+    def groups(self, net: nn.Module, lr: float) -> list[Any]:
+        if self.members == 1:
+            return super().groups(net, lr)
+        assert isinstance(net, MLP)
+        head = {id(p) for p in net.head.parameters()}  # the mean's: a member's own is `members` times its part
+        rest = [p for p in super().groups(net, lr) if id(p) not in head]
+        return [{"params": rest}, {"params": [*net.head.parameters()], "lr": lr / self.members}]
+
+    def loss(
+        self,
+        net: nn.Module,
+        outputs: Callable[[Tensor], Tensor],
+        x: Tensor,
+        y: Tensor,
+        loss: Callable[[Tensor, Tensor], Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        if self.members == 1:
+            return super().loss(net, outputs, x, y, loss)
+        assert isinstance(net, MLP)
+        found = net.member_outputs(x)
+        return loss(found.flatten(0, 1), y.repeat_interleave(self.members, 0)), found.mean(1)
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in fields.items() if name not in _LATER or _LATER[name] != value}
