@@ -25,7 +25,7 @@ from htaf.training.recipe import (
 # Fields that came after the first records: at these values they do not change the key of a training.
 _LATER = {
     "family": "mlp", "optimizer": "adamw", "momentum": 0.9, "nesterov": False, "lr_end": 0.0, "label_smoothing": 0.0,
-    "clip": 0.0, "precision": "float32", "compile": False, "members": 1, "thresholds": 0, "dropout": 0.0,
+    "clip": 0.0, "precision": "float32", "compile": False,
 }  # fmt: skip
 
 
@@ -81,6 +81,10 @@ class MLPNetwork(Network):
             "batch_norm": self.batch_norm,
             **more,
         }
+
+    def off(self) -> set[str]:
+        unused = {"members": 1, "thresholds": 0, "dropout": 0.0}
+        return {name for name, value in unused.items() if getattr(self, name) == value}
 
     def title(self) -> str:
         sizes = f"MLP {'-'.join(map(str, self.hidden))}"
