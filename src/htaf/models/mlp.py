@@ -16,15 +16,15 @@ from htaf.activations import HTAF, Heaviside
 
 @final
 class Thermometer(nn.Module):
-    """Inputs, and beside them bits that say which thresholds each of them reaches: x -> [x, 1 if x_j >= t_jk else 0].
+    """Bits that say which thresholds each input reaches: b_jk = 1 if x_j >= t_jk else 0.
 
     The bits are exact from the start, in training too, and have no gradient. The thresholds are buffers: midpoints
     between values that lie at quantiles of the training rows, set by `place`.
 
     Args:
-        counts: how many thresholds each input has; 0: none.
+        counts: how many thresholds each input has; 0: it is not read.
 
-    Shape: [batch, inputs] -> [batch, inputs + sum(counts)].
+    Shape: [batch, inputs] -> [batch, sum(counts)].
 
     Source: Buckman et al. 2018, "Thermometer encoding"; at quantiles as in Bacellar et al. 2024.
     """
@@ -45,7 +45,7 @@ class Thermometer(nn.Module):
     @property
     def out_features(self) -> int:
         """Columns of the output."""
-        return len(self.counts) + len(self.column)
+        return len(self.column)
 
     @torch.no_grad()
     def place(self, x: Float[Tensor, "rows inputs"]) -> None:
@@ -58,7 +58,7 @@ class Thermometer(nn.Module):
         self.threshold.copy_(torch.cat(placed))
 
     def forward(self, x: Float[Tensor, "batch inputs"]) -> Float[Tensor, "batch outputs"]:
-        return torch.cat([x, self.step(x.index_select(1, self.column) - self.threshold)], 1)
+        return self.step(x.index_select(1, self.column) - self.threshold)
 
 
 def midpoints(values: Float[Tensor, " rows"], count: int) -> Float[Tensor, " count"]:
@@ -101,7 +101,7 @@ class MLP(nn.Module):
         act: makes one activation module per hidden layer, such as `partial(HTAF, 2.0, 11.0)`.
         batch_norm: normalise every pre-activation.
         members: how many; more than one have one hidden layer each.
-        thresholds: how many a column of the input has, see `Thermometer`; empty: none.
+        thresholds: how many each column of the input has, see `Thermometer`; empty: the inputs are read as they are.
         dropout: share of a hidden layer's activations that are dropped in training.
 
     Shape: [batch, in_features] -> [batch, out_features].

@@ -37,8 +37,8 @@ class MLPNetwork(Network):
         hidden: Sizes of the hidden layers, of each member.
         batch_norm: Normalise the pre-activations.
         members: Networks of one hidden layer beside each other, each with its own loss; the output is their mean.
-        thresholds: Most bits of a thermometer beside each input of more than two values, at quantiles of the training
-            rows; 0: no thermometer.
+        thresholds: Most bits of a thermometer for each input, at quantiles of the training rows: the network reads bits
+            alone; 0: it reads the inputs.
         dropout: Of the activations, in training.
     """
 
@@ -69,9 +69,8 @@ class MLPNetwork(Network):
             more["members"] = self.members
         if self.dropout:
             more["dropout"] = self.dropout
-        counts = [min(self.thresholds, n - 1) if n > 2 else 0 for n in inputs.get("levels", ())]
-        if any(counts):
-            more["thresholds"] = counts
+        if self.thresholds:
+            more["thresholds"] = [min(self.thresholds, levels - 1) for levels in inputs["levels"]]
         return {
             "kind": "mlp",
             "in_features": inputs["in_features"],
