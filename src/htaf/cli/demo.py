@@ -12,7 +12,7 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._console import Terminal, UsageError, check_seed, direction, err, print_json, say
 from htaf._files import LOCK, check_output_folder, hold
-from htaf.cli.flags import DataDir, Json
+from htaf.cli.flags import DataDir, Json, check_outside_images
 from htaf.cli.naming import ServerFlags
 
 
@@ -71,8 +71,7 @@ def _own(
         raise UsageError(f"--{bad[0]} must be >= 0, got {numbers[bad[0]]}")
     if not flags.pretrained:
         raise UsageError("--pretrained: expected hub, a file, a wheel, a package or a run folder, got nothing")
-    if Path(data).is_dir() and Path(data).resolve() in (out.resolve(), *out.resolve().parents):
-        raise UsageError(f"--out must lie outside the images of --data {data}, got {out}: choose another folder")
+    check_outside_images(out, data)
     try:
         recipe = recipe_for(flags.pretrained, flags.backbone, flags.concepts, flags.epochs, flags.enlarge)
     except (ValueError, OSError) as error:
