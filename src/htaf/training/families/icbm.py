@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _SHAPES = {"resnet": (18, 16), "wide_resnet": (16, 1)}
 _SHAPE = ("depth", "width", "stem", "dropout")
 MOST_VIEWS, LARGEST = 64, 4096
+SGD_DECAY = 1e-4  # of SGD at its usual rate; AdamW's, at a hundredth of that rate, is larger
 
 
 @dataclass(frozen=True)
@@ -266,8 +267,8 @@ def for_backbone(recipe: Recipe, backbone: str, optimizer: str | None = None) ->
 
 
 def _adapt(recipe: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
-    """Another backbone brings what it needs with it, and so does one that is frozen no longer; given attributes say how
-    many concepts there are."""
+    """Another backbone brings what it needs with it, and so do one that is frozen no longer and SGD in place of AdamW;
+    given attributes say how many concepts there are."""
     network, notes = recipe.network, ()
     assert isinstance(network, ICBMNetwork)
     if changes.get("bottleneck", "implicit") != "implicit" and "concepts" not in changes:
@@ -278,6 +279,10 @@ def _adapt(recipe: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[st
         notes = (
             "the backbone is trained: adamw, lr 0.001 and a tenth of it for the backbone, 10 epochs, augment auto",
         )
+    before = recipe.optimization
+    if changes.get("optimizer") == "sgd" and before.optimizer == "adamw" and "weight_decay" not in changes:
+        recipe = recipe.replace(weight_decay=SGD_DECAY)
+        notes += (f"weight decay {SGD_DECAY:g}, as the recipe's {before.weight_decay:g} is for adamw, not sgd",)
     if changes.get("harden") == "progressive" and "keep" not in changes:
         recipe = recipe.replace(keep="best")
     if "backbone" not in changes:
