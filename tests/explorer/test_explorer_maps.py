@@ -71,8 +71,17 @@ def test_images_stand_from_the_strongest_to_the_barely_on(run: Run, codes: Path,
     ids = found["images"]["ids"]
     for concept in range(21):
         rows = ordered(whole, margins, concept, part="test", count=8)
-        ladder = found["arrays"]["ladder"][concept]
-        assert [ids[int(row)] for row in ladder[ladder >= 0]] == [whole.ids[int(row)] for row in rows]
+        ordered_rows = found["arrays"]["strong_to_weak"][concept]
+        assert [ids[int(row)] for row in ordered_rows[ordered_rows >= 0]] == [whole.ids[int(row)] for row in rows]
+
+
+def test_without_margins_there_is_no_order(run: Run, tmp_path: Path) -> None:
+    extract(run, digits(), tmp_path / "codes", parts=["train", "test"], margins=False)
+    build_run_page(run, tmp_path / "p", codes=tmp_path / "codes", mapped=5000)
+    found = read_page(tmp_path / "p")
+    samples = found["arrays"]["samples"]
+    assert "strong_to_weak" not in found["arrays"]
+    assert set(samples[samples >= 0].tolist()) <= set(found["page"]["maps"]["rows"])
 
 
 def test_of_few_images_those_at_the_ends_come_first(run: Run, codes: Path, tmp_path: Path) -> None:
@@ -81,13 +90,13 @@ def test_of_few_images_those_at_the_ends_come_first(run: Run, codes: Path, tmp_p
     shown, margins = open_codes(codes).part("test"), open_margins(codes)
     assert margins is not None
     own = margins[open_codes(codes).rows("test")]
-    ladder, rows = found["arrays"]["ladder"], found["page"]["maps"]["rows"]
+    ordered_rows, rows = found["arrays"]["strong_to_weak"], found["page"]["maps"]["rows"]
     assert found["page"]["maps"]["whole"] is False
     for concept in np.flatnonzero(shown.unpack().any(0)):
         best = ordered(shown, own, int(concept), count=2)
         assert set(best.tolist()) <= set(rows)
-        assert ladder[concept, 0] == best[0]
-    assert set(ladder[ladder >= 0].tolist()) <= set(rows)
+        assert ordered_rows[concept, 0] == best[0]
+    assert set(ordered_rows[ordered_rows >= 0].tolist()) <= set(rows)
 
 
 def test_a_later_call_keeps_the_maps(run: Run, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

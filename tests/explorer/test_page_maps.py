@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,9 +53,9 @@ def drawn(page: Any, row: int, concept: int) -> np.ndarray:
 
 def some_concept(site: Site) -> tuple[int, list[int]]:
     """One with several images from strong to barely on, and their rows."""
-    ladder = read_page(site.folder)["arrays"]["ladder"]
-    concept = int((ladder >= 0).sum(1).argmax())
-    return concept, [row for row in ladder[concept].tolist() if row >= 0]
+    found = read_page(site.folder)["arrays"]["strong_to_weak"]
+    concept = int((found >= 0).sum(1).argmax())
+    return concept, [row for row in found[concept].tolist() if row >= 0]
 
 
 def test_the_maps_drawn_are_those_of_the_command(run: Run, mapped: Site, visit: Open) -> None:
@@ -70,6 +71,24 @@ def test_the_maps_drawn_are_those_of_the_command(run: Run, mapped: Site, visit: 
         assert margin == pytest.approx(found.pre_activation, abs=1e-5)
         expected = overlay(black, found, frame=False).astype(float)
         np.testing.assert_allclose(drawn(page, row, concept), expected, atol=255 * (1 / 254 + 1.5 / 255))
+
+
+def test_without_margins_the_order_is_that_of_random_images(run: Run, visit: Open, tmp_path: Path) -> None:
+    extract(run, digits(), tmp_path / "codes", parts=["train", "test"], margins=False)
+    build_run_page(run, tmp_path / "page", codes=tmp_path / "codes", mapped=400)
+    site, found = Site(tmp_path / "page", open_codes(tmp_path / "codes")), read_page(tmp_path / "page")
+    there = found["page"]["maps"]["rows"]
+    concept = int(np.isin(found["arrays"]["samples"], there).sum(1).argmax())
+    page = visit(site).go(f"#/concept/{concept}")
+    page.wait_for_selector("[data-where] canvas")
+    seen = page.eval_on_selector_all(".seen-row li", "all => all.map(li => [+li.dataset.row, +li.dataset.margin])")
+    samples = found["arrays"]["samples"][concept].tolist()
+    assert {row for row, _ in seen} == {row for row in samples if row in there}
+    assert len(seen) > 1
+    assert all(a >= b >= 0 for (_, a), (_, b) in pairwise(seen))
+    said = page.inner_text("[data-where] p")
+    assert said.startswith("Drawn at random from the images that have it")
+    assert "rank" not in said
 
 
 def test_the_keyboard_chooses_map_region_and_picture(mapped: Site, visit: Open) -> None:

@@ -21,7 +21,7 @@ from htaf.explorer.beside import Beside, compared
 from htaf.explorer.choice import chosen_rows, counterfactuals_of
 from htaf.explorer.discovery import example_row
 from htaf.explorer.folder import DATA, FORMAT, FULL, INDEX, claimed, head_of, page_files, remove_stale
-from htaf.explorer.maps import ladder, map_file, write_maps
+from htaf.explorer.maps import map_file, strong_to_weak, write_maps
 from htaf.explorer.scripts import packed, script, value_of
 from htaf.explorer.sprites import LOSSLESS, SIDE, Original, Pixels, sheets, webp
 from htaf.runs import write_atomic
@@ -143,7 +143,7 @@ def build_page(
             head["notes"].append(f"counterfactuals were looked for in {len(flips):,} of {wrong:,} misclassified images")
         (out / DATA / "page.js").unlink(missing_ok=True)  # from here on the folder holds no whole page
         head["sprites"] = _sprites(out, shown.ids, pixels, thumbnail, progress, head["notes"], there.get("sprites"))
-        steps = None if maps is None or kept is None or not mapped else ladder(shown, kept, drawn, part)
+        steps = None if maps is None or kept is None or not mapped else strong_to_weak(shown, kept, drawn, part)
         worth = _worth_seeing(shown, head["example"], led, steps)
         chosen = worth[:originals]
         least = max(LOSSLESS, thumbnail)  # pixels up to which a sheet holds images as they are
@@ -155,13 +155,13 @@ def build_page(
             some = np.isin(np.arange(len(shown)), worth[:mapped])
             whole = steps is not None and bool(some[steps[steps >= 0]].all())
             if kept is not None and not whole:  # there are more such images than may have maps
-                steps = ladder(shown, kept, some & drawn, part)
+                steps = strong_to_weak(shown, kept, some & drawn, part)
             wanted = {} if steps is None else _by_row(steps)
             made = write_maps(out, shown, worth[:mapped], wanted, maps, progress=progress, notes=head["notes"])
             if made is not None:
                 head["maps"] = made | {"whole": whole}
                 if steps is not None:
-                    led["ladder"] = np.where(np.isin(steps, made["rows"]), steps, -1)
+                    led["strong_to_weak"] = np.where(np.isin(steps, made["rows"]), steps, -1)
         values: dict[str, Any] = {
             "concepts": contents.concept_objects(codes, found, by_number or {}),
             "arrays": packed(contents.arrays_of(found, codes) | led),
