@@ -265,8 +265,8 @@ def _expect_same(continued: Run, identity: Mapping[str, Any], network: Mapping[s
     record, data = continued.record, identity["data"]
     there, here = dict(record["model"]), json.loads(to_json(network))
     for of in (there, here):  # a head that was trained over a frozen backbone may be trained with it
-        of.pop("freeze", None)
-        of.pop("feature_dropout", None)
+        for name in ("freeze", "keep_norms", "feature_dropout"):
+            of.pop(name, None)
     differing = [
         f"{k} {there.get(k)!r} instead of {here[k]!r}" for k in here if k != "activation" and there.get(k) != here[k]
     ]
