@@ -105,7 +105,7 @@ class Codes:
         if part in PARTS and number.isdecimal():
             rows = self.rows(part)
             # ids of this form are numbers in the whole set, of which the codes may have some alone
-            own = len(rows) > 0 and re.fullmatch(rf"{part}/\d+", self.ids[rows[0]]) is not None
+            own = len(rows) > 0 and re.fullmatch(rf"{part}/\d+", self.ids[int(rows[0])]) is not None
             if not own and int(number) < len(rows):
                 return int(rows[int(number)])
         near = suggestion(image, self.ids[:SEARCHED])
