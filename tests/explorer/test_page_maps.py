@@ -134,12 +134,14 @@ def test_an_image_shows_the_map_of_a_reason(run: Run, mapped: Site, visit: Open)
     until(page, "() => !document.querySelector('.where-picture canvas')")
 
 
-def test_an_image_without_maps_is_as_it_was(mapped: Site, visit: Open) -> None:
+def test_an_image_without_maps_says_how_it_gets_them(mapped: Site, visit: Open) -> None:
     there = set(read_page(mapped.folder)["page"]["maps"]["rows"])
     row = next(row for row in range(len(mapped.shown)) if row not in there)
     page = visit(mapped).go(f"#/image/?row={row}")
     page.wait_for_selector("[data-logit]")
     assert not page.query_selector(".where-tile")
+    assert f"No maps of this image: {len(there)} of the" in page.inner_text(".no-maps")
+    assert f"--maps {len(mapped.shown)}" in page.inner_text(".no-maps")
     assert page.query_selector(".portrait .picture")
 
 

@@ -29,7 +29,7 @@ export const classText = (explorer: Explorer, k: number, limit = 60): string => 
 export function ConceptName({ explorer, concept, limit = 60 }: { explorer: Explorer; concept: number; limit?: number }): JSX.Element {
   const { name, verified } = namingOf(explorer, concept, useEdits());
   return (
-    <a class="concept-name" href={conceptLink(concept)} title={name && !verified ? "unverified name" : undefined}>
+    <a class={name ? "concept-name named" : "concept-name"} href={conceptLink(concept)} title={name && !verified ? "unverified name" : undefined}>
       <span class="number">{concept}</span>{" "}
       {!name ? (
         <span class="muted">unnamed</span>

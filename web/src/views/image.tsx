@@ -16,7 +16,7 @@ import { Fact } from "./concept.tsx";
 import { CounterfactualView } from "./counterfactual.tsx";
 import { Decision } from "./decision.tsx";
 import { ImageConcepts } from "./image_concepts.tsx";
-import { ImageWhere } from "./image_where.tsx";
+import { ImageWhere, NoMaps } from "./image_where.tsx";
 import { Predictions } from "./predictions.tsx";
 
 const NEAREST = 10;
@@ -94,7 +94,7 @@ export function ImageView({ explorer, row }: { explorer: Explorer; row: number }
         <Rest value={id} limit={100} />
       </header>
       {explorer.head.classes > 1 && <Why explorer={explorer} view={view} />}
-      {explorer.mapped.has(row) && <ImageWhere key={`where${row}`} explorer={explorer} view={view} />}
+      {explorer.mapped.has(row) ? <ImageWhere key={`where${row}`} explorer={explorer} view={view} /> : explorer.mapped.size > 0 && <NoMaps explorer={explorer} />}
       <div class="columns image-view">
         <div class="aside">
           <div class="portrait">
