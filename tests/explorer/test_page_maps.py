@@ -142,7 +142,7 @@ def test_an_image_without_maps_says_how_it_gets_them(mapped: Site, visit: Open) 
     assert not page.query_selector(".where-tile")
     assert f"No maps of this image: {len(there)} of the" in page.inner_text(".no-maps")
     assert f"--maps {len(mapped.shown)}" in page.inner_text(".no-maps")
-    assert page.query_selector(".portrait .picture")
+    assert page.query_selector(".decision-image .picture")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
