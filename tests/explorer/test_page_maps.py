@@ -145,6 +145,28 @@ def test_an_image_without_maps_says_how_it_gets_them(mapped: Site, visit: Open) 
     assert page.query_selector(".decision-image .picture")
 
 
+def test_two_classes_show_their_images_and_lead_on_with_them(mapped: Site, visit: Open) -> None:
+    shown = mapped.shown
+    page = visit(mapped).go("#/pair?a=3&b=8")
+    until(page, "() => document.querySelectorAll('[data-strip] li[data-row] canvas').length > 0")
+    until(page, "() => document.querySelectorAll('[data-strip] li[data-row]').length === 6")
+    rows = page.eval_on_selector_all("[data-strip] li[data-row]", "all => all.map(li => +li.dataset.row)")
+    assert shown.labels[rows].tolist() == [3, 8] * 3
+    concepts = page.eval_on_selector_all("[data-strip]", "all => all.map(one => +one.dataset.strip)")
+    said = page.eval_on_selector_all("[data-strip] .caption", "all => all.map(one => one.textContent)")
+    for place, row in enumerate(rows):
+        has = shown.unpack(np.array([row]))[0][concepts[place // 2]]
+        assert said[place].startswith("has it" if has else "lacks it")
+    page.click(f"[data-strip='{concepts[0]}'] h3 a")
+    page.wait_for_selector("[data-two='3 8'] li[data-row]")
+    until(page, "() => document.querySelectorAll('[data-two] ul').length === 2")
+    of = page.eval_on_selector_all(
+        "[data-two] ul", "all => all.map(ul => [...ul.querySelectorAll('li')].map(li => +li.dataset.row))"
+    )
+    assert [set(shown.labels[rows].tolist()) for rows in of] == [{3}, {8}]
+    assert page.query_selector("[data-two='3 8'] a[href='#/pair?a=3&b=8']")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1440])
 def test_for_everybody(width: int, scheme: str, axe: str, mapped: Site, visit: Open) -> None:  # noqa: F811

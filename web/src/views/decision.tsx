@@ -43,11 +43,11 @@ export function Decision({ explorer, row, bits, k, than, subject }: DecisionProp
   );
 }
 
-/** What the named concepts leave open, where that is more than half of the lead. */
+/** What the named concepts leave open, where that is more than half of the lead or more than they add. */
 function Others({ start, lead, all, named }: { start: number; lead: number; all: Reason[]; named: Reason[] }): JSX.Element | null {
   const told = named.reduce((sum, { adds }) => sum + adds, 0);
-  if (told >= lead / 2 || all.length === named.length) return null;
   const rest = lead - start - told;
+  if (told >= Math.max(lead / 2, rest) || all.length === named.length) return null;
   return (
     <span class="others">
       {" "}
@@ -67,10 +67,10 @@ function said(explorer: Explorer, reasons: Reason[]): ComponentChildren {
   ));
 }
 
-export function ShortName({ explorer, concept }: { explorer: Explorer; concept: number }): JSX.Element {
+export function ShortName({ explorer, concept, query }: { explorer: Explorer; concept: number; query?: Record<string, number> }): JSX.Element {
   const { name, verified } = namingOf(explorer, concept, useEdits());
   return (
-    <a href={conceptLink(concept)}>
+    <a href={conceptLink(concept, query)}>
       {name ? <Text value={name} limit={40} /> : <>concept {concept}</>}
       {name && !verified && (
         <>
@@ -109,6 +109,11 @@ function Waterfall({ explorer, row, start, lead, shown, others }: WaterfallProps
   return (
     <table class="waterfall">
       <caption class="hidden">What each concept adds to the lead, the strongest first</caption>
+      <colgroup>
+        <col class="what" />
+        <col />
+        <col class="adds" />
+      </colgroup>
       <thead class="hidden">
         <tr>
           <th scope="col">What</th>
