@@ -109,7 +109,7 @@ export function HeatMap({ label, rows, columns, least, height, value, said, open
             {rows.map((name, row) => (
               <li key={row} class={row === cell.row ? "chosen" : undefined} style={{ height: `${height}px`, lineHeight: `${height}px` }}>
                 <bdi>{name}</bdi>
-                {numbered && ` ${row + 1}`}
+                {numbered && <span class="n">{row + 1}</span>}
               </li>
             ))}
           </ul>
