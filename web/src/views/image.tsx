@@ -145,7 +145,7 @@ function Why({ explorer, view }: { explorer: Explorer; view: WhatIf }): JSX.Elem
       </h2>
       <div class="decision-parts">
         <div class="decision-image">
-          <Original key={view.row} explorer={explorer} row={view.row} size={240} />
+          <Original key={view.row} explorer={explorer} row={view.row} size={200} />
         </div>
         <div>
           <Decision
