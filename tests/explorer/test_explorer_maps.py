@@ -101,6 +101,15 @@ def test_of_few_images_those_at_the_ends_come_first(run: Run, codes: Path, tmp_p
     assert set(ordered_rows[ordered_rows >= 0].tolist()) <= set(rows)
 
 
+def test_mistakes_come_before_the_middles_of_the_orders(run: Run, codes: Path, tmp_path: Path) -> None:
+    shown = open_codes(codes).part("test")
+    wrong = np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact))
+    build_run_page(run, tmp_path / "p", codes=codes, mapped=43 + len(wrong))  # the example and 2 ends of 21 concepts
+    found = read_page(tmp_path / "p")
+    assert 0 < len(wrong) < found["page"]["images"] - 43
+    assert set(wrong.tolist()) <= set(found["page"]["maps"]["rows"])
+
+
 def test_a_later_call_keeps_the_maps(run: Run, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def files() -> dict[str, bytes]:
         found = {file.name: file.read_bytes() for file in (tmp_path / "p" / "data").iterdir()}

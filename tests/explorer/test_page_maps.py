@@ -134,13 +134,37 @@ def test_an_image_shows_the_map_of_a_reason(run: Run, mapped: Site, visit: Open)
     until(page, "() => !document.querySelector('.where-picture canvas')")
 
 
-def test_an_image_without_maps_is_as_it_was(mapped: Site, visit: Open) -> None:
+def test_an_image_without_maps_says_how_it_gets_them(mapped: Site, visit: Open) -> None:
     there = set(read_page(mapped.folder)["page"]["maps"]["rows"])
     row = next(row for row in range(len(mapped.shown)) if row not in there)
     page = visit(mapped).go(f"#/image/?row={row}")
     page.wait_for_selector("[data-logit]")
     assert not page.query_selector(".where-tile")
-    assert page.query_selector(".portrait .picture")
+    assert f"No maps of this image: {len(there)} of the" in page.inner_text(".no-maps")
+    assert f"--maps {len(mapped.shown)}" in page.inner_text(".no-maps")
+    assert page.query_selector(".decision-image .picture")
+
+
+def test_two_classes_show_their_images_and_lead_on_with_them(mapped: Site, visit: Open) -> None:
+    shown = mapped.shown
+    page = visit(mapped).go("#/pair?a=3&b=8")
+    until(page, "() => document.querySelectorAll('[data-strip] li[data-row] canvas').length > 0")
+    until(page, "() => document.querySelectorAll('[data-strip] li[data-row]').length === 6")
+    rows = page.eval_on_selector_all("[data-strip] li[data-row]", "all => all.map(li => +li.dataset.row)")
+    assert shown.labels[rows].tolist() == [3, 8] * 3
+    concepts = page.eval_on_selector_all("[data-strip]", "all => all.map(one => +one.dataset.strip)")
+    said = page.eval_on_selector_all("[data-strip] .caption", "all => all.map(one => one.textContent)")
+    for place, row in enumerate(rows):
+        has = shown.unpack(np.array([row]))[0][concepts[place // 2]]
+        assert said[place].startswith("has it" if has else "lacks it")
+    page.click(f"[data-strip='{concepts[0]}'] h3 a")
+    page.wait_for_selector("[data-two='3 8'] li[data-row]")
+    until(page, "() => document.querySelectorAll('[data-two] ul').length === 2")
+    of = page.eval_on_selector_all(
+        "[data-two] ul", "all => all.map(ul => [...ul.querySelectorAll('li')].map(li => +li.dataset.row))"
+    )
+    assert [set(shown.labels[rows].tolist()) for rows in of] == [{3}, {8}]
+    assert page.query_selector("[data-two='3 8'] a[href='#/pair?a=3&b=8']")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

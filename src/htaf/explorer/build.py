@@ -68,7 +68,7 @@ def build_page(
         beside: another network, to be compared with this one: see `htaf.explorer.beside.compared`.
         original: gives the image of one id at full size, as uint8 [C, H, W], C 1 or 3; None: thumbnails alone. Errors
             as of `pixels`. originals: of how many images at most, >= 0: the example, the strongest and the weakest that
-            have each concept where `maps` and `margins` are given, typical ones, mistakes, samples.
+            have each concept where `maps` and `margins` are given, mistakes, typical ones, samples.
         maps: exact maps of where a network sees its concepts; None: there are none. An error of them is a note. mapped:
             of how many images at most, >= 0, chosen as `originals` are. Those that the folder has are kept.
         part: which images are shown and scored.
@@ -240,14 +240,14 @@ def original_files(said: Mapping[str, Any]) -> list[str]:
 def _worth_seeing(
     shown: Codes, example: int | None, led: Mapping[str, np.ndarray], steps: np.ndarray | None
 ) -> list[int]:
-    """Rows of images: the example, those with which a concept's order from strong to barely on begins and ends, the
-    rest of that order, typical ones, mistakes, samples of concepts; each once."""
+    """Rows of images: the example, those with which a concept's order from strong to barely on begins and ends,
+    mistakes, the rest of that order, typical ones, samples of concepts; each once."""
     wrong = np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact))
-    some = [[] if example is None else [example], led["typical"].ravel(), wrong, led["samples"].ravel()]
+    some = [[] if example is None else [example], wrong, led["typical"].ravel(), led["samples"].ravel()]
     if steps is not None:
         last = np.maximum((steps >= 0).sum(1) - 1, 0)
         ends = [steps[:, 0], np.take_along_axis(steps, last[:, None], 1)[:, 0]]
-        some[1:1] = [*ends, steps.T.ravel()]
+        some[1:2] = [*ends, wrong, steps.T.ravel()]
     rows = np.concatenate([np.asarray(one, dtype=np.int64) for one in some])
     return list(dict.fromkeys(rows[rows >= 0].tolist()))
 
