@@ -323,7 +323,7 @@ def test_neighbours(htaf, codes: Path) -> None:
         (
             ("counterfactuals", "{}/codes", "--image", "nope"),
             2,
-            "expected the id of an image or a row below 1,259, got 'nope'",
+            "expected the id of an image, PART/N as in test/5 or a row below 1,259, got 'nope'",
         ),
         (("counterfactuals", "{}/codes", "--image", "9999"), 2, "got '9999'"),
         (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +46,7 @@ def test_a_folder_becomes_a_page(htaf, folder: Path, weights: Path, tmp_path: Pa
     code, out, err = htaf(*words, "--json")
     assert code == 0, err
     found = json.loads(out)
+    assert not [line for line in err.splitlines() if line.startswith("epoch ")]  # quiet
     assert found["exact"] > 0.9
     assert found["concepts"] == 8
     assert found["weights"]["file"] == "w.pth"
@@ -60,6 +63,17 @@ def test_a_folder_becomes_a_page(htaf, folder: Path, weights: Path, tmp_path: Pa
     assert "2 classes: names of the concepts cannot be checked on classes" in " ".join(err.split())
     assert "page: open" in out
     assert (tmp_path / "d/icbm/record.json").read_bytes() == before
+    (took,) = re.findall(r"^seconds: (.*); (\d+) in all$", out, re.MULTILINE)
+    steps = [int(part.split()[-1]) for part in took[0].split(", ")]
+    assert abs(sum(steps) - int(took[1])) <= len(steps)  # as all are rounded
+    lines = [shlex.split(line, comments=True)[1:] for line in out.splitlines() if line.startswith("  htaf ")]
+    assert [line[0] for line in lines] == ["predict", "evaluate", "concepts"]
+    for line in lines:  # as they stand
+        code, out, err = htaf(*line)
+        assert code == 0, err
+    assert (tmp_path / "d/classes/confusion.png").is_file()
+    assert (tmp_path / "d/where/index.jsonl").is_file()
+    assert htaf(*words, "--json")[0] == 0  # what they wrote is in the way of nothing
 
 
 @pytest.mark.parametrize(
@@ -82,6 +96,9 @@ def test_what_a_demonstration_refuses(htaf, folder: Path, weights: Path, tmp_pat
     words = ("demo", "--data", folder, "--backbone", "resnet10t")
     for out in (folder, folder / "new", folder / "red" / "new"):
         code, _, err = htaf(*words, "--pretrained", weights, "--out", out)
+        assert code == 2
+        assert "--out must lie outside the images of --data" in " ".join(err.split())
+        code, _, err = htaf("train", "icbm", "--data", folder, "--out", out)
         assert code == 2
         assert "--out must lie outside the images of --data" in " ".join(err.split())
     for more, said in (

@@ -44,6 +44,13 @@ def test_names_are_no_formulas() -> None:
     assert picture(np.eye(2, dtype=np.int64), (name, "b"), name).startswith(b"\x89PNG")
 
 
+def test_counts_stand_in_the_cells_of_a_few_classes() -> None:
+    for classes, counted in ((2, True), (20, True), (21, False)):
+        names, matrix = [*map(str, range(classes))], np.eye(classes, dtype=np.int64) + 1
+        assert (picture(matrix, names, "") != picture(10 * matrix, names, "")) is counted  # the shares are the same
+    assert picture(np.zeros((2, 2), np.int64), ["a", "b"], "").startswith(b"\x89PNG")
+
+
 def test_evaluate_writes_nothing_into_what_it_reads(htaf, tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", digits())
     before = sorted(path.name for path in run.path.iterdir())

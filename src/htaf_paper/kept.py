@@ -28,7 +28,7 @@ def read_kept(file: Path, use: Callable[[Any], object]) -> Any:
     Raises:
         KeptError: no JSON, or values that `use` cannot read.
     """
-    with whole(file):
+    with kept_errors(file):
         try:
             data = file.read_bytes()
         except FileNotFoundError:
@@ -39,7 +39,7 @@ def read_kept(file: Path, use: Callable[[Any], object]) -> Any:
 
 
 @contextmanager
-def whole(place: Path) -> Iterator[None]:
+def kept_errors(place: Path) -> Iterator[None]:
     """Raises KeptError, with the place and what to do, for values that cannot be read as results."""
     try:
         yield

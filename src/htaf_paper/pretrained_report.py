@@ -12,7 +12,7 @@ from jaxtyping import Float64
 
 from htaf.concepts.sparse_report import paired
 from htaf.runs import to_json, write_atomic
-from htaf_paper.kept import read_kept, whole
+from htaf_paper.kept import kept_errors, read_kept
 
 LABELS = {"relu": "plain", "htaf": "HTAF", "ss": "scaled sigmoid", "ste": "straight-through", "bm": "median (BM)"}
 SETS = {"cub": "CUB, 50 classes", "cifar10": "CIFAR-10, 5,000 images"}
@@ -30,7 +30,7 @@ def report(out: Path) -> Path:
     """
     folder = out / "measured"
     found = [read_kept(file, checked) for file in sorted(folder.glob("*.json"))]
-    with whole(folder):
+    with kept_errors(folder):
         text, data = _report(found)
     write_atomic(out / "report.json", to_json(data))
     write_atomic(out / "report.md", text)

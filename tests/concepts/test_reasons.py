@@ -95,6 +95,31 @@ def test_the_command_gives_bits_names_and_reasons(htaf, run: Run, pictures: Path
     assert "broken.png" in err
 
 
+def test_notes_tell_where_numbers_are_explained_and_what_is_left_out(htaf, run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    (folder / "b").mkdir(parents=True)
+    Image.fromarray(digits().test.batch(np_rows(1))[0][0].numpy()).save(folder / "0.png")
+    code, out, err = htaf("predict", run.path, folder, "--explain")
+    assert code == 0
+    said = next(csv.DictReader(io.StringIO(out)))["reasons"]
+    concept = said.split()[1]
+    (note,) = err.splitlines()
+    assert note.startswith("note: concepts have numbers, not names: the page of `htaf explore`")
+    assert f"index.html#/concept/{concept}." in note
+    (tmp_path / "names.csv").write_text("concept,name\n0,stroke\n")
+    assert not htaf("predict", run.path, folder, "--explain", "--names", tmp_path / "names.csv")[2]
+    (folder / "b" / "notes.txt").write_text("")
+    (folder / ".hidden").write_text("")
+    code, _, err = htaf("predict", run.path, folder)
+    assert (code, err) == (
+        0, f"note: 1 file is left out, its ending is not that of an image: {folder / 'b' / 'notes.txt'}\n"
+    )  # fmt: skip
+    (folder / "a.csv").write_text("")
+    err = htaf("predict", run.path, folder)[2]
+    assert err == f"note: 2 files are left out, their endings are not those of images, such as {folder / 'a.csv'}\n"
+    assert not htaf("predict", run.path, folder / "0.png")[2]
+
+
 @pytest.mark.parametrize(
     ("flags", "said_so"),
     [

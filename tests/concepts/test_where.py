@@ -144,6 +144,21 @@ def test_the_concepts_of_an_image(htaf, run: Run, codes: Path, tmp_path: Path) -
         assert why in err
 
 
+def test_the_image_is_looked_for_before_the_network(
+    htaf, run: Run, images: Images, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr(module, "Maps", never)
+    with pytest.raises(ConceptError, match="got 'nobody'"):
+        write_where(run, images, codes, tmp_path / "maps", image="nobody")
+    monkeypatch.setattr("htaf.runs.open_run", never)
+    code, _, err = htaf("concepts", "where", run.path, "--codes", codes, "--out", tmp_path / "m", "--image", "nobody")
+    assert code == 1
+    assert "got 'nobody'" in err
+
+
 def test_pictures_with_maps(htaf, run: Run, images: Images, tmp_path: Path) -> None:
     extract(run, images, tmp_path / "codes", parts=["train", "test"])
     words = ("concepts", "pictures", tmp_path / "codes", run.path, "--concept", 3, "--count", 2, "--out")

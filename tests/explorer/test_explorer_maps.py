@@ -22,6 +22,8 @@ from htaf.runs import Run
 from made_pages import made_codes, read_page, read_script
 from made_runs import digits, made_run
 
+LIMITED = ("flips.js", "page.js")  # counterfactuals are looked for within seconds: a busy machine finds other ones
+
 pytestmark = pytest.mark.usefixtures("stand_in")
 
 
@@ -71,8 +73,17 @@ def test_images_stand_from_the_strongest_to_the_barely_on(run: Run, codes: Path,
     ids = found["images"]["ids"]
     for concept in range(21):
         rows = ordered(whole, margins, concept, part="test", count=8)
-        ladder = found["arrays"]["ladder"][concept]
-        assert [ids[int(row)] for row in ladder[ladder >= 0]] == [whole.ids[int(row)] for row in rows]
+        ordered_rows = found["arrays"]["strong_to_weak"][concept]
+        assert [ids[int(row)] for row in ordered_rows[ordered_rows >= 0]] == [whole.ids[int(row)] for row in rows]
+
+
+def test_without_margins_there_is_no_order(run: Run, tmp_path: Path) -> None:
+    extract(run, digits(), tmp_path / "codes", parts=["train", "test"], margins=False)
+    build_run_page(run, tmp_path / "p", codes=tmp_path / "codes", mapped=5000)
+    found = read_page(tmp_path / "p")
+    samples = found["arrays"]["samples"]
+    assert "strong_to_weak" not in found["arrays"]
+    assert set(samples[samples >= 0].tolist()) <= set(found["page"]["maps"]["rows"])
 
 
 def test_of_few_images_those_at_the_ends_come_first(run: Run, codes: Path, tmp_path: Path) -> None:
@@ -81,18 +92,28 @@ def test_of_few_images_those_at_the_ends_come_first(run: Run, codes: Path, tmp_p
     shown, margins = open_codes(codes).part("test"), open_margins(codes)
     assert margins is not None
     own = margins[open_codes(codes).rows("test")]
-    ladder, rows = found["arrays"]["ladder"], found["page"]["maps"]["rows"]
+    ordered_rows, rows = found["arrays"]["strong_to_weak"], found["page"]["maps"]["rows"]
     assert found["page"]["maps"]["whole"] is False
     for concept in np.flatnonzero(shown.unpack().any(0)):
         best = ordered(shown, own, int(concept), count=2)
         assert set(best.tolist()) <= set(rows)
-        assert ladder[concept, 0] == best[0]
-    assert set(ladder[ladder >= 0].tolist()) <= set(rows)
+        assert ordered_rows[concept, 0] == best[0]
+    assert set(ordered_rows[ordered_rows >= 0].tolist()) <= set(rows)
+
+
+def test_mistakes_come_before_the_middles_of_the_orders(run: Run, codes: Path, tmp_path: Path) -> None:
+    shown = open_codes(codes).part("test")
+    wrong = np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact))
+    build_run_page(run, tmp_path / "p", codes=codes, mapped=43 + len(wrong))  # the example and 2 ends of 21 concepts
+    found = read_page(tmp_path / "p")
+    assert 0 < len(wrong) < found["page"]["images"] - 43
+    assert set(wrong.tolist()) <= set(found["page"]["maps"]["rows"])
 
 
 def test_a_later_call_keeps_the_maps(run: Run, codes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def files() -> dict[str, bytes]:
-        return {file.name: file.read_bytes() for file in (tmp_path / "p" / "data").iterdir()}
+        found = {file.name: file.read_bytes() for file in (tmp_path / "p" / "data").iterdir()}
+        return {name: data for name, data in found.items() if name not in LIMITED}
 
     build_run_page(run, tmp_path / "p", codes=codes, mapped=40)
     before, asked = files(), []

@@ -294,3 +294,38 @@ def test_all_that_a_check_found_is_shown(site: Site, visit: Open, tmp_path: Path
     for said in ("0.81", "0.72", "0.63", "held-out pictures", "the class of the image"):
         assert said in text
     assert "AUPRC" not in tab.go("#/concept/4").inner_text("section[aria-labelledby=check]")
+
+
+def test_the_most_doubtful_come_first(site: Site, visit: Open) -> None:
+    found = read_page(site.folder)["concepts"]
+    doubt = [0.0 if one["balanced"] is None else (1 - one["balanced"]) * one["spread"] for one in found]
+    page = visit(site).go("#/concepts?sort=-doubt")
+    page.wait_for_selector(".concept-card")
+    shown = page.eval_on_selector_all(".concept-card", "all => all.map(card => +card.dataset.concept)")
+    known = [concept for concept in shown if found[concept]["balanced"] is not None]
+    assert shown[: len(known)] == known, "those of which nothing is known come last"
+    assert [doubt[concept] for concept in known] == sorted((doubt[concept] for concept in known), reverse=True)
+    said = page.inner_text(f"[data-concept='{known[0]}'] .tells")
+    assert f"{100 * found[known[0]]['balanced']:.0f}% of images" in said
+
+
+def test_a_decision_says_what_the_named_concepts_leave_open(site: Site, visit: Open) -> None:
+    tab, codes, rates = visit(site), site.shown, [one["rate"] for one in read_page(site.folder)["concepts"]]
+    told = 0
+    for row in range(0, 40, 3):
+        bits, logits = codes.unpack(np.array([row]))[0], codes.logits(np.array([row]))[0]
+        k, than = np.argsort(-logits, kind="stable")[:2]
+        difference = codes.weight[k] - codes.weight[than]
+        adds = (bits - np.array(rates)) * difference
+        order = np.argsort(-np.abs(adds), kind="stable")
+        named = [i for i in order if adds[i] > 0][:3] + [i for i in order if adds[i] < 0][:2]
+        lead, rest = logits[k] - logits[than], adds.sum() - adds[named].sum()
+        page = tab.go(f"#/image/?row={row}")
+        page.wait_for_selector(".sentence")
+        expected = adds[named].sum() < max(lead / 2, rest)
+        assert (page.query_selector(".others") is not None) == expected, row
+        if expected:
+            told += 1
+            assert f"({codes.concepts - len(named)} concepts) adds " in page.inner_text(".others")
+            assert f"{abs(rest):.1f}" in page.inner_text(".others")
+    assert told > 0

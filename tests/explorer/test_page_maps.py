@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,9 +53,9 @@ def drawn(page: Any, row: int, concept: int) -> np.ndarray:
 
 def some_concept(site: Site) -> tuple[int, list[int]]:
     """One with several images from strong to barely on, and their rows."""
-    ladder = read_page(site.folder)["arrays"]["ladder"]
-    concept = int((ladder >= 0).sum(1).argmax())
-    return concept, [row for row in ladder[concept].tolist() if row >= 0]
+    found = read_page(site.folder)["arrays"]["strong_to_weak"]
+    concept = int((found >= 0).sum(1).argmax())
+    return concept, [row for row in found[concept].tolist() if row >= 0]
 
 
 def test_the_maps_drawn_are_those_of_the_command(run: Run, mapped: Site, visit: Open) -> None:
@@ -70,6 +71,24 @@ def test_the_maps_drawn_are_those_of_the_command(run: Run, mapped: Site, visit: 
         assert margin == pytest.approx(found.pre_activation, abs=1e-5)
         expected = overlay(black, found, frame=False).astype(float)
         np.testing.assert_allclose(drawn(page, row, concept), expected, atol=255 * (1 / 254 + 1.5 / 255))
+
+
+def test_without_margins_the_order_is_that_of_random_images(run: Run, visit: Open, tmp_path: Path) -> None:
+    extract(run, digits(), tmp_path / "codes", parts=["train", "test"], margins=False)
+    build_run_page(run, tmp_path / "page", codes=tmp_path / "codes", mapped=400)
+    site, found = Site(tmp_path / "page", open_codes(tmp_path / "codes")), read_page(tmp_path / "page")
+    there = found["page"]["maps"]["rows"]
+    concept = int(np.isin(found["arrays"]["samples"], there).sum(1).argmax())
+    page = visit(site).go(f"#/concept/{concept}")
+    page.wait_for_selector("[data-where] canvas")
+    seen = page.eval_on_selector_all(".seen-row li", "all => all.map(li => [+li.dataset.row, +li.dataset.margin])")
+    samples = found["arrays"]["samples"][concept].tolist()
+    assert {row for row, _ in seen} == {row for row in samples if row in there}
+    assert len(seen) > 1
+    assert all(a >= b >= 0 for (_, a), (_, b) in pairwise(seen))
+    said = page.inner_text("[data-where] p")
+    assert said.startswith("Drawn at random from the images that have it")
+    assert "rank" not in said
 
 
 def test_the_keyboard_chooses_map_region_and_picture(mapped: Site, visit: Open) -> None:
@@ -115,13 +134,37 @@ def test_an_image_shows_the_map_of_a_reason(run: Run, mapped: Site, visit: Open)
     until(page, "() => !document.querySelector('.where-picture canvas')")
 
 
-def test_an_image_without_maps_is_as_it_was(mapped: Site, visit: Open) -> None:
+def test_an_image_without_maps_says_how_it_gets_them(mapped: Site, visit: Open) -> None:
     there = set(read_page(mapped.folder)["page"]["maps"]["rows"])
     row = next(row for row in range(len(mapped.shown)) if row not in there)
     page = visit(mapped).go(f"#/image/?row={row}")
     page.wait_for_selector("[data-logit]")
     assert not page.query_selector(".where-tile")
-    assert page.query_selector(".portrait .picture")
+    assert f"No maps of this image: {len(there)} of the" in page.inner_text(".no-maps")
+    assert f"--maps {len(mapped.shown)}" in page.inner_text(".no-maps")
+    assert page.query_selector(".decision-image .picture")
+
+
+def test_two_classes_show_their_images_and_lead_on_with_them(mapped: Site, visit: Open) -> None:
+    shown = mapped.shown
+    page = visit(mapped).go("#/pair?a=3&b=8")
+    until(page, "() => document.querySelectorAll('[data-strip] li[data-row] canvas').length > 0")
+    until(page, "() => document.querySelectorAll('[data-strip] li[data-row]').length === 6")
+    rows = page.eval_on_selector_all("[data-strip] li[data-row]", "all => all.map(li => +li.dataset.row)")
+    assert shown.labels[rows].tolist() == [3, 8] * 3
+    concepts = page.eval_on_selector_all("[data-strip]", "all => all.map(one => +one.dataset.strip)")
+    said = page.eval_on_selector_all("[data-strip] .caption", "all => all.map(one => one.textContent)")
+    for place, row in enumerate(rows):
+        has = shown.unpack(np.array([row]))[0][concepts[place // 2]]
+        assert said[place].startswith("has it" if has else "lacks it")
+    page.click(f"[data-strip='{concepts[0]}'] h3 a")
+    page.wait_for_selector("[data-two='3 8'] li[data-row]")
+    until(page, "() => document.querySelectorAll('[data-two] ul').length === 2")
+    of = page.eval_on_selector_all(
+        "[data-two] ul", "all => all.map(ul => [...ul.querySelectorAll('li')].map(li => +li.dataset.row))"
+    )
+    assert [set(shown.labels[rows].tolist()) for rows in of] == [{3}, {8}]
+    assert page.query_selector("[data-two='3 8'] a[href='#/pair?a=3&b=8']")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

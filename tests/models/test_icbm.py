@@ -175,6 +175,18 @@ def test_plain_network_keeps_its_activation() -> None:
         harden(model)
 
 
+def test_norms_of_the_backbone_keep_their_statistics_while_it_is_trained() -> None:
+    x = torch.randn(6, 3, 8, 8)
+    model = ICBM(WideResNet(10, 1, 7), 5, StraightThrough, example=x, concepts=9, keep_norms=True)
+    state = {name: value.clone() for name, value in model.state_dict().items() if "running" in name}
+    model(x).square().sum().backward()  # as it is made, which is how a trainer takes it
+    model.train()(x)
+    for name, value in model.state_dict().items():
+        if "running" in name:
+            assert torch.equal(value, state[name]) is name.startswith("backbone."), name
+    assert all(p.grad is not None for p in model.backbone.parameters())
+
+
 def test_gradients_reach_the_backbone_unless_it_is_frozen() -> None:
     x = torch.randn(4, 3, 16, 16)
     for freeze in (False, True):

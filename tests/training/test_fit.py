@@ -765,6 +765,38 @@ def test_a_line_an_epoch_without_a_terminal(table: Table, tmp_path: Path, capsys
         assert (" left" in line) is (number < 4)
 
 
+def test_fewer_lines_end_with_the_last_epoch(
+    table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> list[int]:
+        lines = capsys.readouterr().err.splitlines()
+        return [int(line.split()[1].split("/")[0]) for line in lines if line.startswith("epoch ")]
+
+    train(tmp_path / "run", table, QUICK.replace(epochs=5), progress=True, every=2)
+    assert told() == [2, 4, 5]
+    validation_losses(monkeypatch, float)
+    train(tmp_path / "stopped", table, QUICK.replace(epochs=9, patience=2, method="ste"), progress=True, every=7)
+    assert told() == [3]
+    with pytest.raises(TrainingError, match="expected every >= 1, got 0"):
+        train(tmp_path / "none", table, every=0)
+
+
+def test_why_the_last_epoch_is_kept_is_said(
+    table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = QUICK.replace(epochs=4, patience=0, keep="last", method="ste")
+    for name, loss, said in (
+        ("rises", lambda epoch: abs(epoch - 1.0), True),
+        ("falls", lambda epoch: 9.0 - epoch, False),
+    ):
+        validation_losses(monkeypatch, loss)
+        train(tmp_path / name, table, recipe, progress=True)
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert (
+            last.startswith("kept: epoch 4, the last (keep last). The validation loss was lowest after epoch 2") is said
+        )
+
+
 def test_an_early_stop_is_said(
     table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

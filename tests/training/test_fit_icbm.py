@@ -23,7 +23,7 @@ from htaf.models.build import build
 from htaf.models.icbm import ICBM
 from htaf.runs import Run, RunError, open_run
 from htaf.training.families import ready_recipe
-from htaf.training.families.icbm import for_backbone
+from htaf.training.families.icbm import FAMILY, for_backbone
 from htaf.training.fit import fit, run_identity
 from htaf.training.module import Training, TrainingError
 from htaf.training.plan import Plan, Source
@@ -159,6 +159,7 @@ def test_given_attributes_say_how_many_concepts_a_recipe_has() -> None:
     assert adapt is not None
     found, _ = adapt(frozen, {"bottleneck": "joint", "freeze": True})
     assert found.replace(bottleneck="joint").network.values()["concepts"] == 0
+    assert adapt(frozen, {"freeze": False})[0].network.values()["keep_norms"] is True
     for changes in ({"bottleneck": "implicit"}, {"freeze": True}, {"bottleneck": "joint", "concepts": 3}):
         assert adapt(frozen, changes)[0].network.values()["concepts"] == 128  # 3 is refused with the rest
 
@@ -355,9 +356,27 @@ def test_fine_tuning_by_sgd(htaf, tmp_path: Path) -> None:
     """A backbone at a tenth of SGD's rate, with momentum, as docs/concepts.md has it."""
     words = ("train", "icbm", "--data", "digits", "--recipe", "finetune", "--backbone", "wide_resnet", "--depth", "10")
     words = (*words, "--epochs", "1", "--train-images", "60", "--validation-images", "30", "--precision", "float32")
-    words = (*words, "--optimizer", "sgd", "--weight-decay", "1e-4", "--out", tmp_path / "r")
-    code, _, err = htaf(*words)
+    words = (*words, "--optimizer", "sgd")
+    code, _, err = htaf(*words, "--out", tmp_path / "r")
     assert code == 0, err
+    assert "weight decay 0.0001, as the recipe's 0.01 is for adamw, not sgd" in " ".join(err.split())
     recipe = open_run(tmp_path / "r").record["recipe"]
     expected = {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4, "backbone_lr": 0.1}
     assert recipe.items() >= expected.items()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "decay"),
+    [
+        ("finetune", {}, 1e-4),
+        ("frozen", {}, 1e-4),
+        ("frozen", {"freeze": False}, 1e-4),
+        ("finetune", {"optimizer": "adamw"}, 0.01),
+        ("finetune", {"weight_decay": 0.02}, 0.01),  # the caller's own is put in later
+        ("reduced", {}, ready_recipe("icbm", "reduced").optimization.weight_decay),
+    ],
+)
+def test_weight_decay_of_sgd(name: str, changes: dict[str, Any], decay: float) -> None:
+    recipe, notes = FAMILY.adapt(ready_recipe("icbm", name), {"optimizer": "sgd"} | changes)
+    assert recipe.optimization.weight_decay == decay
+    assert any("is for adamw, not sgd" in note for note in notes) == (decay == 1e-4)

@@ -20,10 +20,11 @@ interface HeatMapProps {
   said: (cell: Cell) => ComponentChildren; // of the chosen cell, with links
   open: (cell: Cell) => string; // an address, for Enter
   start: Cell; // chosen at first
+  numbered?: boolean; // rows and columns are the same things: both bear their numbers, from 1
 }
 
 /** Coloured cells; arrow keys or a pointer choose one, Enter or its links lead on. */
-export function HeatMap({ label, rows, columns, least, height, value, said, open, start }: HeatMapProps): JSX.Element {
+export function HeatMap({ label, rows, columns, least, height, value, said, open, start, numbered = false }: HeatMapProps): JSX.Element {
   const frame = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const [room, setRoom] = useState(600);
@@ -33,6 +34,10 @@ export function HeatMap({ label, rows, columns, least, height, value, said, open
   const width = Math.max(least, Math.min(34, Math.floor(room / Math.max(1, columns))));
   const cell = { row: Math.min(chosen.row, rows.length - 1), column: Math.min(chosen.column, columns - 1) };
   useEffect(() => setChosen(start), [columns, rows.length]);
+  useEffect(() => {
+    const box = frame.current!;
+    if ((start.column + 1) * width > box.clientWidth) box.scrollLeft = (start.column + 0.5) * width - box.clientWidth / 2;
+  }, [columns, width]);
   useEffect(() => {
     const watched = new ResizeObserver(() => frame.current && setRoom(frame.current.clientWidth));
     watched.observe(frame.current!);
@@ -72,6 +77,8 @@ export function HeatMap({ label, rows, columns, least, height, value, said, open
     }
   }, [values, rows, columns, width, height, now, dark]);
 
+  const shows = (column: number): boolean =>
+    width >= 20 || column === cell.column || (Math.abs(column - cell.column) * width > 24 && (column === 0 || (column + 1) % (width >= 8 ? 5 : 10) === 0));
   const choose = (row: number, column: number): void => {
     const next = { row: Math.max(0, Math.min(rows.length - 1, row)), column: Math.max(0, Math.min(columns - 1, column)) };
     setChosen(next);
@@ -96,12 +103,22 @@ export function HeatMap({ label, rows, columns, least, height, value, said, open
   };
   return (
     <div class="heat">
-      <div class="heat-rows">
+      <div class={numbered ? "heat-rows numbered" : "heat-rows"}>
         {height >= LABELLED && (
           <ul class="heat-names wide-only" aria-hidden="true">
             {rows.map((name, row) => (
               <li key={row} class={row === cell.row ? "chosen" : undefined} style={{ height: `${height}px`, lineHeight: `${height}px` }}>
                 <bdi>{name}</bdi>
+                {numbered && <span class="n">{row + 1}</span>}
+              </li>
+            ))}
+          </ul>
+        )}
+        {numbered && (
+          <ul class={height >= LABELLED ? "heat-numbers narrow-only" : "heat-numbers"} aria-hidden="true">
+            {rows.map((_, row) => (
+              <li key={row} class={row === cell.row ? "chosen" : undefined} style={{ height: `${height}px`, lineHeight: `${height}px` }}>
+                {(height >= LABELLED || (row + 1) % 10 === 0) && row + 1}
               </li>
             ))}
           </ul>
@@ -115,6 +132,15 @@ export function HeatMap({ label, rows, columns, least, height, value, said, open
           aria-label={`${label}. Arrow keys choose a cell, Enter opens it.`}
           onKeyDown={key}
         >
+          {numbered && (
+            <div class="heat-columns" style={{ width: `${columns * width}px` }} aria-hidden="true">
+              {rows.slice(0, columns).map((_, column) => (
+                <span key={column} class={column === cell.column ? "chosen" : undefined} style={{ width: `${width}px` }}>
+                  {shows(column) && column + 1}
+                </span>
+              ))}
+            </div>
+          )}
           <div class="heat-cells" style={{ width: `${columns * width}px`, height: `${rows.length * height}px` }} onClick={point} onDblClick={() => (location.hash = open(cell))}>
             <span class="probe ground" />
             <span class="probe up" />

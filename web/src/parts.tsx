@@ -8,7 +8,7 @@ import { Text } from "./text.tsx";
 import { count, percent, plain, signed } from "./words.ts";
 
 export const classLink = (k: number): string => format("class", k);
-export const conceptLink = (concept: number): string => format("concept", concept);
+export const conceptLink = (concept: number, query: Record<string, number> = {}): string => format("concept", concept, query);
 
 export function ClassName({ explorer, k, limit = 60 }: { explorer: Explorer; k: number; limit?: number }): JSX.Element {
   const name = explorer.page.classes[k];
@@ -26,10 +26,10 @@ export const classText = (explorer: Explorer, k: number, limit = 60): string => 
 };
 
 /** Number and name, a link to the concept. */
-export function ConceptName({ explorer, concept, limit = 60 }: { explorer: Explorer; concept: number; limit?: number }): JSX.Element {
+export function ConceptName({ explorer, concept, limit = 60, query }: { explorer: Explorer; concept: number; limit?: number; query?: Record<string, number> }): JSX.Element {
   const { name, verified } = namingOf(explorer, concept, useEdits());
   return (
-    <a class="concept-name" href={conceptLink(concept)} title={name && !verified ? "unverified name" : undefined}>
+    <a class={name ? "concept-name named" : "concept-name"} href={conceptLink(concept, query)} title={name && !verified ? "unverified name" : undefined}>
       <span class="number">{concept}</span>{" "}
       {!name ? (
         <span class="muted">unnamed</span>
@@ -45,6 +45,12 @@ export function ConceptName({ explorer, concept, limit = 60 }: { explorer: Explo
     </a>
   );
 }
+
+/** How well the class tells the bit, in a sentence; null where nothing is known of it. */
+export const classTells = (explorer: Explorer, concept: number): string | null => {
+  const { balanced, dead } = explorer.concepts[concept]!;
+  return balanced === null || dead ? null : `The class tells this bit in ${balanced < 0.75 ? "only " : ""}${percent(balanced)} of images`;
+};
 
 export const conceptText = (explorer: Explorer, concept: number): string => {
   const { name } = namingOf(explorer, concept);

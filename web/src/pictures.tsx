@@ -1,6 +1,6 @@
 import type { ComponentChildren, JSX } from "preact";
 import { useState } from "preact/hooks";
-import { wrong, type Explorer } from "./explorer.ts";
+import { entries, wrong, type Explorer } from "./explorer.ts";
 import { format } from "./route.ts";
 import { ClassName, classText } from "./parts.tsx";
 import { Text } from "./text.tsx";
@@ -89,6 +89,13 @@ export function Thumb({ explorer, row, than, children }: { explorer: Explorer; r
       {children !== undefined && <span class="caption">{children}</span>}
     </li>
   );
+}
+
+/** Rows of images that have a concept: the strongest where margins are known, else random ones. */
+export function haveIt(explorer: Explorer, concept: number, count: number, but = -1): number[] {
+  return entries(explorer.strongest ?? explorer.samples, concept)
+    .filter((row) => row !== but)
+    .slice(0, count);
 }
 
 /** The class, and what the image was taken for where that is another. */

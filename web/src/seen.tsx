@@ -124,7 +124,7 @@ export function Colours({ explorer }: { explorer: Explorer }): JSX.Element {
       <span>{key(colours.against)}speaks against it</span>
       <span>
         <span class="key frame-key" aria-hidden="true" />
-        region: the highest value and what is joined to it
+        region: box around the highest values
       </span>
     </p>
   );

@@ -116,7 +116,8 @@ def extract(
         raise UsageError(f"--margins are of bits, {run} is a plain network (method relu): leave it out")
     options: dict[str, Any] = {"batch": batch, "workers": workers, "device": device, "progress": not json}
     if files:
-        listed = image_files(files)
+        listed, left_out = image_files(files)
+        say_notes(left_out)
         found: Any = room.extract_files(
             opened, listed, out, features=features, margins=margins, strict=strict, **options
         )

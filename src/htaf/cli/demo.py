@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich.table import Table as TextTable
 from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._console import Terminal, UsageError, check_seed, direction, err, print_json, say
 from htaf._files import LOCK, check_output_folder, hold
-from htaf.cli.flags import DataDir, Json
+from htaf.cli.flags import DataDir, Json, check_outside_images
 from htaf.cli.naming import ServerFlags
 
 
@@ -63,6 +65,7 @@ def _own(
     out: Path, data: str, seed: int, flags: FolderFlags, server: ServerFlags, data_dir: str | None, json: bool
 ) -> None:
     """The whole of it on a user's images."""
+    begun = time.monotonic()
     from htaf._errors import HtafError
     from htaf.cli.discovery import discover, recipe_for
 
@@ -71,8 +74,7 @@ def _own(
         raise UsageError(f"--{bad[0]} must be >= 0, got {numbers[bad[0]]}")
     if not flags.pretrained:
         raise UsageError("--pretrained: expected hub, a file, a wheel, a package or a run folder, got nothing")
-    if Path(data).is_dir() and Path(data).resolve() in (out.resolve(), *out.resolve().parents):
-        raise UsageError(f"--out must lie outside the images of --data {data}, got {out}: choose another folder")
+    check_outside_images(out, data)
     try:
         recipe = recipe_for(flags.pretrained, flags.backbone, flags.concepts, flags.epochs, flags.enlarge)
     except (ValueError, OSError) as error:
@@ -101,9 +103,25 @@ def _own(
     ):
         text.add_row(name, value)
     Terminal(highlight=False).print(text)
-    took = ", ".join(f"{name} {seconds:.0f}" for name, seconds in found["steps"].items())
-    say(f"seconds: {took}")
-    return say(f"page: open {found['page']} in a browser")
+    steps, total = found["steps"], time.monotonic() - begun
+    took = ", ".join(f"{name} {seconds:.0f}" for name, seconds in steps.items())
+    say(f"seconds: {took}, start and other {max(0.0, total - sum(steps.values())):.0f}; {total:.0f} in all")
+    say(f"page: open {found['page']} in a browser")
+    return _next(out, found)
+
+
+def _next(out: Path, found: dict[str, Any]) -> None:
+    """What to do with the run, as lines for a shell."""
+    run, codes = (shlex.quote(found[name]) for name in ("run", "codes"))
+    maps, classes = (shlex.quote(str(out / name)) for name in ("where", "classes"))
+    image, file = found["example"]["image"], found["example"]["file"]
+    picture = "PHOTOS" if file is None else shlex.quote(file)
+    names = f" --names {shlex.quote(str(out / 'names.json'))}" if (out / "names.json").is_file() else ""
+    say("next:")
+    say(f"  htaf predict {run} {picture} --explain{names}  # or other photos, or a folder: the reasons")
+    say(f"  htaf evaluate {run} --out {classes}  # which classes are taken for which")
+    where = f"--codes {codes} --image {shlex.quote(image)} --out {maps}"
+    say(f"  htaf concepts where {run} {where}  # where in the image its concepts are seen")
 
 
 def demo(

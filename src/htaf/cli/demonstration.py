@@ -33,6 +33,7 @@ from htaf.training.families.mlp import tabular_quick
 from htaf.training.fit import fit
 
 CONCEPTS, SHOWN, EPOCHS = 32, 3, 15
+EVERY = 10  # epochs between two lines of a training without a terminal
 METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid"}
 
 
@@ -47,7 +48,7 @@ def run_demo(out: Path, *, seed: int = 0, progress: bool = True) -> list[dict[st
     for method, label in METHODS.items():
         recipe = tabular_quick().replace(method=method)
         with thread_count(default_threads(recipe)):
-            run = fit(recipe, table, out / method, seed=seed, source={"name": "digits"}, progress=progress)
+            run = fit(recipe, table, out / method, seed=seed, source={"name": "digits"}, progress=progress, every=EVERY)
         smooth, exact = (run.record["metrics"][k]["test"]["accuracy"] for k in ("smooth", "exact"))
         rows.append(
             {
@@ -78,7 +79,7 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
     """
     images = load_images("digits")
     recipe = ready_recipe("icbm", "small").replace(depth=10, concepts=CONCEPTS, epochs=EPOCHS)
-    run = fit(recipe, images, out / "icbm", seed=seed, source={"name": "digits"}, progress=progress)
+    run = fit(recipe, images, out / "icbm", seed=seed, source={"name": "digits"}, progress=progress, every=EVERY)
     codes = extract(run, images, out / "codes")
     scores = score(codes)
     write_report(scores, out / "concepts", title="Concepts of handwritten digits")

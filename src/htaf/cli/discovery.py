@@ -12,6 +12,7 @@ from htaf._files import to_json, write_atomic
 from htaf.cli.naming import AskingFlags, ServerFlags, model_names
 from htaf.cli.training import about_names
 from htaf.concepts.extract import extract
+from htaf.concepts.pixels import files_of
 from htaf.concepts.report import write_report
 from htaf.concepts.scores import score
 from htaf.data.images import Images, is_named, load
@@ -24,6 +25,7 @@ from htaf.training.problems import resolved
 from htaf.training.recipe import Recipe
 
 SUMMARY = "demo.json"
+EVERY = 10  # epochs between two lines of a training without a terminal: notes are found between them
 
 
 def recipe_for(pretrained: str, backbone: str, concepts: int, epochs: int, enlarge: int) -> Recipe:
@@ -66,7 +68,8 @@ def discover(
         quiet: without progress and notes.
 
     Returns:
-        The summary: accuracies, "page", "steps" with the seconds of each, "names".
+        The summary: accuracies, "page", "steps" with the seconds of each, "names"; "example", the id of a test image
+        and its file, None of a set that has no files.
 
     Raises:
         HtafError: of the data, the training or the naming.
@@ -90,7 +93,9 @@ def discover(
 
     def train() -> Run:
         with thread_count(default_threads(recipe)):
-            return fit(recipe, images, out / "icbm", seed=seed, source=source, progress=not quiet, notes=why)
+            return fit(
+                recipe, images, out / "icbm", seed=seed, source=source, progress=not quiet, every=EVERY, notes=why
+            )
 
     run: Run = step("train", train)
     codes = step("extract", lambda: extract(run, images, out / "codes", progress=not quiet))
@@ -110,7 +115,8 @@ def discover(
         of_explore = "htaf concepts name"  # the note that tells how to find names, with flags of other verbs
         told = [note for note in page["notes"] if note not in images.notes and of_explore not in note]
         say_notes([*told, *([] if model else ["concepts have numbers, not names: --model asks a language model"])])
-    accuracy = scores["accuracy"]["test"]
+    accuracy, example = scores["accuracy"]["test"], codes.ids[int(codes.rows("test")[0])]
+    file = files_of(images, [example])[0] or next(filter(Path.is_file, [Path(data) / example]), None)
     found = {
         "data": images.name,
         "images": len(codes),
@@ -124,6 +130,7 @@ def discover(
         "run": str(run.path),
         "codes": str(out / "codes"),
         "page": page["page"],
+        "example": {"image": example, "file": None if file is None else str(file)},
         "steps": steps,
     }
     write_atomic(out / SUMMARY, to_json(found))

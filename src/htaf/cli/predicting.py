@@ -75,6 +75,8 @@ def predict(
         from htaf.data.image_reading import image_files
         from htaf.data.reading import DataError
 
+        files, left_out = image_files(inputs)
+        say_notes(left_out)
         if bits or explain:
             from htaf.concepts.naming import read_names
             from htaf.concepts.reasons import predict_with_bits
@@ -83,12 +85,18 @@ def predict(
             opened = open_run(run, method=step_of_run(method))
             count = int(getattr(opened.model(), "size", 0))
             known = {} if names is None else {e["concept"]: e["name"] for e in read_names(names, count) if e["name"]}
-            frame, reasons = predict_with_bits(
-                opened, image_files(inputs), bits=bits, explain=explain, names=known, strict=strict
-            )
+            frame, reasons = predict_with_bits(opened, files, bits=bits, explain=explain, names=known, strict=strict)
             frame = frame.reset_index()
+            shown = next((row[0]["concept"] for row in reasons if row), None)
+            if names is None and shown is not None:
+                say_notes(
+                    [
+                        "concepts have numbers, not names: the page of `htaf explore` shows their images, concept "
+                        f"{shown} at index.html#/concept/{shown}. --names FILE writes names in their place"
+                    ]
+                )
         else:
-            frame = of_images(image_files(inputs), strict=strict).reset_index()
+            frame = of_images(files, strict=strict).reset_index()
         unread = {} if strict else frame.set_index("image")["error"].dropna().to_dict()
         if unread and len(unread) == len(frame):
             first = next(iter(unread))

@@ -13,7 +13,7 @@ from tyro.conf import OmitArgPrefixes, arg
 from htaf._console import Terminal, UsageError, check_seed, err, figures, print_json, say, say_notes
 from htaf._errors import HtafError
 from htaf._files import LOCK, check_place
-from htaf.cli.flags import DataDir, Json
+from htaf.cli.flags import DataDir, Json, check_outside_images
 from htaf.cli.methods import outside_step
 from htaf.contract import StepFactory, is_outside
 from htaf.models.build import Method
@@ -280,6 +280,7 @@ def _image_command(family: Family, none: Any) -> Callable[..., None]:
         changes = _given(overrides)
         chosen = _chosen(family, recipe, data, changes, running)
         check_seed(seed)
+        check_outside_images(out, data)
         from htaf.data.images import is_named, load
 
         source = _source(data, is_named(data), data_dir) | {"size": size}

@@ -26,7 +26,7 @@ def where(
     image: Annotated[
         str | None,
         arg(
-            help="Id or row of an image: its concepts instead of a concept's images.",
+            help="Id or row of an image, or PART/N such as test/5: its concepts instead of a concept's images.",
             metavar="ID",
             help_behavior_hint="(default: none)",
         ),
@@ -59,8 +59,10 @@ def where(
     from htaf.runs import open_run
 
     check_output_folder(out, [codes, run], own="folder of maps")
-    opened = of_images(open_run(run, method=step_of_run(method)))
     known = open_codes(codes)
+    if image is not None:
+        known.row(image)  # before anything slow
+    opened = of_images(open_run(run, method=step_of_run(method)))
     images: Any = None
     if data is not None:
         images = opened.other_data(data, data_dir=data_dir)

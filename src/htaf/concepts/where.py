@@ -209,7 +209,8 @@ def write_where(
             and ordered.
         out: a folder, new or of the same call: concept-NUMBER/001-map.png and 001-crop.png, concept-NUMBER.png, and of
             an image image-ROW/concept-NUMBER-map.png; where.json with the settings, and index.jsonl.
-        concepts: their numbers. image: an id, or a row number as a text. One of both, or both.
+        concepts: their numbers. image: an id, PART/N or a row number, as
+            `Codes.row` takes it. One of both, or both.
         count: images of a concept, or concepts of an image. part: of which images are taken.
         method: as `htaf.concepts.regions.Regions` takes it. device: where the network runs.
         progress: show a bar on the error stream.
@@ -229,11 +230,11 @@ def write_where(
         raise ConceptError(f"expected concepts or an image and count >= 1, got {list(concepts)}, {image} and {count}")
     if bad := [j for j in concepts if not 0 <= j < opened.concepts]:
         raise ConceptError(f"expected concepts from 0 to {opened.concepts - 1}, got {bad[0]}")
+    row = None if image is None else opened.row(image)
     maps = Maps(run, images, method, device)
     if opened.weight.shape != maps.head.shape:
         shapes = f"{list(maps.head.shape)}, got {list(opened.weight.shape)}"
         raise ConceptError(f"{codes} are of another network: expected a head of [classes, concepts] {shapes}")
-    row = None if image is None else opened.row(image)
     settings = {
         "what": "where", "model_sha256": run.record["model_sha256"], "codes": opened.info["key"],
         "concepts": list(map(int, concepts)), "row": row, "count": count, "part": part, "method": maps.regions.method,

@@ -206,21 +206,32 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def image_files(paths: Sequence[Path]) -> list[Path]:
+def image_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Files as they are given, missing ones too; of a folder the image files at any depth, in alphabetical order.
+
+    Returns:
+        the files; and, where folders hold files that are no images by their endings, a note with how many and the first
+        name. Files and folders that begin with a dot are passed over.
 
     Raises:
         DataError: a folder without an image file; none of several paths exists, or the only one does not.
     """
     found: list[Path] = []
+    others: list[Path] = []
     if paths and not any(map(os.path.exists, paths)):
         raise DataError(f"{paths[0]}: expected an image file or a folder of images, got neither")
     for path in paths:
         inside = [path]
         if path.is_dir():
-            shown = (p for p in path.rglob("*") if not any(step[0] == "." for step in p.relative_to(path).parts))
+            shown = [p for p in path.rglob("*") if not any(step[0] == "." for step in p.relative_to(path).parts)]
             inside = sorted(p for p in shown if p.suffix.lower() in SUFFIXES)
+            others += sorted(p for p in shown if p.suffix.lower() not in SUFFIXES and p.is_file())
         if not inside:
             raise DataError(f"{path}: expected image files ({', '.join(SUFFIXES)}), got none")
         found += inside
-    return found
+    if not others:
+        return found, []
+    if len(others) == 1:
+        return found, [f"1 file is left out, its ending is not that of an image: {others[0]}"]
+    count = f"{len(others):,} files are left out"
+    return found, [f"{count}, their endings are not those of images, such as {others[0]}"]

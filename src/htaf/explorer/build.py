@@ -21,7 +21,7 @@ from htaf.explorer.beside import Beside, compared
 from htaf.explorer.choice import chosen_rows, counterfactuals_of
 from htaf.explorer.discovery import example_row
 from htaf.explorer.folder import DATA, FORMAT, FULL, INDEX, claimed, head_of, page_files, remove_stale
-from htaf.explorer.maps import ladder, map_file, write_maps
+from htaf.explorer.maps import map_file, strong_to_weak, write_maps
 from htaf.explorer.scripts import packed, script, value_of
 from htaf.explorer.sprites import LOSSLESS, SIDE, Original, Pixels, sheets, webp
 from htaf.runs import write_atomic
@@ -68,7 +68,7 @@ def build_page(
         beside: another network, to be compared with this one: see `htaf.explorer.beside.compared`.
         original: gives the image of one id at full size, as uint8 [C, H, W], C 1 or 3; None: thumbnails alone. Errors
             as of `pixels`. originals: of how many images at most, >= 0: the example, the strongest and the weakest that
-            have each concept where `maps` and `margins` are given, typical ones, mistakes, samples.
+            have each concept where `maps` and `margins` are given, mistakes, typical ones, samples.
         maps: exact maps of where a network sees its concepts; None: there are none. An error of them is a note. mapped:
             of how many images at most, >= 0, chosen as `originals` are. Those that the folder has are kept.
         part: which images are shown and scored.
@@ -143,7 +143,7 @@ def build_page(
             head["notes"].append(f"counterfactuals were looked for in {len(flips):,} of {wrong:,} misclassified images")
         (out / DATA / "page.js").unlink(missing_ok=True)  # from here on the folder holds no whole page
         head["sprites"] = _sprites(out, shown.ids, pixels, thumbnail, progress, head["notes"], there.get("sprites"))
-        steps = None if maps is None or kept is None or not mapped else ladder(shown, kept, drawn, part)
+        steps = None if maps is None or kept is None or not mapped else strong_to_weak(shown, kept, drawn, part)
         worth = _worth_seeing(shown, head["example"], led, steps)
         chosen = worth[:originals]
         least = max(LOSSLESS, thumbnail)  # pixels up to which a sheet holds images as they are
@@ -155,13 +155,13 @@ def build_page(
             some = np.isin(np.arange(len(shown)), worth[:mapped])
             whole = steps is not None and bool(some[steps[steps >= 0]].all())
             if kept is not None and not whole:  # there are more such images than may have maps
-                steps = ladder(shown, kept, some & drawn, part)
+                steps = strong_to_weak(shown, kept, some & drawn, part)
             wanted = {} if steps is None else _by_row(steps)
             made = write_maps(out, shown, worth[:mapped], wanted, maps, progress=progress, notes=head["notes"])
             if made is not None:
                 head["maps"] = made | {"whole": whole}
                 if steps is not None:
-                    led["ladder"] = np.where(np.isin(steps, made["rows"]), steps, -1)
+                    led["strong_to_weak"] = np.where(np.isin(steps, made["rows"]), steps, -1)
         values: dict[str, Any] = {
             "concepts": contents.concept_objects(codes, found, by_number or {}),
             "arrays": packed(contents.arrays_of(found, codes) | led),
@@ -240,14 +240,14 @@ def original_files(said: Mapping[str, Any]) -> list[str]:
 def _worth_seeing(
     shown: Codes, example: int | None, led: Mapping[str, np.ndarray], steps: np.ndarray | None
 ) -> list[int]:
-    """Rows of images: the example, those with which a concept's order from strong to barely on begins and ends, the
-    rest of that order, typical ones, mistakes, samples of concepts; each once."""
+    """Rows of images: the example, those with which a concept's order from strong to barely on begins and ends,
+    mistakes, the rest of that order, typical ones, samples of concepts; each once."""
     wrong = np.flatnonzero((shown.labels >= 0) & (shown.labels != shown.exact))
-    some = [[] if example is None else [example], led["typical"].ravel(), wrong, led["samples"].ravel()]
+    some = [[] if example is None else [example], wrong, led["typical"].ravel(), led["samples"].ravel()]
     if steps is not None:
         last = np.maximum((steps >= 0).sum(1) - 1, 0)
         ends = [steps[:, 0], np.take_along_axis(steps, last[:, None], 1)[:, 0]]
-        some[1:1] = [*ends, steps.T.ravel()]
+        some[1:2] = [*ends, wrong, steps.T.ravel()]
     rows = np.concatenate([np.asarray(one, dtype=np.int64) for one in some])
     return list(dict.fromkeys(rows[rows >= 0].tolist()))
 

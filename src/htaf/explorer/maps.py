@@ -20,33 +20,42 @@ from htaf.runs import content_hash, write_atomic
 
 CONCEPTS = 128  # of an image at most
 LEVELS = 127  # of a value, each way
-RUNGS = 8  # images of a concept, from the strongest to the barely on
+IMAGES = 8  # of a concept, from the strongest to the barely on
 
 
-def ladder(
+def strong_to_weak(
     shown: Codes, margins: np.ndarray, among: Bool[np.ndarray, " images"], part: PartName
-) -> Int64[np.ndarray, "concepts rungs"]:
+) -> Int64[np.ndarray, "concepts 8"]:
     """Of each concept 8 images that have it, from the strongest to the barely on: see `htaf.concepts.where.ordered`.
 
     Args:
-        shown: the images, of one part. margins: [images, C], of the pre-activations above their thresholds.
-        among: those that may be chosen. part: theirs.
+        shown: the images, of one part. margins: floats [images, C], their pre-activations less the thresholds.
+        among: which of them may be chosen. part: theirs.
 
     Returns:
         int64 [C, 8], rows; -1 for none.
     """
-    found = np.full((shown.concepts, RUNGS), -1, dtype=np.int64)
+    found = np.full((shown.concepts, IMAGES), -1, dtype=np.int64)
     rows = np.flatnonzero(among)
     some, values = shown.take(rows), margins[rows]
     for concept in np.flatnonzero(some.unpack().any(0) if len(rows) else []):
-        best = rows[ordered(some, values, int(concept), part=part, count=RUNGS)]
+        best = rows[ordered(some, values, int(concept), part=part, count=IMAGES)]
         found[concept, : len(best)] = best
     return found
 
 
 def concepts_of(shown: Codes, row: int, wanted: Sequence[int]) -> Int64[np.ndarray, " concepts"]:
-    """Those of which an image has a map: all up to 128, else the wanted ones, then those that are on, then the others,
-    each by their absolute weight for the predicted class. Ascending."""
+    """The concepts of which an image has a map.
+
+    All, up to 128. Of more the first 128 in this order: the wanted ones, those that are on, the others; within each the
+    largest absolute weight for the predicted class first.
+
+    Args:
+        shown: the images. row: of the one. wanted: numbers of concepts.
+
+    Returns:
+        int64 [at most 128], numbers of concepts, ascending.
+    """
     if shown.concepts <= CONCEPTS:
         return np.arange(shown.concepts)
     first = np.isin(np.arange(shown.concepts), wanted)

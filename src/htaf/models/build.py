@@ -220,6 +220,7 @@ def _icbm(d: dict[str, Any], step: StepFactory | None) -> ICBM:
         concepts=d["concepts"],
         norm=False if real else d["norm"],
         freeze=d["freeze"],
+        keep_norms=d.get("keep_norms", False),
         enlarge=enlarge,
         dropout=d.get("feature_dropout", 0.0),
     )
@@ -274,7 +275,7 @@ def build(description: dict[str, Any], step: StepFactory | None = None) -> nn.Mo
             bireal: "in_channels", "depth", "width", "stem"; sew_resnet: these, "steps", "connect", "neuron": {...};
             resnet: as bireal; whitened: "in_channels", "widths", "binary_weights", and of a spiking one "steps" and
             "neuron"; icbm: "in_channels", "image_size", "backbone": {...}, "concepts", "norm", "bottleneck",
-            "freeze", and of some "enlarge" and "feature_dropout".
+            "freeze", and of some "keep_norms", "enlarge" and "feature_dropout".
         step: the class of its activation where that is a step from outside htaf, see `activation`.
 
     Raises:

@@ -47,6 +47,7 @@ class ICBM(nn.Module):
         concepts: C; None: F. Where they differ, a linear layer lies between features and concepts.
         norm: batch normalisation of the pre-activations; None: unless they are a layer norm's output, as in ViT.
         freeze: the backbone is not trained, and its batch norms keep their statistics.
+        keep_norms: its batch norms keep their statistics while its weights are trained.
         enlarge: (height, width) to which images are brought (bilinear) before the backbone; None: as they come.
         dropout: of the features, in training.
 
@@ -70,6 +71,7 @@ class ICBM(nn.Module):
         concepts: int | None = None,
         norm: bool | None = None,
         freeze: bool = False,
+        keep_norms: bool = False,
         enlarge: tuple[int, int] | None = None,
         dropout: float = 0.0,
     ) -> None:
@@ -94,10 +96,10 @@ class ICBM(nn.Module):
         self.norm = nn.BatchNorm1d(size) if norm else nn.Identity()
         self.act = act() if act is not None else nn.Identity()
         self.head = nn.Linear(size, classes)
-        self.frozen = freeze
+        self.frozen, self.keep_norms = freeze, keep_norms
         if freeze:
             self.backbone.requires_grad_(False)
-            self.backbone.eval()
+        self.train()  # which lets the backbone, or its norms, be in eval mode
 
     @property
     def size(self) -> int:
@@ -113,6 +115,10 @@ class ICBM(nn.Module):
         super().train(mode)
         if self.frozen:
             self.backbone.eval()
+        elif self.keep_norms:
+            for module in self.backbone.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):  # pyright: ignore[reportPrivateUsage]
+                    module.eval()
         return self
 
     def features(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:

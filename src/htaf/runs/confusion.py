@@ -13,6 +13,7 @@ from jaxtyping import Int64
 from matplotlib.figure import Figure
 from torch import Tensor
 
+COUNTED = 20  # classes whose cells have room for counts
 LABELLED = 30  # classes whose names fit beside a picture
 
 
@@ -70,7 +71,8 @@ def classes_csv(figures: Sequence[dict[str, Any]]) -> str:
 
 
 def picture(matrix: Int64[np.ndarray, "true predicted"], classes: Sequence[str], title: str) -> bytes:
-    """The matrix as a PNG: the share of each true class that has each prediction."""
+    """The matrix as a PNG: the share of each true class that has each prediction; of at most 20 classes with the counts
+    above 0 in the cells."""
     share = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
     side = max(4.0, min(12.0, 0.3 * len(classes) + 2.5))
     figure = Figure(figsize=(side, side), layout="constrained")
@@ -82,6 +84,12 @@ def picture(matrix: Int64[np.ndarray, "true predicted"], classes: Sequence[str],
         names = [name.replace("$", r"\$") for name in classes]
         axes.set_xticks(range(len(classes)), names, rotation=90, fontsize=8)
         axes.set_yticks(range(len(classes)), names, fontsize=8)
+    if len(classes) <= COUNTED:
+        small = 7 if matrix.max(initial=0) < 1000 else 5
+        for true, predicted in np.argwhere(matrix).tolist():
+            colour = "white" if share[true, predicted] > 0.5 else "black"
+            words = str(matrix[true, predicted])
+            axes.text(predicted, true, words, ha="center", va="center", fontsize=small, color=colour)
     figure.colorbar(image, ax=axes, shrink=0.7, label="share of the true class")
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=120)

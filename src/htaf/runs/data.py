@@ -112,7 +112,7 @@ def rows_of(run: Run, images: Images) -> dict[str, tuple[str, Int64[Tensor, " ro
 def part_of(run: Run, data: Data, part: str) -> RunPart:
     """A part of the data of a run, or of other data; see `htaf.runs.Run.part`."""
     if part not in get_args(PartName):
-        raise RunError(f"expected a part of {', '.join(get_args(PartName))}, got {part!r}")
+        raise RunError(f"expected a part of {', '.join(get_args(PartName))}, got {part!r:.80}")
     if part != "all":
         _expect_own(run, data)
     preprocessor = run.preprocessor()

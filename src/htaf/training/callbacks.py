@@ -194,16 +194,22 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 class EpochBar(Callback):
-    """What a training says of itself: on a terminal a bar over its steps; elsewhere, as in the log of a job, a line an
-    epoch, and within a long epoch one every five minutes."""
+    """What a training says of itself: on a terminal a bar over its steps; elsewhere, as in the log of a job, a line
+    every `every` epochs and for the last one, and meanwhile one every five minutes."""
 
     EVERY = 300.0  # seconds
 
     def __init__(
-        self, posed: Problem, recipe: Recipe, history: History, unit: str, console: Terminal | None = None
+        self,
+        posed: Problem,
+        recipe: Recipe,
+        history: History,
+        unit: str,
+        console: Terminal | None = None,
+        every: int = 1,
     ) -> None:
         self.console = console or Terminal(stderr=True, highlight=False, soft_wrap=True)
-        self.posed, self.recipe, self.history, self.unit = posed, recipe, history, unit
+        self.posed, self.recipe, self.history, self.unit, self.every = posed, recipe, history, unit, every
         self.progressive: Progressive | None = None
         self.stages = 0  # that were told
         title, state = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[state]"))
@@ -273,7 +279,7 @@ class EpochBar(Callback):
         if self.console.is_terminal:
             state = f"{epoch}/{of} epochs {self._left()} {self.losses}"
             self.bar.update(self.task, completed=self.done, state=state)
-        else:
+        elif epoch % self.every == 0 or epoch == of or trainer.should_stop:
             self.say(
                 f"epoch {epoch}/{of}: train loss {_figure(seen['train_loss'])}, validation loss "
                 f"{_figure(loss)}{smooth_loss}, {name} {exact}{smooth_metric}{rate}{self._left('; ')}"
@@ -297,6 +303,12 @@ class EpochBar(Callback):
             self.say(
                 f"stopped early, after epoch {len(seen.rows)} of {of.epochs}: no better exact network in the last "
                 f"{of.patience} epochs (patience)"
+            )
+        losses = [row["val_loss"] for row in seen.rows]
+        if trainer.is_global_zero and seen.last and losses and losses[-1] > min(losses):
+            self.say(
+                f"kept: epoch {len(losses)}, the last (keep last). The validation loss was lowest after epoch "
+                f"{losses.index(min(losses)) + 1}, but a few validation images choose badly among epochs"
             )
 
     def _threads(self, trainer: L.Trainer) -> str:

@@ -80,6 +80,7 @@ class _Options:
     device: str
     workers: int
     progress: bool
+    every: int
     checkpoint_seconds: float
     logger: tuple[LoggerName, ...]
     gradients: bool
@@ -122,6 +123,7 @@ def fit(
     workers: int = 0,
     test: bool = True,
     progress: bool = False,
+    every: int = 1,
     checkpoint_seconds: float = 5.0,
     devices: int = 1,
     nodes: int = 1,
@@ -147,6 +149,7 @@ def fit(
         workers: processes that read images from files.
         test: also measure on the test part at the end; a search over candidates must not.
         progress: show a bar on a terminal; elsewhere, as in the log of a job, a line an epoch.
+        every: without a terminal, a line every so many epochs, and one for the last.
         checkpoint_seconds: least time between two checkpoints; what a kill can cost.
         devices, nodes: processes on each machine, and machines; see docs/scaling.md for how they are started. The
             recipe's batch_size is that of all processes together.
@@ -175,6 +178,8 @@ def fit(
     out, processes = Path(out), Processes(devices, nodes, strategy, sync_batch_norm)
     check(recipe, device, processes, workers=workers, checkpoint_seconds=checkpoint_seconds, logger=logger)
     expect_seed(seed, TrainingError)
+    if every < 1:
+        raise TrainingError(f"expected every >= 1, got {every}")
     recipe = with_step(recipe, method)
     attributes = supervision(recipe) if attributes is None else attributes
     recipe, why = resolved(recipe, data)
@@ -187,7 +192,7 @@ def fit(
     known = None if continued is None else continued.preprocessor()
     known = known if isinstance(known, ImagePreprocessor) else None  # as the weights know it
     posed = problem(recipe, data, seed, mode, test=test, attributes=attributes, preprocessor=known)
-    options = _Options(processes, key, device, workers, progress, checkpoint_seconds, tuple(logger), gradients)
+    options = _Options(processes, key, device, workers, progress, every, checkpoint_seconds, tuple(logger), gradients)
     if attributes is not None and (recipe.optimization.compile or strategy == "fsdp"):
         raise TrainingError("a network that learns attributes is trained in parts: expected no compile and no fsdp")
     if attributes is not None and recipe.progressive and recipe.hardening.distil:
@@ -265,8 +270,8 @@ def _expect_same(continued: Run, identity: Mapping[str, Any], network: Mapping[s
     record, data = continued.record, identity["data"]
     there, here = dict(record["model"]), json.loads(to_json(network))
     for of in (there, here):  # a head that was trained over a frozen backbone may be trained with it
-        of.pop("freeze", None)
-        of.pop("feature_dropout", None)
+        for name in ("freeze", "keep_norms", "feature_dropout"):
+            of.pop(name, None)
     differing = [
         f"{k} {there.get(k)!r} instead of {here[k]!r}" for k in here if k != "activation" and there.get(k) != here[k]
     ]
@@ -486,7 +491,7 @@ def _trainer(recipe: Recipe, posed: Problem, out: Path, options: _Options, image
     if used:
         callbacks.append(EpochMetrics())
     if options.progress:
-        callbacks.append(EpochBar(posed, recipe, history, "images" if images else "rows"))
+        callbacks.append(EpochBar(posed, recipe, history, "images" if images else "rows", every=options.every))
     callbacks.append(AtomicCheckpoint(out / CHECKPOINTS, history, options.checkpoint_seconds))
     for name in ("lightning.pytorch", "lightning.fabric"):  # their banners and tips
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,19 +1,23 @@
 import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { bitOf } from "../bits.ts";
-import { classesOf, weightOf, type Explorer, type Group } from "../explorer.ts";
+import { classesOf, shareOf, weightOf, type Explorer, type Group } from "../explorer.ts";
 import { namingOf, stateOf, useEdits, type Naming } from "../names.ts";
-import { Badge, ClassName, conceptLink, Share, Signed } from "../parts.tsx";
+import { Badge, ClassName, classTells, conceptLink, Share, Signed } from "../parts.tsx";
 import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { permutation } from "../random.ts";
+import { useQuery } from "../route.ts";
 import { LongText, Rest, Text } from "../text.tsx";
 import { count, decimal, percent, plural } from "../words.ts";
 import { Term, type TermKey } from "../glossary.tsx";
 import { Related, Strengths, Without } from "./concept_relations.tsx";
 import { ConceptWhere } from "./concept_where.tsx";
 import { NameForm } from "./name_form.tsx";
+import { OfClass } from "./of_class.tsx";
+import { pairLink } from "./pair.tsx";
 
 const DRAWN = 12;
+const EACH = 8;
 
 export function Concept({ explorer, concept }: { explorer: Explorer; concept: number }): JSX.Element {
   const data = explorer.concepts[concept]!;
@@ -36,7 +40,10 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
         <p class="kicker">Concept {concept}</p>
         <h1 tabIndex={-1}>{naming.name ? <Text value={naming.name} limit={120} /> : <span class="muted">Unnamed</span>}</h1>
         {naming.name && <Rest value={naming.name} limit={120} />}
+        <Tells explorer={explorer} concept={concept} />
       </header>
+      <OfTwo explorer={explorer} concept={concept} />
+      <ConceptWhere explorer={explorer} concept={concept} />
       <div class="columns wide-left">
         <section aria-labelledby="check" class="card">
           <h2 id="check">Name and check</h2>
@@ -58,7 +65,6 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
             </p>}
         </section>
       </div>
-      <ConceptWhere explorer={explorer} concept={concept} />
       <Without explorer={explorer} concept={concept} />
       <section aria-labelledby="images">
         <h2 id="images">Images</h2>
@@ -86,6 +92,42 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
       </section>
       <Weights key={concept} explorer={explorer} concept={concept} />
     </>
+  );
+}
+
+/** How far to trust that the concept is of classes. */
+function Tells({ explorer, concept }: { explorer: Explorer; concept: number }): JSX.Element | null {
+  const said = classTells(explorer, concept);
+  if (!said) return null;
+  return (
+    <p class="lead tells">
+      {said}, those with and without it counted alike; chance: 50%. <Term of="balanced accuracy" />
+    </p>
+  );
+}
+
+/** Images of the two classes that a visitor comes from. */
+function OfTwo({ explorer, concept }: { explorer: Explorer; concept: number }): JSX.Element | null {
+  const query = useQuery();
+  const [a, b] = [query.a, query.b].map((text) => (text && /^\d+$/.test(text) && Number(text) < explorer.head.classes ? Number(text) : null));
+  if (a == null || b == null || a === b) return null;
+  return (
+    <section aria-labelledby="two" data-two={`${a} ${b}`}>
+      <h2 id="two">In the two classes</h2>
+      <p class="muted">
+        Images of each, those with maps first; whether they have the concept stands below. <a href={pairLink(a, b)}>What else separates them</a>
+      </p>
+      <div class="columns">
+        {[a, b].map((k) => (
+          <div key={`${concept} ${k}`} class="side">
+            <h3>
+              <ClassName explorer={explorer} k={k} limit={40} /> <span class="muted">{percent(shareOf(explorer, k, concept))} of training images have it</span>
+            </h3>
+            <OfClass explorer={explorer} concept={concept} k={k} count={EACH} />
+          </div>
+        ))}
+      </div>
+    </section>
   );
 }
 

@@ -1,7 +1,6 @@
-// Where the images that have a concept show it, from the strongest to the barely on.
+// Where the images that have a concept show it, the strongest first.
 import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
-import { bitOf } from "../bits.ts";
 import { entries, type Explorer } from "../explorer.ts";
 import { Term } from "../glossary.tsx";
 import { mapOf } from "../maps.ts";
@@ -18,9 +17,9 @@ const MODES: [As, string][] = [
 ];
 
 export function ConceptWhere({ explorer, concept }: { explorer: Explorer; concept: number }): JSX.Element | null {
-  const { ladder, samples, mapped, bits, width } = explorer;
+  const { strongToWeak, samples, mapped } = explorer;
   const rows = useMemo(
-    () => (ladder ? entries(ladder, concept) : entries(samples, concept).filter((row) => mapped.has(row) && bitOf(bits, concept, row * width))),
+    () => (strongToWeak ? entries(strongToWeak, concept) : entries(samples, concept).filter((row) => mapped.has(row))),
     [explorer, concept],
   );
   if (!explorer.page.maps || !explorer.page.maps.rows.length) return null;
@@ -52,8 +51,12 @@ function Row({ explorer, concept, rows }: { explorer: Explorer; concept: number;
   return (
     <>
       <p class="muted">
-        From the strongest to the barely on, evenly spaced in rank{!explorer.page.maps!.whole && " among the images that have maps"}. The{" "}
-        <Term of="region">region</Term> and the <Term of="margin">margin</Term> stand below each picture.
+        {!explorer.strongToWeak
+          ? "Drawn at random from the images that have it, the strongest first. The codes of this page have no margins, by which all of them would be in order."
+          : explorer.page.maps!.whole
+            ? "From the strongest to the barely on, evenly spaced in rank."
+            : "From the strongest to the barely on, evenly spaced in rank among the images that have maps."}{" "}
+        The <Term of="region">region</Term> and the <Term of="margin">margin</Term> stand below each picture.
       </p>
       <div class="seen-tools">
         <fieldset class="modes">

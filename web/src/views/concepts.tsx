@@ -2,7 +2,7 @@ import type { JSX } from "preact";
 import { useMemo } from "preact/hooks";
 import { classesOf, entries, groupOf, type Explorer } from "../explorer.ts";
 import { namingOf, stateOf, useEdits, type Edits, type Naming } from "../names.ts";
-import { Badge, Choice, conceptLink, ConceptName, pageOf, Pages, SearchField, Share, SortHeader } from "../parts.tsx";
+import { Badge, Choice, classTells, conceptLink, ConceptName, pageOf, Pages, SearchField, Share, SortHeader } from "../parts.tsx";
 import { Picture } from "../pictures.tsx";
 import { setQuery, useQuery } from "../route.ts";
 import { Text } from "../text.tsx";
@@ -26,6 +26,7 @@ const SORTS: [string, string][] = [
   ["name", "name"],
   ["-check", "best check"],
   ["-accuracy", "accuracy"],
+  ["-doubt", "most doubtful"],
   ["number", "number"],
 ];
 
@@ -61,6 +62,7 @@ function compare(explorer: Explorer, now: Edits, sort: string): (a: number, b: n
     const one = data[concept]!;
     if (by === "check") return namingOf(explorer, concept, now).held_out;
     if (by === "number") return concept;
+    if (by === "doubt") return one.balanced === null ? null : (1 - one.balanced) * one.spread;
     return by === "importance" || by === "rate" || by === "accuracy" || by === "balanced" ? one[by] : one.rank;
   };
   return (a, b) => {
@@ -155,7 +157,8 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
       <Pages page={page} size={size} total={found.length} what="concepts" />
       <p class="muted note">
         Rank: by how much the concept moves the logits over all images. Check: how well the name sorts classes that did not choose it. Accuracy: how well the class alone tells the bit; rare concepts score high whatever they
-        mean.
+        mean. “The class tells this bit”: the same, images with and without it counted alike; chance: 50%. Most doubtful: those that move the logits much though the
+        class tells them badly.
       </p>
     </>
   );
@@ -165,6 +168,7 @@ export function Concepts({ explorer }: { explorer: Explorer }): JSX.Element {
 function Card({ explorer, concept, now }: { explorer: Explorer; concept: number; now: Edits }): JSX.Element {
   const data = explorer.concepts[concept]!;
   const naming = namingOf(explorer, concept, now);
+  const tells = classTells(explorer, concept);
   const rows = explorer.page.sprites ? entries(explorer.samples, concept) : [];
   return (
     <li class="concept-card" data-concept={concept}>
@@ -180,6 +184,7 @@ function Card({ explorer, concept, now }: { explorer: Explorer; concept: number;
       )}
       {explorer.page.sprites && rows.length === 0 && <p class="empty">No image on this page has it.</p>}
       <Hint explorer={explorer} concept={concept} naming={naming} />
+      {tells && <p class="labels tells">{tells}.</p>}
       <p class="card-foot">
         {(naming.name || naming.edited || data.dead) && <Badge explorer={explorer} concept={concept} />}
         {naming.held_out !== null && <span class="muted">{percent(naming.held_out)}</span>}

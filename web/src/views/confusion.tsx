@@ -94,7 +94,18 @@ export function Confusion({ explorer }: { explorer: Explorer }): JSX.Element {
             said={said}
             open={({ row, column }) => pairLink(order[row]!, order[column]!)}
             start={start}
+            numbered
           />
+          <details class="heat-legend">
+            <summary>Classes by number</summary>
+            <ol>
+              {order.map((k) => (
+                <li key={k}>
+                  <ClassName explorer={explorer} k={k} limit={40} />
+                </li>
+              ))}
+            </ol>
+          </details>
         </section>
       )}
       <MistakeList explorer={explorer} most={PAIRS} />

@@ -4,6 +4,7 @@ import type { Explorer } from "../explorer.ts";
 import { Term } from "../glossary.tsx";
 import { namingOf, useEdits } from "../names.ts";
 import { ClassName, conceptLink, ConceptName } from "../parts.tsx";
+import { haveIt, Picture } from "../pictures.tsx";
 import { reasonsFor, type Reason } from "../reasons.ts";
 import { Text } from "../text.tsx";
 import { decimal, plural, signed } from "../words.ts";
@@ -11,9 +12,11 @@ import { decimal, plural, signed } from "../words.ts";
 const BARS = 8;
 const FOR = 3;
 const AGAINST = 2;
+const PICTURES = 3;
 
 interface DecisionProps {
   explorer: Explorer;
+  row: number;
   bits: Uint8Array;
   k: number;
   than: number;
@@ -21,7 +24,7 @@ interface DecisionProps {
 }
 
 /** A decision in a sentence, then as a waterfall. */
-export function Decision({ explorer, bits, k, than, subject }: DecisionProps): JSX.Element {
+export function Decision({ explorer, row, bits, k, than, subject }: DecisionProps): JSX.Element {
   const { start, lead, all } = useMemo(() => reasonsFor(explorer, bits, k, than), [explorer, bits, k, than]);
   const pro = all.filter(({ adds }) => adds > 0).slice(0, FOR);
   const contra = all.filter(({ adds }) => adds < 0).slice(0, AGAINST);
@@ -30,9 +33,27 @@ export function Decision({ explorer, bits, k, than, subject }: DecisionProps): J
       <p class="sentence">
         {subject} <ClassName explorer={explorer} k={k} limit={40} /> rather than <ClassName explorer={explorer} k={than} limit={40} />
         {pro.length > 0 && <>: {said(explorer, pro)}</>}.{contra.length > 0 && <> Against it: {said(explorer, contra)}.</>}
+        <Others start={start} lead={lead} all={all} named={[...pro, ...contra]} />
       </p>
-      <Waterfall explorer={explorer} start={start} lead={lead} shown={all.slice(0, BARS)} others={all.slice(BARS)} />
+      {explorer.page.sprites && (
+        <p class="muted have-said">Beside each concept: images that have it{explorer.strongest ? " most strongly" : ", drawn at random"}.</p>
+      )}
+      <Waterfall explorer={explorer} row={row} start={start} lead={lead} shown={all.slice(0, BARS)} others={all.slice(BARS)} />
     </>
+  );
+}
+
+/** What the named concepts leave open, where that is more than half of the lead or more than they add. */
+function Others({ start, lead, all, named }: { start: number; lead: number; all: Reason[]; named: Reason[] }): JSX.Element | null {
+  const told = named.reduce((sum, { adds }) => sum + adds, 0);
+  const rest = lead - start - told;
+  if (told >= Math.max(lead / 2, rest) || all.length === named.length) return null;
+  return (
+    <span class="others">
+      {" "}
+      The rest ({plural(all.length - named.length, "concept")}) adds {signed(rest, 1)}
+      {start > rest && `, and the average image leads by ${signed(start, 1)} already`}: no few concepts decide this.
+    </span>
   );
 }
 
@@ -46,10 +67,10 @@ function said(explorer: Explorer, reasons: Reason[]): ComponentChildren {
   ));
 }
 
-export function ShortName({ explorer, concept }: { explorer: Explorer; concept: number }): JSX.Element {
+export function ShortName({ explorer, concept, query }: { explorer: Explorer; concept: number; query?: Record<string, number> }): JSX.Element {
   const { name, verified } = namingOf(explorer, concept, useEdits());
   return (
-    <a href={conceptLink(concept)}>
+    <a href={conceptLink(concept, query)}>
       {name ? <Text value={name} limit={40} /> : <>concept {concept}</>}
       {name && !verified && (
         <>
@@ -63,6 +84,7 @@ export function ShortName({ explorer, concept }: { explorer: Explorer; concept: 
 
 interface WaterfallProps {
   explorer: Explorer;
+  row: number;
   start: number;
   lead: number;
   shown: Reason[];
@@ -70,7 +92,7 @@ interface WaterfallProps {
 }
 
 /** Each bar begins where the one above ends. */
-function Waterfall({ explorer, start, lead, shown, others }: WaterfallProps): JSX.Element {
+function Waterfall({ explorer, row, start, lead, shown, others }: WaterfallProps): JSX.Element {
   const rest = others.reduce((sum, { adds }) => sum + adds, 0);
   const ends = [start];
   for (const adds of [...shown.map((reason) => reason.adds), rest]) ends.push(ends.at(-1)! + adds);
@@ -87,6 +109,11 @@ function Waterfall({ explorer, start, lead, shown, others }: WaterfallProps): JS
   return (
     <table class="waterfall">
       <caption class="hidden">What each concept adds to the lead, the strongest first</caption>
+      <colgroup>
+        <col class="what" />
+        <col />
+        <col class="adds" />
+      </colgroup>
       <thead class="hidden">
         <tr>
           <th scope="col">What</th>
@@ -108,6 +135,13 @@ function Waterfall({ explorer, start, lead, shown, others }: WaterfallProps): JS
               <span class="reason">
                 <span class={on ? "bit on" : "bit"}>{on ? "has" : "lacks"} </span>
                 <ConceptName explorer={explorer} concept={concept} limit={36} />
+                {explorer.page.sprites && (
+                  <a class="have-it" href={conceptLink(concept)} tabIndex={-1} aria-hidden="true">
+                    {haveIt(explorer, concept, PICTURES, row).map((other) => (
+                      <Picture key={other} explorer={explorer} row={other} size={40} decorative />
+                    ))}
+                  </a>
+                )}
               </span>
             </th>
             <td>{bar(ends[place]!, ends[place + 1]!, step(adds))}</td>

@@ -16,7 +16,7 @@ import { Fact } from "./concept.tsx";
 import { CounterfactualView } from "./counterfactual.tsx";
 import { Decision } from "./decision.tsx";
 import { ImageConcepts } from "./image_concepts.tsx";
-import { ImageWhere } from "./image_where.tsx";
+import { ImageWhere, NoMaps } from "./image_where.tsx";
 import { Predictions } from "./predictions.tsx";
 
 const NEAREST = 10;
@@ -88,17 +88,20 @@ export function ImageView({ explorer, row }: { explorer: Explorer; row: number }
       </nav>
       <header class="view-head">
         <p class="kicker">Image</p>
-        <h1 tabIndex={-1} class="id">
-          <Text value={id} limit={100} />
+        <h1 tabIndex={-1}>
+          <Heading explorer={explorer} row={row} />
         </h1>
+        <p class="path muted">
+          <Text value={id} limit={100} />
+        </p>
         <Rest value={id} limit={100} />
       </header>
       {explorer.head.classes > 1 && <Why explorer={explorer} view={view} />}
-      {explorer.mapped.has(row) && <ImageWhere key={`where${row}`} explorer={explorer} view={view} />}
+      {explorer.mapped.has(row) ? <ImageWhere key={`where${row}`} explorer={explorer} view={view} /> : explorer.mapped.size > 0 && <NoMaps explorer={explorer} />}
       <div class="columns image-view">
         <div class="aside">
           <div class="portrait">
-            {!explorer.mapped.has(row) && <Original key={row} explorer={explorer} row={row} size={320} />}
+            {explorer.head.classes === 1 && !explorer.mapped.has(row) && <Original key={row} explorer={explorer} row={row} size={320} />}
             <Facts explorer={explorer} row={row} />
           </div>
           <Predictions explorer={explorer} view={view} reset={reset} />
@@ -140,14 +143,35 @@ function Why({ explorer, view }: { explorer: Explorer; view: WhatIf }): JSX.Elem
       <h2 id="why">
         Why {classText(explorer, first, 40)}? <Term of="contribution" />
       </h2>
-      <Decision
-        explorer={explorer}
-        bits={view.bits}
-        k={first}
-        than={than}
-        subject={view.flips.size > 0 ? "With these flips the image is taken for" : "This image is taken for"}
-      />
+      <div class="decision-parts">
+        <div class="decision-image">
+          <Original key={view.row} explorer={explorer} row={view.row} size={200} />
+        </div>
+        <div>
+          <Decision
+            explorer={explorer}
+            row={view.row}
+            bits={view.bits}
+            k={first}
+            than={than}
+            subject={view.flips.size > 0 ? "With these flips the image is taken for" : "This image is taken for"}
+          />
+        </div>
+      </div>
     </section>
+  );
+}
+
+/** What the image is, and what it is taken for where that is something else. */
+function Heading({ explorer, row }: { explorer: Explorer; row: number }): JSX.Element {
+  const [label, guess] = [explorer.labels[row]!, explorer.exact[row]!];
+  const named = (k: number): JSX.Element => <Text value={explorer.page.classes[k] ?? "unknown"} limit={60} />;
+  if (label < 0) return <>Taken for {named(guess)}</>;
+  return (
+    <>
+      {named(label)}
+      {label !== guess && <>, taken for {named(guess)}</>}
+    </>
   );
 }
 

@@ -11,7 +11,7 @@ import { firstTwo, reasonsFor } from "../reasons.ts";
 import { setQuery, useQuery } from "../route.ts";
 import { Colours, Seen, WholePicture } from "../seen.tsx";
 import { Needs } from "../waiting.tsx";
-import { signed } from "../words.ts";
+import { count, plural, signed } from "../words.ts";
 import type { WhatIf } from "./image.tsx";
 
 const SHOWN = 8;
@@ -25,6 +25,20 @@ export function ImageWhere({ explorer, view }: { explorer: Explorer; view: WhatI
       <Needs explorer={explorer} of={[`maps@${view.row}`]}>
         {() => <Chosen explorer={explorer} view={view} />}
       </Needs>
+    </section>
+  );
+}
+
+/** Where other images of the page have maps and this one has none. */
+export function NoMaps({ explorer: { mapped, page } }: { explorer: Explorer }): JSX.Element {
+  return (
+    <section aria-labelledby="where" class="card">
+      <h2 id="where">
+        Where its concepts are seen <Term of="map" />
+      </h2>
+      <p class="muted no-maps">
+        No maps of this image: {count(mapped.size)} of the {plural(page.images, "image")} on this page have them. For all, build the page with <code>--maps {page.images}</code>.
+      </p>
     </section>
   );
 }

@@ -111,6 +111,9 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
             </li>
             <li>Names were found afterwards. Look at images with and without the concept, which are drawn at random, and doubt the name.</li>
             <li>
+              Begin with the <a href="#/concepts?sort=-doubt">most doubtful concepts</a>: they move the decisions much, and the class tells them badly.
+            </li>
+            <li>
               On an <a href="#/images">image</a>, flip its concepts and see what the classifier would say. Rename a concept where its name is wrong; the names
               stay in this browser until you export them.
             </li>

@@ -47,7 +47,7 @@ function Explained({ explorer, row }: { explorer: Explorer; row: number }): JSX.
         </p>
       </div>
       <div>
-        <Decision explorer={explorer} bits={bits} k={k} than={than} subject="This image is taken for" />
+        <Decision explorer={explorer} row={row} bits={bits} k={k} than={than} subject="This image is taken for" />
       </div>
     </div>
   );

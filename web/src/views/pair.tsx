@@ -7,10 +7,14 @@ import { Choice, ClassName, classText, ConceptName, conceptText, Share, Signed }
 import { Grid, Thumb } from "../pictures.tsx";
 import { format, setQuery, useQuery } from "../route.ts";
 import { count, decimal, percent, plural } from "../words.ts";
+import { Colours } from "../seen.tsx";
+import { Needs } from "../waiting.tsx";
 import { ShortName } from "./decision.tsx";
+import { OfClass } from "./of_class.tsx";
 
 const SIZE = 16;
 const SHOWN = 8;
+const STRIPS = 3;
 
 export const pairLink = (a: number, b: number): string => format("pair", null, { a, b });
 
@@ -58,7 +62,7 @@ export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
               {clear.map(({ concept, shares }, place) => (
                 <span key={concept}>
                   {place > 0 && (place === clear.length - 1 ? " and " : ", ")}
-                  <ShortName explorer={explorer} concept={concept} />{" "}
+                  <ShortName explorer={explorer} concept={concept} query={{ a, b }} />{" "}
                   <span class="muted">
                     ({percent(shares[0])} of A, {percent(shares[1])} of B)
                   </span>
@@ -79,6 +83,30 @@ export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
               Together they give the mean <Term of="lead">lead</Term> of A over B: {decimal(total)} higher for training images of A than for those of B. Below 0: the
               concept misleads.
             </p>
+            <Needs explorer={explorer} of={["bits"]}>
+              {() => (
+                <div class="columns three pair-strips">
+                  {found.slice(0, STRIPS).map(({ concept, shares }) => (
+                    <div key={concept} data-strip={concept}>
+                      <h3>
+                        <ConceptName explorer={explorer} concept={concept} limit={40} query={{ a, b }} />
+                      </h3>
+                      <div class="two-sides">
+                        {[a, b].map((k, side) => (
+                          <div key={k}>
+                            <p class="side-name">
+                              <strong>{side === 0 ? "A" : "B"}</strong> <ClassName explorer={explorer} k={k} limit={40} />
+                            </p>
+                            <OfClass explorer={explorer} concept={concept} k={k} count={1} on={shares[side]! > shares[1 - side]!} />
+                          </div>
+                        ))}
+                      </div>
+                    </div>
+                  ))}
+                </div>
+              )}
+            </Needs>
+            {explorer.page.maps && <Colours explorer={explorer} />}
             <table class="list pair">
               <caption class="hidden">Concepts, those that separate the two classes most first</caption>
               <thead>
@@ -103,7 +131,7 @@ export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
                 {found.slice(0, shown).map(({ concept, shares, weights, separation }) => (
                   <tr key={concept} data-concept={concept} data-separation={separation}>
                     <th scope="row">
-                      <ConceptName explorer={explorer} concept={concept} limit={48} />
+                      <ConceptName explorer={explorer} concept={concept} limit={48} query={{ a, b }} />
                     </th>
                     <td>
                       <Signed value={separation} most={most} />

