@@ -581,8 +581,8 @@ class Recipe:
         """The network as `models.build.build` takes it.
 
         Args:
-            inputs: {"in_features": n} of a table; {"in_channels": n, "image_size": [H, W]} of images, and "concepts"
-                where attributes say how many.
+            inputs: {"in_features": n, "levels": [how many different values each input has]} of a table;
+                {"in_channels": n, "image_size": [H, W]} of images, and "concepts" where attributes say how many.
             outputs: classes, or 1 for a regression.
         """
         return self.network.model(inputs, outputs, self.final_activation())
