@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -28,9 +28,9 @@ from htaf.data.reading import DataError, is_text, to_number, to_text
 from htaf.data.tabular import Split, Table, from_frame
 from htaf.data.targets import Task
 from htaf.runs import Run, RunError, forward, open_run
+from htaf.training.recipe import Recipe
 
-if TYPE_CHECKING:
-    from htaf.training.recipe import Recipe
+Fitted = TypeVar("Fitted", bound="_TableEstimator")
 
 # the constructor's arguments that are fields of a recipe; None leaves one as the recipe has it
 FIELDS = (
@@ -129,7 +129,8 @@ class _TableEstimator(BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the networks: they are read from the safetensors bytes that the run keeps."""
-        return {name: value for name, value in super().__getstate__().items() if name not in _BUILT}
+        state: Any = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in _BUILT}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -144,7 +145,7 @@ class _TableEstimator(BaseEstimator):
         self._preprocessor = preprocessor
         self._networks = {exact: _head_in_double(self.run_.model(exact=exact)) for exact in (True, False)}
 
-    def _take(self, run: Run) -> Self:
+    def _take(self: Fitted, run: Run) -> Fitted:
         """Be fitted as this run is."""
         self.run_ = run.in_memory()
         self.n_iter_ = int(run.record["epochs_run"])
@@ -170,7 +171,7 @@ class _TableEstimator(BaseEstimator):
         recipe.refuse_unread(changes.keys())
         return recipe, notes
 
-    def _learn(self, table: Table, names: Sequence[str] | None) -> Self:
+    def _learn(self: Fitted, table: Table, names: Sequence[str] | None) -> Fitted:
         """Train on a table; `names` of the columns that the caller knows, None where they have none."""
         from htaf.training.distributed import default_threads, thread_count
         from htaf.training.fit import fit
@@ -203,11 +204,15 @@ class _TableEstimator(BaseEstimator):
             say_notes(self.notes_)
         return self
 
+    def _names(self) -> list[str] | None:
+        """Of the columns of X in `fit`, where they have some."""
+        return [*self.feature_names_in_] if hasattr(self, "feature_names_in_") else None
+
     def _labels(self) -> dict[str, Any]:
         """What else the record keeps of the target."""
         return {}
 
-    def _told(self, run: Run) -> Self:
+    def _told(self: Fitted, run: Run) -> Fitted:
         """Be fitted as a run that was read."""
         entry = run.record.get(ENTRY)
         self._take(run)
@@ -240,7 +245,8 @@ class _TableEstimator(BaseEstimator):
                 X = X.loc[:, list(known)]
             if not reset and known is None and X.shape[1] == self.n_features_in_:
                 X = X.set_axis(range(X.shape[1]), axis=1)
-            validate_data(self, X, reset=reset, skip_check_array=True)
+            given: Any = X
+            validate_data(self, given, reset=reset, skip_check_array=True)
             for count, least, what in ((len(X), 1, "sample"), (X.shape[1], 1, "feature")):
                 if count < least:
                     raise ValueError(
@@ -251,7 +257,7 @@ class _TableEstimator(BaseEstimator):
             if any(isinstance(dtype, pd.SparseDtype) for dtype in X.dtypes):
                 X = X.astype({name: d.subtype for name, d in X.dtypes.items() if isinstance(d, pd.SparseDtype)})
             return X if hasattr(self, "feature_names_in_") else X.set_axis(_places(X.shape[1]), axis=1)
-        array = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite="allow-nan")
+        array: Any = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite="allow-nan")
         names = getattr(self, "feature_names_in_", None)
         frame = pd.DataFrame(array, columns=_places(array.shape[1]) if names is None else list(names), copy=True)
         if array.dtype.kind in "US":  # an array has one type for all columns: their values decide
@@ -303,7 +309,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
 
     _task = "classification"
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any) -> HtafClassifier:
         """Train on rows X [rows, columns] and labels y [rows] of any kind that sorts."""
         labels = np.asarray(validate_data(self, "no_validation", y))
         frame = self._frame(X, reset=True)
@@ -315,7 +321,7 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         self._know(classes)
         codes = codes.astype(np.int64)
         table = from_frame(frame, codes, task=self._task, classes=_texts(classes), target_name=_name_of(y))
-        return self._learn(table, getattr(self, "feature_names_in_", None))
+        return self._learn(table, self._names())
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " rows"]:
         """The class with the highest probability for each row of X."""
@@ -368,13 +374,13 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
 
     _task = "regression"
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any) -> HtafRegressor:
         """Train on rows X [rows, columns] and numbers y [rows]."""
         values = np.asarray(validate_data(self, "no_validation", y, y_numeric=True), dtype=np.float64)
         frame = self._frame(X, reset=True)
         _check_rows(self, frame, values)
         table = from_frame(frame, values, task=self._task, target_name=_name_of(y))
-        return self._learn(table, getattr(self, "feature_names_in_", None))
+        return self._learn(table, self._names())
 
     def predict(self, X: Any) -> Float64[np.ndarray, " rows"]:
         """The predicted number for each row of X, in the unit of y."""
@@ -407,7 +413,7 @@ def fit(
     """
     table = from_frame(frame, target, task=task)
     made = (HtafClassifier if table.task == "classification" else HtafRegressor)(**options)
-    names = list(table.features)
+    names = [str(name) for name in table.features]
     made.n_features_in_, made.feature_names_in_ = len(names), np.array(names, dtype=object)
     if isinstance(made, HtafClassifier):
         column = frame.set_axis([str(name) for name in frame], axis=1)[target]

@@ -132,9 +132,7 @@ def part_of(run: Run, data: Data, part: str) -> RunPart:
         return RunPart((table_part(data, preprocessor, np.arange(len(data.target))),))
     mode = run.record["data"]["split"]
     if mode == "given":
-        raise RunError(
-            f"{run.path}: which rows it was trained on is not in its record: expected part 'all', got {part!r}"
-        )
+        raise RunError(f"{run.path} does not say which rows it was trained on: expected part 'all', got {part!r}")
     parts = tabular.split(data, run.record["seed"], mode=mode)
     return RunPart((table_part(data, preprocessor, getattr(parts, part)),))
 
