@@ -29,6 +29,7 @@ ORDER = [
     ["packed", "export"],
     ["runs"],
     ["training", "concepts", "language"],
+    ["estimators"],
     ["explorer"],
     ["cli"],
     ["htaf_paper"],

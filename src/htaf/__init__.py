@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from htaf.binary import BinaryConv2d, BinaryLinear
     from htaf.contract import SmoothStep
     from htaf.convert import Conversion, Site, conversion, harden, replace, sites
+    from htaf.estimators import HtafClassifier, HtafRegressor, fit, load
     from htaf.hardening import distil, recalibrate, refit_head, repair
     from htaf.models.icbm import ICBM
     from htaf.packed import PackedModel, pack
@@ -32,6 +33,8 @@ __all__ = [
     "BinaryLinear",
     "Conversion",
     "Heaviside",
+    "HtafClassifier",
+    "HtafRegressor",
     "PackedModel",
     "ScaledSigmoid",
     "Site",
@@ -40,8 +43,10 @@ __all__ = [
     "Tuning",
     "conversion",
     "distil",
+    "fit",
     "functional",
     "harden",
+    "load",
     "pack",
     "recalibrate",
     "refit_head",
@@ -72,6 +77,7 @@ __getattr__, __dir__ = lazy(
     | dict.fromkeys(("HTAF", "Heaviside", "ScaledSigmoid", "StraightThrough"), "htaf.activations")
     | dict.fromkeys(("BinaryConv2d", "BinaryLinear"), "htaf.binary")
     | dict.fromkeys(("Conversion", "Site", "conversion", "harden", "replace", "sites"), "htaf.convert")
+    | dict.fromkeys(("HtafClassifier", "HtafRegressor", "fit", "load"), "htaf.estimators")
     | dict.fromkeys(("distil", "recalibrate", "refit_head", "repair"), "htaf.hardening")
     | dict.fromkeys(("PackedModel", "pack"), "htaf.packed")
     | dict.fromkeys(("IF", "LIF"), "htaf.spiking.neurons")

@@ -11,7 +11,6 @@ from rich.table import Table as TextTable
 from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._console import Terminal, UsageError, check_seed, err, figures, print_json, say, say_notes
-from htaf._errors import HtafError
 from htaf._files import LOCK, check_place
 from htaf.cli.flags import DataDir, Json, check_outside_images
 from htaf.cli.methods import outside_step
@@ -101,15 +100,7 @@ def _changed(
         TrainingError: the step keeps no contract.
     """
     try:
-        if base.activation.method != changes.get("method", base.activation.method):
-            base = base.replace(method=changes["method"], start=None, sharpness=None)
-        base, notes = _adapted(family, base, changes)
-        lr = None if "lr" in changes else base.optimization.rate_for(changes.get("optimizer"))
-        if lr is not None:
-            base = base.replace(lr=lr, lr_end=min(lr, base.optimization.lr_end))
-            notes += (f"lr {lr:g}, as the recipe's is for another optimizer than {changes['optimizer']}",)
-        base.refuse_unread([name for name in changes if name not in base.fields], _flag)
-        recipe = base.replace(**changes)
+        recipe, notes = family.changed(base, changes, _flag)
         if is_outside(recipe.activation.method):
             from htaf.training.outside import with_step
 
@@ -122,14 +113,6 @@ def _changed(
 
 def _flag(field: str) -> str:
     return "--" + field.replace("_", "-")
-
-
-def _adapted(family: Family, base: Recipe, changes: Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
-    """As `Family.adapt`; what cannot be had is no wrong use of the command."""
-    try:
-        return family.adapt(base, changes)
-    except (ValueError, OSError) as error:
-        raise HtafError(str(error)) from None
 
 
 @dataclasses.dataclass

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -139,6 +139,66 @@ def load(
     return _table(Path(given).name, frame, target, task, notes)
 
 
+def from_frame(
+    frame: pd.DataFrame,
+    target: str | Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"],
+    *,
+    task: Task | None = None,
+    classes: Sequence[str] = (),
+    name: str = "frame",
+    target_name: str = "target",
+) -> Table:
+    """A data frame as a table, treated as `load` treats a file, but that what a column is follows from its dtype.
+
+    Numbers are numbers, nullable ones too. Text, categories and truth values are categories, also where they read as
+    numbers. A column of objects is what its values are: numbers, or else text. Any number of rows will do.
+
+    Args:
+        frame: any dtypes, [rows, columns].
+        target: the name of the target column; rows without it are dropped, and the task is inferred as by `load`. Or
+            values for the rows of the frame: float64 for a regression, class codes for a classification; then nothing
+            is inferred or refused.
+        task: overrides the inferred task; needed with values.
+        classes: with class codes, the class names in code order.
+        name: of the table, for messages and records.
+        target_name: of values.
+    Returns:
+        the table.
+    Raises:
+        DataError: no such target column, repeated columns, infinite values, or data that cannot be used.
+    """
+    frame = frame.set_axis([str(column) for column in frame], axis=1)
+    repeated = frame.columns[frame.columns.duplicated()].unique().tolist()
+    if repeated:
+        raise DataError(f"{name}: expected distinct column names, got {listed(repeated)} more than once")
+    if isinstance(target, str):
+        _check_target(name, frame, target)
+        return _table(name, frame.reset_index(drop=True), target, task, [], reading=_by_kind, least=1)
+    if task is None or len(target) != len(frame):
+        raise DataError(f"{name}: expected a task and {len(frame)} target values, got {task} and {len(target)}")
+    while target_name in frame:
+        target_name += "_"
+    raw = frame.reset_index(drop=True).assign(**{target_name: np.asarray(target, dtype=np.float64)})
+    known = target, task, tuple(classes)
+    return _table(name, raw, target_name, task, [], reading=_by_kind, least=1, known=known)
+
+
+def _by_kind(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """As `typed`, but text and categories stay what they are where some of their values read as numbers."""
+    columns, notes = {}, list[str]()
+    for name in frame:
+        column = frame[name].infer_objects()
+        kept = isinstance(column.dtype, pd.CategoricalDtype)
+        if not kept and is_text(column) and not pd.api.types.is_datetime64_any_dtype(column):
+            kept = not np.isnan(to_number(column)[0]).all()
+        if kept:
+            columns[name] = pd.Series(to_text(column), dtype=object)
+        else:
+            read, told = typed(column.to_frame())
+            columns[name], notes = read[name], [*notes, *told]
+    return pd.DataFrame(columns, index=pd.RangeIndex(len(frame))), tuple(notes)
+
+
 def load_like(
     name_or_path: str | os.PathLike[str],
     *,
@@ -234,9 +294,14 @@ def _table(
     notes: Sequence[str],
     classes: tuple[str, ...] = (),
     special_codes: tuple[float, ...] = (),
+    *,
+    reading: Callable[[pd.DataFrame], tuple[pd.DataFrame, tuple[str, ...]]] = typed,
+    least: int = MIN_ROWS,
+    known: tuple[np.ndarray, Task, tuple[str, ...]] | None = None,
 ) -> Table:
+    """The table of raw rows; known: target values, task and classes where they need not be read from the column."""
     notes = list(notes)
-    table, typing_notes = typed(raw)  # before rows go, so that errors count the file's rows
+    table, typing_notes = reading(raw)  # before rows go, so that errors count the file's rows
     present = table[target].notna().to_numpy()
     gone = int((~present).sum())
     if gone * 2 > len(raw):
@@ -246,8 +311,8 @@ def _table(
         )
     if gone:
         notes.append(f"{counted(gone, 'row')} without a target {target!r} dropped")
-    if present.sum() < MIN_ROWS:
-        raise DataError(f"{name}: expected at least {MIN_ROWS} rows with a target, got {present.sum()}")
+    if present.sum() < least:
+        raise DataError(f"{name}: expected at least {least} rows with a target, got {present.sum()}")
     table = table.loc[present].reset_index(drop=True)
     features = table.drop(columns=target)
     notes += typing_notes
@@ -257,7 +322,7 @@ def _table(
     if not features.shape[1]:
         why = "; ".join(notes[told:][:5])
         raise DataError(f"{name}: expected at least one usable column beside {target!r}, got none{why and ': ' + why}")
-    values, task, classes = infer_target(name, raw[target], table[target], task, classes, notes)
+    values, task, classes = known or infer_target(name, raw[target], table[target], task, classes, notes)
     repeated = int(features.assign(**{"\0target": values}).duplicated().sum())
     if repeated:
         notes.append(f"{counted(repeated, 'row')} repeating an earlier row; a grouped split keeps them on one side")

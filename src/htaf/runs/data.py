@@ -130,7 +130,10 @@ def part_of(run: Run, data: Data, part: str) -> RunPart:
         raise DataError(f"expected a table for {preprocessor.target.task}, got one for {data.task}")
     if part == "all":
         return RunPart((table_part(data, preprocessor, np.arange(len(data.target))),))
-    parts = tabular.split(data, run.record["seed"], mode=run.record["data"]["split"])
+    mode = run.record["data"]["split"]
+    if mode == "given":
+        raise RunError(f"{run.path} does not say which rows it was trained on: expected part 'all', got {part!r}")
+    parts = tabular.split(data, run.record["seed"], mode=mode)
     return RunPart((table_part(data, preprocessor, getattr(parts, part)),))
 
 

@@ -21,7 +21,7 @@ import subprocess
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from os import PathLike
 from pathlib import Path
@@ -117,11 +117,13 @@ class Run:
     """A finished run, read by `open_run`.
 
     step: the class of its activation where that is a step from outside htaf.
+    held: the content of its files but the record, by name, where they are kept in memory instead of at `path`.
     """
 
     path: Path
     record: dict[str, Any]
     step: StepFactory | None = None
+    held: Mapping[str, bytes] | None = field(default=None, repr=False)
 
     def model(self, *, exact: bool = True) -> nn.Module:
         """The network in eval mode: hardened by default, the smooth one with exact=False (or where no step exists).
@@ -189,14 +191,55 @@ class Run:
         file = self.path / name
         again = f"put back a copy of it, or delete {self.path} and run the same command again, which trains anew"
         try:
-            data = file.read_bytes()
-        except FileNotFoundError:
+            data = file.read_bytes() if self.held is None else self.held[name]
+        except (FileNotFoundError, KeyError):
             raise RunError(f"{file} is missing, and the run is of no use without it: {again}") from None
         except OSError as error:
             raise RunError(f"{file} cannot be read: {error.strerror or error}") from None
         if _sha256(data) != self.record[HASHED[name]]:
             raise RunError(f"{file} is damaged: its SHA-256 differs from the one in {RECORD}; {again}")
         return data
+
+    def in_memory(self) -> Run:
+        """The same run with its files in memory, so that its folder may go; it can be pickled.
+
+        Raises:
+            RunError: a file is missing or damaged.
+        """
+        held = {name: self._checked(name) for name, entry in HASHED.items() if name != SMOOTH or entry in self.record}
+        metrics = self.path / METRICS
+        if self.held is not None:
+            held |= self.held
+        elif metrics.is_file():
+            held[METRICS] = metrics.read_bytes()
+        return Run(Path("in memory"), self.record, self.step, held)
+
+    def save(self, path: str | Path) -> Run:
+        """Write the run into a folder, as a training does: the record comes last.
+
+        Args:
+            path: a folder: new, empty, or of this same run, which is written again.
+
+        Returns:
+            The run in its new folder.
+
+        Raises:
+            RunError: the folder holds another run or other files, another process holds it, or a file of this run is
+                missing or damaged. OSError: it cannot be written.
+        """
+        path = Path(path)
+        expect_folder(path, "the run", RunError)
+        before = read_record(path)
+        if before is not None and before["key"] != self.record["key"]:
+            raise RunError(f"expected a new or empty folder, {path} holds another run: choose another one")
+        if before is None and path.exists() and any(not one.name.startswith(LOCK) for one in path.iterdir()):
+            raise RunError(f"expected a new or empty folder, {path} holds other files: choose another one")
+        held = self.in_memory().held or {}
+        with locked(path, "another process writes"):
+            for name, data in held.items():
+                write_atomic(path / name, data)
+            write_atomic(path / RECORD, to_json(self.record))
+        return Run(path, self.record, self.step)
 
     def data(self, place: str | PathLike[str] | None = None, *, data_dir: str | PathLike[str] | None = None) -> Data:
         """The data that the run was trained on: a table, or images at the size of the training.

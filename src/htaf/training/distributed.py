@@ -22,6 +22,7 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_only
+from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
@@ -136,11 +137,15 @@ def first_process() -> bool:
 
 @contextmanager
 def thread_count(number: int) -> Iterator[None]:
-    """PyTorch on so many threads, for the block."""
+    """PyTorch and the BLAS of NumPy and SciPy on so many threads, for the block.
+
+    SciPy's fit of a last layer calls BLAS for vectors so short that threads mostly wait for one another.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
-        yield
+        with threadpool_limits(number, user_api="blas"):
+            yield
     finally:
         torch.set_num_threads(before)
 

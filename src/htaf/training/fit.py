@@ -24,6 +24,7 @@ from htaf.data.attributes import Attributes
 from htaf.data.image_reading import MOST_WORKERS
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.parts import Data
+from htaf.data.tabular import Split
 from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
 from htaf.models.build import build, weight_bytes
@@ -84,6 +85,7 @@ class _Options:
     checkpoint_seconds: float
     logger: tuple[LoggerName, ...]
     gradients: bool
+    plot: bool
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,8 @@ def fit(
     continued: Run | None = None,
     notes: Sequence[str] = (),
     method: StepFactory | None = None,
+    rows: Split | None = None,
+    plot: bool = True,
 ) -> Run:
     """Train, harden, measure and write a run folder; resume it exactly when it was stopped before.
 
@@ -162,6 +166,8 @@ def fit(
             begin anew (`htaf.training.families.continuing`). Its key becomes part of this run's; it stays as it is.
         notes: to be kept in the record beside those of the training.
         method: the class of the step where the recipe's method is the import path of one from outside htaf.
+        rows: the parts of a table, instead of a split by seed and mode; the test part may be empty where test is False.
+        plot: draw loss.png.
 
     Returns:
         The finished run: `.record["metrics"]`, `.model()`, `.predict(rows)`; in every process.
@@ -183,16 +189,21 @@ def fit(
     recipe = with_step(recipe, method)
     attributes = supervision(recipe) if attributes is None else attributes
     recipe, why = resolved(recipe, data)
+    mode = mode if rows is None else "given"
     identity = run_identity(
         recipe, data, seed, mode, test=test, gradients=gradients, attributes=attributes, continued=continued
     )
+    if rows is not None:
+        identity["parts"] = content_hash([part.tolist() for part in (rows.train, rows.validation, rows.test)])
     key, before = content_hash(identity), read_record(out)
     if before is not None and before["key"] == key and before["status"] == "finished":
         return finished_run(out, before, method)  # images from files need not be decoded for it
     known = None if continued is None else continued.preprocessor()
     known = known if isinstance(known, ImagePreprocessor) else None  # as the weights know it
-    posed = problem(recipe, data, seed, mode, test=test, attributes=attributes, preprocessor=known)
-    options = _Options(processes, key, device, workers, progress, every, checkpoint_seconds, tuple(logger), gradients)
+    posed = problem(recipe, data, seed, mode, test=test, attributes=attributes, preprocessor=known, rows=rows)
+    options = _Options(
+        processes, key, device, workers, progress, every, checkpoint_seconds, tuple(logger), gradients, plot
+    )
     if attributes is not None and (recipe.optimization.compile or strategy == "fsdp"):
         raise TrainingError("a network that learns attributes is trained in parts: expected no compile and no fsdp")
     if attributes is not None and recipe.progressive and recipe.hardening.distil:
@@ -463,7 +474,8 @@ def _written(
     history.write()
     begins = () if progressive is None else progressive.stages.begins
     title = f"{posed.name}, {recipe.activation.method}, seed {train.seed}"
-    history.plot(out / PLOT, title, best_of(record), best_epoch + (1.0 if how == "epoch" else 1.5), begins)
+    if train.options.plot:
+        history.plot(out / PLOT, title, best_of(record), best_epoch + (1.0 if how == "epoch" else 1.5), begins)
     own_smooth = net if own and exact is not None else None
     run = finish_run(out, record, exact if own_smooth else net, posed.preprocessor, train.method, smooth=own_smooth)  # pyright: ignore[reportArgumentType]
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)

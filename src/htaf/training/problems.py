@@ -17,7 +17,7 @@ from htaf.data.images import Part as ImagePart
 from htaf.data.parts import IMAGE_CHUNK, Data, Part, image_part, image_rows, table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
-from htaf.data.tabular import Table, split
+from htaf.data.tabular import Split, Table, split
 from htaf.runs.metrics import headline
 from htaf.training.recipe import ImageData, Recipe, TableData
 
@@ -90,6 +90,7 @@ def problem(
     test: bool = True,
     attributes: Attributes | None = None,
     preprocessor: ImagePreprocessor | None = None,
+    rows: Split | None = None,
 ) -> Problem:
     """The problem that a recipe poses on data.
 
@@ -100,6 +101,7 @@ def problem(
         test: also take the test part.
         attributes: of the classes, for a supervised bottleneck.
         preprocessor: of images; None: that for which the first weights are made, else fitted on the training images.
+        rows: the parts of a table; None: by seed and mode.
 
     Raises:
         DataError: the family does not take such data, or there are too few rows; attributes that nothing reads, or not
@@ -108,7 +110,7 @@ def problem(
     if attributes is not None and recipe.network.supervised_by is None:
         raise DataError(f"expected no attributes for {recipe.network.title()}, which learns none, got some")
     if isinstance(recipe.data, TableData) and isinstance(data, Table):
-        return _table(data, seed, mode, test)
+        return _table(data, rows or split(data, seed, mode=mode), test)  # pyright: ignore[reportArgumentType]
     if not isinstance(recipe.data, ImageData) or not isinstance(data, Images):
         raise DataError(f"expected {recipe.data.kind} for a recipe of family {recipe.family}, got {data.name}")
     posed = _images(recipe, recipe.data, data, test, preprocessor)
@@ -170,8 +172,7 @@ def _grey(part: ImagePart) -> bool:
     return (spread <= 8).double().mean().item() >= 0.95
 
 
-def _table(table: Table, seed: int, mode: str, test: bool) -> Problem:
-    parts = split(table, seed, mode=mode)  # pyright: ignore[reportArgumentType]
+def _table(table: Table, parts: Split, test: bool) -> Problem:
     preprocessor = table.fit_preprocessor(parts.train)
     made = {name: table_part(table, preprocessor, getattr(parts, name)) for name in ("train", "validation", "test")}
     outputs = 1 if table.task == "regression" else len(table.classes)

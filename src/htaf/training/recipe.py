@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
-from htaf._errors import suggestion
+from htaf._errors import HtafError, suggestion
 from htaf.contract import is_outside
 from htaf.data.augment import Augment
 from htaf.functional import check_positive
@@ -676,6 +676,31 @@ class Family:
         given = by_part(self.name, own, fields)
         made = {part: kind(**given.get(part, {})) for part, kind in self.parts.items()}
         return Recipe(**made)  # pyright: ignore[reportArgumentType]
+
+    def changed(
+        self, base: Recipe, changes: Mapping[str, Any], spelled: Callable[[str], str] = str
+    ) -> tuple[Recipe, tuple[str, ...]]:
+        """A recipe with other values of some fields, and in words what they bring with them.
+
+        Args:
+            base: a recipe of this family. changes: its fields, those that someone has set.
+            spelled: how a field is called there, such as a flag.
+
+        Raises:
+            ValueError: no such field, or a bad value. HtafError: what it needs cannot be had.
+        """
+        if base.activation.method != changes.get("method", base.activation.method):
+            base = base.replace(method=changes["method"], start=None, sharpness=None)
+        try:
+            base, notes = self.adapt(base, changes)
+        except (ValueError, OSError) as error:  # what cannot be had is no wrong value
+            raise HtafError(str(error)) from None
+        lr = None if "lr" in changes else base.optimization.rate_for(changes.get("optimizer"))
+        if lr is not None:
+            base = base.replace(lr=lr, lr_end=min(lr, base.optimization.lr_end))
+            notes += (f"lr {lr:g}, as the recipe's is for another optimizer than {changes['optimizer']}",)
+        base.refuse_unread([name for name in changes if name not in base.fields], spelled)
+        return base.replace(**changes), notes
 
     def ready(self, name: str) -> Recipe:
         """A ready recipe by its name.

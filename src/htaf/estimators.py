@@ -1,0 +1,562 @@
+"""scikit-learn estimators: the training of `htaf train tabular` behind `fit`, `predict` and `score`.
+
+An estimator holds a run whose files are kept in memory; `save` writes them as an ordinary run folder, `load` reads one.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float64, Shaped
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from torch import nn
+
+from htaf._console import say_notes
+from htaf._errors import expect_seed
+from htaf.data.preprocess import Preprocessor
+from htaf.data.reading import DataError, is_text, to_number, to_text
+from htaf.data.tabular import Split, Table, from_frame
+from htaf.data.targets import Task
+from htaf.runs import Run, RunError, forward, open_run
+from htaf.training.recipe import Recipe
+
+Fitted = TypeVar("Fitted", bound="_TableEstimator")
+
+# the constructor's arguments that are fields of a recipe; None leaves one as the recipe has it
+FIELDS = (
+    "method",
+    "hidden",
+    "epochs",
+    "batch_size",
+    "lr",
+    "weight_decay",
+    "alpha0",
+    "alpha1",
+    "sharpen",
+    "recalibrate",
+    "refit",
+)
+ENTRY = "estimator"  # of a record: what the folder of a saved estimator holds beyond that of a run
+LEAST = 3  # rows: batch norm trains on two, one validates
+SEEDS = 2**31
+
+
+class _TableEstimator(BaseEstimator):
+    """What classifier and regressor share."""
+
+    _task: Task
+
+    def __init__(
+        self,
+        *,
+        recipe: str | None = None,
+        method: str | None = None,
+        hidden: Sequence[int] | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        lr: float | None = None,
+        weight_decay: float | None = None,
+        alpha0: float | None = None,
+        alpha1: float | None = None,
+        sharpen: bool | None = None,
+        recalibrate: bool | None = None,
+        refit: bool | None = None,
+        fields: Mapping[str, Any] | None = None,
+        validation_fraction: float = 0.1,
+        exact: bool = True,
+        random_state: int | np.random.RandomState | None = 0,
+        device: str = "auto",
+        threads: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.recipe = recipe
+        self.method = method
+        self.hidden = hidden
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.alpha0 = alpha0
+        self.alpha1 = alpha1
+        self.sharpen = sharpen
+        self.recalibrate = recalibrate
+        self.refit = refit
+        self.fields = fields
+        self.validation_fraction = validation_fraction
+        self.exact = exact
+        self.random_state = random_state
+        self.device = device
+        self.threads = threads
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        tags.target_tags.required = True
+        return tags
+
+    def save(self, folder: str | PathLike[str]) -> Path:
+        """Write an ordinary run folder, which `htaf.load` and every verb of the command read; no pickle is in it.
+
+        Args:
+            folder: new, empty, or that of the same training, which is written again.
+
+        Returns:
+            The folder.
+
+        Raises:
+            NotFittedError: before `fit`. RunError: the folder holds another run or other files.
+        """
+        check_is_fitted(self)
+        return self.run_.save(Path(folder)).path
+
+    @property
+    def notes_(self) -> tuple[str, ...]:
+        """What was handled in the data and in the training, one line each."""
+        check_is_fitted(self)
+        return tuple(self.run_.record["notes"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the networks: they are read from the safetensors bytes that the run keeps."""
+        state: Any = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in _BUILT}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "run_" in self.__dict__:
+            self._build()
+
+    def _build(self) -> None:
+        """The networks and the preprocessing from the run's files."""
+        preprocessor = self.run_.preprocessor()
+        if not isinstance(preprocessor, Preprocessor):
+            raise DataError(f"{self.run_.path} was trained on images: expected a run on a table")
+        self._preprocessor = preprocessor
+        self._networks = {exact: _head_in_double(self.run_.model(exact=exact)) for exact in (True, False)}
+
+    def _take(self: Fitted, run: Run) -> Fitted:
+        """Be fitted as this run is."""
+        self.run_ = run.in_memory()
+        self.n_iter_ = int(run.record["epochs_run"])
+        self._build()
+        return self
+
+    def _changes(self) -> dict[str, Any]:
+        """The fields of the recipe that are set."""
+        given = {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
+        more = dict(self.fields or {})
+        if twice := sorted({*given} & {*more}):
+            raise ValueError(f"fields: expected other names than the arguments that are set, got {', '.join(twice)}")
+        given |= more
+        return {k: tuple(v) if isinstance(v, np.ndarray | list) else _plain(v) for k, v in given.items()}
+
+    def _recipe(self) -> tuple[Recipe, tuple[str, ...]]:
+        """The recipe, and in words what the changes bring with them."""
+        from htaf.training.families import family_of
+
+        family, changes = family_of("mlp"), self._changes()
+        base = family.ready(self.recipe or _first())
+        recipe, notes = family.changed(base, changes)
+        recipe.refuse_unread(changes.keys())
+        return recipe, notes
+
+    def _learn(self: Fitted, table: Table, names: Sequence[str] | None) -> Fitted:
+        """Train on a table; `names` of the columns that the caller knows, None where they have none."""
+        from htaf.training.distributed import default_threads, thread_count
+        from htaf.training.fit import fit
+
+        recipe, notes = self._recipe()
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(SEEDS - 1)
+        rows = parts(table, float(self.validation_fraction), int(seed))
+        with (
+            tempfile.TemporaryDirectory(prefix="htaf-") as folder,
+            thread_count(self.threads or default_threads(recipe)),
+        ):
+            run = fit(
+                recipe, table, Path(folder) / "run", seed=int(seed), rows=rows, test=False, plot=False,
+                device=self.device, progress=bool(self.verbose), checkpoint_seconds=1e9, notes=notes,
+            )  # fmt: skip
+            run.record[ENTRY] = {
+                "parameters": {
+                    "validation_fraction": float(self.validation_fraction),
+                    "recipe": self.recipe,
+                    **{k: list(v) if isinstance(v, tuple) else v for k, v in self._changes().items()},
+                },
+                "names": None if names is None else list(names),
+                "columns": int(self.n_features_in_),
+                **self._labels(),
+            }
+            self._take(run)
+        if self.verbose:
+            say_notes(self.notes_)
+        return self
+
+    def _names(self) -> list[str] | None:
+        """Of the columns of X in `fit`, where they have some."""
+        return [*self.feature_names_in_] if hasattr(self, "feature_names_in_") else None
+
+    def _labels(self) -> dict[str, Any]:
+        """What else the record keeps of the target."""
+        return {}
+
+    def _told(self: Fitted, run: Run) -> Fitted:
+        """Be fitted as a run that was read."""
+        entry = run.record.get(ENTRY)
+        self._take(run)
+        if not isinstance(entry, dict):
+            names = [column.name for column in self._preprocessor.columns]
+            entry = {"names": names, "columns": len(names)}
+        self.n_features_in_ = int(entry["columns"])
+        if entry["names"] is not None:
+            self.feature_names_in_ = np.array(entry["names"], dtype=object)
+        self._name(entry)
+        return self
+
+    def _name(self, entry: Mapping[str, Any]) -> None:
+        """The target's side of `_told`."""
+
+    def _outputs(self, X: Any) -> Float64[np.ndarray, "rows outputs"]:
+        """What the network gives for raw rows."""
+        check_is_fitted(self)
+        inputs = self._preprocessor.transform(self._frame(X, reset=False))
+        return forward(self._networks[bool(self.exact)], torch.from_numpy(inputs)).double().numpy()
+
+    def _frame(self, X: Any, *, reset: bool) -> pd.DataFrame:
+        """X as a data frame: its own, or of an array with the columns x0, x1, ...; checked as scikit-learn does.
+
+        reset: this is the X of `fit`. Else the columns of a frame are found by name, in any order.
+        """
+        if isinstance(X, pd.DataFrame):
+            known = None if reset else getattr(self, "feature_names_in_", None)
+            if known is not None and {*known} <= {*X.columns}:
+                X = X.loc[:, list(known)]
+            if not reset and known is None and X.shape[1] == self.n_features_in_:
+                X = X.set_axis(range(X.shape[1]), axis=1)
+            given: Any = X
+            validate_data(self, given, reset=reset, skip_check_array=True)
+            for count, least, what in ((len(X), 1, "sample"), (X.shape[1], 1, "feature")):
+                if count < least:
+                    raise ValueError(
+                        f"Found array with 0 {what}(s) (shape={X.shape}) while a minimum of 1 is required."
+                    )
+            if any(getattr(dtype, "kind", "O") == "c" for dtype in X.dtypes):
+                raise ValueError("Complex data not supported")
+            if any(isinstance(dtype, pd.SparseDtype) for dtype in X.dtypes):
+                X = X.astype({name: d.subtype for name, d in X.dtypes.items() if isinstance(d, pd.SparseDtype)})
+            return X if hasattr(self, "feature_names_in_") else X.set_axis(_places(X.shape[1]), axis=1)
+        array: Any = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite="allow-nan")
+        names = getattr(self, "feature_names_in_", None)
+        frame = pd.DataFrame(array, columns=_places(array.shape[1]) if names is None else list(names), copy=True)
+        if array.dtype.kind in "US":  # an array has one type for all columns: their values decide
+            for name in frame:
+                values, wrong = to_number(frame[name])
+                if not wrong.any():
+                    frame[name] = values
+        return frame
+
+
+_BUILT = ("_networks", "_preprocessor")
+
+
+class HtafClassifier(ClassifierMixin, _TableEstimator):
+    """A network with 0/1 activations for classification, as a scikit-learn estimator.
+
+    X: an array, or a DataFrame whose dtypes decide: numbers are scaled; text, categories and truth values are
+    categories; NaN and None are missing. Predictions are those of the exact network. `sample_weight` is not taken:
+    the training has no weights of rows.
+
+    Args:
+        recipe: a ready recipe of `htaf train tabular`; None: its default one. Each field below that is None stays as
+            this recipe has it.
+        method: htaf, ste (straight-through), ss (scaled sigmoid) or relu, which has no exact step.
+        hidden: sizes of the hidden layers.
+        epochs, batch_size, lr, weight_decay: of the training.
+        alpha0, alpha1: of HTAF at the end of the training.
+        sharpen: move the parameters from a soft start.
+        recalibrate, refit: fit norms and last layer to the exact network after the training.
+        fields: other fields of the recipe, by name.
+        validation_fraction: share of the rows, of every class alike, that choose the epoch and are not trained on.
+        exact: predict with the exact step; False: with the smooth network. May be changed after `fit`.
+        random_state: of the validation rows, the weights and the order of the batches; 0 as the command, None draws.
+        device: auto, cpu, cuda or mps, for the training; predictions are made on the CPU.
+        threads: of the CPU in the training; None: OMP_NUM_THREADS, else 1.
+        verbose: show progress and notes on the error output.
+
+    Attributes:
+        classes_: the labels, sorted; the order of the columns of `predict_proba`.
+        n_features_in_, feature_names_in_: of X in `fit`; names where its columns are text.
+        n_iter_: epochs run.
+        notes_: what was handled in the data and the training.
+        run_: the finished run (`htaf.runs.Run`), its files in memory: `run_.record`, `run_.model()`.
+
+    Raises:
+        ValueError: by `fit`, for arguments that no recipe takes, fewer than 3 rows or 2 classes; DataError, which is
+            one, for data that cannot be used.
+    """
+
+    _task = "classification"
+
+    def fit(self, X: Any, y: Any) -> HtafClassifier:
+        """Train on rows X [rows, columns] and labels y [rows] of any kind that sorts."""
+        labels = np.asarray(validate_data(self, "no_validation", y))
+        frame = self._frame(X, reset=True)
+        _check_rows(self, frame, labels)
+        check_classification_targets(labels)
+        classes, codes = np.unique(labels, return_inverse=True)
+        if len(classes) < 2:
+            raise ValueError(f"{type(self).__name__} needs at least 2 classes, got 1 class: {classes[0]!r}")
+        self._know(classes)
+        codes = codes.astype(np.int64)
+        table = from_frame(frame, codes, task=self._task, classes=_texts(classes), target_name=_name_of(y))
+        return self._learn(table, self._names())
+
+    def predict(self, X: Any) -> Shaped[np.ndarray, " rows"]:
+        """The class with the highest probability for each row of X."""
+        places = self._ordered(X).argmax(1)
+        return self.classes_[places]
+
+    def predict_proba(self, X: Any) -> Float64[np.ndarray, "rows classes"]:
+        """Probabilities, in the order of `classes_`: the softmax of the network's outputs."""
+        return torch.from_numpy(self._ordered(X)).softmax(1).numpy()
+
+    def decision_function(self, X: Any) -> Float64[np.ndarray, "..."]:
+        """The network's outputs in the order of `classes_`; of two classes the second minus the first [rows]."""
+        outputs = self._ordered(X)
+        return outputs[:, 1] - outputs[:, 0] if outputs.shape[1] == 2 else outputs
+
+    def _ordered(self, X: Any) -> Float64[np.ndarray, "rows classes"]:
+        outputs = self._outputs(X)
+        return outputs[:, self._order]
+
+    def _know(self, labels: np.ndarray) -> None:
+        """Take the labels in the order of the network's outputs."""
+        self._order = np.argsort(labels, kind="stable")
+        self.classes_ = labels[self._order]
+
+    def _labels(self) -> dict[str, Any]:
+        kind = self.classes_.dtype
+        values = self.classes_[np.argsort(self._order)].tolist()
+        plain = kind.kind in "biuf" or all(isinstance(value, str) for value in values)
+        return {"classes": values, "dtype": kind.str if kind.kind in "biuf" else "O"} if plain else {}
+
+    def _name(self, entry: Mapping[str, Any]) -> None:
+        if "classes" in entry:
+            labels = np.array(entry["classes"], dtype=np.dtype(entry["dtype"]))
+        else:
+            labels = _read_labels(self._preprocessor.target.classes)
+        if len(labels) != len(self._preprocessor.target.classes):
+            raise ValueError(f"expected {len(self._preprocessor.target.classes)} classes, got {len(labels)}")
+        self._know(labels)
+
+
+class HtafRegressor(RegressorMixin, _TableEstimator):
+    """A network with 0/1 activations for regression, as a scikit-learn estimator.
+
+    Arguments and attributes are those of `HtafClassifier`, without `classes_`; validation rows are drawn from all.
+
+    Raises:
+        ValueError: by `fit`, for arguments that no recipe takes or fewer than 3 rows; DataError, which is one, for data
+            that cannot be used, such as a target that does not vary.
+    """
+
+    _task = "regression"
+
+    def fit(self, X: Any, y: Any) -> HtafRegressor:
+        """Train on rows X [rows, columns] and numbers y [rows]."""
+        values = np.asarray(validate_data(self, "no_validation", y, y_numeric=True), dtype=np.float64)
+        frame = self._frame(X, reset=True)
+        _check_rows(self, frame, values)
+        table = from_frame(frame, values, task=self._task, target_name=_name_of(y))
+        return self._learn(table, self._names())
+
+    def predict(self, X: Any) -> Float64[np.ndarray, " rows"]:
+        """The predicted number for each row of X, in the unit of y."""
+        outputs = self._outputs(X)[:, 0]
+        return self._preprocessor.inverse(outputs)
+
+
+def fit(
+    frame: pd.DataFrame, target: str, *, task: Task | None = None, **options: Any
+) -> HtafClassifier | HtafRegressor:
+    """Train on a data frame with one column to predict, as `htaf train tabular` does on a file.
+
+        model = htaf.fit(frame, "churned", epochs=10)
+        model.predict(new_rows)
+
+    Rows without a target are dropped, and so are columns with one value and text that differs in nearly every row; the
+    notes say so (`model.notes_`).
+
+    Args:
+        frame: [rows, columns]; its dtypes decide what a column is.
+        target: the column to predict.
+        task: "regression" or "classification"; None: by the column, as for a file.
+        options: as `HtafClassifier` takes them.
+
+    Returns:
+        A fitted `HtafClassifier` or `HtafRegressor`; it ignores columns that it was not trained on.
+
+    Raises:
+        ValueError: an option that no recipe takes. DataError: no such column, or data that cannot be used.
+    """
+    table = from_frame(frame, target, task=task)
+    made = (HtafClassifier if table.task == "classification" else HtafRegressor)(**options)
+    names = [str(name) for name in table.features]
+    made.n_features_in_, made.feature_names_in_ = len(names), np.array(names, dtype=object)
+    if isinstance(made, HtafClassifier):
+        column = frame.set_axis([str(name) for name in frame], axis=1)[target]
+        spelled = is_text(column) and not pd.api.types.is_bool_dtype(column)
+        made._know(np.array(table.classes, dtype=object) if spelled else _read_labels(table.classes))
+    return made._learn(table, names)
+
+
+def load(folder: str | PathLike[str]) -> HtafClassifier | HtafRegressor:
+    """A fitted estimator from a run folder, of `save` or of `htaf train tabular`; nothing in it is run as code.
+
+    Args:
+        folder: of a finished run on a table.
+
+    Returns:
+        The estimator; its arguments are those of the training, so that a clone trains by the same recipe.
+
+    Raises:
+        RunError: no finished run, or a damaged one. DataError: a run on images.
+    """
+    run = open_run(Path(folder))
+    if run.takes_images:
+        raise DataError(f"{folder} was trained on images: expected a run on a table")
+    preprocessor = run.preprocessor()
+    assert isinstance(preprocessor, Preprocessor)
+    kind = HtafClassifier if preprocessor.target.task == "classification" else HtafRegressor
+    try:
+        return kind(**_arguments(run.record))._told(run)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{folder}: its record does not fit an estimator of this version: {error}") from None
+
+
+def parts(table: Table, share: float, seed: int) -> Split:
+    """Training and validation rows, the same for a seed on every machine; of classes each in proportion.
+
+    One row of every class is always trained on, and three rows or more of all. Where no row is left to validate on, the
+    training rows are taken for it too.
+
+    Args:
+        share: of the validation rows, in (0, 1).
+        seed: >= 0.
+
+    Raises:
+        ValueError: a share or a seed out of range. DataError: fewer than 3 rows.
+    """
+    count = len(table.target)
+    if not 0 < share < 1:
+        raise ValueError(f"validation_fraction must lie in (0, 1), got {share}")
+    expect_seed(seed, ValueError, "random_state")
+    if count < LEAST:
+        raise DataError(f"expected at least {LEAST} samples to train and validate on, got n_samples={count}")
+    words = np.random.PCG64(seed).random_raw(count)  # which numpy keeps stable across versions
+    group = table.target if table.task == "classification" else np.zeros(count, dtype=np.int64)
+    order = np.lexsort((words, group))
+    sizes = np.bincount(group)
+    place = np.empty(count, dtype=np.int64)  # of a row within its class
+    place[order] = np.arange(count) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    quantile = (place + 0.5) / sizes[group]  # so that the first rows by it are of every class alike
+    quantile[place == sizes[group] - 1] = np.inf
+    free = min(int(np.isfinite(quantile).sum()), count - (LEAST - 1))
+    held = np.lexsort((words, quantile))[: min(max(round(share * count), 1), free)]
+    validation = np.sort(held).astype(np.int64)
+    train = np.setdiff1d(np.arange(count), validation).astype(np.int64)
+    return Split(train, validation if len(validation) else train, np.zeros(0, dtype=np.int64))
+
+
+def _arguments(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The constructor's arguments with which an estimator trains as a run was trained."""
+    from htaf.training.families import family_of, make_recipe
+
+    entry = record.get(ENTRY) or {}
+    given = dict(entry.get("parameters") or {})
+    if not given:
+        recipe = make_recipe(**record["recipe"])
+        base, unread = family_of("mlp").ready(_first()).flat(), recipe.unread()
+        given = {k: v for k, v in recipe.flat().items() if k not in unread and v != base.get(k)}
+        given.pop("family", None)
+    own = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    known = (*FIELDS, "recipe", "validation_fraction")
+    more = {k: v for k, v in own.items() if k not in known}
+    seed = {"random_state": record["seed"]}
+    return {k: v for k, v in own.items() if k in known} | ({"fields": more} if more else {}) | seed
+
+
+def _first() -> str:
+    """The name of the default recipe for tables."""
+    from htaf.training.families import family_of
+
+    return next(iter(family_of("mlp").recipes))
+
+
+def _head_in_double(net: nn.Module) -> nn.Module:
+    """The network, changed in place: its last layer in float64, so that a row's outputs depend on its bits alone.
+
+    In float32 they depend on the number of rows too, in the last digits.
+    """
+    head = getattr(net, "head", None)
+    if isinstance(head, nn.Linear):
+        head.double().register_forward_pre_hook(lambda _, inputs: (inputs[0].double(),))
+    return net
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy, as a search gives it, as one of Python."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _check_rows(estimator: _TableEstimator, frame: pd.DataFrame, y: np.ndarray) -> None:
+    """Raises ValueError, as scikit-learn words it, where X and y differ in length or are too few."""
+    check_consistent_length(frame, y)
+    if len(frame) < LEAST:
+        raise ValueError(
+            f"Found array with {len(frame)} sample(s) (shape={frame.shape}) while a minimum of {LEAST} is required by "
+            f"{type(estimator).__name__}."
+        )
+
+
+def _places(count: int) -> list[str]:
+    """Names for columns that have none."""
+    return [f"x{place}" for place in range(count)]
+
+
+def _name_of(y: Any) -> str:
+    """The target's name, where it has one."""
+    name = getattr(y, "name", None)
+    return name if isinstance(name, str) and name else "target"
+
+
+def _texts(classes: np.ndarray) -> list[str]:
+    """Distinct names of classes: 2 for 2.0."""
+    texts = [text or str(value) for text, value in zip(to_text(pd.Series(classes)), classes, strict=True)]
+    return texts if len({*texts}) == len(texts) else [repr(value) for value in classes.tolist()]
+
+
+def _read_labels(texts: Sequence[str]) -> np.ndarray:
+    """Names of classes as a reader of the file has them: whole numbers, other numbers, truth values or text."""
+    if {*texts} <= {"True", "False"}:
+        return np.array([text == "True" for text in texts])
+    for kind in (int, float):
+        try:
+            values = [kind(text) for text in texts]
+        except ValueError:
+            continue
+        if [str(value) for value in values] == [*texts]:
+            return np.array(values)
+    return np.array(texts, dtype=object)

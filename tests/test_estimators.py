@@ -1,0 +1,310 @@
+"""The estimators: scikit-learn's own checks, frames of every dtype, and the same run as the command's."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import htaf
+from htaf import HtafClassifier, HtafRegressor
+from htaf.data.reading import DataError
+from htaf.data.tabular import Table, from_frame, load
+from htaf.estimators import parts
+from htaf.runs import RunError, open_run
+from htaf.training.families import ready_recipe
+from htaf.training.fit import fit
+
+SMALL = {"hidden": (16,), "epochs": 4, "lr": 0.03, "batch_size": 32}
+TINY = {"hidden": (4,), "epochs": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")  # constructors may get anything, says one of the checks
+@parametrize_with_checks([HtafClassifier(**SMALL), HtafRegressor(**SMALL)])
+def test_checks_of_scikit_learn(estimator, check) -> None:
+    """None is expected to fail."""
+    check(estimator)
+
+
+def frame(rows: int = 60) -> pd.DataFrame:
+    """Columns of every dtype."""
+    rng = np.random.default_rng(0)
+    number = rng.normal(size=rows)
+    made = pd.DataFrame(
+        {
+            "number": np.where(rng.random(rows) < 0.1, np.nan, number),
+            "whole": pd.array([None if i % 7 == 0 else i % 5 for i in range(rows)], dtype="Int64"),
+            "truth": rng.random(rows) < 0.5,
+            "maybe": pd.array([None, True, False] * (rows // 3), dtype="boolean"),
+            "kind": pd.Categorical(rng.choice([10, 20, 30], rows)),
+            "code": pd.Series(rng.choice(["01", "1", "02"], rows), dtype="str"),
+            "arrow": pd.Series(rng.choice(["red", "green", None], rows), dtype="string[pyarrow]"),
+            "mixed": pd.Series([None if i % 9 == 0 else i % 4 for i in range(rows)], dtype=object),
+            "number of arrow": pd.Series(rng.integers(0, 9, rows), dtype="int32[pyarrow]"),
+            "constant": 1.0,
+        }
+    )
+    return made.set_axis(range(100, 100 + rows))
+
+
+LABELS = np.where(np.nan_to_num(frame()["number"]) + frame()["truth"] > 0.5, "yes", "no")
+AMOUNTS = np.nan_to_num(frame()["number"].to_numpy()) * 3 + 5
+
+
+@pytest.fixture(scope="module")
+def classifier() -> HtafClassifier:
+    return HtafClassifier(**SMALL).fit(frame(), LABELS)
+
+
+@pytest.fixture(scope="module")
+def regressor() -> HtafRegressor:
+    return HtafRegressor(**SMALL).fit(frame(), AMOUNTS)
+
+
+def test_import_htaf_stays_quick() -> None:
+    code = "import sys, htaf; print([m for m in ('torch', 'sklearn', 'pandas', 'numpy') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+# --- data frames -------------------------------------------------------------------------------------
+
+
+def test_the_dtypes_of_a_frame_decide() -> None:
+    table = from_frame(frame(), (LABELS == "yes").astype(np.int64), task="classification", classes=("no", "yes"))
+    numbers = {name for name in table.features if table.features[name].dtype == np.float64}
+    assert numbers == {"number", "whole", "mixed", "number of arrow"}
+    assert {*table.features} - numbers == {"truth", "maybe", "kind", "code", "arrow"}
+    assert {*table.features["code"]} == {"01", "1", "02"}, "text that reads as a number stays text"
+    assert {*table.features["kind"]} == {"10", "20", "30"}
+    assert int(table.features["whole"].isna().sum()) == 9
+    assert any("'constant' dropped" in note for note in table.notes)
+
+
+def test_a_frame_with_its_target_column_is_read_as_a_file(tmp_path: Path) -> None:
+    rows = frame()[["number", "truth"]].assign(y=AMOUNTS)
+    rows.loc[rows.index[:3], "y"] = np.nan
+    rows.to_csv(tmp_path / "a.csv", index=False)
+    read, given = load(tmp_path / "a.csv", target="y"), from_frame(rows, "y")
+    assert read.fingerprint == given.fingerprint
+    assert (given.task, len(given.target)) == ("regression", 57)
+    with pytest.raises(DataError, match=r"target column 'yy' \(did you mean 'y'\?\)"):
+        from_frame(rows, "yy")
+    with pytest.raises(DataError, match="expected a task and 60 target values, got None and 60"):
+        from_frame(rows, AMOUNTS)
+    with pytest.raises(DataError, match="distinct column names, got 'y'"):
+        from_frame(pd.concat([rows, rows[["y"]]], axis=1), "y")
+    clash = from_frame(rows, AMOUNTS, task="regression", target_name="y")
+    assert (clash.target_name, list(clash.features)) == ("y_", ["number", "truth", "y"])
+
+
+@given(st.lists(st.integers(0, 4), min_size=3, max_size=80), st.floats(0.01, 0.9), st.integers(0, 2**31))
+def test_parts_keep_every_class_in_training(codes: list[int], share: float, seed: int) -> None:
+    _, target = np.unique(codes, return_inverse=True)
+    table = Table("t", pd.DataFrame({"x": range(len(codes))}), target, "classification", "y", (), (), "")
+    got = parts(table, share, seed)
+    assert {*target[got.train]} == {*target}
+    assert len(got.train) >= 3 or len(codes) - len(got.validation) == 2
+    if np.array_equal(got.train, got.validation):
+        assert len({*codes}) == len(codes)
+    else:
+        assert sorted([*got.train, *got.validation]) == list(range(len(codes)))
+        assert 1 <= len(got.validation) <= max(1, round(share * len(codes)))
+        counts, held = np.bincount(target), np.bincount(target[got.validation], minlength=len({*codes}))
+        if len(got.validation) == round(share * len(codes)):
+            assert np.all(held <= np.ceil(counts * share + 1)), "in proportion"
+
+
+# --- fitted estimators -------------------------------------------------------------------------------
+
+
+def test_attributes(classifier: HtafClassifier, regressor: HtafRegressor) -> None:
+    assert classifier.classes_.tolist() == ["no", "yes"]
+    assert classifier.n_features_in_ == 10
+    assert list(classifier.feature_names_in_) == list(frame())
+    assert classifier.n_iter_ == 4
+    assert any("'constant' dropped" in note for note in classifier.notes_)
+    assert classifier.score(frame(), LABELS) > 0.8
+    assert regressor.score(frame(), AMOUNTS) > 0.1
+    assert not hasattr(regressor, "classes_")
+    with pytest.raises(NotFittedError):
+        HtafClassifier().notes_  # noqa: B018
+
+
+def test_predictions_are_those_of_the_run(classifier: HtafClassifier, regressor: HtafRegressor) -> None:
+    expected = classifier.run_.predict(frame())
+    assert classifier.predict(frame()).tolist() == expected["prediction"].tolist()
+    probability = classifier.predict_proba(frame())
+    np.testing.assert_allclose(probability, expected[["probability_no", "probability_yes"]], atol=1e-6)
+    decision = classifier.decision_function(frame())
+    np.testing.assert_allclose(1 / (1 + np.exp(-decision)), probability[:, 1], atol=1e-12)
+    np.testing.assert_allclose(regressor.predict(frame()), regressor.run_.predict(frame())["prediction"], rtol=1e-6)
+
+
+def test_the_smooth_network_may_be_asked_for_later(classifier: HtafClassifier) -> None:
+    smooth = copy.deepcopy(classifier).set_params(exact=False)
+    expected = classifier.run_.predict(frame(), exact=False)["probability_yes"]
+    np.testing.assert_allclose(smooth.predict_proba(frame())[:, 1], expected, atol=1e-6)
+    assert not np.allclose(smooth.predict_proba(frame()), classifier.predict_proba(frame()), atol=1e-6)
+
+
+def test_columns_are_found_by_name(classifier: HtafClassifier) -> None:
+    turned = frame().iloc[:, ::-1].assign(more="x")
+    assert classifier.predict(turned).tolist() == classifier.predict(frame()).tolist()
+    with pytest.raises(ValueError, match="Feature names seen at fit time, yet now missing:\n- kind"):
+        classifier.predict(frame().drop(columns="kind"))
+
+
+def test_pickle_and_copies_predict_the_same(classifier: HtafClassifier) -> None:
+    data = pickle.dumps(classifier)
+    assert not any(name in data for name in (b"torch.", b"htaf.models", b"_rebuild")), "tensors as safetensors"
+    expected = classifier.predict_proba(frame())
+    for other in (pickle.loads(data), copy.deepcopy(classifier)):
+        np.testing.assert_array_equal(other.predict_proba(frame()), expected)
+    assert pickle.loads(pickle.dumps(HtafClassifier(**TINY))).get_params()["hidden"] == (4,)
+
+
+def test_a_saved_estimator_is_a_run_of_the_command(classifier: HtafClassifier, tmp_path: Path, htaf) -> None:
+    folder = classifier.save(tmp_path / "run")
+    assert {path.name for path in folder.iterdir()} >= {"record.json", "model.safetensors", "metrics.csv"}
+    rows = frame()
+    rows.to_parquet(tmp_path / "rows.parquet")
+    code, _, error = htaf("predict", folder, tmp_path / "rows.parquet", "--out", tmp_path / "out.csv")
+    assert code == 0, error
+    assert pd.read_csv(tmp_path / "out.csv")["prediction"].tolist() == classifier.predict(frame()).tolist()
+    again = load_estimator(folder)
+    np.testing.assert_array_equal(again.predict_proba(rows), classifier.predict_proba(rows))
+    assert again.n_features_in_ == 10
+    fresh = clone(again).fit(frame(), LABELS)
+    np.testing.assert_array_equal(fresh.predict_proba(rows), classifier.predict_proba(rows))
+    assert classifier.save(folder) == folder, "the same training may be written again"
+    with pytest.raises(RunError, match="holds another run: choose another one"):
+        HtafClassifier(**TINY).fit(frame(), LABELS).save(folder)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("mine")
+    with pytest.raises(RunError, match="holds other files: choose another one"):
+        classifier.save(tmp_path / "other")
+    with pytest.raises(RunError, match="does not say which rows it was trained on"):
+        open_run(folder).part("validation", classifier_table())
+
+
+def load_estimator(folder: Path) -> HtafClassifier:
+    found = htaf.load(folder)
+    assert isinstance(found, HtafClassifier)
+    return found
+
+
+def classifier_table() -> Table:
+    codes = (LABELS == "yes").astype(np.int64)
+    return from_frame(frame(), codes, task="classification", classes=("no", "yes"))
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels"),
+    [
+        (("Good", "Bad"), ["Bad", "Good"]),
+        (("0", "1"), [0, 1]),
+        (("True", "False"), [False, True]),
+        (("1.5", "2.5"), [1.5, 2.5]),
+        (("01", "1"), ["01", "1"]),
+    ],
+)
+def test_a_run_of_the_command_is_loaded(texts: tuple[str, str], labels: list[object], tmp_path: Path) -> None:
+    codes = np.arange(40) % 2
+    rows = pd.DataFrame({"x": codes + np.linspace(0, 0.5, 40), "z": np.arange(40) % 3})
+    table = from_frame(rows, codes, task="classification", classes=texts)
+    run = fit(ready_recipe("mlp", "tabular-exact").replace(**TINY), table, tmp_path / "run", seed=3)
+    found = load_estimator(tmp_path / "run")
+    assert found.classes_.tolist() == labels
+    expected = run.predict(rows)
+    assert [str(value) for value in found.predict(rows)] == expected["prediction"].tolist()
+    for place, label in enumerate(found.classes_):
+        np.testing.assert_allclose(found.predict_proba(rows)[:, place], expected[f"probability_{label}"], atol=1e-6)
+    assert {**TINY, "random_state": 3}.items() <= found.get_params().items()
+
+
+def test_fit_and_load_in_a_line(tmp_path: Path) -> None:
+    rows = frame().assign(y=(LABELS == "yes").astype(int), id=[f"row {i}" for i in range(60)])
+    model = htaf.fit(rows, "y", **TINY)
+    assert isinstance(model, HtafClassifier)
+    assert model.classes_.tolist() == [0, 1]
+    assert "id" not in model.feature_names_in_
+    assert "y" not in model.feature_names_in_
+    assert 0 <= model.score(rows, rows["y"]) <= 1
+    model.save(tmp_path / "run")
+    assert htaf.load(tmp_path / "run").predict(rows).tolist() == model.predict(rows).tolist()
+    texts = htaf.fit(rows.assign(y=rows["y"].astype(str)), "y", **TINY)
+    assert isinstance(texts, HtafClassifier)
+    assert texts.classes_.tolist() == ["0", "1"], "text stays text"
+    assert isinstance(htaf.fit(rows, "number", **TINY), HtafRegressor)
+
+
+def test_recipes_and_what_they_do_not_read() -> None:
+    made, _ = HtafClassifier(
+        recipe="tabular-mlp", method="ste", fields={"slope": "sigmoid"}, lr=np.float64(0.5)
+    )._recipe()
+    assert (made.activation.method, made.optimization.lr, made.optimization.epochs) == ("ste", 0.5, 100)
+    for bad, said in (
+        ({"method": "ste", "alpha0": 2.0}, "method ste does not read alpha0"),
+        ({"epochs": 0}, "epochs must be >= 1, got 0"),
+        ({"recipe": "none"}, "expected a recipe of family mlp"),
+        ({"fields": {"depth": 3}}, "does not read depth"),
+        ({"epochs": 2, "fields": {"epochs": 3}}, "other names than the arguments that are set, got epochs"),
+        ({"validation_fraction": 1.0}, r"validation_fraction must lie in \(0, 1\), got 1.0"),
+        ({"random_state": -1}, "random_state must be >= 0"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            HtafClassifier(**bad).fit(frame(), LABELS)  # pyright: ignore[reportArgumentType]
+
+
+def test_small_data() -> None:
+    X, y = np.array([[0.0], [1.0], [2.0]]), np.array([0, 1, 1])
+    assert HtafClassifier(**TINY).fit(X, y).predict(X).shape == (3,)
+    assert HtafClassifier(**TINY).fit(X, [0, 1, 2]).predict_proba(X).shape == (3, 3)
+    assert HtafRegressor(**TINY).fit(X, y).predict(X).shape == (3,)
+    with pytest.raises(ValueError, match=r"with 2 sample\(s\) .* minimum of 3 is required by HtafRegressor"):
+        HtafRegressor(**TINY).fit(X[:2], y[:2])
+    with pytest.raises(ValueError, match="needs at least 2 classes, got 1 class"):
+        HtafClassifier(**TINY).fit(X, y * 0)
+    with pytest.raises(ValueError, match="Unknown label type: continuous"):
+        HtafClassifier(**TINY).fit(X, y + 0.5)
+    with pytest.raises(ValueError, match=r"Found array with 0 sample\(s\)"):
+        HtafClassifier(**TINY).fit(frame().iloc[:0], [])
+
+
+def test_arrays_of_text_and_lists() -> None:
+    X = [["red", "1.5"], ["green", "2.5"], ["red", "3"], ["green", "4"]] * 3
+    model = HtafRegressor(**TINY).fit(np.array(X), range(12))
+    assert [column.kind for column in model.run_.preprocessor().columns] == ["category", "number"]
+    assert model.predict(X).shape == (12,)
+    assert not hasattr(model, "feature_names_in_")
+
+
+# --- scikit-learn's tools ----------------------------------------------------------------------------
+
+
+def test_pipeline_search_and_calibration() -> None:
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(60, 3))
+    y = np.where(X[:, 0] > 0, "up", "down")
+    made = HtafClassifier(**SMALL | {"batch_size": 8})
+    assert cross_val_score(make_pipeline(StandardScaler(), made), X, y, cv=2).mean() > 0.6
+    search = GridSearchCV(HtafClassifier(**TINY), {"hidden": [(4,), (8, 8)]}, cv=2).fit(X, y)
+    assert search.best_estimator_.run_.record["recipe"]["hidden"] == list(search.best_params_["hidden"])
+    calibrated = CalibratedClassifierCV(HtafClassifier(**TINY), cv=2).fit(X, y)
+    assert calibrated.predict_proba(X).shape == (60, 2)
