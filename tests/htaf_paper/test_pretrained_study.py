@@ -151,7 +151,15 @@ def test_measurements_of_other_images_do_not_belong_together(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "words",
-    [("--share", "x"), ("--share", "0/1"), ("--share", "3/2"), ("--share", "1"), ("--share", "-1/2"), ("--threads", "0"), ("--seeds", "0")],
+    [
+        ("--share", "x"),
+        ("--share", "0/1"),
+        ("--share", "3/2"),
+        ("--share", "1"),
+        ("--share", "-1/2"),
+        ("--threads", "0"),
+        ("--seeds", "0"),
+    ],
 )
 def test_bad_flags_of_the_study(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -1,6 +1,7 @@
 """Reads one table from a file: encoding, separator, decimal commas and blanks are handled and noted."""
 
 import csv
+import functools
 import gzip
 import io
 import os
@@ -8,12 +9,16 @@ import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Shaped
 
 from htaf._errors import HtafError, first_line, suggestion
+
+if TYPE_CHECKING:
+    from htaf.data.dates import Dates
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")
 SUFFIXES = (*TEXT_SUFFIXES, *(suffix + ".gz" for suffix in TEXT_SUFFIXES), ".parquet")
@@ -120,24 +125,48 @@ def is_text(column: pd.Series) -> bool:
     return pd.api.types.is_bool_dtype(column) or not pd.api.types.is_numeric_dtype(column)
 
 
-def typed(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Every column as float64 (NaN where missing) or as text (object, None where missing).
+def is_date(column: pd.Series) -> bool:
+    """Whether a column holds dates by its dtype; texts may be dates too, see `htaf.data.dates.find`.
 
-    A column is a number when every value that is present reads as one. Truth values are text. A column
-    that mixes both is a category, with a note, when it has at most 20 distinct values or is mostly text;
-    else the text among the numbers is taken for a mistake.
+    Args:
+        column: any dtype, [rows].
+    Returns:
+        True for dates and times with or without a zone, and for periods.
+    """
+    return pd.api.types.is_datetime64_any_dtype(column) or isinstance(column.dtype, pd.PeriodDtype)
+
+
+def typed(
+    frame: pd.DataFrame, *, target: str | None = None, plain: bool = False
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Every column as float64 (NaN where missing), datetime64[us] (NaT) or text (object, None where missing).
+
+    A column is a number when every value that is present reads as one, and a date as `htaf.data.dates.find` says.
+    Truth values are text. A column that mixes numbers and text is a category, with a note, when it has at most 20
+    distinct values or is mostly text; else the text among the numbers is taken for a mistake.
 
     Args:
         frame: any dtypes, [rows, columns].
+        target: a column in which dates are not looked for. plain: dates are text, as before they were known.
     Returns:
-        the typed frame with a fresh index, and the notes.
+        the typed frame with a fresh index, and the notes. `attrs["dates"]` has the order of each column of dates.
     Raises:
-        DataError: infinite values; text in a column of numbers.
+        DataError: infinite values; text in a column of numbers; dates of several forms; lists and the like.
     """
+    from htaf.data.dates import find
+
     columns: dict[str, pd.Series] = {}
     notes: list[str] = []
+    orders: dict[str, str] = {}
     for name in frame.columns:
         column = frame[name]
+        _refuse_containers(str(name), column)
+        texts = functools.cache(functools.partial(to_text, column))
+        dates = None if plain or name == target or _has_numbers(column) else find(str(name), column, texts)
+        if dates is not None:
+            columns[name], orders[str(name)] = pd.Series(dates.values), dates.order
+            notes.append(_about_dates(str(name), dates))
+            continue
         values, wrong = to_number(column)
         if np.isinf(values).any():
             row = int(np.argmax(np.isinf(values))) + 1
@@ -153,7 +182,7 @@ def typed(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
                     f"{lost[0] + 1}); of names, put a letter before each"
                 )
             continue
-        text = to_text(column)
+        text = texts()
         columns[name] = pd.Series(text, dtype=object)  # not pandas' own text type: None stays None
         if numbers == 0 or pd.api.types.is_bool_dtype(column):
             continue
@@ -168,7 +197,35 @@ def typed(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
             f"column {name!r} mixes {counted(numbers, 'number')} with {counted(count, 'text')} "
             f"(first {text[row - 1]!r}, row {row}): read as a category"
         )
-    return pd.DataFrame(columns, index=pd.RangeIndex(len(frame))), tuple(notes)
+    made = pd.DataFrame(columns, index=pd.RangeIndex(len(frame)))
+    made.attrs["dates"] = orders
+    return made, tuple(notes)
+
+
+def _has_numbers(column: pd.Series) -> bool:
+    return pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column)
+
+
+def _refuse_containers(name: str, column: pd.Series) -> None:
+    if column.dtype != object:
+        return
+    for row, value in enumerate(column):
+        if isinstance(value, list | tuple | dict | set | np.ndarray | bytes):
+            raise DataError(
+                f"column {name!r}, row {row + 1}: expected numbers, text or dates, got a {type(value).__name__}: make "
+                f"a column of each of its values, or exclude it (--exclude {name})"
+            )
+
+
+def _about_dates(name: str, dates: "Dates") -> str:
+    known = dates.values[~np.isnat(dates.values)]
+    span = f", {known.min().astype('M8[D]')} to {known.max().astype('M8[D]')}" if len(known) else ""
+    said = f"column {name!r}: dates{span}"
+    if dates.example:
+        said += f", {dates.example!r} read as {dates.order}"
+    if dates.open:
+        said += "; no row says whether day or month comes first, write 2012-01-31 to be sure"
+    return said
 
 
 def read_frame(
