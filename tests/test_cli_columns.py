@@ -89,10 +89,10 @@ def test_a_run_from_before_dates_were_known_finds_its_data(htaf, file: Path, tmp
 
 def test_out_is_no_input_and_in_no_run(htaf, file: Path, tmp_path: Path) -> None:
     code, _, err = htaf("train", "tabular", "--data", file, "--out", file, *QUICK)
-    assert (code, f"{file} is a file" in err) == (1, True)
+    assert (code, f"{file} is a file" in err) == (2, True)
     assert file.read_text() == frame().to_csv(index=False)
     out = tmp_path / "run"
     out.mkdir()
     (out / "record.json").write_text("{}")
     code, _, err = htaf("train", "tabular", "--data", file, "--out", out / "checkpoints" / "new", *QUICK)
-    assert (code, f"of the run in {out}" in err) == (1, True)
+    assert (code, f"of the run in {out}" in err) == (2, True)

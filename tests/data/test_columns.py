@@ -374,3 +374,30 @@ def test_missing_values_take_one_line(tmp_path: Path) -> None:
 
 def test_the_missing_category_is_kept() -> None:
     assert category_values(texts(["a", None])).tolist() == ["a", MISSING]
+
+
+# --- large files -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_a_large_file_is_read_as_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, separator: str) -> None:
+    frame = pd.DataFrame(
+        {
+            "x": [" 1.5", "NA", "", "1e3", "-0", "2"] * 10,
+            "c": ["red", " blue ", "None", "?", "RED", 'a "b" c'] * 10,
+            "mixed": ["1", "2", "few", "2", "3", ""] * 10,
+            "when": pd.date_range("2012-01-01", periods=60, freq="D").strftime("%d.%m.%Y"),
+            "big": [str(2**53 + row) for row in range(60)],
+            "y": [f"{row / 7}" for row in range(60)],
+        }
+    )
+    path = tmp_path / "table.csv"
+    frame.to_csv(path, index=False, sep=separator)
+    path.write_text(path.read_text() + separator * 5 + "\n\n")  # a blank row, and a blank line
+    usual = load(path, target="y")
+    monkeypatch.setattr("htaf.data.reading.LARGE", 0)
+    large = load(path, target="y")
+    assert (large.fingerprint, large.notes) == (usual.fingerprint, usual.notes)
+    path.write_text(path.read_text() + "1" + separator + "2\n")
+    with pytest.raises(DataError, match=r"line 64: expected 6 fields separated by .*, got 2"):
+        load(path, target="y")

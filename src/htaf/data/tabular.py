@@ -378,13 +378,15 @@ def _table(
     """The table of raw rows; beside: the columns that are its ids, or that it is divided by."""
     notes = list(notes)
     beside = pd.DataFrame(index=raw.index) if beside is None else beside
-    table, typing_notes = typed(raw, target=target, plain=plain)  # before rows go, so that errors count the file's rows
+    rows, raw_target = len(raw), raw[target]
+    table, typing_notes = typed(
+        raw, target=target, plain=plain, consume=_by_arrow(raw)
+    )  # before rows go, so that errors count the file's rows
     present = table[target].notna().to_numpy()
     gone = int((~present).sum())
-    if gone * 2 > len(raw):
+    if gone * 2 > rows:
         raise DataError(
-            f"{name}: expected target {target!r} in at least half of the rows, got it in {len(raw) - gone} of "
-            f"{len(raw)}"
+            f"{name}: expected target {target!r} in at least half of the rows, got it in {rows - gone} of {rows}"
         )
     if gone:
         notes.append(f"{counted(gone, 'row')} without a target {target!r} dropped")
@@ -394,7 +396,8 @@ def _table(
     parting, noted = _parted(name, beside, present, parting)
     notes += noted
     beside = beside.loc[present].reset_index(drop=True)
-    table = table.loc[present].reset_index(drop=True)
+    if gone:
+        table = table.loc[present].reset_index(drop=True)
     features = table.drop(columns=target)
     notes += typing_notes
     told = len(notes)
@@ -403,20 +406,25 @@ def _table(
     if not features.shape[1]:
         why = "; ".join(notes[told:][:5])
         raise DataError(f"{name}: expected at least one usable column beside {target!r}, got none{why and ': ' + why}")
-    values, task, classes = infer_target(name, raw[target], table[target], task, classes, notes, plain=plain)
-    repeated = int(features.assign(**{"\0target": values}).duplicated().sum())
+    values, task, classes = infer_target(name, raw_target, table[target], task, classes, notes, plain=plain)
+    repeated = len(values) - len(np.unique(_row_hashes({**dict(features.items()), "": pd.Series(values)})))
     if repeated:
         notes.append(f"{counted(repeated, 'row')} repeating an earlier row; a grouped split keeps them on one side")
     missing = {column: int(features[column].isna().sum()) for column in features}
     if gaps := [f"{count:,} in {column!r}" for column, count in missing.items() if count]:
         notes.append(f"missing values: {some(gaps)}")
     digest = _fingerprint(features, values, target, task, classes, parting)
-    revised = not plain and (_is_revised(features) or (task == "classification" and _folds(raw[target], table[target])))
+    revised = not plain and (_is_revised(features) or (task == "classification" and _folds(raw_target, table[target])))
     ids = beside[[column for column in beside if column not in (parting.group, parting.time)]]
     return Table(
         name, features, values, task, target, classes, tuple(notes), digest, special_codes,
         {column: order for column, order in orders.items() if column in features}, revised, ids, parting,
     )  # fmt: skip
+
+
+def _by_arrow(raw: pd.DataFrame) -> bool:
+    """Whether the rows are those of a large file, which must not be held twice."""
+    return any(isinstance(dtype, pd.ArrowDtype) for dtype in raw.dtypes)
 
 
 def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parting) -> tuple[Parting, list[str]]:
@@ -612,8 +620,16 @@ def _stratified(table: Table, free: np.ndarray, seed: int) -> Int64[np.ndarray, 
 
 def _groups(features: pd.DataFrame) -> Shaped[np.ndarray, " rows"]:
     """Group numbers in order of first appearance; equal features share one, missing equals missing."""
-    same = {
-        str(place): column if is_date(column) else column.fillna("") if is_text(column) else column + 0.0
-        for place, (_, column) in enumerate(features.items())
-    }
-    return pd.factorize(pd.util.hash_pandas_object(pd.DataFrame(same), index=False))[0]
+    return pd.factorize(_row_hashes(features))[0]
+
+
+def _row_hashes(features: pd.DataFrame | Mapping[Any, pd.Series]) -> Shaped[np.ndarray, " rows"]:
+    """uint64 [rows], equal where all features are; missing equals missing, and 0 equals -0."""
+    columns = [column for _, column in features.items()]
+    found = np.zeros(len(columns[0]), dtype=np.uint64)
+    for column in columns:
+        same = column if is_date(column) else column.fillna("") if is_text(column) else column + 0.0
+        own = pd.util.hash_pandas_object(same, index=False).to_numpy(np.uint64)
+        found = found * np.uint64(0x9E3779B97F4A7C15) + own  # modulo 2^64, as arrays wrap
+        found ^= found >> np.uint64(29)
+    return found
