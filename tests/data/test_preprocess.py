@@ -143,12 +143,12 @@ def test_worked_example() -> None:
     ]
     inputs, notes = preprocessor.transform_with_notes(small())
     np.testing.assert_allclose(inputs, expected, atol=1e-7)
-    assert notes == ["column 'age': 1 missing value set to the training median 20"]
+    assert notes == ["missing values set to the training median: 1 in 'age' (20)"]
     assert preprocessor.notes == (
-        "column 'age': 1 missing training value set to the median 20",
-        "column 'sex': 1 missing training value, a category of its own",
         "column 'flat' dropped: one value, 3, in the training part",
         "column 'code': one input for each of the codes -8 (1 training row), -9 (1 training row)",
+        "missing training values set to the median: 1 in 'age' (20)",
+        "missing training values, a category of their own: 1 in 'sex'",
     )
 
 
@@ -158,7 +158,7 @@ def test_only_the_training_part_is_learned_from() -> None:
     assert preprocessor.feature_names == ("x", "code")
     later, notes = preprocessor.transform_with_notes(pd.DataFrame({"x": [8.0, -4.0], "code": [-9.0, 6.0]}))
     np.testing.assert_allclose(later, [[2, 0.5], [-1, 2]])  # no clipping; an unseen code is only missing
-    assert notes == ["column 'code': 1 missing value set to the training median 1.5"]
+    assert notes == ["missing values set to the training median: 1 in 'code' (1.5)"]
     assert preprocessor.notes == ()
 
 
@@ -319,10 +319,10 @@ def damaged(path: list, value: object) -> dict:
     [
         (["columns"], None, "preprocessing: expected the keys"),
         (["more"], 1, "preprocessing: expected the keys"),
-        (["version"], 2, "expected format 'htaf-tabular' version 1, got 'htaf-tabular' version 2"),
-        (["format"], "pickle", "got 'pickle' version 1"),
+        (["version"], 3, "expected format 'htaf-tabular' version 1 to 2, got 'htaf-tabular' version 3"),
+        (["format"], "pickle", "got 'pickle' version 2"),
         (["columns"], {}, "expected a list, got dict"),
-        (["columns", 0], [], "columns[0]: expected the kind number, category or dropped, got None"),
+        (["columns", 0], [], "columns[0]: expected the kind number, category, encoded, date or dropped, got None"),
         (["columns", 0, "kind"], "image", "columns[0]: expected the kind"),
         (["columns", 0, "low"], float("nan"), "columns[0] low: expected a finite number, got nan"),
         (["columns", 0, "low"], "1", "columns[0] low: expected a finite number, got '1'"),

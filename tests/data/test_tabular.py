@@ -61,7 +61,7 @@ BUNDLED = [("digits", 1797, 64, 60, "classification", ["bundled with scikit-lear
 FILES = [
     ("wine", 4898, 11, 11, "regression", ["937 rows repeating an earlier row"]),
     ("abalone", 4177, 8, 10, "regression", []),
-    ("churn", 7043, 19, 45, "classification", ["'customerID'", "column 'TotalCharges': 11 missing values"]),
+    ("churn", 7043, 19, 45, "classification", ["'customerID'", "missing values: 11 in 'TotalCharges'"]),
     (
         "fico", 10459, 23, 57, "classification",
         ["588 rows with -9 in every column kept", "class 1 (positive) is 'Bad'"],
@@ -377,7 +377,7 @@ def test_columns_that_help_nothing_are_dropped_with_a_note(tmp_path: Path) -> No
         "column 'flat' dropped: one value in every row",
         "column 'empty' dropped: one value in every row",
         "column 'key' dropped: text with 40 distinct values in 40 rows",
-        "column 'row' looks like a row number and is kept: delete it from the file if it is one",
+        "column 'row' looks like a row number and is kept: --exclude row if it is one",
     ):
         assert note in table.notes
 
@@ -421,7 +421,7 @@ def test_notes_on_repeats_blanks_and_lone_classes(tmp_path: Path) -> None:
     table.iloc[5, 0] = None
     notes = load(saved(tmp_path, table), target="y").notes
     assert "3 rows repeating an earlier row; a grouped split keeps them on one side" in notes
-    assert "column 'x': 1 missing value" in notes
+    assert "missing values: 1 in 'x'" in notes
     assert "target 'y': one row only of 'lone'; it can be in one part of a split only" in notes
 
 

@@ -11,7 +11,7 @@ from rich.table import Table as TextTable
 from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._console import Terminal, UsageError, check_seed, err, figures, print_json, say, say_notes
-from htaf._files import LOCK, check_place
+from htaf._files import LOCK, check_output_folder, check_place
 from htaf.cli.flags import DataDir, Json, check_outside_images
 from htaf.cli.methods import outside_step
 from htaf.contract import StepFactory, is_outside
@@ -214,7 +214,53 @@ def _table_command(family: Family, none: Any) -> Callable[..., None]:
         seed: Annotated[int, arg(help="Of the split, the weights and the order of the batches.")] = 0,
         recipe: Any = None,
         overrides: Any = none,
-        split: Annotated[Literal["random", "grouped"], arg(help="grouped keeps repeated rows on one side.")] = "random",
+        exclude: Annotated[
+            tuple[str, ...], arg(help="Columns to leave out.", metavar="COLUMN", help_behavior_hint="(default: none)")
+        ] = (),
+        id: Annotated[
+            tuple[str, ...],
+            arg(
+                help="Columns that name the rows: no inputs, kept beside predictions.",
+                metavar="COLUMN",
+                help_behavior_hint="(default: none)",
+            ),
+        ] = (),
+        test: Annotated[
+            str | None,
+            arg(
+                help="A file with the test rows, with the same columns.",
+                metavar="FILE",
+                help_behavior_hint="(default: drawn from the data)",
+            ),
+        ] = None,
+        split: Annotated[
+            Literal["random", "grouped", "stratified"],
+            arg(help="grouped keeps repeated rows on one side; stratified keeps the shares of the classes."),
+        ] = "random",
+        shares: Annotated[
+            tuple[float, ...],
+            arg(
+                help="Of training, validation and test rows; with --test of training and validation rows.",
+                metavar="SHARE",
+                help_behavior_hint="(default: 0.7 0.1 0.2; with --test 0.875 0.125)",
+            ),
+        ] = (),
+        group: Annotated[
+            str | None,
+            arg(
+                help="Keep rows that are equal in this column in one part; it is no input.",
+                metavar="COLUMN",
+                help_behavior_hint="(optional)",
+            ),
+        ] = None,
+        time: Annotated[
+            str | None,
+            arg(
+                help="Test on the last rows by this column of dates or numbers, validate on those before.",
+                metavar="COLUMN",
+                help_behavior_hint="(optional)",
+            ),
+        ] = None,
         drop_empty: Annotated[bool, arg(help="fico: leave out the 588 rows without any record.")] = False,
         data_dir: DataDir = None,
         device: Device = "auto",
@@ -228,11 +274,23 @@ def _table_command(family: Family, none: Any) -> Callable[..., None]:
         from htaf.data.tabular import load
 
         source = _source(data, is_named(data), data_dir) | {"target": target, "task": task, "drop_empty": drop_empty}
+        source |= {"exclude": list(exclude)} if exclude else {}
+        source |= {"ids": list(id)} if id else {}
+        source |= {} if test is None else {"test": str(Path(test).resolve())}
+        if group is not None and split == "stratified":
+            raise UsageError("--group keeps rows together and does not go with --split stratified")
+        if time is not None and split != "random":
+            raise UsageError(f"--time divides by time and does not go with --split {split}")
+        check_output_folder(out, [] if is_named(data) else [data], own="run")
+        mode = "time" if time is not None else "grouped" if group is not None else split
+        of_rows: Any = {"test": test, "shares": shares or None, "group": group, "time": time, "ids": id}
 
         def read() -> Any:
-            return load(data, target=target, task=task, data_dir=data_dir, drop_empty=drop_empty)
+            return load(
+                data, target=target, task=task, data_dir=data_dir, drop_empty=drop_empty, exclude=exclude, **of_rows
+            )
 
-        options = {"seed": seed, "mode": split, "device": device, "checkpoint_seconds": checkpoint_seconds}
+        options = {"seed": seed, "mode": mode, "device": device, "checkpoint_seconds": checkpoint_seconds}
         _train(chosen, running, read, out, source, options, json)
 
     return command

@@ -3,18 +3,21 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float64, Int64, Shaped
 
-from htaf.data.reading import DataError, counted, is_text, listed, to_number, to_text
+from htaf.data.reading import DataError, counted, is_date, is_text, listed, to_number, to_text
 
 # A range below these cannot be told from rounding in float32, and MinMaxScaler takes it for a constant
 RELATIVE_RANGE, ABSOLUTE_RANGE = 1e-9, 1e-14
-MANY_CATEGORIES = 100
+MOST_ONE_HOT = 20  # categories; a column with more is encoded by the target
+RARE, RARE_AMONG = 5, 100  # fewer training rows make a category rare, where there are at least so many
 MISSING = ""  # the missing category; no present text is empty
+OTHER = "other"  # names the input of rare and unseen categories
+Kind = Literal["number", "category", "encoded", "date", "dropped"]
 
 
 @dataclass(frozen=True)
@@ -22,17 +25,37 @@ class Column:
     """What was learned about one raw column.
 
     A number becomes `(x - low) / (high - low)` when high > low, with `fill` where x is missing or a
-    special code, and one 0/1 input for each of `codes`. A category becomes one 0/1 input for each of
-    `categories`, where "" stands for missing. A dropped column gives no input.
+    special code, and one 0/1 input for each of `codes`.
+
+    A category becomes one 0/1 input for each of `categories`, where "" stands for missing, and one for all others
+    where `other` is set.
+
+    An encoded column becomes one input for each of `outputs`: for a category its row of `values` from the target, for
+    another one `otherwise`, scaled from [lows, highs] to [0, 1].
+
+    A date becomes one input for each of `outputs`, of `htaf.data.dates.PARTS`, scaled from [lows, highs] to [0, 1]. It
+    is read in this `order`; days are counted from `first`; a missing one is `filled` (both ISO 8601).
+
+    `folded`: spellings that differ in case alone are one category. A dropped column gives no input.
     """
 
     name: str
-    kind: Literal["number", "category", "dropped"]
+    kind: Kind
     low: float = 0.0
     high: float = 0.0
     fill: float = 0.0
     codes: tuple[float, ...] = ()
     categories: tuple[str, ...] = ()
+    other: bool = False
+    folded: bool = False
+    outputs: tuple[str, ...] = ()
+    values: tuple[tuple[float, ...], ...] = ()
+    otherwise: tuple[float, ...] = ()
+    lows: tuple[float, ...] = ()
+    highs: tuple[float, ...] = ()
+    order: str = ""
+    first: str = ""
+    filled: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,31 +82,158 @@ def category_values(column: pd.Series) -> Shaped[np.ndarray, " rows"]:
     return text
 
 
-def learn_column(column: pd.Series, name: str, special_codes: Sequence[float], notes: list[str]) -> Column:
+def spelled(text: str) -> str:
+    """What spellings of one category share: the text without its case. Single letters but y, n, t, f keep theirs, as m
+    and M may be two codes."""
+    return text.casefold() if len(text) > 1 or text in "yYnNtTfF" else text
+
+
+def one_spelling(values: Shaped[np.ndarray, " rows"]) -> tuple[dict[str, str], list[str]]:
+    """Each category with the most frequent spelling of it, and those of which there are several, in words."""
+    names, counts = np.unique(values.astype(object), return_counts=True)
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for name, count in zip(names.tolist(), counts.tolist(), strict=True):
+        groups.setdefault(spelled(name), []).append((-count, name))
+    chosen = {name: min(group)[1] for group in groups.values() for _, name in group}
+    several = [" = ".join(repr(n) for _, n in sorted(group)) for group in groups.values() if len(group) > 1]
+    return chosen, several
+
+
+def places(column: Column, values: Shaped[np.ndarray, " rows"]) -> Int64[np.ndarray, " rows"]:
+    """The place of each value in the categories of a column, -1 where it has no such category.
+
+    Args:
+        values: as `category_values` gives them, [rows].
+    """
+    known = {name: place for place, name in enumerate(column.categories)}
+    if not column.folded:
+        return np.array([known.get(value, -1) for value in values], dtype=np.int64)
+    alike = {spelled(name): place for name, place in known.items()}
+    found = {value: known.get(value, alike.get(spelled(value), -1)) for value in dict.fromkeys(values)}
+    return np.array([found[value] for value in values], dtype=np.int64)
+
+
+@dataclass
+class Notes:
+    """What was handled, one line each; missing values of all columns in one."""
+
+    lines: list[str]
+    median: list[str]
+    category: list[str]
+
+    def told(self, training: bool) -> list[str]:
+        """All lines."""
+        what = "missing training values" if training else "missing values"
+        found = list(self.lines)
+        if self.median:
+            found.append(f"{what} set to the {'' if training else 'training '}median: {some(self.median)}")
+        if self.category:
+            found.append(f"{what}, a category of their own: {some(self.category)}")
+        return found
+
+
+def some(told: Sequence[str], limit: int = 10) -> str:
+    """The first of many, with a count of the rest."""
+    rest = len(told) - limit
+    return ", ".join(told[:limit]) + (f" and {counted(rest, 'more column')}" if rest > 0 else "")
+
+
+def learn_column(
+    column: pd.Series,
+    name: str,
+    special_codes: Sequence[float],
+    notes: Notes,
+    wanted: tuple[tuple[str, ...], Float64[np.ndarray, "rows outputs"]] = ((), np.zeros((0, 0))),
+    order: str = "",
+) -> Column:
     """What the training part says about one raw column.
 
     Args:
-        column: the training rows, [rows]; a number dtype is scaled, any other is a category.
+        column: the training rows, [rows]; a number dtype is scaled, dates are taken apart, any other is a category.
         name: the column's name.
         special_codes: numbers that mean "missing for this reason"; they are left out of the range.
-        notes: what was handled is appended here.
+        notes: what was handled is added.
+        wanted: from `htaf.data.encoding.outputs`, for columns with more than `MOST_ONE_HOT` categories; without
+            outputs these are one-hot too.
+        order: of dates that raw rows write as text.
     Returns:
-        the column's range, median and codes, or its categories sorted by code point; kind "dropped" where
-        it does not vary.
+        the column's range, median and codes; its categories sorted by code point, with their encoding where they are
+        many; or the parts of its dates that vary; kind "dropped" where it does not vary.
     Raises:
         DataError: an infinite value, or a range beyond float64.
     """
+    if is_date(column):
+        return _learn_date(column, name, notes, order)
     if is_text(column):
-        categories = tuple(sorted(set(category_values(column))))
-        if len(categories) == 1:
-            notes.append(f"column {name!r} dropped: {categories[0] or 'missing'!r} in every training row")
-            return Column(name, "dropped")
-        if MISSING in categories:
-            count = int(np.count_nonzero(category_values(column) == MISSING))
-            notes.append(f"column {name!r}: {counted(count, 'missing training value')}, a category of its own")
-        if len(categories) > MANY_CATEGORIES:
-            notes.append(f"column {name!r} has {len(categories):,} categories, each one input")
-        return Column(name, "category", categories=categories)
+        return _learn_category(column, name, notes, wanted)
+    return _learn_number(column, name, special_codes, notes)
+
+
+def _learn_date(column: pd.Series, name: str, notes: Notes, order: str) -> Column:
+    from htaf.data.dates import PARTS, YEAR_FIRST, native, numbers
+
+    values = native(column)
+    known = np.sort(values[~np.isnat(values)])
+    if not len(known) or known[0] == known[-1]:
+        notes.lines.append(f"column {name!r} dropped: {known[0] if len(known) else 'no date'} in every training row")
+        return Column(name, "dropped")
+    if missing := len(values) - len(known):
+        notes.median.append(f"{missing:,} in {name!r} ({known[(len(known) - 1) // 2].astype('M8[D]')})")
+    first, filled = known[0], known[(len(known) - 1) // 2]
+    parts = numbers(known, first)
+    ranges = {part: (float(parts[part].min()), float(parts[part].max())) for part in PARTS}
+    outputs = tuple(part for part, (low, high) in ranges.items() if low < high)
+    return Column(
+        name, "date", outputs=outputs, lows=tuple(ranges[part][0] for part in outputs),
+        highs=tuple(ranges[part][1] for part in outputs), order=order or YEAR_FIRST, first=str(first),
+        filled=str(filled),
+    )  # fmt: skip
+
+
+def _learn_category(
+    column: pd.Series,
+    name: str,
+    notes: Notes,
+    wanted: tuple[tuple[str, ...], Float64[np.ndarray, "rows outputs"]],
+) -> Column:
+    values = category_values(column)
+    chosen, several = one_spelling(values)
+    if several:
+        notes.lines.append(f"column {name!r}: one category each: {some(several, 5)}")
+        values = np.array([chosen[value] for value in values], dtype=object)
+    counts = {value: int(count) for value, count in zip(*np.unique(values, return_counts=True), strict=True)}
+    categories = tuple(sorted(counts))
+    if len(categories) == 1:
+        notes.lines.append(f"column {name!r} dropped: {categories[0] or 'missing'!r} in every training row")
+        return Column(name, "dropped")
+    if MISSING in counts:
+        notes.category.append(f"{counts[MISSING]:,} in {name!r}")
+    if len(categories) > MOST_ONE_HOT and wanted[0]:
+        from htaf.data.encoding import encodings
+
+        notes.lines.append(
+            f"column {name!r}: {len(categories):,} categories, each as the target's mean in it, drawn to that of all "
+            "rows where it has few"
+        )
+        found = encodings(values, wanted[1], categories)
+        return Column(
+            name, "encoded", categories=categories, folded=True, outputs=wanted[0],
+            values=tuple(map(tuple, found.tolist())), otherwise=tuple(wanted[1].mean(0).tolist()),
+            lows=tuple(found.min(0).tolist()), highs=tuple(found.max(0).tolist()),
+        )  # fmt: skip
+    rare = [value for value in categories if counts[value] < RARE] if len(values) >= RARE_AMONG else []
+    if len(rare) < 2 or len(rare) == len(categories):
+        return Column(name, "category", categories=categories, folded=True)
+    rows = sum(counts[value] for value in rare)
+    notes.lines.append(
+        f"column {name!r}: {len(rare)} categories with fewer than {RARE} training rows are one input, {OTHER!r} "
+        f"({counted(rows, 'row')})"
+    )
+    kept = tuple(value for value in categories if value not in rare)
+    return Column(name, "category", categories=kept, other=True, folded=True)
+
+
+def _learn_number(column: pd.Series, name: str, special_codes: Sequence[float], notes: Notes) -> Column:
     values, _ = to_number(column)
     if np.isinf(values).any():
         row = int(np.argmax(np.isinf(values)))
@@ -99,15 +249,15 @@ def learn_column(column: pd.Series, name: str, special_codes: Sequence[float], n
         reason = "no value" if not plain.size else f"one value, {low:g}," if low == high else "too narrow a range"
         if low < high:
             reason += f" ({low:.17g} to {high:.17g}; change its unit or subtract an offset)"
-        notes.append(f"column {name!r} dropped: {reason} in the training part")
+        notes.lines.append(f"column {name!r} dropped: {reason} in the training part")
         if not codes:
             return Column(name, "dropped")
         low = high = fill = 0.0
     elif (missing := int(np.isnan(values).sum())) > 0:
-        notes.append(f"column {name!r}: {counted(missing, 'missing training value')} set to the median {fill:g}")
+        notes.median.append(f"{missing:,} in {name!r} ({fill:g})")
     if codes:
         counts = ", ".join(f"{code:g} ({counted(int((values == code).sum()), 'training row')})" for code in codes)
-        notes.append(f"column {name!r}: one input for each of the codes {counts}")
+        notes.lines.append(f"column {name!r}: one input for each of the codes {counts}")
     return Column(name, "number", low, high, min(max(fill, low), high), codes)
 
 
@@ -212,39 +362,94 @@ def texts(values: Any, where: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-def read_column(data: Any, where: str) -> Column:
+def read_column(data: Any, where: str, version: int = 2) -> Column:
     """One column from the JSON form of a preprocessor.
 
     Args:
         data: an entry of "columns", from `json.load`: name, kind and the fields of that kind.
         where: which entry it is, for the message.
+        version: of the format; version 1 has no dates, no encoded columns, and of a category its names alone.
     Returns:
         the column.
     Raises:
         DataError: an unknown kind, missing or unknown keys, a value of another type, a range without
-            low <= fill <= high, repeated codes, no or repeated categories.
+            low <= fill <= high, repeated codes, no or repeated categories, lists of different lengths.
     """
     kind = data.get("kind") if isinstance(data, dict) else None
-    keys = {"number": ("low", "high", "fill", "codes"), "category": ("categories",), "dropped": ()}
-    if not isinstance(kind, str) or kind not in keys:
-        raise DataError(f"{where}: expected the kind number, category or dropped, got {kind!r:.80}")
+    keys = KEYS if version > 1 else KEYS | {"category": ("categories",)}
+    kinds = [name for name in keys if version > 1 or name not in ("encoded", "date")]
+    if not isinstance(kind, str) or kind not in kinds:
+        raise DataError(f"{where}: expected the kind {', '.join(kinds[:-1])} or {kinds[-1]}, got {kind!r:.80}")
     strict_keys(data, where, ("name", "kind", *keys[kind]))
     if not isinstance(data["name"], str):
         raise DataError(f"{where}: expected a name, got {data['name']!r}")
-    if kind == "dropped":
-        return Column(data["name"], kind)
-    if kind == "category":
-        categories = texts(data["categories"], f"{where} categories")
-        if not categories or len(set(categories)) != len(categories):
-            raise DataError(f"{where}: expected distinct categories, got {categories!r}")
-        return Column(data["name"], kind, categories=categories)
-    low, high, fill = (_float(data[key], f"{where} {key}") for key in ("low", "high", "fill"))
-    if not low <= fill <= high:
-        raise DataError(f"{where}: expected low <= fill <= high, got {low}, {fill}, {high}")
-    codes = floats(data["codes"], f"{where} codes")
-    if len(set(codes)) != len(codes):
-        raise DataError(f"{where}: expected distinct codes, got {codes}")
-    return Column(data["name"], "number", low, high, fill, codes)
+    read: dict[str, Any] = {}
+    for key in keys[kind]:
+        value, place = data[key], f"{where} {key}"
+        if key in ("low", "high", "fill"):
+            read[key] = _float(value, place)
+        elif key in ("categories", "outputs"):
+            read[key] = texts(value, place)
+            if not value or len(set(value)) != len(value):
+                raise DataError(f"{where}: expected distinct {key}, got {value!r:.200}")
+        elif key == "values":
+            if not isinstance(value, list):
+                raise DataError(f"{place}: expected a list of lists of numbers, got {value!r:.80}")
+            read[key] = tuple(floats(row, place) for row in value)
+        elif key in ("other", "folded"):
+            if not isinstance(value, bool):
+                raise DataError(f"{place}: expected true or false, got {value!r:.80}")
+            read[key] = value
+        elif key in ("order", "first", "filled"):
+            if not isinstance(value, str):
+                raise DataError(f"{place}: expected a text, got {value!r:.80}")
+            read[key] = value
+        else:
+            read[key] = floats(value, place)
+    column = Column(data["name"], cast(Kind, kind), **read)
+    _check_column(column, where)
+    return column
+
+
+# of each kind the fields that are kept
+KEYS: dict[str, tuple[str, ...]] = {
+    "number": ("low", "high", "fill", "codes"),
+    "category": ("categories", "other", "folded"),
+    "encoded": ("categories", "folded", "outputs", "values", "otherwise", "lows", "highs"),
+    "date": ("outputs", "lows", "highs", "order", "first", "filled"),
+    "dropped": (),
+}
+
+
+def _check_column(column: Column, where: str) -> None:
+    """Raises DataError where the fields of a column that was read do not go together."""
+    if not column.low <= column.fill <= column.high:
+        raise DataError(f"{where}: expected low <= fill <= high, got {column.low}, {column.fill}, {column.high}")
+    if len(set(column.codes)) != len(column.codes):
+        raise DataError(f"{where}: expected distinct codes, got {column.codes}")
+    width = len(column.outputs)
+    lists = [column.lows, column.highs, *((column.otherwise, *column.values) if column.kind == "encoded" else ())]
+    if any(len(one) != width for one in lists) or any(
+        low > high for low, high in zip(column.lows, column.highs, strict=False)
+    ):
+        raise DataError(f"{where}: expected {width} lows <= highs, and as many values for each category")
+    if column.kind == "encoded" and len(column.values) != len(column.categories):
+        raise DataError(f"{where}: expected values for each of {len(column.categories)} categories")
+    if column.kind != "date":
+        return
+    from htaf.data.dates import ORDERS, PARTS
+
+    if unknown := [part for part in column.outputs if part not in PARTS]:
+        raise DataError(f"{where}: expected parts of a date ({listed(PARTS)}), got {listed(unknown)}")
+    if column.order not in ORDERS:
+        raise DataError(f"{where}: expected the order of a date ({listed(ORDERS)}), got {column.order!r:.80}")
+    for name, text in (("first", column.first), ("filled", column.filled)):
+        try:
+            known = text[:1].isdigit() and not np.isnat(np.datetime64(text, "us"))
+        except ValueError:
+            known = False
+        if not known:
+            raise DataError(f"{where} {name}: expected a date, got {text!r:.80}")
 
 
 def read_target(data: Any) -> Target:

@@ -73,17 +73,21 @@ class TableBatches:
         return self.y[rows]
 
 
-def table_part(table: Table, preprocessor: Preprocessor, rows: np.ndarray) -> Part:
+def table_part(table: Table, preprocessor: Preprocessor, rows: np.ndarray, *, training: bool = False) -> Part:
     """Rows of a table: inputs float32 [rows, columns]; targets float32 [rows, 1], standardised, or int64 [rows].
+
+    training: they are the rows that the preprocessing was fitted on, see `Preprocessor.transform_training`.
 
     Raises:
         DataError: columns or values that the preprocessing cannot use, or classes that it does not know.
     """
-    x, y, known = preprocessor.transform(table.features.iloc[rows]), table.target[rows], preprocessor.target.classes
+    y, known = table.target[rows], preprocessor.target.classes
     if table.classes != known:  # codes follow the classes that a table holds, and other data may lack some
         if unknown := set(table.classes) - set(known):
             raise DataError(f"expected the classes {', '.join(known)}, got {', '.join(sorted(unknown))} too")
         y = np.array([known.index(name) for name in table.classes])[y]
+    features = table.features.iloc[rows]
+    x = preprocessor.transform_training(features, y) if training else preprocessor.transform(features)
     target = torch.from_numpy(preprocessor.encode_target(y))
     target = target.float().unsqueeze(1) if preprocessor.target.task == "regression" else target.long()
     return Part(TableBatches(torch.from_numpy(x), target), torch.arange(len(rows)))

@@ -1,6 +1,7 @@
 """Turns raw rows into the float32 inputs of a network, by rules learned from the training part only."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -8,13 +9,18 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float32, Float64, Int64, Shaped
 
+from htaf.data import dates, encoding
 from htaf.data.columns import (
+    KEYS,
+    OTHER,
     Column,
+    Notes,
     Target,
     category_values,
     floats,
     learn_column,
     learn_target,
+    places,
     read_column,
     read_target,
     strict_keys,
@@ -22,21 +28,29 @@ from htaf.data.columns import (
 )
 from htaf.data.reading import DataError, counted, listed, to_number
 
-FORMAT, VERSION = "htaf-tabular", 1
+FORMAT, VERSION = "htaf-tabular", 2
+
+
+def _shown(column: Column) -> list[str]:
+    """The categories of a one-hot column as its inputs are named."""
+    return [*(category or "missing" for category in column.categories), *([OTHER] if column.other else [])]
 
 
 class Preprocessor:
-    """Min-max for numbers, one-hot for categories, learned once and kept as plain JSON.
+    """Min-max for numbers and parts of dates, one-hot for few categories, means of the target for many.
 
-    Inputs are made from the learned `columns`, in training and after loading alike, so a round trip through JSON
-    changes no bit; they are those of scikit-learn's SimpleImputer, MinMaxScaler and OneHotEncoder, which reading a
-    run need not import. Numbers are not clipped: a value outside the training range falls outside [0, 1].
+    It is learned once and kept as plain JSON. Inputs are made from the learned `columns`, in training and after loading
+    alike, so a round trip through JSON changes no bit; they are those of scikit-learn's SimpleImputer, MinMaxScaler,
+    OneHotEncoder and TargetEncoder, which reading a run need not import. They come in this order: numbers, special
+    codes, dates, encoded columns, one-hot. Numbers are not clipped: a value outside the training range falls outside
+    [0, 1].
 
     Args:
         columns: one entry a raw column, in order.
         target: the target side.
         special_codes: numbers that stand for a reason why the value is missing.
         notes: what was handled while fitting.
+        ids: columns that name the rows and are no inputs; predictions have them beside.
     Raises:
         DataError: no column gives an input.
     """
@@ -47,18 +61,22 @@ class Preprocessor:
         target: Target,
         special_codes: Sequence[float] = (),
         notes: Sequence[str] = (),
+        ids: Sequence[str] = (),
     ) -> None:
         self.columns = tuple(columns)
         self.target = target
         self.special_codes = tuple(special_codes)
         self.notes = tuple(notes)
+        self.ids = tuple(ids)
         scaled = [c for c in self.columns if c.kind == "number" and c.high > c.low]
         coded = [(c, code) for c in self.columns for code in c.codes]
         texts = [c for c in self.columns if c.kind == "category"]
         self.feature_names = (
             *(c.name for c in scaled),
             *(f"{c.name} is {code:g}" for c, code in coded),
-            *(f"{c.name}={category or 'missing'}" for c in texts for category in c.categories),
+            *(f"{c.name}: {part}" for c in self.columns if c.kind == "date" for part in c.outputs),
+            *(f"{c.name}: {output}" for c in self.columns if c.kind == "encoded" for output in c.outputs),
+            *(f"{c.name}={category}" for c in texts for category in _shown(c)),
         )
         if not self.feature_names:
             raise DataError("expected at least one column that varies in the training part, got none")
@@ -73,12 +91,14 @@ class Preprocessor:
         target_name: str = "target",
         classes: Sequence[str] = (),
         special_codes: Sequence[float] = (),
+        orders: Mapping[str, str] | None = None,
+        ids: Sequence[str] = (),
     ) -> "Preprocessor":
         """Learns ranges, medians, categories and the target's mean from the training rows.
 
         Args:
-            features: training rows only, [rows, columns]; number columns are scaled, all others are
-                categories.
+            features: training rows only, [rows, columns]; number columns are scaled, columns of a date dtype are taken
+                apart, all others are categories.
             target: float64 [rows] in original units for regression, int64 [rows] class codes for
                 classification.
             task: "regression" or "classification".
@@ -86,6 +106,8 @@ class Preprocessor:
             classes: class names in code order, for classification.
             special_codes: numbers that mean "missing for this reason"; each that occurs in a column
                 becomes one 0/1 input, and the value counts as missing.
+            orders: how raw rows write the dates of a column, one of `htaf.data.dates.ORDERS`; else year first.
+            ids: names of columns that predictions have beside.
         Returns:
             the fitted preprocessor.
         Raises:
@@ -95,16 +117,23 @@ class Preprocessor:
             raise DataError(f"expected as many rows as targets, got {len(features)} and {len(target)}")
         if len({str(name) for name in features.columns}) != features.shape[1]:
             raise DataError(f"expected distinct column names, got {listed([*map(str, features.columns)])}")
-        notes: list[str] = []
-        columns = [learn_column(features[name], str(name), special_codes, notes) for name in features.columns]
-        learned = learn_target(np.asarray(target), task, target_name, tuple(classes), notes)
-        return cls(columns, learned, tuple(float(code) for code in special_codes), notes)
+        target, told, late = np.asarray(target), Notes([], [], []), list[str]()
+        learned = learn_target(target, task, target_name, tuple(classes), late)
+        wanted = encoding.outputs(target, learned)
+        columns = [
+            learn_column(features[name], str(name), special_codes, told, wanted, (orders or {}).get(str(name), ""))
+            for name in features.columns
+        ]
+        return cls(
+            columns, learned, tuple(float(code) for code in special_codes), [*told.told(training=True), *late], ids
+        )
 
     def transform(self, features: pd.DataFrame) -> Float32[np.ndarray, "rows columns"]:
         """Raw rows to network inputs; columns are found by name, in any order.
 
-        Missing numbers take the training median, categories not seen in training give zeros, columns
-        that were not trained on are ignored; `transform_with_notes` says where.
+        Missing numbers and dates take the training median. Categories not seen in training give the input of the
+        rare ones, where there is one, else zeros; of an encoded column the target's mean. Columns that were not
+        trained on are ignored. `transform_with_notes` says where.
 
         Args:
             features: raw rows of any dtypes, [rows, raw columns].
@@ -116,6 +145,21 @@ class Preprocessor:
         """
         return self.transform_with_notes(features)[0]
 
+    def transform_training(
+        self, features: pd.DataFrame, target: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"]
+    ) -> Float32[np.ndarray, "rows columns"]:
+        """As `transform`, of the rows that it was fitted on: encoded columns are cross-fitted, so that no row is
+        encoded by its own target. The same rows give the same bits.
+
+        Args:
+            features: the rows that were given to `fit`. target: theirs.
+        Returns:
+            float32 [rows, len(feature_names)].
+        Raises:
+            DataError: as `transform`.
+        """
+        return self._transform(features, np.asarray(target))[0]
+
     def transform_with_notes(self, features: pd.DataFrame) -> tuple[Float32[np.ndarray, "rows columns"], list[str]]:
         """As `transform`, with what was handled in these rows.
 
@@ -123,46 +167,81 @@ class Preprocessor:
             features: raw rows of any dtypes, [rows, raw columns].
         Returns:
             float32 [rows, len(feature_names)], and one line each for ignored columns, missing values and
-            categories not seen in training.
+            columns with categories not seen in training.
         Raises:
             DataError: as `transform`.
         """
+        return self._transform(features, None)
+
+    def _transform(
+        self, features: pd.DataFrame, target: np.ndarray | None
+    ) -> tuple[Float32[np.ndarray, "rows columns"], list[str]]:
+        """target: of training rows, which are cross-fitted by it."""
         present = [str(name) for name in features.columns]
+        where = {name: place for place, name in enumerate(present)}
         wanted = [column for column in self.columns if column.kind != "dropped"]
-        absent = [column.name for column in wanted if column.name not in present]
+        absent = [column.name for column in wanted if column.name not in where]
         if absent:
             raise DataError(f"expected the columns {listed(absent)} too, got only {listed(present)}")
-        doubled = [column.name for column in wanted if present.count(column.name) > 1]
+        times = Counter(present) if len(where) < len(present) else {}
+        doubled = [column.name for column in wanted if times.get(column.name, 1) > 1]
         if doubled:
             raise DataError(f"expected each column once, got {listed(doubled)} more than once")
-        notes: list[str] = []
-        known = {column.name for column in self.columns}
+        notes = Notes([], [], [])
+        known = {*(column.name for column in self.columns), *self.ids}
         extra = [name for name in present if name not in known]
         if extra:
-            notes.append(f"ignored, not used in training: {listed(extra)}")
+            notes.lines.append(f"ignored, not used in training: {listed(extra)}")
+        inputs = np.zeros((len(features), len(self.feature_names)), dtype=np.float32)
         if not len(features):
-            return np.zeros((0, len(self.feature_names)), dtype=np.float32), notes
-        numbers, codes, categories = [], [], []
+            return inputs, notes.lines
+        cross = None if target is None else encoding.outputs(target, self.target)[1]
+        begin = self._begins()
         with np.errstate(over="ignore"):  # an overflow is reported below, by column and row
-            for column in wanted:
-                raw = features.iloc[:, present.index(column.name)]
+            for place, column in enumerate(self.columns):
+                if column.kind == "dropped":
+                    continue
+                raw = features.iloc[:, where[column.name]]
                 if column.kind == "number":
-                    scaled, found = self._number(column, raw, notes)
-                    numbers += scaled
-                    codes += found
+                    scaled, codes = self._number(column, raw, notes)
+                    for at, found in zip((begin[place, 0], begin[place, 1]), (scaled, codes), strict=True):
+                        for offset, values in enumerate(found):
+                            inputs[:, at + offset] = values
+                    continue
+                at = begin[place, 0]
+                if column.kind == "category":
+                    found = _one_hot(column, raw, notes)
+                    inputs[np.flatnonzero(found >= 0), at + found[found >= 0]] = 1
                 else:
-                    categories.append(self._category(column, raw, notes))
-            blocks = [np.stack(part, axis=1) for part in (numbers, codes) if part]
-            inputs = np.concatenate([*blocks, *categories], axis=1).astype(np.float32)
-        if not np.isfinite(inputs).all():
+                    block = _date(column, raw, notes) if column.kind == "date" else _encoded(column, raw, notes, cross)
+                    inputs[:, at : at + block.shape[1]] = block
+        if not np.isfinite(inputs.sum(0, dtype=np.float64)).all():
             row, place = np.argwhere(~np.isfinite(inputs))[0]
             raise DataError(
                 f"column {self.feature_names[place]!r}, row {row + 1}: the value is too far outside the "
                 "training range for float32"
             )
-        return inputs, notes
+        return inputs, notes.told(training=False)
 
-    def _number(self, column: Column, raw: pd.Series, notes: list[str]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def _begins(self) -> dict[tuple[int, int], int]:
+        """Where the inputs of each column begin, and (place, 1) where those of its codes do."""
+        found: dict[tuple[int, int], int] = {}
+        at = 0
+        blocks: list[tuple[str, int, Callable[[Column], int]]] = [
+            ("number", 0, lambda c: int(c.high > c.low)),
+            ("number", 1, lambda c: len(c.codes)),
+            ("date", 0, lambda c: len(c.outputs)),
+            ("encoded", 0, lambda c: len(c.outputs)),
+            ("category", 0, lambda c: len(c.categories) + c.other),
+        ]
+        for kind, block, width in blocks:
+            for place, column in enumerate(self.columns):
+                if column.kind == kind:
+                    found[place, block] = at
+                    at += width(column)
+        return found
+
+    def _number(self, column: Column, raw: pd.Series, notes: Notes) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """The scaled column, if it varied in training, and a column for each code."""
         values, wrong = to_number(raw)
         for bad, wanted in ((wrong, "a number"), (np.isinf(values), "a finite number")):
@@ -176,26 +255,9 @@ class Preprocessor:
         unseen = np.isin(values, [code for code in self.special_codes if code not in column.codes])
         missing = int((np.isnan(values) | unseen).sum())
         if missing:
-            notes.append(
-                f"column {column.name!r}: {counted(missing, 'missing value')} set to the training median "
-                f"{column.fill:g}"
-            )
+            notes.median.append(f"{missing:,} in {column.name!r} ({column.fill:g})")
         scale = 1 / (column.high - column.low)
         return [np.where(absent, column.fill, values) * scale + (0 - column.low * scale)], codes
-
-    def _category(self, column: Column, raw: pd.Series, notes: list[str]) -> np.ndarray:
-        values, places = category_values(raw), {name: place for place, name in enumerate(column.categories)}
-        unseen = [value for value in values if value not in places]
-        if unseen:
-            kinds = [value or "missing" for value in dict.fromkeys(unseen)]
-            notes.append(
-                f"column {column.name!r}: {counted(len(unseen), 'row')} with categories not seen in "
-                f"training ({listed(kinds, 3)}), all inputs 0"
-            )
-        one_hot = np.zeros((len(values), len(places)))
-        found = np.array([places.get(value, -1) for value in values], dtype=np.int64)
-        one_hot[found >= 0, found[found >= 0]] = 1
-        return one_hot
 
     def encode_target(
         self, values: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"]
@@ -231,13 +293,8 @@ class Preprocessor:
         """
         columns: list[dict[str, Any]] = []
         for column in self.columns:
-            entry: dict[str, Any] = {"name": column.name, "kind": column.kind}
-            if column.kind == "number":
-                entry |= {"low": column.low, "high": column.high, "fill": column.fill}
-                entry["codes"] = list(column.codes)
-            if column.kind == "category":
-                entry["categories"] = list(column.categories)
-            columns.append(entry)
+            kept = {key: _listed(getattr(column, key)) for key in KEYS[column.kind]}
+            columns.append({"name": column.name, "kind": column.kind, **kept})
         target = asdict(self.target) | {"classes": list(self.target.classes)}
         return {
             "format": FORMAT,
@@ -246,6 +303,7 @@ class Preprocessor:
             "target": target,
             "special_codes": list(self.special_codes),
             "notes": list(self.notes),
+            "ids": list(self.ids),
         }
 
     @classmethod
@@ -259,15 +317,18 @@ class Preprocessor:
         Raises:
             DataError: another format or version, a missing, unknown or impossible entry.
         """
-        top = strict_keys(data, "preprocessing", ("format", "version", "columns", "target", "special_codes", "notes"))
-        if (top["format"], top["version"]) != (FORMAT, VERSION):
+        version = data.get("version") if isinstance(data, dict) else None
+        version = version if type(version) is int and 1 <= version <= VERSION else VERSION
+        keys = ("format", "version", "columns", "target", "special_codes", "notes", *(("ids",) if version > 1 else ()))
+        top = strict_keys(data, "preprocessing", keys)
+        if (top["format"], top["version"]) != (FORMAT, version):
             raise DataError(
-                f"preprocessing: expected format {FORMAT!r} version {VERSION}, "
+                f"preprocessing: expected format {FORMAT!r} version 1 to {VERSION}, "
                 f"got {top['format']!r} version {top['version']!r}"
             )
         if not isinstance(top["columns"], list):
             raise DataError(f"preprocessing columns: expected a list, got {type(top['columns']).__name__}")
-        columns = [read_column(entry, f"columns[{place}]") for place, entry in enumerate(top["columns"])]
+        columns = [read_column(entry, f"columns[{place}]", version) for place, entry in enumerate(top["columns"])]
         names = [column.name for column in columns]
         if len(set(names)) != len(names):
             raise DataError("preprocessing columns: expected distinct names, got one twice")
@@ -276,4 +337,61 @@ class Preprocessor:
             read_target(top["target"]),
             floats(top["special_codes"], "special_codes"),
             texts(top["notes"], "notes"),
+            texts(top.get("ids", []), "ids"),
         )
+
+
+def _listed(value: Any) -> Any:
+    """Tuples as the lists of JSON."""
+    return [_listed(one) for one in value] if isinstance(value, tuple) else value
+
+
+def _one_hot(column: Column, raw: pd.Series, notes: Notes) -> Int64[np.ndarray, " rows"]:
+    """Which of the inputs of a column is 1 in each row; -1: none."""
+    found, unseen = _places(column, raw)
+    if unseen:
+        where = f"input {column.name}={OTHER}" if column.other else "all inputs 0"
+        notes.lines.append(_about_unseen(column, unseen, where))
+    return np.where(found < 0, len(column.categories), found) if column.other else found
+
+
+def _encoded(
+    column: Column, raw: pd.Series, notes: Notes, cross: Float64[np.ndarray, "rows outputs"] | None
+) -> Float64[np.ndarray, "rows outputs"]:
+    """The scaled encoding of each row; cross: of training rows what they are encoded by."""
+    found, unseen = _places(column, raw)
+    if unseen:
+        notes.lines.append(_about_unseen(column, unseen, "the target's mean"))
+    if cross is None:
+        values = np.array([*column.values, column.otherwise])[found]  # -1 is the last
+    else:
+        values = encoding.cross_fitted(np.array([*column.categories, None], dtype=object)[found], cross)
+    return _scaled(values, column)
+
+
+def _date(column: Column, raw: pd.Series, notes: Notes) -> Float64[np.ndarray, "rows outputs"]:
+    """The scaled parts of the dates of each row."""
+    values, filled = dates.read(column.name, raw, column.order), np.datetime64(column.filled, "us")
+    if missing := int(np.isnat(values).sum()):
+        notes.median.append(f"{missing:,} in {column.name!r} ({filled.astype('M8[D]')})")
+        values = np.where(np.isnat(values), filled, values)
+    parts = dates.numbers(values, np.datetime64(column.first, "us"))
+    return _scaled(np.stack([parts[part] for part in column.outputs], axis=1), column)
+
+
+def _scaled(values: Float64[np.ndarray, "rows outputs"], column: Column) -> Float64[np.ndarray, "rows outputs"]:
+    lows, highs = np.array(column.lows), np.array(column.highs)
+    return (values - lows) / np.where(highs > lows, highs - lows, 1)
+
+
+def _places(column: Column, raw: pd.Series) -> tuple[Int64[np.ndarray, " rows"], list[str]]:
+    """The place of each row's category, -1 where it was not seen in training, and the values of those rows."""
+    values = category_values(raw)
+    found = places(column, values)
+    return found, values[found < 0].tolist()
+
+
+def _about_unseen(column: Column, unseen: list[str], what: str) -> str:
+    names = [value or "missing" for value in dict.fromkeys(unseen)]
+    which = "rare in training or not seen" if column.other else "not seen in training"
+    return f"column {column.name!r}: {counted(len(unseen), 'row')} with categories {which} ({listed(names, 3)}), {what}"

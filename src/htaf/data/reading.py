@@ -1,13 +1,15 @@
 """Reads one table from a file: encoding, separator, decimal commas and blanks are handled and noted."""
 
 import csv
+import functools
 import gzip
 import io
 import os
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,10 +17,14 @@ from jaxtyping import Bool, Float64, Shaped
 
 from htaf._errors import HtafError, first_line, suggestion
 
+if TYPE_CHECKING:
+    from htaf.data.dates import Dates
+
 TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")
 SUFFIXES = (*TEXT_SUFFIXES, *(suffix + ".gz" for suffix in TEXT_SUFFIXES), ".parquet")
 BLANKS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?", "<na>"})
 NUMBER_BLANKS = BLANKS | {"none"}  # "None" is a common category, but never a number
+LARGE = 64 * 2**20  # bytes of a file from which Arrow reads it
 MIXED_CATEGORIES = 20  # a column that mixes numbers and text is a category up to this many distinct values
 
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?")
@@ -57,6 +63,10 @@ def to_text(column: pd.Series, blanks: frozenset[str] = BLANKS) -> Shaped[np.nda
         stripped = str(value).strip()
         return None if stripped.lower() in blanks else stripped
 
+    if isinstance(column.dtype, pd.ArrowDtype) and len(column):  # of a large file: each text once
+        codes, found = pd.factorize(column)
+        texts = np.append(to_text(pd.Series(np.asarray(found, dtype=object)), blanks), np.array([None]))
+        return texts[codes]
     result = np.empty(len(column), dtype=object)
     missing = column.isna().to_numpy(dtype=bool)
     result[:] = [None if gone else text(value) for value, gone in zip(column, missing, strict=True)]
@@ -74,6 +84,8 @@ def to_number(column: pd.Series) -> tuple[Float64[np.ndarray, " rows"], Bool[np.
     if pd.api.types.is_numeric_dtype(column):
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
         return values, np.zeros(len(values), dtype=bool)
+    if isinstance(column.dtype, pd.ArrowDtype) and (known := _numbers_by_arrow(column)) is not None:
+        return known, np.zeros(len(known), dtype=bool)
     values, wrong = np.full(len(column), np.nan), np.zeros(len(column), dtype=bool)
     for row, text in enumerate(to_text(column, NUMBER_BLANKS)):
         if text is None:
@@ -85,6 +97,24 @@ def to_number(column: pd.Series) -> tuple[Float64[np.ndarray, " rows"], Bool[np.
         if "_" in text:  # float() reads 1_000, a table does not
             values[row], wrong[row] = np.nan, True
     return values, wrong
+
+
+def _numbers_by_arrow(column: pd.Series) -> Float64[np.ndarray, " rows"] | None:
+    """The numbers of a column of text; None where some text is none, or not plainly one."""
+    import pyarrow as pa
+    import pyarrow.compute
+
+    compute: Any = pyarrow.compute  # its functions are made when it is imported
+    parts = []
+    try:
+        for chunk in pa.chunked_array(pa.array(column)).chunks if len(column) else []:
+            text = compute.utf8_trim_whitespace(chunk)
+            blank = compute.is_in(compute.utf8_lower(text), pa.array(sorted(NUMBER_BLANKS)))
+            text = compute.if_else(blank, pa.scalar(None, text.type), text)
+            parts.append(text.cast(pa.float64()).to_numpy(zero_copy_only=False))
+    except pa.ArrowException:
+        return None
+    return np.concatenate(parts) if parts else np.zeros(0)
 
 
 def lost_digits(column: pd.Series, values: Float64[np.ndarray, " rows"]) -> tuple[int, bool] | None:
@@ -120,24 +150,50 @@ def is_text(column: pd.Series) -> bool:
     return pd.api.types.is_bool_dtype(column) or not pd.api.types.is_numeric_dtype(column)
 
 
-def typed(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Every column as float64 (NaN where missing) or as text (object, None where missing).
+def is_date(column: pd.Series) -> bool:
+    """Whether a column holds dates by its dtype; texts may be dates too, see `htaf.data.dates.find`.
 
-    A column is a number when every value that is present reads as one. Truth values are text. A column
-    that mixes both is a category, with a note, when it has at most 20 distinct values or is mostly text;
-    else the text among the numbers is taken for a mistake.
+    Args:
+        column: any dtype, [rows].
+    Returns:
+        True for dates and times with or without a zone, and for periods.
+    """
+    return pd.api.types.is_datetime64_any_dtype(column) or isinstance(column.dtype, pd.PeriodDtype)
+
+
+def typed(
+    frame: pd.DataFrame, *, target: str | None = None, plain: bool = False, consume: bool = False
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Every column as float64 (NaN where missing), datetime64[us] (NaT) or text (object, None where missing).
+
+    A column is a number when every value that is present reads as one, and a date as `htaf.data.dates.find` says.
+    Truth values are text. A column that mixes numbers and text is a category, with a note, when it has at most 20
+    distinct values or is mostly text; else the text among the numbers is taken for a mistake.
 
     Args:
         frame: any dtypes, [rows, columns].
+        target: a column in which dates are not looked for. plain: dates are text, as before they were known.
+        consume: take the columns out of `frame`, so that none is held twice.
     Returns:
-        the typed frame with a fresh index, and the notes.
+        the typed frame with a fresh index, and the notes. `attrs["dates"]` has the order of each column of dates.
     Raises:
-        DataError: infinite values; text in a column of numbers.
+        DataError: infinite values; text in a column of numbers; dates of several forms; lists and the like.
     """
+    from htaf.data.dates import find
+
     columns: dict[str, pd.Series] = {}
     notes: list[str] = []
-    for name in frame.columns:
-        column = frame[name]
+    orders: dict[str, str] = {}
+    rows = len(frame)
+    for name in list(frame.columns):
+        column = frame.pop(name) if consume else frame[name]
+        _refuse_containers(str(name), column)
+        texts = functools.cache(functools.partial(to_text, column))
+        dates = None if plain or name == target or _has_numbers(column) else find(str(name), column, texts)
+        if dates is not None:
+            columns[name], orders[str(name)] = pd.Series(dates.values), dates.order
+            notes.append(_about_dates(str(name), dates))
+            continue
         values, wrong = to_number(column)
         if np.isinf(values).any():
             row = int(np.argmax(np.isinf(values))) + 1
@@ -153,7 +209,7 @@ def typed(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
                     f"{lost[0] + 1}); of names, put a letter before each"
                 )
             continue
-        text = to_text(column)
+        text = texts()
         columns[name] = pd.Series(text, dtype=object)  # not pandas' own text type: None stays None
         if numbers == 0 or pd.api.types.is_bool_dtype(column):
             continue
@@ -168,7 +224,35 @@ def typed(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
             f"column {name!r} mixes {counted(numbers, 'number')} with {counted(count, 'text')} "
             f"(first {text[row - 1]!r}, row {row}): read as a category"
         )
-    return pd.DataFrame(columns, index=pd.RangeIndex(len(frame))), tuple(notes)
+    made = pd.DataFrame(columns, index=pd.RangeIndex(rows), copy=not consume)
+    made.attrs["dates"] = orders
+    return made, tuple(notes)
+
+
+def _has_numbers(column: pd.Series) -> bool:
+    return pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column)
+
+
+def _refuse_containers(name: str, column: pd.Series) -> None:
+    if column.dtype != object:
+        return
+    for row, value in enumerate(column):
+        if isinstance(value, list | tuple | dict | set | np.ndarray | bytes):
+            raise DataError(
+                f"column {name!r}, row {row + 1}: expected numbers, text or dates, got a {type(value).__name__}: make "
+                f"a column of each of its values, or exclude it (--exclude {name})"
+            )
+
+
+def _about_dates(name: str, dates: "Dates") -> str:
+    known = dates.values[~np.isnat(dates.values)]
+    span = f", {known.min().astype('M8[D]')} to {known.max().astype('M8[D]')}" if len(known) else ""
+    said = f"column {name!r}: dates{span}"
+    if dates.example:
+        said += f", {dates.example!r} read as {dates.order}"
+    if dates.open:
+        said += "; no row says whether day or month comes first, write 2012-01-31 to be sure"
+    return said
 
 
 def read_frame(
@@ -199,8 +283,11 @@ def read_frame(
             ) from error
         frame.columns = [str(name).strip() for name in frame.columns]
     else:
-        text, notes = _decode(path)
-        frame = _parse(path, text, names, notes)
+        notes = list[str]()
+        frame = _large(path, notes) if names is None and path.stat().st_size > LARGE else None
+        if frame is None:
+            text, notes = _decode(path)
+            frame = _parse(path, text, names, notes)
     seen = list(frame.columns)
     repeated = sorted({name for name in seen if seen.count(name) > 1 and name})
     if repeated:
@@ -212,6 +299,56 @@ def read_frame(
     if not len(frame):
         raise DataError(f"{path}: expected rows below the column names, got the header only")
     return frame, tuple(notes)
+
+
+def _large(path: Path, notes: list[str]) -> pd.DataFrame | None:
+    """A large file by Arrow, whose texts take as many bytes as in the file; None where it is not plain enough for it.
+
+    Plain: UTF-8, as many fields in each line as in the first, no decimal commas. What is wrong in another file is said
+    by the usual way of reading.
+    """
+    from pyarrow import ArrowException, csv, string
+
+    if path.name.lower().endswith(".gz"):
+        return None
+    with path.open("rb") as file:
+        head = file.read(100_000)
+    try:
+        text = head.decode("utf-8-sig") if b"\0" not in head else ""
+    except UnicodeDecodeError as error:
+        text = head[: error.start].decode("utf-8-sig") if error.start > len(head) - 4 else ""
+    if not text.strip():
+        return None
+    separator = _separator(text)
+    header = next(csv_rows(text, separator))
+    if len(set(header)) < len(header) or "" in header or sum(map(_is_number, header)) * 2 > len(header):
+        return None
+    try:
+        table = csv.read_csv(
+            path,
+            read_options=csv.ReadOptions(use_threads=False, column_names=header, skip_rows=1),
+            parse_options=csv.ParseOptions(delimiter=separator, newlines_in_values='"' in text),
+            convert_options=csv.ConvertOptions(column_types=dict.fromkeys(header, string()), strings_can_be_null=False),
+        )
+    except ArrowException:
+        return None
+    if separator != "," and any("," in str(value) for name in header for value in table[name][:1000]):
+        return None
+    frame = table.to_pandas(types_mapper=pd.ArrowDtype)
+    del table
+    blank = pd.Series(True, index=frame.index)
+    for name in frame:
+        blank &= (frame[name].str.strip() == "").to_numpy(bool)
+        if not blank.any():
+            return frame
+    return frame.loc[~blank].reset_index(drop=True)
+
+
+def csv_rows(text: str, separator: str) -> Iterator[list[str]]:
+    """The rows of a text that are not blank, their fields stripped."""
+    for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator):
+        if any(field.strip() for field in row):
+            yield [field.strip() for field in row]
 
 
 def _check_path(path: Path) -> None:

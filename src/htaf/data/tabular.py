@@ -3,23 +3,24 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float64, Int64, Shaped
+from jaxtyping import Bool, Float64, Int64, Shaped
 
 from htaf._errors import expect_seed, suggestion
-from htaf.data.columns import Target
-from htaf.data.named import NAMED, lookup, read_named
+from htaf.data.columns import MOST_ONE_HOT, RARE, RARE_AMONG, Target, one_spelling, some
+from htaf.data.named import NAMED, is_named, lookup, read_named
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import (
     SUFFIXES,
     DataError,
     counted,
+    is_date,
     is_text,
     listed,
     read_frame,
@@ -33,14 +34,48 @@ MIN_ROWS = 20  # gives 14, 2 and 4 rows; a validation error over fewer says noth
 ID_LIKE = 0.95  # share of distinct values from which a text column identifies rows
 
 
+Mode = Literal["random", "grouped", "stratified", "time"]
+SHARES = (0.7, 0.1, 0.2)
+
+
+@dataclass(frozen=True)
+class Parting:
+    """How the rows of a table are divided; as it is made without arguments: as `split` says.
+
+    Attributes:
+        shares: of training, validation and test rows; of a table with test rows of its own the first two, of the rest.
+        group, groups: a column's name, and a number for each row; rows with the same one stay in one part.
+        time, times: a column's name, and the place of each row in time; the last rows are the test part.
+        test: which rows are the test part; None: none is given.
+    """
+
+    shares: tuple[float, ...] = SHARES
+    group: str | None = None
+    groups: Int64[np.ndarray, " rows"] | None = None
+    time: str | None = None
+    times: Int64[np.ndarray, " rows"] | None = None
+    test: Bool[np.ndarray, " rows"] | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """What differs from a table that is divided by seed and mode alone; it is part of a training's identity."""
+        found: dict[str, Any] = {} if self.shares == SHARES else {"shares": list(self.shares)}
+        if self.group is not None:
+            found["group"] = self.group
+        if self.time is not None:
+            found["time"] = self.time
+        if self.test is not None:
+            found["test_rows"] = int(self.test.sum())
+        return found
+
+
 @dataclass(frozen=True)
 class Table:
     """A table ready to split: raw features, a clean target and what was done to get them.
 
     Attributes:
         name: the set's name or the file's.
-        features: raw rows in file order; float64 columns (NaN where missing) and text columns (object,
-            None where missing), numbers among text only from `load_like`.
+        features: raw rows in file order; float64 columns (NaN where missing), dates (datetime64[us], NaT) and text
+            columns (object, None), numbers and dates among text only from `load_like`.
         target: float64 [rows] in original units for regression, int64 [rows] class codes for
             classification.
         task: "regression" or "classification".
@@ -49,6 +84,10 @@ class Table:
         notes: everything that was handled, one line each.
         fingerprint: sha256 of names, kinds and content, equal on every machine.
         special_codes: numbers in the features that say why a value is missing.
+        orders: how the file writes the dates of a column, for `Preprocessor.fit`.
+        revised: columns are prepared in another way than before dates and many categories were known, or may be.
+        ids: columns that name the rows, [rows, ids]; they are no features.
+        parting: what `split` goes by, beside seed and mode.
     """
 
     name: str
@@ -60,6 +99,10 @@ class Table:
     notes: tuple[str, ...]
     fingerprint: str
     special_codes: tuple[float, ...] = ()
+    orders: Mapping[str, str] = field(default_factory=dict)
+    revised: bool = False
+    ids: pd.DataFrame = field(default_factory=pd.DataFrame)
+    parting: Parting = Parting()
 
     def fit_preprocessor(self, rows: Int64[np.ndarray, " part"]) -> Preprocessor:
         """The preprocessing learned from these rows, which are to be the training part.
@@ -78,6 +121,8 @@ class Table:
             target_name=self.target_name,
             classes=self.classes,
             special_codes=self.special_codes,
+            orders=self.orders,
+            ids=[*map(str, self.ids.columns)],
         )
 
 
@@ -97,6 +142,13 @@ def load(
     task: Task | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     drop_empty: bool = False,
+    exclude: Sequence[str] = (),
+    ids: Sequence[str] = (),
+    test: str | os.PathLike[str] | None = None,
+    shares: Sequence[float] | None = None,
+    group: str | None = None,
+    time: str | None = None,
+    plain: bool = False,
 ) -> Table:
     """A named set, or any CSV, TSV or Parquet file with a target column.
 
@@ -106,8 +158,8 @@ def load(
 
     A file is looked for in the working folder, then in `data_dir`, then in the folder that HTAF_DATA names. Of its
     columns, text and truth values make a classification target; whole numbers with at most 10 distinct values do too;
-    other numbers are regression. Rows without a target are dropped, as are columns with one value and text columns in
-    which nearly every value is distinct; each is noted.
+    other numbers are regression. Dates, as text or by their dtype, become dates. Rows without a target are dropped, as
+    are columns with one value and text columns in which nearly every value is distinct; each is noted.
 
     Args:
         name_or_path: a set's name, or a file.
@@ -115,11 +167,18 @@ def load(
         task: overrides the inferred task.
         data_dir: a folder with the named sets' files, and with files that are not in the working folder.
         drop_empty: fico only: leaves out the 588 rows that are -9 throughout.
+        exclude: columns that are left out.
+        ids: columns that name the rows: no features, but kept beside predictions.
+        test: a file with the test rows, which has the same columns.
+        shares: of training, validation and test rows, together 1; with `test` those of training and validation.
+        group: rows that are equal in this column stay in one part; it is no feature.
+        time: the last rows by this column, of numbers or dates, are the test part, those before it the validation part.
+        plain: reads columns as runs without "columns" in their record were trained: dates are text.
     Returns:
         the table.
     Raises:
-        DataError: nothing by that name, a wrong row count, or data that cannot be used; see `read_frame`
-            and `typed`.
+        DataError: nothing by that name, a wrong row count, no such column, shares that are none, or data that cannot be
+            used; see `read_frame` and `typed`.
     """
     given, known = os.fspath(name_or_path), lookup(name_or_path)
     if known is not None and target not in (None, known.target):
@@ -128,15 +187,92 @@ def load(
             "file's path"
         )
     frame, notes = _read(given, data_dir, drop_empty)
-    if known is not None:
-        return _table(known.name, frame, known.target, task or known.task, notes, known.classes, known.special_codes)
-    if target is None:
+    name, column = (Path(given).name, target) if known is None else (known.name, known.target)
+    if column is None:
         raise DataError(
             f"{given}: expected the name of the target column (--target), got none; columns: "
             f"{listed([*map(str, frame)])}"
         )
-    _check_target(given, frame, target)
-    return _table(Path(given).name, frame, target, task, notes)
+    _check_target(given, frame, column)
+    parting = Parting(_shares(shares, test is not None), group, None, time)
+    if test is not None:
+        if is_named(test):
+            raise DataError(f"test: expected a file, got the named set {os.fspath(test)!r}")
+        frame, parting = _with_test(frame, test, data_dir, [*exclude, *ids], parting, notes)
+    frame, beside = _leave_out(name, frame, column, exclude, ids, group, time, notes)
+    if known is not None:
+        task, classes, codes = task or known.task, known.classes, known.special_codes
+        made = _table(name, frame, column, task, notes, classes, codes, beside=beside, parting=parting, plain=plain)
+    else:
+        made = _table(name, frame, column, task, notes, beside=beside, parting=parting, plain=plain)
+    return made
+
+
+def _shares(given: Sequence[float] | None, tested: bool) -> tuple[float, ...]:
+    """Checked shares; of a table with test rows two."""
+    if given is None:
+        return SHARES if not tested else (7 / 8, 1 / 8)
+    shares = tuple(float(share) for share in given)
+    wanted = "training and validation rows" if tested else "training, validation and test rows"
+    if len(shares) != (2 if tested else 3) or not all(0 < s < 1 for s in shares) or abs(sum(shares) - 1) > 1e-6:
+        why = ", beside a file of test rows" if tested else ""
+        raise DataError(
+            f"shares: expected those of {wanted}{why}, each above 0 and together 1, got {' '.join(map(str, given))}"
+        )
+    return shares
+
+
+def _with_test(
+    frame: pd.DataFrame,
+    test: str | os.PathLike[str],
+    data_dir: str | os.PathLike[str] | None,
+    unread: Sequence[str],
+    parting: Parting,
+    notes: list[str],
+) -> tuple[pd.DataFrame, Parting]:
+    """The rows of a table with those of its test file below, which are the test part."""
+    other, told = _read(os.fspath(test), data_dir, False)
+    absent = [name for name in frame if name not in other and name not in unread]
+    if absent:
+        raise DataError(
+            f"{os.fspath(test)}: expected the columns {listed([*map(str, absent)])} too, as in the training rows, got "
+            f"only {listed([*map(str, other)])}"
+        )
+    notes += [f"test rows: {note}" for note in told]
+    if extra := [str(name) for name in other if name not in frame]:
+        notes.append(f"test rows: ignored, not in the training rows: {listed(extra)}")
+    joined = pd.concat([frame, other.reindex(columns=frame.columns)], ignore_index=True)
+    notes.append(f"{counted(len(other), 'test row')} from {Path(test).name}")
+    return joined, replace(parting, test=np.arange(len(joined)) >= len(frame))
+
+
+def _leave_out(
+    name: str,
+    frame: pd.DataFrame,
+    target: str,
+    exclude: Sequence[str],
+    ids: Sequence[str],
+    group: str | None,
+    time: str | None,
+    notes: list[str],
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The columns that are read as features and target, and those that are kept beside: ids, group and time."""
+    for what, columns in (("exclude", exclude), ("id", ids), ("group", [group]), ("time", [time])):
+        for column in columns:
+            if column is not None and column not in frame:
+                near = suggestion(column, [*map(str, frame)])
+                raise DataError(
+                    f"{name}: {what}: expected a column{near}, got {column!r}; columns: {listed([*map(str, frame)])}"
+                )
+            if column == target:
+                raise DataError(f"{name}: {what}: expected another column than the target, got {column!r}")
+    if group is not None and time is not None:
+        raise DataError(f"{name}: expected a group or a time, got both: {group!r} and {time!r}")
+    beside = frame[[column for column in frame if column in {*ids, group, time}]]
+    gone = [column for column in frame if column in {*exclude, *ids, group}]
+    if gone:
+        notes.append(f"no inputs, as asked: {listed([*map(str, gone)])}")
+    return frame.drop(columns=gone), beside
 
 
 def from_frame(
@@ -185,7 +321,7 @@ def from_frame(
 
 def _by_kind(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """As `typed`, but text and categories stay what they are where some of their values read as numbers."""
-    columns, notes = {}, list[str]()
+    columns, notes, dates = {}, list[str](), dict[str, str]()
     for name in frame:
         column = frame[name].infer_objects()
         kept = isinstance(column.dtype, pd.CategoricalDtype)
@@ -196,7 +332,10 @@ def _by_kind(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
         else:
             read, told = typed(column.to_frame())
             columns[name], notes = read[name], [*notes, *told]
-    return pd.DataFrame(columns, index=pd.RangeIndex(len(frame))), tuple(notes)
+            dates |= read.attrs.get("dates", {})
+    made = pd.DataFrame(columns, index=pd.RangeIndex(len(frame)))
+    made.attrs["dates"] = dates
+    return made, tuple(notes)
 
 
 def load_like(
@@ -295,25 +434,39 @@ def _table(
     classes: tuple[str, ...] = (),
     special_codes: tuple[float, ...] = (),
     *,
-    reading: Callable[[pd.DataFrame], tuple[pd.DataFrame, tuple[str, ...]]] = typed,
+    reading: Callable[[pd.DataFrame], tuple[pd.DataFrame, tuple[str, ...]]] | None = None,
     least: int = MIN_ROWS,
     known: tuple[np.ndarray, Task, tuple[str, ...]] | None = None,
+    beside: pd.DataFrame | None = None,
+    parting: Parting = Parting(),
+    plain: bool = False,
 ) -> Table:
-    """The table of raw rows; known: target values, task and classes where they need not be read from the column."""
+    """The table of raw rows; reading: instead of `typed`. known: target values, task and classes where they need not be
+    read from the column. beside: the columns that are its ids, or that it is divided by."""
     notes = list(notes)
-    table, typing_notes = reading(raw)  # before rows go, so that errors count the file's rows
+    beside = pd.DataFrame(index=raw.index) if beside is None else beside
+    rows, raw_target = len(raw), raw[target]
+    # before rows go, so that errors count the file's rows
+    if reading is None:
+        table, typing_notes = typed(raw, target=target, plain=plain, consume=_by_arrow(raw))
+    else:
+        table, typing_notes = reading(raw)
     present = table[target].notna().to_numpy()
     gone = int((~present).sum())
-    if gone * 2 > len(raw):
+    if gone * 2 > rows:
         raise DataError(
-            f"{name}: expected target {target!r} in at least half of the rows, got it in {len(raw) - gone} of "
-            f"{len(raw)}"
+            f"{name}: expected target {target!r} in at least half of the rows, got it in {rows - gone} of {rows}"
         )
     if gone:
         notes.append(f"{counted(gone, 'row')} without a target {target!r} dropped")
     if present.sum() < least:
         raise DataError(f"{name}: expected at least {least} rows with a target, got {present.sum()}")
-    table = table.loc[present].reset_index(drop=True)
+    orders: dict[str, str] = table.attrs.get("dates", {})
+    parting, noted = _parted(name, beside, present, parting)
+    notes += noted
+    beside = beside.loc[present].reset_index(drop=True)
+    if gone:
+        table = table.loc[present].reset_index(drop=True)
     features = table.drop(columns=target)
     notes += typing_notes
     told = len(notes)
@@ -322,14 +475,75 @@ def _table(
     if not features.shape[1]:
         why = "; ".join(notes[told:][:5])
         raise DataError(f"{name}: expected at least one usable column beside {target!r}, got none{why and ': ' + why}")
-    values, task, classes = known or infer_target(name, raw[target], table[target], task, classes, notes)
-    repeated = int(features.assign(**{"\0target": values}).duplicated().sum())
+    values, task, classes = known or infer_target(name, raw_target, table[target], task, classes, notes, plain=plain)
+    repeated = len(values) - len(np.unique(_row_hashes({**dict(features.items()), "": pd.Series(values)})))
     if repeated:
         notes.append(f"{counted(repeated, 'row')} repeating an earlier row; a grouped split keeps them on one side")
     missing = {column: int(features[column].isna().sum()) for column in features}
-    notes += [f"column {column!r}: {counted(count, 'missing value')}" for column, count in missing.items() if count]
-    digest = _fingerprint(features, values, target, task, classes)
-    return Table(name, features, values, task, target, classes, tuple(notes), digest, special_codes)
+    if gaps := [f"{count:,} in {column!r}" for column, count in missing.items() if count]:
+        notes.append(f"missing values: {some(gaps)}")
+    digest = _fingerprint(features, values, target, task, classes, parting)
+    revised = not plain and (_is_revised(features) or (task == "classification" and _folds(raw_target, table[target])))
+    ids = beside[[column for column in beside if column not in (parting.group, parting.time)]]
+    return Table(
+        name, features, values, task, target, classes, tuple(notes), digest, special_codes,
+        {column: order for column, order in orders.items() if column in features}, revised, ids, parting,
+    )  # fmt: skip
+
+
+def _by_arrow(raw: pd.DataFrame) -> bool:
+    """Whether the rows are those of a large file, which must not be held twice."""
+    return any(isinstance(dtype, pd.ArrowDtype) for dtype in raw.dtypes)
+
+
+def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parting) -> tuple[Parting, list[str]]:
+    """The parting of the rows that have a target, with their groups and their order in time."""
+    notes: list[str] = []
+    if parting.test is not None:
+        test = parting.test[present]
+        parting = replace(parting, test=test)
+        if not test.any() or test.all():
+            raise DataError(f"{name}: expected rows with a target in both files, got none in one")
+    if parting.group is not None:
+        texts = to_text(beside[parting.group])
+        groups = pd.factorize(texts)[0]
+        lone = groups < 0  # a row without a group is one of its own
+        groups[lone] = groups.max() + 1 + np.arange(lone.sum())
+        parting = replace(parting, groups=groups[present].astype(np.int64))
+        if lone.any():
+            notes.append(f"column {parting.group!r}: {counted(int(lone.sum()), 'row')} without a group, each its own")
+    if parting.time is not None:
+        column, _ = typed(beside[[parting.time]])
+        times = column[parting.time]
+        if is_text(times) and not is_date(times):
+            first = next((value for value in times if value is not None), None)
+            raise DataError(f"{name}: time: expected a column of dates or numbers, got {parting.time!r} ({first!r})")
+        if times.isna().any():
+            row = int(np.argmax(times.isna())) + 1
+            raise DataError(f"{name}: time: expected a value of {parting.time!r} in every row, got none in row {row}")
+        parting = replace(parting, times=pd.factorize(times[present].to_numpy(), sort=True)[0].astype(np.int64))
+    return parting, notes
+
+
+def _is_revised(features: pd.DataFrame) -> bool:
+    """Whether some column is a date, or has many categories, spellings of one, or some that may be rare in training."""
+    for name in features:
+        column = features[name]
+        if is_date(column):
+            return True
+        if not is_text(column):
+            continue
+        counts = column.fillna("").value_counts()
+        _, several = one_spelling(counts.index.to_numpy(dtype=object))
+        few = int((counts < 4 * RARE).sum())  # of so many rows at least RARE are in the training part
+        if several or len(counts) > MOST_ONE_HOT or (len(column) >= RARE_AMONG and few >= 2):
+            return True
+    return False
+
+
+def _folds(raw: pd.Series, column: pd.Series) -> bool:
+    """Whether the classes of a target have several spellings."""
+    return is_text(column) and bool(one_spelling(to_text(raw[raw.notna()].drop_duplicates()).astype(str))[1])
 
 
 def _drop_useless(features: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
@@ -339,25 +553,32 @@ def _drop_useless(features: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
         distinct, present = column.nunique(), int(column.notna().sum())
         if distinct + (present < len(column)) <= 1 or distinct == 0:
             notes.append(f"column {name!r} dropped: one value in every row")
+        elif is_date(column):
+            kept.append(str(name))
         elif is_text(column) and distinct >= ID_LIKE * present and distinct > 2:
             notes.append(f"column {name!r} dropped: text with {distinct:,} distinct values in {present:,} rows")
         else:
             kept.append(str(name))
             if not is_text(column) and distinct == len(column) == column.max() - column.min() + 1:
-                notes.append(
-                    f"column {name!r} looks like a row number and is kept: delete it from the file if it is one"
-                )
+                notes.append(f"column {name!r} looks like a row number and is kept: --exclude {name} if it is one")
     return features[kept]
 
 
 def _fingerprint(
-    features: pd.DataFrame, target: np.ndarray, target_name: str, task: str, classes: tuple[str, ...]
+    features: pd.DataFrame,
+    target: np.ndarray,
+    target_name: str,
+    task: str,
+    classes: tuple[str, ...],
+    parting: Parting = Parting(),
 ) -> str:
     """sha256 over little-endian float64 and JSON text, so that neither pandas nor the machine matters."""
     digest = hashlib.sha256()
 
     def add(name: str, values: np.ndarray) -> None:
-        if values.dtype == object:
+        if values.dtype.kind == "M":
+            content = json.dumps([name, "date"]).encode() + values.astype("<M8[us]").astype("<i8").tobytes()
+        elif values.dtype == object:
             content = json.dumps([name, "text", values.tolist()]).encode()
         else:
             numbers = values.astype("<f8") + 0.0  # -0.0 becomes 0.0
@@ -368,55 +589,116 @@ def _fingerprint(
     for name in features:
         add(str(name), features[name].to_numpy())
     add(json.dumps([target_name, task, *classes]), target)
+    for name, rows in (("groups", parting.groups), ("times", parting.times), ("test", parting.test)):
+        if rows is not None:
+            add(name, rows.astype(np.float64))
     return digest.hexdigest()
 
 
-def split(table: Table, seed: int, *, mode: Literal["random", "grouped"] = "random") -> Split:
-    """70 / 10 / 20 random rows, the same for a seed on every machine.
+def split(table: Table, seed: int, *, mode: Mode = "random") -> Split:
+    """70 / 10 / 20 random rows, or other shares, the same for a seed on every machine.
 
     Rows are ordered by raw PCG64 words, which numpy keeps stable across versions, as it does not for
     permutations. Plain random for classification too, as in the paper: a rare class may miss a part. In
-    "grouped" mode rows with equal features (whatever their target) stay in one part, and the parts' sizes
-    are the nearest that whole groups allow.
+    "grouped" mode rows of one group stay in one part: those that are equal in the table's column `group`, else those
+    with equal features (whatever their target). The parts' sizes are the nearest that whole groups allow. "stratified"
+    splits each class by itself; of a regression each tenth of the rows by target. "time" has no chance in it: the
+    oldest rows are for training, the last ones for the test, and rows of one time stay together.
 
     Args:
-        table: at least 20 rows.
+        table: at least 20 rows; its `parting` may hold other shares, and test rows that are not drawn.
         seed: >= 0.
-        mode: "random" or "grouped".
+        mode: "random", "grouped", "stratified", or "time" of a table with a column `time`.
     Returns:
         the row numbers of the parts.
     Raises:
-        DataError: a negative seed, an unknown mode, or fewer than three groups.
+        DataError: a negative seed, a mode that is none or does not go with the table, or fewer than three groups.
     """
     expect_seed(seed, DataError)
-    rows = len(table.target)
-    if mode == "random":
-        groups = np.arange(rows)
+    parting = table.parting
+    free = np.arange(len(table.target)) if parting.test is None else np.flatnonzero(~parting.test)
+    if mode != "time" and parting.times is not None:
+        raise DataError(f"split: expected mode 'time' with the time {parting.time!r}, got {mode!r}")
+    if mode != "grouped" and parting.groups is not None:
+        raise DataError(f"split: expected mode 'grouped' with the group {parting.group!r}, got {mode!r}")
+    if mode in ("random", "stratified"):
+        groups = np.arange(len(free))
     elif mode == "grouped":
-        groups = _groups(table.features)
+        groups = _groups(table.features) if parting.groups is None else parting.groups
+        groups = pd.factorize(groups[free])[0]
+    elif mode == "time":
+        if parting.times is None:
+            raise DataError("split: expected a table with a column of times for mode 'time', got none")
+        groups = np.unique(parting.times[free], return_inverse=True)[1]
     else:
-        raise DataError(f"split: expected mode 'random' or 'grouped', got {mode!r}")
-    sizes = np.bincount(groups)
-    if len(sizes) < 3:
-        raise DataError(f"{table.name}: expected at least 3 distinct rows to split by groups, got {len(sizes)}")
-    order = np.argsort(np.random.PCG64(seed).random_raw(len(sizes)), kind="stable")
+        raise DataError(f"split: expected mode 'random', 'grouped', 'stratified' or 'time', got {mode!r}")
+    if mode == "stratified":
+        part = _stratified(table, free, seed)
+    else:
+        sizes = np.bincount(groups)
+        least = len(parting.shares)
+        if len(sizes) < least:
+            what = "times to split by" if mode == "time" else "rows to split by groups"
+            raise DataError(f"{table.name}: expected at least {least} distinct {what}, got {len(sizes)}")
+        order = np.arange(len(sizes)) if mode == "time" else _drawn(seed, len(sizes))
+        part = _cut(sizes, order, parting.shares)[groups]
+    whole = np.full(len(table.target), 2)
+    whole[free] = part
+    return Split(*(np.flatnonzero(whole == wanted).astype(np.int64) for wanted in range(3)))
+
+
+def _drawn(seed: int, count: int) -> Int64[np.ndarray, " count"]:
+    """The numbers below `count` in random order."""
+    return np.argsort(np.random.PCG64(seed).random_raw(count), kind="stable")
+
+
+def _cut(sizes: np.ndarray, order: np.ndarray, shares: tuple[float, ...]) -> Int64[np.ndarray, " groups"]:
+    """The part of each group, 0, 1 or 2: whole groups in this order, as near to the shares as they allow."""
     ends = np.cumsum(sizes[order])  # rows up to and with each group
+    rows = int(ends[-1])
 
     def cut(share: int, first: int, last: int) -> int:
         return int(np.clip(np.abs(ends - share).argmin() + 1, first, last))
 
-    train_end = cut(rows * 7 // 10, 1, len(sizes) - 2)
-    validation_end = cut(rows * 7 // 10 + rows // 10, train_end + 1, len(sizes) - 1)
-    place = np.empty(len(sizes), dtype=np.int64)
-    place[order] = np.repeat([0, 1, 2], np.diff([0, train_end, validation_end, len(sizes)]))
-    part = place[groups]
-    return Split(*(np.flatnonzero(part == wanted).astype(np.int64) for wanted in range(3)))
+    wanted = [int(rows * share + 1e-6) for share in shares]  # of 0.7 exactly rows * 7 // 10
+    bounds, total = [0], 0
+    for place, size in enumerate(wanted[:-1]):
+        total += size
+        bounds.append(cut(total, bounds[-1] + 1, len(sizes) - (len(shares) - 1 - place)))
+    found = np.empty(len(sizes), dtype=np.int64)
+    found[order] = np.repeat(np.arange(len(shares)), np.diff([*bounds, len(sizes)]))
+    return found
+
+
+def _stratified(table: Table, free: np.ndarray, seed: int) -> Int64[np.ndarray, " free"]:
+    """The part of each row: rows in random order within each class, spread evenly over the whole order, then cut."""
+    target = table.target[free]
+    if table.task == "regression":  # tenths of the rows
+        ranks = np.argsort(np.argsort(target, kind="stable"), kind="stable")
+        strata = ranks * min(10, max(len(free) // 10, 1)) // len(free)
+    else:
+        strata = target
+    drawn = np.random.PCG64(seed).random_raw(len(free))
+    at = np.empty(len(free))
+    for stratum in np.unique(strata):
+        rows = np.flatnonzero(strata == stratum)
+        rows = rows[np.argsort(drawn[rows], kind="stable")]
+        at[rows] = (np.arange(len(rows)) + 0.5) / len(rows)
+    return _cut(np.ones(len(free), dtype=np.int64), np.argsort(at, kind="stable"), table.parting.shares)
 
 
 def _groups(features: pd.DataFrame) -> Shaped[np.ndarray, " rows"]:
     """Group numbers in order of first appearance; equal features share one, missing equals missing."""
-    same = {
-        str(place): column.fillna("") if is_text(column) else column + 0.0
-        for place, (_, column) in enumerate(features.items())
-    }
-    return pd.factorize(pd.util.hash_pandas_object(pd.DataFrame(same), index=False))[0]
+    return pd.factorize(_row_hashes(features))[0]
+
+
+def _row_hashes(features: pd.DataFrame | Mapping[Any, pd.Series]) -> Shaped[np.ndarray, " rows"]:
+    """uint64 [rows], equal where all features are; missing equals missing, and 0 equals -0."""
+    columns = [column for _, column in features.items()]
+    found = np.zeros(len(columns[0]), dtype=np.uint64)
+    for column in columns:
+        same = column if is_date(column) else column.fillna("") if is_text(column) else column + 0.0
+        own = pd.util.hash_pandas_object(same, index=False).to_numpy(np.uint64)
+        found = found * np.uint64(0x9E3779B97F4A7C15) + own  # modulo 2^64, as arrays wrap
+        found ^= found >> np.uint64(29)
+    return found

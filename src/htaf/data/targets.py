@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64
 
-from htaf.data.columns import Target
+from htaf.data.columns import Target, one_spelling, spelled
 from htaf.data.reading import BLANKS, NUMBER_BLANKS, DataError, is_text, listed, lost_digits, to_number, to_text
 
 Task = Literal["regression", "classification"]
@@ -20,6 +20,8 @@ def infer_target(
     task: Task | None,
     classes: tuple[str, ...],
     notes: list[str],
+    *,
+    plain: bool = False,
 ) -> tuple[np.ndarray, Task, tuple[str, ...]]:
     """The task of a target column, unless it is given, with its values and classes.
 
@@ -30,6 +32,7 @@ def infer_target(
             are classes.
         classes: in code order when they are known, else () for the order of size or spelling.
         notes: what was decided is added.
+        plain: spellings that differ in case alone are classes of their own.
     Returns:
         float64 [rows] values and () for a regression, int64 [rows] codes and the classes for a classification.
     Raises:
@@ -57,6 +60,11 @@ def infer_target(
         if distinct < 2:
             raise DataError(f"{name}: expected a target {target!r} that varies, got {column.iloc[0]:g} in every row")
         return column.to_numpy(np.float64), task, ()
+    if text and not plain:
+        chosen, several = one_spelling(to_text(column))
+        if several:
+            notes.append(f"target {target!r}: one class each: {', '.join(several[:5])}")
+            column = column.map(chosen)
     found = sorted(column.unique())  # numbers by size, text by code point
     labels = to_text(pd.Series(found, dtype=column.dtype)).tolist()
     if len(found) < 2:
@@ -86,9 +94,13 @@ def class_codes(name: str, column: pd.Series, target: Target) -> Float64[np.ndar
     labels = to_text(column, NUMBER_BLANKS if numeric else BLANKS)
     numbers = to_text(pd.Series(to_number(pd.Series(labels, dtype=object))[0]))
     codes = {label: code for code, label in enumerate(target.classes)}
+    alike = {spelled(label): code for label, code in codes.items()}
+    alike = alike if len(alike) == len(codes) else {}  # classes that differ in case
     values, wrong = np.full(len(labels), np.nan), []
     for row, (label, number) in enumerate(zip(labels, numbers, strict=True)):
         code = codes.get(label, codes.get(number))
+        if code is None and label is not None:
+            code = alike.get(spelled(label))
         if code is not None:
             values[row] = code
         elif label is not None:

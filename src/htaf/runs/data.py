@@ -67,12 +67,20 @@ def own_data(run: Run, place: Place | None = None, *, data_dir: Place | None = N
         raise UnknownSourceError(f"{run.path} does not say where its {what} came from")
     if run.takes_images:
         return other_data(run, place, data_dir=data_dir or source.get("data_dir"))
+    known = run.record["data"]
     return tabular.load(
         place,
         target=source.get("target"),
         task=source.get("task"),
         drop_empty=bool(source.get("drop_empty")),
         data_dir=data_dir or source.get("data_dir"),
+        exclude=source.get("exclude") or (),
+        ids=source.get("ids") or (),
+        test=source.get("test"),
+        shares=known.get("shares"),
+        group=known.get("group"),
+        time=known.get("time"),
+        plain=known.get("columns", 1) == 1,
     )
 
 
@@ -132,9 +140,9 @@ def part_of(run: Run, data: Data, part: str) -> RunPart:
         return RunPart((table_part(data, preprocessor, np.arange(len(data.target))),))
     mode = run.record["data"]["split"]
     if mode == "given":
-        raise RunError(f"{run.path} does not say which rows it was trained on: expected part 'all', got {part!r}")
+        raise RunError(f"{run.path} does not say which rows it was trained on: expected part 'all', got {part!r:.80}")
     parts = tabular.split(data, run.record["seed"], mode=mode)
-    return RunPart((table_part(data, preprocessor, getattr(parts, part)),))
+    return RunPart((table_part(data, preprocessor, getattr(parts, part), training=part == "train"),))
 
 
 def _expect_own(run: Run, data: Data) -> None:

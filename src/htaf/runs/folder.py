@@ -427,17 +427,26 @@ _MODEL: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
 }
 _COUNT = (lambda v: type(v) in (int, float) and v >= 0, "a number")
+_TEXTS = (lambda v: isinstance(v, list) and all(map(_is(str), v)), "a list of texts")
 _IMAGES = dict.fromkeys(("recipe.train_images", "recipe.validation_images"), _COUNT)
 _OPTIONAL: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("data.fingerprint", "data.task", "data.split", "recipe.family", "headline"), _TEXT),
     **dict.fromkeys((*HASHED.values(), "source.name", "source.data_dir", "source.target"), _TEXT),
     "source.task": (lambda v: v in ("regression", "classification"), "regression or classification"),
     "source.drop_empty": (_is(bool), "true or false"),
+    "source.test": _TEXT,
+    **dict.fromkeys(("source.exclude", "source.ids"), _TEXTS),
+    **dict.fromkeys(("data.group", "data.time"), _TEXT),
+    "data.columns": _WHOLE,
+    "data.shares": (
+        lambda v: isinstance(v, list) and len(v) in (2, 3) and all(type(s) is float and 0 < s < 1 for s in v),
+        "two or three numbers between 0 and 1",
+    ),
     "source.size": _WHOLE,
     **dict.fromkeys(("best_epoch", "epochs_run", "parameters"), _WHOLE),
     **dict.fromkeys(("seconds", "cpu_seconds"), _NUMBER),
     **dict.fromkeys(("source", "versions"), _OBJECT),
-    "notes": (lambda v: isinstance(v, list) and all(map(_is(str), v)), "a list of texts"),
+    "notes": _TEXTS,
     "rows": (lambda v: all(map(_is(int), v.values())), "whole numbers"),
 }
 

@@ -25,8 +25,12 @@ def of_rows(model: nn.Module, preprocessor: Preprocessor, rows: pd.DataFrame) ->
     outputs = _checked(forward(model, torch.from_numpy(inputs)), len(preprocessor.target.classes) or 1, len(rows))
     if preprocessor.target.task == "regression":
         values = preprocessor.inverse(outputs[:, 0].double().numpy())
-        return pd.DataFrame({"prediction": values}, index=rows.index), notes
-    return _probabilities(outputs, preprocessor.target.classes, rows.index), notes
+        frame = pd.DataFrame({"prediction": values}, index=rows.index)
+    else:
+        frame = _probabilities(outputs, preprocessor.target.classes, rows.index)
+    for place, name in enumerate(name for name in preprocessor.ids if name in rows and name not in frame):
+        frame.insert(place, name, rows[name])
+    return frame, notes
 
 
 def of_images(

@@ -73,7 +73,8 @@ def data_identity(data: Data, mode: str) -> dict[str, Any]:
     """What makes the data of two trainings the same, beside the seed."""
     if isinstance(data, Images):
         return {"name": data.name, "fingerprint": data.fingerprint, "task": "classification", "split": "official"}
-    return {"name": data.name, "fingerprint": data.fingerprint, "task": data.task, "split": mode}
+    more = ({"columns": 2} if data.revised else {}) | data.parting.identity()
+    return {"name": data.name, "fingerprint": data.fingerprint, "task": data.task, "split": mode, **more}
 
 
 def headline_of(data: Data) -> str:
@@ -174,7 +175,10 @@ def _grey(part: ImagePart) -> bool:
 
 def _table(table: Table, parts: Split, test: bool) -> Problem:
     preprocessor = table.fit_preprocessor(parts.train)
-    made = {name: table_part(table, preprocessor, getattr(parts, name)) for name in ("train", "validation", "test")}
+    made = {
+        name: table_part(table, preprocessor, getattr(parts, name), training=name == "train")
+        for name in ("train", "validation", "test")
+    }
     outputs = 1 if table.task == "regression" else len(table.classes)
     return Problem(
         name=table.name,

@@ -1,0 +1,403 @@
+"""Dates, many and rare categories: what a column is, and the inputs that it gives."""
+
+import datetime
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from htaf.data.columns import MISSING, category_values
+from htaf.data.dates import find, numbers, read
+from htaf.data.preprocess import Preprocessor
+from htaf.data.reading import DataError, to_text, typed
+from htaf.data.tabular import load, load_like, split
+
+
+def texts(values: list) -> pd.Series:
+    return pd.Series(values, dtype=object)
+
+
+def dates(values: list):
+    column = texts(values)
+    return find("when", column, lambda: to_text(column))
+
+
+def again(preprocessor: Preprocessor) -> Preprocessor:
+    return Preprocessor.from_json(json.loads(json.dumps(preprocessor.to_json(), allow_nan=False)))
+
+
+def saved(folder: Path, frame: pd.DataFrame, name: str = "table.csv") -> Path:
+    path = folder / name
+    frame.to_parquet(path) if name.endswith("parquet") else frame.to_csv(path, index=False)
+    return path
+
+
+# --- dates -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "order", "first"),
+    [
+        (["2012-01-31", None, "2012-02-01 13:45"], "year-month-day", "2012-01-31"),
+        (["2012/01/31", "2012/2/1"], "year-month-day", "2012-01-31"),
+        (["2012-01-31T23:30:00.25+02:00", "2012-01-31T21:30:00Z"], "year-month-day", "2012-01-31T21:30:00.25"),
+        (["2012-03", "2012-04"], "year-month-day", "2012-03-01"),
+        (["31.12.2012", "1.2.2013"], "day-month-year", "2012-12-31"),
+        (["01/02/2012", "12/31/2012 1:05 pm"], "month-day-year", "2012-01-02"),
+        (["13/1/99", "1/2/01"], "day-month-year", "1999-01-13"),
+        (["31-Jan-2012", "1 february 2012"], "month by name", "2012-01-31"),
+        (["Tuesday, January 31, 2012 12:30 AM", "Sept. 1st 2012"], "month by name", "2012-01-31T00:30"),
+    ],
+)
+def test_dates_are_found(values: list, order: str, first: str) -> None:
+    found = dates(values)
+    assert found is not None
+    assert (found.order, found.values[0]) == (order, np.datetime64(first, "us"))
+    assert np.isnat(found.values).tolist() == [value is None for value in values]
+    np.testing.assert_array_equal(read("when", texts(values), order), found.values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["20120131", "20120201"],
+        ["2012", "2013"],
+        ["2012.01", "2012.05", "x"],
+        ["1.2.3", "1.10.0"],
+        ["2011-12 season", "2012-13 season"],
+        ["2012-13", "2013-14"],
+        ["10-20", "20-30", "30+"],
+        ["555-1234", "555-9999"],
+        ["12:30", "13:45"],
+        ["a", "2012-01-31", "b"],
+        [None, None],
+        [],
+        ["32/01/2012", "40/01/2012"],
+        ["192.168.0.1", "10.0.0.1"],
+    ],
+)
+def test_what_is_no_date_stays_what_it_is(values: list) -> None:
+    assert dates(values) is None
+
+
+def test_numbers_do_not_become_dates() -> None:
+    frame, _ = typed(pd.DataFrame({"day": ["20120131", "20120201"] * 3, "year": [2012, 2013] * 3}, dtype=object))
+    assert [str(dtype) for dtype in frame.dtypes] == ["float64", "float64"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    days=st.lists(st.dates(datetime.date(1900, 1, 1), datetime.date(2200, 1, 1)), min_size=1, max_size=30),
+    form=st.sampled_from(["%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d-%b-%Y", "%B %d, %Y"]),
+)
+def test_what_is_written_is_read(days: list[datetime.date], form: str) -> None:
+    decided = [*days, datetime.date(2001, 10, 31)]  # which of day and month comes first
+    found = dates([day.strftime(form) for day in decided])
+    assert found is not None
+    assert not found.open
+    assert found.values.astype("M8[D]").tolist() == decided
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            ["13/01/2012", "01/13/2012"],
+            "got '13/01/2012' (row 1) and '01/13/2012' (row 2), the first with the day first",
+        ),
+        (["1/2/2012", "2012-01-31"], "expected dates of one form, got '1/2/2012' (row 1) and '2012-01-31' (row 2)"),
+        (
+            [f"2012-01-{d:02}" for d in range(1, 31)] + ["soon"],
+            "row 31: expected a date as in 96.8% of the rows, got 'so",
+        ),
+        (
+            [f"2012-01-{d:02}" for d in range(1, 31)] + ["2012-02-31"],
+            "row 31: expected a date (year-month-day), got '2",
+        ),
+    ],
+)
+def test_dates_that_mix_forms_are_refused(values: list, message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
+        dates(values)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_open_order_is_said() -> None:
+    for values, order in ((["1/2/2012", "3/4/2012"], "month-day-year"), (["1.2.2012", "3.4.2012"], "day-month-year")):
+        found = dates(values)
+        assert found is not None
+        assert (found.order, found.open) == (order, True)
+    _, notes = typed(pd.DataFrame({"when": ["1/2/2012", "3/4/2012"]}, dtype=object))
+    assert notes == (
+        "column 'when': dates, 2012-01-02 to 2012-03-04, '1/2/2012' read as month-day-year; no row says whether day or "
+        "month comes first, write 2012-01-31 to be sure",
+    )
+
+
+def test_the_parts_of_a_date() -> None:
+    when = np.array(["2012-01-01T00:00", "2012-03-04T06:30", "NaT"], dtype="M8[us]")
+    found = numbers(when, when[0])
+    assert {name: part[1] for name, part in found.items()} == {
+        "year": 2012, "month": 3, "weekday": 6, "day of year": 64, "hour": 6.5, "elapsed days": 63 + 6.5 / 24,
+    }  # fmt: skip
+    assert all(np.isnan(part[2]) for part in found.values())
+
+
+def test_a_column_of_dates_gives_the_parts_that_vary() -> None:
+    when = pd.Series(pd.date_range("2012-01-01", periods=60, freq="D"))
+    when[3] = pd.NaT
+    features = pd.DataFrame({"when": when, "x": np.arange(60.0)})
+    fitted = Preprocessor.fit(features, np.arange(60.0), task="regression", orders={"when": "day-month-year"})
+    preprocessor = again(fitted)
+    assert preprocessor.columns == fitted.columns
+    parts = ("month", "weekday", "day of year", "elapsed days")
+    assert preprocessor.feature_names == ("x", *(f"when: {part}" for part in parts))
+    assert fitted.notes == ("missing training values set to the median: 1 in 'when' (2012-01-31)",)
+    inputs = preprocessor.transform(features)
+    assert inputs.tobytes() == fitted.transform(features).tobytes()
+    np.testing.assert_allclose(inputs[[0, 59], 1:], [[0, 1, 0, 0], [1, 2 / 6, 59 / 59, 1]], atol=1e-6)
+    as_text = features.assign(when=when.dt.strftime("%d/%m/%Y").where(when.notna(), None))
+    raw, notes = preprocessor.transform_with_notes(as_text)
+    assert raw.tobytes() == inputs.tobytes()
+    assert notes == ["missing values set to the training median: 1 in 'when' (2012-01-31)"]
+    assert preprocessor.transform(features.assign(when=when.dt.tz_localize("UTC"))).tobytes() == inputs.tobytes()
+    with pytest.raises(DataError, match=re.escape("column 'when', row 1: expected a date (day-month-year, as in")):
+        preprocessor.transform(as_text.assign(when="01/13/2012"))
+
+
+def test_a_table_with_dates_in_every_form_is_one_table(tmp_path: Path) -> None:
+    days = pd.date_range("2012-01-01", periods=40, freq="D")
+    native = pd.DataFrame({"when": days, "x": np.arange(40.0) % 7, "y": np.arange(40.0)})
+    tables = [
+        load(saved(tmp_path, native, "native.parquet"), target="y"),
+        load(saved(tmp_path, native, "iso.csv"), target="y"),
+        load(saved(tmp_path, native.assign(when=days.strftime("%d.%m.%Y")), "german.csv"), target="y"),
+    ]
+    assert len({table.fingerprint for table in tables}) == 1
+    assert all(table.revised and table.features["when"].dtype.kind == "M" for table in tables)
+    assert [table.orders["when"] for table in tables] == ["year-month-day", "year-month-day", "day-month-year"]
+    german = tables[2]
+    preprocessor = german.fit_preprocessor(split(german, 0).train)
+    again_read = load_like(tmp_path / "german.csv", target=preprocessor.target)
+    inputs = preprocessor.transform(german.features)
+    assert preprocessor.transform(again_read.features).tobytes() == inputs.tobytes()
+    assert preprocessor.transform(native).tobytes() == inputs.tobytes()
+    old = load(tmp_path / "iso.csv", target="y", plain=True)  # as runs before dates were known
+    assert list(old.features) == ["x"]
+    assert not old.revised
+
+
+# --- categories ------------------------------------------------------------------------------------------
+
+
+def many(rows: int = 400, names: int = 40, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
+    """Categories with nothing to say of the target."""
+    rng = np.random.default_rng(seed)
+    place = rng.integers(0, names, rows)
+    features = pd.DataFrame({"c": texts([f"name {p}" for p in place]), "x": rng.random(rows)})
+    return features, rng.normal(size=rows)
+
+
+def test_many_categories_are_means_of_the_target() -> None:
+    features, target = many()
+    target = target + 3 * (features["c"] == "name 7").to_numpy()
+    fitted = Preprocessor.fit(features, target, task="regression", target_name="price")
+    preprocessor = again(fitted)
+    assert preprocessor.feature_names == ("x", "c: mean price")
+    inputs = preprocessor.transform(features)
+    assert inputs.tobytes() == fitted.transform(features).tobytes()
+    assert features["c"][inputs[:, 1].argmax()] == "name 7"
+    column = preprocessor.columns[0]
+    new, notes = preprocessor.transform_with_notes(pd.DataFrame({"c": ["new", None, "NAME 7"], "x": 0.5}))
+    mean = (np.mean(column.otherwise) - column.lows[0]) / (column.highs[0] - column.lows[0])
+    np.testing.assert_allclose(new[:, 1], [mean, mean, 1], atol=1e-6)
+    assert notes == ["column 'c': 2 rows with categories not seen in training ('new', 'missing'), the target's mean"]
+    assert any("40 categories, each as the target's mean" in note for note in fitted.notes)
+
+
+def test_the_encoding_is_that_of_scikit_learn() -> None:
+    from sklearn.preprocessing import TargetEncoder
+
+    features, _ = many()
+    target = (np.arange(400) % 3 == 0).astype(np.int64)
+    preprocessor = Preprocessor.fit(features, target, task="classification", classes=("no", "yes"))
+    assert preprocessor.feature_names == ("x", "c: share of yes")
+    column = preprocessor.columns[0]
+    found = preprocessor.transform(features)[:, 1] * (column.highs[0] - column.lows[0]) + column.lows[0]
+    encoder = TargetEncoder(target_type="binary").fit(features[["c"]], target)
+    np.testing.assert_allclose(found, np.asarray(encoder.transform(features[["c"]]))[:, 0], atol=1e-6)
+
+
+def test_training_rows_are_not_encoded_by_their_own_target() -> None:
+    features, target = many(rows=300, names=150)
+    preprocessor = Preprocessor.fit(features, target, task="regression")
+    plain, cross = preprocessor.transform(features)[:, 1], preprocessor.transform_training(features, target)[:, 1]
+    assert np.corrcoef(plain, target)[0, 1] > 0.4  # each row's own target is in its category's mean
+    assert abs(np.corrcoef(cross, target)[0, 1]) < 0.2
+    assert preprocessor.transform_training(features, target)[:, 1].tobytes() == cross.tobytes()
+    flipped = target.copy()
+    flipped[0] = -5.0
+    moved = preprocessor.transform_training(features, flipped)[:, 1]
+    assert moved[0] == cross[0]
+    assert (moved != cross).any()
+
+
+def test_several_classes_have_an_input_each() -> None:
+    features, _ = many()
+    target = np.arange(400) % 3
+    preprocessor = again(Preprocessor.fit(features, target, task="classification", classes=("a", "b", "c", "d")))
+    assert preprocessor.feature_names == ("x", "c: share of a", "c: share of b", "c: share of c")
+    assert preprocessor.transform_training(features, target).shape == (400, 4)
+
+
+def test_rare_categories_are_one_input() -> None:
+    column = texts(["a"] * 60 + ["b"] * 40 + ["p"] * 2 + ["q"] * 4 + [None])
+    features = pd.DataFrame({"c": column, "x": np.arange(len(column), dtype=float)})
+    preprocessor = again(Preprocessor.fit(features, features["x"].to_numpy(), task="regression"))
+    assert preprocessor.feature_names == ("x", "c=a", "c=b", "c=other")
+    inputs, notes = preprocessor.transform_with_notes(pd.DataFrame({"c": ["b", "p", "new", None], "x": 1.0}))
+    np.testing.assert_array_equal(inputs[:, 1:], [[0, 1, 0], [0, 0, 1], [0, 0, 1], [0, 0, 1]])
+    assert notes == [
+        "column 'c': 3 rows with categories rare in training or not seen ('p', 'new', 'missing'), input c=other"
+    ]
+    assert (
+        "column 'c': 3 categories with fewer than 5 training rows are one input, 'other' (7 rows)" in preprocessor.notes
+    )
+    one = Preprocessor.fit(features[:102], features["x"].to_numpy()[:102], task="regression")
+    assert one.feature_names == ("x", "c=a", "c=b", "c=p")  # one rare category stays
+
+
+def test_spellings_of_one_category() -> None:
+    column = texts(["Yes", "yes", "YES", "no", "No", "No", "m", "M"] * 2)
+    features = pd.DataFrame({"c": column, "x": np.arange(16.0)})
+    preprocessor = again(Preprocessor.fit(features, features["x"].to_numpy(), task="regression"))
+    assert preprocessor.feature_names == ("x", "c=M", "c=No", "c=YES", "c=m")
+    assert preprocessor.notes == ("column 'c': one category each: 'No' = 'no', 'YES' = 'Yes' = 'yes'",)
+    inputs, notes = preprocessor.transform_with_notes(pd.DataFrame({"c": ["yEs", "NO", "M", "m"], "x": 1.0}))
+    np.testing.assert_array_equal(inputs[:, 1:], [[0, 0, 1, 0], [0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1]])
+    assert notes == []
+    truth = Preprocessor.fit(pd.DataFrame({"c": [True, False] * 4}), np.arange(8.0), task="regression")
+    np.testing.assert_array_equal(truth.transform(pd.DataFrame({"c": ["true", "FALSE"]})), [[0, 1], [1, 0]])
+
+
+def test_spellings_of_one_class(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": np.arange(40.0), "y": ["Yes", "no", "yes", "No", "No"] * 8})
+    path = saved(tmp_path, frame)
+    table = load(path, target="y")
+    assert (table.classes, table.target[:5].tolist(), table.revised) == (("No", "Yes"), [1, 0, 1, 0, 0], True)
+    assert "target 'y': one class each: 'No' = 'no', 'Yes' = 'yes'" in table.notes
+    assert load(path, target="y", plain=True).classes == ("No", "Yes", "no", "yes")
+    target = table.fit_preprocessor(np.arange(40)).target
+    assert load_like(path, target=target).target.tolist() == table.target.tolist()
+
+
+@pytest.mark.parametrize("cell", [[1, 2], {"a": 1}, np.arange(3), b"raw"])
+def test_cells_that_hold_several_values_are_refused(cell: object) -> None:
+    column = pd.Series([None, cell, cell], dtype=object)
+    with pytest.raises(DataError, match=r"column 'c', row 2: expected numbers, text or dates, got a .*--exclude c"):
+        typed(pd.DataFrame({"c": column}))
+
+
+# --- the format ------------------------------------------------------------------------------------------
+
+VERSION_1 = {
+    "format": "htaf-tabular",
+    "version": 1,
+    "columns": [
+        {"name": "age", "kind": "number", "low": 10.0, "high": 40.0, "fill": 20.0, "codes": [-9.0]},
+        {"name": "sex", "kind": "category", "categories": ["", "F", "M"]},
+        {"name": "flat", "kind": "dropped"},
+    ],
+    "target": {"name": "y", "task": "regression", "mean": 1.0, "std": 2.0, "classes": []},
+    "special_codes": [-9.0],
+    "notes": ["read before"],
+}
+
+
+def test_version_1_gives_the_same_bits() -> None:
+    old = Preprocessor.from_json(VERSION_1)
+    rows = pd.DataFrame({"age": [10.0, None, 33.0, -9.0], "sex": ["M", None, "m", "other"]})
+    inputs = old.transform(rows)
+    scale = 1 / 30.0
+    scaled = [np.float32(value * scale + (0 - 10.0 * scale)) for value in (10.0, 20.0, 33.0, 20.0)]
+    expected = np.zeros((4, 5), dtype=np.float32)
+    expected[:, 0], expected[3, 1], expected[0, 4], expected[1, 2] = scaled, 1, 1, 1
+    assert inputs.tobytes() == expected.tobytes()  # "m" is not "M" there
+    assert again(old).transform(rows).tobytes() == inputs.tobytes()
+    assert old.to_json()["version"] == 2
+    dated = {**VERSION_1, "columns": [{"name": "d", "kind": "date"}]}
+    with pytest.raises(DataError, match="expected the kind number, category or dropped, got 'date'"):
+        Preprocessor.from_json(dated)
+
+
+def fitted() -> dict:
+    features, target = many(rows=60)
+    features["when"] = pd.date_range("2012-01-01", periods=60, freq="D")
+    return Preprocessor.fit(features, target, task="regression").to_json()
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "value", "message"),
+    [
+        (0, "values", 3, "columns[0] values: expected a list of lists of numbers, got 3"),
+        (0, "values", [[1.0]], "columns[0]: expected values for each of"),
+        (0, "otherwise", [], "columns[0]: expected 1 lows <= highs, and as many values"),
+        (0, "folded", 1, "columns[0] folded: expected true or false, got 1"),
+        (2, "outputs", ["decade", "month", "weekday", "elapsed days"], "expected parts of a date"),
+        (2, "highs", [0.0] * 4, "columns[2]: expected 4 lows <= highs"),
+        (2, "order", "backwards", "columns[2]: expected the order of a date"),
+        (2, "first", "today", "columns[2] first: expected a date, got 'today'"),
+        (2, "filled", "NaT", "columns[2] filled: expected a date, got 'NaT'"),
+    ],
+)
+def test_damaged_columns_are_refused(place: int, key: str, value: object, message: str) -> None:
+    data = fitted()
+    data["columns"][place][key] = value
+    with pytest.raises(DataError, match=re.escape(message)):
+        Preprocessor.from_json(data)
+
+
+def test_missing_values_take_one_line(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.random((60, 15)), columns=[f"x{i}" for i in range(15)]).assign(y=rng.random(60))
+    frame.iloc[:3, :13] = np.nan
+    table = load(saved(tmp_path, frame), target="y")
+    about = [note for note in table.notes if "missing" in note]
+    first = ", ".join(f"3 in 'x{i}'" for i in range(10))
+    assert about == [f"missing values: {first} and 3 more columns"]
+
+
+def test_the_missing_category_is_kept() -> None:
+    assert category_values(texts(["a", None])).tolist() == ["a", MISSING]
+
+
+# --- large files -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_a_large_file_is_read_as_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, separator: str) -> None:
+    frame = pd.DataFrame(
+        {
+            "x": [" 1.5", "NA", "", "1e3", "-0", "2"] * 10,
+            "c": ["red", " blue ", "None", "?", "RED", 'a "b" c'] * 10,
+            "mixed": ["1", "2", "few", "2", "3", ""] * 10,
+            "when": pd.date_range("2012-01-01", periods=60, freq="D").strftime("%d.%m.%Y"),
+            "big": [str(2**53 + row) for row in range(60)],
+            "y": [f"{row / 7}" for row in range(60)],
+        }
+    )
+    path = tmp_path / "table.csv"
+    frame.to_csv(path, index=False, sep=separator)
+    path.write_text(path.read_text() + separator * 5 + "\n\n")  # a blank row, and a blank line
+    usual = load(path, target="y")
+    monkeypatch.setattr("htaf.data.reading.LARGE", 0)
+    large = load(path, target="y")
+    assert (large.fingerprint, large.notes) == (usual.fingerprint, usual.notes)
+    path.write_text(path.read_text() + "1" + separator + "2\n")
+    with pytest.raises(DataError, match=r"line 64: expected 6 fields separated by .*, got 2"):
+        load(path, target="y")

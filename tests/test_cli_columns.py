@@ -1,0 +1,98 @@
+"""`htaf train tabular` with columns that are no inputs, and rows divided as asked: evaluate finds the same parts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from htaf.runs import open_run
+
+QUICK = ("--epochs", "1", "--hidden", "8", "--target", "y")
+
+
+def frame(rows: int = 120) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=rows)
+    return pd.DataFrame(
+        {
+            "customer": [f"k{row}" for row in range(rows)],
+            "when": pd.date_range("2012-01-01", periods=rows, freq="D").strftime("%d.%m.%Y"),
+            "shop": rng.choice([f"shop {i}" for i in range(30)], rows),
+            "x": x,
+            "y": np.where(x > 0, "Yes", "no"),
+        }
+    )
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "table.csv"
+    frame().to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("flags", "rows"),
+    [
+        (("--time", "when", "--id", "customer"), [84, 12, 24]),
+        (("--group", "customer", "--split", "stratified", "--shares", "0.5", "0.25", "0.25"), None),
+        (("--split", "stratified", "--shares", "0.5", "0.25", "0.25", "--exclude", "customer", "when"), [60, 30, 30]),
+        (("--test", "other.csv", "--group", "shop"), None),
+    ],
+)
+def test_evaluate_finds_the_parts_of_the_training(
+    htaf, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], rows: list[int] | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame(30).to_csv("other.csv", index=False)
+    out = tmp_path / "run"
+    code, _, err = htaf("train", "tabular", "--data", file, "--out", out, *QUICK, *flags)
+    if "--group" in flags and "stratified" in flags:
+        assert (code, "--group keeps rows together" in err) == (2, True)
+        return
+    assert code == 0, err
+    run = open_run(out)
+    if rows is not None:
+        assert [run.record["rows"][part] for part in ("train", "validation", "test")] == rows
+    if "--test" in flags:
+        assert run.record["rows"]["test"] == 30
+    assert run.record["data"]["columns"] == 2
+    monkeypatch.chdir("/")  # the record holds whole paths
+    for part in ("validation", "test"):
+        code, shown, err = htaf("evaluate", out, "--part", part, "--json")
+        assert code == 0, err
+        assert json.loads(shown)["exact"] == pytest.approx(run.record["metrics"]["exact"][part])
+    assert len(run.part("train")) == run.record["rows"]["train"]
+    told = htaf("train", "tabular", "--data", file, "--out", out, *QUICK)[2]  # without the flags it is another run
+    assert "already done" not in told
+    code, printed, err = htaf("predict", out, file)
+    assert code == 0, err
+    assert printed.splitlines()[0].startswith("customer,prediction") == ("--id" in flags)
+
+
+def test_a_run_from_before_dates_were_known_finds_its_data(htaf, file: Path, tmp_path: Path) -> None:
+    from htaf.data import tabular
+
+    out = tmp_path / "run"
+    assert htaf("train", "tabular", "--data", file, "--out", out, *QUICK)[0] == 0
+    record = json.loads((out / "record.json").read_text())
+    old = tabular.load(file, target="y", plain=True)
+    del record["data"]["columns"]
+    record["data"]["fingerprint"] = old.fingerprint
+    (out / "record.json").write_text(json.dumps(record))
+    assert "when" not in open_run(out).data().features  # it was dropped: text with 120 values in 120 rows
+
+
+def test_out_is_no_input_and_in_no_run(htaf, file: Path, tmp_path: Path) -> None:
+    code, _, err = htaf("train", "tabular", "--data", file, "--out", file, *QUICK)
+    assert (code, f"{file} is a file" in err) == (2, True)
+    assert file.read_text() == frame().to_csv(index=False)
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "record.json").write_text("{}")
+    code, _, err = htaf("train", "tabular", "--data", file, "--out", out / "checkpoints" / "new", *QUICK)
+    assert (code, f"of the run in {out}" in err) == (2, True)
