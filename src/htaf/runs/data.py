@@ -109,6 +109,16 @@ def rows_of(run: Run, images: Images) -> dict[str, tuple[str, Int64[Tensor, " ro
     }
 
 
+def table_rows(run: Run, table: tabular.Table) -> tabular.Split:
+    """The row numbers of the parts of the table that a run was trained on.
+
+    Raises:
+        RunError: the run was trained on other data.
+    """
+    _expect_own(run, table)
+    return tabular.split(table, run.record["seed"], mode=run.record["data"]["split"])
+
+
 def part_of(run: Run, data: Data, part: str) -> RunPart:
     """A part of the data of a run, or of other data; see `htaf.runs.Run.part`."""
     if part not in get_args(PartName):
@@ -130,8 +140,7 @@ def part_of(run: Run, data: Data, part: str) -> RunPart:
         raise DataError(f"expected a table for {preprocessor.target.task}, got one for {data.task}")
     if part == "all":
         return RunPart((table_part(data, preprocessor, np.arange(len(data.target))),))
-    parts = tabular.split(data, run.record["seed"], mode=run.record["data"]["split"])
-    return RunPart((table_part(data, preprocessor, getattr(parts, part)),))
+    return RunPart((table_part(data, preprocessor, getattr(table_rows(run, data), part)),))
 
 
 def _expect_own(run: Run, data: Data) -> None:
