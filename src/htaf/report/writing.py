@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from htaf._errors import first_line
 from htaf._files import parse_json, to_json, write_atomic
 from htaf.data.preprocess import Preprocessor
@@ -55,7 +57,12 @@ def write_report(
             used = {"train", *run.record["metrics"]["smooth"]}
             rows = {name: rows[name] for name in ("train", "validation", "test") if name in used}
             found = fit_baselines(table, rows, preprocessor, threads=run.record["threads"], told=told)
-    text = to_json(contents(run, table, baselines=found, command=command))
+    before = torch.get_num_threads()
+    torch.set_num_threads(run.record["threads"])  # float sums depend on their number
+    try:
+        text = to_json(contents(run, table, baselines=found, command=command))
+    finally:
+        torch.set_num_threads(before)
     values = parse_json(text)  # in the order of the file, whether the record was read or has just been made
     write_atomic(run.path / VALUES, text)
     write_atomic(run.path / PAGE, page(values))
