@@ -28,6 +28,7 @@ ORDER = [
     ["data"],
     ["packed", "export"],
     ["runs"],
+    ["report"],
     ["training", "concepts", "language"],
     ["estimators"],
     ["explorer"],

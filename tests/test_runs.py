@@ -34,6 +34,7 @@ from htaf.data.reading import DataError
 from htaf.explorer import folder as page
 from htaf.models.backbone_weights import read_weights
 from htaf.models.build import build
+from htaf.report.writing import PAGE, VALUES
 from htaf.runs import (
     LOCK,
     Run,
@@ -480,6 +481,7 @@ def test_reading_a_run_needs_no_training_libraries(finished: Path) -> None:
     code = """
 import sys
 import pandas as pd
+from htaf.report.writing import PAGE, VALUES
 from htaf.runs import open_run
 open_run(sys.argv[1]).predict(pd.DataFrame({"a": [1.0], "b": [2.0], "kind": ["x"]}))
 print([name for name in ("lightning", "torchmetrics", "optuna", "matplotlib") if name in sys.modules])
@@ -569,7 +571,8 @@ def test_a_training_that_fails_before_it_has_begun_leaves_nothing(tmp_path: Path
 def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
     kind = KINDS["run"]
     assert kind.marks == ((runs.RECORD,),)
-    assert {runs.MODEL, runs.SMOOTH, runs.PREPROCESSING, runs.METRICS, runs.PLOT, runs.CHECKPOINTS} <= set(kind.names)
+    written = {runs.MODEL, runs.SMOOTH, runs.PREPROCESSING, runs.METRICS, runs.PLOT, runs.CHECKPOINTS, PAGE, VALUES}
+    assert written <= set(kind.names)
     kind = KINDS["folder of codes"]
     arrays = store.array_shapes({"images": 1, "concepts": 1, "arrays": ["codes", "features", "margins"]})
     assert kind.marks == ((store.RECORD,),)

@@ -120,7 +120,7 @@ KINDS = {
     "run": FolderKind(
         (("record.json",),),
         ("model.safetensors", "smooth.safetensors", "preprocessing.json", "metrics.csv", "loss.png", "gradients.csv",
-         "gradients.png", "checkpoints", "tensorboard", "wandb"),
+         "gradients.png", "report.html", "report.json", "checkpoints", "tensorboard", "wandb"),
     ),
     "folder of codes": FolderKind(
         (("concepts.json",),),

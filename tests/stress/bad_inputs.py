@@ -210,6 +210,7 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "generate": (w["llm-run"], "red cats", "--tokens", "3"),
         "concepts gates": (w["llm-run"], "--out", "out", "--blocks", "4"),
         "evaluate": (w["table-run"],),
+        "report": (w["table-run"],),
         "harden": (w["table-run"], "--out", "out"),
         "predict": (w["table-run"], w["rows.csv"], "--out", "out.csv"),
         "study": (w["plan.toml"], "--out", "out"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args
 
-from tyro.conf import Positional, arg
+from tyro.conf import FlagConversionOff, Positional, arg
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from htaf._console import UsageError
@@ -17,6 +17,10 @@ from htaf._console import UsageError
 LANGUAGE_RECORD = "htaf_record.json"  # of htaf.language.run, which needs torch
 
 Json = Annotated[bool, arg(help="Print JSON for programs instead of a table.")]
+Baselines = Annotated[
+    FlagConversionOff[bool],
+    arg(help="Also fit a constant, a linear model and histogram boosting on the same rows, to compare with."),
+]
 RunDir = Annotated[Positional[Path], arg(help="Run folder.", metavar="RUN")]
 DataDir = Annotated[
     str | None,

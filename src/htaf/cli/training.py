@@ -12,7 +12,7 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._console import Terminal, UsageError, check_seed, err, figures, print_json, say, say_notes
 from htaf._files import LOCK, check_output_folder, check_place
-from htaf.cli.flags import DataDir, Json, check_outside_images
+from htaf.cli.flags import Baselines, DataDir, Json, check_outside_images
 from htaf.cli.methods import outside_step
 from htaf.contract import StepFactory, is_outside
 from htaf.models.build import Method
@@ -262,6 +262,7 @@ def _table_command(family: Family, none: Any) -> Callable[..., None]:
             ),
         ] = None,
         drop_empty: Annotated[bool, arg(help="fico: leave out the 588 rows without any record.")] = False,
+        baselines: Baselines = True,
         data_dir: DataDir = None,
         device: Device = "auto",
         running: OmitArgPrefixes[Running] = Running(),  # noqa: B008
@@ -291,6 +292,7 @@ def _table_command(family: Family, none: Any) -> Callable[..., None]:
             )
 
         options = {"seed": seed, "mode": mode, "device": device, "checkpoint_seconds": checkpoint_seconds}
+        options |= {"report": True, "baselines": baselines}
         _train(chosen, running, read, out, source, options, json)
 
     return command
@@ -388,6 +390,8 @@ def _train(
     json: bool,
 ) -> None:
     """Check what can be checked before the data are read; load, train, print."""
+    from htaf.cli.reporting import say_baselines
+    from htaf.report.writing import PAGE, kept_baselines
     from htaf.runs import check_folder, short_commit
     from htaf.runs.metrics import LOWER_IS_BETTER
     from htaf.training.distributed import PeerError, Processes, default_threads, first_process, thread_count
@@ -437,8 +441,9 @@ def _train(
         commit = short_commit(before["commit"])
         err.print(f"already done: {out} holds this training, finished (commit {commit}). Delete it to train again")
     say_notes([note for note in run.record["notes"] if note not in said])
+    found = kept_baselines(run) if options.get("baselines") else []
     if json:
-        return print_json(run.record)
+        return print_json(run.record | ({"baselines": [vars(one) for one in found]} if found else {}))
     metrics, name = run.record["metrics"], run.record["headline"]
     lower, best = name in LOWER_IS_BETTER, best_of(run.record)
     title = f"{data.name}: {name}{', lower is better' if lower else ''} ({recipe.activation.method}, {best})"
@@ -451,6 +456,10 @@ def _train(
         text.add_row(part, str(run.record["rows"][part]), *figures(smooth, exact, lower_is_better=lower))
     say(title)
     Terminal().print(text)
+    if found:
+        say_baselines(found, run.record)
+    if (page := out / PAGE).is_file():
+        say(f"report: {page}")
     return say(f"run folder: {out}")
 
 

@@ -46,6 +46,10 @@ VERBS = {
     "evaluate": Verb(
         "htaf.cli.evaluating:evaluate", "Measure the smooth and the exact network of a run, and the gap between them."
     ),
+    "report": Verb(
+        "htaf.cli.reporting:report",
+        "Write the report of a run of a table: report.html, a page of one file, and its figures, report.json.",
+    ),
     "harden": Verb(
         "htaf.cli.hardening:harden",
         "Repair the exact network of a run into a new one: norms, weights and head, without a surrogate gradient.",

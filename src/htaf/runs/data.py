@@ -117,6 +117,19 @@ def rows_of(run: Run, images: Images) -> dict[str, tuple[str, Int64[Tensor, " ro
     }
 
 
+def table_rows(run: Run, table: tabular.Table) -> tabular.Split:
+    """The row numbers of the parts of the table that a run was trained on.
+
+    Raises:
+        RunError: the run was trained on other data, or does not say on which rows.
+    """
+    _expect_own(run, table)
+    mode = run.record["data"]["split"]
+    if mode == "given":
+        raise RunError(f"{run.path} does not say which rows it was trained on: expected part 'all'")
+    return tabular.split(table, run.record["seed"], mode=mode)
+
+
 def part_of(run: Run, data: Data, part: str) -> RunPart:
     """A part of the data of a run, or of other data; see `htaf.runs.Run.part`."""
     if part not in get_args(PartName):
@@ -138,11 +151,8 @@ def part_of(run: Run, data: Data, part: str) -> RunPart:
         raise DataError(f"expected a table for {preprocessor.target.task}, got one for {data.task}")
     if part == "all":
         return RunPart((table_part(data, preprocessor, np.arange(len(data.target))),))
-    mode = run.record["data"]["split"]
-    if mode == "given":
-        raise RunError(f"{run.path} does not say which rows it was trained on: expected part 'all', got {part!r:.80}")
-    parts = tabular.split(data, run.record["seed"], mode=mode)
-    return RunPart((table_part(data, preprocessor, getattr(parts, part), training=part == "train"),))
+    rows = getattr(table_rows(run, data), part)
+    return RunPart((table_part(data, preprocessor, rows, training=part == "train"),))
 
 
 def _expect_own(run: Run, data: Data) -> None:

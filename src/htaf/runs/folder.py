@@ -5,6 +5,7 @@
     smooth.safetensors  only where the exact network has weights of its own: those of the smooth one
     preprocessing.json  what turns raw rows into the network's inputs, and outputs into predictions
     metrics.csv         one row an epoch         loss.png   the same as a picture
+    report.html         of a table: figures and pictures of the run, see htaf.report; report.json has the figures
     checkpoints/        only while the training runs
 
 Reading a run needs torch, pandas and scikit-learn, never lightning.

@@ -194,10 +194,13 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 class EpochBar(Callback):
-    """What a training says of itself: on a terminal a bar over its steps; elsewhere, as in the log of a job, a line
-    every `every` epochs and for the last one, and meanwhile one every five minutes."""
+    """What a training says of itself: on a terminal a bar over its steps; elsewhere, as in the log of a job, lines: of
+    the first and the last epoch, of each tenth of the epochs, and of others where the last line is ten seconds old, or
+    of every `every` epochs; within a long epoch one every five minutes."""
 
-    EVERY = 300.0  # seconds
+    EVERY = 300.0  # seconds, within an epoch
+    OFTEN = 10.0  # seconds, between epochs
+    LINES = 10  # of the epochs, however fast they are
 
     def __init__(
         self,
@@ -206,7 +209,7 @@ class EpochBar(Callback):
         history: History,
         unit: str,
         console: Terminal | None = None,
-        every: int = 1,
+        every: int | None = None,
     ) -> None:
         self.console = console or Terminal(stderr=True, highlight=False, soft_wrap=True)
         self.posed, self.recipe, self.history, self.unit, self.every = posed, recipe, history, unit, every
@@ -279,11 +282,20 @@ class EpochBar(Callback):
         if self.console.is_terminal:
             state = f"{epoch}/{of} epochs {self._left()} {self.losses}"
             self.bar.update(self.task, completed=self.done, state=state)
-        elif epoch % self.every == 0 or epoch == of or trainer.should_stop:
+        elif self._due(epoch, of) or trainer.should_stop:
+            spent = span(time.monotonic() - self.began)
             self.say(
                 f"epoch {epoch}/{of}: train loss {_figure(seen['train_loss'])}, validation loss "
-                f"{_figure(loss)}{smooth_loss}, {name} {exact}{smooth_metric}{rate}{self._left('; ')}"
+                f"{_figure(loss)}{smooth_loss}, {name} {exact}{smooth_metric}{rate}; {spent}"
+                f"{self._left(', ')}"
             )
+
+    def _due(self, epoch: int, of: int) -> bool:
+        """Whether an epoch, counted from 1, has a line of its own."""
+        if self.every is not None:
+            return epoch % self.every == 0 or epoch == of or self.history.stopped
+        tenth = epoch * self.LINES // of > (epoch - 1) * self.LINES // of
+        return epoch in (1, of) or tenth or time.monotonic() - self.told >= self.OFTEN or self.history.stopped
 
     def _left(self, before: str = "") -> str:
         """The time left, by the steps of this session."""

@@ -18,17 +18,19 @@ import torch
 from torch import nn
 
 from htaf import convert
+from htaf._console import progress as progress_of
 from htaf._errors import expect_memory, expect_seed
 from htaf.contract import StepFactory
 from htaf.data.attributes import Attributes
 from htaf.data.image_reading import MOST_WORKERS
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.parts import Data
-from htaf.data.tabular import Split
+from htaf.data.tabular import Split, Table
 from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
 from htaf.models.build import build, weight_bytes
 from htaf.models.icbm import ICBM
+from htaf.report.writing import try_report
 from htaf.runs import CHECKPOINTS, PLOT, Run, claim, content_hash, finish_run, finished_run, read_record, to_json
 from htaf.runs.evaluation import measure
 from htaf.runs.metrics import loss_function
@@ -58,6 +60,7 @@ from htaf.training.outside import described, with_step
 from htaf.training.problems import Problem, data_identity, problem, resolved, supervision
 from htaf.training.progressive import Progressive, step_names
 from htaf.training.recipe import Recipe, TableData
+from htaf.training.reproduce import command
 from htaf.training.stages import Stages, stages_of
 
 ONE_PROCESS = Processes()
@@ -81,11 +84,13 @@ class _Options:
     device: str
     workers: int
     progress: bool
-    every: int
+    every: int | None
     checkpoint_seconds: float
     logger: tuple[LoggerName, ...]
     gradients: bool
     plot: bool
+    report: bool
+    baselines: bool
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ def fit(
     workers: int = 0,
     test: bool = True,
     progress: bool = False,
-    every: int = 1,
+    every: int | None = None,
     checkpoint_seconds: float = 5.0,
     devices: int = 1,
     nodes: int = 1,
@@ -139,6 +144,8 @@ def fit(
     method: StepFactory | None = None,
     rows: Split | None = None,
     plot: bool = True,
+    report: bool = False,
+    baselines: bool = True,
 ) -> Run:
     """Train, harden, measure and write a run folder; resume it exactly when it was stopped before.
 
@@ -152,8 +159,8 @@ def fit(
         device: "auto", "cpu", "cuda" or "mps".
         workers: processes that read images from files.
         test: also measure on the test part at the end; a search over candidates must not.
-        progress: show a bar on a terminal; elsewhere, as in the log of a job, a line an epoch.
-        every: without a terminal, a line every so many epochs, and one for the last.
+        progress: show a bar on a terminal; elsewhere, as in the log of a job, a line now and then.
+        every: without a terminal, a line every so many epochs, and one for the last; None: about ten lines.
         checkpoint_seconds: least time between two checkpoints; what a kill can cost.
         devices, nodes: processes on each machine, and machines; see docs/scaling.md for how they are started. The
             recipe's batch_size is that of all processes together.
@@ -168,6 +175,8 @@ def fit(
         method: the class of the step where the recipe's method is the import path of one from outside htaf.
         rows: the parts of a table, instead of a split by seed and mode; the test part may be empty where test is False.
         plot: draw loss.png.
+        report: of a table, write report.html and report.json too (`htaf.report`). Where that fails, a warning says so.
+        baselines: with a report, also fit simple models and boosted trees on the same rows.
 
     Returns:
         The finished run: `.record["metrics"]`, `.model()`, `.predict(rows)`; in every process.
@@ -184,7 +193,7 @@ def fit(
     out, processes = Path(out), Processes(devices, nodes, strategy, sync_batch_norm)
     check(recipe, device, processes, workers=workers, checkpoint_seconds=checkpoint_seconds, logger=logger)
     expect_seed(seed, TrainingError)
-    if every < 1:
+    if every is not None and every < 1:
         raise TrainingError(f"expected every >= 1, got {every}")
     recipe = with_step(recipe, method)
     attributes = supervision(recipe) if attributes is None else attributes
@@ -202,7 +211,18 @@ def fit(
     known = known if isinstance(known, ImagePreprocessor) else None  # as the weights know it
     posed = problem(recipe, data, seed, mode, test=test, attributes=attributes, preprocessor=known, rows=rows)
     options = _Options(
-        processes, key, device, workers, progress, every, checkpoint_seconds, tuple(logger), gradients, plot
+        processes,
+        key,
+        device,
+        workers,
+        progress,
+        every,
+        checkpoint_seconds,
+        tuple(logger),
+        gradients,
+        plot,
+        report,
+        baselines,
     )
     if attributes is not None and (recipe.optimization.compile or strategy == "fsdp"):
         raise TrainingError("a network that learns attributes is trained in parts: expected no compile and no fsdp")
@@ -236,7 +256,27 @@ def fit(
         with claim(out, identity) as record:
             if record["status"] == "finished":
                 return finished_run(out, record, method)
-            return _lead(train, first, record, source, stages)
+            run = _lead(train, first, record, source, stages)
+            if options.report and isinstance(data, Table):
+                _report(train, run, data)
+            return run
+
+
+def _report(train: _Prepared, run: Run, table: Table) -> None:
+    """The report of a finished training; a failure is said, and costs nothing."""
+    options = train.options
+    with progress_of("report", 4, shown=options.progress) as advance:
+        why = try_report(
+            run,
+            table,
+            baselines=options.baselines,
+            command=command(run.record),
+            told=lambda name: advance(1, f"baseline {name}"),
+        )
+    if why and options.progress:
+        train.say(f"note: {why}")
+    elif why:
+        warnings.warn(why, stacklevel=3)
 
 
 def check(

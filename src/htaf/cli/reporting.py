@@ -1,0 +1,84 @@
+"""`htaf report`: the report of a run of a table, written anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table as TextTable
+
+from htaf._console import Terminal, UsageError, direction, print_json, progress, say, say_notes
+from htaf.cli.flags import Baselines, DataDir, Json, RunDir, is_language_model, needs_source
+from htaf.cli.methods import MethodOfRun, step_of_run
+from htaf.cli.packing import Source
+
+if TYPE_CHECKING:
+    from htaf.report.baselines import Baseline
+
+
+def report(
+    run: RunDir,
+    *,
+    data: Source = None,
+    baselines: Baselines = True,
+    data_dir: DataDir = None,
+    method: MethodOfRun = None,
+    json: Json = False,
+) -> None:
+    """Write the report of a run of a table: report.html, a page of one file, and its figures, report.json.
+
+    A training writes it at its end; this is for older runs. Baselines that stand in report.json are kept."""
+    from htaf.data.tabular import Table
+    from htaf.report.writing import PAGE, kept_baselines, write_report
+    from htaf.runs import locked, open_run
+    from htaf.training.reproduce import command
+
+    if is_language_model(run):
+        raise UsageError(f"{run} is a language model: expected a run of a table")
+    opened = open_run(run, method=step_of_run(method))
+    if opened.takes_images:
+        raise UsageError(f"{run} was trained on images: expected a run of a table")
+    with needs_source("give --data"):
+        table = opened.data(data, data_dir=data_dir)
+    assert isinstance(table, Table)
+    with locked(run, "another process writes in"), progress("report", 4) as advance:
+        values = write_report(
+            opened,
+            table,
+            baselines=baselines,
+            command=command(opened.record),
+            told=lambda name: advance(1, f"baseline {name}"),
+        )
+    if json:
+        return print_json(values)
+    if baselines:
+        found = kept_baselines(opened)
+        say_baselines(found, opened.record)
+        say_notes([f"{one.name}: {one.note}" for one in found if one.note])
+    return say(f"report: {run / PAGE}")
+
+
+def say_baselines(found: Sequence[Baseline], record: Mapping[str, Any]) -> None:
+    """A table of baselines on the part that was measured last, and how the exact network stands to each."""
+    from htaf.runs.metrics import LOWER_IS_BETTER
+
+    metrics, name = record["metrics"], record["headline"]
+    part = "test" if "test" in metrics["smooth"] else "validation"
+    own = (metrics["exact"] or metrics["smooth"])[part][name]
+    which = "exact network" if metrics["exact"] else "network"
+    text = TextTable()
+    for column in ("baseline", name, f"the {which} is", "seconds"):
+        text.add_column(column, justify="right" if column in (name, "seconds") else "left")
+    for one in found:
+        value = one.metrics.get(part, {}).get(name)
+        if value is None:
+            text.add_row(one.name, "-", one.note, f"{one.seconds:.1f}")
+            continue
+        digits = 1 if abs(value) >= 1000 else 4
+        gap = None if own is None else own - value
+        way = "" if gap is None else direction(gap, lower_is_better=name in LOWER_IS_BETTER) or "the same"
+        way += f" by {abs(gap):.{digits}f}" if gap else ""
+        rows = f" ({one.note})" if one.note else ""
+        text.add_row(one.name, f"{value:.{digits}f}", way + rows, f"{one.seconds:.1f}")
+    say(f"baselines of scikit-learn on the {part} part, fitted on the same training rows:")
+    Terminal().print(text)

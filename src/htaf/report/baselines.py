@@ -1,0 +1,201 @@
+"""What simple models and boosted trees reach on the same rows: a figure says little without another beside it."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from htaf._errors import first_line
+from htaf.data.preprocess import Preprocessor
+from htaf.data.reading import is_text
+from htaf.data.tabular import Table
+from htaf.runs.metrics import metrics
+
+MOST_ROWS = 100_000  # to fit on
+MOST_CELLS = 10_000_000  # rows x columns x classes to fit on, where there are more than two classes
+FEWEST_ROWS = 1_000  # however many columns there are
+MOST_CLASSES = 100  # of boosting, which grows a tree for each class in each round
+ROUNDS, MOST_TREES = 100, 500  # of boosting: the default of scikit-learn, fewer where there are many classes
+ONE_HOT = 50  # categories of a column, for the linear model; rarer ones share one
+CODES = 254  # categories of a column that boosting takes
+DATES = 0.9  # share of texts that can be read as dates, from which a column that is no category is one
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A model of scikit-learn beside a network.
+
+    Attributes:
+        name: "constant", "linear", "logistic" or "boosting".
+        metrics: by part, as `htaf.runs.metrics.metrics` gives them; empty where it could not be fitted.
+        rows: it was fitted on.
+        seconds: of fitting and predicting.
+        note: what a reader must know; "" for nothing.
+    """
+
+    name: str
+    metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    rows: int = 0
+    seconds: float = 0.0
+    note: str = ""
+
+
+def fit_baselines(
+    table: Table,
+    rows: Mapping[str, np.ndarray],
+    preprocessor: Preprocessor,
+    *,
+    threads: int = 1,
+    told: Callable[[str], Any] = lambda name: None,
+) -> list[Baseline]:
+    """Fit a constant, a linear model and histogram boosting on the training rows, and measure them on the others.
+
+    All see the raw columns that the network sees: numbers as they are, missing ones too; categories by name; dates as
+    days, month, weekday and hour. The linear model has standardised numbers and one-hot categories; both models are
+    those of scikit-learn at their defaults, but of several classes boosting has at most 500 trees. Of more than 100,000
+    rows, or 10,000,000 cells, they are fitted on as many as are within it, evenly spread; the note says so.
+
+    Args:
+        table: the whole table.
+        rows: row numbers by part; "train" is fitted on, all others are measured.
+        preprocessor: says which columns are used, the classes, and the unit of the target.
+        threads: of the CPU.
+        told: called with the name of each model before it is fitted.
+
+    Returns:
+        one entry a model, the simplest first. One that cannot be fitted has a note and no metrics.
+    """
+    from threadpoolctl import threadpool_limits
+
+    _model("constant", table.task, pd.DataFrame(), ROUNDS)  # its imports are not in the time of the first model
+    raw = raw_columns(table.features, preprocessor)
+    names = ("constant", "linear" if table.task == "regression" else "logistic", "boosting")
+    found: list[Baseline] = []
+    with threadpool_limits(limits=threads), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # no convergence, columns without a value
+        for name in names:
+            told(name)
+            began = time.perf_counter()
+            try:
+                one = _fitted(name, table, raw, rows, preprocessor)
+            except Exception as error:  # of any data: numbers near 1e300, no memory
+                one = Baseline(name, note=f"not fitted: {first_line(error)}")
+            found.append(Baseline(one.name, one.metrics, one.rows, round(time.perf_counter() - began, 3), one.note))
+    return found
+
+
+def raw_columns(features: pd.DataFrame, preprocessor: Preprocessor) -> pd.DataFrame:
+    """The columns that a network reads, as models of scikit-learn take them: float64, NaN where missing; or text.
+
+    Args:
+        features: raw rows, as `Table.features` holds them.
+        preprocessor: of the network.
+    Returns:
+        a frame of the same rows. A date is four columns: days since 1970, month, weekday, hour.
+    """
+    made: dict[str, Any] = {}
+    for column in preprocessor.columns:
+        if column.kind == "dropped" or column.name not in features:
+            continue
+        values = features[column.name]
+        dates = _dates(values, str(column.kind))
+        if dates is not None:
+            made |= {f"{column.name} {part}": numbers for part, numbers in dates.items()}
+        elif is_text(values):
+            made[column.name] = values.fillna("").astype(str).to_numpy(object)
+        else:
+            made[column.name] = values.to_numpy(np.float64, na_value=np.nan)
+    return pd.DataFrame(made, index=features.index)
+
+
+def _dates(values: pd.Series, kind: str) -> dict[str, np.ndarray] | None:
+    """A column of dates as numbers; None where it holds none."""
+    if not pd.api.types.is_datetime64_any_dtype(values):
+        if kind in ("number", "category") or not is_text(values):
+            return None
+        parsed = pd.to_datetime(values, errors="coerce", utc=True, format="mixed")
+        if parsed.notna().sum() < DATES * values.notna().sum():
+            return None
+        values = parsed
+    at = pd.DatetimeIndex(values)
+    at = at if at.tz is None else at.tz_convert(None)
+    days = (at - pd.Timestamp(0)) / pd.Timedelta(days=1)
+    parts = {"days": days, "month": at.month, "weekday": at.dayofweek, "hour": at.hour}
+    return {name: np.asarray(part, np.float64) for name, part in parts.items()}
+
+
+def rows_within(count: int, columns: int, classes: int) -> int:
+    """On how many of `count` rows a model is fitted, so that its time is bounded."""
+    cells = max(1, columns) * (classes if classes > 2 else 1)
+    return min(count, MOST_ROWS, max(FEWEST_ROWS, MOST_CELLS // cells))
+
+
+def _fitted(
+    name: str, table: Table, raw: pd.DataFrame, rows: Mapping[str, np.ndarray], preprocessor: Preprocessor
+) -> Baseline:
+    """One model, fitted and measured."""
+    classes, train = len(table.classes), np.asarray(rows["train"])
+    if name == "boosting" and classes > MOST_CLASSES:
+        return Baseline(name, note=f"not fitted: {classes} classes, more than {MOST_CLASSES}")
+    note = ""
+    if name != "constant":
+        within = rows_within(len(train), raw.shape[1], classes)
+        if within < len(train):
+            note = f"fitted on {within:,} of {len(train):,} training rows, evenly spread"
+            train = train[np.linspace(0, len(train) - 1, within).astype(np.int64)]
+    rounds = ROUNDS if classes <= 2 else min(ROUNDS, max(5, MOST_TREES // classes))
+    if name == "boosting" and rounds < ROUNDS:
+        note = "; ".join(filter(None, [note, f"{rounds} rounds instead of {ROUNDS}, for {classes} classes"]))
+    model = _model(name, table.task, raw, rounds)
+    model.fit(raw.iloc[train], table.target[train])
+    found: dict[str, dict[str, float | None]] = {}
+    target = preprocessor.target
+    for part, chosen in rows.items():
+        if part == "train":
+            continue
+        if table.task == "regression":
+            predicted = (np.asarray(model.predict(raw.iloc[chosen]), np.float64) - target.mean) / target.std
+            outputs = torch.from_numpy(predicted[:, None])
+            truth = torch.from_numpy((table.target[chosen] - target.mean) / target.std)[:, None]
+        else:
+            known = model.predict_proba(raw.iloc[chosen])
+            shares = np.zeros((len(chosen), classes))
+            shares[:, model.classes_] = known
+            outputs = torch.from_numpy(np.log(np.maximum(shares, 1e-15)))
+            truth = torch.from_numpy(table.target[chosen])
+        found[part] = metrics(outputs, truth, table.task, target.std)
+    return Baseline(name, found, len(train), note=note)
+
+
+def _model(name: str, task: str, raw: pd.DataFrame, rounds: int) -> Any:
+    """An unfitted model of scikit-learn for raw columns."""
+    from sklearn import compose, dummy, ensemble, impute, linear_model, pipeline, preprocessing
+
+    numbers_task = task == "regression"
+    if name == "constant":
+        return dummy.DummyRegressor() if numbers_task else dummy.DummyClassifier(strategy="prior")
+    categories = [column for column in raw if is_text(raw[column])]
+    numbers = [column for column in raw if column not in set(categories)]
+    if name == "boosting":
+        codes = preprocessing.OrdinalEncoder(
+            handle_unknown="use_encoded_value", unknown_value=np.nan, encoded_missing_value=np.nan, max_categories=CODES
+        )
+        columns = compose.ColumnTransformer([("numbers", "passthrough", numbers), ("categories", codes, categories)])
+        of = ensemble.HistGradientBoostingRegressor if numbers_task else ensemble.HistGradientBoostingClassifier
+        marked = [False] * len(numbers) + [True] * len(categories)
+        trees: Any = of(categorical_features=marked, max_iter=rounds, random_state=0)  # pyright: ignore[reportArgumentType]
+        return pipeline.make_pipeline(columns, trees)
+    scaled = pipeline.make_pipeline(
+        impute.SimpleImputer(strategy="median", keep_empty_features=True), preprocessing.StandardScaler()
+    )
+    coded = preprocessing.OneHotEncoder(handle_unknown="infrequent_if_exist", max_categories=ONE_HOT)
+    columns = compose.ColumnTransformer([("numbers", scaled, numbers), ("categories", coded, categories)])
+    linear = linear_model.Ridge() if numbers_task else linear_model.LogisticRegression(max_iter=200)
+    return pipeline.make_pipeline(columns, linear)

@@ -1,0 +1,253 @@
+"""The figures of a report, as plain JSON values: what `report.json` holds and the page shows."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from htaf._console import direction
+from htaf.data.columns import Column
+from htaf.data.parts import table_part
+from htaf.data.preprocess import Preprocessor
+from htaf.data.reading import DataError
+from htaf.data.tabular import Table
+from htaf.report.baselines import Baseline
+from htaf.report.importance import column_inputs, importance
+from htaf.runs import METRICS, Run, short_commit
+from htaf.runs.confusion import confusion
+from htaf.runs.data import table_rows
+from htaf.runs.metrics import LOWER_IS_BETTER
+from htaf.runs.predictions import forward
+
+FORMAT = 1
+BINS = 10
+MOST_CLASSES = 100  # whose whole confusion matrix is kept
+MOST_PAIRS = 20  # of classes that are taken for each other
+MOST_SHOWN = 8  # categories of a column that are named
+LOSSES = ("train_loss", "val_loss_smooth", "val_loss")
+
+
+def contents(
+    run: Run, table: Table, *, baselines: Sequence[Baseline] | None = None, command: str = ""
+) -> dict[str, Any]:
+    """What there is to say of a finished run of a table; the same for the same run.
+
+    Args:
+        run: of a table.
+        table: the one that it was trained on.
+        baselines: beside it; None: none.
+        command: that trains it again.
+
+    Returns:
+        JSON values; docs/tables.md describes them.
+
+    Raises:
+        RunError: other data, or a damaged run.
+    """
+    record, preprocessor = run.record, run.preprocessor()
+    if not isinstance(preprocessor, Preprocessor):
+        raise DataError(f"expected a run of a table, {run.path} was trained on images")
+    metrics, headline = record["metrics"], record["headline"]
+    part = "test" if "test" in metrics["smooth"] else "validation"
+    rows = getattr(table_rows(run, table), part)
+    smooth = run.model(exact=False)
+    network = run.model() if run.has_step else smooth
+    whole = table_part(table, preprocessor, rows)
+    x, target = (torch.cat(found) for found in zip(*whole, strict=True))
+    outputs = forward(network, x)
+    features = table.features.iloc[rows]
+    found = importance(smooth, network, preprocessor, features, target, headline=headline)
+    of = {
+        "format": FORMAT,
+        "key": record["key"],
+        "model_sha256": record["model_sha256"],
+        "data": record["data"]["name"],
+        "target": preprocessor.target.name,
+        "task": preprocessor.target.task,
+        "classes": list(preprocessor.target.classes),
+        "method": record["recipe"]["method"],
+        "rows": record["rows"],
+        "part": part,
+        "headline": headline,
+        "lower_is_better": headline in LOWER_IS_BETTER,
+        "results": results(metrics, headline),
+        "metrics": metrics,
+        "baselines": None if baselines is None else [dataclasses.asdict(one) for one in baselines],
+        "training": training(run),
+        "importance": dataclasses.asdict(found),
+        "columns": columns(preprocessor, features),
+        "notes": record["notes"],
+        "recipe": record["recipe"],
+        "seed": record["seed"],
+        "parameters": record.get("parameters"),
+        "seconds": record.get("seconds"),
+        "threads": record["threads"],
+        "commit": short_commit(record.get("commit")),
+        "versions": record.get("versions", {}),
+        "fingerprint": record["data"].get("fingerprint"),
+        "command": command,
+        "calibration": None,
+        "confusion": None,
+        "residuals": None,
+    }
+    if preprocessor.target.task == "regression":
+        truth, predicted = (preprocessor.inverse(v[:, 0].double().numpy()) for v in (target, outputs))
+        return of | {"residuals": residuals(predicted, truth)}
+    matrix = confusion(outputs, target, len(preprocessor.target.classes))
+    return of | {"calibration": calibration(outputs, target), "confusion": confused(matrix)}
+
+
+def results(metrics: Mapping[str, Any], headline: str) -> dict[str, dict[str, Any]]:
+    """By part: the headline of the smooth and the exact network, the gap and its direction in words."""
+    found: dict[str, dict[str, Any]] = {}
+    for part, smooth in metrics["smooth"].items():
+        one = smooth[headline]
+        other = metrics["exact"][part][headline] if metrics["exact"] else None
+        gap = None if one is None or other is None else other - one
+        word = "" if gap is None else direction(gap, lower_is_better=headline in LOWER_IS_BETTER) or "the same"
+        found[part] = {"smooth": one, "exact": other, "gap": gap, "direction": word}
+    return found
+
+
+def training(run: Run) -> dict[str, Any]:
+    """The losses by epoch, counted from 1, the epoch that was kept, and the first epochs of stages."""
+    record, rows = run.record, list[dict[str, float | None]]()
+    try:
+        for row in csv.DictReader(io.StringIO((run.path / METRICS).read_text("utf-8"))):
+            rows.append({"epoch": int(row["epoch"]) + 1} | {name: _finite(row[name]) for name in LOSSES})
+    except (OSError, ValueError, KeyError, TypeError):  # a run is whole without it
+        rows = []
+    stages = record.get("hardening", {}).get("stages", ())
+    return {"epochs": rows, "best_epoch": record["best_epoch"] + 1, "stages": [one["epoch"] + 1 for one in stages]}
+
+
+def _finite(text: Any) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def calibration(outputs: Tensor, target: Tensor) -> dict[str, Any]:
+    """Reliability in ten bins of equal width: of two classes the probability of class 1 and how often it is; of more
+    the highest probability and how often it is right. Empty bins are left out.
+
+    Args:
+        outputs: [rows, classes] logits. target: int64 [rows].
+
+    Returns:
+        {"of": "class 1" or "highest", "bins": [{"low", "high", "rows", "predicted", "observed"}], "error": the expected
+        calibration error, the mean |predicted - observed| over the rows}.
+    """
+    shares = outputs.double().softmax(1)
+    if outputs.shape[1] == 2:
+        said, right = shares[:, 1].numpy(), (target == 1).numpy()
+    else:
+        highest, classes = shares.max(1)
+        said, right = highest.numpy(), (classes == target).numpy()
+    place = np.minimum((said * BINS).astype(np.int64), BINS - 1)
+    bins, error = list[dict[str, Any]](), 0.0
+    for number in range(BINS):
+        chosen = place == number
+        count = int(chosen.sum())
+        if not count:
+            continue
+        predicted, observed = float(said[chosen].mean()), float(right[chosen].mean())
+        error += abs(predicted - observed) * count / len(said)
+        low, high = number / BINS, (number + 1) / BINS
+        bins.append({"low": low, "high": high, "rows": count, "predicted": predicted, "observed": observed})
+    return {"of": "class 1" if outputs.shape[1] == 2 else "highest", "bins": bins, "error": error}
+
+
+def residuals(predicted: Float64[np.ndarray, " rows"], truth: Float64[np.ndarray, " rows"]) -> dict[str, Any]:
+    """True value minus prediction, in ten bins of about as many rows each, by prediction.
+
+    Returns:
+        {"bins": [{"low", "high": of the predictions, "rows", "predicted": mean, "mean", "q10", "median", "q90": of the
+        residuals}], "mean", "deviation": of all residuals}.
+    """
+    order = np.argsort(predicted, kind="stable")
+    bins: list[dict[str, Any]] = []
+    left = truth - predicted
+    for chosen in np.array_split(order, min(BINS, len(order))):
+        q10, median, q90 = np.quantile(left[chosen], [0.1, 0.5, 0.9])
+        bins.append(
+            {
+                "low": float(predicted[chosen].min()),
+                "high": float(predicted[chosen].max()),
+                "rows": len(chosen),
+                "predicted": float(predicted[chosen].mean()),
+                "mean": float(left[chosen].mean()),
+                "q10": float(q10),
+                "median": float(median),
+                "q90": float(q90),
+            }
+        )
+    return {"bins": bins, "mean": float(left.mean()), "deviation": float(left.std())}
+
+
+def confused(matrix: Int64[np.ndarray, "true predicted"]) -> dict[str, Any]:
+    """The confusion matrix, None of more than 100 classes, and the pairs of classes that are most often confused."""
+    wrong = matrix.copy()
+    np.fill_diagonal(wrong, 0)
+    order = np.argsort(-wrong, axis=None, kind="stable")[:MOST_PAIRS]
+    places = [divmod(int(place), len(matrix)) for place in order]
+    pairs = [{"true": t, "predicted": p, "rows": int(wrong[t, p])} for t, p in places if wrong[t, p]]
+    return {"matrix": matrix.tolist() if len(matrix) <= MOST_CLASSES else None, "pairs": pairs}
+
+
+def columns(preprocessor: Preprocessor, features: Any) -> list[dict[str, Any]]:
+    """By raw column: its kind, how many inputs it makes, and in words how it is read."""
+    made = {column.name: _inputs(column) for column in preprocessor.columns}
+    other = [name for name, count in made.items() if count is None and name in features]
+    if other:  # of kinds that are not known here
+        some = features.iloc[:1000].reset_index(drop=True)
+        made |= {n: len(b) for n, b in zip(other, column_inputs(preprocessor, some, other), strict=True)}
+    return [
+        {"name": c.name, "kind": str(c.kind), "inputs": made[c.name] or 0, "read": read_as(c)}
+        for c in preprocessor.columns
+    ]
+
+
+def _inputs(column: Column) -> int | None:
+    return {
+        "number": (column.high > column.low) + len(column.codes),
+        "category": len(column.categories),
+        "dropped": 0,
+    }.get(str(column.kind))
+
+
+def read_as(column: Any) -> str:
+    """How a `htaf.data.columns.Column` of any kind is read, in words."""
+    if column.kind == "dropped":
+        return "not used"
+    if column.kind == "number":
+        said = [f"{column.low:g} to {column.high:g} become 0 to 1; missing: {column.fill:g}"] * (
+            column.high > column.low
+        )
+        return "; ".join([*said, *([f"codes {', '.join(f'{c:g}' for c in column.codes)}"] if column.codes else [])])
+    if column.kind == "category":
+        return f"one input each: {_named(column.categories)}"
+    values = {f.name: getattr(column, f.name) for f in dataclasses.fields(column) if f.name not in ("name", "kind")}
+    told = {f.name: f.default for f in dataclasses.fields(column)}
+    shown = [f"{name.replace('_', ' ')} {_value(value)}" for name, value in values.items() if value != told[name]]
+    return "; ".join(shown)
+
+
+def _named(values: Sequence[Any]) -> str:
+    shown = [str(value) or "missing" for value in values[:MOST_SHOWN]]
+    more = len(values) - MOST_SHOWN
+    return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return _named([_value(one) for one in value])
+    return f"{value:g}" if isinstance(value, float) else str(value)

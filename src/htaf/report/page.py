@@ -1,0 +1,475 @@
+"""The page of a report: one file of HTML, without scripts, from the figures alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from htaf._console import direction
+from htaf.report import drawing
+from htaf.report.drawing import number, text
+
+LABELLED = 30  # classes whose confusion matrix is shown whole
+SHOWN = 15  # columns by importance before the rest is folded away
+NAMES = {"rmse": "RMSE", "mae": "MAE", "r2": "R²", "auroc": "AUROC", "accuracy": "accuracy", "loss": "loss"}
+PARTS = ("train", "validation", "test")
+METHODS = {"htaf": "HTAF", "ste": "straight-through", "ss": "scaled sigmoid", "relu": "ReLU"}
+BASELINES = {
+    "constant": "constant",
+    "linear": "linear regression (ridge)",
+    "logistic": "logistic regression",
+    "boosting": "histogram boosting",
+}
+Cell = tuple[str, bool]  # HTML, and whether it is a number
+
+
+def page(values: dict[str, Any]) -> str:
+    """The page of a report.
+
+    Args:
+        values: of `htaf.report.contents.contents`.
+
+    Returns:
+        HTML: the same text for the same values. All that comes from data is escaped.
+    """
+    title = f"{values['data']}: {values['target']}"
+    sections = [
+        _head(values),
+        _result(values),
+        _baselines(values),
+        _training(values),
+        _calibration(values),
+        _residuals(values),
+        _confusion(values),
+        _importance(values),
+        _columns(values),
+        _recipe(values),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        f"<title>{text(title)} - report</title>\n<style>{STYLE}</style></head>\n<body><main>\n"
+        + "\n".join(filter(None, sections))
+        + "\n</main></body></html>\n"
+    )
+
+
+def _named(metric: str) -> str:
+    return NAMES.get(metric, metric)
+
+
+def _ordered(metrics: Iterable[str]) -> list[str]:
+    """The names of metrics as `NAMES` orders them."""
+    return sorted(metrics, key=lambda name: [*NAMES, name].index(name))
+
+
+def _figure(metric: str, value: float | None, sign: str = "") -> str:
+    """A metric as tables of the command show it; of a target with a small unit three significant digits."""
+    if value is None:
+        return "-"
+    if abs(value) >= 1000:
+        return f"{value:{sign},.1f}"
+    small = 0 < abs(value) < 0.01 and metric in ("rmse", "mae") and not sign
+    return f"{value:.3g}" if small else f"{value:{sign}.4f}"
+
+
+def _gap(metric: str, value: float) -> str:
+    """A difference, with its sign."""
+    shown = _figure(metric, value, "+")
+    return f"{value:+.2g}" if value and not shown.strip("+-0.") else shown
+
+
+def _head(values: dict[str, Any]) -> str:
+    method, rows = METHODS.get(values["method"], values["method"]), values["rows"]
+    bits = "real activations" if values["method"] == "relu" else f"activations that are 0 or 1 ({method})"
+    kind = "Regression"
+    if values["task"] == "classification":
+        kind = f"Classification into {len(values['classes'])} classes"
+    counted = ", ".join(f"{rows[part]:,} {part}" for part in PARTS if part in rows)
+    about = f"{kind} by a network with {bits}. Rows: {counted}. Seed {values['seed']}."
+    if values["parameters"]:
+        about += f" {values['parameters']:,} parameters."
+    return (
+        f"<header><p class='what'>{text(values['data'])}</p><h1>{text(values['target'])}</h1>"
+        f"<p class='muted'>{text(about)}</p></header>"
+    )
+
+
+def _result(values: dict[str, Any]) -> str:
+    """The headline figures, and those of all parts."""
+    part, headline, lower = values["part"], values["headline"], values["lower_is_better"]
+    name = _named(headline)
+    found = values["results"][part]
+    tiles = []
+    if found["exact"] is not None:
+        tiles.append(_tile("exact network", _figure(headline, found["exact"]), "main"))
+    label = "smooth network" if values["method"] != "relu" else "network"
+    tiles.append(_tile(label, _figure(headline, found["smooth"]), ""))
+    if found["gap"] is not None:
+        said = f"{_gap(headline, found['gap'])} {found['direction']}"
+        tiles.append(_tile("gap, exact - smooth", said, found["direction"].replace(" ", "-")))
+    better = "lower is better" if lower else "higher is better"
+    sentence = ""
+    if found["gap"] is not None:
+        share = f" ({abs(found['gap'] / found['smooth']):.1%})" if found["smooth"] else ""
+        word = found["direction"]
+        than = "the same as" if word == "the same" else f"{word} than"
+        by = "" if word == "the same" else f" by {_gap(headline, found['gap'])[1:]}{share}"
+        sentence = f"<p>On the {text(part)} part the exact network is {than} the smooth one{by}.</p>"
+    rows: list[list[Cell]] = []
+    metrics = values["metrics"]
+    for one in (part for part in PARTS if part in metrics["smooth"]):
+        for metric in _ordered(metrics["smooth"][one]):
+            value = metrics["smooth"][one][metric]
+            exact = metrics["exact"][one][metric] if metrics["exact"] else None
+            gap = None if value is None or exact is None else exact - value
+            way = "" if gap is None else direction(gap, lower_is_better=metric in ("loss", "rmse", "mae"))
+            shown = "-" if gap is None else f"{_gap(metric, gap)} {way}".strip()
+            cells = [(_figure(metric, value), True), (_figure(metric, exact), True), (text(shown), True)]
+            rows.append([(text(one), False), (text(_named(metric)), False), *cells])
+    table = _table(("part", "metric", "smooth", "exact", "exact - smooth"), rows, "All metrics of all parts")
+    return _section(
+        "result",
+        f"{name[0].upper()}{name[1:]} on the {part} part",
+        f"<p class='muted'>{better}</p><div class='tiles'>{''.join(tiles)}</div>{sentence}"
+        + _folded("All metrics, all parts", table),
+    )
+
+
+def _tile(label: str, value: str, kind: str) -> str:
+    return f"<div class='tile {kind}'><span>{text(label)}</span><b>{text(value)}</b></div>"
+
+
+def _baselines(values: dict[str, Any]) -> str:
+    found, part, metric = values["baselines"], values["part"], values["headline"]
+    if not found:
+        return ""
+    result = values["results"][part]
+    own = result["smooth"] if result["exact"] is None else result["exact"]
+    known = next((one["metrics"][part] for one in found if one["metrics"]), {})
+    others = [name for name in _ordered(known) if name != metric]
+    network = "network" if result["exact"] is None else "exact network"
+    of = values["metrics"]["exact"] or values["metrics"]["smooth"]
+    rows: list[list[Cell]] = [
+        [
+            (f"<b>{network}</b>", False),
+            (f"<b>{_figure(metric, own)}</b>", True),
+            ("", False),
+            *((_figure(name, of[part][name]), True) for name in others),
+            ("-" if values["seconds"] is None else f"{values['seconds']:,.1f}", True),
+        ]
+    ]
+    notes = []
+    for one in found:
+        name = BASELINES.get(one["name"], one["name"])
+        known = one["metrics"].get(part, {})
+        value = known.get(metric)
+        gap = None if own is None or value is None else own - value
+        way = "-"
+        if gap is not None:
+            word = direction(gap, lower_is_better=values["lower_is_better"])
+            way = f"{word} by {_gap(metric, gap)[1:]}" if word else "the same"
+        rows.append(
+            [
+                (text(name), False),
+                (_figure(metric, value), True),
+                (text(way), False),
+                *((_figure(other, known.get(other)), True) for other in others),
+                (f"{one['seconds']:,.1f}", True),
+            ]
+        )
+        if one["note"]:
+            notes.append(f"<li>{text(name)}: {text(one['note'])}</li>")
+    heads = ("model", _named(metric), f"the {network} is", *map(_named, others), "seconds")
+    said = (
+        "Models of scikit-learn, at their defaults, on the same training rows and raw columns, measured on the same "
+        f"{part} rows. Seconds: of fitting; of the network its whole training."
+    )
+    listed = f"<ul class='notes'>{''.join(notes)}</ul>" if notes else ""
+    body = f"<p class='muted'>{text(said)}</p>{_table(heads, rows, 'The network beside baselines')}{listed}"
+    return _section("baselines", "Beside baselines", body)
+
+
+def _training(values: dict[str, Any]) -> str:
+    epochs = values["training"]["epochs"]
+    if not epochs:
+        return ""
+    lines = {"train_loss": "train", "val_loss_smooth": "smooth", "val_loss": "exact"}
+    names = {"train_loss": "training", "val_loss_smooth": "validation, smooth", "val_loss": "validation, exact"}
+    if values["method"] == "relu":
+        del lines["val_loss_smooth"]
+        names["val_loss"] = "validation"
+    best, stages = values["training"]["best_epoch"], values["training"]["stages"]
+    keys = [f"<span class='key {kind}'>{names[name]}</span>" for name, kind in lines.items()]
+    keys.append(f"<span class='key kept'>kept, epoch {best}</span>")
+    if stages:
+        keys.append("<span class='key stage'>a stage begins</span>")
+    rows = [
+        [(number(row["epoch"]), True), *((number(row[name]), True) for name in lines)]
+        for row in epochs
+    ]  # fmt: skip
+    table = _table(("epoch", *(names[name] for name in lines)), rows, "Losses by epoch")
+    picture = drawing.losses(epochs, best, stages, lines)
+    body = f"<figure>{picture}<figcaption>{''.join(keys)}</figcaption></figure>{_folded('Losses by epoch', table)}"
+    return _section("training", "Training", body)
+
+
+def _calibration(values: dict[str, Any]) -> str:
+    found = values["calibration"]
+    if not found or not found["bins"]:
+        return ""
+    if found["of"] == "class 1":
+        name = values["classes"][1]
+        of, seen = f"probability of {name}", f"share that is {name}"
+        said = f"When the network says 70%, the answer should be {name} in 70% of the rows."
+    else:
+        of, seen = "highest probability", "share that is right"
+        said = "When the network is 70% sure, it should be right in 70% of the rows."
+    bins = found["bins"]
+    rows = [
+        [
+            (f"{one['low']:.0%} to {one['high']:.0%}", False),
+            (f"{one['rows']:,}", True),
+            (f"{one['predicted']:.1%}", True),
+            (f"{one['observed']:.1%}", True),
+        ]
+        for one in bins
+    ]
+    table = _table(("bin", "rows", "predicted", "observed"), rows, "Reliability by bin")
+    error = f"Mean distance (expected calibration error): {found['error']:.1%}. The larger a dot, the more rows."
+    picture = drawing.reliability(bins, (_short(of), _short(seen)))
+    return _section(
+        "calibration",
+        "Calibration",
+        f"<p class='muted'>{text(said)}</p><figure>{picture}<figcaption>{text(error)}</figcaption></figure>"
+        + _folded("Reliability by bin", table),
+    )
+
+
+def _short(name: str, most: int = 34) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def _residuals(values: dict[str, Any]) -> str:
+    found = values["residuals"]
+    if not found or not found["bins"]:
+        return ""
+    rows = [
+        [(f"{number(one['low'])} to {number(one['high'])}", False), (f"{one['rows']:,}", True)]
+        + [(number(one[name]), True) for name in ("mean", "q10", "median", "q90")]
+        for one in found["bins"]
+    ]
+    heads = ("predicted", "rows", "mean", "10%", "median", "90%")
+    table = _table(heads, rows, "True value minus prediction, by prediction")
+    told = (
+        f"True value minus prediction: mean {number(found['mean'])}, standard deviation {number(found['deviation'])}. "
+        "Dots: the mean of each bin; lines: the middle 80% of its rows."
+    )
+    picture = drawing.spreads(found["bins"], _short(values["target"], 24))
+    return _section(
+        "residuals",
+        "Residuals",
+        f"<figure>{picture}<figcaption>{text(told)}</figcaption></figure>{_folded('Residuals by bin', table)}",
+    )
+
+
+def _confusion(values: dict[str, Any]) -> str:
+    found, classes = values["confusion"], values["classes"]
+    if not found:
+        return ""
+    body = ""
+    if found["matrix"] is not None and len(classes) <= LABELLED:
+        head = "".join(f"<th scope='col' class='num'>{text(name)}</th>" for name in classes)
+        lines = []
+        for name, row in zip(classes, found["matrix"], strict=True):
+            total = sum(row) or 1
+            cells = "".join(f"<td class='num shade' style='--s:{count / total:.3f}'>{count:,}</td>" for count in row)
+            lines.append(f"<tr><th scope='row'>{text(name)}</th>{cells}</tr>")
+        inside = f"<thead><tr><th scope='col'>true \\ predicted</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
+        body = _scrolled("Confusion matrix", f"<table class='matrix'>{inside}</table>")
+        body = f"<p class='muted'>Rows: the true class. Columns: the predicted one. Darker: a larger share.</p>{body}"
+    if len(classes) > 2 and found["pairs"]:
+        rows = [
+            [(text(classes[p["true"]]), False), (text(classes[p["predicted"]]), False), (f"{p['rows']:,}", True)]
+            for p in found["pairs"]
+        ]
+        table = _table(("true", "taken for", "rows"), rows, "Classes that are most often confused")
+        body += _folded("Most often confused", table, opened=not body)
+    return _section("confusion", "Confusion", body) if body else ""
+
+
+def _importance(values: dict[str, Any]) -> str:
+    found = values["importance"]
+    if not found["columns"]:
+        return ""
+    top = max((w for w in found["worse"]), default=0.0)
+    rows: list[list[Cell]] = []
+    for name, worse, spread in zip(found["columns"], found["worse"], found["spread"], strict=True):
+        share = max(0.0, worse / top) if top > 0 else 0.0
+        bar = f"<span class='bar' style='--s:{share:.3f}'></span>"
+        around = f" ± {spread:.1g}" if found["repeats"] > 1 else ""
+        rows.append([(text(name), False), (bar, False), (f"{_figure(found['metric'], worse)}{around}", True)])
+    metric, times = _named(found["metric"]), found["repeats"]
+    told = (
+        f"How much worse {metric} becomes where a column is permuted, so that it says nothing: {found['rows']:,} rows "
+        f"of the {values['part']} part, {'once' if times == 1 else f'{times} times'}. Columns that say the same stand "
+        "in for each other, and each of them then seems to matter little."
+    )
+    if found["left_out"]:
+        told += f" {found['left_out']:,} columns to which the network is less sensitive were left out."
+    heads = ("column", "", "worse by")
+    table = _table(heads, rows[:SHOWN], "Importance of columns", kind="bars")
+    rest = ""
+    if len(rows) > SHOWN:
+        more = _table(heads, rows[SHOWN:], "Importance of the other columns", kind="bars")
+        rest = _folded(f"{len(rows) - SHOWN:,} more columns", more)
+    return _section("importance", "Which columns matter", f"<p class='muted'>{text(told)}</p>{table}{rest}")
+
+
+def _columns(values: dict[str, Any]) -> str:
+    rows = [
+        [
+            (text(one["name"]), False),
+            (text(one["kind"]), False),
+            (f"{one['inputs']:,}", True),
+            (text(one["read"]), False),
+        ]
+        for one in values["columns"]
+    ]
+    count = sum(one["inputs"] for one in values["columns"])
+    used = sum(one["kind"] != "dropped" for one in values["columns"])
+    body = f"<p class='muted'>{used:,} columns make {count:,} inputs.</p>"
+    table = _table(("column", "kind", "inputs", "read as"), rows[:SHOWN], "How the columns were read")
+    if len(rows) > SHOWN:
+        more = _table(("column", "kind", "inputs", "read as"), rows[SHOWN:], "How the other columns were read")
+        table += _folded(f"{len(rows) - SHOWN:,} more columns", more)
+    if values["notes"]:
+        notes = "".join(f"<li>{text(note)}</li>" for note in values["notes"])
+        table += f"<h3>Notes</h3><ul class='notes'>{notes}</ul>"
+    return _section("columns", "How the columns were read", body + table)
+
+
+def _recipe(values: dict[str, Any]) -> str:
+    body = ""
+    if values["command"]:
+        shown = f"<pre tabindex='0' aria-label='command'>{text(values['command'])}</pre>"
+        body = f"<p class='muted'>To train it again, in the folder of the data:</p>{shown}"
+    rows = [[(text(name), False), (text(_shown(value)), False)] for name, value in sorted(values["recipe"].items())]
+    body += _folded("Recipe", _table(("field", "value"), rows, "Recipe"))
+    facts = [("commit", values["commit"]), *sorted(values["versions"].items()), ("threads", values["threads"])]
+    facts += [("run key", values["key"]), ("fingerprint of the data", values["fingerprint"])]
+    made = [[(text(name), False), (text(_shown(value)), False)] for name, value in facts]
+    body += _folded("Versions and keys", _table(("name", "value"), made, "Versions and keys"))
+    return _section("recipe", "Recipe", body)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return " ".join(map(_shown, value))
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _section(name: str, title: str, body: str) -> str:
+    return f"<section aria-labelledby='h-{name}'><h2 id='h-{name}'>{text(title)}</h2>{body}</section>"
+
+
+def _folded(title: str, body: str, *, opened: bool = False) -> str:
+    return f"<details{' open' if opened else ''}><summary>{text(title)}</summary>{body}</details>"
+
+
+def _scrolled(label: str, body: str) -> str:
+    """What may be wider than the page, which the keyboard can scroll."""
+    return f"<div class='wide' role='region' tabindex='0' aria-label='{text(label)}: table'>{body}</div>"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[Cell]], label: str, *, kind: str = "") -> str:
+    """A table; cells are HTML, the first of each row is its head."""
+    rows = list(rows)
+    numbers = [len(rows) > 0 and rows[0][place][1] for place in range(len(heads))]
+    top = "".join(
+        f"<th scope='col'{' class=num' if num else ''}>{text(name)}</th>" if name else "<td></td>"
+        for name, num in zip(heads, numbers, strict=True)
+    )
+    lines = []
+    for row in rows:
+        (first, is_number), *others = row
+        cells = "".join(f"<td{' class=num' if num else ''}>{cell}</td>" for cell, num in others)
+        lines.append(f"<tr><th scope='row'{' class=num' if is_number else ''}>{first}</th>{cells}</tr>")
+    inside = f"<table class='{kind}'><thead><tr>{top}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    return _scrolled(label, inside)
+
+
+STYLE = """
+:root { color-scheme: light dark; --paper: #faf9f6; --surface: #fff; --line: #e4e0d8; --ink: #1d1f1e; --muted: #5f6361;
+  --accent: #0b6763; --orange: #b9500f; --blue: #0b67a0; --good: #1b6b3a; --bad: #a83a1c; --sunken: #f1efea; }
+@media (prefers-color-scheme: dark) { :root { --paper: #131514; --surface: #1b1e1d; --line: #313635; --ink: #ecebe6;
+  --muted: #a6aba8; --accent: #74cdc4; --orange: #e38d5a; --blue: #6bb1e2; --good: #7fd19d; --bad: #f09a7c;
+  --sunken: #252928; } }
+*, ::before, ::after { box-sizing: border-box; }
+html { -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }
+body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.55 -apple-system, "Segoe UI", Roboto,
+  "Helvetica Neue", Arial, sans-serif; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+h1, h2, h3, p, ul, figure, pre { margin: 0; padding: 0; }
+main { max-width: 1120px; margin: 0 auto; padding: 40px 24px 72px; display: grid; gap: 20px;
+  grid-template-columns: repeat(2, minmax(0, 1fr)); }
+header, #h-result, section { grid-column: 1 / -1; }
+section { background: var(--surface); border: 1px solid var(--line); border-radius: 10px; padding: 20px 22px 22px; }
+section[aria-labelledby="h-training"], section[aria-labelledby="h-calibration"],
+section[aria-labelledby="h-residuals"] { grid-column: span 1; }
+.what { color: var(--accent); font-weight: 600; }
+h1 { font-size: 30px; line-height: 1.2; font-weight: 650; letter-spacing: -0.015em; margin: 2px 0 6px; }
+h2 { font-size: 18px; line-height: 1.3; font-weight: 620; margin-bottom: 8px; }
+h3 { font-size: 15px; font-weight: 620; margin: 18px 0 6px; }
+p + p, p + div, .tiles + p, .wide + .wide { margin-top: 12px; }
+section > p { max-width: 72ch; }
+.muted, figcaption { color: var(--muted); }
+.tiles { display: flex; flex-wrap: wrap; gap: 12px; }
+.tile { flex: 1 1 150px; padding: 10px 14px 12px; border-radius: 8px; background: var(--sunken); }
+.tile span { display: block; font-size: 13px; color: var(--muted); }
+.tile b { font-size: 26px; line-height: 1.2; font-weight: 620; letter-spacing: -0.01em; }
+.tile.main b { color: var(--accent); }
+.tile.worse b { color: var(--bad); } .tile.better b { color: var(--good); }
+.wide { overflow-x: auto; }
+:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; border-radius: 4px; }
+table { border-collapse: collapse; width: 100%; font-size: 14px; overflow-wrap: normal; }
+th, td { text-align: left; vertical-align: top; padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line);
+  font-weight: 400; }
+th:last-child, td:last-child { padding-right: 0; }
+td:last-child, th[scope="row"] { overflow-wrap: anywhere; min-width: 7em; }
+thead th { color: var(--muted); font-size: 13px; white-space: nowrap; }
+tbody tr:last-child > * { border-bottom: 0; }
+.num { text-align: right; white-space: nowrap; }
+th.num[scope="row"] { min-width: 0; }
+.matrix { width: auto; } .matrix td, .matrix th { min-width: 0 !important; }
+.matrix th, .matrix td { padding: 5px 9px; border: 1px solid var(--line); }
+.matrix thead th { white-space: normal; max-width: 9em; overflow-wrap: anywhere; vertical-align: bottom; }
+.shade { background: color-mix(in srgb, var(--accent) calc(var(--s) * 45%), transparent); }
+.bars th[scope="row"] { width: 34%; } .bars td:nth-child(2) { width: 40%; vertical-align: middle; min-width: 60px; }
+.bar { display: block; height: 10px; border-radius: 3px; width: calc(var(--s) * 100%); background: var(--accent);
+  min-width: 1px; }
+figure svg { display: block; width: 100%; max-width: 520px; height: auto; }
+svg text { font-size: 12px; fill: var(--muted); }
+figcaption { font-size: 13px; margin-top: 6px; display: flex; flex-wrap: wrap; gap: 2px 16px; }
+.grid { stroke: var(--line); stroke-width: 1; }
+.line { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
+.line.train { stroke: var(--muted); } .line.smooth { stroke: var(--blue); } .line.exact { stroke: var(--orange); }
+.line.smooth { stroke-dasharray: 1 5; }
+.line.kept, .line.ideal, .line.stage { stroke: var(--muted); stroke-width: 1; stroke-dasharray: 4 4; }
+.line.stage { stroke-dasharray: none; stroke: var(--line); } .line.spread { stroke: var(--orange); opacity: .55; }
+.dot.exact { fill: var(--orange); } .dot.smooth { fill: var(--blue); } .dot.train { fill: var(--muted); }
+.key::before { content: ""; display: inline-block; width: 16px; border-top: 2px solid; margin-right: 6px;
+  vertical-align: middle; }
+.key.train::before { border-color: var(--muted); }
+.key.smooth::before { border: 0; border-top: 2px dotted var(--blue); }
+.key.exact::before { border-color: var(--orange); } .key.stage::before { border-color: var(--line); }
+.key.kept::before { border-top: 1px dashed var(--muted); }
+details { margin-top: 12px; } summary { cursor: pointer; color: var(--accent); width: fit-content; }
+details > .wide { margin-top: 8px; max-height: 420px; overflow-y: auto; }
+.notes { padding-left: 18px; font-size: 14px; } .notes li { margin: 3px 0; } div + .notes { margin-top: 10px; }
+pre { margin-top: 8px; padding: 12px 14px; border-radius: 8px; background: var(--sunken); white-space: pre-wrap;
+  font: 13px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
+@media (max-width: 860px) { main { grid-template-columns: minmax(0, 1fr); padding: 24px 14px 48px; gap: 14px; }
+  section { padding: 16px 14px 18px; } h1 { font-size: 25px; } .tile b { font-size: 22px; } }
+@media print { body { background: none; } section { break-inside: avoid; border: 0; padding-inline: 0; } }
+"""

@@ -1,0 +1,104 @@
+"""Write the report of a run: report.json, its figures, and report.html, the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from htaf._errors import first_line
+from htaf._files import parse_json, to_json, write_atomic
+from htaf.data.preprocess import Preprocessor
+from htaf.data.reading import DataError
+from htaf.data.tabular import Table
+from htaf.report.baselines import Baseline, fit_baselines
+from htaf.report.contents import FORMAT, contents
+from htaf.report.page import page
+from htaf.runs import Run
+from htaf.runs.data import table_rows
+
+PAGE, VALUES = "report.html", "report.json"
+
+
+def write_report(
+    run: Run,
+    table: Table,
+    *,
+    baselines: bool = True,
+    command: str = "",
+    told: Callable[[str], Any] = lambda name: None,
+) -> dict[str, Any]:
+    """Write report.json and report.html into the folder of a finished run of a table.
+
+    The same run gives the same bytes: baselines, with the seconds that they took, are taken from a report of the same
+    weights that is there.
+
+    Args:
+        run: finished. table: the one that it was trained on.
+        baselines: also those of `htaf.report.fit_baselines`.
+        command: that trains the run again.
+        told: called with the name of each baseline before it is fitted.
+
+    Returns:
+        The figures, as they stand in report.json.
+
+    Raises:
+        RunError: other data, or a damaged run. DataError: a run of images. OSError: it cannot be written.
+    """
+    found = None
+    if baselines:
+        found = kept_baselines(run)
+        if not found:
+            preprocessor = run.preprocessor()
+            if not isinstance(preprocessor, Preprocessor):
+                raise DataError(f"expected a run of a table, {run.path} was trained on images")
+            rows = vars(table_rows(run, table))
+            used = {"train", *run.record["metrics"]["smooth"]}
+            rows = {name: rows[name] for name in ("train", "validation", "test") if name in used}
+            found = fit_baselines(table, rows, preprocessor, threads=run.record["threads"], told=told)
+    before = torch.get_num_threads()
+    torch.set_num_threads(run.record["threads"])  # float sums depend on their number
+    try:
+        text = to_json(contents(run, table, baselines=found, command=command))
+    finally:
+        torch.set_num_threads(before)
+    values = parse_json(text)  # in the order of the file, whether the record was read or has just been made
+    write_atomic(run.path / VALUES, text)
+    write_atomic(run.path / PAGE, page(values))
+    return values
+
+
+def try_report(run: Run, table: Table, **options: Any) -> str:
+    """As `write_report`; gives "" or, where it fails, why: a finished training is not lost with its report."""
+    try:
+        write_report(run, table, **options)
+    except Exception as error:
+        return f"no {PAGE}, the run itself is whole: {first_line(error)}; htaf report {run.path} writes it"
+    return ""
+
+
+def kept_baselines(run: Run) -> list[Baseline]:
+    """The baselines of a report that is in the folder; none where it is of other weights, damaged or without them."""
+    try:
+        values = parse_json((run.path / VALUES).read_bytes())
+        own = (FORMAT, run.record["key"], run.record["model_sha256"])
+        if (values["format"], values["key"], values["model_sha256"]) != own:
+            return []
+        return [_read(one) for one in values["baselines"] or ()]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return []
+
+
+def _read(one: Any) -> Baseline:
+    """A baseline from JSON. Raises ValueError, TypeError or KeyError where it is none."""
+    metrics = {str(part): {str(k): _figure(v) for k, v in of.items()} for part, of in one["metrics"].items()}
+    if not isinstance(one["name"], str) or not isinstance(one["note"], str) or type(one["rows"]) is not int:
+        raise ValueError("expected a name, a note and a number of rows")
+    return Baseline(one["name"], metrics, one["rows"], _figure(one["seconds"]) or 0.0, one["note"])
+
+
+def _figure(value: Any) -> float | None:
+    if value is not None and type(value) not in (int, float):
+        raise ValueError(f"expected a number, got {value!r:.40}")
+    return value

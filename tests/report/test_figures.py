@@ -1,0 +1,261 @@
+"""The figures of a report against their definitions: calibration, residuals, importance, baselines, ticks."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from htaf.data.preprocess import Preprocessor
+from htaf.data.tabular import Table, load, split
+from htaf.report import baselines as room
+from htaf.report import contents
+from htaf.report.baselines import fit_baselines, raw_columns, rows_within
+from htaf.report.drawing import Plot, ticks
+from htaf.report.importance import column_inputs, importance
+from htaf.runs.metrics import metrics
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@given(SEEDS, st.integers(1, 60), st.integers(2, 4))
+def test_calibration_by_its_definition(seed: int, rows: int, classes: int) -> None:
+    rng = np.random.default_rng(seed)
+    outputs = torch.from_numpy(rng.normal(0, 3, (rows, classes)))
+    target = torch.from_numpy(rng.integers(0, classes, rows))
+    found = contents.calibration(outputs, target)
+    shares = np.exp(outputs.numpy()) / np.exp(outputs.numpy()).sum(1, keepdims=True)
+    said = shares[:, 1] if classes == 2 else shares.max(1)
+    right = target.numpy() == 1 if classes == 2 else target.numpy() == shares.argmax(1)
+    assert sum(one["rows"] for one in found["bins"]) == rows
+    error = 0.0
+    for one in found["bins"]:
+        inside = (said >= one["low"] - 1e-12) & ((said < one["high"] - 1e-12) | (one["high"] == 1.0))
+        assert inside.sum() == one["rows"]
+        assert one["predicted"] == pytest.approx(said[inside].mean())
+        assert one["observed"] == pytest.approx(right[inside].mean())
+        error += abs(said[inside].sum() - right[inside].sum()) / rows
+    assert found["error"] == pytest.approx(error)
+
+
+@given(SEEDS, st.integers(1, 200))
+def test_residuals_part_the_rows_by_prediction(seed: int, rows: int) -> None:
+    rng = np.random.default_rng(seed)
+    predicted, truth = rng.normal(size=rows).round(1), rng.normal(size=rows)
+    found = contents.residuals(predicted, truth)
+    bins = found["bins"]
+    assert sum(one["rows"] for one in bins) == rows
+    assert max(one["rows"] for one in bins) - min(one["rows"] for one in bins) <= 1
+    assert all(a["high"] <= b["low"] for a, b in itertools.pairwise(bins))
+    assert sum(one["mean"] * one["rows"] for one in bins) / rows == pytest.approx((truth - predicted).mean())
+    assert found["deviation"] == pytest.approx((truth - predicted).std())
+    assert all(one["q10"] <= one["median"] <= one["q90"] for one in bins)
+
+
+def test_confused_classes_are_counted() -> None:
+    matrix = np.array([[5, 2, 0], [0, 4, 0], [7, 1, 3]])
+    found = contents.confused(matrix)
+    assert found["matrix"] == matrix.tolist()
+    assert [(p["true"], p["predicted"], p["rows"]) for p in found["pairs"]] == [(2, 0, 7), (0, 1, 2), (2, 1, 1)]
+    assert contents.confused(np.eye(101, dtype=np.int64)) == {"matrix": None, "pairs": []}
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-2, 1e9), st.integers(4, 8))
+def test_ticks_are_round_and_inside(low: float, width: float, most: int) -> None:
+    high = low + width
+    found = ticks(low, high, most)
+    step = (found[-1] - found[0]) / max(1, len(found) - 1)
+    assert len(found) <= most + 1
+    assert all(low - 1e-6 * width <= v <= high + 1e-6 * width for v in found)
+    assert all(b > a for a, b in itertools.pairwise(found))
+    if len(found) > 1:
+        assert f"{step:.1e}"[0] in "125"
+
+
+def test_a_plot_takes_one_value_and_large_ones() -> None:
+    for bounds in ((0.0, 0.0), (5.0, 5.0), (-1e308, 1e308)):
+        plot = Plot(bounds, bounds, ("x", "y"), "words")
+        plot.line([(bounds[0], bounds[0]), (bounds[1], None), (bounds[1], bounds[1])], "exact")
+        assert "nan" not in plot.svg()
+        assert "inf" not in plot.svg()
+    log = Plot((1, 2), (1e-3, 1e3), ("x", "y"), "words", logarithmic=True)
+    assert 1 < log.svg().count('class="grid"') <= 8
+
+
+# --- importance ---
+
+
+def mixed(rows: int = 300, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
+    """Numbers, a category, missing values, a constant, and a target that `a` and `kind` make."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"noise": rng.normal(size=rows), "a": rng.normal(size=rows), "same": 1.0})
+    frame["kind"] = pd.Series(rng.choice(["u", "v", "w"], rows), dtype=object)
+    frame.loc[::7, "noise"] = np.nan
+    return frame, (3 * frame["a"] + (frame["kind"] == "v")).to_numpy()
+
+
+def test_inputs_of_each_column_are_found() -> None:
+    frame, y = mixed()
+    preprocessor = Preprocessor.fit(frame, y, task="regression", special_codes=(-9.0,))
+    names = ["noise", "a", "kind"]
+    found = column_inputs(preprocessor, frame, names)
+    of = [[n for n in preprocessor.feature_names if n.split("=")[0].split(" is ")[0] == name] for name in names]
+    assert [[preprocessor.feature_names[i] for i in block] for block in found] == of
+
+
+@given(st.integers(1, 40))
+def test_inputs_of_any_number_of_columns(count: int) -> None:
+    rng = np.random.default_rng(count)
+    frame = pd.DataFrame({f"c{k}": rng.normal(size=20) for k in range(count)})
+    preprocessor = Preprocessor.fit(frame, rng.normal(size=20), task="regression")
+    assert [list(b) for b in column_inputs(preprocessor, frame, [*map(str, frame)])] == [[k] for k in range(count)]
+
+
+class Planted(nn.Module):
+    """Reads the inputs of `a` alone."""
+
+    def __init__(self, place: int, outputs: int) -> None:
+        super().__init__()
+        self.place, self.outputs = place, outputs
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        value = 10 * (x[:, self.place] - 0.5)
+        return torch.stack([-value, value], 1) if self.outputs == 2 else value[:, None]
+
+
+@pytest.mark.parametrize("headline", ["rmse", "auroc", "accuracy"])
+def test_a_planted_column_is_found(headline: str) -> None:
+    frame, y = mixed()
+    classes = ("no", "yes") if headline != "rmse" else ()
+    truth = (frame["a"] > 0).to_numpy().astype(np.int64) if classes else y
+    task: Any = "classification" if classes else "regression"
+    preprocessor = Preprocessor.fit(frame, truth, task=task, classes=classes)
+    net = Planted(preprocessor.feature_names.index("a"), 2 if classes else 1)
+    target = torch.from_numpy(truth) if classes else torch.from_numpy(preprocessor.encode_target(truth))[:, None]
+    found = importance(net, net, preprocessor, frame, target, headline=headline)
+    assert found.columns[0] == "a"
+    assert found.worse[0] > 0.15
+    assert found.worse[1:] == (0.0, 0.0)
+    assert (found.metric, found.rows, found.repeats, found.left_out) == (headline, 300, 5, 0)
+    assert importance(net, net, preprocessor, frame, target, headline=headline) == found
+
+
+def test_a_headline_that_is_not_defined_is_the_loss() -> None:
+    frame, _ = mixed()
+    truth = np.arange(300) % 2
+    preprocessor = Preprocessor.fit(frame, truth, task="classification", classes=("no", "yes"))
+    net = Planted(0, 2)
+    ones = torch.ones(300, dtype=torch.int64)
+    assert importance(net, net, preprocessor, frame, ones, headline="auroc").metric == "loss"
+
+
+def test_of_many_columns_the_sensitive_ones_are_looked_at() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({f"c{k}": rng.normal(size=50) for k in range(120)})
+    preprocessor = Preprocessor.fit(frame, rng.normal(size=50), task="regression")
+    net = Planted(117, 1)
+    target = torch.from_numpy(rng.normal(size=(50, 1))).float()
+    found = importance(net, net, preprocessor, frame, target, headline="rmse")
+    assert (len(found.columns), found.left_out) == (100, 20)
+    assert "c117" in found.columns
+
+
+# --- baselines ---
+
+
+def made(tmp_path: Path, frame: pd.DataFrame) -> tuple[Table, dict[str, np.ndarray], Preprocessor]:
+    frame.to_csv(tmp_path / "made.csv", index=False)
+    table = load(tmp_path / "made.csv", target="y")
+    rows = vars(split(table, 0))
+    return table, rows, table.fit_preprocessor(rows["train"])
+
+
+def test_baselines_of_a_planted_table(tmp_path: Path) -> None:
+    frame, y = mixed()
+    table, rows, preprocessor = made(tmp_path, frame.assign(y=y))
+    told: list[str] = []
+    constant, linear, boosting = fit_baselines(table, rows, preprocessor, told=told.append)
+    assert told == [one.name for one in (constant, linear, boosting)] == ["constant", "linear", "boosting"]
+    truth = table.target[rows["test"]]
+    mean = table.target[rows["train"]].mean()
+    assert constant.metrics["test"]["rmse"] == pytest.approx(np.sqrt(((truth - mean) ** 2).mean()))
+    assert (linear.metrics["test"]["r2"] or 0) > 0.99
+    assert (boosting.metrics["test"]["r2"] or 0) > 0.8
+    assert {one.rows for one in (constant, linear, boosting)} == {210}
+    assert set(boosting.metrics) == {"validation", "test"}
+
+
+def test_baselines_of_classes_agree_with_scikit_learn(tmp_path: Path) -> None:
+    frame, _ = mixed()
+    labels = np.where(frame["a"] > 0, "plus", np.where(frame["kind"] == "u", "minus", "zero"))
+    table, rows, preprocessor = made(tmp_path, frame.assign(y=labels))
+    found = {one.name: one.metrics["test"] for one in fit_baselines(table, rows, preprocessor)}
+    most = np.bincount(table.target[rows["train"]]).argmax()
+    assert found["constant"]["accuracy"] == pytest.approx((table.target[rows["test"]] == most).mean())
+    assert found["constant"]["auroc"] == pytest.approx(0.5)
+    assert (found["logistic"]["accuracy"] or 0) > 0.85
+    assert (found["boosting"]["accuracy"] or 0) > 0.9
+
+
+def test_many_rows_are_sampled_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [rows_within(50, 3, 0), rows_within(10**6, 3, 0), rows_within(10**6, 10**4, 0)] == [50, 100_000, 1000]
+    assert rows_within(10**6, 100, 2) == 100_000 > rows_within(10**6, 100, 10) == 10_000
+    monkeypatch.setattr(room, "MOST_ROWS", 60)
+    frame, y = mixed()
+    table, rows, preprocessor = made(tmp_path, frame.assign(y=y))
+    constant, linear, boosting = fit_baselines(table, rows, preprocessor)
+    assert [one.rows for one in (constant, linear, boosting)] == [210, 60, 60]
+    assert linear.note == boosting.note == "fitted on 60 of 210 training rows, evenly spread"
+
+
+def test_a_model_that_fails_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame, y = mixed()
+    table, rows, preprocessor = made(tmp_path, frame.assign(y=y))
+    original = room._model
+
+    def model(name: str, *rest: Any) -> Any:
+        if name == "linear":
+            raise MemoryError("too large")
+        return original(name, *rest)
+
+    monkeypatch.setattr(room, "_model", model)
+    _, linear, boosting = fit_baselines(table, rows, preprocessor)
+    assert (linear.metrics, linear.note) == ({}, "not fitted: too large")
+    assert boosting.metrics
+
+
+def test_rare_classes_and_new_categories_do_no_harm(tmp_path: Path) -> None:
+    frame, _ = mixed(120)
+    labels = np.array(["one", "two"] * 60, dtype=object)
+    labels[:3] = "rare"
+    frame["kind"] = [f"k{row}" if row % 2 else "even" for row in range(120)]
+    table, rows, preprocessor = made(tmp_path, frame.assign(y=labels))
+    for one in fit_baselines(table, rows, preprocessor):
+        assert one.metrics["test"]["loss"] is not None
+
+
+def test_metrics_of_perfect_shares_are_finite() -> None:
+    found = metrics(torch.log(torch.tensor([[1.0, 1e-15], [1e-15, 1.0]])), torch.tensor([0, 1]), "classification")
+    assert found["auroc"] == found["accuracy"] == 1.0
+
+
+def test_dates_are_numbers_for_baselines() -> None:
+    written: Any = ["2020-01-01T00:00", None, "2021-06-15T12:00"]
+    frame = pd.DataFrame({"day": pd.to_datetime(written), "x": [1.0, 2.0, 3.0]})
+    preprocessor = Preprocessor.fit(frame[["x"]], np.array([1.0, 2.0, 3.0]), task="regression")
+    other: Any = type("Column", (), {"name": "day", "kind": "date"})()
+    preprocessor.columns = (*preprocessor.columns, other)
+    found = raw_columns(frame, preprocessor)
+    assert list(found) == ["x", "day days", "day month", "day weekday", "day hour"]
+    assert found["day days"].tolist()[::2] == [18262.0, 18793.5]
+    assert np.isnan(found["day month"][1])
+    as_text = raw_columns(frame.assign(day=written), preprocessor)
+    pd.testing.assert_frame_equal(as_text, found)

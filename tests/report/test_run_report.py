@@ -1,0 +1,371 @@
+"""The report of a run: what it says, that it says it again, and that nothing in a table is read as HTML."""
+
+from __future__ import annotations
+
+import dataclasses
+import html.parser
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from htaf.data.tabular import Table, load, split
+from htaf.report import contents, page, writing
+from htaf.report.writing import PAGE, VALUES, kept_baselines, write_report
+from htaf.runs import Run, open_run
+from htaf.training.families import make_recipe, ready_recipe
+from htaf.training.families.mlp import tabular_exact
+from htaf.training.reproduce import command
+from made_report import CLASSES, HOSTILE, hostile, trained
+from made_runs import digits, made_run
+
+FITTED = ["constant", "logistic", "boosting"]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """Three classes, hostile names."""
+    return hostile(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, table: Table) -> Run:
+    return trained(tmp_path_factory.mktemp("runs") / "classes", table)
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A regression of the same columns."""
+    made = hostile(tmp_path_factory.mktemp("data"), "regression")
+    return trained(tmp_path_factory.mktemp("runs") / "numbers", made)
+
+
+def values_of(run: Run) -> dict[str, Any]:
+    return json.loads((run.path / VALUES).read_text("utf-8"))
+
+
+class Seen(html.parser.HTMLParser):
+    """The elements and the text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def seen(run: Run) -> Seen:
+    return Seen((run.path / PAGE).read_text("utf-8"))
+
+
+# --- what it says ---
+
+
+def test_the_figures_are_those_of_the_record(run: Run, numbers: Run) -> None:
+    for one, better in ((run, "higher"), (numbers, "lower")):
+        values, record = values_of(one), one.record
+        assert values["metrics"] == record["metrics"]
+        found, name = values["results"]["test"], record["headline"]
+        smooth, exact = (record["metrics"][kind]["test"][name] for kind in ("smooth", "exact"))
+        assert (found["smooth"], found["exact"], found["gap"]) == (smooth, exact, exact - smooth)
+        worse = exact < smooth if better == "higher" else exact > smooth
+        assert found["direction"] == ("the same" if exact == smooth else "worse" if worse else "better")
+        assert f"{better} is better" in seen(one).text
+        assert f"{exact:.4f}" in seen(one).text
+
+
+def test_the_direction_is_in_words() -> None:
+    def word(smooth: float, exact: float, name: str) -> str:
+        metrics = {"smooth": {"test": {name: smooth}}, "exact": {"test": {name: exact}}}
+        return contents.results(metrics, name)["test"]["direction"]
+
+    assert [word(1.0, 2.0, "rmse"), word(2.0, 1.0, "rmse"), word(1.0, 1.0, "rmse")] == ["worse", "better", "the same"]
+    assert [word(0.5, 0.6, "auroc"), word(0.6, 0.5, "accuracy")] == ["better", "worse"]
+    alone = contents.results({"smooth": {"test": {"rmse": 1.0}}, "exact": None}, "rmse")["test"]
+    assert alone == {"smooth": 1.0, "exact": None, "gap": None, "direction": ""}
+
+
+def test_what_stands_in_the_report_of_each_task(run: Run, numbers: Run) -> None:
+    classes, amounts = values_of(run), values_of(numbers)
+    assert classes["residuals"] is None
+    assert (amounts["calibration"], amounts["confusion"]) == (None, None)
+    assert sum(one["rows"] for one in classes["calibration"]["bins"]) == classes["rows"]["test"]
+    assert sum(one["rows"] for one in amounts["residuals"]["bins"]) == amounts["rows"]["test"]
+    matrix = classes["confusion"]["matrix"]
+    right = sum(matrix[k][k] for k in range(3))
+    assert right / classes["rows"]["test"] == pytest.approx(classes["metrics"]["exact"]["test"]["accuracy"])
+    assert [one["name"] for one in classes["baselines"]] == FITTED
+    assert [one["name"] for one in amounts["baselines"]] == ["constant", "linear", "boosting"]
+    assert [one["epoch"] for one in classes["training"]["epochs"]] == [1, 2, 3]
+    assert amounts["importance"]["columns"][0] == HOSTILE["number"]  # the target is made of it
+
+
+def test_columns_say_how_they_were_read(run: Run) -> None:
+    by_name = {one["name"]: one for one in values_of(run)["columns"]}
+    assert by_name[HOSTILE["text"]] | {"name": ""} == {
+        "name": "", "kind": "category", "inputs": 3, "read": "one input each: </table>, <b>x</b>, y & z"
+    }  # fmt: skip
+    assert re.fullmatch(r"-\S+ to \S+ become 0 to 1; missing: \S+", by_name[HOSTILE["number"]]["read"])
+
+
+def test_a_column_of_a_kind_from_elsewhere_is_described() -> None:
+    @dataclasses.dataclass
+    class Date:
+        name: str = "when"
+        kind: str = "date"
+        parts: tuple[str, ...] = ()
+        origin: float = 0.0
+
+    assert contents.read_as(Date(parts=("month", "hour"), origin=1.5)) == "parts month, hour; origin 1.5"
+
+
+def test_a_network_without_a_step_has_a_report(tmp_path: Path, table: Table) -> None:
+    from htaf.training.fit import fit
+
+    recipe = make_recipe(method="relu", hidden=(8,), epochs=1, batch_size=32)
+    made = fit(recipe, table, tmp_path / "run", report=True, baselines=False, device="cpu")
+    values = values_of(made)
+    assert (values["results"]["test"]["exact"], values["baselines"]) == (None, None)
+    text = seen(made).text
+    assert "exact network" not in text
+    assert "Beside baselines" not in text
+
+
+# --- it is a page ---
+
+
+def test_nothing_of_a_table_is_markup(run: Run, numbers: Run) -> None:
+    for one in (run, numbers):
+        text, found = (one.path / PAGE).read_text("utf-8"), seen(one)
+        tags = {tag for tag, _ in found.tags}
+        assert not tags & {"script", "img", "i", "iframe", "link", "object", "form", "a"}
+        assert not [name for _, given in found.tags for name in given if name.startswith("on")]
+        assert "\u202e" not in text
+        assert "\\u202eevil" in found.text
+        for name in (HOSTILE["number"], HOSTILE["text"], HOSTILE["target"], HOSTILE["file"], "<b>x</b>"):
+            assert name in found.text
+    assert CLASSES[0] in seen(run).text
+    assert [tag for tag, _ in seen(run).tags].count("title") == 1
+
+
+def test_it_needs_no_other_file_and_no_script(run: Run) -> None:
+    text, found = (run.path / PAGE).read_text("utf-8"), seen(run)
+    assert "http" not in text.replace("http-equiv", "")
+    assert not [given for _, given in found.tags if "src" in given or "href" in given]
+    assert not re.search(r"url\(|@import", text)
+    assert "default-src 'none'" in next(g["content"] or "" for _, g in found.tags if g.get("http-equiv"))
+
+
+def test_every_picture_has_words_and_a_table(run: Run, numbers: Run) -> None:
+    for one in (run, numbers):
+        text = (one.path / PAGE).read_text("utf-8")
+        pictures = re.findall(r'<svg viewBox="[^"]*" role="img" aria-label="([^"]{20,})">.*?</figure>(.{0,40})', text)
+        assert len(pictures) == text.count("<svg") == 2
+        assert all(after.startswith("<details><summary>") for _, after in pictures)
+
+
+def test_elements_are_closed(run: Run, numbers: Run) -> None:
+    empty = {"meta", "polyline", "circle", "line"}
+
+    stack: list[str] = []
+
+    class Nested(html.parser.HTMLParser):
+        def handle_starttag(self, tag: str, attrs: Any) -> None:
+            stack.extend([] if tag in empty else [tag])
+
+        def handle_startendtag(self, tag: str, attrs: Any) -> None:
+            pass
+
+        def handle_endtag(self, tag: str) -> None:
+            assert stack.pop() == tag
+
+    for one in (run, numbers):
+        Nested().feed((one.path / PAGE).read_text("utf-8"))
+        assert stack == []
+
+
+def test_many_classes_and_columns_are_folded(run: Run) -> None:
+    values = values_of(run)
+    names = [f"class {k}" for k in range(40)]
+    pairs = [{"true": 3, "predicted": 5, "rows": 7}]
+    values |= {"classes": names, "confusion": {"matrix": None, "pairs": pairs}}
+    values["columns"] *= 10
+    text = page.page(values)
+    assert "class 3" in text
+    assert "<table class='matrix'>" not in text
+    assert "15 more columns" in text
+
+
+def test_values_that_are_missing_leave_a_page(run: Run) -> None:
+    values = values_of(run)
+    values["training"]["epochs"] = []
+    values["calibration"]["bins"] = []
+    values["results"]["test"] |= {"smooth": None, "exact": None, "gap": None, "direction": ""}
+    values["baselines"][2] |= {"metrics": {}, "note": "not fitted: <no memory>"}
+    values |= {"parameters": None, "seconds": None, "commit": "unknown", "versions": {}, "command": ""}
+    text = page.page(values)
+    assert "Training</h2>" not in text
+    assert "not fitted: &lt;no memory&gt;" in text
+
+
+# --- the same again, and failures ---
+
+
+def test_the_same_run_gives_the_same_bytes(run: Run, table: Table) -> None:
+    files = [run.path / PAGE, run.path / VALUES]
+    before = [file.read_bytes() for file in files]
+    files[0].unlink()
+    write_report(open_run(run.path), table, command=command(run.record))
+    assert [file.read_bytes() for file in files] == before
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"format": 1}', "other weights", "text"])
+def test_baselines_of_a_damaged_report_are_not_taken(run: Run, tmp_path: Path, damage: str) -> None:
+    values = values_of(run)
+    assert [one.name for one in kept_baselines(run)] == FITTED
+    if damage == "other weights":
+        damage = json.dumps(values | {"model_sha256": "0" * 64})
+    if damage == "text":
+        values["baselines"][0]["metrics"]["test"]["accuracy"] = "<b>1</b>"
+        damage = json.dumps(values)
+    (tmp_path / VALUES).write_text(damage, "utf-8")
+    assert kept_baselines(Run(tmp_path, run.record)) == []
+
+
+def test_a_failure_does_not_lose_the_training(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError("no more room")
+
+    monkeypatch.setattr(writing, "contents", fail)
+    with pytest.warns(UserWarning, match=r"no report.html, the run itself is whole: .*no more room; htaf report"):
+        made = trained(tmp_path / "run", table, baselines=False)
+    assert open_run(made.path).record["status"] == "finished"
+    assert not (made.path / PAGE).exists()
+
+
+def test_without_asking_there_is_none(table: Table, tmp_path: Path) -> None:
+    made = trained(tmp_path / "run", table, report=False)
+    assert not (made.path / PAGE).exists()
+
+
+# --- the command ---
+
+
+def test_the_command_trains_reports_and_says_baselines(htaf: Any, table: Table, tmp_path: Path) -> None:
+    file = tmp_path / "made.csv"
+    table.features.iloc[:, [0, 2]].set_axis(["a", "b"], axis=1).assign(y=table.features.iloc[:, 0]).to_csv(file)
+    words = (
+        "train",
+        "tabular",
+        "--data",
+        file,
+        "--target",
+        "y",
+        "--epochs",
+        "1",
+        "--hidden",
+        "4",
+        "--out",
+        tmp_path / "r",
+    )
+    code, out, _ = htaf(*words)
+    assert code == 0
+    assert f"report: {tmp_path / 'r' / PAGE}" in out
+    assert re.search(r"boosting +│ +\d\.\d{4} │ (better|worse) by", out)
+    first = (tmp_path / "r" / PAGE).read_bytes()
+    code, out, _ = htaf("report", tmp_path / "r")
+    assert code == 0
+    assert (tmp_path / "r" / PAGE).read_bytes() == first
+    code, out, said = htaf("report", tmp_path / "r", "--baselines", "False", "--json")
+    assert code == 0, said
+    assert json.loads(out)["baselines"] is None
+    assert b"Beside baselines" not in (tmp_path / "r" / PAGE).read_bytes()
+
+
+def test_the_command_takes_no_images(htaf: Any, tmp_path: Path) -> None:
+    made_run(tmp_path / "run", digits())
+    code, _, said = htaf("report", tmp_path / "run")
+    assert code == 2
+    assert "was trained on images: expected a run of a table" in said
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        tabular_exact(),
+        ready_recipe("mlp", "tabular-paper"),
+        ready_recipe("mlp", "tabular-progressive").replace(epochs=12, harden_from=0.3),
+        tabular_exact().replace(method="ss", beta=3.25, hidden=(32, 16), lr=0.1 + 0.2),
+        tabular_exact().replace(method="ste", slope="tanh", optimizer="sgd", nesterov=True, schedule="cosine"),
+        tabular_exact().replace(method="relu", refit=False),
+        ready_recipe("mlp", "tabular-mlp").replace(start=(0.5, 1.5), batch_norm=False, keep="last"),
+    ],
+    ids=lambda one: one.activation.method,
+)
+def test_the_command_in_a_report_gives_the_same_recipe(recipe: Any, htaf: Any, tmp_path: Path) -> None:
+    record = {
+        "recipe": json.loads(json.dumps(recipe.identity())),
+        "source": {"name": "digits", "data_dir": None, "target": None, "task": None, "drop_empty": False},
+        "data": {"split": "grouped"},
+        "seed": 3,
+        "threads": 1,
+    }
+    words = shlex.split(command(record))
+    assert words[:5] == ["htaf", "train", "tabular", "--data", "digits"]
+    assert words[-6:-1] == ["--seed", "3", "--threads", "1", "--out"]
+    code, out, said = htaf(*words[1:-1], tmp_path / "run", "--print-recipe", "--json")
+    assert code == 0, said
+    assert make_recipe(**json.loads(out)).effective() == recipe.effective()
+
+
+def test_the_command_names_a_file_and_no_folder() -> None:
+    source = {"name": "/home/me/my table.csv", "target": "a b", "exclude": ["x", "y z"], "drop_empty": False}
+    record = {"recipe": tabular_exact().identity(), "source": source, "data": {}, "seed": 0, "threads": 2}
+    assert command(record) == (
+        "htaf train tabular --data 'my table.csv' --target 'a b' --exclude x 'y z' --seed 0 "
+        "--threads 2 --out runs/again"
+    )
+    assert command({**record, "source": {}}) == command({**record, "recipe": {"family": "?"}}) == ""
+
+
+# --- progress without a terminal ---
+
+
+def test_a_line_for_each_tenth_of_the_epochs(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from htaf.training.fit import fit
+
+    recipe = make_recipe(hidden=(4,), epochs=25, batch_size=64, patience=0)
+    fit(recipe, table, tmp_path / "run", progress=True, device="cpu")
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch ")]
+    assert [int(line[6:].split("/")[0]) for line in lines] == [1, 3, 5, 8, 10, 13, 15, 18, 20, 23, 25]
+    assert all(re.search(r"; \d\S* (s|min)(, \S+ (s|min) left)?$", line) for line in lines)
+
+
+def test_a_slow_epoch_has_its_line(
+    table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from htaf.training.callbacks import EpochBar
+    from htaf.training.fit import fit
+
+    monkeypatch.setattr(EpochBar, "OFTEN", 0.0)
+    recipe = make_recipe(hidden=(4,), epochs=21, batch_size=64, patience=0)
+    fit(recipe, table, tmp_path / "run", progress=True, device="cpu")
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epoch ")]
+    assert len(lines) == 21
+
+
+def test_a_report_of_another_table_is_refused(run: Run) -> None:
+    other = load("digits")
+    with pytest.raises(Exception, match="was trained on other data than digits"):
+        write_report(run, other)
+    assert len(split(other, 0).train)
