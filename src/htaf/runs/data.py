@@ -8,6 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -130,8 +131,18 @@ def part_of(run: Run, data: Data, part: str) -> RunPart:
         raise DataError(f"expected a table for {preprocessor.target.task}, got one for {data.task}")
     if part == "all":
         return RunPart((table_part(data, preprocessor, np.arange(len(data.target))),))
+    return RunPart((table_part(data, preprocessor, _rows_of_table(run, data, part)),))
+
+
+def raw_part(run: Run, data: tabular.Table, part: str) -> pd.DataFrame:
+    """The raw rows of a part of the table of a run, as `Run.predict` takes them; `part` and raises as `Run.part`."""
+    _expect_own(run, data)
+    return data.features.iloc[_rows_of_table(run, data, part)]
+
+
+def _rows_of_table(run: Run, data: tabular.Table, part: str) -> Int64[np.ndarray, " rows"]:
     parts = tabular.split(data, run.record["seed"], mode=run.record["data"]["split"])
-    return RunPart((table_part(data, preprocessor, getattr(parts, part)),))
+    return getattr(parts, part)
 
 
 def _expect_own(run: Run, data: Data) -> None:
