@@ -115,16 +115,16 @@ def test_pieces_of_many_rows(small_pieces: None, tmp_path: Path) -> None:
 def test_bad_files_in_pieces(data: bytes, message: str, small_pieces: None, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_bytes(data)
     with pytest.raises(DataError, match=message):
-        [*read_chunks(tmp_path / "rows.csv")]
+        list(read_chunks(tmp_path / "rows.csv"))
 
 
 def test_bad_parquet(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").write_bytes(b"PAR1 no more")
     with pytest.raises(DataError, match="expected a Parquet file"):
-        [*read_chunks(tmp_path / "rows.parquet")]
+        list(read_chunks(tmp_path / "rows.parquet"))
     table().iloc[:0].to_parquet(tmp_path / "rows.parquet")
     with pytest.raises(DataError, match="expected rows below the column names"):
-        [*read_chunks(tmp_path / "rows.parquet")]
+        list(read_chunks(tmp_path / "rows.parquet"))
 
 
 def test_numbers_are_read_as_before() -> None:
