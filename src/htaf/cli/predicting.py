@@ -32,7 +32,12 @@ def predict(
         arg(help="Write a .csv or .parquet file.", metavar="FILE", help_behavior_hint="(default: print CSV)"),
     ] = None,
     id: Annotated[
-        tuple[str, ...], arg(help="Of a table: columns of the input to keep beside the predictions.", metavar="COL")
+        tuple[str, ...],
+        arg(
+            help="Of a table: columns of the input to keep beside the predictions.",
+            metavar="COL",
+            help_behavior_hint="(default: none)",
+        ),
     ] = (),
     smooth: Annotated[bool, arg(help="Use the smooth network instead of the exact one.")] = False,
     method: MethodOfRun = None,
