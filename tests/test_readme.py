@@ -52,6 +52,10 @@ def test_the_python_of_the_pages_runs(
         assert htaf("concepts", "extract", "run", "--out", "runs/codes")[0] == 0
     if "runs/dhn" in code:
         made_run(tmp_path / "runs" / "dhn", digits(), kind="wide_resnet")
+    if "table.onnx" in code:
+        words = ("--data", "digits", "--epochs", "1", "--hidden", "8", "--out", "runs/table")
+        assert htaf("train", "tabular", *words)[0] == 0
+        assert htaf("export", "runs/table", "--to", "onnx", "--out", "table.onnx")[0] == 0
     if "htaf.language" in code:
         from htaf.language import Data, Training, fit
 

@@ -178,6 +178,30 @@ def _write(path: Path, data: bytes | str) -> None:
         raise
 
 
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A new file beside `path` to write while the block runs, which then takes its place; on an error it is removed.
+
+    Raises:
+        OSError: as `write_atomic`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        yield Path(name)
+        with open(name, "rb+") as file:
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except OSError as error:  # of the temporary file, whose name says nothing to a reader
+        if error.filename == name:
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        raise
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
 def check_output(out: Path, inputs: Iterable[str | os.PathLike[str]] = (), *, flag: str = "--out") -> None:
     """See, before any work, that a file can be written without harm to what is read.
 

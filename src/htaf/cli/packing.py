@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from tyro.conf import arg
+from tyro.conf import FlagConversionOff, arg
 
 from htaf._console import UsageError, print_json, say
 from htaf.cli.flags import DataDir, Json, RunDir, is_language_model, needs_source, refuse_flags
 from htaf.cli.methods import MethodOfRun, step_of_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from htaf.runs import PackedRun, Run
     from htaf.runs.packing import WrittenFile
     from htaf.runs.predictions import Agreement
 
@@ -105,6 +103,10 @@ def export(
     to: Annotated[Literal["onnx", "nir"], arg(help="ONNX for any runtime; NIR for spiking networks.")],
     out: OutFile,
     opset: Annotated[int, arg(help="ONNX operator set.")] = 18,
+    raw: Annotated[
+        FlagConversionOff[bool],
+        arg(help="ONNX of a table: raw columns in, predictions out. False: the network alone, with prepared inputs."),
+    ] = True,
     part: Part = "test",
     differing: Differing = None,
     data: Source = None,
@@ -123,6 +125,7 @@ def export(
             out,
             to=to,
             opset=opset,
+            raw=raw,
             part=part,
             differing=differing,
             data=data,
@@ -140,22 +143,17 @@ def export(
     return say(_sizes(made))
 
 
-def predictors(path: Path, *, exact: bool, method: str | None) -> tuple[Callable[..., Any], Callable[..., Any], bool]:
-    """Of a run folder or a packed file: image files to predictions, rows to predictions and notes, and which it takes.
-
-    A packed file is read without what training needs.
-    """
+def opened(path: Path, *, exact: bool, method: str | None) -> Run | PackedRun:
+    """A run folder, or a packed file, which is read without what training needs."""
     if path.is_file():
         from htaf.runs.packed import open_packed
 
         if not exact:
             raise UsageError(f"--smooth is for a run: {path} holds the exact network alone")
-        packed = open_packed(path)
-        return packed.predict_images, packed.predict_with_notes, packed.takes_images
+        return open_packed(path)
     from htaf.runs import open_run
 
-    run = open_run(path, method=step_of_run(method))
-    return partial(run.predict_images, exact=exact), partial(run.predict_with_notes, exact=exact), run.takes_images
+    return open_run(path, method=step_of_run(method))
 
 
 def _check_differing(differing: int | None) -> None:

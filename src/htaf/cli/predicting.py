@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
@@ -12,13 +12,16 @@ from htaf._files import check_output, write_atomic
 from htaf.cli.flags import Json
 from htaf.cli.methods import MethodOfRun, step_of_run
 
+if TYPE_CHECKING:
+    from htaf.runs import PackedRun, Run
+
 
 def predict(
     run: Annotated[Positional[Path], arg(help="Run folder, or a file of htaf pack.", metavar="RUN")],
     inputs: Annotated[
         Positional[tuple[Path, ...]],
         arg(
-            help="A CSV or Parquet file with the raw columns; for a run on images, files or a folder.",
+            help="A CSV or Parquet file with the raw columns, - for the standard input; of images files or a folder.",
             metavar="INPUT",
             help_behavior_hint="(required)",
         ),
@@ -28,6 +31,14 @@ def predict(
         Path | None,
         arg(help="Write a .csv or .parquet file.", metavar="FILE", help_behavior_hint="(default: print CSV)"),
     ] = None,
+    id: Annotated[
+        tuple[str, ...],
+        arg(
+            help="Of a table: columns of the input to keep beside the predictions.",
+            metavar="COL",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = (),
     smooth: Annotated[bool, arg(help="Use the smooth network instead of the exact one.")] = False,
     method: MethodOfRun = None,
     bits: Annotated[bool, arg(help="An ICBM's run: a column for each concept, 0 or 1.")] = False,
@@ -59,56 +70,67 @@ def predict(
     if not inputs:
         raise UsageError("expected INPUT: a CSV or Parquet file, or for a run on images files or a folder; got none")
     if out is not None:
-        check_output(out, [run, *inputs])
+        check_output(out, [run, *(place for place in inputs if str(place) != "-")])
     if names is not None and not (bits or explain):
         raise UsageError("--names is for --bits and --explain: give one of them too")
     if smooth and (bits or explain):
         raise UsageError("--bits and --explain are of the exact network: leave --smooth out")
-    from htaf.cli.packing import predictors
+    from htaf.cli.packing import opened
 
-    of_images, of_rows, takes_images = predictors(run, exact=not smooth, method=method)
-    unread: dict[Any, Any] = {}
-    reasons: list[list[dict[str, Any]]] = []
-    if (bits or explain) and (run.is_file() or not takes_images):
+    network = opened(run, exact=not smooth, method=method)
+    if (bits or explain) and (run.is_file() or not network.takes_images):
         raise UsageError(f"--bits and --explain: expected the run folder of an ICBM (htaf train icbm), got {run}")
-    if takes_images:
-        from htaf.data.image_reading import image_files
-        from htaf.data.reading import DataError
-
-        files, left_out = image_files(inputs)
-        say_notes(left_out)
-        if bits or explain:
-            from htaf.concepts.naming import read_names
-            from htaf.concepts.reasons import predict_with_bits
-            from htaf.runs import open_run
-
-            opened = open_run(run, method=step_of_run(method))
-            count = int(getattr(opened.model(), "size", 0))
-            known = {} if names is None else {e["concept"]: e["name"] for e in read_names(names, count) if e["name"]}
-            frame, reasons = predict_with_bits(opened, files, bits=bits, explain=explain, names=known, strict=strict)
-            frame = frame.reset_index()
-            shown = next((row[0]["concept"] for row in reasons if row), None)
-            if names is None and shown is not None:
-                say_notes(
-                    [
-                        "concepts have numbers, not names: the page of `htaf explore` shows their images, concept "
-                        f"{shown} at index.html#/concept/{shown}. --names FILE writes names in their place"
-                    ]
-                )
-        else:
-            frame = of_images(files, strict=strict).reset_index()
-        unread = {} if strict else frame.set_index("image")["error"].dropna().to_dict()
-        if unread and len(unread) == len(frame):
-            first = next(iter(unread))
-            raise DataError(f"none of {len(frame)} files can be read as an image: {first}: {unread[first]}")
-    else:
-        from htaf.data.reading import read_frame
+    if not network.takes_images:
+        from htaf.cli.predicting_rows import predict_rows
 
         if len(inputs) != 1:
             raise UsageError(f"expected one CSV or Parquet file for a run on a table, got {len(inputs)}")
-        rows, notes = read_frame(inputs[0])
-        frame, seen = of_rows(rows)
-        say_notes([*notes, *seen])
+        return predict_rows(network, inputs[0], out, id, exact=not smooth, json=json)
+    if id:
+        raise UsageError(f"--id is for a run on a table, {run} was trained on images: leave it out")
+    if any(str(place) == "-" for place in inputs):
+        raise UsageError(f"- is for a run on a table, {run} was trained on images: give files or a folder")
+    return _predict_images(
+        run, network, inputs, out,
+        exact=not smooth, method=method, bits=bits, explain=explain, names=names, strict=strict, json=json,
+    )  # fmt: skip
+
+
+def _predict_images(
+    run: Path, network: Run | PackedRun, inputs: tuple[Path, ...], out: Path | None, *, exact: bool,
+    method: str | None, bits: bool, explain: bool, names: Path | None, strict: bool, json: bool,
+) -> None:  # fmt: skip
+    from htaf.data.image_reading import image_files
+    from htaf.data.reading import DataError
+
+    reasons: list[list[dict[str, Any]]] = []
+    files, left_out = image_files(inputs)
+    say_notes(left_out)
+    if bits or explain:
+        from htaf.concepts.naming import read_names
+        from htaf.concepts.reasons import predict_with_bits
+        from htaf.runs import open_run
+
+        known_run = open_run(run, method=step_of_run(method))
+        count = int(getattr(known_run.model(), "size", 0))
+        known = {} if names is None else {e["concept"]: e["name"] for e in read_names(names, count) if e["name"]}
+        frame, reasons = predict_with_bits(known_run, files, bits=bits, explain=explain, names=known, strict=strict)
+        frame = frame.reset_index()
+        shown = next((row[0]["concept"] for row in reasons if row), None)
+        if names is None and shown is not None:
+            say_notes(
+                [
+                    "concepts have numbers, not names: the page of `htaf explore` shows their images, concept "
+                    f"{shown} at index.html#/concept/{shown}. --names FILE writes names in their place"
+                ]
+            )
+    else:
+        predict: Any = network.predict_images
+        frame = predict(files, strict=strict, **({} if run.is_file() else {"exact": exact})).reset_index()
+    unread: dict[Any, Any] = {} if strict else frame.set_index("image")["error"].dropna().to_dict()
+    if unread and len(unread) == len(frame):
+        first = next(iter(unread))
+        raise DataError(f"none of {len(frame)} files can be read as an image: {first}: {unread[first]}")
     if out is not None:
         data: Any = frame.to_csv(index=False) if out.suffix == ".csv" else frame.to_parquet(index=False)
         write_atomic(out, data)

@@ -319,7 +319,7 @@ def _large(path: Path, notes: list[str]) -> pd.DataFrame | None:
         text = head[: error.start].decode("utf-8-sig") if error.start > len(head) - 4 else ""
     if not text.strip():
         return None
-    separator = _separator(text)
+    separator = separator_of(text)
     header = next(csv_rows(text, separator))
     if len(set(header)) < len(header) or "" in header or sum(map(_is_number, header)) * 2 > len(header):
         return None
@@ -383,7 +383,7 @@ def _decode(path: Path) -> tuple[str, list[str]]:
 def _parse(path: Path, text: str, names: Sequence[str] | None, notes: list[str]) -> pd.DataFrame:
     if not text.strip():
         raise DataError(f"{path}: expected a table, got an empty file")
-    separator = _separator(text)
+    separator = separator_of(text)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     header = None if names is None else list(names)
     rows: list[list[str]] = []
@@ -411,7 +411,7 @@ def _parse(path: Path, text: str, names: Sequence[str] | None, notes: list[str])
     columns: list[np.ndarray] = []
     for place, name in enumerate(header):
         values = np.array([row[place] for row in rows], dtype=object)
-        if separator != "," and _has_decimal_commas(values):
+        if separator != "," and has_decimal_commas(values):
             notes.append(f"column {name!r}: decimal commas read as points")
             values[:] = [value.replace(".", "").replace(",", ".") for value in values]
         columns.append(values)
@@ -420,7 +420,7 @@ def _parse(path: Path, text: str, names: Sequence[str] | None, notes: list[str])
     return frame
 
 
-def _separator(text: str) -> str:
+def separator_of(text: str) -> str:
     """The separator whose column count in the header is kept by most of the first lines, comma if none."""
     lines = [line for line in text[:100_000].splitlines()[:50] if line.strip()]
     best, best_score = ",", (0.0, 0)
@@ -440,6 +440,6 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _has_decimal_commas(values: np.ndarray) -> bool:
+def has_decimal_commas(values: np.ndarray) -> bool:
     present = [value.strip() for value in values if value.strip().lower() not in NUMBER_BLANKS]
     return any("," in value for value in present) and all(_DECIMAL_COMMA.fullmatch(v) for v in present)

@@ -7,5 +7,15 @@ the file in terms of its own format: nothing of htaf is needed to run it.
 from htaf.export.nir import to_nir
 from htaf.export.onnx import onnx_network, to_onnx
 from htaf.export.program import ExportError
+from htaf.export.tables import onnx_table, preparation, raw_columns, table_to_onnx
 
-__all__ = ["ExportError", "onnx_network", "to_nir", "to_onnx"]
+__all__ = [
+    "ExportError",
+    "onnx_network",
+    "onnx_table",
+    "preparation",
+    "raw_columns",
+    "table_to_onnx",
+    "to_nir",
+    "to_onnx",
+]

@@ -38,6 +38,11 @@ def to_onnx(model: nn.Module, example: Example, path: str | Path, *, opset: int 
     """
     check_output(Path(path), flag="path")
     check_opset(opset)
+    write_atomic(Path(path), network_proto(model, example, opset=opset).SerializeToString())
+
+
+def network_proto(model: nn.Module, example: Example, *, opset: int = OPSET) -> Any:
+    """What `to_onnx` writes, as an onnx.ModelProto. Takes and raises as it does."""
     require("onnxscript")
     program = exported(model, example, STEPS)
     try:
@@ -56,7 +61,7 @@ def to_onnx(model: nn.Module, example: Example, path: str | Path, *, opset: int 
     if [one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")] != [opset]:
         raise ExportError(f"expected ONNX's operators of opset {opset}, got those of another: choose one near {OPSET}")
     _name_batch(proto.graph)
-    write_atomic(Path(path), proto.SerializeToString())
+    return proto
 
 
 def check_opset(opset: int) -> None:

@@ -8,6 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -153,6 +154,11 @@ def part_of(run: Run, data: Data, part: str) -> RunPart:
         return RunPart((table_part(data, preprocessor, np.arange(len(data.target))),))
     rows = getattr(table_rows(run, data), part)
     return RunPart((table_part(data, preprocessor, rows, training=part == "train"),))
+
+
+def raw_part(run: Run, data: tabular.Table, part: str) -> pd.DataFrame:
+    """The raw rows of a part of the table of a run, as `Run.predict` takes them; `part` and raises as `Run.part`."""
+    return data.features.iloc[getattr(table_rows(run, data), part)]
 
 
 def _expect_own(run: Run, data: Data) -> None:

@@ -11,6 +11,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -18,11 +20,14 @@ from htaf import packed
 from htaf._console import progress as progress_of
 from htaf._errors import HtafError
 from htaf._files import check_output, hold, lock_beside
+from htaf.data.images import Images
+from htaf.runs.data import raw_part
 from htaf.runs.folder import MODEL, Run, RunError
 from htaf.runs.packed import run_extra
 from htaf.runs.predictions import Agreement, agreement
 
 if TYPE_CHECKING:
+    from htaf.data.columns import Target
     from htaf.data.parts import Data
     from htaf.packed import Report, Verification
     from htaf.runs.data import PartName, Place, RunPart
@@ -140,6 +145,7 @@ def export_run(
     *,
     to: Literal["onnx", "nir"],
     opset: int = 18,
+    raw: bool = True,
     part: PartName = "test",
     differing: int | None = None,
     data: Data | Place | None = None,
@@ -151,6 +157,8 @@ def export_run(
     Args:
         to: onnx for any runtime; nir for spiking networks.
         opset: of ONNX.
+        raw: ONNX of a table: the preparation is in the file, raw columns in and predictions out, see
+            `htaf.export.table_to_onnx`; False: the network alone, as of images.
         run, out, part, differing, data, data_dir, progress: as `pack_run` takes them.
 
     Returns:
@@ -167,13 +175,22 @@ def export_run(
 
         check_opset(opset)
     with _at(run, out, data, differing) as path:
-        rows, training = _parts(run, data, data_dir, part)
+        own = _own(run, data, data_dir)
+        rows, training = _parts(run, own, data_dir, part)
         model, example, found = run.model(), _some(training, 2), None
         path.parent.mkdir(parents=True, exist_ok=True)
         written = path.with_name(f".{path.name}.unchecked")
         try:
             if to == "nir":
                 writers.to_nir(model, example, written)
+            elif raw and not isinstance(own, Images):
+                known: Any = run.preprocessor()
+                writers.table_to_onnx(model, known, written, opset=opset, about={"run": run.record["key"]})
+                if find_spec("onnxruntime") is not None:
+                    table = raw_part(run, own, part)
+                    expected = run.predict(table)
+                    found = _table_agreement(writers.onnx_table(written)(table), expected, known.target)
+                    _expect_equal(found, differing, part)
             else:
                 writers.to_onnx(model, example, written, opset=opset)
                 if find_spec("onnxruntime") is not None:
@@ -199,9 +216,13 @@ def _at(run: Run, out: str | PathLike[str], data: Data | Place | None, differing
         yield path
 
 
+def _own(run: Run, data: Data | Place | None, data_dir: Place | None) -> Data:
+    return run.data(data, data_dir=data_dir) if data is None or isinstance(data, str | PathLike) else data
+
+
 def _parts(run: Run, data: Data | Place | None, data_dir: Place | None, part: PartName) -> tuple[RunPart, RunPart]:
     """The rows that are compared, and those that the run was trained on."""
-    own = run.data(data, data_dir=data_dir) if data is None or isinstance(data, str | PathLike) else data
+    own = _own(run, data, data_dir)
     rows = run.part(part, own)
     if not len(rows):
         raise RunError(f"{run.path} has no rows in its {part} part: choose another part")
@@ -225,6 +246,19 @@ def _compared(model: nn.Module, other: Callable[[Tensor], Tensor], rows: RunPart
                 found.append(other(x))
                 advance(len(x))
     return agreement(torch.cat(found), torch.cat(expected))
+
+
+def _table_agreement(found: pd.DataFrame, expected: pd.DataFrame, target: Target) -> Agreement:
+    """Of predictions of raw rows: of classes the names and probabilities, of a number the standardised values."""
+    if target.task == "regression":
+        standard = [(torch.tensor(f["prediction"].to_numpy()) - target.mean) / target.std for f in (found, expected)]
+        return agreement(*(values[:, None] for values in standard))
+    same = int((found["prediction"].to_numpy() == expected["prediction"].to_numpy()).sum())
+    columns = [f"probability_{name}" for name in target.classes]
+    away = np.abs(found[columns].to_numpy() - expected[columns].to_numpy())
+    return Agreement(
+        len(expected), same, float(away.max(initial=0)) / float(expected[columns].to_numpy().max(initial=0) or 1)
+    )
 
 
 def _expect_equal(found: Agreement, differing: int | None, part: str, instead: str = "") -> None:

@@ -1,0 +1,145 @@
+"""`htaf predict` of a table: from a file or the standard input, in pieces, to a file or the standard output."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from htaf._console import UsageError, print_csv, print_json, progress, say, say_notes
+from htaf._files import written_whole
+from htaf.data.chunks import WHOLE, read_chunks
+from htaf.data.reading import DataError, listed
+from htaf.runs.rows import RowPredictions
+
+if TYPE_CHECKING:
+    from htaf.runs import PackedRun, Run
+
+STDIN = "the standard input"
+
+
+def predict_rows(
+    network: Run | PackedRun, given: Path, out: Path | None, ids: Sequence[str], *, exact: bool, json: bool
+) -> None:
+    """Predictions of the rows of a file, or of the standard input where `given` is "-"."""
+    if twice := sorted({name for name in ids if list(ids).count(name) > 1}):
+        raise UsageError(f"--id: expected each column once, got {listed(twice)} twice")
+    from htaf.runs import Run
+
+    model = network.model(exact=exact) if isinstance(network, Run) else network.model
+    preprocessor: Any = network.preprocessor()
+    predictions = RowPredictions(model, preprocessor, ids)
+    notes: list[str] = []
+    with _file(given, out) as file:
+        try:
+            large = file.stat().st_size > WHOLE if file.is_file() else False
+            with _sink(out, file, json) as write, progress("predicting", None, shown=large and out is not None) as more:
+                for rows, told in read_chunks(file):
+                    notes += told
+                    write(predictions.predict(rows))
+                    more(len(rows))
+        except DataError as error:
+            say_notes(notes)
+            raise DataError(str(error).replace(str(file), STDIN if str(given) == "-" else str(given))) from None
+    say_notes([*notes, *predictions.notes()])
+    if out is not None and not json:
+        say(f"{predictions.rows:,} rows: {out}")
+
+
+@contextlib.contextmanager
+def _file(given: Path, out: Path | None) -> Iterator[Path]:
+    """The input as a file; the standard input is copied to the disk, so that it need not fit into memory."""
+    if str(given) != "-":
+        yield given
+        return
+    stream = getattr(sys.stdin, "buffer", None)
+    if stream is None or sys.stdin.isatty():
+        raise UsageError(f"-: expected a table on {STDIN}, got {'none' if stream is None else 'a terminal'}")
+    with contextlib.suppress(OSError, ValueError):  # no descriptor, or nothing at `out`
+        if out is not None and os.path.samestat(os.fstat(sys.stdin.fileno()), out.stat()):
+            raise UsageError(f"--out {out} is {STDIN} too: choose another file")
+    with tempfile.TemporaryDirectory(prefix="htaf-") as folder:
+        begin = stream.read(4)
+        kind = ".parquet" if begin == b"PAR1" else ".csv.gz" if begin[:2] == b"\x1f\x8b" else ".csv"
+        file = Path(folder) / f"rows{kind}"
+        with file.open("wb") as copy:
+            copy.write(begin)
+            shutil.copyfileobj(stream, copy, 1 << 20)
+        yield file
+
+
+@contextlib.contextmanager
+def _sink(out: Path | None, source: Path, json: bool) -> Iterator[Callable[[pd.DataFrame], None]]:
+    """What takes the predictions piece by piece: a file, whole or not at all, and the output."""
+    with contextlib.ExitStack() as stack:
+        sinks: list[Callable[[pd.DataFrame], None]] = []
+        if out is not None:
+            kind = _parquet_file if out.suffix == ".parquet" else _csv_file
+            sinks.append(stack.enter_context(kind(stack.enter_context(written_whole(out)), source)))
+        elif not json:
+            sinks.append(_csv(print_csv))
+        kept: list[pd.DataFrame] = []
+        if json:
+            sinks.append(kept.append)
+
+        def write(frame: pd.DataFrame) -> None:
+            for sink in sinks:
+                sink(frame)
+
+        yield write
+    if json:
+        whole = pd.concat(kept)
+        print_json(whole.astype(object).where(whole.notna(), None).to_dict(orient="records"))
+
+
+def _csv(write: Callable[[str], Any]) -> Callable[[pd.DataFrame], None]:
+    header = True
+
+    def add(frame: pd.DataFrame) -> None:
+        nonlocal header
+        write(frame.to_csv(index=False, header=header))
+        header = False
+
+    return add
+
+
+@contextlib.contextmanager
+def _csv_file(path: Path, source: Path) -> Iterator[Callable[[pd.DataFrame], None]]:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        yield _csv(file.write)
+
+
+@contextlib.contextmanager
+def _parquet_file(path: Path, source: Path) -> Iterator[Callable[[pd.DataFrame], None]]:
+    """Ids of a Parquet file keep their types."""
+    import pyarrow
+    from pyarrow import parquet
+
+    known = {field.name.strip(): field for field in parquet.read_schema(source)} if _is_parquet(source) else {}
+    writer: Any = None
+
+    def add(frame: pd.DataFrame) -> None:
+        nonlocal writer
+        if writer is None:
+            found = pyarrow.Schema.from_pandas(frame, preserve_index=False)
+            made = set(frame.columns) & known.keys()
+            fields = [pyarrow.field(f.name, known[f.name].type) if f.name in made else f for f in found]
+            writer = parquet.ParquetWriter(path, pyarrow.schema(fields))
+        writer.write_table(pyarrow.Table.from_pandas(frame, schema=writer.schema, preserve_index=False))
+
+    try:
+        yield add
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _is_parquet(source: Path) -> bool:
+    return source.suffix.lower() == ".parquet" and source.is_file()

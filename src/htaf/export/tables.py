@@ -1,0 +1,352 @@
+"""Hardened networks of tables as ONNX files with the preparation inside: raw columns in, predictions out.
+
+What a `Preprocessor` learned becomes operators of ONNX and ai.onnx.ml. Each kind of column is one function of `KINDS`,
+which takes all columns of its kind and gives their inputs of the network.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from htaf._files import check_output, write_atomic
+from htaf.convert.exported import cause_of
+from htaf.data.columns import MISSING, Column, category_values
+from htaf.data.reading import BLANKS, DataError, listed, to_number
+from htaf.export.onnx import OPSET, check_opset, network_proto
+from htaf.export.program import ExportError, require
+
+if TYPE_CHECKING:
+    from htaf.data.preprocess import Preprocessor
+
+ML, ML_VERSION = "ai.onnx.ml", 3  # the version that came with opset 18
+BATCH = "batch"
+OUTPUTS = ("prediction", "probabilities", "inputs")  # names that no column may have
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Inputs of the network that a graph makes from raw columns.
+
+    names: of the inputs, as `Preprocessor.feature_names` has them. value: the tensor float32 [batch, len(names)].
+    """
+
+    names: tuple[str, ...]
+    value: str
+
+
+class Graph:
+    """Nodes, constants and inputs of an ONNX graph while it is made. Names of its own differ from those of columns."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self.onnx = require("onnx")
+        self.taken = {column.name for column in columns} | set(OUTPUTS)
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self.inputs: list[Any] = []
+        self.columns: list[dict[str, Any]] = []
+
+    def column(self, column: Column, dtype: str, **said: Any) -> str:
+        """An input [batch, 1] of the raw column; `said` of it stands in the metadata.
+
+        Args:
+            dtype: "float64", "int64" or "string".
+        """
+        self.columns.append({"name": column.name, "kind": column.kind, "dtype": dtype, **said})
+        kind = {"float64": "DOUBLE", "int64": "INT64", "string": "STRING"}[dtype]
+        element = getattr(self.onnx.TensorProto, kind)
+        self.inputs.append(self.onnx.helper.make_tensor_value_info(column.name, element, [BATCH, 1]))
+        return column.name
+
+    def add(self, operator: str, *values: str, domain: str = "", **attributes: Any) -> str:
+        """A node with one output. Gives the output's name."""
+        made = self._fresh(operator)
+        self.nodes.append(self.onnx.helper.make_node(operator, [*values], [made], made, domain=domain, **attributes))
+        return made
+
+    def constant(self, value: Any, dtype: Any) -> str:
+        """A tensor of numbers. Gives its name."""
+        made = self._fresh("constant")
+        self.constants.append(self.onnx.numpy_helper.from_array(np.asarray(value, dtype=dtype), made))
+        return made
+
+    def joined(self, values: Sequence[str]) -> str:
+        """Tensors [batch, ...] side by side."""
+        return values[0] if len(values) == 1 else self.add("Concat", *values, axis=1)
+
+    def cast(self, value: str, dtype: str) -> str:
+        """The same numbers in "FLOAT" or "DOUBLE"."""
+        return self.add("Cast", value, to=getattr(self.onnx.TensorProto, dtype))
+
+    def _fresh(self, what: str) -> str:
+        name = next(n for i in itertools.count() if (n := f"prepare/{what}_{i}") not in self.taken)
+        self.taken.add(name)
+        return name
+
+
+# ---- the kinds of columns ----
+
+
+def numbers(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor) -> list[Piece]:
+    """(x - low) / (high - low) with the median where x is NaN or a special code; one 0/1 input for each code."""
+    said = [{"low": c.low, "high": c.high} if c.high > c.low else {} for c in columns]
+    raw = graph.joined([graph.column(c, "float64", **more) for c, more in zip(columns, said, strict=True)])
+    pieces: list[Piece] = []
+    places = [i for i, c in enumerate(columns) if c.high > c.low]
+    if places:
+        x, scaled = _some(graph, raw, places, len(columns)), [columns[i] for i in places]
+        absent = graph.add("IsNaN", x)
+        for code in preprocessor.special_codes:
+            absent = graph.add("Or", absent, graph.add("Equal", x, graph.constant(code, np.float64)))
+        scale = np.array([1 / (c.high - c.low) for c in scaled])
+        shift = np.array([0 - c.low * (1 / (c.high - c.low)) for c in scaled])
+        known = graph.add("Where", absent, graph.constant([[c.fill for c in scaled]], np.float64), x)
+        made = graph.add("Mul", known, graph.constant(scale[None], np.float64))
+        made = graph.add("Add", made, graph.constant(shift[None], np.float64))
+        pieces.append(Piece(tuple(c.name for c in scaled), graph.cast(made, "FLOAT")))
+    codes = [(i, code) for i, c in enumerate(columns) for code in c.codes]
+    if codes:
+        x = _some(graph, raw, [i for i, _ in codes], len(columns))
+        found = graph.add("Equal", x, graph.constant([[code for _, code in codes]], np.float64))
+        names = tuple(f"{columns[i].name} is {code:g}" for i, code in codes)
+        pieces.append(Piece(names, graph.cast(found, "FLOAT")))
+    return pieces
+
+
+def categories(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor) -> list[Piece]:
+    """One 0/1 input for each category seen in training; all 0 for others. "" and texts such as "NA" are missing."""
+    names, owners, found = [], [], []
+    for place, column in enumerate(columns):
+        codes = {category: len(names) + i for i, category in enumerate(column.categories)}
+        if MISSING in codes:
+            codes |= dict.fromkeys(BLANK_TEXTS, codes[MISSING])
+        names += [f"{column.name}={category or 'missing'}" for category in column.categories]
+        owners += [place] * len(column.categories)
+        raw = graph.column(column, "string", categories=list(column.categories))
+        found.append(
+            graph.add(
+                "LabelEncoder", raw, domain=ML, keys_strings=[*codes], values_int64s=[*codes.values()], default_int64=-1
+            )
+        )
+    codes = _some(graph, graph.joined(found), owners, len(columns))
+    one_hot = graph.add("Equal", codes, graph.constant([range(len(names))], np.int64))
+    return [Piece(tuple(names), graph.cast(one_hot, "FLOAT"))]
+
+
+# A kind of column is added here: its function, the Preprocessor's own arithmetic in terms of ONNX. Where its raw values
+# are neither numbers nor texts, `raw_columns` must learn to read them too. The property test in
+# tests/test_export_tables.py compares with `Preprocessor.transform`.
+KINDS: dict[str, Callable[[Graph, Sequence[Column], Preprocessor], list[Piece]]] = {
+    "number": numbers,
+    "category": categories,
+}
+
+
+def _spellings(text: str) -> list[str]:
+    """A text in every mix of upper and lower case."""
+    return ["".join(letters) for letters in itertools.product(*({c.lower(): 0, c.upper(): 0} for c in text))]
+
+
+BLANK_TEXTS = [spelling for blank in sorted(BLANKS) for spelling in _spellings(blank)]
+
+
+def _some(graph: Graph, x: str, places: Sequence[int], width: int) -> str:
+    """Columns of a tensor [batch, width], in any order and number."""
+    if list(places) == [*range(width)]:
+        return x
+    return graph.add("Gather", x, graph.constant(places, np.int64), axis=1)
+
+
+# ---- the file ----
+
+
+def table_to_onnx(
+    model: nn.Module,
+    preprocessor: Preprocessor,
+    path: str | Path,
+    *,
+    opset: int = OPSET,
+    about: dict[str, str] | None = None,
+) -> None:
+    """Write a hardened network of a table with its preparation: raw columns in, predictions out.
+
+    Inputs: one for each raw column that the network reads, by the column's name, [batch, 1]; float64 for numbers (NaN
+    is missing), string for categories ("" is missing, so are "NA", "?" and the others that `htaf predict` takes for
+    it). Outputs: `prediction` [batch], the class as string, or float64 in the target's units; of a classification also
+    `probabilities` float32 [batch, classes]. The metadata hold `task`, `target`, `classes` and `columns` (JSON).
+
+    The preparation computes as `Preprocessor.transform` does, in float64, and gives the same bits. A graph raises no
+    errors: numbers that are infinite or beyond float32 are not refused, and texts keep blanks at their ends.
+
+    Args:
+        model: hardened, on the CPU, [rows, inputs] -> [rows, classes or 1]; not changed.
+        preprocessor: of its inputs.
+        path: of the file, which is written whole or not at all.
+        opset: as `to_onnx`.
+        about: more entries of the metadata.
+
+    Raises:
+        ExportError: as `to_onnx`; a kind of column that has no form in ONNX here; a column that is named as an output.
+    """
+    check_output(Path(path), flag="path")
+    check_opset(opset)
+    onnx = require("onnx")
+    classes, target = preprocessor.target.classes, preprocessor.target
+    graph, features = _prepared(preprocessor)
+    network = network_proto(model, torch.zeros(2, len(preprocessor.feature_names)), opset=opset)
+    made = onnx.compose.add_prefix(network, "network/")
+    body = made.graph
+    (given,), (logits,) = body.input, body.output
+    body.node.insert(0, onnx.helper.make_node("Identity", [features], [given.name]))
+    value = graph.cast(logits.name, "DOUBLE")
+    after = len(graph.nodes) - 1
+    info, kinds = onnx.helper.make_tensor_value_info, onnx.TensorProto
+    if classes:
+        probability = graph.add("Softmax", value, axis=1)
+        place = graph.add("ArgMax", probability, axis=1, keepdims=0)
+        labels = {"keys_int64s": [*range(len(classes))], "values_strings": [*classes], "default_string": ""}
+        prediction = graph.add("LabelEncoder", place, domain=ML, **labels)
+        outputs = {"prediction": prediction, "probabilities": graph.cast(probability, "FLOAT")}
+        shown = [info("prediction", kinds.STRING, [BATCH]), info("probabilities", kinds.FLOAT, [BATCH, len(classes)])]
+    else:
+        value = graph.add("Reshape", value, graph.constant([-1], np.int64))
+        value = graph.add("Mul", value, graph.constant(target.std, np.float64))
+        outputs = {"prediction": graph.add("Add", value, graph.constant(target.mean, np.float64))}
+        shown = [info("prediction", kinds.DOUBLE, [BATCH])]
+    for name, value in outputs.items():
+        graph.nodes.append(onnx.helper.make_node("Identity", [value], [name]))
+    nodes = [*graph.nodes[:after], *body.node, *graph.nodes[after:]]
+    whole = onnx.helper.make_graph(
+        nodes, "htaf", graph.inputs, shown, [*graph.constants, *body.initializer], value_info=body.value_info
+    )
+    del made.graph.node[:]
+    made.graph.CopyFrom(whole)
+    made.opset_import.append(onnx.helper.make_opsetid(ML, ML_VERSION))
+    made.producer_name = "htaf"
+    said = {"task": target.task, "target": target.name, "classes": json.dumps([*classes], ensure_ascii=False)}
+    said |= {"columns": json.dumps(graph.columns, ensure_ascii=False), **(about or {})}
+    onnx.helper.set_model_props(made, said)
+    try:
+        onnx.checker.check_model(made)
+    except onnx.checker.ValidationError as error:
+        raise ExportError(f"the table's graph is not valid ONNX: {cause_of(error)}") from None
+    write_atomic(Path(path), made.SerializeToString())
+
+
+def preparation(preprocessor: Preprocessor, *, opset: int = OPSET) -> Any:
+    """The preparation alone, as an onnx.ModelProto: raw columns in, `inputs` float32 [batch, inputs] out.
+
+    Its inputs are those of `table_to_onnx`, its output that of `Preprocessor.transform`. Raises as it does.
+    """
+    check_opset(opset)
+    graph, features = _prepared(preprocessor)
+    helper = graph.onnx.helper
+    graph.nodes.append(helper.make_node("Identity", [features], ["inputs"]))
+    shape = [BATCH, len(preprocessor.feature_names)]
+    shown = [helper.make_tensor_value_info("inputs", graph.onnx.TensorProto.FLOAT, shape)]
+    body = helper.make_graph(graph.nodes, "preparation", graph.inputs, shown, graph.constants)
+    versions = [helper.make_opsetid("", opset), helper.make_opsetid(ML, ML_VERSION)]
+    return helper.make_model_gen_version(body, opset_imports=versions, producer_name="htaf")
+
+
+def _prepared(preprocessor: Preprocessor) -> tuple[Graph, str]:
+    """The preparation, and the value in it that the network reads: float32 [batch, inputs]."""
+    columns = [column for column in preprocessor.columns if column.kind != "dropped"]
+    if unknown := [column for column in columns if column.kind not in KINDS]:
+        kind = unknown[0].kind
+        names = listed([column.name for column in unknown if column.kind == kind], 5)
+        raise ExportError(
+            f"a column of the kind {kind} cannot be written as ONNX yet ({names}); those that can: "
+            f"{', '.join(KINDS)}. Write the network alone with --raw False"
+        )
+    if taken := [column.name for column in columns if column.name in OUTPUTS]:
+        raise ExportError(
+            f"expected columns with other names than {', '.join(OUTPUTS)}, which the file uses, got {listed(taken)}: "
+            "rename them and train again, or write the network alone with --raw False"
+        )
+    graph = Graph(columns)
+    groups = [[c for c in columns if c.kind == kind] for kind in KINDS]
+    pieces = [piece for group in groups if group for piece in KINDS[group[0].kind](graph, group, preprocessor)]
+    made = [name for piece in pieces for name in piece.names]
+    if sorted(made) != sorted(preprocessor.feature_names):
+        raise ExportError(
+            f"expected the inputs {listed(preprocessor.feature_names, 5)}, the graph has {listed(made, 5)}"
+        )
+    places: dict[str, list[int]] = {}
+    for i, name in enumerate(made):
+        places.setdefault(name, []).append(i)
+    order = [places[name].pop(0) for name in preprocessor.feature_names]
+    return graph, _some(graph, graph.joined([piece.value for piece in pieces]), order, len(made))
+
+
+# ---- running it ----
+
+
+def raw_columns(rows: pd.DataFrame, columns: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
+    """The raw columns of a frame as a file of `table_to_onnx` takes them.
+
+    Args:
+        rows: any dtypes, as `htaf.runs.Run.predict` takes them.
+        columns: the metadata's entry `columns`.
+
+    Returns:
+        By name arrays [rows, 1]: float64, NaN where missing, or object of str, "" where missing.
+
+    Raises:
+        DataError: a missing column, or text in a column of numbers.
+    """
+    found: dict[str, np.ndarray] = {}
+    absent = [c["name"] for c in columns if c["name"] not in rows.columns]
+    if absent:
+        raise DataError(f"expected the columns {listed(absent)} too, got only {listed([*map(str, rows.columns)])}")
+    for column in columns:
+        name, raw = column["name"], rows[column["name"]]
+        if column["dtype"] == "string":
+            found[name] = category_values(raw)[:, None]
+            continue
+        values, wrong = to_number(raw)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(f"column {name!r}, row {row + 1}: expected a number, got {str(raw.iloc[row])!r}")
+        found[name] = values.astype(column["dtype"])[:, None]
+    return found
+
+
+def onnx_table(path: str | Path, *, threads: int = 0) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    """A file of `table_to_onnx` as a function of raw rows, run by onnxruntime; predictions as `htaf.runs.Run.predict`.
+
+    Args:
+        threads: of onnxruntime; 0: as it chooses.
+
+    Raises:
+        ExportError: onnxruntime is not installed or does not take the file, or it is no such file.
+        DataError: when called, as `raw_columns`.
+    """
+    runtime = require("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    try:
+        session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        said = session.get_modelmeta().custom_metadata_map
+        columns, classes = json.loads(said["columns"]), json.loads(said["classes"])
+    except KeyError:
+        raise ExportError(f"expected a file with raw columns (htaf export --to onnx of a table), got {path}") from None
+    except Exception as error:  # its exceptions have no base of their own
+        raise ExportError(f"onnxruntime does not run {path}: {cause_of(error)}") from None
+
+    def predict(rows: pd.DataFrame) -> pd.DataFrame:
+        outputs = session.run(None, raw_columns(rows, columns))
+        made = {"prediction": outputs[0]}
+        made |= {f"probability_{name}": outputs[1][:, i] for i, name in enumerate(classes)}
+        return pd.DataFrame(made, index=rows.index)
+
+    return predict

@@ -1,0 +1,216 @@
+"""ONNX files of tables with the preparation inside: onnxruntime on raw columns equals `htaf predict`."""
+
+from __future__ import annotations
+
+import json
+import string
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from htaf import HTAF, harden, runs
+from htaf.data.preprocess import Preprocessor
+from htaf.data.reading import BLANKS, DataError
+from htaf.export import ExportError, onnx_table, preparation, raw_columns, table_to_onnx, tables
+from htaf.models.mlp import MLP
+from htaf.runs.predictions import of_rows
+from quick import slow_but
+
+onnx = pytest.importorskip("onnx")
+runtime = pytest.importorskip("onnxruntime")
+
+CODES = (-7.0, -8.0, -9.0)
+NUMBERS = st.one_of(st.none(), st.floats(-1e6, 1e6), st.floats(-1e-3, 1e-3), st.integers(-9, 9).map(float))
+TEXTS = st.one_of(st.none(), st.sampled_from(["a", "b", "True", "é", "1", "x y", "", "None", "\u2028"]))
+OTHER_TEXTS = st.one_of(TEXTS, st.sampled_from([*sorted(BLANKS), "NaN", "N/a", "NULL", "unseen", "A"]))
+
+
+@st.composite
+def frames(draw: st.DrawFn, rows: int = 9) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rows to learn from and others, in the same columns."""
+    train, other = {}, {}
+    names = draw(st.lists(st.text(string.ascii_letters + " =/_é0", min_size=1), min_size=1, max_size=4, unique=True))
+    for name in names:
+        known, given, dtype = draw(st.sampled_from([(NUMBERS, NUMBERS, np.float64), (TEXTS, OTHER_TEXTS, object)]))
+        train[name] = pd.Series(draw(st.lists(known, min_size=rows, max_size=rows)), dtype=dtype)
+        other[name] = pd.Series(draw(st.lists(given, min_size=rows, max_size=rows)), dtype=dtype)
+    train["steady row"], other["steady row"] = np.arange(rows, dtype=float), np.full(rows, np.nan)
+    return pd.DataFrame(train), pd.DataFrame(other)
+
+
+def fitted(train: pd.DataFrame, codes: tuple[float, ...] = ()) -> Preprocessor:
+    target = np.arange(len(train), dtype=np.float64)
+    return Preprocessor.fit(train, target, task="regression", special_codes=codes)
+
+
+def prepared(preprocessor: Preprocessor, rows: pd.DataFrame) -> np.ndarray:
+    """Network inputs by onnxruntime."""
+    proto = preparation(preprocessor)
+    onnx.checker.check_model(proto, full_check=True)
+    session = runtime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [given.name for given in session.get_inputs()]
+    kinds = {c.name: "float64" if c.kind == "number" else "string" for c in preprocessor.columns}
+    return session.run(None, raw_columns(rows, [{"name": name, "dtype": kinds[name]} for name in names]))[0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(both=frames(), codes=st.sampled_from([(), CODES]))
+def test_the_preparation_gives_the_same_bits(both: tuple[pd.DataFrame, ...], codes: tuple[float, ...]) -> None:
+    train, other = both
+    preprocessor = fitted(train, codes)
+    for rows in (train, other, train.iloc[:1], train.iloc[:0]):
+        found = prepared(preprocessor, rows)
+        assert found.dtype == np.float32
+        expected = preprocessor.transform(rows)
+        assert found.shape == expected.shape
+        assert found.tobytes() == expected.tobytes()
+
+
+def test_inputs_that_have_one_name() -> None:
+    """A number called k=x beside a category k with x: the order is that of the preprocessor."""
+    frame = pd.DataFrame({"k": ["x", "y", "x"] * 7, "k=x": np.arange(21.0), "k=y": np.arange(21.0) ** 2})
+    preprocessor = fitted(frame)
+    assert preprocessor.feature_names == ("k=x", "k=y", "k=x", "k=y")
+    assert prepared(preprocessor, frame).tobytes() == preprocessor.transform(frame).tobytes()
+
+
+def table(rows: int = 300) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=rows)
+    a[::9] = np.nan
+    codes = rng.choice([-9.0, -8.0, 1.0, 2.5, 70.0], rows)
+    kinds = rng.choice(np.array(["red", "blue", "", None], dtype=object), rows)
+    return pd.DataFrame({"a": a, "code": codes, "kind": kinds, "constant": 3.0})
+
+
+def network(preprocessor: Preprocessor, outputs: int) -> torch.nn.Module:
+    """Of random weights; its batch norms have seen the rows, so that bits are neither all 0 nor all 1."""
+    torch.manual_seed(0)
+    net = MLP(len(preprocessor.feature_names), outputs, (32, 16), HTAF, batch_norm=True)
+    inputs = torch.from_numpy(preprocessor.transform(table()))
+    with torch.no_grad():
+        for _ in range(30):
+            net.train()(inputs)
+    return harden(net.eval())
+
+
+def made(task: Any) -> tuple[torch.nn.Module, Preprocessor]:
+    classes = ("no", "yes", 'a "third", é') if task == "classification" else ()
+    target = np.arange(300) % 3 if classes else 1000 + np.random.default_rng(1).normal(size=300)
+    preprocessor = Preprocessor.fit(
+        table(), target, task=task, classes=classes, target_name="t", special_codes=(-9.0, -8.0)
+    )
+    return network(preprocessor, len(classes) or 1), preprocessor
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_the_file_predicts_as_the_network(task: str, tmp_path: Path) -> None:
+    net, preprocessor = made(task)
+    table_to_onnx(net, preprocessor, tmp_path / "t.onnx", about={"run": "abc"})
+    predict = onnx_table(tmp_path / "t.onnx", threads=1)
+    rows = table().assign(more="ignored")
+    rows.loc[5:8, "kind"] = ["green", "NA", " red ", "Red"]
+    rows.index += 10
+    for some in (rows, rows.iloc[:1], rows.iloc[:0]):
+        found, expected = predict(some), of_rows(net, preprocessor, some)[0]
+        assert found.index.equals(expected.index)
+        if task == "regression":
+            np.testing.assert_allclose(found["prediction"], expected["prediction"], rtol=1e-6)
+        else:
+            assert (found["prediction"] == expected["prediction"]).all()
+            pd.testing.assert_frame_equal(found, expected, check_dtype=False, rtol=0, atol=1e-6)
+    assert predict(rows)["prediction"].nunique() > 2
+
+    proto = onnx.load(tmp_path / "t.onnx")
+    onnx.checker.check_model(proto, full_check=True)
+    assert {node.domain for node in proto.graph.node} == {"", "ai.onnx.ml"}
+    shapes = {
+        one.name: [d.dim_param or d.dim_value for d in one.type.tensor_type.shape.dim]
+        for one in [*proto.graph.input, *proto.graph.output]
+    }
+    assert shapes == {"a": ["batch", 1], "code": ["batch", 1], "kind": ["batch", 1], "prediction": ["batch"]} | (
+        {"probabilities": ["batch", 3]} if task == "classification" else {}
+    )
+    said = {entry.key: entry.value for entry in proto.metadata_props}
+    assert (said["task"], said["target"], said["run"]) == (task, "t", "abc")
+    assert tuple(json.loads(said["classes"])) == preprocessor.target.classes
+    columns = json.loads(said["columns"])
+    assert [(c["name"], c["kind"], c["dtype"]) for c in columns] == [
+        ("a", "number", "float64"), ("code", "number", "float64"), ("kind", "category", "string"),
+    ]  # fmt: skip
+    assert (columns[1]["low"], columns[1]["high"], columns[2]["categories"]) == (1.0, 70.0, ["", "blue", "red"])
+
+
+def test_what_cannot_be_written_or_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, preprocessor = made("regression")
+    out = tmp_path / "t.onnx"
+    columns = list(preprocessor.columns)
+    with monkeypatch.context() as patch:
+        patch.delitem(tables.KINDS, "category")  # as a kind that was added to the preprocessor alone
+        with pytest.raises(
+            ExportError, match=r"kind category cannot be written as ONNX yet \('kind'\); those that can:"
+        ):
+            table_to_onnx(net, preprocessor, out)
+    named = Preprocessor([replace(columns[0], name="prediction"), *columns[1:]], preprocessor.target)
+    with pytest.raises(ExportError, match=r"other names than prediction, .* got 'prediction': rename"):
+        table_to_onnx(net, named, out)
+    with pytest.raises(ExportError, match="opset must be in 18 to "):
+        table_to_onnx(net, preprocessor, out, opset=9)
+    assert list(tmp_path.iterdir()) == []
+    table_to_onnx(net, preprocessor, out)
+    with pytest.raises(DataError, match="expected the columns 'kind' too"):
+        onnx_table(out)(table().drop(columns="kind"))
+    with pytest.raises(DataError, match="column 'a', row 2: expected a number, got 'x'"):
+        onnx_table(out)(table().astype({"a": object}).assign(a=["1", "x", *["2"] * 298]))
+    out.write_bytes(b"no network")
+    with pytest.raises(ExportError, match="onnxruntime does not run"):
+        onnx_table(out)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", slow_but(["digits", "wine", "abalone", "churn", "fico"], "wine", "churn"))
+def test_every_row_of_a_set(name: str, data_dir: Path, tmp_path: Path, htaf) -> None:
+    """One epoch; raw columns in onnxruntime against the run on all rows, and the packed file too."""
+    words = ("--data", name, "--epochs", "1", "--hidden", "48", "32", "--out", tmp_path / "run")
+    code, _, err = htaf("train", "tabular", *words)
+    assert code == 0, err
+    run = runs.open_run(tmp_path / "run")
+    data = run.data()
+    assert runs.export_run(run, tmp_path / "t.onnx", to="onnx", data=data).agreement.equal  # pyright: ignore[reportOptionalMemberAccess]
+    runs.pack_run(run, tmp_path / "t.packed", data=data)
+    rows = data.features  # pyright: ignore[reportAttributeAccessIssue]
+    expected = run.predict(rows)
+    # a pre-activation within rounding of 0 may step the other way, which changes a number or a probability
+    for found in (
+        onnx_table(tmp_path / "t.onnx", threads=1)(rows),
+        runs.open_packed(tmp_path / "t.packed").predict(rows),
+    ):
+        numbers = expected.select_dtypes("number")
+        scale = numbers.abs().max().max()
+        away = (found[numbers.columns] - numbers).abs().max(axis=1) / scale
+        assert (away > 1e-5).sum() <= 1
+        if run.preprocessor().target.classes:  # pyright: ignore[reportAttributeAccessIssue]
+            assert (found["prediction"] == expected["prediction"]).all()
+
+
+def test_export_with_and_without_the_preparation(htaf, tmp_path: Path) -> None:
+    table().assign(y=np.arange(300) % 2).to_csv(tmp_path / "rows.csv", index=False)
+    words = ("--data", tmp_path / "rows.csv", "--target", "y", "--epochs", "1", "--hidden", "8")
+    assert htaf("train", "tabular", *words, "--out", tmp_path / "run")[0] == 0
+    code, text, err = htaf("export", tmp_path / "run", "--to", "onnx", "--out", tmp_path / "t.onnx")
+    assert code == 0, err
+    assert "60 of 60 test rows predicted as by the run's exact network" in text
+    names = {one.name for one in onnx.load(tmp_path / "t.onnx").graph.input}
+    assert names == {"a", "code", "kind"}
+    code, text, err = htaf("export", tmp_path / "run", "--to", "onnx", "--out", tmp_path / "n.onnx", "--raw", "False")
+    assert code == 0, err
+    assert [one.name for one in onnx.load(tmp_path / "n.onnx").graph.input] == ["input"]
+    with pytest.raises(ExportError, match="expected a file with raw columns"):
+        onnx_table(tmp_path / "n.onnx")

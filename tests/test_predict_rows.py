@@ -1,0 +1,281 @@
+"""`htaf predict` of tables: ids, the standard input, Parquet, values out of range, and large files in pieces."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from htaf import HTAF, harden
+from htaf.data import chunks
+from htaf.data.chunks import read_chunks
+from htaf.data.preprocess import Preprocessor
+from htaf.data.reading import DataError, read_frame
+from htaf.models.mlp import MLP
+from htaf.runs.predictions import of_rows
+from htaf.runs.rows import OutsideRange, RowPredictions, parsed_numbers
+
+
+def table(rows: int = 60) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"id": [f"{i:04d}" for i in range(rows)], "a": rng.normal(size=rows).round(3)})
+    frame["age"] = rng.integers(18, 95, rows)
+    frame["kind"] = rng.choice(["red", "blue"], rows)
+    frame.loc[0, "age"], frame.loc[1, "age"] = 18, 95
+    return frame
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run that nobody trained; predicts yes or no."""
+    import made_runs
+    from htaf import runs
+    from htaf.models.build import build
+
+    rows = table()
+    preprocessor = Preprocessor.fit(
+        rows.drop(columns="id"), np.arange(60) % 2, task="classification", target_name="t", classes=("no", "yes")
+    )
+    model = {"kind": "mlp", "in_features": len(preprocessor.feature_names), "out_features": 2, "hidden": [6]}
+    model |= {"batch_norm": True, "activation": made_runs.HTAF}
+    out = tmp_path_factory.mktemp("runs") / "run"
+    identity = {"recipe": {"method": "htaf", "family": "mlp"}, "seed": 0, "data": {"name": "t", "task": None}}
+    record = runs.start_run(out, identity)
+    metrics = {part: {"accuracy": 0.5} for part in ("validation", "test")}
+    record |= {"model": model, "metrics": {"smooth": metrics, "exact": metrics}, "headline": "accuracy", "rows": {}}
+    torch.manual_seed(0)
+    runs.finish_run(out, record | {"best_epoch": 0, "notes": []}, build(model).eval(), preprocessor)
+    return out
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "ROWS", 7)
+    monkeypatch.setattr(chunks, "WHOLE", 0)
+
+
+def whole(path: Path) -> tuple[pd.DataFrame, list[str]]:
+    pieces = [*read_chunks(path)]
+    return pd.concat([frame for frame, _ in pieces], ignore_index=True), [n for _, notes in pieces for n in notes]
+
+
+TEXTS = {
+    "plain": "a,b\n1,x\n2,y\n",
+    "blank lines": "\n\na,b\n1,x\n\n , \n2,y\n,\n\n",
+    "quotes": 'a,"b c"\n"1,5","line\nbreak"\n"say ""so""",y\n',
+    "semicolons, commas": "a;b;c\n" + "1,5;x;1.000,5\n2;y;3\n" * 9 + "3,25;z;1\n",
+    "no name": "a,,b\n1,2,3\n4,5,6\n",
+    "numbers for names": "1,2\n3,4\n",
+    "one column": "a\n1\n2\n",
+    "latin": "a,b\n1,\xe9\n",
+    "blanks": "a,b\nNA,?\n, x \nnan,None\n",
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "utf-16", "mark"])
+def test_pieces_are_the_rows_of_the_file(name: str, kind: str, small_pieces: None, tmp_path: Path) -> None:
+    encoding = {"utf-16": "utf-16", "mark": "utf-8-sig"}.get(kind, "latin-1" if name == "latin" else "utf-8")
+    data = TEXTS[name].encode(encoding)
+    path = tmp_path / ("rows.csv.gz" if kind == "csv.gz" else "rows.csv")
+    path.write_bytes(gzip.compress(data) if kind == "csv.gz" else data)
+    expected, notes = read_frame(path)
+    found, told = whole(path)
+    pd.testing.assert_frame_equal(found, expected, check_dtype=False)
+    assert told == [note for note in notes if "looks like data" not in note]
+
+
+def test_pieces_of_many_rows(small_pieces: None, tmp_path: Path) -> None:
+    table().to_csv(tmp_path / "rows.csv", index=False)
+    table().to_parquet(tmp_path / "rows.parquet")
+    assert [len(frame) for frame, _ in read_chunks(tmp_path / "rows.csv")] == [7] * 8 + [4]
+    for name in ("rows.csv", "rows.parquet"):
+        found, _ = whole(tmp_path / name)
+        pd.testing.assert_frame_equal(found, read_frame(tmp_path / name)[0], check_dtype=False)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"a,b\n", "expected rows below the column names, got the header only"),
+        (b"\n\n", "got blank lines only"),
+        (b"a,b\n" + b"1,2\n" * 9 + b"1,2,3\n", "line 11: expected 2 fields separated by ',', got 3"),
+        (b"a,b\n" + b"1,2\n" * 9 + b"1\n", "line 11: expected 2 fields separated by ',', got 1"),
+        (b"a,a\n1,2\n", "expected distinct column names, got 'a' more than once"),
+        (b"a,b\n1,\0\n", "expected text, got a binary file"),
+        (b"a,b\n1," + b"x" * 200_000 + b"\n", "line 2: field larger than field limit"),
+    ],
+)
+def test_bad_files_in_pieces(data: bytes, message: str, small_pieces: None, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(data)
+    with pytest.raises(DataError, match=message):
+        list(read_chunks(tmp_path / "rows.csv"))
+
+
+def test_bad_parquet(tmp_path: Path) -> None:
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(DataError, match="expected a Parquet file"):
+        list(read_chunks(tmp_path / "rows.parquet"))
+    table().iloc[:0].to_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match="expected rows below the column names"):
+        list(read_chunks(tmp_path / "rows.parquet"))
+
+
+def test_numbers_are_read_as_before() -> None:
+    from htaf.data.reading import to_number
+
+    texts = pd.Series(["1.5", " 2 ", "NA", "", "none", "1e-3", "0.1", "1e308", "-7"], dtype=object)
+    np.testing.assert_array_equal(parsed_numbers(texts), to_number(texts)[0])
+    for odd in ("1_000", "x", "inf", None, "1e999"):
+        column = pd.Series(["1", odd], dtype=object)
+        assert parsed_numbers(column) is column
+
+
+def test_outside_the_range() -> None:
+    rows = table()
+    preprocessor = Preprocessor.fit(
+        rows.assign(code=np.where(np.arange(60) % 3, 5.0, -9.0) + (np.arange(60) % 2)).drop(columns="id"),
+        np.arange(60.0), task="regression", special_codes=(-9.0, -8.0),
+    )  # fmt: skip
+    seen = OutsideRange(preprocessor)
+    assert seen.note() == ""
+    new = rows.assign(code=-9.0).astype({"age": float})
+    new.loc[[3, 4, 5], "age"] = [131, 2, np.nan]
+    new.loc[3, "a"] = 50.0
+    seen.see(new.iloc[:4])
+    seen.see(new.iloc[4:])
+    low, high = rows["a"].min(), rows["a"].max()
+    assert seen.note() == (
+        "2 rows have values outside the range of training: age (2 rows, down to 2 and up to 131 where training had 18 "
+        f"to 95), a (1 row, up to 50 where training had {low:g} to {high:g})"
+    )
+
+
+def test_pieces_predict_as_the_whole() -> None:
+    rows = table().drop(columns="id")
+    preprocessor = Preprocessor.fit(rows, np.arange(60) % 2, task="classification", classes=("no", "yes"))
+    torch.manual_seed(0)
+    net = harden(MLP(len(preprocessor.feature_names), 2, (8,), HTAF).eval())
+    rows = rows.astype({"a": object, "age": object})
+    rows.loc[[1, 20, 21], "a"] = ""
+    rows.loc[[2, 30, 40, 41], "kind"] = ["green", "grey", "green", "green"]
+    expected, notes = of_rows(net, preprocessor, rows)
+    predictions = RowPredictions(net, preprocessor)
+    found = pd.concat([predictions.predict(rows.iloc[i : i + 25].reset_index(drop=True)) for i in (0, 25, 50)])
+    pd.testing.assert_frame_equal(found.reset_index(drop=True), expected)
+    assert predictions.notes()[0] == notes[0]
+    assert "4 rows with categories not seen in training (first 'green'" in predictions.notes()[1]
+    rows.loc[55, "a"] = "x"
+    predictions = RowPredictions(net, preprocessor)
+    predictions.predict(rows.iloc[:50])
+    with pytest.raises(DataError, match="column 'a', row 56: expected a number, got 'x'"):
+        predictions.predict(rows.iloc[50:])
+
+
+def read(text: str) -> pd.DataFrame:
+    return pd.read_csv(io.StringIO(text), dtype={"id": str})
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch):
+    """Gives bytes on the standard input."""
+
+    def give(data: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    return give
+
+
+def test_ids_and_the_standard_input(htaf, run: Path, tmp_path: Path, given) -> None:
+    rows = table()
+    rows.loc[7, "age"] = 131
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    rows.to_parquet(tmp_path / "rows.parquet")
+    code, text, err = htaf("predict", run, tmp_path / "rows.csv", "--id", "id", "age")
+    assert code == 0, err
+    assert err == (
+        "note: ignored, not used in training: 'id'\n"
+        "note: 1 row has values outside the range of training: age (1 row, up to 131 where training had 18 to 95)\n"
+    )
+    plain = read(htaf("predict", run, tmp_path / "rows.csv")[1])
+    found = read(text)
+    assert [*found] == ["id", "age", "prediction", "probability_no", "probability_yes"]
+    pd.testing.assert_frame_equal(found[["id", "age"]], rows[["id", "age"]], check_dtype=False)
+    pd.testing.assert_frame_equal(found[[*plain]], plain)
+    for data in ((tmp_path / "rows.csv").read_bytes(), gzip.compress((tmp_path / "rows.csv").read_bytes())):
+        given(data)
+        assert htaf("predict", run, "-", "--id", "id", "age")[1] == text
+    given((tmp_path / "rows.parquet").read_bytes())
+    code, _, err = htaf("predict", run, "-", "--id", "id", "age", "--out", tmp_path / "out.parquet")
+    assert code == 0, err
+    written = pd.read_parquet(tmp_path / "out.parquet")
+    pd.testing.assert_frame_equal(written[["id", "age"]], rows[["id", "age"]])
+    np.testing.assert_array_equal(written["probability_no"], plain["probability_no"])
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_parquet_in_pieces_keeps_types(htaf, run: Path, tmp_path: Path, small_pieces: None) -> None:
+    rows = table().assign(number=pd.array([2**53 + 1, None] * 30, dtype="Int64"))
+    rows.loc[:20, "number"] = None  # the first pieces have none
+    rows.to_parquet(tmp_path / "rows.parquet")
+    out = tmp_path / "out.parquet"
+    code, text, err = htaf("predict", run, tmp_path / "rows.parquet", "--id", "number", "--out", out)
+    assert code == 0, err
+    assert "60 rows" in text
+    found = pd.read_parquet(out, dtype_backend="numpy_nullable")
+    assert found["number"].equals(rows["number"])
+    assert len(found) == 60
+
+
+def test_bad_words(htaf, run: Path, tmp_path: Path, given) -> None:
+    table().to_csv(tmp_path / "rows.csv", index=False)
+    table().rename(columns={"id": "prediction"}).to_csv(tmp_path / "named.csv", index=False)
+    rows, folder = tmp_path / "rows.csv", tmp_path / "folder.csv"
+    folder.mkdir()
+    before = rows.read_bytes()
+    for words, wanted, message in (
+        ((rows, "--id", "idd"), 1, "--id: expected a column of the input, got 'idd' (did you mean 'id'?); it has 'id'"),
+        ((rows, "--id", "id", "id"), 2, "--id: expected each column once, got 'id' twice"),
+        ((tmp_path / "named.csv", "--id", "prediction"), 1, "other columns than those of the predictions"),
+        ((rows, "--out", rows), 2, "is the same file as the input"),
+        ((rows, "--out", folder), 2, "--out must be a file"),
+        ((rows, "-"), 2, "expected one CSV or Parquet file for a run on a table, got 2"),
+    ):
+        code, text, err = htaf("predict", run, *words)
+        assert (code, text) == (wanted, ""), words
+        assert message in err.replace("\n", " ")
+        assert err.count("htaf: error:") == 1
+    for data, message in (
+        (b"", "the standard input: expected a table, got an empty file"),
+        (b"a,age,kind\n", "the standard input: expected rows below the column names"),
+        (b"\n".join(before.splitlines()[1:]), "expected the columns 'a', 'age', 'kind' too, got only '0000'"),
+        (b"0,1,2\n3,4,5\n", "note: the first line looks like data"),
+        (b"a,kind\n1,red\n", "expected the columns 'age' too, got only 'a', 'kind'"),
+    ):
+        given(data)
+        code, text, err = htaf("predict", run, "-", "--out", tmp_path / "out.csv")
+        assert (code, text) == (1, ""), err
+        assert message in err
+    assert rows.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", "named.csv", "folder.csv"}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_nothing_is_left_of_a_file_that_fails_late(
+    suffix: str, htaf, run: Path, tmp_path: Path, small_pieces: None
+) -> None:
+    rows = table().astype({"a": object})
+    rows.loc[50, "a"] = "oops"
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    (tmp_path / f"out.{suffix}").write_text("former")
+    code, _, err = htaf("predict", run, tmp_path / "rows.csv", "--out", tmp_path / f"out.{suffix}")
+    assert code == 1
+    assert "column 'a', row 51: expected a number, got 'oops'" in err
+    assert (tmp_path / f"out.{suffix}").read_text() == "former"
+    assert len([*tmp_path.iterdir()]) == 2
