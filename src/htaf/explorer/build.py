@@ -159,7 +159,8 @@ def build_page(
             wanted = {} if steps is None else _by_row(steps)
             made = write_maps(out, shown, worth[:mapped], wanted, maps, progress=progress, notes=head["notes"])
             if made is not None:
-                head["maps"] = made | {"whole": whole}
+                said: dict[str, Any] = {**made, "whole": whole}
+                head["maps"] = said
                 if steps is not None:
                     led["strong_to_weak"] = np.where(np.isin(steps, made["rows"]), steps, -1)
         values: dict[str, Any] = {
