@@ -28,7 +28,7 @@ ORDER = [
     ["data"],
     ["packed", "export"],
     ["runs"],
-    ["training", "concepts", "language"],
+    ["training", "concepts", "language", "rules"],
     ["explorer"],
     ["cli"],
     ["htaf_paper"],

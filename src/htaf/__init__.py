@@ -62,6 +62,7 @@ _ROOMS = (
     "hardening",
     "models",
     "packed",
+    "rules",
     "spiking",
     "surrogates",
     "theory",

@@ -17,6 +17,7 @@ from htaf.data import tabular
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.parts import Data, Part, image_part, image_rows, table_part
 from htaf.data.reading import DataError
+from htaf.data.tabular import Table
 from htaf.runs.folder import RunError
 
 if TYPE_CHECKING:
@@ -130,8 +131,17 @@ def part_of(run: Run, data: Data, part: str) -> RunPart:
         raise DataError(f"expected a table for {preprocessor.target.task}, got one for {data.task}")
     if part == "all":
         return RunPart((table_part(data, preprocessor, np.arange(len(data.target))),))
-    parts = tabular.split(data, run.record["seed"], mode=run.record["data"]["split"])
-    return RunPart((table_part(data, preprocessor, getattr(parts, part)),))
+    return RunPart((table_part(data, preprocessor, getattr(rows_of_table(run, data), part)),))
+
+
+def rows_of_table(run: Run, table: Table) -> tabular.Split:
+    """The row numbers of the three parts of the table that a run was trained on.
+
+    Raises:
+        RunError: the run was trained on another table.
+    """
+    _expect_own(run, table)
+    return tabular.split(table, run.record["seed"], mode=run.record["data"]["split"])
 
 
 def _expect_own(run: Run, data: Data) -> None:
