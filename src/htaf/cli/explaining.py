@@ -38,7 +38,7 @@ def explain(
     ] = None,
     *,
     row: Annotated[int, arg(help="Which row of ROWS, from 1.")] = 1,
-    bits: Annotated[int, arg(help="Bits that are shown; of a row so many for its prediction and as many against.")] = 10,
+    bits: Annotated[int, arg(help="Bits shown; of a row so many for its prediction, and as many against.")] = 10,
     set: Annotated[
         UseAppendAction[tuple[str, ...]],
         arg(
@@ -270,7 +270,7 @@ def _show_importance(found: Importance) -> None:
         rows[:COLUMNS_SHOWN],
     )
     if len(rows) > COLUMNS_SHOWN:
-        say(f"{len(rows) - COLUMNS_SHOWN:,} columns of less importance")
+        say(f"columns of less importance: {len(rows) - COLUMNS_SHOWN:,}")
 
 
 def _show_reasons(reasons: RowReasons, found: Explanation, row: int) -> None:

@@ -66,7 +66,7 @@ def what_if(run: Run, rows: pd.DataFrame, changes: Mapping[str, Any]) -> WhatIf:
     after, others, told = bits.of_rows(changed)
     flips = after.astype(int) - before.astype(int)
     turned = [tuple(tuple(np.flatnonzero(row == way).tolist()) for row in flips) for way in (1, -1)]
-    known = [note for note in told if any(f"column {name!r}" in note for name in changes)]
+    known = [note for note in told if any(repr(name) in note for name in changes)]
     return WhatIf(_predicted(bits, outputs), _predicted(bits, others), *turned, (*notes, *known))
 
 
@@ -116,10 +116,9 @@ def vary(
 
 def _column(bits: TableBits, name: str) -> Column:
     columns = {column.name: column for column in bits.preprocessor.columns}
+    names = list(columns)
     if name not in columns:
-        raise RulesError(
-            f"expected one of the columns {listed(list(columns))}, got {name!r}{suggestion(name, columns)}"
-        )
+        raise RulesError(f"expected one of the columns {listed(names)}, got {name!r}{suggestion(name, names)}")
     if columns[name].kind == "dropped":
         raise RulesError(f"column {name!r} was dropped in training: no value of it changes the prediction")
     return columns[name]

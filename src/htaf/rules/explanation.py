@@ -292,4 +292,4 @@ def drawn(rows: Int64[np.ndarray, " part"], most: int, seed: int) -> Int64[np.nd
     """At most so many of the row numbers, in their order."""
     if len(rows) <= most:
         return rows
-    return rows[np.sort(np.argsort(np.random.PCG64(seed).random_raw(len(rows)), kind="stable")[:most])]
+    return rows[np.sort(np.argsort(np.random.PCG64([seed, 2]).random_raw(len(rows)), kind="stable")[:most])]

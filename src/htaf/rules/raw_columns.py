@@ -28,7 +28,7 @@ class RawColumn:
         name: of the column. kind: how its values are compared.
         values: the distinct values of the training rows, ascending: float64, or object of str ("" for missing).
         codes: numbers that say why a value is missing.
-        absent: whether a training row lacks the value.
+        absent: whether a training row lacks the value. day_first: of dates written as text, 31/12/2020.
     """
 
     name: str
@@ -36,19 +36,14 @@ class RawColumn:
     values: Shaped[np.ndarray, " distinct"]
     codes: tuple[float, ...] = ()
     absent: bool = False
+    day_first: bool = False
 
-    def left(self, threshold: float) -> Condition:
-        """The condition `value <= threshold` of a tree over places in `values`, in the units of the column.
-
-        The bound is the roundest number that parts the training values as the threshold does.
-        """
-        place = math.floor(threshold)
-        low, high = float(self.values[place]), float(self.values[place + 1])
+    def bound(self, left: int, right: int) -> float:
+        """The roundest bound that parts two places in `values`: at most it on the left, above it on the right."""
+        low, high = float(self.values[left]), float(self.values[right])
         if self.kind == "number":
-            bound = roundest(low, high)
-        else:  # whole days
-            bound = float(math.ceil(low)) if math.ceil(low) < high else low
-        return Condition(self.name, self.kind, upto=bound, told=self.absent)
+            return roundest(low, high)
+        return float(math.ceil(low)) if math.ceil(low) < high else low  # whole days
 
 
 def roundest(low: float, high: float) -> float:
@@ -90,10 +85,11 @@ class RawColumns:
                 continue
             kind = _kind(column, rows[column.name])
             codes = tuple(getattr(column, "codes", ()))
-            found = _read(kind, rows[column.name], codes)
+            day_first = str(getattr(column, "order", "")).startswith("day")
+            found = _read(kind, rows[column.name], codes, day_first)
             present = found if kind == "category" else found[~np.isnan(found)]
             absent = bool((found == MISSING).any()) if kind == "category" else len(present) < len(found)
-            made.append(RawColumn(column.name, kind, np.unique(present), codes, absent))
+            made.append(RawColumn(column.name, kind, np.unique(present), codes, absent, day_first))
         return cls(tuple(made))
 
     def read(self, rows: pd.DataFrame) -> Values:
@@ -101,7 +97,7 @@ class RawColumns:
         values: dict[str, np.ndarray] = {}
         for column in self.columns:
             raw = rows[column.name]
-            values[column.name] = _read(column.kind, raw, column.codes)
+            values[column.name] = _read(column.kind, raw, column.codes, column.day_first)
             if column.codes:
                 values[coded(column.name)] = to_number(raw)[0]
         return values
@@ -166,25 +162,26 @@ class Encoded:
 
 
 def sides(
-    column: RawColumn, code: float | None, threshold: float, missing_left: bool, order: Sequence[int] | None
+    column: RawColumn, code: float | None, between: tuple[int, int], missing_left: bool, order: Sequence[int] | None
 ) -> tuple[Condition, Condition]:
     """The two conditions of a split of a tree: where it goes left, and where it goes right.
 
     Args:
-        column, code: of the input. threshold: of the tree. missing_left: where rows without a value go.
+        column, code: of the input. between: the last place that goes left and the first that goes right, of the rows
+            that the split parts. missing_left: where rows without a value go.
         order: the categories in their order, None of a number.
     """
     if code is not None:
         return Condition(column.name, "code", code=code, negated=True), Condition(column.name, "code", code=code)
     if order is not None:
-        cut = math.floor(threshold) + 1
+        cut = (between[0] + between[1]) // 2 + 1
         left, right = (tuple(sorted(column.values[list(part)])) for part in (order[:cut], order[cut:]))
         few, many = (left, False) if len(left) <= len(right) else (right, True)
         one = Condition(column.name, "category", among=few, negated=many)
         return one, Condition(column.name, "category", among=few, negated=not many)
-    left = column.left(threshold)
-    one = Condition(column.name, left.kind, upto=left.upto, missing=missing_left, told=column.absent)
-    return one, Condition(column.name, left.kind, above=left.upto, missing=not missing_left, told=column.absent)
+    kind, bound = ("date" if column.kind == "date" else "number"), column.bound(*between)
+    one = Condition(column.name, kind, upto=bound, missing=missing_left, told=column.absent)
+    return one, Condition(column.name, kind, above=bound, missing=not missing_left, told=column.absent)
 
 
 def _kind(column: Column, raw: pd.Series) -> Literal["number", "date", "category"]:
@@ -193,11 +190,11 @@ def _kind(column: Column, raw: pd.Series) -> Literal["number", "date", "category
     return "category" if is_text(raw) else "number"
 
 
-def _read(kind: str, raw: pd.Series, codes: Sequence[float]) -> np.ndarray:
+def _read(kind: str, raw: pd.Series, codes: Sequence[float], day_first: bool) -> np.ndarray:
     if kind == "category":
         return category_values(raw)
     if kind == "date":
-        moments = pd.to_datetime(raw, errors="coerce", format="mixed", utc=True)
+        moments = pd.to_datetime(raw, errors="coerce", format="mixed", dayfirst=day_first, utc=True)
         return ((moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(np.float64)
     numbers = to_number(raw)[0]
     return np.where(np.isin(numbers, codes), np.nan, numbers) if codes else numbers

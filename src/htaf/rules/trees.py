@@ -66,13 +66,14 @@ def fit_rule(encoded: Encoded, bit: Bool[np.ndarray, " rows"], seed: int = 0) ->
         encoded: training rows, from `RawColumns.encode`. bit: on or off in each; both occur.
         seed: of the quarter, and of the choice between splits that are equally good.
     """
-    shuffled = np.argsort(np.random.PCG64(seed).random_raw(len(bit)), kind="stable")
+    shuffled = np.argsort(np.random.PCG64([seed, 1]).random_raw(len(bit)), kind="stable")
     depth = _depth(encoded, bit, shuffled[len(bit) // 4 :], shuffled[: len(bit) // 4], seed)
     inputs, orders = encoded.ordered(bit, np.arange(len(bit)))
     tree: Any = _tree(depth, seed).fit(inputs, bit).tree_
+    splits = _splits(tree, inputs, encoded, orders)
 
     def alternatives(value: bool) -> Side:
-        return tuple(map(joined, _paths(tree, 0, value, lambda node: _split(tree, node, encoded, orders))))
+        return tuple(map(joined, _paths(tree, 0, value, lambda node: splits[node])))
 
     on, off = Rule(True, alternatives(True)), Rule(False, alternatives(False))
     return (off if _length(off) < _length(on) else on), depth
@@ -114,15 +115,32 @@ def _on(tree: Any, node: int) -> bool:
     return bool(on > off)
 
 
-def _split(tree: Any, node: int, encoded: Encoded, orders: dict[int, np.ndarray]) -> tuple[Condition, Condition]:
-    place, threshold = int(tree.feature[node]), float(tree.threshold[node])
-    column, code = encoded.names[place]
-    order = orders.get(place)
-    left = bool(tree.missing_go_to_left[node])
-    if math.isinf(threshold):  # rows without a value on one side, all others on the other
-        gone, there = (Condition(column.name, "missing", negated=negated) for negated in (False, True))
-        return (gone, there) if left else (there, gone)
-    return sides(column, code, threshold, left, None if order is None else order.tolist())
+def _splits(
+    tree: Any, inputs: np.ndarray, encoded: Encoded, orders: dict[int, np.ndarray]
+) -> dict[int, tuple[Condition, Condition]]:
+    """Of each inner node where it goes left, and where it goes right."""
+    reached = {0: np.arange(len(inputs))}
+    found = {}
+    for node in range(tree.node_count):  # parents come before their children
+        if tree.children_left[node] < 0:
+            continue
+        place, threshold, left = (
+            int(tree.feature[node]),
+            float(tree.threshold[node]),
+            bool(tree.missing_go_to_left[node]),
+        )
+        rows, column = reached[node], encoded.names[place][0]
+        here = inputs[rows, place].astype(np.float64)
+        goes = np.where(np.isnan(here), left, here <= threshold)
+        reached[int(tree.children_left[node])], reached[int(tree.children_right[node])] = rows[goes], rows[~goes]
+        if math.isinf(threshold):  # rows without a value on one side, all others on the other
+            gone, there = (Condition(column.name, "missing", negated=negated) for negated in (False, True))
+            found[node] = (gone, there) if left else (there, gone)
+            continue
+        order = orders.get(place)
+        between = (int(here[here <= threshold].max()), int(here[here > threshold].min()))
+        found[node] = sides(*encoded.names[place], between, left, None if order is None else order.tolist())
+    return found
 
 
 def _paths(
