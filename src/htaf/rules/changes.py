@@ -65,9 +65,9 @@ def what_if(run: Run, rows: pd.DataFrame, changes: Mapping[str, Any]) -> WhatIf:
         changed[name] = pd.Series([value] * len(rows), index=rows.index, dtype=object)
     after, others, told = bits.of_rows(changed)
     flips = after.astype(int) - before.astype(int)
-    turned = [tuple(tuple(np.flatnonzero(row == way).tolist()) for row in flips) for way in (1, -1)]
+    turned_on, turned_off = (tuple(tuple(np.flatnonzero(row == way).tolist()) for row in flips) for way in (1, -1))
     known = [note for note in told if any(repr(name) in note for name in changes)]
-    return WhatIf(_predicted(bits, outputs), _predicted(bits, others), *turned, (*notes, *known))
+    return WhatIf(_predicted(bits, outputs), _predicted(bits, others), turned_on, turned_off, (*notes, *known))
 
 
 def vary(

@@ -97,7 +97,7 @@ def _depth(
         return 1
     inputs, _ = encoded.ordered(bit, fitted)
     tree: Any = _tree(DEEPEST, seed).fit(inputs[fitted], bit[fitted]).tree_
-    above = {0: (0,)}
+    above: dict[int, tuple[int, ...]] = {0: (0,)}
     for node in range(tree.node_count):  # parents come before their children
         for child in (tree.children_left[node], tree.children_right[node]):
             if child >= 0:
