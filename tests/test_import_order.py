@@ -29,7 +29,7 @@ ORDER = [
     ["packed", "export"],
     ["runs"],
     ["report"],
-    ["training", "concepts", "language"],
+    ["training", "concepts", "language", "rules"],
     ["estimators"],
     ["explorer"],
     ["cli"],

@@ -67,6 +67,7 @@ _ROOMS = (
     "hardening",
     "models",
     "packed",
+    "rules",
     "spiking",
     "surrogates",
     "theory",

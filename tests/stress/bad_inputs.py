@@ -213,6 +213,7 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "report": (w["table-run"],),
         "harden": (w["table-run"], "--out", "out"),
         "predict": (w["table-run"], w["rows.csv"], "--out", "out.csv"),
+        "explain": (w["table-run"], w["rows.csv"], "--out", "out.json"),
         "study": (w["plan.toml"], "--out", "out"),
         "theory": (),
         "demo": ("--out", "out"),

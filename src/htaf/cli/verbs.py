@@ -58,6 +58,10 @@ VERBS = {
         "htaf.cli.predicting:predict",
         "Predict with the exact network: a column `prediction`, and a probability per class.",
     ),
+    "explain": Verb(
+        "htaf.cli.explaining:explain",
+        "Say what the bits of a table's network are: a rule for each, the reasons of a row, importance, what-if.",
+    ),
     "study": Verb(
         "htaf.cli.studying:study",
         "Search candidates with equal budgets, then train the chosen ones over several splits or seeds.",

@@ -1,0 +1,40 @@
+"""What a 0/1 network says about a table: rules of its bits, reasons of a row, importance of columns, what-if."""
+
+from typing import TYPE_CHECKING
+
+from htaf._lazy import lazy
+
+if TYPE_CHECKING:
+    from htaf.rules.bits import RulesError, TableBits
+    from htaf.rules.changes import WhatIf, vary, what_if
+    from htaf.rules.conditions import Condition, Rule
+    from htaf.rules.explanation import BitRule, Explanation, Reason, RowReasons, explain
+    from htaf.rules.permutation import Importance, importance
+    from htaf.rules.trees import Fidelity
+
+_HOMES = {
+    "htaf.rules.bits": ("RulesError", "TableBits"),
+    "htaf.rules.conditions": ("Condition", "Rule"),
+    "htaf.rules.explanation": ("BitRule", "Explanation", "Reason", "RowReasons", "explain"),
+    "htaf.rules.permutation": ("Importance", "importance"),
+    "htaf.rules.trees": ("Fidelity",),
+    "htaf.rules.changes": ("WhatIf", "vary", "what_if"),
+}
+__all__ = [
+    "BitRule",
+    "Condition",
+    "Explanation",
+    "Fidelity",
+    "Importance",
+    "Reason",
+    "RowReasons",
+    "Rule",
+    "RulesError",
+    "TableBits",
+    "WhatIf",
+    "explain",
+    "importance",
+    "vary",
+    "what_if",
+]
+__getattr__, __dir__ = lazy(__name__, {name: module for module, names in _HOMES.items() for name in names})

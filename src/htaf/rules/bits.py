@@ -1,0 +1,125 @@
+"""The bits of the last hidden layer of a run of a table, and the linear head that reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float32, Float64, Int64, UInt8
+from torch import Tensor, nn
+
+from htaf._errors import HtafError
+from htaf.data.preprocess import Preprocessor
+from htaf.runs import Run, forward
+
+
+class RulesError(HtafError):
+    """A run or a question that has no answer in rules."""
+
+
+@dataclass(frozen=True)
+class TableBits:
+    """The exact network of a run of a table, open at its last hidden layer.
+
+    outputs = bits @ weight.T + bias, up to the rounding of float32.
+
+    Attributes:
+        run: the run. network: its exact network. preprocessor: raw rows to inputs.
+        weight: float64 [outputs, bits]. bias: float64 [outputs].
+    """
+
+    run: Run
+    network: nn.Module
+    preprocessor: Preprocessor
+    weight: Float64[np.ndarray, "outputs bits"]
+    bias: Float64[np.ndarray, " outputs"]
+
+    @classmethod
+    def of(cls, run: Run) -> TableBits:
+        """Open the exact network of a run.
+
+        Raises:
+            RulesError: a run of images, one without a step (method relu), or a network without a linear head.
+            RunError: a damaged run.
+        """
+        if run.takes_images:
+            raise RulesError(
+                f"expected a run of a table, {run.path} was trained on images: its bits are read by htaf concepts, the "
+                "reasons of an image by htaf predict --explain"
+            )
+        if not run.has_step:
+            raise RulesError(
+                f"expected a run whose last layer is of bits, {run.path} was trained with method "
+                f"{run.record['recipe']['method']}, which has real values: train with method htaf"
+            )
+        network, preprocessor = run.model(exact=True), run.preprocessor()
+        head: Any = getattr(network, "head", None)
+        if not isinstance(head, nn.Linear) or not isinstance(preprocessor, Preprocessor):
+            raise RulesError(f"expected a network with a linear head over bits, {run.path} has {type(head).__name__}")
+        weight = head.weight.detach().double().numpy()
+        bias = np.zeros(len(weight)) if head.bias is None else head.bias.detach().double().numpy()
+        return cls(run, network, preprocessor, weight, bias)
+
+    def __len__(self) -> int:
+        """Bits of the last hidden layer."""
+        return self.weight.shape[1]
+
+    @property
+    def regression(self) -> bool:
+        """Whether the target is a number."""
+        return self.preprocessor.target.task == "regression"
+
+    def of_inputs(
+        self, inputs: Float32[np.ndarray, "rows columns"]
+    ) -> tuple[UInt8[np.ndarray, "rows bits"], Float32[np.ndarray, "rows outputs"]]:
+        """The bits of network inputs, and the network's own outputs.
+
+        Raises:
+            RulesError: the last hidden layer has values other than 0 and 1.
+        """
+        seen: list[Tensor] = []
+        head: nn.Module = self.network.get_submodule("head")
+        handle = head.register_forward_pre_hook(lambda module, given: seen.append(given[0].detach()))
+        try:
+            outputs = forward(self.network, torch.from_numpy(inputs))
+        finally:
+            handle.remove()
+        values = torch.cat(seen)[: len(inputs)]
+        if values.ndim != 2 or not bool(((values == 0) | (values == 1)).all()):
+            raise RulesError(f"expected bits of 0 and 1 in the last hidden layer of {self.run.path}, got other values")
+        return values.to(torch.uint8).numpy(), outputs.detach().numpy()
+
+    def of_rows(
+        self, rows: pd.DataFrame
+    ) -> tuple[UInt8[np.ndarray, "rows bits"], Float32[np.ndarray, "rows outputs"], list[str]]:
+        """The bits of raw rows, the network's outputs, and notes of what was handled.
+
+        Raises:
+            DataError: rows lack a column or hold values that cannot be used.
+        """
+        inputs, notes = self.preprocessor.transform_with_notes(rows)
+        return *self.of_inputs(inputs), notes
+
+    def decision(
+        self, outputs: Float32[np.ndarray, "rows outputs"]
+    ) -> tuple[Int64[np.ndarray, " rows"], Int64[np.ndarray, " rows"]]:
+        """Of each row the class with the highest logit and the next one; of a regression zeros."""
+        if outputs.shape[1] == 1:
+            zero = np.zeros(len(outputs), np.int64)
+            return zero, zero
+        order = np.argsort(-outputs.astype(np.float64), axis=1, kind="stable")
+        return order[:, 0], order[:, 1]
+
+    def worth(self, first: int, second: int) -> tuple[Float64[np.ndarray, " bits"], float]:
+        """What each bit that is on adds to the decision, and what the decision is with none of them.
+
+        Of classes: the logit of class `first` minus that of `second`. Of a regression: the prediction, in the units of
+        the target; the arguments do not matter.
+        """
+        target = self.preprocessor.target
+        if self.regression:
+            return self.weight[0] * target.std, float(self.bias[0] * target.std + target.mean)
+        return self.weight[first] - self.weight[second], float(self.bias[first] - self.bias[second])

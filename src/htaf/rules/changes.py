@@ -1,0 +1,146 @@
+"""What a run predicts of a row when some of its columns are others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from htaf._errors import suggestion
+from htaf.data.columns import Column, category_values
+from htaf.data.reading import is_text, listed, to_number
+from htaf.data.tabular import Table
+from htaf.rules.bits import RulesError, TableBits
+from htaf.rules.explanation import drawn, own_table
+from htaf.runs import Run
+from htaf.runs.data import table_rows
+
+QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+CATEGORIES = 12  # that are tried of a category column
+AVERAGED = 2_000  # test rows
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Predictions of rows as they are and as they would be.
+
+    Attributes:
+        before, after: as `htaf.runs.Run.predict` gives them.
+        turned_on, turned_off: of each row the bits of the last hidden layer that change.
+        notes: what was handled in the changed rows.
+    """
+
+    before: pd.DataFrame
+    after: pd.DataFrame
+    turned_on: tuple[tuple[int, ...], ...]
+    turned_off: tuple[tuple[int, ...], ...]
+    notes: tuple[str, ...]
+
+
+def what_if(run: Run, rows: pd.DataFrame, changes: Mapping[str, Any]) -> WhatIf:
+    """What changes in the predictions of raw rows when columns have other values.
+
+    Args:
+        run: from `htaf.runs.open_run`. rows: the columns that the run was trained on, by name.
+        changes: raw values by column, as they would stand in the table: numbers, text, None or "" for missing.
+
+    Raises:
+        RulesError: no change, a column that the network does not read, or text for a number.
+        DataError: rows lack a column or hold values that cannot be used.
+    """
+    bits = TableBits.of(run)
+    if not changes:
+        raise RulesError("expected at least one column to change, got none")
+    before, outputs, _ = bits.of_rows(rows)
+    notes = []
+    changed = rows.copy()
+    for name, value in changes.items():
+        column = _column(bits, name)
+        notes += _checked(column, value)
+        # as a column of its own, as of a file: a whole number beside fractions must not become another category
+        changed[name] = pd.Series([value] * len(rows), index=rows.index, dtype=object)
+    after, others, told = bits.of_rows(changed)
+    flips = after.astype(int) - before.astype(int)
+    turned_on, turned_off = (tuple(tuple(np.flatnonzero(row == way).tolist()) for row in flips) for way in (1, -1))
+    known = [note for note in told if any(repr(name) in note for name in changes)]
+    return WhatIf(_predicted(bits, outputs), _predicted(bits, others), turned_on, turned_off, (*notes, *known))
+
+
+def vary(
+    run: Run, column: str, rows: pd.DataFrame | None = None, *, data: Table | None = None, seed: int = 0
+) -> pd.DataFrame:
+    """The prediction over the values of one column.
+
+    Args:
+        run: from `htaf.runs.open_run`. column: of the table, one that the network reads.
+        rows: raw rows; None: up to 2,000 rows of the test part.
+        data: the table that the run was trained on; None: `run.data()`, which reads it.
+        seed: of the rows that are drawn.
+
+    Returns:
+        A row for each value. Of a number column: `share`, of the training values that are at most this one (0, 10, 25,
+        50, 75, 90 and 100%), and `value`; of a category: `share` of the training rows that have it, and `value`, for
+        the 12 that have most ("" for missing). Then the mean over the rows: `prediction` of a regression, else
+        `probability_<class>` for each class.
+
+    Raises:
+        RulesError: a column that the network does not read. RunError: another table than that of the training.
+    """
+    bits, table = TableBits.of(run), own_table(run, data)
+    parts = table_rows(run, table)
+    known, training = _column(bits, column), table.features[column].iloc[parts.train]
+    given = table.features.iloc[drawn(parts.test, AVERAGED, seed)] if rows is None else rows
+    if is_text(training):
+        count = pd.Series(category_values(training)).value_counts(sort=True)
+        tried = [(n / len(training), str(name)) for name, n in count.head(CATEGORIES).items()]
+    else:
+        numbers = to_number(training)[0]
+        plain = numbers[~np.isnan(numbers) & ~np.isin(numbers, getattr(known, "codes", ()))]
+        if not len(plain):
+            raise RulesError(f"column {column!r}: expected training rows with a number, got none")
+        values = np.quantile(plain, QUANTILES, method="inverted_cdf")
+        tried = [(share, float(value)) for share, value in zip(QUANTILES, values, strict=True)]
+    made = []
+    for share, value in tried:
+        changed = given.copy()
+        changed[column] = pd.Series([value] * len(given), index=given.index, dtype=object)
+        frame = _predicted(bits, bits.of_rows(changed)[1])
+        mean = frame.drop(columns=[] if bits.regression else "prediction").mean()
+        made.append({"share": share, "value": value, **mean.to_dict()})
+    return pd.DataFrame(made)
+
+
+def _column(bits: TableBits, name: str) -> Column:
+    columns = {column.name: column for column in bits.preprocessor.columns}
+    names = list(columns)
+    if name not in columns:
+        raise RulesError(f"expected one of the columns {listed(names)}, got {name!r}{suggestion(name, names)}")
+    if columns[name].kind == "dropped":
+        raise RulesError(f"column {name!r} was dropped in training: no value of it changes the prediction")
+    return columns[name]
+
+
+def _checked(column: Column, value: Any) -> list[str]:
+    """Raises RulesError for a value of another kind; notes for a number out of the training range."""
+    if column.kind != "number":
+        return []
+    number, wrong = to_number(pd.Series([value], dtype=object))
+    if wrong[0] or np.isinf(number[0]):
+        raise RulesError(f"column {column.name!r}: expected a number, got {value!r}")
+    if np.isnan(number[0]) or number[0] in column.codes or column.low <= number[0] <= column.high:
+        return []
+    return [f"column {column.name!r}: {number[0]:g} is outside the training range {column.low:g} to {column.high:g}"]
+
+
+def _predicted(bits: TableBits, outputs: np.ndarray) -> pd.DataFrame:
+    preprocessor = bits.preprocessor
+    if bits.regression:
+        return pd.DataFrame({"prediction": preprocessor.inverse(outputs[:, 0].astype(np.float64))})
+    probability = torch.from_numpy(outputs).double().softmax(1).numpy()
+    classes = preprocessor.target.classes
+    named = {f"probability_{name}": probability[:, i] for i, name in enumerate(classes)}
+    return pd.DataFrame({"prediction": np.array(classes, dtype=object)[probability.argmax(1)], **named})

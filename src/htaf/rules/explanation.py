@@ -1,0 +1,295 @@
+"""What the bits of a run of a table say: a rule for each, its fidelity, and the reasons of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float64, Int64, UInt8
+
+from htaf.data.tabular import Table
+from htaf.rules.bits import RulesError, TableBits
+from htaf.rules.conditions import Rule
+from htaf.rules.raw_columns import Encoded, RawColumns
+from htaf.rules.trees import Fidelity, fidelity, fit_rule
+from htaf.runs import Run
+from htaf.runs.data import table_rows
+
+MOST_ROWS = 20_000  # of a part
+SHOWN = 5  # reasons for, and against
+
+State = Literal["varies", "always on", "always off"]
+
+
+@dataclass(frozen=True)
+class BitRule:
+    """One bit of the last hidden layer.
+
+    Attributes:
+        bit: its number. state: whether it changes in the training rows; one that never does is dead.
+        effect: what it does: mean |contribution| to the decision, see `Explanation.effects`.
+        on: share of the test rows in which it is on.
+        weights: of the head, a number for each output: in the units of the target, or logits.
+        rule: over the raw columns; None of a dead bit. depth: of its tree.
+        fidelity: of the rule on the test rows; None of a dead bit.
+    """
+
+    bit: int
+    state: State
+    effect: float
+    on: float
+    weights: tuple[float, ...]
+    rule: Rule | None
+    depth: int
+    fidelity: Fidelity | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        found: dict[str, Any] = {
+            "bit": self.bit, "state": self.state, "effect": self.effect, "on": self.on, "weights": list(self.weights),
+            "rule": None, "text": None, "columns": [], "depth": self.depth, "fidelity": None,
+        }  # fmt: skip
+        if self.rule is not None:
+            found |= {"rule": self.rule.to_json(), "text": str(self.rule), "columns": list(self.rule.columns)}
+        if self.fidelity is not None:
+            found["fidelity"] = vars(self.fidelity) | {"faithful": self.fidelity.faithful}
+        return found
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A bit that is on in a row.
+
+    Attributes:
+        bit: its number. worth: what it adds to the decision of the row.
+        rule: of the bit; None of a dead one. faithful: whether the rule describes it on test rows.
+        agrees: whether the rule too says that the bit is on in this row.
+    """
+
+    bit: int
+    worth: float
+    rule: Rule | None
+    faithful: bool | None
+    agrees: bool | None
+
+
+@dataclass(frozen=True)
+class RowReasons:
+    """Why the network predicts what it does of one row.
+
+    total = base + the sum of the worth of all bits that are on. Of classes it is the logit of the predicted class minus
+    that of the next one; of a regression the prediction, in the units of the target.
+
+    Attributes:
+        prediction: a class, or a number. instead: the class with the next highest logit; None of a regression.
+        base: the decision without any bit. on: how many bits are on.
+        total: the sum, in float64. network: the same from the network's outputs, in float32.
+        for_it, against_it: bits that raise the total, and bits that lower it, the strongest first.
+    """
+
+    prediction: str | float
+    instead: str | None
+    base: float
+    on: int
+    total: float
+    network: float
+    for_it: tuple[Reason, ...]
+    against_it: tuple[Reason, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+
+        def listed(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
+            return [vars(r) | {"rule": None if r.rule is None else str(r.rule)} for r in reasons]
+
+        return vars(self) | {"for_it": listed(self.for_it), "against_it": listed(self.against_it)}
+
+
+@dataclass
+class Explanation:
+    """The bits of a run beside the raw rows on which they are read; made by `explain`.
+
+    Attributes:
+        bits: the network, open at its last hidden layer. name: of the table.
+        columns: raw columns as rules read them. train, test: raw rows.
+        train_bits, test_bits: uint8 [rows, bits]. outputs: float32 [test rows, outputs] of the network.
+        seed: of what is random in the rules.
+    """
+
+    bits: TableBits
+    name: str
+    columns: RawColumns
+    train: pd.DataFrame
+    test: pd.DataFrame
+    train_bits: UInt8[np.ndarray, "train bits"]
+    test_bits: UInt8[np.ndarray, "test bits"]
+    outputs: np.ndarray
+    seed: int = 0
+    _rules: dict[int, BitRule] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def _encoded(self) -> Encoded:
+        return self.columns.encode(self.columns.read(self.train))
+
+    @cached_property
+    def _test_values(self) -> Any:
+        return self.columns.read(self.test)
+
+    @cached_property
+    def effects(self) -> Float64[np.ndarray, " bits"]:
+        """What each bit does to the decision on the test rows: mean of |worth_ij (bit_ij - p_j)|.
+
+        worth_ij is what bit j adds to the decision of row i where it is on: to the prediction of a regression, or to
+        the logit of the predicted class minus that of the next one. p_j is the share of the training rows in which the
+        bit is on, so that a bit that never changes does nothing.
+        """
+        usual = self.train_bits.mean(0, dtype=np.float64)
+        first, second = self.bits.decision(self.outputs)
+        total = np.zeros(len(self.bits))
+        for one, other in {*zip(first.tolist(), second.tolist(), strict=True)}:
+            rows = (first == one) & (second == other)
+            worth, _ = self.bits.worth(one, other)
+            total += (np.abs(self.test_bits[rows] - usual) * np.abs(worth)).sum(0)
+        return total / max(len(self.test_bits), 1)
+
+    @cached_property
+    def order(self) -> Int64[np.ndarray, " bits"]:
+        """The bits by `effects`, the largest first."""
+        return np.argsort(-self.effects, kind="stable")
+
+    def state(self, bit: int) -> State:
+        """Whether a bit changes in the training rows."""
+        found = self.train_bits[:, bit]
+        return "always on" if found.all() else "varies" if found.any() else "always off"
+
+    @property
+    def dead(self) -> dict[str, list[int]]:
+        """The bits that never change in the training rows: "always on" and "always off"."""
+        states = [self.state(bit) for bit in range(len(self.bits))]
+        return {kind: [b for b, state in enumerate(states) if state == kind] for kind in ("always on", "always off")}
+
+    def rule(self, bit: int) -> BitRule:
+        """The rule of a bit, fitted when it is first asked for.
+
+        Raises:
+            RulesError: there is no such bit.
+        """
+        if not 0 <= bit < len(self.bits):
+            raise RulesError(f"expected a bit from 0 to {len(self.bits) - 1}, got {bit}")
+        if bit not in self._rules:
+            self._rules[bit] = self._fit(bit)
+        return self._rules[bit]
+
+    def _fit(self, bit: int) -> BitRule:
+        of_train: Bool[np.ndarray, " rows"] = self.train_bits[:, bit].astype(bool)
+        of_test: Bool[np.ndarray, " rows"] = self.test_bits[:, bit].astype(bool)
+        target, weights = self.bits.preprocessor.target, self.bits.weight[:, bit]
+        scaled = tuple(float(w * target.std) if self.bits.regression else float(w) for w in weights)
+        state, effect, on = self.state(bit), float(self.effects[bit]), float(of_test.mean())
+        if state != "varies":
+            return BitRule(bit, state, effect, on, scaled, None, 0, None)
+        rule, depth = fit_rule(self._encoded, of_train, self.seed)
+        said = rule.predict(self._test_values, len(of_test))
+        return BitRule(
+            bit, state, effect, on, scaled, rule, depth, fidelity(said, of_test, bool(of_train.mean() >= 0.5))
+        )
+
+    def rules(self, most: int | None = None, told: Callable[[], object] = lambda: None) -> list[BitRule]:
+        """The rules of the bits that do most, in order; dead bits are left out.
+
+        Args:
+            most: how many, None for all. told: called after each, for progress.
+        """
+        found = []
+        for bit in self.order.tolist():
+            if self.state(bit) == "varies" and (most is None or len(found) < most):
+                found.append(self.rule(bit))
+                told()
+        return found
+
+    def reasons(self, rows: pd.DataFrame, most: int = SHOWN) -> list[RowReasons]:
+        """Why the network predicts what it does of raw rows.
+
+        Args:
+            rows: the columns that the run was trained on, by name; others are ignored.
+            most: bits for the prediction, and bits against it.
+
+        Raises:
+            DataError: rows lack a column or hold values that cannot be used.
+        """
+        bits, outputs, _ = self.bits.of_rows(rows)
+        values = self.columns.read(rows)
+        classes = self.bits.preprocessor.target.classes
+        found = []
+        for row, (one, other) in enumerate(zip(*self.bits.decision(outputs), strict=True)):
+            worth, base = self.bits.worth(int(one), int(other))
+            on = np.flatnonzero(bits[row])
+            order = on[np.argsort(-np.abs(worth[on]), kind="stable")]
+            chosen = [order[worth[order] > 0][:most], order[worth[order] < 0][:most]]
+            one_row = {name: column[row : row + 1] for name, column in values.items()}
+            said = [tuple(self._reason(int(b), float(worth[b]), one_row) for b in some) for some in chosen]
+            if self.bits.regression:
+                network = float(self.bits.preprocessor.inverse(outputs[row : row + 1, 0].astype(np.float64))[0])
+            else:
+                network = float(outputs[row, one]) - float(outputs[row, other])
+            found.append(
+                RowReasons(
+                    network if self.bits.regression else classes[one],
+                    None if self.bits.regression else classes[other],
+                    base,
+                    len(on),
+                    base + float(worth[on].sum()),
+                    network,
+                    *said,
+                )
+            )
+        return found
+
+    def _reason(self, bit: int, worth: float, values: dict[str, np.ndarray]) -> Reason:
+        known = self.rule(bit)
+        agrees = None if known.rule is None else bool(known.rule.predict(values, 1)[0])
+        return Reason(bit, worth, known.rule, known.fidelity and known.fidelity.faithful, agrees)
+
+
+def explain(run: Run, data: Table | None = None, *, most_rows: int = MOST_ROWS, seed: int = 0) -> Explanation:
+    """Open a run of a table for its rules.
+
+    Args:
+        run: from `htaf.runs.open_run`.
+        data: the table that it was trained on; None: `run.data()`, which reads it.
+        most_rows: of the training part and of the test part; of larger ones so many are drawn.
+        seed: of the rows that are drawn, and of what is random in the rules.
+
+    Returns:
+        The bits with their rows. `rules()` has the rules, `reasons(rows)` the reasons of rows.
+
+    Raises:
+        RulesError: a run of images, or one without bits. RunError: another table than that of the training.
+    """
+    bits = TableBits.of(run)
+    table = own_table(run, data)
+    parts = table_rows(run, table)
+    train, test = (table.features.iloc[drawn(rows, most_rows, seed)] for rows in (parts.train, parts.test))
+    train_bits, _, _ = bits.of_rows(train)
+    test_bits, outputs, _ = bits.of_rows(test)
+    columns = RawColumns.learn(bits.preprocessor, train)
+    return Explanation(bits, table.name, columns, train, test, train_bits, test_bits, outputs, seed)
+
+
+def own_table(run: Run, data: Table | None) -> Table:
+    """The table of a run: the one given, or the one that its record names."""
+    found = run.data() if data is None else data
+    if not isinstance(found, Table):
+        raise RulesError(f"expected a table for {run.path}, got the images {found.name}")
+    return found
+
+
+def drawn(rows: Int64[np.ndarray, " part"], most: int, seed: int) -> Int64[np.ndarray, " some"]:
+    """At most so many of the row numbers, in their order."""
+    if len(rows) <= most:
+        return rows
+    return rows[np.sort(np.argsort(np.random.PCG64([seed, 2]).random_raw(len(rows)), kind="stable")[:most])]

@@ -1,0 +1,478 @@
+"""Rules of bits over raw columns: planted ones are found, what is said of them is true."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.tree import DecisionTreeClassifier
+
+from htaf import rules
+from htaf.data import tabular
+from htaf.data.preprocess import Preprocessor
+from htaf.data.reading import DataError, read_frame
+from htaf.rules import RulesError
+from htaf.rules.conditions import Condition, Rule, joined
+from htaf.rules.raw_columns import RawColumns, roundest
+from htaf.rules.trees import LEAST_LEAF, fidelity, fit_rule
+from htaf.runs import Run, RunError
+from htaf_paper.rules import planted_cell
+from made_runs import digits
+from made_runs import made_run as image_run
+from rules.made_table import COLORS, Kind, made_run, table
+
+KINDS: tuple[Kind, ...] = ("two", "three", "number")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Run]:
+    folder = tmp_path_factory.mktemp("tables")
+    return {kind: made_run(folder, kind) for kind in KINDS}
+
+
+# ---- rules of planted bits ----
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_planted_bits_are_found(made: dict[Kind, Run], kind: Kind) -> None:
+    found = rules.explain(made[kind])
+    assert found.dead == {"always on": [3], "always off": [4]}
+    assert str(found.rule(0).rule) in ("on if (size > 40 or missing)", "off if size <= 40")
+    assert str(found.rule(1).rule) in ("on if color in {blue, red}", "on if color not in {green, white}")
+    both = found.rule(2)
+    assert both.rule is not None
+    assert set(both.rule.columns) == {"size", "color"}
+    for bit in range(3):
+        about = found.rule(bit).fidelity
+        assert about is not None
+        assert (about.accuracy, about.balanced, about.faithful) == (1.0, 1.0, True)
+        assert about.majority < 0.8
+    assert next(rule.bit for rule in found.rules()) == 2  # the largest weights
+    assert sorted(rule.bit for rule in found.rules()) == [0, 1, 2]
+    assert found.rules(1)[0].effect == found.effects.max()
+    for dead in (3, 4):
+        assert (found.rule(dead).rule, found.rule(dead).effect) == (None, 0.0)
+    with pytest.raises(RulesError, match="0 to 4, got 5"):
+        found.rule(5)
+
+
+def test_effects_are_mean_contributions(made: dict[Kind, Run]) -> None:
+    found = rules.explain(made["three"])
+    weight, usual = found.bits.weight, found.train_bits.mean(0)
+    by_hand = np.zeros(5)
+    for bits, logits in zip(found.test_bits, found.outputs, strict=True):
+        one, other = np.argsort(-logits)[:2]
+        by_hand += abs((weight[one] - weight[other]) * (bits - usual))
+    assert np.allclose(found.effects, by_hand / len(found.test_bits))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reasons_add_up_to_the_decision(made: dict[Kind, Run], kind: Kind) -> None:
+    run = made[kind]
+    found = rules.explain(run)
+    rows = found.test.head(40)
+    predicted = run.predict(rows)
+    bits, outputs, _ = found.bits.of_rows(rows)
+    for place, reasons in enumerate(found.reasons(rows, most=5)):
+        assert reasons.total == pytest.approx(reasons.network, abs=1e-5)
+        listed = [*reasons.for_it, *reasons.against_it]
+        assert reasons.total == pytest.approx(reasons.base + sum(r.worth for r in listed))
+        assert sorted(r.bit for r in listed) == np.flatnonzero(bits[place]).tolist()
+        assert reasons.on == bits[place].sum()
+        assert all(r.worth > 0 for r in reasons.for_it)
+        assert all(r.agrees or r.bit == 3 for r in listed)
+        worths = [r.worth for r in reasons.for_it]
+        assert worths == sorted(worths, reverse=True)
+        assert json.dumps(reasons.to_json())
+        if kind == "number":
+            assert reasons.prediction == pytest.approx(predicted["prediction"].iloc[place])
+            assert reasons.instead is None
+        else:
+            assert reasons.prediction == predicted["prediction"].iloc[place]
+            classes = run.preprocessor().target.classes  # pyright: ignore[reportAttributeAccessIssue]
+            second = classes[np.argsort(-outputs[place], kind="stable")[1]]
+            assert reasons.instead == second
+            chances = [predicted[f"probability_{name}"].iloc[place] for name in (reasons.prediction, second)]
+            assert reasons.total == pytest.approx(np.log(chances[0] / chances[1]), abs=1e-4)
+
+
+def test_rules_are_the_same_again(made: dict[Kind, Run]) -> None:
+    one, other = ([r.to_json() for r in rules.explain(made["two"]).rules()] for _ in range(2))
+    assert one == other
+    assert json.loads(json.dumps(one)) == one
+
+
+def test_an_unfaithful_rule_is_said_to_be_so() -> None:
+    bit = np.array([True, False] * 50)
+    about = fidelity(np.array([True] * 85 + [False] * 15), bit, usual=True)
+    assert about.faithful is False
+    assert about.majority == 0.5
+    assert fidelity(bit, bit, True).faithful is True
+    never = fidelity(bit, np.zeros(100, bool), True)
+    assert (never.balanced, never.faithful, never.majority) == (None, None, 0.0)
+
+
+# ---- trees and conditions ----
+
+
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from(["size > 55", "green", "code", "missing", "noise", "three"]),
+    st.booleans(),
+)
+def test_a_rule_says_what_its_tree_says(seed: int, what: str, codes: bool) -> None:
+    """Beside scikit-learn's own prediction, on training rows; rounding a threshold moves none of them."""
+    rng = np.random.default_rng(seed)
+    rows = table(rows=120, seed=seed).drop(columns="y")
+    rows["weight"] = rng.choice([-9.0, 0.0, 1.25, 7.0], 120) if codes else rows["weight"]
+    size = rows["size"].to_numpy()
+    bit = {
+        "size > 55": size > 55,
+        "green": (rows["color"] == "green").to_numpy(),
+        "code": (rows["weight"] == -9).to_numpy(),
+        "missing": np.isnan(size),
+        "noise": rng.random(120) < 0.3,
+        "three": (size > 20) & (rows["color"] != "red").to_numpy() & (rows["weight"] > 0).to_numpy(),
+    }[what]
+    if bit.all() or not bit.any():
+        return
+    preprocessor = Preprocessor.fit(
+        rows, rng.integers(0, 2, 120), task="classification", classes=("a", "b"), special_codes=(-9.0,) if codes else ()
+    )
+    columns = RawColumns.learn(preprocessor, rows)
+    values = columns.read(rows)
+    encoded = columns.encode(values)
+    rule, depth = fit_rule(encoded, bit, seed)
+    inputs, _ = encoded.ordered(bit, np.arange(120))
+    tree = DecisionTreeClassifier(
+        max_depth=depth, min_samples_leaf=LEAST_LEAF, class_weight="balanced", random_state=seed
+    ).fit(inputs, bit)
+    assert 1 <= depth <= 3
+    assert np.array_equal(rule.predict(values, 120), tree.predict(inputs))
+    assert str(rule)
+
+
+@given(st.floats(-1e12, 1e12, allow_subnormal=False), st.floats(1e-12, 1e12, allow_subnormal=False))
+def test_roundest(low: float, more: float) -> None:
+    high = low + more
+    if low >= high:
+        return
+    found = roundest(low, high)
+    assert low <= found < high
+
+
+def test_roundest_by_hand() -> None:
+    assert roundest(3.0, 4.0) == 3.0
+    assert roundest(0.7099, 0.7301) == 0.72
+    assert roundest(39.9, 40.1) == 40.0
+    assert roundest(-0.5, 0.4) == 0.0
+    assert roundest(1200.0, 9000.0) == 5000.0
+    assert roundest(np.nextafter(1.0, 0), 1.0) == np.nextafter(1.0, 0)
+
+
+def test_words_of_conditions() -> None:
+    def number(**given: object) -> Condition:
+        return Condition("x", "number", **given)  # pyright: ignore[reportArgumentType]
+
+    assert str(number(upto=0.5)) == "x <= 0.5"
+    assert str(number(above=2.0, upto=3.0, missing=True, told=True)) == "(2 < x <= 3 or missing)"
+    assert str(number(above=2.0, missing=True)) == "x > 2"  # no training row lacks it
+    assert str(Condition("x", "missing")) == "x is missing"
+    assert str(Condition("x", "missing", negated=True)) == "x is not missing"
+    assert str(Condition("x", "code", code=-9.0, negated=True)) == "x is not the code -9"
+    assert str(Condition("c", "category", among=("",))) == "c is missing"
+    assert str(Condition("c", "category", among=tuple("abcdefgh"))) == "c in {a, b, c, d, e, f, 2 more}"
+    assert str(Condition("d", "date", upto=365.0)) == "d <= 1971-01-01"
+    one, other = number(upto=1.0), Condition("c", "category", among=("a",))
+    assert str(Rule(True, ((one, other), (one, number(above=0.0))))) == "on if x <= 1 and (c is a or x > 0)"
+    assert str(Rule(False, ((one,), (other,)))) == "off if x <= 1; or c is a"
+    assert (str(Rule(True, ())), str(Rule(True, ((),))), str(Rule(False, ()))) == (
+        "always off",
+        "always on",
+        "always on",
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["above", "upto", "in", "out", "code", "missing"]), st.integers(0, 5)), max_size=5
+    )
+)
+def test_joined_conditions_hold_for_the_same_rows(given: list[tuple[str, int]]) -> None:
+    made = {
+        "above": lambda k: Condition("x", "number", above=float(k), missing=k % 2 == 0),
+        "upto": lambda k: Condition("x", "number", upto=float(k), missing=k % 2 == 0),
+        "in": lambda k: Condition("c", "category", among=COLORS[: k % 4]),
+        "out": lambda k: Condition("c", "category", among=COLORS[k % 4 :], negated=True),
+        "code": lambda k: Condition("x", "code", code=float(k), negated=k % 2 == 0),
+        "missing": lambda k: Condition("x", "missing", negated=k % 2 == 0),
+    }
+    conditions = [made[kind](k) for kind, k in given]
+    rng = np.random.default_rng(0)
+    x = rng.integers(-1, 7, 200).astype(float)
+    x[::5] = np.nan
+    values = {"x": x, "x\0": x, "c": rng.choice([*COLORS, "new"], 200).astype(object)}
+    one, other = (Rule(True, (tuple(some),)).predict(values, 200) for some in (conditions, joined(conditions)))
+    assert np.array_equal(one, other)
+    assert len(joined(conditions)) <= len(conditions)
+
+
+def test_a_category_that_training_lacks_is_in_no_set() -> None:
+    values = {"c": np.array(["a", "new", ""], dtype=object)}
+    assert Condition("c", "category", among=("a",)).holds(values).tolist() == [True, False, False]
+    assert Condition("c", "category", among=("a",), negated=True).holds(values).tolist() == [False, True, True]
+
+
+def test_dates_are_read_as_days() -> None:
+    rows = pd.DataFrame({"day": pd.date_range("2020-01-01", periods=60, freq="D"), "x": np.arange(60.0)})
+    preprocessor = Preprocessor.fit(
+        rows.assign(day=rows["day"].astype(str)), np.arange(60) % 2, task="classification", classes=("a", "b")
+    )
+    columns = RawColumns.learn(preprocessor, rows[["day"]].assign(x=0.0))
+    assert columns.columns[0].kind == "date"
+    values = columns.read(rows)
+    rule, _ = fit_rule(columns.encode(values), (rows["day"] > "2020-01-31").to_numpy())
+    assert str(rule) in ("on if day > 2020-01-31", "off if day <= 2020-01-31")
+
+
+# ---- importance ----
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_importance_of_columns(made: dict[Kind, Run], kind: Kind) -> None:
+    found = rules.importance(made[kind], repeats=4)
+    assert found.metric == {"two": "auroc", "three": "accuracy", "number": "rmse"}[kind]
+    assert found.value == pytest.approx(made[kind].evaluate("test")["exact"][found.metric])
+    assert sorted(found.columns.index) == ["color", "size", "weight"]  # a constant column is none
+    assert found.columns.loc["weight"].tolist() == [0.0, 0.0]  # no bit reads it
+    assert min(found.columns["std"].to_dict()[name] for name in ("size", "color")) > 0
+    assert json.dumps(found.to_json())
+    assert found.columns.equals(rules.importance(made[kind], repeats=4).columns)
+
+
+def test_importance_is_that_of_scikit_learn(made: dict[Kind, Run]) -> None:
+    """The same quantity, from other shuffles."""
+    from sklearn.inspection import permutation_importance
+
+    run = made["number"]
+    data = run.data()
+    assert isinstance(data, tabular.Table)
+    rows = tabular.split(data, 0).test
+
+    class Predictor(RegressorMixin, BaseEstimator):
+        def fit(self) -> None: ...
+
+        def predict(self, x: pd.DataFrame) -> np.ndarray:
+            return run.predict(x)["prediction"].to_numpy()
+
+    theirs: Any = permutation_importance(
+        Predictor(),
+        data.features.iloc[rows],
+        data.target[rows],
+        scoring="neg_root_mean_squared_error",
+        n_repeats=30,
+        random_state=0,
+    )
+    found = rules.importance(run, repeats=30).columns
+    ours, spread = found["worse"].to_dict(), found["std"].to_dict()
+    for place, name in enumerate(data.features):
+        assert ours[name] == pytest.approx(
+            theirs.importances_mean[place], abs=4 * spread[name] * (2 / 30) ** 0.5 + 1e-6
+        )  # four standard errors of a difference of two means
+
+
+# ---- what if ----
+
+
+def test_what_if(made: dict[Kind, Run]) -> None:
+    run = made["two"]
+    row = pd.DataFrame({"size": ["10"], "color": ["blue"], "weight": ["0"]})
+    found = rules.what_if(run, row, {"size": 90})
+    assert (found.turned_on, found.turned_off) == (((0, 2),), ((),))
+    assert found.before.equals(run.predict(row))
+    assert found.after.equals(run.predict(row.assign(size="90")))
+    found = rules.what_if(run, row.assign(size="90"), {"size": "41", "color": "green"})
+    assert (found.turned_on, found.turned_off) == (((),), ((1, 2),))
+    (note,) = rules.what_if(run, row, {"size": 250}).notes
+    assert note == "column 'size': 250 is outside the training range 0 to 99.7"
+    (note,) = rules.what_if(run, row, {"color": "mauve"}).notes
+    assert "not seen in training ('mauve')" in note
+    (note,) = rules.what_if(run, row, {"size": ""}).notes
+    assert "set to the training median" in note
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "at least one column"),
+        ({"seize": 3}, "did you mean 'size'"),
+        ({"y": "yes"}, "expected one of the columns"),
+        ({"size": "big"}, "column 'size': expected a number, got 'big'"),
+        ({"size": "inf"}, "column 'size': expected a number, got 'inf'"),
+        ({"mark": 3}, "expected one of the columns"),  # constant: dropped when it was read
+    ],
+)
+def test_what_if_refuses(made: dict[Kind, Run], changes: dict[str, object], said: str) -> None:
+    with pytest.raises(RulesError, match=said.replace("(", r"\(")):
+        rules.what_if(made["two"], table(rows=2).drop(columns="y"), changes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_vary(made: dict[Kind, Run], kind: Kind) -> None:
+    run = made[kind]
+    row = pd.DataFrame({"size": [10.0], "color": ["blue"], "weight": [0.0]})
+    of_row = rules.vary(run, "size", row)
+    assert of_row["share"].tolist() == [0, 0.1, 0.25, 0.5, 0.75, 0.9, 1]
+    assert of_row["value"].is_monotonic_increasing
+    shown = [str(name) for name in of_row if name not in ("share", "value")]
+    for _, one in of_row.iterrows():
+        predicted = run.predict(row.assign(size=one["value"]))[shown].iloc[0]
+        assert np.allclose(one[shown].astype(float), predicted.astype(float))
+    data = run.data()
+    assert isinstance(data, tabular.Table)
+    test = data.features.iloc[tabular.split(data, 0).test]
+    of_all = rules.vary(run, "color")
+    assert sorted(of_all["value"]) == sorted(COLORS)
+    assert of_all["share"].sum() == pytest.approx(1)
+    for _, one in of_all.iterrows():
+        mean = run.predict(test.assign(color=one["value"]))[shown].mean()
+        assert np.allclose(one[shown].astype(float), mean.astype(float))
+    with pytest.raises(RulesError, match="expected one of the columns"):
+        rules.vary(run, "colour ")
+
+
+def test_a_planted_rule_is_found_by_a_trained_network(tmp_path: Path) -> None:
+    """The target is a known rule of two of eight columns, with 5% of the labels turned."""
+    found = planted_cell(0, tmp_path, hidden=(8,), epochs=12)
+    assert found["precision"] > 0.6  # 2 of 8 columns taken at random: 0.25
+    assert found["important"]
+    assert found["best_agreement"] > 0.8
+
+
+# ---- runs that have no rules ----
+
+
+def test_runs_that_are_refused(made: dict[Kind, Run], tmp_path: Path) -> None:
+    relu = made_run(tmp_path, "two", {"method": "relu"})
+    with pytest.raises(RulesError, match="method relu, which has real values"):
+        rules.explain(relu)
+    with pytest.raises(RulesError, match=r"trained on images.*predict --explain"):
+        rules.explain(image_run(tmp_path / "images", digits()))
+    other = table("two", seed=5)
+    other.to_csv(tmp_path / "other.csv", index=False)
+    for function in (rules.explain, rules.importance):
+        with pytest.raises(RunError, match="trained on other data"):
+            function(made["two"], tabular.load(tmp_path / "other.csv", target="y"))
+    with pytest.raises(RulesError, match="at least one repeat, got 0"):
+        rules.importance(made["two"], repeats=0)
+    with pytest.raises(RulesError, match="train, validation, test, got 'tset'"):
+        rules.importance(made["two"], part="tset")
+    with pytest.raises(DataError, match="expected the columns 'color' too"):
+        rules.explain(made["two"]).reasons(table().drop(columns="color"))
+
+
+# ---- the command ----
+
+
+@pytest.fixture
+def rows_csv(tmp_path: Path) -> Path:
+    table("two", rows=3).drop(columns="y").to_csv(tmp_path / "rows.csv", index=False)
+    return tmp_path / "rows.csv"
+
+
+def test_explain_command(made: dict[Kind, Run], htaf, tmp_path: Path) -> None:
+    for run in made.values():
+        code, out, _ = htaf("explain", run.path)
+        assert code == 0
+        for said in ("3 of 3 bits are described faithfully", "always on in training: 3", "off in training: 4", "color"):
+            assert said in out
+    run = made["two"].path
+    code, out, _ = htaf("explain", run, "--repeats", "3", "--out", tmp_path / "all.json", "--json")
+    assert code == 0
+    whole = json.loads(out)
+    assert json.loads((tmp_path / "all.json").read_text()) == whole
+    assert sorted(rule["bit"] for rule in whole["rules"]) == [0, 1, 2]
+    effects = [rule["effect"] for rule in whole["rules"]]
+    assert effects == sorted(effects, reverse=True)
+    assert whole["importance"]["repeats"] == 3
+    assert htaf("explain", run, "--out", tmp_path / "rules.csv")[0] == 0
+    frame = pd.read_csv(tmp_path / "rules.csv")
+    assert frame["bit"].tolist() == [rule["bit"] for rule in whole["rules"]]
+    assert frame["rule"].tolist() == [rule["text"] for rule in whole["rules"]]
+    assert set(frame["faithful"]) == {"yes"}
+
+
+def test_explain_command_of_a_row(made: dict[Kind, Run], htaf, rows_csv: Path) -> None:
+    for kind, run in made.items():
+        code, out, _ = htaf("explain", run.path, rows_csv, "--row", "2")
+        assert code == 0
+        assert "row 2: y = " in out
+        assert "without any bit + the sum over" in out
+        words = ("explain", run.path, rows_csv, "--set", "size=99", "--set", "color=red", "--vary", "weight")
+        code, out, _ = htaf(*words)
+        assert code == 0
+        for said in ("with size = 99, color = red", "before", "after", "'y' over 'weight': the row"):
+            assert said in out
+        code, out, _ = htaf(*words, "--json")
+        found = json.loads(out)
+        first = read_frame(rows_csv)[0].iloc[[0]]
+        assert (
+            found["what_if"]["after"]
+            == rules.what_if(run, first, {"size": "99", "color": "red"}).after.to_dict("records")[0]
+        )
+        assert len(found["vary"]["values"]) == 7, kind
+    code, out, _ = htaf("explain", made["two"].path, "--vary", "color")
+    assert (code, "the mean of test rows" in out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("ROWS", "--set", "seize=3"), 1, "did you mean 'size'"),
+        (("ROWS", "--set", "size=big"), 1, "column 'size': expected a number, got 'big'"),
+        (("ROWS", "--set", "size"), 2, "--set: expected COLUMN=VALUE, got 'size'"),
+        (("ROWS", "--set", "size=1", "--set", "size=2"), 2, "each column once"),
+        (("--set", "size=3"), 2, "give ROWS"),
+        (("ROWS", "--row", "4"), 2, "--row must be in 1 to 3"),
+        (("ROWS", "--row", "0"), 2, "--row must be >= 1"),
+        (("--bits", "0"), 2, "--bits must be >= 1"),
+        (("--repeats", "0"), 2, "--repeats must be >= 1"),
+        (("--vary", "wieght"), 1, "did you mean 'weight'"),
+        (("--out", "rules.txt"), 2, "--out must end in .json or .csv"),
+        (("--data", "missing.csv"), 1, "missing.csv"),
+        (("SHORT",), 1, "expected the columns 'color' too"),
+    ],
+)
+def test_explain_command_refuses(
+    made: dict[Kind, Run], htaf, rows_csv: Path, words: tuple[str, ...], code: int, said: str
+) -> None:
+    short = rows_csv.with_name("short.csv")
+    pd.read_csv(rows_csv).drop(columns="color").to_csv(short, index=False)
+    given = [{"ROWS": rows_csv, "SHORT": short}.get(word, word) for word in words]
+    found, _, error = htaf("explain", made["two"].path, *given)
+    assert (found, said in error) == (code, True), error
+
+
+def test_explain_command_refuses_other_runs(htaf, tmp_path: Path) -> None:
+    relu = made_run(tmp_path, "two", {"method": "relu"})
+    code, _, error = htaf("explain", relu.path)
+    assert (code, "method relu, which has real values" in error) == (1, True)
+    images = image_run(tmp_path / "images", digits())
+    code, _, error = htaf("explain", images.path)
+    assert (code, "htaf predict --explain" in error) == (1, True)
+    (tmp_path / "net.packed").write_bytes(b"")
+    code, _, error = htaf("explain", tmp_path / "net.packed")
+    assert (code, "got the file" in error) == (2, True)
+    moved_from = tmp_path / "again"
+    moved_from.mkdir()
+    moved = made_run(moved_from, "two")
+    (moved_from / "two.csv").rename(moved_from / "moved.csv")
+    assert htaf("explain", moved.path)[0] == 1
+    assert htaf("explain", moved.path, "--data", moved_from / "moved.csv")[0] == 0
