@@ -74,7 +74,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
     def open_(where: Site | str, *, check: bool = True, **settings: Any) -> Visit:
         context = browser.new_context(accept_downloads=True, **settings)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(60_000)  # a machine that is busy with other tests too
         made = Visit(page, where if isinstance(where, str) else where.index)
         page.on("console", lambda said: said.type in ("error", "warning") and made.errors.append(said.text))
         page.on("pageerror", lambda error: made.errors.append(str(error)))
