@@ -69,7 +69,7 @@ def test_the_python_of_the_pages_runs(
         if page == README:
             warnings.simplefilter("error", UserWarning)
         exec(compile(code, page.name, "exec", dont_inherit=True), {"__name__": "__main__"})
-    if page == README:
+    if "htaf.conversion(" in code:
         assert "relu" in capsys.readouterr().out.lower(), "the conversion says what it replaced"
 
 
