@@ -166,7 +166,7 @@ class _TableEstimator(BaseEstimator):
         from htaf.training.families import family_of
 
         family, changes = family_of("mlp"), self._changes()
-        base = family.ready(self.recipe or _first())
+        base = family.ready(self.recipe or family.suited(changes) or _first())
         recipe, notes = family.changed(base, changes)
         recipe.refuse_unread(changes.keys())
         return recipe, notes
@@ -490,7 +490,7 @@ def _arguments(record: Mapping[str, Any]) -> dict[str, Any]:
         recipe = make_recipe(**record["recipe"])
         base, unread = family_of("mlp").ready(_first()).flat(), recipe.unread()
         given = {k: v for k, v in recipe.flat().items() if k not in unread and v != base.get(k)}
-        given.pop("family", None)
+        given = {"recipe": _first()} | {k: v for k, v in given.items() if k != "family"}
     own = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
     known = (*FIELDS, "recipe", "validation_fraction")
     more = {k: v for k, v in own.items() if k not in known}

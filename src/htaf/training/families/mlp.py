@@ -121,7 +121,7 @@ class MLPNetwork(Network):
 
 
 def tabular_exact() -> Recipe:
-    """The default for tables: 30 epochs, (1, 8) from a soft start in 30% of them; norms and head fitted to the bits.
+    """One network of three layers: 30 epochs, (1, 8) from a soft start in 30% of them; norms and head fitted to the bits.
 
     Of 80 candidates by three methods it was nearest to the best validation results of twelve tables, split 0; on their
     test parts others are level or slightly better (docs/results.md). The slope is the best one of straight-through.
@@ -156,8 +156,9 @@ def tabular_progressive() -> Recipe:
 
 
 def tabular_members() -> Recipe:
-    """Eight networks of 256 bits beside each other on a thermometer of the inputs, 40 epochs; (1, 8) from a soft start,
-    norms and head fitted to the bits."""
+    """The default for tables: eight networks of 256 bits beside each other on a thermometer of the inputs, 40 epochs;
+    (1, 8) from a soft start, norms and head fitted to the bits. Chosen on the validation parts of tables, see
+    `htaf_paper.more_tables.TABLES`."""
     activation = Activation(
         alpha0=1.0, alpha1=8.0, beta=8.0, start=(0.5, 4.0), sharpen_fraction=0.3, slope="approx_sign"
     )
@@ -166,20 +167,27 @@ def tabular_members() -> Recipe:
     return Recipe(network, TableData(), activation, training, Hardening(recalibrate=True, refit=True))
 
 
+def _suited(given: Mapping[str, Any]) -> str:
+    """Several members have one hidden layer each: more layers are of one network."""
+    return "tabular-exact" if len(given.get("hidden", ())) > 1 and "members" not in given else ""
+
+
 FAMILY = Family(
     MLPNetwork,
     verb="tabular",
     about="Train an MLP with 0/1 activations on a table; smooth and exact results, and the gap.",
     recipes={
+        "tabular-members": tabular_members,
         "tabular-exact": tabular_exact,
         "tabular-mlp": tabular_mlp,
         "tabular-paper": tabular_paper,
         "tabular-quick": tabular_quick,
         "tabular-progressive": tabular_progressive,
-        "tabular-members": tabular_members,
     },
-    recipes_help="tabular-exact: 30 epochs, then norms and head fitted to the exact network; tabular-mlp: at most 100 "
-    "epochs, no steps after them; tabular-paper: as the paper words it; tabular-quick: as tabular-mlp, 30 epochs; "
-    "tabular-progressive: 30 epochs with noise, hardened layer by layer, then norms and head; tabular-members: eight "
-    "networks beside each other on a thermometer of the inputs, 40 epochs.",
+    recipes_help="tabular-members: eight networks of one hidden layer beside each other on a thermometer of the inputs, "
+    "40 epochs; tabular-exact, which several hidden layers start from: 30 epochs, then norms and head fitted to the "
+    "exact network; tabular-mlp: at most 100 epochs, no steps after them; tabular-paper: as the paper words it; "
+    "tabular-quick: as tabular-mlp, 30 epochs; tabular-progressive: 30 epochs with noise, hardened layer by layer, "
+    "then norms and head.",
+    suited=_suited,
 )
