@@ -17,7 +17,7 @@ from htaf.report import contents, page, writing
 from htaf.report.writing import PAGE, VALUES, kept_baselines, write_report
 from htaf.runs import Run, open_run
 from htaf.training.families import make_recipe, ready_recipe
-from htaf.training.families.mlp import tabular_exact
+from htaf.training.families.mlp import tabular_exact, tabular_members
 from htaf.training.reproduce import command
 from made_report import CLASSES, HOSTILE, hostile, trained
 from made_runs import digits, made_run
@@ -302,6 +302,8 @@ def test_the_command_takes_no_images(htaf: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "recipe",
     [
+        tabular_members(),
+        tabular_members().replace(members=4, hidden=(16,), thresholds=9, dropout=0.0),
         tabular_exact(),
         ready_recipe("mlp", "tabular-paper"),
         ready_recipe("mlp", "tabular-progressive").replace(epochs=12, harden_from=0.3),
@@ -330,7 +332,7 @@ def test_the_command_in_a_report_gives_the_same_recipe(recipe: Any, htaf: Any, t
 
 def test_the_command_names_a_file_and_no_folder() -> None:
     source = {"name": "/home/me/my table.csv", "target": "a b", "exclude": ["x", "y z"], "drop_empty": False}
-    record = {"recipe": tabular_exact().identity(), "source": source, "data": {}, "seed": 0, "threads": 2}
+    record = {"recipe": tabular_members().identity(), "source": source, "data": {}, "seed": 0, "threads": 2}
     assert command(record) == (
         "htaf train tabular --data 'my table.csv' --target 'a b' --exclude x 'y z' --seed 0 "
         "--threads 2 --out runs/again"
