@@ -1,0 +1,320 @@
+"""The study over many tables: a tiny table through the whole path, the peers' side of it, and the report by hand."""
+
+import importlib.util
+import json
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.linear_model import LinearRegression
+
+from htaf.data import tabular
+from htaf.runs.metrics import metrics
+from htaf.training.families import ready_recipe
+from htaf.training.recipe import Recipe
+from htaf_paper import many_tables, many_tables_report
+from htaf_paper.kept import KeptError
+from htaf_paper.many_tables import Cell, cells_of, columns_of, method_recipe, rows_key, run, scores
+from htaf_paper.shares import share
+
+COMPARE = Path(__file__).parents[2] / "benchmarks" / "peers" / "tables" / "compare.py"
+ROWS = 60
+
+
+@pytest.fixture(scope="module")
+def compare() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tables_compare", COMPARE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tabular.Table:
+    """Numbers, categories, dates and gaps; the study takes it for every set."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"size": rng.normal(size=ROWS), "kind": rng.choice(["a", "b", "c"], ROWS)})
+    frame.loc[::7, "size"] = np.nan
+    frame["day"] = pd.date_range("2020-12-20", periods=ROWS).astype(str)
+    frame["price"] = frame["size"].fillna(0) + (frame["kind"] == "a") + 0.1 * rng.normal(size=ROWS)
+    frame.to_csv(tmp_path / "made.csv", index=False)
+    made = tabular.load(tmp_path / "made.csv", target="price")
+    monkeypatch.setattr(many_tables, "loaded", lambda name, data_dir: made)
+    return made
+
+
+def small() -> Recipe:
+    return ready_recipe("mlp", "tabular-members").replace(epochs=2, hidden=(8,), members=2, thresholds=4)
+
+
+def test_columns_are_those_that_htaf_reads(table: tabular.Table) -> None:
+    found = columns_of(table)
+    parts = ["year", "month", "weekday", "day of year", "elapsed days"]  # all have one hour
+    assert found.number_names == ("size", *(f"day {part}" for part in parts))
+    np.testing.assert_array_equal(np.isnan(found.numbers[:, 0]), np.arange(ROWS) % 7 == 0)
+    np.testing.assert_array_equal(np.diff(found.numbers[:, -1]), 1)
+    assert found.category_names == ("kind",)
+    np.testing.assert_array_equal(np.array(["a", "b", "c"])[found.codes[:, 0]], table.features["kind"])
+
+
+def test_methods_differ_in_the_activation_alone() -> None:
+    recipe = ready_recipe("mlp", "tabular-members")
+    assert recipe.activation.start == (0.5, 4.0)
+    assert method_recipe(recipe, "htaf") == recipe
+    scaled = method_recipe(recipe, "ss").activation
+    assert scaled.start == (2.0,)  # slope at 0: beta / 4 as alpha0 alpha1 / 4
+    assert scaled.beta == recipe.activation.alpha0 * recipe.activation.alpha1
+    for method in ("ste", "relu"):
+        other = method_recipe(recipe, method)
+        assert other.activation.method == method
+        assert other.activation.sharpening() is None
+        assert other.network == recipe.network
+        assert other.optimization == recipe.optimization
+
+
+def test_a_table_through_all_methods_and_again(table: tabular.Table, tmp_path: Path) -> None:
+    out, cells = tmp_path / "study", cells_of(["cars"], many_tables.METHODS, [1])
+    assert run(cells, out, small()) == []
+    split = tabular.split(table, 1)
+    for cell in cells:
+        record = json.loads(cell.path(out).read_text())
+        assert record["rows"] == {"train": 42, "validation": 6, "test": 12}
+        assert record["rows_key"] == rows_key(table, split)
+        assert record["train"]["cpu"] > 0
+        assert record["predict"]["wall"] > 0
+        assert (record["smooth"] is None) == (cell.method in ("relu", "boosting"))
+        assert math.isfinite(record["values"]["test"]["rmse"])
+        assert record["metric"] == "rmse"
+    numbers = columns_of(table).numbers
+    frame = pd.DataFrame(numbers).assign(kind=table.features["kind"].astype("category"))
+    trees = HistGradientBoostingRegressor(categorical_features="from_dtype", random_state=0)
+    trees.fit(frame.iloc[split.train].rename(columns=str), table.target[split.train])
+    errors = trees.predict(frame.iloc[split.test].rename(columns=str)) - table.target[split.test]
+    record = json.loads(Cell("cars", "boosting", 1).path(out).read_text())
+    assert record["values"]["test"]["rmse"] == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-9)
+
+    def never(*ignored: Any) -> Any:
+        raise AssertionError("computed again")
+
+    assert run(cells, out, small(), computing=never) == []
+    cells[0].path(out).unlink()
+    asked: list[Cell] = []
+
+    def failing(cell: Cell, *ignored: Any) -> Any:
+        asked.append(cell)
+        raise ValueError("no such number")
+
+    assert run(cells, out, small(), computing=failing) == ["cars, htaf, split 1: ValueError: no such number"]
+    assert asked == cells[:1]
+    assert not cells[0].path(out).exists()
+    with pytest.raises(KeptError, match="another recipe"):
+        run(cells[1:], out, small().replace(epochs=3), computing=never)
+    cells[1].path(out).write_text("{}")
+    with pytest.raises(KeptError, match="damaged"):
+        run(cells[1:], out, small(), computing=never)
+
+
+def test_shares_are_all_cells_and_first_splits_come_first() -> None:
+    cells = cells_of(["wine", "cars"], ["htaf", "relu"], [0, 1])
+    assert [cell.split for cell in cells] == [0] * 4 + [1] * 4
+    parts = [cells[share(f"{number}/3")] for number in (1, 2, 3)]
+    assert sorted(str(cell) for part in parts for cell in part) == sorted(map(str, cells))
+    assert max(map(len, parts)) == 3
+
+
+def test_peers_learn_from_the_same_rows(
+    table: tabular.Table, tmp_path: Path, compare: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many_tables.write_inputs(tmp_path, ["cars"], None)
+    held, info = compare.read(tmp_path / "inputs" / "cars.npz")
+    split = tabular.split(table, 2)
+    assert info["rows_keys"][2] == rows_key(table, split)
+    seen: list[tuple[Any, ...]] = []
+
+    def linear(*given: Any) -> Any:
+        seen.append(given)
+        return LinearRegression().fit(given[0].drop(columns=given[4]), given[1])
+
+    class Numbers(LinearRegression):
+        def predict(self, X: Any) -> Any:
+            return super().predict(X[[name for name in X if name.startswith("n")]])
+
+    def fitted(*given: Any) -> Any:
+        model = linear(*given)
+        model.__class__ = Numbers
+        return model
+
+    given = compare.argparse.Namespace(
+        inputs=tmp_path / "inputs", out=tmp_path / "peers", sets=None, methods=["tabm"], splits=[2], most_rows=10**9
+    )
+    assert compare.run(given, {"tabm": fitted}) == 0
+    x, y, validation, _, categories, _ = seen[0]
+    np.testing.assert_array_equal(y, table.target[split.train])
+    assert len(validation) == len(split.validation)
+    assert categories == ["c0"]
+    numbers = columns_of(table).numbers[split.train]
+    wanted = np.where(np.isnan(numbers), np.nanmedian(numbers, axis=0), numbers)
+    np.testing.assert_array_equal(x.drop(columns="c0"), wanted)
+    raw = compare.frame_of(held, split.train, filled=False)
+    assert raw["n0"].isna().sum() == table.features["size"].isna().sum()
+    record = json.loads((tmp_path / "peers" / "cars-tabm-2.json").read_text())
+    model = LinearRegression().fit(wanted, y)
+    rest = columns_of(table).numbers[split.test]
+    rest = np.where(np.isnan(rest), np.nanmedian(numbers, axis=0), rest)
+    rmse = float(np.sqrt(np.mean((model.predict(rest) - table.target[split.test]) ** 2)))
+    assert record["values"]["test"]["rmse"] == pytest.approx(rmse)
+    record["versions"]["pytabkit"] = "1"
+    assert many_tables_report.row_of(record)["test"] == pytest.approx(rmse, rel=1e-6)
+    assert compare.run(given, {"tabm": None}) == 0
+    assert len(seen) == 1
+    given.splits = [3]
+    assert compare.run(given, {"tabm": None}) == 1
+    assert "cars-tabm-3: failed: TypeError" in capsys.readouterr().out
+
+
+def test_a_category_of_no_training_row_is_one_more(compare: ModuleType) -> None:
+    held = {"numbers": np.zeros((4, 0)), "codes": np.array([[0], [2], [2], [1]], np.int32)}
+    assert compare.frame_of(held, np.array([0, 1]), filled=True)["c0"].tolist() == ["0", "2", "2", "new"]
+
+
+def test_all_sides_measure_alike(compare: ModuleType) -> None:
+    import torch
+
+    rng = np.random.default_rng(0)
+    for classes in (2, 4):
+        logits = rng.normal(size=(50, classes))
+        shares, target = np.exp(logits) / np.exp(logits).sum(1, keepdims=True), rng.integers(0, classes, 50)
+        found = scores(shares, target, "classification", classes)
+        assert found == compare.scores(shares, target, "classification", classes)
+        own = metrics(torch.from_numpy(logits), torch.from_numpy(target), "classification")
+        assert found == pytest.approx({name: own[name] for name in found})
+        fewer = scores(shares[:, 1:], target, "classification", classes, range(1, classes))
+        assert fewer["accuracy"] == pytest.approx((shares[:, 1:].argmax(1) + 1 == target).mean())
+    values, target = rng.normal(size=50), rng.normal(size=50)
+    assert scores(values, target, "regression", 0) == compare.scores(values[:, None], target, "regression", 0)
+    assert scores(np.array([[0.3, 0.7]]), np.array([1]), "classification", 2) == {"accuracy": 1.0, "auroc": None}
+
+
+def made(name: str, method: str, split: int, value: float | None, *, smooth: float | None = None, **more: Any) -> Any:
+    metric = {"wine": "rmse", "cars": "rmse", "juice": "auroc"}[name]
+    return {
+        "format": 1, "set": name, "method": method, "split": split, "task": "", "classes": 0, "metric": metric,
+        "rows": {"train": 70, "validation": 10, "test": 20}, "rows_key": f"{name}{split}", "columns": 3,
+        "values": {"validation": {metric: 0.0}, "test": {metric: value}},
+        "smooth": None if smooth is None else {"validation": {metric: 0.0}, "test": {metric: smooth}},
+        "train": {"cpu": 2.0 if method == "htaf" else 0.5, "wall": 3.0}, "predict": {"cpu": 0.002, "wall": 0.002},
+        "versions": {"catboost": "1.2", "scikit-learn": "1.9"}, "commit": "0123456789abcdef",
+    } | ({"recipe": "r"} if method == "htaf" else {}) | more  # fmt: skip
+
+
+RECORDS = [
+    made("wine", "boosting", 0, 2.0), made("wine", "htaf", 0, 2.2, smooth=1.8), made("wine", "catboost", 0, 2.0),
+    made("wine", "boosting", 1, 4.0), made("wine", "htaf", 1, 4.0, smooth=4.0),
+    made("cars", "boosting", 0, 10.0), made("cars", "htaf", 0, 9.0, smooth=10.0), made("cars", "catboost", 0, 11.0),
+    made("juice", "boosting", 0, 0.9), made("juice", "htaf", 0, 0.88, smooth=0.91),
+    made("juice", "boosting", 1, None), made("juice", "catboost", 0, 0.95),
+]  # fmt: skip
+GROUPS = {"chose": ("wine",), "unseen": ("cars", "juice", "absent")}
+
+
+def kept(folder: Path, records: list[Any]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for record in records:
+        name = f"{record['set']}-{record['method']}-{record['split']}.json"
+        (folder / name).write_text(json.dumps(record))
+    return folder
+
+
+def test_the_report_by_hand(tmp_path: Path) -> None:
+    text = many_tables_report.write(tmp_path, [kept(tmp_path / "cells", RECORDS)], GROUPS, splits=2)
+    record = json.loads((tmp_path / "results.json").read_text())
+    chose, unseen = record["groups"]["chose"], record["groups"]["unseen"]
+    loss = chose["losses"]["HTAF"]["rmse"]  # +10% and 0% on two splits of one table
+    assert loss["mean"] == pytest.approx(5)
+    assert loss["interval"] is None
+    assert loss["cells"] == 2
+    assert chose["losses"]["HTAF smooth"]["rmse"]["mean"] == pytest.approx(-5)
+    assert chose["losses"]["CatBoost"]["rmse"]["each"] == {"wine": 0}
+    # HTAF: behind HGB in one cell, level in the other; behind CatBoost in the one that both have
+    assert {label: one["rank"] for label, one in chose["ranks"].items()} == {"HTAF": 2.75, "HGB": 1.75, "CatBoost": 1.5}
+    assert unseen["losses"]["HTAF"]["rmse"]["mean"] == pytest.approx(-10)
+    assert unseen["losses"]["HTAF"]["auroc"]["mean"] == pytest.approx(0.02)
+    assert unseen["losses"]["CatBoost"]["auroc"]["mean"] == pytest.approx(-0.05)
+    assert {label: one["rank"] for label, one in unseen["ranks"].items()} == {"HTAF": 2, "HGB": 2, "CatBoost": 2}
+    assert unseen["missing"]["HGB"] == 3 * 2 - 2
+    assert chose["missing"] == {
+        "STE": 2,
+        "SS": 2,
+        "ReLU": 2,
+        "CatBoost": 1,
+        "RealMLP": 2,
+        "TabM": 2,
+    }
+    time = chose["times"]["HTAF"]
+    assert (time["train_cpu"], time["over_base"], time["row_us"], time["cells"]) == (2, 4, 100, 2)
+    assert chose["tables"]["wine"]["values"]["HGB"] == {"mean": 3, "sd": pytest.approx(math.sqrt(2)), "n": 2}
+    assert "| HTAF | -10.0 (1) | +0.0200 (1) | - | 2.00 | 2 |" in text
+    assert "| wine | rmse | 3.1 (1.3) | 3 (1.4) | 2 [1] | 2.9 (1.6) |" in text
+    assert "htaf 0123456789ab" in text
+    assert "HTAF r." in text
+
+
+def test_the_interval_is_of_student() -> None:
+    found = many_tables_report.mean_interval([1.0, 2.0, 6.0])
+    assert found["mean"] == 3
+    assert found["interval"] == pytest.approx(stats.ttest_1samp([1.0, 2.0, 6.0], 0).confidence_interval(0.95))
+
+
+def test_ranks_with_all_cells_are_mean_ranks() -> None:
+    rng = np.random.default_rng(0)
+    cells = {(name, split): rng.integers(0, 3, 3).astype(float) for name in ("a", "b") for split in (0, 1)}
+    values = {label: {cell: row[i] for cell, row in cells.items()} for i, label in enumerate(("HTAF", "HGB", "TabM"))}
+    found = many_tables_report.ranks(values, {"a": True, "b": False})
+    each = [stats.rankdata(row if name == "a" else -row) for (name, _), row in cells.items()]
+    np.testing.assert_allclose([one["rank"] for one in found.values()], np.mean(each, axis=0))
+
+
+def test_the_report_is_made_again_from_its_own_file(tmp_path: Path) -> None:
+    folder = kept(tmp_path / "cells", RECORDS)
+    text = many_tables_report.write(tmp_path / "out", [folder], GROUPS, splits=2)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert many_tables_report.write(tmp_path / "out", [], GROUPS, splits=2) == text
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    (tmp_path / "out" / "cells.csv").write_text("set,method\nwine,htaf\n")
+    with pytest.raises(KeptError, match="damaged"):
+        many_tables_report.write(tmp_path / "out", [], GROUPS, splits=2)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (made("wine", "catboost", 1, 2.0, rows_key="other"), "wine, split 1: expected"),
+        (made("wine", "htaf", 2, 2.0, recipe="other"), "expected one recipe"),
+        (made("wine", "mine", 1, 2.0), "damaged"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, record: Any, message: str) -> None:
+    folder = kept(tmp_path / "cells", [*RECORDS, record])
+    with pytest.raises(KeptError, match=message):
+        many_tables_report.write(tmp_path, [folder], GROUPS)
+
+
+def test_the_command(tmp_path: Path, table: tabular.Table, capsys: pytest.CaptureFixture[str]) -> None:
+    out, flags = tmp_path / "study", ["--sets", "wine", "cars", "--unseen", "--splits", "0", "--only", "boosting"]
+    many_tables.main(["--out", str(out), *flags])
+    assert [path.name for path in (out / "cells").iterdir()] == ["cars-boosting-0.json"]
+    many_tables.main(["--out", str(out), "--report"])
+    assert "Sets on which nothing was chosen (26)" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        many_tables.main(["--out", str(tmp_path / "empty"), "--report"])
+    with pytest.raises(SystemExit):
+        many_tables.main(["--out", str(out), *flags, "--recipe", "none"])
+    assert "expected" in capsys.readouterr().err
