@@ -137,6 +137,23 @@ def test_spellings_of_many_letters_are_seen_to_before_the_graph() -> None:
     assert prepared(preprocessor, rows, folded=False)[:, 1:].sum(1).tolist() == [0, 1, 1, 1, 0, 0]
 
 
+def test_single_letters_keep_their_case_but_for_yes_and_no() -> None:
+    preprocessor = fitted(pd.DataFrame({"k": ["m", "f", "Y"] * 7}))
+    found = prepared(preprocessor, pd.DataFrame({"k": ["M", "F", "y", "m"]}))
+    assert preprocessor.feature_names == ("k=Y", "k=f", "k=m")
+    assert found.tolist() == [[0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1]]
+
+
+def test_every_day_of_two_eras() -> None:
+    rng = np.random.default_rng(0)
+    days = np.arange("1599-01-01", "2401-01-01", dtype="M8[D]").astype("M8[us]")
+    days += rng.integers(0, 86_400_000_000, len(days)) * (np.arange(len(days)) % 2)
+    rows = pd.DataFrame({"when": days})
+    preprocessor = fitted(rows)
+    assert len(preprocessor.feature_names) == 6
+    assert prepared(preprocessor, rows).tobytes() == preprocessor.transform(rows).tobytes()
+
+
 def test_dates_in_the_metadata_and_as_numbers() -> None:
     rows = pd.DataFrame({"when": np.array(["2020-02-29T12:00", "2021-03-01", "NaT"], "M8[us]")})
     columns = tables_columns(fitted(rows))
