@@ -33,21 +33,21 @@ from htaf.runs import Run, export_run, open_packed, pack_run
 from htaf.runs.predictions import forward, of_rows
 from htaf.training.families.mlp import FAMILY
 from htaf.training.fit import fit
-from htaf_paper.more_tables import TABLES
+from htaf_paper.more_tables import TABLES, UNSEEN
 
 SETS = (
-    "digits",
     "wine",
     "abalone",
+    "weather",
+    "concrete",
+    "juice",
+    "chile",
+    "ames",
+    "email",
+    "credit",
     "churn",
     "fico",
-    "diamonds",
-    "ames",
-    "hotel",
-    "storms",
-    "weather",
-    "credit",
-    "chile",
+    "bikeshare",
 )
 AWAY = 1e-5
 PIECE = 7
@@ -55,7 +55,7 @@ PIECE = 7
 
 def table(name: str, data_dir: str | None) -> Table:
     """A set by its name."""
-    targets = {member.name: member.target for member in TABLES}
+    targets = {member.name: member.target for member in (*TABLES, *UNSEEN)}
     if name not in targets:
         return tabular.load(name, data_dir=data_dir)
     folder = Path(data_dir or os.environ.get("HTAF_DATA", "."))

@@ -198,7 +198,7 @@ def main() -> None:
             for side, predict in sides.items():
                 pilot = min(PILOT, given.rows)
                 slow = predict(pilot, 1) / pilot  # seconds a row, and the side is warm
-                counts[side] = 1 if what == "one" else max(pilot, min(given.rows, round(given.most / slow, -4)))
+                counts[side] = 1 if what == "one" else max(pilot, min(given.rows, round(given.most / slow)))
                 samples[side] = partial(_sample, predict, counts[side], ONE if what == "one" else 1)
             times = measuring.alternate(samples, given.rounds, warm_up=what == "one")
             for side, some in times.items():
