@@ -67,8 +67,10 @@ def kernel_tests() -> list[str]:
     return found
 
 
-def alternate(samples: Mapping[str, Callable[[], Sample]], rounds: int) -> dict[str, list[Sample]]:
-    """Take one sample of each in every round, in reversed order every other round.
+def alternate(
+    samples: Mapping[str, Callable[[], Sample]], rounds: int, *, warm_up: int = WARM_UP
+) -> dict[str, list[Sample]]:
+    """Take one sample of each in every round, in reversed order every other round. `warm_up` rounds do not count.
 
     So drift of the machine falls on all alike, and none has always the same predecessor.
     """
@@ -77,7 +79,7 @@ def alternate(samples: Mapping[str, Callable[[], Sample]], rounds: int) -> dict[
     collecting = gc.isenabled()
     gc.disable()
     try:
-        for i in range(-WARM_UP, rounds):
+        for i in range(-warm_up, rounds):
             for name in list(samples)[:: -1 if i % 2 else 1]:
                 spent = samples[name]()
                 if i >= 0:

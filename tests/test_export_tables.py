@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import string
 from dataclasses import replace
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htaf import HTAF, harden, runs
+from htaf.data import reading
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import BLANKS, DataError
 from htaf.export import ExportError, onnx_table, preparation, raw_columns, table_to_onnx, tables
 from htaf.models.mlp import MLP
-from htaf.runs.predictions import of_rows
+from htaf.runs import packing
+from htaf.runs.predictions import Agreement, of_rows
 from quick import slow_but
 
 onnx = pytest.importorskip("onnx")
@@ -30,6 +33,7 @@ CODES = (-7.0, -8.0, -9.0)
 NUMBERS = st.one_of(st.none(), st.floats(-1e6, 1e6), st.floats(-1e-3, 1e-3), st.integers(-9, 9).map(float))
 TEXTS = st.one_of(st.none(), st.sampled_from(["a", "b", "True", "é", "1", "x y", "", "None", "\u2028"]))
 OTHER_TEXTS = st.one_of(TEXTS, st.sampled_from([*sorted(BLANKS), "NaN", "N/a", "NULL", "unseen", "A"]))
+DATES = st.one_of(st.none(), st.datetimes(min_value=datetime(1, 1, 1)), st.dates(date(1995, 1, 1), date(2005, 1, 1)))
 
 
 @st.composite
@@ -38,7 +42,8 @@ def frames(draw: st.DrawFn, rows: int = 9) -> tuple[pd.DataFrame, pd.DataFrame]:
     train, other = {}, {}
     names = draw(st.lists(st.text(string.ascii_letters + " =/_é0", min_size=1), min_size=1, max_size=4, unique=True))
     for name in names:
-        known, given, dtype = draw(st.sampled_from([(NUMBERS, NUMBERS, np.float64), (TEXTS, OTHER_TEXTS, object)]))
+        kinds = [(NUMBERS, NUMBERS, np.float64), (TEXTS, OTHER_TEXTS, object), (DATES, DATES, "datetime64[us]")]
+        known, given, dtype = draw(st.sampled_from(kinds))
         train[name] = pd.Series(draw(st.lists(known, min_size=rows, max_size=rows)), dtype=dtype)
         other[name] = pd.Series(draw(st.lists(given, min_size=rows, max_size=rows)), dtype=dtype)
     train["steady row"], other["steady row"] = np.arange(rows, dtype=float), np.full(rows, np.nan)
@@ -50,14 +55,19 @@ def fitted(train: pd.DataFrame, codes: tuple[float, ...] = ()) -> Preprocessor:
     return Preprocessor.fit(train, target, task="regression", special_codes=codes)
 
 
-def prepared(preprocessor: Preprocessor, rows: pd.DataFrame) -> np.ndarray:
-    """Network inputs by onnxruntime."""
+def tables_columns(preprocessor: Preprocessor) -> list[dict[str, Any]]:
+    (said,) = (entry.value for entry in preparation(preprocessor).metadata_props if entry.key == "columns")
+    return json.loads(said)
+
+
+def prepared(preprocessor: Preprocessor, rows: pd.DataFrame, *, folded: bool = True) -> np.ndarray:
+    """Network inputs by onnxruntime. folded: `raw_columns` may change spellings."""
     proto = preparation(preprocessor)
     onnx.checker.check_model(proto, full_check=True)
     session = runtime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    names = [given.name for given in session.get_inputs()]
-    kinds = {c.name: "float64" if c.kind == "number" else "string" for c in preprocessor.columns}
-    return session.run(None, raw_columns(rows, [{"name": name, "dtype": kinds[name]} for name in names]))[0]
+    columns = tables_columns(preprocessor)
+    columns = columns if folded else [column | {"folded": False} for column in columns]
+    return session.run(None, raw_columns(rows, columns))[0]
 
 
 @settings(max_examples=40, deadline=None)
@@ -71,6 +81,96 @@ def test_the_preparation_gives_the_same_bits(both: tuple[pd.DataFrame, ...], cod
         expected = preprocessor.transform(rows)
         assert found.shape == expected.shape
         assert found.tobytes() == expected.tobytes()
+
+
+CITIES = [f"{name} {i}" for name in ("Łódź", "Straße", "York", "ΑΘΗΝΑΣ") for i in range(8)]
+WAYS = {"as it is": str, "upper": str.upper, "lower": str.lower, "title": str.title, "swapped": str.swapcase}
+
+
+def every_kind(rows: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    moments = np.datetime64("1969-06-01", "us") + rng.integers(0, 1000 * 86_400_000_000, rows)
+    frame = pd.DataFrame({"native": moments, "signed": pd.Series(moments).dt.strftime("%d.%m.%Y %H:%M")})
+    frame["city"] = rng.choice(np.array([*CITIES, None], dtype=object), rows)
+    frame["answer"] = rng.choice(np.array(["Yes", "no", "YES", "maybe", "Öl"], dtype=object), rows)
+    frame["rare"] = rng.choice(np.array(["x1", "X2"], dtype=object), rows)
+    frame.loc[[5, 6, 7], "rare"] = [*"ABC"]
+    frame["sex"], frame["n"] = rng.choice(np.array(["M", "m", "f", ""], dtype=object), rows), rng.normal(size=rows)
+    frame.loc[::17, "native"], frame.loc[::19, "signed"] = pd.NaT, ""
+    return frame
+
+
+@pytest.mark.parametrize("classes", [(), ("no", "yes"), ("a", "b", "c")])
+def test_every_kind_of_column_gives_the_same_bits(classes: tuple[str, ...]) -> None:
+    train, other = every_kind(600, 0), every_kind(300, 1)
+    typed, _ = reading.typed(train)
+    target = np.arange(600) % len(classes) if classes else np.random.default_rng(2).normal(size=600)
+    task: Any = "classification" if classes else "regression"
+    preprocessor = Preprocessor.fit(typed, target, task=task, classes=classes, orders=typed.attrs["dates"])
+    kinds = {column.name: column.kind for column in preprocessor.columns}
+    assert kinds == {
+        "native": "date", "signed": "date", "city": "encoded", "answer": "category", "rare": "category",
+        "sex": "category", "n": "number",
+    }  # fmt: skip
+    assert any(column.other for column in preprocessor.columns)
+    rng = np.random.default_rng(3)
+    for name in ("city", "answer", "rare", "sex"):  # other spellings, and what was never seen
+        ways = rng.choice([*WAYS], len(other))
+        other[name] = [
+            WAYS[way](text) if isinstance(text, str) else text for way, text in zip(ways, other[name], strict=True)
+        ]
+        other.loc[rng.choice(len(other), 12), name] = np.array(["new", "NA", "?", "ss", "K"] + ["y", "t"] * 3 + ["é"])
+    other.loc[:3, "signed"] = ["0001-01-01", "9999-12-31", "29.2.2000 23:59:59.123456", "1.1.1900"]
+    for rows in (train, other, other.iloc[:1], other.iloc[:0]):
+        found, expected = prepared(preprocessor, rows), preprocessor.transform(rows)
+        wrong = np.array(preprocessor.feature_names)[(found != expected).any(0)]
+        assert not len(wrong), wrong
+        assert found.tobytes() == expected.tobytes()
+    # the graph alone, on texts that `raw_columns` did not see
+    assert prepared(preprocessor, other, folded=False).tobytes() == preprocessor.transform(other).tobytes()
+
+
+def test_spellings_of_many_letters_are_seen_to_before_the_graph() -> None:
+    names = ["ПЕРЕПОДГОТОВКА", "другое", "Straße"]
+    preprocessor = fitted(pd.DataFrame({"k": names * 7, "n": np.arange(21.0)}))
+    rows = pd.DataFrame({"k": ["пеРЕподготОВКА", "ДруГое", "STRASSE", "straSSe", "Peter", "K"], "n": 0.0})
+    assert prepared(preprocessor, rows).tobytes() == preprocessor.transform(rows).tobytes()
+    assert prepared(preprocessor, rows, folded=False)[:, 1:].sum(1).tolist() == [0, 1, 1, 1, 0, 0]
+
+
+def test_single_letters_keep_their_case_but_for_yes_and_no() -> None:
+    preprocessor = fitted(pd.DataFrame({"k": ["m", "f", "Y"] * 7}))
+    found = prepared(preprocessor, pd.DataFrame({"k": ["M", "F", "y", "m"]}))
+    assert preprocessor.feature_names == ("k=Y", "k=f", "k=m")
+    assert found.tolist() == [[0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1]]
+
+
+def test_every_day_of_two_eras() -> None:
+    rng = np.random.default_rng(0)
+    days = np.arange("1599-01-01", "2401-01-01", dtype="M8[D]").astype("M8[us]")
+    days += rng.integers(0, 86_400_000_000, len(days)) * (np.arange(len(days)) % 2)
+    rows = pd.DataFrame({"when": days})
+    preprocessor = fitted(rows)
+    assert len(preprocessor.feature_names) == 6
+    assert prepared(preprocessor, rows).tobytes() == preprocessor.transform(rows).tobytes()
+
+
+def test_dates_in_the_metadata_and_as_numbers() -> None:
+    rows = pd.DataFrame({"when": np.array(["2020-02-29T12:00", "2021-03-01", "NaT"], "M8[us]")})
+    columns = tables_columns(fitted(rows))
+    assert columns == [
+        {
+            "name": "when", "kind": "date", "dtype": "int64", "unit": "microseconds since 1970-01-01T00:00 UTC",
+            "missing": -(2**63), "order": "year-month-day", "first": "2020-02-29T12:00:00.000000",
+            "parts": {
+                "year": [2020, 2021], "month": [2, 3], "weekday": [0, 5], "hour": [0, 12], "elapsed days": [0, 365.5]
+            },
+        }
+    ]  # fmt: skip
+    found = raw_columns(rows, columns)["when"]
+    assert found.ravel().tolist() == [1_582_977_600_000_000, 1_614_556_800_000_000, -(2**63)]
+    with pytest.raises(DataError, match=r"column 'when', row 1: expected a date \(year-month-day"):
+        raw_columns(pd.DataFrame({"when": ["1.2.2020"]}), columns)
 
 
 def test_inputs_that_have_one_name() -> None:
@@ -174,11 +274,32 @@ def test_what_cannot_be_written_or_run(tmp_path: Path, monkeypatch: pytest.Monke
         onnx_table(out)
 
 
+def test_rows_that_rounding_explains() -> None:
+    linear = torch.nn.Linear(1, 2)
+    net = harden(torch.nn.Sequential(linear, HTAF(), torch.nn.Linear(2, 1)).eval())
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([[1.0], [3.0]]))  # pyright: ignore
+        net[0].bias.copy_(torch.tensor([-1.0, -30.0]))  # pyright: ignore
+    inputs = np.array([[1.0], [1 + 1e-6], [1.1], [10 - 1e-6], [9.0]], dtype=np.float32)
+    assert packing.near_zero(net, inputs).tolist() == [True, True, False, True, False]
+    assert next(net.parameters()).dtype == torch.float32
+    digit = MLP(1, 1, (2,), HTAF, thresholds=(2,))  # comparisons are exact
+    digit.thermometer.threshold.copy_(torch.tensor([1.0, 3.0]))  # pyright: ignore
+    assert not packing.near_zero(harden(digit.eval()), np.ones((1, 1), dtype=np.float32)).any()
+    found = Agreement(1000, 990, 0.1)
+    packing._expect_equal(found, None, "test", ties=8)
+    for differing, ties in ((None, 7), (None, 0), (9, 10)):
+        with pytest.raises(packing.CheckError, match="nothing is written"):
+            packing._expect_equal(found, differing, "test", ties=ties)
+
+
 @pytest.mark.data
+@pytest.mark.parametrize("recipe", slow_but(["tabular-exact", "tabular-members"], "tabular-exact"))
 @pytest.mark.parametrize("name", slow_but(["digits", "wine", "abalone", "churn", "fico"], "wine", "churn"))
-def test_every_row_of_a_set(name: str, data_dir: Path, tmp_path: Path, htaf) -> None:
+def test_every_row_of_a_set(name: str, recipe: str, data_dir: Path, tmp_path: Path, htaf) -> None:
     """One epoch; raw columns in onnxruntime against the run on all rows, and the packed file too."""
-    words = ("--data", name, "--epochs", "1", "--hidden", "48", "32", "--out", tmp_path / "run")
+    hidden = ("48", "32") if recipe == "tabular-exact" else ("48",)
+    words = ("--data", name, "--recipe", recipe, "--epochs", "1", "--hidden", *hidden, "--out", tmp_path / "run")
     code, _, err = htaf("train", "tabular", *words)
     assert code == 0, err
     run = runs.open_run(tmp_path / "run")
@@ -187,6 +308,7 @@ def test_every_row_of_a_set(name: str, data_dir: Path, tmp_path: Path, htaf) -> 
     runs.pack_run(run, tmp_path / "t.packed", data=data)
     rows = data.features  # pyright: ignore[reportAttributeAccessIssue]
     expected = run.predict(rows)
+    ties = packing.near_zero(run.model(), run.preprocessor().transform(rows))  # pyright: ignore
     # a pre-activation within rounding of 0 may step the other way, which changes a number or a probability
     for found in (
         onnx_table(tmp_path / "t.onnx", threads=1)(rows),
@@ -195,7 +317,8 @@ def test_every_row_of_a_set(name: str, data_dir: Path, tmp_path: Path, htaf) -> 
         numbers = expected.select_dtypes("number")
         scale = numbers.abs().max().max()
         away = (found[numbers.columns] - numbers).abs().max(axis=1) / scale
-        assert (away > 1e-5).sum() <= 1
+        assert not ((away > 1e-5) & ~ties).any()
+        assert (away > 1e-5).sum() <= 1 + len(rows) // 1000
         if run.preprocessor().target.classes:  # pyright: ignore[reportAttributeAccessIssue]
             assert (found["prediction"] == expected["prediction"]).all()
 

@@ -169,13 +169,80 @@ def test_pieces_predict_as_the_whole() -> None:
     predictions = RowPredictions(net, preprocessor)
     found = pd.concat([predictions.predict(rows.iloc[i : i + 25].reset_index(drop=True)) for i in (0, 25, 50)])
     pd.testing.assert_frame_equal(found.reset_index(drop=True), expected)
-    assert predictions.notes()[0] == notes[0]
-    assert "4 rows with categories not seen in training (first 'green'" in predictions.notes()[1]
+    assert predictions.notes() == notes
+    assert "4 rows with categories not seen in training ('green', 'grey')" in notes[0]
     rows.loc[55, "a"] = "x"
     predictions = RowPredictions(net, preprocessor)
     predictions.predict(rows.iloc[:50])
     with pytest.raises(DataError, match="column 'a', row 56: expected a number, got 'x'"):
         predictions.predict(rows.iloc[50:])
+
+
+def many_kinds(rows: int) -> pd.DataFrame:
+    rng = np.random.default_rng(rows)
+    days = np.datetime64("2020-01-01", "us") + rng.integers(0, 900, rows) * np.timedelta64(1, "D")
+    frame = pd.DataFrame({f"n{i}": rng.normal(size=rows) for i in range(12)} | {"signed": days})
+    frame["kind"], frame["city"] = rng.choice(["red", "blue"], rows), rng.choice([f"city {i}" for i in range(30)], rows)
+    frame.loc[:1, "signed"] = np.array(["2020-01-01", "2022-06-30"], "M8[us]")
+    return frame
+
+
+def test_notes_of_pieces_are_those_of_the_whole() -> None:
+    """Of unknown categories, dates and missing values in many columns, in pieces in which they differ."""
+    rows = many_kinds(300)
+    preprocessor = Preprocessor.fit(rows, np.random.default_rng(0).normal(size=300), task="regression")
+    torch.manual_seed(0)
+    net = harden(MLP(len(preprocessor.feature_names), 1, (8,), HTAF).eval())
+    new = many_kinds(60).assign(more=1)
+    new["signed"] = new["signed"].dt.strftime("%Y-%m-%d").astype(object)
+    new.loc[[2, 50], "signed"] = [None, ""]
+    new.loc[[51, 52], "signed"] = ["2026-05-01 10:00", "2019-12-31"]
+    new.loc[[40, 41, 42, 43], "city"] = ["it's", 'a "b"', "new (2), all", "it's"]
+    new.loc[[3, 30], "kind"] = ["green", "city (1)"]
+    for place in range(11):
+        new.loc[5 * place : 5 * place + 1, f"n{11 - place}"] = np.nan
+
+    def told(size: int) -> list[str]:
+        predictions = RowPredictions(net, preprocessor)
+        for begin in range(0, len(new), size):
+            predictions.predict(new.iloc[begin : begin + size].reset_index(drop=True))
+        return predictions.notes()
+
+    whole = told(60)
+    assert whole[:-1] == of_rows(net, preprocessor, new)[1]
+    assert whole[0] == "ignored, not used in training: 'more'"
+    assert whole[1].startswith("column 'kind': 2 rows with categories not seen in training ('green', 'city (1)')")
+    assert whole[2] == (
+        "column 'city': 4 rows with categories not seen in training "
+        """("it's", 'a "b"', 'new (2), all'), the target's mean"""
+    )
+    assert whole[3].endswith("and 2 more columns")
+    assert (
+        "signed (2 rows, down to 2019-12-31 and up to 2026-05-01 where training had 2020-01-01 to 2022-06-30)"
+        in whole[4]
+    )
+    for size in (7, 25):
+        found = told(size)
+        assert [note.replace("at least ", "") for note in found] == [note.replace("at least ", "") for note in whole]
+    new.loc[:9, "kind"] = [f"kind {i}" for i in range(10)]
+    assert "'kind 2' and at least 7 more), all inputs 0" in "\n".join(told(25))
+    new.loc[33, "signed"] = "1.2.2020"
+    with pytest.raises(DataError, match=r"column 'signed', row 34: expected a date .* got '1\.2\.2020'"):
+        told(25)
+
+
+def test_dates_outside_the_range() -> None:
+    rows = pd.DataFrame({"at": np.array(["2020-01-01T06:00", "2020-03-01T12:30", "2020-02-01"], "M8[us]")})
+    preprocessor = Preprocessor.fit(rows, np.arange(3.0), task="regression")
+    seen = OutsideRange(preprocessor)
+    seen.see(rows)
+    seen.see(pd.DataFrame({"at": ["", "NA", "2020-03-01 12:30"]}))
+    assert seen.note() == ""
+    seen.see(pd.DataFrame({"at": ["2020-03-01 12:31", "2020-03-01"]}))
+    assert seen.note() == (
+        "1 row has values outside the range of training: at (1 row, up to 2020-03-01T12:31:00 where training had "
+        "2020-01-01T06:00:00 to 2020-03-01T12:30:00)"
+    )
 
 
 def read(text: str) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,8 @@ from torch import nn
 
 from htaf._files import check_output, write_atomic
 from htaf.convert.exported import cause_of
-from htaf.data.columns import MISSING, Column, category_values
+from htaf.data import dates
+from htaf.data.columns import MISSING, OTHER, Column, category_values, spelled
 from htaf.data.reading import BLANKS, DataError, listed, to_number
 from htaf.export.onnx import OPSET, check_opset, network_proto
 from htaf.export.program import ExportError, require
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 ML, ML_VERSION = "ai.onnx.ml", 3  # the version that came with opset 18
 BATCH = "batch"
 OUTPUTS = ("prediction", "probabilities", "inputs")  # names that no column may have
+MICROSECONDS = "microseconds since 1970-01-01T00:00 UTC"
+MISSING_DATE = -(2**63)  # NumPy's NaT as a number
 
 
 @dataclass(frozen=True)
@@ -122,24 +126,160 @@ def numbers(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor)
     return pieces
 
 
-def categories(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor) -> list[Piece]:
-    """One 0/1 input for each category seen in training; all 0 for others. "" and texts such as "NA" are missing."""
-    names, owners, found = [], [], []
-    for place, column in enumerate(columns):
-        codes = {category: len(names) + i for i, category in enumerate(column.categories)}
-        if MISSING in codes:
-            codes |= dict.fromkeys(BLANK_TEXTS, codes[MISSING])
-        names += [f"{column.name}={category or 'missing'}" for category in column.categories]
-        owners += [place] * len(column.categories)
-        raw = graph.column(column, "string", categories=list(column.categories))
-        found.append(
-            graph.add(
-                "LabelEncoder", raw, domain=ML, keys_strings=[*codes], values_int64s=[*codes.values()], default_int64=-1
-            )
+def dates_of(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor) -> list[Piece]:
+    """(part - low) / (high - low) of the parts of the date, by the calendar of `htaf.data.dates.numbers`."""
+    raw, shape = [], {"unit": MICROSECONDS, "missing": MISSING_DATE}
+    for c in columns:
+        parts = dict(zip(c.outputs, map(list, zip(c.lows, c.highs, strict=True)), strict=True))
+        raw.append(graph.column(c, "int64", **shape, order=c.order, first=c.first, parts=parts))
+    given = graph.joined(raw)
+    absent = graph.add("Equal", given, graph.constant(MISSING_DATE, np.int64))
+    filled = graph.constant([[_microseconds(c.filled) for c in columns]], np.int64)
+    calendar = _Calendar(graph, graph.add("Where", absent, filled, given))
+    first = [_microseconds(c.first) for c in columns]
+    wanted = [part for part in dates.PARTS if any(part in c.outputs for c in columns)]
+    parts = graph.joined([graph.cast(calendar.part(part, first), "DOUBLE") for part in wanted])
+    places = [wanted.index(part) * len(columns) + i for i, c in enumerate(columns) for part in c.outputs]
+    lows, highs = (np.array([[x for c in columns for x in getattr(c, name)]]) for name in ("lows", "highs"))
+    made = graph.add("Sub", _some(graph, parts, places, len(wanted) * len(columns)), graph.constant(lows, np.float64))
+    made = graph.add("Div", made, graph.constant(np.where(highs > lows, highs - lows, 1), np.float64))
+    names = tuple(f"{c.name}: {part}" for c in columns for part in c.outputs)
+    return [Piece(names, graph.cast(made, "FLOAT"))]
+
+
+class _Calendar:
+    """Parts of dates in whole-number arithmetic, of int64 microseconds [batch, columns]; proleptic Gregorian.
+
+    Source: Hinnant, "chrono-Compatible Low-Level Date Algorithms": years begin in March, 400 of them are one era.
+    """
+
+    def __init__(self, graph: Graph, moment: str) -> None:
+        self.graph, self.moment = graph, moment
+        self.time = self._number("Mod", moment, dates.DAY)
+        self.day = self._number("Div", graph.add("Sub", moment, self.time), dates.DAY)
+
+    def part(self, name: str, first: Sequence[int]) -> str:
+        """One of `dates.PARTS`; int64, or double where it has a fraction. first: of each column, in microseconds."""
+        graph = self.graph
+        if name == "hour":
+            return graph.add("Div", graph.cast(self.time, "DOUBLE"), graph.constant(dates.DAY / 24, np.float64))
+        if name == "elapsed days":
+            since = graph.cast(graph.add("Sub", self.moment, graph.constant([first], np.int64)), "DOUBLE")
+            return graph.add("Div", since, graph.constant(dates.DAY, np.float64))
+        if name == "weekday":
+            return self._number("Mod", self._number("Add", self.day, 3), 7)
+        since = self._number("Add", self.day, 719_468)  # the first of March of the year 0
+        of_era = self._number("Mod", since, 146_097)
+        years = self._number("Div", of_era, 36_524)
+        years = graph.add("Add", graph.add("Sub", of_era, self._number("Div", of_era, 1_460)), years)
+        years = self._number("Div", graph.add("Sub", years, self._number("Div", of_era, 146_096)), 365)
+        gone = graph.add("Add", self._number("Mul", years, 365), self._number("Div", years, 4))
+        of_year = graph.add("Sub", of_era, graph.add("Sub", gone, self._number("Div", years, 100)))
+        month = self._number("Div", self._number("Add", self._number("Mul", of_year, 5), 2), 153)  # from March, 0
+        month = self._number("Add", self._number("Mod", self._number("Add", month, 2), 12), 1)
+        early = graph.add("Less", month, graph.constant(3, np.int64))
+        if name == "month":
+            return month
+        eras = self._number("Div", graph.add("Sub", since, of_era), 146_097)
+        year = graph.add("Add", years, self._number("Mul", eras, 400))
+        year = graph.add("Where", early, self._number("Add", year, 1), year)
+        if name == "year":
+            return year
+        assert name == "day of year", name
+        fourth, century, era = (
+            graph.add("Equal", self._number("Mod", year, n), graph.constant(0, np.int64)) for n in (4, 100, 400)
         )
+        leap = graph.add("And", fourth, graph.add("Or", graph.add("Not", century), era))
+        late = graph.add("Where", leap, graph.constant(61, np.int64), graph.constant(60, np.int64))
+        shift = graph.add("Where", early, graph.constant(-305, np.int64), late)
+        return graph.add("Add", of_year, shift)
+
+    def _number(self, operator: str, value: str, number: int) -> str:
+        return self.graph.add(operator, value, self.graph.constant(number, np.int64))
+
+
+def _microseconds(date: str) -> int:
+    return int(np.datetime64(date, "us").astype(np.int64))
+
+
+def encoded(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor) -> list[Piece]:
+    """The row of a table that belongs to the category; its last row, the target's mean, to others."""
+    names, found = [], []
+    for column, raw in zip(columns, _texts(graph, columns), strict=True):
+        codes = {category: i for i, category in enumerate(column.categories)}
+        code = _lookup(graph, column, raw, codes, len(codes))
+        lows, highs = np.array(column.lows), np.array(column.highs)
+        table = (np.array([*column.values, column.otherwise]) - lows) / np.where(highs > lows, highs - lows, 1)
+        found.append(graph.add("Flatten", graph.add("Gather", graph.constant(table, np.float32), code), axis=1))
+        names += [f"{column.name}: {output}" for output in column.outputs]
+    return [Piece(tuple(names), graph.joined(found))]
+
+
+def categories(graph: Graph, columns: Sequence[Column], preprocessor: Preprocessor) -> list[Piece]:
+    """One 0/1 input for each category seen in training, and one for rare ones and others where the column has it."""
+    names, owners, found = [], [], []
+    for place, (column, raw) in enumerate(zip(columns, _texts(graph, columns), strict=True)):
+        codes = {category: len(names) + i for i, category in enumerate(column.categories)}
+        shown = [*(category or "missing" for category in column.categories), *([OTHER] if column.other else [])]
+        names += [f"{column.name}={category}" for category in shown]
+        owners += [place] * len(shown)
+        found.append(_lookup(graph, column, raw, codes, len(names) - 1 if column.other else -1))
     codes = _some(graph, graph.joined(found), owners, len(columns))
     one_hot = graph.add("Equal", codes, graph.constant([range(len(names))], np.int64))
     return [Piece(tuple(names), graph.cast(one_hot, "FLOAT"))]
+
+
+def _texts(graph: Graph, columns: Sequence[Column]) -> list[tuple[str, str]]:
+    """Each column as it comes, and with a to z in place of A to Z where that may be another spelling of a category."""
+    said = ({"categories": list(c.categories), "folded": c.folded} for c in columns)
+    raw = [graph.column(c, "string", **more) for c, more in zip(columns, said, strict=True)]
+    cased = [i for i, c in enumerate(columns) if c.folded and any(k.lower() != k.upper() for k in c.categories)]
+    if not cased:
+        return [(name, "") for name in raw]
+    some = graph.joined([raw[i] for i in cased])
+    flat = graph.add("Reshape", some, graph.constant([-1], np.int64))
+    flat = graph.add("Concat", flat, graph.constant([""], object), axis=0)  # the next operator refuses no rows
+    low = graph.add("StringNormalizer", flat, case_change_action="LOWER", is_case_sensitive=1, locale="C")
+    low = graph.add("Slice", low, graph.constant([0], np.int64), graph.constant([-1], np.int64))
+    low = graph.add("Reshape", low, graph.add("Shape", some))
+    return [(name, _some(graph, low, [cased.index(i)], len(cased)) if i in cased else "") for i, name in enumerate(raw)]
+
+
+def _lookup(graph: Graph, column: Column, raw: tuple[str, str], codes: dict[str, int], otherwise: int) -> str:
+    """int64 [batch, 1]: the code of each text, by its own spelling first, as `htaf.data.columns.places` looks it up."""
+    text, lowered = raw
+    known = {**codes, **(dict.fromkeys(BLANK_TEXTS, codes[MISSING]) if MISSING in codes else {})}
+
+    def encoder(value: str, found: dict[str, int], default: int) -> str:
+        keys = {"keys_strings": [*found], "values_int64s": [*found.values()], "default_int64": default}
+        return graph.add("LabelEncoder", value, domain=ML, **keys)
+
+    if not lowered:
+        return encoder(text, known, otherwise)
+    exact, alike = encoder(text, known, NO_CODE), {}
+    for category, code in codes.items():
+        alike |= dict.fromkeys(_lower_spellings(category), code)
+    nowhere = graph.add("Equal", exact, graph.constant(NO_CODE, np.int64))
+    return graph.add("Where", nowhere, encoder(lowered, alike, otherwise), exact)
+
+
+NO_CODE = -2
+MOST_LETTERS = 8  # beyond a to z in a category of which every mix of upper and lower case is looked up
+
+
+def _lower_spellings(category: str) -> list[str]:
+    """Spellings that count as this category, with a to z in place of A to Z. Of many other letters only the common."""
+    found: list[str] = []
+    for text in dict.fromkeys((category, category.casefold(), category.upper(), category.lower(), category.title())):
+        each = [[*({c.lower(): 0, c.upper(): 0, c: 0} if not c.isascii() else [c])] for c in text]
+        mixed = sum(len(letters) > 1 for letters in each) <= MOST_LETTERS
+        found += ["".join(letters) for letters in itertools.product(*each)] if mixed else [text]
+    lowered = dict.fromkeys(text.translate(_LOWER) for text in found)
+    # a single letter that is no y, n, t or f keeps its case
+    return [text for text in lowered if spelled(text.upper()) == spelled(text) == spelled(category)]
+
+
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 # A kind of column is added here: its function, the Preprocessor's own arithmetic in terms of ONNX. Where its raw values
@@ -147,8 +287,10 @@ def categories(graph: Graph, columns: Sequence[Column], preprocessor: Preprocess
 # tests/test_export_tables.py compares with `Preprocessor.transform`.
 KINDS: dict[str, Callable[[Graph, Sequence[Column], Preprocessor], list[Piece]]] = {
     "number": numbers,
+    "date": dates_of,
+    "encoded": encoded,
     "category": categories,
-}
+}  # in the order of the inputs
 
 
 def _spellings(text: str) -> list[str]:
@@ -180,12 +322,15 @@ def table_to_onnx(
     """Write a hardened network of a table with its preparation: raw columns in, predictions out.
 
     Inputs: one for each raw column that the network reads, by the column's name, [batch, 1]; float64 for numbers (NaN
-    is missing), string for categories ("" is missing, so are "NA", "?" and the others that `htaf predict` takes for
-    it). Outputs: `prediction` [batch], the class as string, or float64 in the target's units; of a classification also
-    `probabilities` float32 [batch, classes]. The metadata hold `task`, `target`, `classes` and `columns` (JSON).
+    is missing), int64 for dates (microseconds since 1970 in UTC, as numpy.datetime64[us] holds them; -2^63, which is
+    its NaT, is missing), string for categories ("" is missing, so are "NA", "?" and the others that `htaf predict`
+    takes for it). Outputs: `prediction` [batch], the class as string, or float64 in the target's units; of a
+    classification also `probabilities` float32 [batch, classes]. The metadata hold `task`, `target`, `classes` and
+    `columns` (JSON).
 
     The preparation computes as `Preprocessor.transform` does, in float64, and gives the same bits. A graph raises no
-    errors: numbers that are infinite or beyond float32 are not refused, and texts keep blanks at their ends.
+    errors: numbers that are infinite or beyond float32 are not refused, and texts keep blanks at their ends. Spellings
+    that differ in A to Z are one category, and most that differ in other letters; `raw_columns` sees to the rest.
 
     Args:
         model: hardened, on the CPU, [rows, inputs] -> [rows, classes or 1]; not changed.
@@ -245,7 +390,8 @@ def table_to_onnx(
 def preparation(preprocessor: Preprocessor, *, opset: int = OPSET) -> Any:
     """The preparation alone, as an onnx.ModelProto: raw columns in, `inputs` float32 [batch, inputs] out.
 
-    Its inputs are those of `table_to_onnx`, its output that of `Preprocessor.transform`. Raises as it does.
+    Its inputs and its metadata's `columns` are those of `table_to_onnx`, its output that of `Preprocessor.transform`.
+    Raises as it does.
     """
     check_opset(opset)
     graph, features = _prepared(preprocessor)
@@ -255,7 +401,9 @@ def preparation(preprocessor: Preprocessor, *, opset: int = OPSET) -> Any:
     shown = [helper.make_tensor_value_info("inputs", graph.onnx.TensorProto.FLOAT, shape)]
     body = helper.make_graph(graph.nodes, "preparation", graph.inputs, shown, graph.constants)
     versions = [helper.make_opsetid("", opset), helper.make_opsetid(ML, ML_VERSION)]
-    return helper.make_model_gen_version(body, opset_imports=versions, producer_name="htaf")
+    made = helper.make_model_gen_version(body, opset_imports=versions, producer_name="htaf")
+    graph.onnx.helper.set_model_props(made, {"columns": json.dumps(graph.columns, ensure_ascii=False)})
+    return made
 
 
 def _prepared(preprocessor: Preprocessor) -> tuple[Graph, str]:
@@ -299,10 +447,11 @@ def raw_columns(rows: pd.DataFrame, columns: Sequence[dict[str, Any]]) -> dict[s
         columns: the metadata's entry `columns`.
 
     Returns:
-        By name arrays [rows, 1]: float64, NaN where missing, or object of str, "" where missing.
+        By name arrays [rows, 1]: float64, NaN where missing; int64 microseconds since 1970, -2^63 where missing; or
+        object of str, "" where missing.
 
     Raises:
-        DataError: a missing column, or text in a column of numbers.
+        DataError: a missing column, text in a column of numbers, or what is no date in one of dates.
     """
     found: dict[str, np.ndarray] = {}
     absent = [c["name"] for c in columns if c["name"] not in rows.columns]
@@ -311,7 +460,10 @@ def raw_columns(rows: pd.DataFrame, columns: Sequence[dict[str, Any]]) -> dict[s
     for column in columns:
         name, raw = column["name"], rows[column["name"]]
         if column["dtype"] == "string":
-            found[name] = category_values(raw)[:, None]
+            found[name] = _as_known(category_values(raw), column)[:, None]
+            continue
+        if column["dtype"] == "int64":
+            found[name] = dates.read(name, raw, column["order"]).astype("datetime64[us]").astype(np.int64)[:, None]
             continue
         values, wrong = to_number(raw)
         if wrong.any():
@@ -319,6 +471,17 @@ def raw_columns(rows: pd.DataFrame, columns: Sequence[dict[str, Any]]) -> dict[s
             raise DataError(f"column {name!r}, row {row + 1}: expected a number, got {str(raw.iloc[row])!r}")
         found[name] = values.astype(column["dtype"])[:, None]
     return found
+
+
+def _as_known(values: np.ndarray, column: dict[str, Any]) -> np.ndarray:
+    """Texts [rows]; another spelling of a category with letters beyond a to z becomes the category."""
+    known = column.get("categories", ())
+    odd = set(values) - set(known)
+    if not column.get("folded") or all(name.isascii() for name in (*known, *odd)):
+        return values
+    alike = {spelled(name): name for name in known}
+    found = {value: alike.get(spelled(value), value) for value in odd}
+    return np.array([found.get(value, value) for value in values], dtype=object)
 
 
 def onnx_table(path: str | Path, *, threads: int = 0) -> Callable[[pd.DataFrame], pd.DataFrame]:
