@@ -365,7 +365,9 @@ def _encoded(
     if cross is None:
         values = np.array([*column.values, column.otherwise])[found]  # -1 is the last
     else:
-        values = encoding.cross_fitted(np.array([*column.categories, None], dtype=object)[found], cross)
+        values = np.array([*column.values, column.otherwise])[found]
+        names = np.array([*column.categories, None], dtype=object)[found]
+        values[:, : cross.shape[1]] = encoding.cross_fitted(names, cross)  # what follows says nothing of the target
     return _scaled(values, column)
 
 

@@ -411,10 +411,15 @@ def _read(given: str, data_dir: str | os.PathLike[str] | None, drop_empty: bool)
             f"{given!r}: expected one of {listed(list(NAMED))} or a file ending in {', '.join(SUFFIXES)}, "
             f"got neither{near}"
         )
-    folders = [Path(folder) for folder in (data_dir, os.environ.get("HTAF_DATA")) if folder]
-    places = [path, *(folder / path for folder in folders)]
-    frame, notes = read_frame(next((place for place in places if place.exists()), path))
+    frame, notes = read_frame(located(path, data_dir))
     return frame, list(notes)
+
+
+def located(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Where a file lies: in the working folder, in `data_dir` or in the folder that HTAF_DATA names; else as given."""
+    folders = [Path(folder) for folder in (data_dir, os.environ.get("HTAF_DATA")) if folder]
+    places = [Path(path), *(folder / path for folder in folders)]
+    return next((place for place in places if place.exists()), Path(path))
 
 
 def _check_target(where: str, frame: pd.DataFrame, target: str) -> None:
