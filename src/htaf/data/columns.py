@@ -15,6 +15,7 @@ from htaf.data.reading import DataError, counted, is_date, is_text, listed, to_n
 RELATIVE_RANGE, ABSOLUTE_RANGE = 1e-9, 1e-14
 MOST_ONE_HOT = 20  # categories; a column with more is encoded by the target
 RARE, RARE_AMONG = 5, 100  # fewer training rows make a category rare, where there are at least so many
+BLOCK = 65_536  # dates that are taken apart at once
 MISSING = ""  # the missing category; no present text is empty
 OTHER = "other"  # names the input of rare and unseen categories
 Kind = Literal["number", "category", "encoded", "date", "dropped"]
@@ -180,8 +181,12 @@ def _learn_date(column: pd.Series, name: str, notes: Notes, order: str) -> Colum
     if missing := len(values) - len(known):
         notes.median.append(f"{missing:,} in {name!r} ({known[(len(known) - 1) // 2].astype('M8[D]')})")
     first, filled = known[0], known[(len(known) - 1) // 2]
-    parts = numbers(known, first)
-    ranges = {part: (float(parts[part].min()), float(parts[part].max())) for part in PARTS}
+    ranges = dict.fromkeys(PARTS, (math.inf, -math.inf))
+    different = known[np.append(True, known[1:] != known[:-1])]
+    for start in range(0, len(different), BLOCK):
+        parts = numbers(different[start : start + BLOCK], first)
+        for part, (low, high) in ranges.items():
+            ranges[part] = min(low, float(parts[part].min())), max(high, float(parts[part].max()))
     outputs = tuple(part for part, (low, high) in ranges.items() if low < high)
     return Column(
         name, "date", outputs=outputs, lows=tuple(ranges[part][0] for part in outputs),

@@ -20,6 +20,7 @@ from htaf.data.reading import (
     SUFFIXES,
     DataError,
     counted,
+    distinct_values,
     is_date,
     is_text,
     listed,
@@ -115,8 +116,9 @@ class Table:
             DataError: as `Preprocessor.fit`.
         """
         return Preprocessor.fit(
-            self.features.iloc[rows],
+            self.features,
             self.target[rows],
+            rows=rows,
             task=self.task,
             target_name=self.target_name,
             classes=self.classes,
@@ -186,7 +188,8 @@ def load(
             f"{known.name}: expected its own target {known.target!r}, got {target!r}: leave target out, or give the "
             "file's path"
         )
-    frame, notes = _read(given, data_dir, drop_empty)
+    texts = [*ids, *([] if group is None else [group])]
+    frame, notes = _read(given, data_dir, drop_empty, texts)
     name, column = (Path(given).name, target) if known is None else (known.name, known.target)
     if column is None:
         raise DataError(
@@ -198,7 +201,7 @@ def load(
     if test is not None:
         if is_named(test):
             raise DataError(f"test: expected a file, got the named set {os.fspath(test)!r}")
-        frame, parting = _with_test(frame, test, data_dir, [*exclude, *ids], parting, notes)
+        frame, parting = _with_test(frame, test, data_dir, [*exclude, *ids], texts, parting, notes)
     frame, beside = _leave_out(name, frame, column, exclude, ids, group, time, notes)
     if known is not None:
         task, classes, codes = task or known.task, known.classes, known.special_codes
@@ -227,11 +230,12 @@ def _with_test(
     test: str | os.PathLike[str],
     data_dir: str | os.PathLike[str] | None,
     unread: Sequence[str],
+    texts: Sequence[str],
     parting: Parting,
     notes: list[str],
 ) -> tuple[pd.DataFrame, Parting]:
     """The rows of a table with those of its test file below, which are the test part."""
-    other, told = _read(os.fspath(test), data_dir, False)
+    other, told = _read(os.fspath(test), data_dir, False, texts)
     absent = [name for name in frame if name not in other and name not in unread]
     if absent:
         raise DataError(
@@ -396,8 +400,10 @@ def _by_dtype(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)))
 
 
-def _read(given: str, data_dir: str | os.PathLike[str] | None, drop_empty: bool) -> tuple[pd.DataFrame, list[str]]:
-    """The raw rows of a named set or of a file, with notes."""
+def _read(
+    given: str, data_dir: str | os.PathLike[str] | None, drop_empty: bool, texts: Sequence[str] | None = None
+) -> tuple[pd.DataFrame, list[str]]:
+    """The raw rows of a named set or of a file, with notes; texts: as `read_frame` takes it."""
     known = lookup(given)
     if known is not None:
         return read_named(known, data_dir, drop_empty=drop_empty)
@@ -411,7 +417,7 @@ def _read(given: str, data_dir: str | os.PathLike[str] | None, drop_empty: bool)
             f"{given!r}: expected one of {listed(list(NAMED))} or a file ending in {', '.join(SUFFIXES)}, "
             f"got neither{near}"
         )
-    frame, notes = read_frame(located(path, data_dir))
+    frame, notes = read_frame(located(path, data_dir), texts=texts)
     return frame, list(notes)
 
 
@@ -453,7 +459,7 @@ def _table(
     rows, raw_target = len(raw), raw[target]
     # before rows go, so that errors count the file's rows
     if reading is None:
-        table, typing_notes = typed(raw, target=target, plain=plain, consume=_by_arrow(raw))
+        table, typing_notes = typed(raw, target=target, plain=plain, consume=True)  # rows are not held twice
     else:
         table, typing_notes = reading(raw)
     present = table[target].notna().to_numpy()
@@ -472,7 +478,9 @@ def _table(
     beside = beside.loc[present].reset_index(drop=True)
     if gone:
         table = table.loc[present].reset_index(drop=True)
+    of_target = table[target]
     features = table.drop(columns=target)
+    del table
     notes += typing_notes
     told = len(notes)
     if name not in NAMED:
@@ -480,7 +488,7 @@ def _table(
     if not features.shape[1]:
         why = "; ".join(notes[told:][:5])
         raise DataError(f"{name}: expected at least one usable column beside {target!r}, got none{why and ': ' + why}")
-    values, task, classes = known or infer_target(name, raw_target, table[target], task, classes, notes, plain=plain)
+    values, task, classes = known or infer_target(name, raw_target, of_target, task, classes, notes, plain=plain)
     repeated = len(values) - len(np.unique(_row_hashes({**dict(features.items()), "": pd.Series(values)})))
     if repeated:
         notes.append(f"{counted(repeated, 'row')} repeating an earlier row; a grouped split keeps them on one side")
@@ -488,17 +496,12 @@ def _table(
     if gaps := [f"{count:,} in {column!r}" for column, count in missing.items() if count]:
         notes.append(f"missing values: {some(gaps)}")
     digest = _fingerprint(features, values, target, task, classes, parting)
-    revised = not plain and (_is_revised(features) or (task == "classification" and _folds(raw_target, table[target])))
+    revised = not plain and (_is_revised(features) or (task == "classification" and _folds(raw_target, of_target)))
     ids = beside[[column for column in beside if column not in (parting.group, parting.time)]]
     return Table(
         name, features, values, task, target, classes, tuple(notes), digest, special_codes,
         {column: order for column, order in orders.items() if column in features}, revised, ids, parting,
     )  # fmt: skip
-
-
-def _by_arrow(raw: pd.DataFrame) -> bool:
-    """Whether the rows are those of a large file, which must not be held twice."""
-    return any(isinstance(dtype, pd.ArrowDtype) for dtype in raw.dtypes)
 
 
 def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parting) -> tuple[Parting, list[str]]:
@@ -555,7 +558,7 @@ def _drop_useless(features: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     kept: list[str] = []
     for name in features:
         column = features[name]
-        distinct, present = column.nunique(), int(column.notna().sum())
+        distinct, present = distinct_values(column), int(column.notna().sum())
         if distinct + (present < len(column)) <= 1 or distinct == 0:
             notes.append(f"column {name!r} dropped: one value in every row")
         elif is_date(column):

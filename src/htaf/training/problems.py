@@ -14,7 +14,7 @@ from htaf.data import attributes
 from htaf.data.attributes import Attributes
 from htaf.data.images import FilePart, ImageDataset, ImagePreprocessor, Images, fit_preprocessor
 from htaf.data.images import Part as ImagePart
-from htaf.data.parts import IMAGE_CHUNK, Data, Part, image_part, image_rows, table_part
+from htaf.data.parts import IMAGE_CHUNK, Data, Part, TableBatches, image_part, image_rows, table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.data.tabular import Split, Table, split
@@ -57,6 +57,8 @@ class Problem:
     def examples(self, most: int) -> Tensor:
         """At most so many inputs of the training part, evenly spread, not augmented."""
         part = self.fitting()
+        if isinstance(part.data, TableBatches) and len(part) <= most:
+            return part.data.x  # as it is held: no second copy
         return part[_spread(torch.arange(len(part)), most), 0][0]
 
     def measured(self) -> Mapping[str, Part]:
@@ -198,7 +200,8 @@ def _table(table: Table, parts: Split, test: bool) -> Problem:
 
 def _columns(train: Part) -> dict[str, Any]:
     """Of the inputs of a table: in_features, and levels, how many different values each has in the training part."""
-    x = train[torch.arange(len(train)), 0][0].numpy()
+    assert isinstance(train.data, TableBatches)
+    x = train.data.x.numpy()
     levels = [len(np.unique(x[:, j])) for j in range(x.shape[1])]
     return {"in_features": x.shape[1], "levels": levels}
 
