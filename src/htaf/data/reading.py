@@ -27,7 +27,7 @@ BLANKS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?", "<na>"})
 NUMBER_BLANKS = BLANKS | {"none"}  # "None" is a common category, but never a number
 LARGE = 64 * 2**20  # bytes of a file from which Arrow reads it
 FEW = 1000  # columns of a frame that are taken out one by one
-PIECE = 4 * 2**20  # bytes that it holds as text at a time
+PIECE, WIDE = 4 * 2**20, 4096  # bytes that it holds as text at a time; of each column at least
 MIXED_CATEGORIES = 20  # a column that mixes numbers and text is a category up to this many distinct values
 
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?")
@@ -251,6 +251,8 @@ def _about_dates(name: str, dates: "Dates") -> str:
     said = f"column {name!r}: dates{span}"
     if dates.example:
         said += f", {dates.example!r} read as {dates.order}"
+    if dates.zoned:
+        said += "; times are UTC" + (", those without a zone too" if dates.zoned < 1 else "")
     if dates.open:
         said += "; no row says whether day or month comes first, write 2012-01-31 to be sure"
     return said
@@ -353,9 +355,10 @@ def _pieces(path: Path, header: list[str], separator: str, quoted: bool, kept: s
     """
     from pyarrow import csv, string
 
+    size = max(PIECE, WIDE * len(header))
     with csv.open_csv(
         path,
-        read_options=csv.ReadOptions(use_threads=False, column_names=header, skip_rows=1, block_size=PIECE),
+        read_options=csv.ReadOptions(use_threads=False, column_names=header, skip_rows=1, block_size=size),
         parse_options=csv.ParseOptions(delimiter=separator, newlines_in_values=quoted),
         convert_options=csv.ConvertOptions(column_types=dict.fromkeys(header, string()), strings_can_be_null=False),
     ) as reader:

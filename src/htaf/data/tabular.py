@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -87,6 +88,7 @@ class Table:
         special_codes: numbers in the features that say why a value is missing.
         orders: how the file writes the dates of a column, for `Preprocessor.fit`.
         revised: columns are prepared in another way than before dates and many categories were known, or may be.
+        many: some column has more categories than have an input each.
         ids: columns that name the rows, [rows, ids]; they are no features.
         parting: what `split` goes by, beside seed and mode.
     """
@@ -104,6 +106,7 @@ class Table:
     revised: bool = False
     ids: pd.DataFrame = field(default_factory=pd.DataFrame)
     parting: Parting = Parting()
+    many: bool = False
 
     def fit_preprocessor(self, rows: Int64[np.ndarray, " part"]) -> Preprocessor:
         """The preprocessing learned from these rows, which are to be the training part.
@@ -201,14 +204,31 @@ def load(
     if test is not None:
         if is_named(test):
             raise DataError(f"test: expected a file, got the named set {os.fspath(test)!r}")
+        if known is None and located(test, data_dir).resolve() == located(given, data_dir).resolve():
+            raise DataError(f"test: expected another file than that of the training rows, got {os.fspath(test)} twice")
         frame, parting = _with_test(frame, test, data_dir, [*exclude, *ids], texts, parting, notes)
     frame, beside = _leave_out(name, frame, column, exclude, ids, group, time, notes)
-    if known is not None:
-        task, classes, codes = task or known.task, known.classes, known.special_codes
+    classes, codes = ((), ()) if known is None else (known.classes, known.special_codes)
+    task = task or (None if known is None else known.task)
+    first = None if parting.test is None else int((~parting.test).sum())
+    try:
         made = _table(name, frame, column, task, notes, classes, codes, beside=beside, parting=parting, plain=plain)
-    else:
-        made = _table(name, frame, column, task, notes, beside=beside, parting=parting, plain=plain)
-    return made
+    except DataError as error:
+        if test is None or first is None:
+            raise
+        raise DataError(_of_test_rows(str(error), first, Path(test).name)) from None
+    if test is None or first is None:
+        return made
+    return replace(made, notes=tuple(_of_test_rows(note, first, Path(test).name) for note in made.notes))
+
+
+def _of_test_rows(said: str, first: int, name: str) -> str:
+    """A message in which rows of the test file, which follow `first` others, are counted as in that file."""
+    return re.sub(
+        r"\brow (\d+)\b",
+        lambda found: found[0] if int(found[1]) <= first else f"row {int(found[1]) - first} of {name}",
+        said,
+    )
 
 
 def _shares(given: Sequence[float] | None, tested: bool) -> tuple[float, ...]:
@@ -501,7 +521,13 @@ def _table(
     return Table(
         name, features, values, task, target, classes, tuple(notes), digest, special_codes,
         {column: order for column, order in orders.items() if column in features}, revised, ids, parting,
+        revised and any(_has_many(features[column]) for column in features),
     )  # fmt: skip
+
+
+def _has_many(column: pd.Series) -> bool:
+    """Whether a column of texts has more categories than have an input each."""
+    return is_text(column) and not is_date(column) and column.nunique(dropna=False) > MOST_ONE_HOT
 
 
 def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parting) -> tuple[Parting, list[str]]:
@@ -511,7 +537,8 @@ def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parti
         test = parting.test[present]
         parting = replace(parting, test=test)
         if not test.any() or test.all():
-            raise DataError(f"{name}: expected rows with a target in both files, got none in one")
+            which = "training" if test.all() else "test"
+            raise DataError(f"{name}: expected rows with a target in both files, got none among the {which} rows")
     if parting.group is not None:
         texts = to_text(beside[parting.group])
         groups = pd.factorize(texts)[0]
