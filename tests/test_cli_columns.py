@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 
 from htaf.runs import open_run
+from htaf.training.reproduce import command
 
 QUICK = ("--epochs", "1", "--hidden", "8", "--target", "y")
 
@@ -42,6 +44,8 @@ def file(tmp_path: Path) -> Path:
         (("--group", "customer", "--split", "stratified", "--shares", "0.5", "0.25", "0.25"), None),
         (("--split", "stratified", "--shares", "0.5", "0.25", "0.25", "--exclude", "customer", "when"), [60, 30, 30]),
         (("--test", "other.csv", "--group", "shop"), None),
+        (("--test", "other.csv", "--shares", "0.8", "0.2", "--id", "customer"), [96, 24, 30]),
+        (("--split", "grouped", "--exclude", "when"), [84, 12, 24]),
     ],
 )
 def test_evaluate_finds_the_parts_of_the_training(
@@ -60,18 +64,40 @@ def test_evaluate_finds_the_parts_of_the_training(
         assert [run.record["rows"][part] for part in ("train", "validation", "test")] == rows
     if "--test" in flags:
         assert run.record["rows"]["test"] == 30
-    assert run.record["data"]["columns"] == 2
+    assert run.record["data"]["columns"] == 3  # some column has many categories
     monkeypatch.chdir("/")  # the record holds whole paths
     for part in ("validation", "test"):
         code, shown, err = htaf("evaluate", out, "--part", part, "--json")
         assert code == 0, err
         assert json.loads(shown)["exact"] == pytest.approx(run.record["metrics"]["exact"][part])
     assert len(run.part("train")) == run.record["rows"]["train"]
+    code, shown, err = htaf("report", out)
+    assert code == 0, err
     told = htaf("train", "tabular", "--data", file, "--out", out, *QUICK)[2]  # without the flags it is another run
     assert "already done" not in told
+    monkeypatch.chdir(tmp_path)
+    again = command(run.record)
+    assert "/" not in again.replace("runs/again", "")
+    code, _, err = htaf(*shlex.split(again)[1:-1], out)
+    assert (code, "already done" in err) == (0, True), err
     code, printed, err = htaf("predict", out, file)
     assert code == 0, err
     assert printed.splitlines()[0].startswith("customer,prediction") == ("--id" in flags)
+
+
+def test_a_file_of_the_data_folder_is_found_again(
+    htaf, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame(30).to_csv(tmp_path / "other.csv", index=False)
+    monkeypatch.setenv("HTAF_DATA", str(tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    words = ("train", "tabular", "--data", file.name, "--test", "other.csv", "--out", "run", *QUICK)
+    code, _, err = htaf(*words)
+    assert code == 0, err
+    monkeypatch.delenv("HTAF_DATA")
+    code, _, err = htaf("evaluate", "run")
+    assert code == 0, err
 
 
 def test_a_run_from_before_dates_were_known_finds_its_data(htaf, file: Path, tmp_path: Path) -> None:

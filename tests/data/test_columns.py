@@ -139,6 +139,17 @@ def test_an_open_order_is_said() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("zones", "said"),
+    [(("Z", "+02:00"), "; times are UTC"), (("", "Z"), "; times are UTC, those without a zone too"), (("", ""), "")],
+)
+def test_time_zones_are_said(zones: tuple[str, str], said: str) -> None:
+    texts = [f"2024-01-{1 + i:02}T06:30:00{zones[i % 2]}" for i in range(28)]
+    read, (note,) = typed(pd.DataFrame({"when": texts}))
+    assert note.endswith("read as year-month-day" + said)
+    assert read["when"][1] == pd.Timestamp("2024-01-02 04:30" if "+02:00" in zones else "2024-01-02 06:30")
+
+
 def test_the_parts_of_a_date() -> None:
     when = np.array(["2012-01-01T00:00", "2012-03-04T06:30", "NaT"], dtype="M8[us]")
     found = numbers(when, when[0])
@@ -208,13 +219,13 @@ def test_many_categories_are_means_of_the_target() -> None:
     target = target + 3 * (features["c"] == "name 7").to_numpy()
     fitted = Preprocessor.fit(features, target, task="regression", target_name="price")
     preprocessor = again(fitted)
-    assert preprocessor.feature_names == ("x", "c: mean price")
+    assert preprocessor.feature_names[:2] == ("x", "c: mean price")
     inputs = preprocessor.transform(features)
     assert inputs.tobytes() == fitted.transform(features).tobytes()
     assert features["c"][inputs[:, 1].argmax()] == "name 7"
     column = preprocessor.columns[0]
     new, notes = preprocessor.transform_with_notes(pd.DataFrame({"c": ["new", None, "NAME 7"], "x": 0.5}))
-    mean = (np.mean(column.otherwise) - column.lows[0]) / (column.highs[0] - column.lows[0])
+    mean = (column.otherwise[0] - column.lows[0]) / (column.highs[0] - column.lows[0])
     np.testing.assert_allclose(new[:, 1], [mean, mean, 1], atol=1e-6)
     assert notes == ["column 'c': 2 rows with categories not seen in training ('new', 'missing'), the target's mean"]
     assert any("40 categories, each as the target's mean" in note for note in fitted.notes)
@@ -226,7 +237,7 @@ def test_the_encoding_is_that_of_scikit_learn() -> None:
     features, _ = many()
     target = (np.arange(400) % 3 == 0).astype(np.int64)
     preprocessor = Preprocessor.fit(features, target, task="classification", classes=("no", "yes"))
-    assert preprocessor.feature_names == ("x", "c: share of yes")
+    assert preprocessor.feature_names[:2] == ("x", "c: share of yes")
     column = preprocessor.columns[0]
     found = preprocessor.transform(features)[:, 1] * (column.highs[0] - column.lows[0]) + column.lows[0]
     encoder = TargetEncoder(target_type="binary").fit(features[["c"]], target)
@@ -251,8 +262,36 @@ def test_several_classes_have_an_input_each() -> None:
     features, _ = many()
     target = np.arange(400) % 3
     preprocessor = again(Preprocessor.fit(features, target, task="classification", classes=("a", "b", "c", "d")))
-    assert preprocessor.feature_names == ("x", "c: share of a", "c: share of b", "c: share of c")
-    assert preprocessor.transform_training(features, target).shape == (400, 4)
+    assert preprocessor.feature_names[:4] == ("x", "c: share of a", "c: share of b", "c: share of c")
+    assert preprocessor.feature_names[4].startswith("c: is name ")
+
+
+def test_frequent_ones_of_many_categories_have_an_input_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("htaf.data.columns.MOST_FREQUENT", 3)
+    counts = {"often": 40, "Missing": 30, "ten": 10, "nine": 9} | {f"name {i}": 2 for i in range(30)}
+    names = [name for name, count in counts.items() for _ in range(count)] + [None] * 20
+    features = pd.DataFrame({"c": texts(names), "x": np.arange(len(names), dtype=float)})
+    target = np.sin(np.arange(len(names)))
+    fitted = Preprocessor.fit(features, target, task="regression", target_name="y")
+    preprocessor = again(fitted)
+    assert preprocessor.feature_names == ("x", "c: mean y", "c: has no value", "c: is Missing", "c: is often")
+    wanted = np.stack([features["c"].isna(), features["c"] == "Missing", features["c"] == "often"], axis=1)
+    for inputs in (preprocessor.transform(features), preprocessor.transform_training(features, target)):
+        np.testing.assert_array_equal(inputs[:, 2:], wanted)
+    new = preprocessor.transform(pd.DataFrame({"c": ["new", "OFTEN"], "x": 0.0}))
+    np.testing.assert_array_equal(new[:, 2:], [[0, 0, 0], [0, 0, 1]])
+    assert any("; the 3 most frequent ones also as 0 or 1" in note for note in fitted.notes)
+    old = fitted.to_json()  # as it was written before: the target's mean alone
+    entry = old["columns"][0]
+    for key in ("outputs", "otherwise", "lows", "highs"):
+        entry[key] = entry[key][:1]
+    entry["values"] = [row[:1] for row in entry["values"]]
+    before = Preprocessor.from_json(old)
+    for one, two in (
+        (before.transform(features), preprocessor.transform(features)),
+        (before.transform_training(features, target), preprocessor.transform_training(features, target)),
+    ):
+        assert one.tobytes() == np.ascontiguousarray(two[:, :2]).tobytes()
 
 
 def test_rare_categories_are_one_input() -> None:

@@ -176,3 +176,34 @@ def test_targets_near_the_end_of_float64(tmp_path: Path, scale: float) -> None:
     table = load(path, target="y")
     with pytest.raises(DataError, match="change the unit"):
         table.fit_preprocessor(split(table, 0).train)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("x", "oops", r"column 'x', row 8 of other\.csv: expected a number as in 119 other rows, got 'oops'"),
+        ("x", "inf", r"column 'x', row 8 of other\.csv: expected a finite number, got inf"),
+        ("day", "12.01.2024", r"got '2024-01-01' \(row 1\) and '12\.01\.2024' \(row 8 of other\.csv\)"),
+    ],
+)
+def test_rows_of_a_test_file_are_counted_as_in_it(tmp_path: Path, column: str, value: str, message: str) -> None:
+    rng = np.random.default_rng(0)
+    days = pd.date_range("2024-01-01", periods=60, freq="D").strftime("%Y-%m-%d")
+    rows = pd.DataFrame({"x": rng.normal(size=60), "day": days, "y": rng.normal(size=60)}).astype(str)
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    rows.loc[7, column] = value
+    rows.to_csv(tmp_path / "other.csv", index=False)
+    with pytest.raises(DataError, match=message):
+        load(tmp_path / "rows.csv", target="y", test=tmp_path / "other.csv")
+    with pytest.raises(DataError, match=rf"column '{column}'.*row 8\b(?! of)"):  # one file: its own rows
+        load(tmp_path / "other.csv", target="y")
+
+
+def test_a_test_file_without_targets_or_the_same_file(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"x": np.arange(60.0) ** 2, "y": np.arange(60.0) * 1.5})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    rows.assign(y=np.nan).to_csv(tmp_path / "other.csv", index=False)
+    with pytest.raises(DataError, match="got none among the test rows"):
+        load(tmp_path / "rows.csv", target="y", test=tmp_path / "other.csv")
+    with pytest.raises(DataError, match="expected another file than that of the training rows"):
+        load(tmp_path / "rows.csv", target="y", test=tmp_path / "rows.csv")

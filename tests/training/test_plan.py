@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from htaf.training.families import make_recipe
-from htaf.training.plan import Plan, PlanError, Source, read_plan
+from htaf.training.plan import Plan, PlanError, Source, _source, read_plan
 from htaf_paper import images
 
 GRID: dict[str, tuple[Any, ...]] = {
@@ -105,6 +105,25 @@ def test_no_data() -> None:
 def test_labels() -> None:
     assert Source("/data/churn.csv").label == "churn"
     assert Source("wine", split="grouped").label == "wine (grouped)"
+
+
+def test_a_source_with_the_flags_of_the_command() -> None:
+    made = _source({"name": "a.csv", "exclude": ["b"], "shares": [0.5, 0.25, 0.25], "group": "g"})
+    assert (made.mode, made.label, hash(made)) == ("grouped", "a (grouped)", hash(made))
+    assert made.arguments() == {"exclude": ("b",), "shares": (0.5, 0.25, 0.25), "group": "g"}
+    assert Source("a.csv", time="t", ids=("i",), test="b.csv").describe() == {
+        "name": "a.csv", "target": None, "task": None, "drop_empty": False, "split": "random", "ids": ["i"],
+        "test": "b.csv", "time": "t",
+    }  # fmt: skip
+    assert Source("a.csv").describe().keys() == {"name", "target", "task", "drop_empty", "split"}
+    for options, words in (
+        ({"split": "stratified", "group": "g"}, "does not go with split stratified"),
+        ({"split": "grouped", "time": "t"}, "goes with no other split"),
+    ):
+        with pytest.raises(PlanError, match=words):
+            Source("a.csv", **options)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(PlanError, match="have no exclude"):
+        Plan("x", (Source("photos", exclude=("y",)),), {"ste": {}}, make_recipe(family="dhn", depth=10))
 
 
 def test_the_example_of_the_docstring(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ import torch
 
 from htaf._errors import HtafError
 from htaf.data.reading import DataError
-from htaf.runs import locked, to_json, write_atomic
+from htaf.runs import locked, open_run, to_json, write_atomic
 from htaf.training.families import make_recipe
 from htaf.training.plan import Plan, PlanError, Source, read_plan
 from htaf.training.study import Cell, StudyError, cell_path, markdown, run_cells, run_study
@@ -182,6 +182,22 @@ def test_a_real_study_again_computes_nothing(
     monkeypatch.setattr(STUDY, "ProcessPoolExecutor", lambda *args, **options: pytest.fail("a worker was started"))
     assert run_study(plan, out) == report
     assert {p.name: p.stat().st_mtime_ns for p in (out / "cells").iterdir()} == times
+
+
+def test_a_kept_run_of_a_study_reads_its_rows_again(tmp_path: Path) -> None:
+    rows = pd.read_csv(write_csv(tmp_path / "made.csv"))
+    rows.assign(day=[f"2012-01-{1 + i % 30:02}" for i in range(60)], t=range(60)).to_csv(
+        tmp_path / "made.csv", index=False
+    )
+    source = Source("made.csv", target="y", exclude=("b",), ids=("t",), shares=(0.5, 0.25, 0.25), time="day")
+    cell = Cell(BASE, 0, source, data_dir=str(tmp_path))
+    records, failures = run_cells([cell], tmp_path / "study", keep=True)
+    assert not failures
+    (folder,) = (tmp_path / "study" / "runs").iterdir()
+    run = open_run(folder)
+    assert [len(run.part(part)) for part in ("train", "validation", "test")] == [30, 14, 16]  # whole days
+    assert {"b", "t"}.isdisjoint(run.data().features)
+    assert run.evaluate("test")["smooth"] == pytest.approx(records[cell]["metrics"]["smooth"]["test"])
 
 
 def test_a_killed_worker(source: Source, tmp_path: Path, here: None) -> None:

@@ -272,17 +272,19 @@ def _table_command(family: Family, none: Any) -> Callable[..., None]:
         chosen = _chosen(family, recipe, data, _given(overrides), running)
         check_seed(seed)
         from htaf.data.named import is_named
-        from htaf.data.tabular import load
+        from htaf.data.tabular import load, located
 
-        source = _source(data, is_named(data), data_dir) | {"target": target, "task": task, "drop_empty": drop_empty}
+        named = is_named(data)
+        place = data if named else str(located(data, data_dir))
+        source = _source(place, named, data_dir) | {"target": target, "task": task, "drop_empty": drop_empty}
         source |= {"exclude": list(exclude)} if exclude else {}
         source |= {"ids": list(id)} if id else {}
-        source |= {} if test is None else {"test": str(Path(test).resolve())}
+        source |= {} if test is None else {"test": str(located(test, data_dir).resolve())}
         if group is not None and split == "stratified":
             raise UsageError("--group keeps rows together and does not go with --split stratified")
         if time is not None and split != "random":
             raise UsageError(f"--time divides by time and does not go with --split {split}")
-        check_output_folder(out, [] if is_named(data) else [data], own="run")
+        check_output_folder(out, [] if named else [data], own="run")
         mode = "time" if time is not None else "grouped" if group is not None else split
         of_rows: Any = {"test": test, "shares": shares or None, "group": group, "time": time, "ids": id}
 

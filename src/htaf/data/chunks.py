@@ -8,6 +8,7 @@ import gzip
 import io
 import os
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,7 @@ def _pieces(path: Path, reader: Any, separator: str, notes: list[str]) -> Iterat
 
 
 def _check_names(path: Path, names: Sequence[str]) -> list[str]:
-    if repeated := sorted({name for name in names if name and names.count(name) > 1}):
+    if repeated := sorted(name for name, times in Counter(names).items() if name and times > 1):
         raise DataError(f"{path}: expected distinct column names, got {listed(repeated)} more than once")
     if "" not in names:
         return []

@@ -14,7 +14,10 @@ from htaf.data.reading import DataError, counted, is_date, is_text, listed, to_n
 # A range below these cannot be told from rounding in float32, and MinMaxScaler takes it for a constant
 RELATIVE_RANGE, ABSOLUTE_RANGE = 1e-9, 1e-14
 MOST_ONE_HOT = 20  # categories; a column with more is encoded by the target
+FREQUENT, MOST_FREQUENT = 10, 50  # training rows from which such a category has an input too, of so many at most
+MOST_CELLS = 1_000_000  # of the table of an encoded column, which is kept as JSON
 RARE, RARE_AMONG = 5, 100  # fewer training rows make a category rare, where there are at least so many
+BLOCK = 65_536  # dates that are taken apart at once
 MISSING = ""  # the missing category; no present text is empty
 OTHER = "other"  # names the input of rare and unseen categories
 Kind = Literal["number", "category", "encoded", "date", "dropped"]
@@ -30,8 +33,9 @@ class Column:
     A category becomes one 0/1 input for each of `categories`, where "" stands for missing, and one for all others
     where `other` is set.
 
-    An encoded column becomes one input for each of `outputs`: for a category its row of `values` from the target, for
-    another one `otherwise`, scaled from [lows, highs] to [0, 1].
+    An encoded column becomes one input for each of `outputs`: for a category its row of `values`, for another one
+    `otherwise`, scaled from [lows, highs] to [0, 1]. The first ones come from the target; those that follow are 1 in
+    one of the most frequent categories and 0 in all others.
 
     A date becomes one input for each of `outputs`, of `htaf.data.dates.PARTS`, scaled from [lows, highs] to [0, 1]. It
     is read in this `order`; days are counted from `first`; a missing one is `filled` (both ISO 8601).
@@ -180,8 +184,12 @@ def _learn_date(column: pd.Series, name: str, notes: Notes, order: str) -> Colum
     if missing := len(values) - len(known):
         notes.median.append(f"{missing:,} in {name!r} ({known[(len(known) - 1) // 2].astype('M8[D]')})")
     first, filled = known[0], known[(len(known) - 1) // 2]
-    parts = numbers(known, first)
-    ranges = {part: (float(parts[part].min()), float(parts[part].max())) for part in PARTS}
+    ranges: dict[str, tuple[float, float]] = dict.fromkeys(PARTS, (math.inf, -math.inf))
+    different = known[np.append(True, known[1:] != known[:-1])]
+    for start in range(0, len(different), BLOCK):
+        parts = numbers(different[start : start + BLOCK], first)
+        for part, (low, high) in ranges.items():
+            ranges[part] = min(low, float(parts[part].min())), max(high, float(parts[part].max()))
     outputs = tuple(part for part, (low, high) in ranges.items() if low < high)
     return Column(
         name, "date", outputs=outputs, lows=tuple(ranges[part][0] for part in outputs),
@@ -211,15 +219,21 @@ def _learn_category(
     if len(categories) > MOST_ONE_HOT and wanted[0]:
         from htaf.data.encoding import encodings
 
+        found = encodings(values, wanted[1], categories)
+        frequent = _frequent(categories, counts)
+        own = np.array([[float(category == one) for one in frequent] for category in categories])
+        table = np.hstack([found, own.reshape(len(categories), -1)])
+        more = f"; the {counted(len(frequent), 'most frequent one')} also as 0 or 1" if frequent else ""
         notes.lines.append(
             f"column {name!r}: {len(categories):,} categories, each as the target's mean in it, drawn to that of all "
-            "rows where it has few"
+            f"rows where it has few{more}"
         )
-        found = encodings(values, wanted[1], categories)
         return Column(
-            name, "encoded", categories=categories, folded=True, outputs=wanted[0],
-            values=tuple(map(tuple, found.tolist())), otherwise=tuple(wanted[1].mean(0).tolist()),
-            lows=tuple(found.min(0).tolist()), highs=tuple(found.max(0).tolist()),
+            name, "encoded", categories=categories, folded=True,
+            outputs=(*wanted[0], *(f"is {category}" if category else "has no value" for category in frequent)),
+            values=tuple(map(tuple, table.tolist())),
+            otherwise=(*wanted[1].mean(0).tolist(), *[0.0] * len(frequent)),
+            lows=tuple(table.min(0).tolist()), highs=tuple(table.max(0).tolist()),
         )  # fmt: skip
     rare = [value for value in categories if counts[value] < RARE] if len(values) >= RARE_AMONG else []
     if len(rare) < 2 or len(rare) == len(categories):
@@ -231,6 +245,13 @@ def _learn_category(
     )
     kept = tuple(value for value in categories if value not in rare)
     return Column(name, "category", categories=kept, other=True, folded=True)
+
+
+def _frequent(categories: Sequence[str], counts: dict[str, int]) -> list[str]:
+    """The most frequent ones of many categories, by name."""
+    most = min(MOST_FREQUENT, MOST_CELLS // len(categories))
+    found = sorted((category for category in categories if counts[category] >= FREQUENT), key=lambda c: -counts[c])
+    return sorted(found[:most])
 
 
 def _learn_number(column: pd.Series, name: str, special_codes: Sequence[float], notes: Notes) -> Column:

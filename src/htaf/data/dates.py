@@ -31,6 +31,7 @@ _DATE = re.compile(
     r"(?: ?(?P<p>[ap])\.?m\.?)?(?: ?(?P<z>Z|UTC|GMT|[+-]\d{2}:?\d{2}))?)?",
     re.IGNORECASE,
 )
+_ZONE = re.compile(r":\d{2}.*(?:Z|UTC|GMT|[+-]\d{2}:?\d{2})$", re.IGNORECASE)  # of a text that is a date
 _NONE, _YEAR, _NUMBERS, _NAME = range(4)  # how a text was written
 _SAMPLE, _CHUNK = 200, 65_536
 _MOSTLY = 0.9  # share of dates from which the other texts of a column are taken for mistakes
@@ -45,12 +46,14 @@ class Dates:
         values: datetime64[us] [rows], NaT where missing; UTC where a zone was written.
         open: no row says whether day or month comes first.
         example: the first text.
+        zoned: share of the different texts that have a time zone.
     """
 
     order: str
     values: Shaped[np.ndarray, " rows"]
     open: bool
     example: str
+    zoned: float = 0.0
 
 
 def native(column: pd.Series) -> Shaped[np.ndarray, " rows"]:
@@ -119,7 +122,8 @@ def find(name: str, column: pd.Series, text: Callable[[], Shaped[np.ndarray, " r
             f"column {name!r}, row {_row(codes, place)}: expected a date ({order}), got {texts[place]!r}, which the "
             "calendar does not have"
         )
-    return Dates(order, np.append(values, np.datetime64("NaT", "us"))[codes], either, str(texts[0]))
+    zoned = sum(_ZONE.search(text) is not None for text in texts) / len(texts)
+    return Dates(order, np.append(values, np.datetime64("NaT", "us"))[codes], either, str(texts[0]), zoned)
 
 
 def _row(codes: Int64[np.ndarray, " rows"], place: int) -> int:

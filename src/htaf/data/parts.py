@@ -86,8 +86,8 @@ def table_part(table: Table, preprocessor: Preprocessor, rows: np.ndarray, *, tr
         if unknown := set(table.classes) - set(known):
             raise DataError(f"expected the classes {', '.join(known)}, got {', '.join(sorted(unknown))} too")
         y = np.array([known.index(name) for name in table.classes])[y]
-    features = table.features.iloc[rows]
-    x = preprocessor.transform_training(features, y) if training else preprocessor.transform(features)
+    features = table.features
+    x = preprocessor.transform_training(features, y, rows) if training else preprocessor.transform(features, rows)
     target = torch.from_numpy(preprocessor.encode_target(y))
     target = target.float().unsqueeze(1) if preprocessor.target.task == "regression" else target.long()
     return Part(TableBatches(torch.from_numpy(x), target), torch.arange(len(rows)))

@@ -1,7 +1,7 @@
 """Turns raw rows into the float32 inputs of a network, by rules learned from the training part only."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ from htaf.data.columns import (
 from htaf.data.reading import DataError, counted, listed, to_number
 
 FORMAT, VERSION = "htaf-tabular", 2
+BLOCK = 65_536  # rows of a date's or an encoding's inputs that are made at once
 
 
 def _shown(column: Column) -> list[str]:
@@ -93,11 +94,12 @@ class Preprocessor:
         special_codes: Sequence[float] = (),
         orders: Mapping[str, str] | None = None,
         ids: Sequence[str] = (),
+        rows: Int64[np.ndarray, " part"] | None = None,
     ) -> "Preprocessor":
         """Learns ranges, medians, categories and the target's mean from the training rows.
 
         Args:
-            features: training rows only, [rows, columns]; number columns are scaled, columns of a date dtype are taken
+            features: training rows, [rows, columns]; number columns are scaled, columns of a date dtype are taken
                 apart, all others are categories.
             target: float64 [rows] in original units for regression, int64 [rows] class codes for
                 classification.
@@ -108,27 +110,33 @@ class Preprocessor:
                 becomes one 0/1 input, and the value counts as missing.
             orders: how raw rows write the dates of a column, one of `htaf.data.dates.ORDERS`; else year first.
             ids: names of columns that predictions have beside.
+            rows: int64 [part], the training rows among `features`, taken a column at a time; None: all.
         Returns:
             the fitted preprocessor.
         Raises:
             DataError: infinite values, a range beyond float64, a constant target, nothing to learn from.
         """
-        if len(features) != len(target) or not len(target):
-            raise DataError(f"expected as many rows as targets, got {len(features)} and {len(target)}")
+        count = len(features) if rows is None else len(rows)
+        if count != len(target) or not len(target):
+            raise DataError(f"expected as many rows as targets, got {count} and {len(target)}")
         if len({str(name) for name in features.columns}) != features.shape[1]:
             raise DataError(f"expected distinct column names, got {listed([*map(str, features.columns)])}")
         target, told, late = np.asarray(target), Notes([], [], []), list[str]()
         learned = learn_target(target, task, target_name, tuple(classes), late)
         wanted = encoding.outputs(target, learned)
         columns = [
-            learn_column(features[name], str(name), special_codes, told, wanted, (orders or {}).get(str(name), ""))
-            for name in features.columns
+            learn_column(
+                _taken(column, rows), str(name), special_codes, told, wanted, (orders or {}).get(str(name), "")
+            )
+            for name, column in features.items()
         ]
         return cls(
             columns, learned, tuple(float(code) for code in special_codes), [*told.told(training=True), *late], ids
         )
 
-    def transform(self, features: pd.DataFrame) -> Float32[np.ndarray, "rows columns"]:
+    def transform(
+        self, features: pd.DataFrame, rows: Int64[np.ndarray, " part"] | None = None
+    ) -> Float32[np.ndarray, "rows columns"]:
         """Raw rows to network inputs; columns are found by name, in any order.
 
         Missing numbers and dates take the training median. Categories not seen in training give the input of the
@@ -137,28 +145,32 @@ class Preprocessor:
 
         Args:
             features: raw rows of any dtypes, [rows, raw columns].
+            rows: int64 [part], those that are wanted, taken a column at a time; None: all.
         Returns:
             float32 [rows, len(feature_names)].
         Raises:
             DataError: a missing or repeated column; text, an infinite value or one beyond float32 in a
                 number column.
         """
-        return self.transform_with_notes(features)[0]
+        return self._transform(features, None, rows)[0]
 
     def transform_training(
-        self, features: pd.DataFrame, target: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"]
+        self,
+        features: pd.DataFrame,
+        target: Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"],
+        rows: Int64[np.ndarray, " part"] | None = None,
     ) -> Float32[np.ndarray, "rows columns"]:
         """As `transform`, of the rows that it was fitted on: encoded columns are cross-fitted, so that no row is
         encoded by its own target. The same rows give the same bits.
 
         Args:
-            features: the rows that were given to `fit`. target: theirs.
+            features: the rows that were given to `fit`. target: theirs. rows: as there.
         Returns:
             float32 [rows, len(feature_names)].
         Raises:
             DataError: as `transform`.
         """
-        return self._transform(features, np.asarray(target))[0]
+        return self._transform(features, np.asarray(target), rows)[0]
 
     def transform_with_notes(self, features: pd.DataFrame) -> tuple[Float32[np.ndarray, "rows columns"], list[str]]:
         """As `transform`, with what was handled in these rows.
@@ -171,10 +183,10 @@ class Preprocessor:
         Raises:
             DataError: as `transform`.
         """
-        return self._transform(features, None)
+        return self._transform(features, None, None)
 
     def _transform(
-        self, features: pd.DataFrame, target: np.ndarray | None
+        self, features: pd.DataFrame, target: np.ndarray | None, rows: Int64[np.ndarray, " part"] | None
     ) -> tuple[Float32[np.ndarray, "rows columns"], list[str]]:
         """target: of training rows, which are cross-fitted by it."""
         present = [str(name) for name in features.columns]
@@ -192,8 +204,8 @@ class Preprocessor:
         extra = [name for name in present if name not in known]
         if extra:
             notes.lines.append(f"ignored, not used in training: {listed(extra)}")
-        inputs = np.zeros((len(features), len(self.feature_names)), dtype=np.float32)
-        if not len(features):
+        inputs = np.zeros((len(features) if rows is None else len(rows), len(self.feature_names)), dtype=np.float32)
+        if not len(inputs):
             return inputs, notes.lines
         cross = None if target is None else encoding.outputs(target, self.target)[1]
         begin = self._begins()
@@ -201,7 +213,7 @@ class Preprocessor:
             for place, column in enumerate(self.columns):
                 if column.kind == "dropped":
                     continue
-                raw = features.iloc[:, where[column.name]]
+                raw = _taken(features.iloc[:, where[column.name]], rows)
                 if column.kind == "number":
                     scaled, codes = self._number(column, raw, notes)
                     for at, found in zip((begin[place, 0], begin[place, 1]), (scaled, codes), strict=True):
@@ -213,8 +225,9 @@ class Preprocessor:
                     found = _one_hot(column, raw, notes)
                     inputs[np.flatnonzero(found >= 0), at + found[found >= 0]] = 1
                 else:
-                    block = _date(column, raw, notes) if column.kind == "date" else _encoded(column, raw, notes, cross)
-                    inputs[:, at : at + block.shape[1]] = block
+                    made = _date(column, raw, notes) if column.kind == "date" else _encoded(column, raw, notes, cross)
+                    for start, block in made:
+                        inputs[start : start + len(block), at : at + block.shape[1]] = block
         if not np.isfinite(inputs.sum(0, dtype=np.float64)).all():
             row, place = np.argwhere(~np.isfinite(inputs))[0]
             raise DataError(
@@ -357,26 +370,36 @@ def _one_hot(column: Column, raw: pd.Series, notes: Notes) -> Int64[np.ndarray, 
 
 def _encoded(
     column: Column, raw: pd.Series, notes: Notes, cross: Float64[np.ndarray, "rows outputs"] | None
-) -> Float64[np.ndarray, "rows outputs"]:
-    """The scaled encoding of each row; cross: of training rows what they are encoded by."""
+) -> Iterator[tuple[int, Float64[np.ndarray, "part outputs"]]]:
+    """The scaled encoding of each row, in blocks with their first row; cross: of training rows what they are encoded
+    by."""
     found, unseen = _places(column, raw)
     if unseen:
         notes.lines.append(_about_unseen(column, unseen, "the target's mean"))
-    if cross is None:
-        values = np.array([*column.values, column.otherwise])[found]  # -1 is the last
-    else:
-        values = encoding.cross_fitted(np.array([*column.categories, None], dtype=object)[found], cross)
-    return _scaled(values, column)
+    table = np.array([*column.values, column.otherwise])  # -1 is the last
+    own = None
+    if cross is not None:
+        own = encoding.cross_fitted(np.array([*column.categories, None], dtype=object)[found], cross)
+    for start in range(0, len(found), BLOCK):
+        values = table[found[start : start + BLOCK]]
+        if own is not None:  # the outputs after these say nothing of the target
+            values[:, : own.shape[1]] = own[start : start + BLOCK]
+        yield start, _scaled(values, column)
 
 
-def _date(column: Column, raw: pd.Series, notes: Notes) -> Float64[np.ndarray, "rows outputs"]:
-    """The scaled parts of the dates of each row."""
+def _date(column: Column, raw: pd.Series, notes: Notes) -> Iterator[tuple[int, Float64[np.ndarray, "part outputs"]]]:
+    """The scaled parts of the dates of each row, in blocks with their first row."""
     values, filled = dates.read(column.name, raw, column.order), np.datetime64(column.filled, "us")
     if missing := int(np.isnat(values).sum()):
         notes.median.append(f"{missing:,} in {column.name!r} ({filled.astype('M8[D]')})")
         values = np.where(np.isnat(values), filled, values)
-    parts = dates.numbers(values, np.datetime64(column.first, "us"))
-    return _scaled(np.stack([parts[part] for part in column.outputs], axis=1), column)
+    for start in range(0, len(values), BLOCK):
+        parts = dates.numbers(values[start : start + BLOCK], np.datetime64(column.first, "us"))
+        yield start, _scaled(np.stack([parts[part] for part in column.outputs], axis=1), column)
+
+
+def _taken(column: pd.Series, rows: Int64[np.ndarray, " part"] | None) -> pd.Series:
+    return column if rows is None else column.iloc[rows]
 
 
 def _scaled(values: Float64[np.ndarray, "rows outputs"], column: Column) -> Float64[np.ndarray, "rows outputs"]:

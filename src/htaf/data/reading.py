@@ -7,6 +7,7 @@ import io
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ SUFFIXES = (*TEXT_SUFFIXES, *(suffix + ".gz" for suffix in TEXT_SUFFIXES), ".par
 BLANKS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?", "<na>"})
 NUMBER_BLANKS = BLANKS | {"none"}  # "None" is a common category, but never a number
 LARGE = 64 * 2**20  # bytes of a file from which Arrow reads it
+FEW = 1000  # columns of a frame that are taken out one by one
+PIECE, WIDE = 4 * 2**20, 4096  # bytes that it holds as text at a time; of each column at least
 MIXED_CATEGORIES = 20  # a column that mixes numbers and text is a category up to this many distinct values
 
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?")
@@ -63,10 +66,9 @@ def to_text(column: pd.Series, blanks: frozenset[str] = BLANKS) -> Shaped[np.nda
         stripped = str(value).strip()
         return None if stripped.lower() in blanks else stripped
 
-    if isinstance(column.dtype, pd.ArrowDtype) and len(column):  # of a large file: each text once
-        codes, found = pd.factorize(column)
-        texts = np.append(to_text(pd.Series(np.asarray(found, dtype=object)), blanks), np.array([None]))
-        return texts[codes]
+    if isinstance(column.dtype, pd.CategoricalDtype):  # each text once
+        texts = to_text(pd.Series(np.asarray(column.cat.categories, dtype=object)), blanks)
+        return np.append(texts, np.array([None]))[column.cat.codes.to_numpy()]
     result = np.empty(len(column), dtype=object)
     missing = column.isna().to_numpy(dtype=bool)
     result[:] = [None if gone else text(value) for value, gone in zip(column, missing, strict=True)]
@@ -82,10 +84,13 @@ def to_number(column: pd.Series) -> tuple[Float64[np.ndarray, " rows"], Bool[np.
         values float64 [rows], NaN where missing or wrong; wrong bool [rows].
     """
     if pd.api.types.is_numeric_dtype(column):
-        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        plain = column.dtype == np.float64  # the same memory
+        values = column.to_numpy() if plain else column.to_numpy(dtype=np.float64, na_value=np.nan)
         return values, np.zeros(len(values), dtype=bool)
-    if isinstance(column.dtype, pd.ArrowDtype) and (known := _numbers_by_arrow(column)) is not None:
-        return known, np.zeros(len(known), dtype=bool)
+    if isinstance(column.dtype, pd.CategoricalDtype):  # each text once
+        values, wrong = to_number(pd.Series(np.asarray(column.cat.categories, dtype=object)))
+        codes = column.cat.codes.to_numpy()
+        return np.append(values, np.nan)[codes], np.append(wrong, False)[codes]
     values, wrong = np.full(len(column), np.nan), np.zeros(len(column), dtype=bool)
     for row, text in enumerate(to_text(column, NUMBER_BLANKS)):
         if text is None:
@@ -97,24 +102,6 @@ def to_number(column: pd.Series) -> tuple[Float64[np.ndarray, " rows"], Bool[np.
         if "_" in text:  # float() reads 1_000, a table does not
             values[row], wrong[row] = np.nan, True
     return values, wrong
-
-
-def _numbers_by_arrow(column: pd.Series) -> Float64[np.ndarray, " rows"] | None:
-    """The numbers of a column of text; None where some text is none, or not plainly one."""
-    import pyarrow as pa
-    import pyarrow.compute
-
-    compute: Any = pyarrow.compute  # its functions are made when it is imported
-    parts = []
-    try:
-        for chunk in pa.chunked_array(pa.array(column)).chunks if len(column) else []:
-            text = compute.utf8_trim_whitespace(chunk)
-            blank = compute.is_in(compute.utf8_lower(text), pa.array(sorted(NUMBER_BLANKS)))
-            text = compute.if_else(blank, pa.scalar(None, text.type), text)
-            parts.append(text.cast(pa.float64()).to_numpy(zero_copy_only=False))
-    except pa.ArrowException:
-        return None
-    return np.concatenate(parts) if parts else np.zeros(0)
 
 
 def lost_digits(column: pd.Series, values: Float64[np.ndarray, " rows"]) -> tuple[int, bool] | None:
@@ -161,6 +148,19 @@ def is_date(column: pd.Series) -> bool:
     return pd.api.types.is_datetime64_any_dtype(column) or isinstance(column.dtype, pd.PeriodDtype)
 
 
+def distinct_values(column: pd.Series) -> int:
+    """How many different values a column has, without those that are missing; of numbers in little memory.
+
+    Args:
+        column: any dtype, [rows].
+    """
+    if column.dtype != np.float64:
+        return column.nunique()
+    values = np.sort(column.to_numpy())
+    values = values[: len(values) - int(np.isnan(values).sum())]  # missing ones are last
+    return 0 if not len(values) else 1 + int(np.count_nonzero(values[1:] != values[:-1]))
+
+
 def typed(
     frame: pd.DataFrame, *, target: str | None = None, plain: bool = False, consume: bool = False
 ) -> tuple[pd.DataFrame, tuple[str, ...]]:
@@ -185,6 +185,7 @@ def typed(
     notes: list[str] = []
     orders: dict[str, str] = {}
     rows = len(frame)
+    consume = consume and frame.shape[1] <= FEW  # taking one out takes time by the number of columns
     for name in list(frame.columns):
         column = frame.pop(name) if consume else frame[name]
         _refuse_containers(str(name), column)
@@ -250,13 +251,15 @@ def _about_dates(name: str, dates: "Dates") -> str:
     said = f"column {name!r}: dates{span}"
     if dates.example:
         said += f", {dates.example!r} read as {dates.order}"
+    if dates.zoned:
+        said += "; times are UTC" + (", those without a zone too" if dates.zoned < 1 else "")
     if dates.open:
         said += "; no row says whether day or month comes first, write 2012-01-31 to be sure"
     return said
 
 
 def read_frame(
-    path: str | os.PathLike[str], *, names: Sequence[str] | None = None
+    path: str | os.PathLike[str], *, names: Sequence[str] | None = None, texts: Sequence[str] | None = None
 ) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """The raw rows of a CSV, TSV or Parquet file, text kept as text, with notes on what was handled.
 
@@ -267,6 +270,8 @@ def read_frame(
     Args:
         path: a file that ends in one of `SUFFIXES`, in any case.
         names: column names of a text file without a header line.
+        texts: columns that are to be text; the others of a large file are float64 where each of their texts reads as a
+            number. None: all.
     Returns:
         the frame [rows, columns], and the notes.
     Raises:
@@ -284,12 +289,12 @@ def read_frame(
         frame.columns = [str(name).strip() for name in frame.columns]
     else:
         notes = list[str]()
-        frame = _large(path, notes) if names is None and path.stat().st_size > LARGE else None
+        frame = _large(path, texts) if names is None and path.stat().st_size > LARGE else None
         if frame is None:
             text, notes = _decode(path)
             frame = _parse(path, text, names, notes)
     seen = list(frame.columns)
-    repeated = sorted({name for name in seen if seen.count(name) > 1 and name})
+    repeated = sorted(name for name, times in Counter(seen).items() if times > 1 and name)
     if repeated:
         raise DataError(f"{path}: expected distinct column names, got {listed(repeated)} more than once")
     if "" in seen:
@@ -301,13 +306,18 @@ def read_frame(
     return frame, tuple(notes)
 
 
-def _large(path: Path, notes: list[str]) -> pd.DataFrame | None:
-    """A large file by Arrow, whose texts take as many bytes as in the file; None where it is not plain enough for it.
+def _large(path: Path, texts: Sequence[str] | None) -> pd.DataFrame | None:
+    """A large file by Arrow, in pieces, so that no more is held than what comes of it; None where it is not plain
+    enough for it.
 
     Plain: UTF-8, as many fields in each line as in the first, no decimal commas. What is wrong in another file is said
     by the usual way of reading.
+
+    Args:
+        texts: columns that hold texts, as categories; others are float64 where each text reads as a number, as
+            `to_number` gives them. None: all.
     """
-    from pyarrow import ArrowException, csv, string
+    from pyarrow import ArrowException, default_memory_pool
 
     if path.name.lower().endswith(".gz"):
         return None
@@ -323,25 +333,120 @@ def _large(path: Path, notes: list[str]) -> pd.DataFrame | None:
     header = next(csv_rows(text, separator))
     if len(set(header)) < len(header) or "" in header or sum(map(_is_number, header)) * 2 > len(header):
         return None
+    kept = None if texts is None else {*texts}
     try:
-        table = csv.read_csv(
-            path,
-            read_options=csv.ReadOptions(use_threads=False, column_names=header, skip_rows=1),
-            parse_options=csv.ParseOptions(delimiter=separator, newlines_in_values='"' in text),
-            convert_options=csv.ConvertOptions(column_types=dict.fromkeys(header, string()), strings_can_be_null=False),
-        )
+        while True:  # again where a column of numbers had a text further down
+            found = _pieces(path, header, separator, '"' in text, kept)
+            if not isinstance(found, str):
+                return found
+            assert kept is not None
+            kept.add(found)
     except ArrowException:
         return None
-    if separator != "," and any("," in str(value) for name in header for value in table[name][:1000]):
+    finally:
+        default_memory_pool().release_unused()
+
+
+def _pieces(path: Path, header: list[str], separator: str, quoted: bool, kept: set[str] | None) -> Any:
+    """The frame of `_large`; None for decimal commas; a name for a column that is to be kept as text.
+
+    Args:
+        kept: columns that hold texts; None: all.
+    """
+    from pyarrow import csv, string
+
+    size = max(PIECE, WIDE * len(header))
+    with csv.open_csv(
+        path,
+        read_options=csv.ReadOptions(use_threads=False, column_names=header, skip_rows=1, block_size=size),
+        parse_options=csv.ParseOptions(delimiter=separator, newlines_in_values=quoted),
+        convert_options=csv.ConvertOptions(column_types=dict.fromkeys(header, string()), strings_can_be_null=False),
+    ) as reader:
+        columns: list[_Numbers | _Texts] = []
+        for piece in reader:
+            if not columns:
+                first = piece.slice(0, 1000)
+                if separator != "," and any("," in str(value) for column in first for value in column):
+                    return None
+                for name, column in zip(header, first, strict=True):
+                    text = kept is None or name in kept or _plain_numbers(column) is None
+                    columns.append(_Texts() if text else _Numbers())
+            given = [*piece.columns]
+            if (full := _not_blank(given)) is not None:
+                given = [column.filter(full) for column in given]
+            for name, made, column in zip(header, columns, given, strict=True):
+                if not made.take(column):
+                    return name
+    frame: dict[str, pd.Series] = {}
+    for name in header:
+        frame[name] = columns.pop(0).series()  # each piece once
+    return pd.DataFrame(frame, copy=False)
+
+
+class _Numbers:
+    """A column of numbers, piece by piece."""
+
+    def __init__(self) -> None:
+        self.parts: list[np.ndarray] = []
+
+    def take(self, column: Any) -> bool:
+        """Whether all of these texts are numbers."""
+        values = _plain_numbers(column)
+        if values is not None:
+            self.parts.append(values)
+        return values is not None
+
+    def series(self) -> pd.Series:
+        return pd.Series(np.concatenate(self.parts), copy=False)
+
+
+class _Texts:
+    """A column of texts, piece by piece: each text once, and its number in each row."""
+
+    def __init__(self) -> None:
+        self.parts: list[np.ndarray] = []
+        self.known: dict[str, int] = {}
+
+    def take(self, column: Any) -> bool:
+        found = column.dictionary_encode()
+        places = [self.known.setdefault(text, len(self.known)) for text in found.dictionary.to_pylist()]
+        self.parts.append(np.array(places, dtype=np.int32)[found.indices.to_numpy()])
+        return True
+
+    def series(self) -> pd.Series:
+        texts = np.array([*self.known], dtype=object)
+        kind = pd.CategoricalDtype(pd.Index(texts, dtype=object))
+        return pd.Series(pd.Categorical.from_codes(np.concatenate(self.parts), dtype=kind), copy=False)
+
+
+def _plain_numbers(column: Any) -> Float64[np.ndarray, " rows"] | None:
+    """The numbers of an Arrow array of text; None where some text is none, not plainly one, or not exact in float64."""
+    import pyarrow as pa
+    import pyarrow.compute
+
+    compute: Any = pyarrow.compute  # its functions are made when it is imported
+    text = compute.utf8_trim_whitespace(column)
+    blank = compute.is_in(compute.utf8_lower(text), pa.array(sorted(NUMBER_BLANKS)))
+    text = compute.if_else(blank, pa.scalar(None, text.type), text)
+    try:
+        values = text.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowException:
         return None
-    frame = table.to_pandas(types_mapper=pd.ArrowDtype)
-    del table
-    blank = pd.Series(True, index=frame.index)
-    for name in frame:
-        blank &= (frame[name].str.strip() == "").to_numpy(bool)
-        if not blank.any():
-            return frame
-    return frame.loc[~blank].reset_index(drop=True)
+    return None if (np.abs(values) >= 2**53).any() else values
+
+
+def _not_blank(columns: list[Any]) -> Any:
+    """Which rows of Arrow arrays of text have a text that is not blank; None: all."""
+    import pyarrow.compute
+
+    compute: Any = pyarrow.compute
+    blank = None
+    for column in columns:
+        empty = compute.equal(compute.utf8_trim_whitespace(column), "")
+        blank = empty if blank is None else compute.and_(blank, empty)
+        if not compute.any(blank).as_py():
+            return None
+    return compute.invert(blank)
 
 
 def csv_rows(text: str, separator: str) -> Iterator[list[str]]:

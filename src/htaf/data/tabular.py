@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from htaf.data.reading import (
     SUFFIXES,
     DataError,
     counted,
+    distinct_values,
     is_date,
     is_text,
     listed,
@@ -86,6 +88,7 @@ class Table:
         special_codes: numbers in the features that say why a value is missing.
         orders: how the file writes the dates of a column, for `Preprocessor.fit`.
         revised: columns are prepared in another way than before dates and many categories were known, or may be.
+        many: some column has more categories than have an input each.
         ids: columns that name the rows, [rows, ids]; they are no features.
         parting: what `split` goes by, beside seed and mode.
     """
@@ -103,6 +106,7 @@ class Table:
     revised: bool = False
     ids: pd.DataFrame = field(default_factory=pd.DataFrame)
     parting: Parting = Parting()
+    many: bool = False
 
     def fit_preprocessor(self, rows: Int64[np.ndarray, " part"]) -> Preprocessor:
         """The preprocessing learned from these rows, which are to be the training part.
@@ -115,8 +119,9 @@ class Table:
             DataError: as `Preprocessor.fit`.
         """
         return Preprocessor.fit(
-            self.features.iloc[rows],
+            self.features,
             self.target[rows],
+            rows=rows,
             task=self.task,
             target_name=self.target_name,
             classes=self.classes,
@@ -186,7 +191,8 @@ def load(
             f"{known.name}: expected its own target {known.target!r}, got {target!r}: leave target out, or give the "
             "file's path"
         )
-    frame, notes = _read(given, data_dir, drop_empty)
+    texts = [*ids, *([] if group is None else [group])]
+    frame, notes = _read(given, data_dir, drop_empty, texts)
     name, column = (Path(given).name, target) if known is None else (known.name, known.target)
     if column is None:
         raise DataError(
@@ -198,14 +204,31 @@ def load(
     if test is not None:
         if is_named(test):
             raise DataError(f"test: expected a file, got the named set {os.fspath(test)!r}")
-        frame, parting = _with_test(frame, test, data_dir, [*exclude, *ids], parting, notes)
+        if known is None and located(test, data_dir).resolve() == located(given, data_dir).resolve():
+            raise DataError(f"test: expected another file than that of the training rows, got {os.fspath(test)} twice")
+        frame, parting = _with_test(frame, test, data_dir, [*exclude, *ids], texts, parting, notes)
     frame, beside = _leave_out(name, frame, column, exclude, ids, group, time, notes)
-    if known is not None:
-        task, classes, codes = task or known.task, known.classes, known.special_codes
+    classes, codes = ((), ()) if known is None else (known.classes, known.special_codes)
+    task = task or (None if known is None else known.task)
+    first = None if parting.test is None else int((~parting.test).sum())
+    try:
         made = _table(name, frame, column, task, notes, classes, codes, beside=beside, parting=parting, plain=plain)
-    else:
-        made = _table(name, frame, column, task, notes, beside=beside, parting=parting, plain=plain)
-    return made
+    except DataError as error:
+        if test is None or first is None:
+            raise
+        raise DataError(_of_test_rows(str(error), first, Path(test).name)) from None
+    if test is None or first is None:
+        return made
+    return replace(made, notes=tuple(_of_test_rows(note, first, Path(test).name) for note in made.notes))
+
+
+def _of_test_rows(said: str, first: int, name: str) -> str:
+    """A message in which rows of the test file, which follow `first` others, are counted as in that file."""
+    return re.sub(
+        r"\brow (\d+)\b",
+        lambda found: found[0] if int(found[1]) <= first else f"row {int(found[1]) - first} of {name}",
+        said,
+    )
 
 
 def _shares(given: Sequence[float] | None, tested: bool) -> tuple[float, ...]:
@@ -227,11 +250,12 @@ def _with_test(
     test: str | os.PathLike[str],
     data_dir: str | os.PathLike[str] | None,
     unread: Sequence[str],
+    texts: Sequence[str],
     parting: Parting,
     notes: list[str],
 ) -> tuple[pd.DataFrame, Parting]:
     """The rows of a table with those of its test file below, which are the test part."""
-    other, told = _read(os.fspath(test), data_dir, False)
+    other, told = _read(os.fspath(test), data_dir, False, texts)
     absent = [name for name in frame if name not in other and name not in unread]
     if absent:
         raise DataError(
@@ -396,8 +420,10 @@ def _by_dtype(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)))
 
 
-def _read(given: str, data_dir: str | os.PathLike[str] | None, drop_empty: bool) -> tuple[pd.DataFrame, list[str]]:
-    """The raw rows of a named set or of a file, with notes."""
+def _read(
+    given: str, data_dir: str | os.PathLike[str] | None, drop_empty: bool, texts: Sequence[str] | None = None
+) -> tuple[pd.DataFrame, list[str]]:
+    """The raw rows of a named set or of a file, with notes; texts: as `read_frame` takes it."""
     known = lookup(given)
     if known is not None:
         return read_named(known, data_dir, drop_empty=drop_empty)
@@ -411,10 +437,15 @@ def _read(given: str, data_dir: str | os.PathLike[str] | None, drop_empty: bool)
             f"{given!r}: expected one of {listed(list(NAMED))} or a file ending in {', '.join(SUFFIXES)}, "
             f"got neither{near}"
         )
-    folders = [Path(folder) for folder in (data_dir, os.environ.get("HTAF_DATA")) if folder]
-    places = [path, *(folder / path for folder in folders)]
-    frame, notes = read_frame(next((place for place in places if place.exists()), path))
+    frame, notes = read_frame(located(path, data_dir), texts=texts)
     return frame, list(notes)
+
+
+def located(path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Where a file lies: in the working folder, in `data_dir` or in the folder that HTAF_DATA names; else as given."""
+    folders = [Path(folder) for folder in (data_dir, os.environ.get("HTAF_DATA")) if folder]
+    places = [Path(path), *(folder / path for folder in folders)]
+    return next((place for place in places if place.exists()), Path(path))
 
 
 def _check_target(where: str, frame: pd.DataFrame, target: str) -> None:
@@ -448,7 +479,7 @@ def _table(
     rows, raw_target = len(raw), raw[target]
     # before rows go, so that errors count the file's rows
     if reading is None:
-        table, typing_notes = typed(raw, target=target, plain=plain, consume=_by_arrow(raw))
+        table, typing_notes = typed(raw, target=target, plain=plain, consume=True)  # rows are not held twice
     else:
         table, typing_notes = reading(raw)
     present = table[target].notna().to_numpy()
@@ -467,7 +498,9 @@ def _table(
     beside = beside.loc[present].reset_index(drop=True)
     if gone:
         table = table.loc[present].reset_index(drop=True)
+    of_target = table[target]
     features = table.drop(columns=target)
+    del table
     notes += typing_notes
     told = len(notes)
     if name not in NAMED:
@@ -475,7 +508,7 @@ def _table(
     if not features.shape[1]:
         why = "; ".join(notes[told:][:5])
         raise DataError(f"{name}: expected at least one usable column beside {target!r}, got none{why and ': ' + why}")
-    values, task, classes = known or infer_target(name, raw_target, table[target], task, classes, notes, plain=plain)
+    values, task, classes = known or infer_target(name, raw_target, of_target, task, classes, notes, plain=plain)
     repeated = len(values) - len(np.unique(_row_hashes({**dict(features.items()), "": pd.Series(values)})))
     if repeated:
         notes.append(f"{counted(repeated, 'row')} repeating an earlier row; a grouped split keeps them on one side")
@@ -483,17 +516,18 @@ def _table(
     if gaps := [f"{count:,} in {column!r}" for column, count in missing.items() if count]:
         notes.append(f"missing values: {some(gaps)}")
     digest = _fingerprint(features, values, target, task, classes, parting)
-    revised = not plain and (_is_revised(features) or (task == "classification" and _folds(raw_target, table[target])))
+    revised = not plain and (_is_revised(features) or (task == "classification" and _folds(raw_target, of_target)))
     ids = beside[[column for column in beside if column not in (parting.group, parting.time)]]
     return Table(
         name, features, values, task, target, classes, tuple(notes), digest, special_codes,
         {column: order for column, order in orders.items() if column in features}, revised, ids, parting,
+        revised and any(_has_many(features[column]) for column in features),
     )  # fmt: skip
 
 
-def _by_arrow(raw: pd.DataFrame) -> bool:
-    """Whether the rows are those of a large file, which must not be held twice."""
-    return any(isinstance(dtype, pd.ArrowDtype) for dtype in raw.dtypes)
+def _has_many(column: pd.Series) -> bool:
+    """Whether a column of texts has more categories than have an input each."""
+    return is_text(column) and not is_date(column) and column.nunique(dropna=False) > MOST_ONE_HOT
 
 
 def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parting) -> tuple[Parting, list[str]]:
@@ -503,7 +537,8 @@ def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parti
         test = parting.test[present]
         parting = replace(parting, test=test)
         if not test.any() or test.all():
-            raise DataError(f"{name}: expected rows with a target in both files, got none in one")
+            which = "training" if test.all() else "test"
+            raise DataError(f"{name}: expected rows with a target in both files, got none among the {which} rows")
     if parting.group is not None:
         texts = to_text(beside[parting.group])
         groups = pd.factorize(texts)[0]
@@ -550,7 +585,7 @@ def _drop_useless(features: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     kept: list[str] = []
     for name in features:
         column = features[name]
-        distinct, present = column.nunique(), int(column.notna().sum())
+        distinct, present = distinct_values(column), int(column.notna().sum())
         if distinct + (present < len(column)) <= 1 or distinct == 0:
             notes.append(f"column {name!r} dropped: one value in every row")
         elif is_date(column):

@@ -7,7 +7,17 @@ import pandas as pd
 from jaxtyping import Bool, Float64
 
 from htaf.data.columns import Target, one_spelling, spelled
-from htaf.data.reading import BLANKS, NUMBER_BLANKS, DataError, is_text, listed, lost_digits, to_number, to_text
+from htaf.data.reading import (
+    BLANKS,
+    NUMBER_BLANKS,
+    DataError,
+    distinct_values,
+    is_text,
+    listed,
+    lost_digits,
+    to_number,
+    to_text,
+)
 
 Task = Literal["regression", "classification"]
 MAX_INTEGER_CLASSES = 10  # whole-number targets with more distinct values are regression
@@ -40,7 +50,7 @@ def infer_target(
             numbers that float64 cannot tell apart.
     """
     target, text = str(raw.name), is_text(column)
-    distinct = column.nunique()
+    distinct = distinct_values(column)
     lost = None if text else lost_digits(raw, to_number(raw)[0])
     if task is None:
         whole = not text and bool((column % 1 == 0).all())

@@ -37,7 +37,7 @@ def finished(
             if name == "recalibrate":
                 made, report = hardening.recalibrate(net, posed.fitting())
             else:
-                made, report = hardening.refit_head(net, posed.fitting(), validation=posed.validation)
+                made, report = hardening.refit_head(net, posed.fitting(), validation=posed.choosing())
         except ValueError as error:  # a network that this cannot be done to: the training is not lost
             told.append({"name": name, "before": best, "kept": False, "error": str(error)})
             say(f"{name}: left out: {error}")

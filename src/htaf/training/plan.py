@@ -34,25 +34,42 @@ class Source:
     target: str | None = None
     task: Literal["regression", "classification"] | None = None
     drop_empty: bool = False
-    split: Literal["random", "grouped"] = "random"
+    split: Literal["random", "grouped", "stratified"] = "random"
     size: int | None = None
+    exclude: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    test: str | None = None
+    shares: tuple[float, ...] = ()
+    group: str | None = None
+    time: str | None = None
 
     def __post_init__(self) -> None:
-        if self.task not in (None, "regression", "classification") or self.split not in ("random", "grouped"):
+        splits = ("random", "grouped", "stratified")
+        if self.task not in (None, "regression", "classification") or self.split not in splits:
             raise PlanError(
-                f"{self.name}: expected task regression or classification and split random or grouped, "
-                f"got {self.task!r} and {self.split!r}"
+                f"{self.name}: expected task regression or classification and split {', '.join(splits[:-1])} or "
+                f"{splits[-1]}, got {self.task!r} and {self.split!r}"
             )
-        for name, kind in (("target", str), ("size", int), ("drop_empty", bool)):
+        for name, kind in (
+            ("target", str), ("size", int), ("drop_empty", bool), ("test", str), ("group", str), ("time", str)
+        ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and type(value) is not kind:
                 raise PlanError(f"{self.name}: expected {name} to be of type {kind.__name__}, got {value!r}")
+        for name, kinds in (("exclude", (str,)), ("ids", (str,)), ("shares", (int, float))):
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(type(one) in kinds for one in value):
+                raise PlanError(f"{self.name}: expected a list of {kinds[-1].__name__} for {name}, got {value!r}")
+        if self.group is not None and self.split == "stratified":
+            raise PlanError(f"{self.name}: a group keeps rows together and does not go with split stratified")
+        if self.time is not None and (self.split != "random" or self.group is not None):
+            raise PlanError(f"{self.name}: time divides by time and goes with no other split and no group")
         if self.size is not None and self.size < 1:
             raise PlanError(f"{self.name}: size must be >= 1, got {self.size}")
 
     def expect_read(self, family: str, data: DataOptions) -> None:
         """Raises PlanError where something is set that a family's data do not have."""
-        ignored = ("size",) if isinstance(data, TableData) else ("target", "task", "drop_empty", "split")
+        ignored = ("size",) if isinstance(data, TableData) else ("target", "task", "drop_empty", "split", *_OF_ROWS)
         given = [f.name for f in dataclasses.fields(self) if f.name in ignored and getattr(self, f.name) != f.default]
         if given:
             raise PlanError(f"{self.name}: the data of family {family} have no {' and no '.join(given)}")
@@ -60,7 +77,25 @@ class Source:
     @property
     def label(self) -> str:
         """The name in tables."""
-        return Path(self.name).stem + (" (grouped)" if self.split == "grouped" else "")
+        return Path(self.name).stem + ("" if self.mode == "random" else f" ({self.mode})")
+
+    @property
+    def mode(self) -> Literal["random", "grouped", "stratified", "time"]:
+        """How rows are divided, for `htaf.data.tabular.split`."""
+        return "time" if self.time is not None else "grouped" if self.group is not None else self.split
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of `htaf.data.tabular.load` but the name, the ones alone that are given."""
+        names = ("target", "task", "drop_empty", *_OF_ROWS)
+        return {name: value for name in names if (value := getattr(self, name)) not in (None, False, ())}
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON; what came later only where it is given, so that keys of earlier studies hold."""
+        given = dataclasses.asdict(self) | {name: list(getattr(self, name)) for name in ("exclude", "ids", "shares")}
+        return {k: v for k, v in given.items() if k not in ("size", *_OF_ROWS) or v not in (None, [])}
+
+
+_OF_ROWS = ("exclude", "ids", "test", "shares", "group", "time")  # of a table's source; they came later
 
 
 Grid = Mapping[str, tuple[Any, ...]]
@@ -218,9 +253,7 @@ class Plan:
         usual |= set[str]() if self.base.activation.learn_pair else {"learn_pair"}
         usual |= {"layout", "widths"} if getattr(self.base.network, "layout", None) == "residual" else set[str]()
         return {
-            "sources": [
-                {k: v for k, v in dataclasses.asdict(s).items() if k != "size" or v is not None} for s in self.sources
-            ],
+            "sources": [source.describe() for source in self.sources],
             "methods": {m: {k: [*map(_plain, v)] for k, v in grid.items()} for m, grid in self.methods.items()},
             "base": {k: _plain(v) for k, v in self.base.flat().items() if k not in _NOT_PLANNED and k not in usual},
             "candidates": self.candidates,
@@ -335,4 +368,5 @@ def _source(entry: Any) -> Source:
         raise PlanError(
             f"data: expected names, or tables with name and some of {', '.join(sorted(fields))}, got {entry!r}"
         )
-    return Source(**entry)
+    given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in entry.items()}
+    return Source(**given)

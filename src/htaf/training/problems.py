@@ -14,7 +14,7 @@ from htaf.data import attributes
 from htaf.data.attributes import Attributes
 from htaf.data.images import FilePart, ImageDataset, ImagePreprocessor, Images, fit_preprocessor
 from htaf.data.images import Part as ImagePart
-from htaf.data.parts import IMAGE_CHUNK, Data, Part, image_part, image_rows, table_part
+from htaf.data.parts import IMAGE_CHUNK, Data, Part, TableBatches, image_part, image_rows, table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.data.tabular import Split, Table, split
@@ -51,11 +51,19 @@ class Problem:
     plain: Part | None = None
 
     def fitting(self) -> Part:
-        """The training part as closed forms take it: not augmented, in chunks, of images at most 20,000."""
+        """The training part as closed forms take it: not augmented, in chunks, at most 20,000 images or 65,536 rows."""
         return self.plain or self.train
+
+    def choosing(self) -> Part:
+        """The validation part by which closed forms choose: of a table at most 65,536 rows."""
+        if not isinstance(self.validation.data, TableBatches) or len(self.validation) <= FITTED_ROWS:
+            return self.validation
+        return Part(self.validation.data, _spread(self.validation.rows, FITTED_ROWS))
 
     def examples(self, most: int) -> Tensor:
         """At most so many inputs of the training part, evenly spread, not augmented."""
+        if isinstance(self.train.data, TableBatches) and len(self.train) <= most:
+            return self.train.data.x  # as it is held: no second copy
         part = self.fitting()
         return part[_spread(torch.arange(len(part)), most), 0][0]
 
@@ -73,7 +81,7 @@ def data_identity(data: Data, mode: str) -> dict[str, Any]:
     """What makes the data of two trainings the same, beside the seed."""
     if isinstance(data, Images):
         return {"name": data.name, "fingerprint": data.fingerprint, "task": "classification", "split": "official"}
-    more = ({"columns": 2} if data.revised else {}) | data.parting.identity()
+    more = ({"columns": 3 if data.many else 2} if data.revised else {}) | data.parting.identity()
     return {"name": data.name, "fingerprint": data.fingerprint, "task": data.task, "split": mode, **more}
 
 
@@ -180,6 +188,10 @@ def _table(table: Table, parts: Split, test: bool) -> Problem:
         for name in ("train", "validation", "test")
     }
     outputs = 1 if table.task == "regression" else len(table.classes)
+    train, plain, notes = made["train"], None, []
+    if len(train) > FITTED_ROWS:  # what these fits hold of a row is many times the row
+        plain = Part(train.data, _spread(train.rows, FITTED_ROWS))
+        notes = [f"statistics of norms and the last layer are fitted on {FITTED_ROWS:,} rows, evenly spread"]
     return Problem(
         name=table.name,
         task=table.task,
@@ -191,14 +203,16 @@ def _table(table: Table, parts: Split, test: bool) -> Problem:
         validation=made["validation"],
         test=made["test"] if test else None,
         scale=preprocessor.target.std,
-        notes=(*table.notes, *preprocessor.notes),
+        notes=(*table.notes, *preprocessor.notes, *notes),
         statistics=made["test"] if test else made["validation"],
+        plain=plain,
     )
 
 
 def _columns(train: Part) -> dict[str, Any]:
     """Of the inputs of a table: in_features, and levels, how many different values each has in the training part."""
-    x = train[torch.arange(len(train)), 0][0].numpy()
+    assert isinstance(train.data, TableBatches)
+    x = train.data.x.numpy()
     levels = [len(np.unique(x[:, j])) for j in range(x.shape[1])]
     return {"in_features": x.shape[1], "levels": levels}
 
@@ -250,3 +264,4 @@ def _at_hand(part: ImagePart) -> ImagePart:
 
 IN_MEMORY = 2**30  # bytes
 FITTED = 20_000  # images for norms and last layer
+FITTED_ROWS = 65_536  # of a table

@@ -10,14 +10,14 @@ from typing import Any
 from htaf.training.families import family_of, make_recipe
 from htaf.training.recipe import Recipe
 
-_READ = ("name", "data_dir", "target", "task")  # of a source; all else are flags of their own
+_READ = ("name", "data_dir", "target", "task", "ids", "test")  # of a source; all else are flags of their own
 
 
 def command(record: Mapping[str, Any]) -> str:
     """`htaf train VERB` with the flags that make the run of a record again; "" where it cannot be said.
 
     The recipe is the ready one that differs least, with a flag for each field that differs. Of a file only its name is
-    given, so that a report says nothing of folders: the command is for the folder of the file.
+    given, so that a report says nothing of folders: the command is for the folder of the file, and of its test rows.
 
     Args:
         record: of a finished run of a table, whose source is known.
@@ -38,8 +38,16 @@ def command(record: Mapping[str, Any]) -> str:
     for name, value in sorted(source.items()):
         if name not in _READ and value not in (None, False, [], ()):
             words += [_flag(name), *_words(value)]
-    if record["data"].get("split", "random") != "random":
-        words += ["--split", str(record["data"]["split"])]
+    if source.get("ids"):
+        words += ["--id", *_words(source["ids"])]
+    if source.get("test"):
+        words += ["--test", Path(str(source["test"])).name]
+    known = record["data"]
+    for name in ("shares", "group", "time"):
+        if known.get(name):
+            words += [_flag(name), *_words(known[name])]
+    if known.get("split", "random") != "random" and not (known.get("group") or known.get("time")):
+        words += ["--split", str(known["split"])]
     if ready != first:
         words += ["--recipe", ready]
     for name, value in changes[ready].items():

@@ -33,6 +33,7 @@ from htaf._errors import HtafError, first_line
 from htaf._files import check_output_folder, parse_json
 from htaf.data import images, tabular
 from htaf.data.attributes import Attributes
+from htaf.data.named import is_named
 from htaf.data.parts import Data
 from htaf.runs import are_metrics, content_hash, locked, open_run, to_json, write_atomic
 from htaf.runs.metrics import LOWER_IS_BETTER
@@ -70,7 +71,7 @@ class Cell:
 
     def key(self) -> str:
         """The key of its run: the data count by their fingerprint, not by where they lie."""
-        split, known = self.source.split, self.attributes
+        split, known = self.source.mode, self.attributes
         return content_hash(run_identity(self.recipe, self.data, self.seed, split, test=self.test, attributes=known))
 
     def __str__(self) -> str:
@@ -82,9 +83,7 @@ def data_of(source: Source, table: bool, data_dir: str | None) -> Data:
     """The table or the images of a source."""
     if not table:
         return images.load(source.name, size=source.size, data_dir=data_dir)
-    return tabular.load(
-        source.name, target=source.target, task=source.task, drop_empty=source.drop_empty, data_dir=data_dir
-    )
+    return tabular.load(source.name, data_dir=data_dir, **source.arguments())
 
 
 def run_cells(
@@ -163,9 +162,9 @@ def compute_cell(cell: Cell, out: Path, key: str, keep: bool = False) -> dict[st
         return record
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        mode, test = cell.source.split, cell.test
+        mode, test = cell.source.mode, cell.test
         of_images = isinstance(cell.recipe.data, ImageData)
-        source = {"name": cell.source.name, "size": cell.source.size} if of_images else None
+        source = {"name": cell.source.name, "size": cell.source.size} if of_images else _source(cell) if keep else None
         run = fit(
             cell.recipe, cell.data, work, seed=cell.seed, mode=mode, source=source, device=cell.device, test=test,
             attributes=cell.attributes,
@@ -176,6 +175,15 @@ def compute_cell(cell: Cell, out: Path, key: str, keep: bool = False) -> dict[st
     write_atomic(cell_path(out, key), to_json(run.record))
     shutil.rmtree(work, ignore_errors=True)
     return run.record
+
+
+def _source(cell: Cell) -> dict[str, Any]:
+    """Where the table of a cell came from, as a run remembers it: whole paths."""
+    known = {name: v for name, v in cell.source.arguments().items() if name not in ("shares", "group", "time")}
+    known |= {"test": str(tabular.located(cell.source.test, cell.data_dir).resolve())} if cell.source.test else {}
+    named = is_named(cell.source.name)
+    place = cell.source.name if named else str(tabular.located(cell.source.name, cell.data_dir).resolve())
+    return {"name": place, "data_dir": cell.data_dir and str(Path(cell.data_dir).resolve()), **known}
 
 
 def run_path(out: Path, key: str) -> Path:
