@@ -42,6 +42,7 @@ def page(values: dict[str, Any]) -> str:
         _residuals(values),
         _confusion(values),
         _importance(values),
+        _rules(values),
         _columns(values),
         _recipe(values),
     ]
@@ -303,16 +304,17 @@ def _importance(values: dict[str, Any]) -> str:
     found = values["importance"]
     if not found["columns"]:
         return ""
-    top = max((w for w in found["worse"]), default=0.0)
+    top = max(one["worse"] for one in found["columns"])
     rows: list[list[Cell]] = []
-    for name, worse, spread in zip(found["columns"], found["worse"], found["spread"], strict=True):
-        share = max(0.0, worse / top) if top > 0 else 0.0
+    for one in found["columns"]:
+        share = max(0.0, one["worse"] / top) if top > 0 else 0.0
         bar = f"<span class='bar' style='--s:{share:.3f}'></span>"
-        around = f" ± {spread:.1g}" if found["repeats"] > 1 else ""
-        rows.append([(text(name), False), (bar, False), (f"{_figure(found['metric'], worse)}{around}", True)])
+        around = f" ± {one['std']:.1g}" if found["repeats"] > 1 else ""
+        shown = f"{_figure(found['metric'], one['worse'])}{around}"
+        rows.append([(text(one["column"]), False), (bar, False), (shown, True)])
     metric, times = _named(found["metric"]), found["repeats"]
     told = (
-        f"How much worse {metric} becomes where a column is permuted, so that it says nothing: {found['rows']:,} rows "
+        f"How much worse {metric} becomes where a column is shuffled, so that it says nothing: {found['rows']:,} rows "
         f"of the {values['part']} part, {'once' if times == 1 else f'{times} times'}. Columns that say the same stand "
         "in for each other, and each of them then seems to matter little."
     )
@@ -327,6 +329,51 @@ def _importance(values: dict[str, Any]) -> str:
     return _section("importance", "Which columns matter", f"<p class='muted'>{text(told)}</p>{table}{rest}")
 
 
+def _rules(values: dict[str, Any]) -> str:
+    """The bits that do most, as rules over the columns."""
+    found = values["rules"]
+    if not found or not found["shown"]:
+        return ""
+    rows: list[list[Cell]] = []
+    for one in found["shown"]:
+        about = one["fidelity"]
+        doubt = {True: "", False: "<b class='doubt'>not faithful</b> ", None: "<b class='doubt'>not tested</b> "}
+        balanced = "-" if about["balanced"] is None else f"{about['balanced']:.2f}"
+        rows.append(
+            [
+                (f"{one['bit']}", True),
+                (f"{doubt[about['faithful']]}{text(one['text'])}", False),
+                (balanced, True),
+                (f"{about['accuracy']:.2f} ({about['majority']:.2f})", True),
+                (f"{one['on']:.0%}", True),
+                (f"{one['effect']:.3g}", True),
+            ]
+        )
+    good = sum(one["fidelity"]["faithful"] is True for one in found["shown"])
+    dead = sum(found["dead"].values())
+    count, unit = len(found["shown"]), "in the unit of the target" if values["task"] == "regression" else "in logits"
+    of = f"The prediction is a sum over {found['bits']:,} bits that are on or off"
+    of += f"; {dead:,} of them never change." if dead else "."
+    told = (
+        f"{of} The {count} that do most have {_percent(found['share'])} of the effect of all. A short rule over the "
+        f"columns is fitted to each on training rows; on {found['rows']:,} test rows {good} of {count} say what their "
+        "bit does (balanced accuracy of at least 0.9). One that is not faithful hints at it and no more."
+    )
+    more = (
+        f"Accuracy: in brackets that of always guessing the more frequent value. Effect: mean |contribution| {unit}. "
+        "All bits, the reasons of a row, and what would be if:"
+    )
+    words = "<pre tabindex='0' aria-label='command for all rules'>htaf explain RUN --out rules.csv</pre>"
+    heads = ("bit", "rule", "balanced", "accuracy", "on", "effect")
+    table = _table(heads, rows, "Rules of the bits that do most", kind="rules")
+    body = f"<p class='muted'>{text(told)}</p>{table}<p class='muted'>{text(more)}</p>{words}"
+    return _section("rules", "What the bits say", body)
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
+
+
 def _columns(values: dict[str, Any]) -> str:
     rows = [
         [
@@ -338,8 +385,11 @@ def _columns(values: dict[str, Any]) -> str:
         for one in values["columns"]
     ]
     count = sum(one["inputs"] for one in values["columns"])
-    used = sum(one["kind"] != "dropped" for one in values["columns"])
-    body = f"<p class='muted'>{used:,} columns make {count:,} inputs.</p>"
+    used = sum(one["kind"] != "not used" for one in values["columns"])
+    body = f"<p class='muted'>{used:,} {'column makes' if used == 1 else 'columns make'} {count:,} inputs.</p>"
+    gone = [[(text(one["name"]), False), ("left out", False), ("", True), (text(one["why"]), False)]
+            for one in values["left_out"]]  # fmt: skip
+    rows += gone
     table = _table(("column", "kind", "inputs", "read as"), rows[:SHOWN], "How the columns were read")
     if len(rows) > SHOWN:
         more = _table(("column", "kind", "inputs", "read as"), rows[SHOWN:], "How the other columns were read")
@@ -446,6 +496,8 @@ th.num[scope="row"] { min-width: 0; }
 .matrix thead th { white-space: normal; max-width: 9em; overflow-wrap: anywhere; vertical-align: bottom; }
 .shade { background: color-mix(in srgb, var(--accent) calc(var(--s) * 45%), transparent); }
 .bars th[scope="row"] { width: 34%; } .bars td:nth-child(2) { width: 40%; vertical-align: middle; min-width: 60px; }
+.rules th[scope="row"] { min-width: 3em; } .rules td:nth-child(2) { min-width: 22em; overflow-wrap: anywhere; }
+.doubt { color: var(--bad); font-weight: 600; }
 .bar { display: block; height: 10px; border-radius: 3px; width: calc(var(--s) * 100%); background: var(--accent);
   min-width: 1px; }
 figure svg { display: block; width: 100%; max-width: 520px; height: auto; }
