@@ -72,7 +72,7 @@ def _figure(metric: str, value: float | None, sign: str = "") -> str:
     if abs(value) >= 1000:
         return f"{value:{sign},.1f}"
     small = 0 < abs(value) < 0.01 and metric in ("rmse", "mae") and not sign
-    return f"{value:.3g}" if small else f"{value:{sign}.4f}"
+    return f"{value:.3g}" if small else f"{0.0 if abs(value) < 5e-5 else value:{sign}.4f}"
 
 
 def _gap(metric: str, value: float) -> str:
@@ -289,7 +289,7 @@ def _confusion(values: dict[str, Any]) -> str:
             lines.append(f"<tr><th scope='row'>{text(name)}</th>{cells}</tr>")
         inside = f"<thead><tr><th scope='col'>true \\ predicted</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
         body = _scrolled("Confusion matrix", f"<table class='matrix'>{inside}</table>")
-        body = f"<p class='muted'>Rows: the true class. Columns: the predicted one. Darker: a larger share.</p>{body}"
+        body = f"<p class='muted'>Rows: the true class. Columns: the predicted one. The stronger the colour, the larger the share.</p>{body}"
     if len(classes) > 2 and found["pairs"]:
         rows = [
             [(text(classes[p["true"]]), False), (text(classes[p["predicted"]]), False), (f"{p['rows']:,}", True)]
@@ -471,7 +471,7 @@ section[aria-labelledby="h-residuals"] { grid-column: span 1; }
 h1 { font-size: 30px; line-height: 1.2; font-weight: 650; letter-spacing: -0.015em; margin: 2px 0 6px; }
 h2 { font-size: 18px; line-height: 1.3; font-weight: 620; margin-bottom: 8px; }
 h3 { font-size: 15px; font-weight: 620; margin: 18px 0 6px; }
-p + p, p + div, .tiles + p, .wide + .wide { margin-top: 12px; }
+p + p, p + div, .tiles + p, .wide + .wide, .wide + p { margin-top: 12px; }
 section > p { max-width: 72ch; }
 .muted, figcaption { color: var(--muted); }
 .tiles { display: flex; flex-wrap: wrap; gap: 12px; }
@@ -486,17 +486,18 @@ table { border-collapse: collapse; width: 100%; font-size: 14px; overflow-wrap: 
 th, td { text-align: left; vertical-align: top; padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line);
   font-weight: 400; }
 th:last-child, td:last-child { padding-right: 0; }
-td:last-child, th[scope="row"] { overflow-wrap: anywhere; min-width: 7em; }
+td:last-child, th[scope="row"] { overflow-wrap: anywhere; min-width: 8.5em; }
 thead th { color: var(--muted); font-size: 13px; white-space: nowrap; }
 tbody tr:last-child > * { border-bottom: 0; }
 .num { text-align: right; white-space: nowrap; }
 th.num[scope="row"] { min-width: 0; }
 .matrix { width: auto; } .matrix td, .matrix th { min-width: 0 !important; }
 .matrix th, .matrix td { padding: 5px 9px; border: 1px solid var(--line); }
-.matrix thead th { white-space: normal; max-width: 9em; overflow-wrap: anywhere; vertical-align: bottom; }
+.matrix tbody tr:last-child > * { border-bottom: 1px solid var(--line); }
+.matrix thead th { white-space: normal; max-width: 9em; overflow-wrap: break-word; vertical-align: bottom; }
 .shade { background: color-mix(in srgb, var(--accent) calc(var(--s) * 45%), transparent); }
 .bars th[scope="row"] { width: 34%; } .bars td:nth-child(2) { width: 40%; vertical-align: middle; min-width: 60px; }
-.rules th[scope="row"] { min-width: 3em; } .rules td:nth-child(2) { min-width: 22em; overflow-wrap: anywhere; }
+.rules th[scope="row"] { min-width: 3em; } .rules td:nth-child(2) { min-width: 17em; overflow-wrap: anywhere; }
 .doubt { color: var(--bad); font-weight: 600; }
 .bar { display: block; height: 10px; border-radius: 3px; width: calc(var(--s) * 100%); background: var(--accent);
   min-width: 1px; }

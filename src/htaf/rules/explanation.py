@@ -143,7 +143,8 @@ class Explanation:
     @cached_property
     def _ever(self) -> tuple[Bool[np.ndarray, " bits"], Bool[np.ndarray, " bits"]]:
         """Of each bit whether it is on in all training rows, and in any."""
-        return self.train_bits.all(0), self.train_bits.any(0)
+        count = self.train_bits.sum(0, dtype=np.int64)
+        return count == len(self.train_bits), count > 0
 
     @cached_property
     def effects(self) -> Float64[np.ndarray, " bits"]:
