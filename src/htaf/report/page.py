@@ -289,7 +289,7 @@ def _confusion(values: dict[str, Any]) -> str:
             lines.append(f"<tr><th scope='row'>{text(name)}</th>{cells}</tr>")
         inside = f"<thead><tr><th scope='col'>true \\ predicted</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
         body = _scrolled("Confusion matrix", f"<table class='matrix'>{inside}</table>")
-        body = f"<p class='muted'>Rows: the true class. Columns: the predicted one. The stronger the colour, the larger the share.</p>{body}"
+        body = f"<p class='muted'>Rows: the true class. Columns: the predicted one. Stronger: a larger share.</p>{body}"
     if len(classes) > 2 and found["pairs"]:
         rows = [
             [(text(classes[p["true"]]), False), (text(classes[p["predicted"]]), False), (f"{p['rows']:,}", True)]
