@@ -522,6 +522,7 @@ def test_demo(htaf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool)
     assert len({row["epochs"] for row in rows}) == 1, "equal budgets"
     assert all(row["exact"] > least for row in rows)
     assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert "What the bits say" in (tmp_path / "demo" / "htaf" / "report.html").read_text("utf-8")
     assert found["exact"] > least
     assert found["bytes"] == {"packed": 4 * 1797, "float32": 4 * 32 * 1797}
     assert len(found["strongest"]) == 3

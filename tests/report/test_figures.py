@@ -16,11 +16,13 @@ from torch import nn
 
 from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table, load, split
+from htaf.models.mlp import Thermometer
 from htaf.report import baselines as room
 from htaf.report import contents
 from htaf.report.baselines import fit_baselines, raw_columns, rows_within
 from htaf.report.drawing import Plot, ticks
-from htaf.report.importance import column_inputs, importance
+from htaf.rules.bits import column_inputs
+from htaf.rules.permutation import network_importance as importance
 from htaf.runs.metrics import metrics
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -141,11 +143,13 @@ def test_a_planted_column_is_found(headline: str) -> None:
     net = Planted(preprocessor.feature_names.index("a"), 2 if classes else 1)
     target = torch.from_numpy(truth) if classes else torch.from_numpy(preprocessor.encode_target(truth))[:, None]
     found = importance(net, net, preprocessor, frame, target, headline=headline)
-    assert found.columns[0] == "a"
-    assert found.worse[0] > 0.15
-    assert found.worse[1:] == (0.0, 0.0)
-    assert (found.metric, found.rows, found.repeats, found.left_out) == (headline, 300, 5, 0)
-    assert importance(net, net, preprocessor, frame, target, headline=headline) == found
+    worse = found.columns["worse"].to_dict()
+    assert next(iter(worse)) == "a"
+    assert worse.pop("a") > 0.15
+    assert [*worse.values()] == [0.0, 0.0]
+    assert (found.metric, found.rows, found.repeats, found.left_out) == (headline, 300, 10, 0)
+    again = importance(net, net, preprocessor, frame, target, headline=headline)
+    assert again.to_json() == found.to_json()
 
 
 def test_a_headline_that_is_not_defined_is_the_loss() -> None:
@@ -165,7 +169,19 @@ def test_of_many_columns_the_sensitive_ones_are_looked_at() -> None:
     target = torch.from_numpy(rng.normal(size=(50, 1))).float()
     found = importance(net, net, preprocessor, frame, target, headline="rmse")
     assert (len(found.columns), found.left_out) == (100, 20)
-    assert "c117" in found.columns
+    assert "c117" in found.columns.index
+    lead = Thermometer([3] * 120)
+    x = torch.from_numpy(preprocessor.transform(frame))
+    lead.place(x)
+    places = nn.Linear(360, 1)
+    with torch.no_grad():
+        places.weight.zero_()
+        places.weight[0, 3 * 44] = 1.0
+    bits = nn.Sequential(lead, places)  # whose bits have a gradient, and the inputs none
+    found = importance(bits, bits, preprocessor, frame, target, headline="rmse")
+    assert (len(found.columns), found.left_out) == (100, 20)
+    worse = found.columns["worse"]
+    assert worse.index[worse != 0].tolist() == ["c44"]
 
 
 # --- baselines ---

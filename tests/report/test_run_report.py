@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html.parser
 import json
 import re
@@ -10,8 +9,13 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
+from htaf import rules
+from htaf._console import visible
+from htaf.data.columns import Column
 from htaf.data.tabular import Table, load, split
 from htaf.report import contents, page, writing
 from htaf.report.writing import PAGE, VALUES, kept_baselines, write_report
@@ -32,15 +36,19 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
 
 
 @pytest.fixture(scope="module")
+def amounts(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """A regression of the same columns."""
+    return hostile(tmp_path_factory.mktemp("data"), "regression")
+
+
+@pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, table: Table) -> Run:
     return trained(tmp_path_factory.mktemp("runs") / "classes", table)
 
 
 @pytest.fixture(scope="module")
-def numbers(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A regression of the same columns."""
-    made = hostile(tmp_path_factory.mktemp("data"), "regression")
-    return trained(tmp_path_factory.mktemp("runs") / "numbers", made)
+def numbers(tmp_path_factory: pytest.TempPathFactory, amounts: Table) -> Run:
+    return trained(tmp_path_factory.mktemp("runs") / "numbers", amounts)
 
 
 def values_of(run: Run) -> dict[str, Any]:
@@ -107,7 +115,9 @@ def test_what_stands_in_the_report_of_each_task(run: Run, numbers: Run) -> None:
     assert [one["name"] for one in classes["baselines"]] == FITTED
     assert [one["name"] for one in amounts["baselines"]] == ["constant", "linear", "boosting"]
     assert [one["epoch"] for one in classes["training"]["epochs"]] == [1, 2, 3]
-    assert amounts["importance"]["columns"][0] == HOSTILE["number"]  # the target is made of it
+    worse = [one["worse"] for one in amounts["importance"]["columns"]]
+    assert len(worse) == 3
+    assert worse == sorted(worse, reverse=True)
 
 
 def test_columns_say_how_they_were_read(run: Run) -> None:
@@ -118,15 +128,83 @@ def test_columns_say_how_they_were_read(run: Run) -> None:
     assert re.fullmatch(r"-\S+ to \S+ become 0 to 1; missing: \S+", by_name[HOSTILE["number"]]["read"])
 
 
-def test_a_column_of_a_kind_from_elsewhere_is_described() -> None:
-    @dataclasses.dataclass
-    class Date:
-        name: str = "when"
-        kind: str = "date"
-        parts: tuple[str, ...] = ()
-        origin: float = 0.0
+@pytest.mark.parametrize(
+    ("column", "inputs", "said"),
+    [
+        (
+            Column(
+                "a",
+                "date",
+                outputs=("month", "hour"),
+                order="day-month-year",
+                first="2020-01-02T03:04",
+                filled="2021-01-01",
+            ),
+            2,
+            "month, hour; read as day-month-year, from 2020-01-02; missing: 2021-01-01",
+        ),
+        (
+            Column("a", "encoded", categories=tuple("abcdefghij"), outputs=("mean y",)),
+            1,
+            "mean y in each of 10 categories: a, b, c, d, e, f, g, h and 2 more",
+        ),
+        (
+            Column("a", "category", categories=("", "x"), other=True),
+            3,
+            "one input each: missing, x; one for rare and new ones",
+        ),
+        (Column("a", "dropped"), 0, "not used: it does not vary"),
+        (Column("a", "number", 0.0, 2.0, 1.0, (-9.0,)), 2, "0 to 2 become 0 to 1; missing: 1; codes -9"),
+    ],
+    ids=lambda one: one.kind if isinstance(one, Column) else "",
+)
+def test_how_columns_of_each_kind_are_read(column: Column, inputs: int, said: str) -> None:
+    (found,) = contents.columns([column])
+    assert (found["inputs"], found["read"]) == (inputs, said)
 
-    assert contents.read_as(Date(parts=("month", "hour"), origin=1.5)) == "parts month, hour; origin 1.5"
+
+def test_columns_that_are_left_out_are_said(tmp_path: Path, htaf: Any) -> None:
+    rng = np.random.default_rng(0)
+    names = ("row", "y", "a", "junk", "who")
+    frame = pd.DataFrame({name: rng.normal(size=90) for name in names}).assign(who=np.arange(90) // 3)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    words = ("--exclude", "junk", "--id", "row", "--group", "who", "--epochs", "1", "--baselines", "False")
+    code, _, said = htaf(
+        "train",
+        "tabular",
+        "--data",
+        tmp_path / "t.csv",
+        "--target",
+        "y",
+        *words,
+        "--hidden",
+        "4",
+        "--out",
+        tmp_path / "r",
+    )
+    assert code == 0, said
+    values = json.loads((tmp_path / "r" / VALUES).read_text())
+    assert [(one["name"], one["why"].split()[0]) for one in values["left_out"]] == [
+        ("junk", "excluded"),
+        ("row", "names"),
+        ("who", "divides"),
+    ]
+    assert "names the rows" in (tmp_path / "r" / PAGE).read_text()
+
+
+def test_rules_of_the_strongest_bits_are_those_of_explain(run: Run, table: Table, numbers: Run, amounts: Table) -> None:
+    for one, data in ((run, table), (numbers, amounts)):
+        found = values_of(one)["rules"]
+        known = rules.explain(one, data).rules(contents.RULES)
+        assert [rule["text"] for rule in found["shown"]] == [str(rule.rule) for rule in known]
+        assert len(known) == 8 - sum(found["dead"].values())
+        assert found["share"] == pytest.approx(1)
+        text = seen(one).text
+        assert all(visible(rule["text"]) in text for rule in found["shown"])
+        unsure = sum(rule["fidelity"]["faithful"] is False for rule in found["shown"])
+        assert unsure > 0
+        assert text.count("not faithful ") - 1 == unsure  # once in the text above the table
+        assert values_of(one)["importance"] == rules.importance(one, data).to_json()
 
 
 def test_a_network_without_a_step_has_a_report(tmp_path: Path, table: Table) -> None:
@@ -138,6 +216,7 @@ def test_a_network_without_a_step_has_a_report(tmp_path: Path, table: Table) -> 
     assert (values["results"]["test"]["exact"], values["baselines"]) == (None, None)
     text = seen(made).text
     assert "exact network" not in text
+    assert values["rules"] is None
     assert "Beside baselines" not in text
 
 

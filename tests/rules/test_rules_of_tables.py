@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, read_frame
 from htaf.rules import RulesError
 from htaf.rules.conditions import Condition, Rule, joined
-from htaf.rules.raw_columns import RawColumns, roundest
+from htaf.rules.explanation import OTHERS, drawn
+from htaf.rules.raw_columns import RARE, RawColumns, roundest
 from htaf.rules.trees import LEAST_LEAF, fidelity, fit_rule
 from htaf.runs import Run, RunError
 from htaf_paper.rules import planted_cell
@@ -101,6 +103,31 @@ def test_reasons_add_up_to_the_decision(made: dict[Kind, Run], kind: Kind) -> No
             assert reasons.instead == second
             chances = [predicted[f"probability_{name}"].iloc[place] for name in (reasons.prediction, second)]
             assert reasons.total == pytest.approx(np.log(chances[0] / chances[1]), abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_columns_of_a_row_add(made: dict[Kind, Run], kind: Kind) -> None:
+    """Beside predictions of the row with the values of the same training rows."""
+    run = made[kind]
+    found = rules.explain(run)
+    row = found.test.iloc[[7]]
+    of_columns = found.columns_of(row)
+    adds = of_columns["adds"].to_dict()
+    assert {*adds} == {"color", "size", "weight"}
+    assert [abs(value) for value in adds.values()] == sorted(map(abs, adds.values()), reverse=True)
+    no_bit_reads_it = (adds["weight"], of_columns["std"].to_dict()["weight"])
+    assert no_bit_reads_it == pytest.approx((0, 0), abs=1e-4)  # as the decision of one row and of many are rounded
+    reasons = found.reasons(row)[0]
+    chosen = found.train.iloc[drawn(np.arange(len(found.train)), OTHERS, 0)]
+    for name in ("color", "size"):
+        others = pd.concat([row] * len(chosen), ignore_index=True).assign(**{name: chosen[name].to_numpy()})
+        predicted = run.predict(others)
+        if kind == "number":
+            decided = predicted["prediction"].to_numpy()
+        else:
+            one, other = (predicted[f"probability_{c}"].to_numpy() for c in (reasons.prediction, reasons.instead))
+            decided = np.log(one / other)
+        assert adds[name] == pytest.approx(reasons.total - decided.mean(), abs=1e-4)
 
 
 def test_rules_are_the_same_again(made: dict[Kind, Run]) -> None:
@@ -230,16 +257,83 @@ def test_a_category_that_training_lacks_is_in_no_set() -> None:
     assert Condition("c", "category", among=("a",), negated=True).holds(values).tolist() == [False, True, True]
 
 
-def test_dates_are_read_as_days() -> None:
-    rows = pd.DataFrame({"day": pd.date_range("2020-01-01", periods=60, freq="D"), "x": np.arange(60.0)})
-    preprocessor = Preprocessor.fit(
-        rows.assign(day=rows["day"].astype(str)), np.arange(60) % 2, task="classification", classes=("a", "b")
+def learned(rows: pd.DataFrame, target: np.ndarray | None = None, **given: Any) -> RawColumns:
+    """Raw columns as a network of these training rows reads them."""
+    truth = np.arange(len(rows)) % 2 if target is None else target
+    preprocessor = Preprocessor.fit(rows, truth, task="classification", classes=("a", "b"), **given)
+    return RawColumns.learn(preprocessor, rows)
+
+
+def ruled(columns: RawColumns, rows: pd.DataFrame, bit: np.ndarray) -> str:
+    return str(fit_rule(columns.encode(columns.read(rows)), bit)[0])
+
+
+def test_rules_of_dates() -> None:
+    rows = pd.DataFrame({"day": pd.date_range("2020-01-01", periods=800, freq="D"), "x": np.arange(800.0) % 7})
+    columns = learned(rows, orders={"day": "day-month-year"})
+    assert [column.part for column in columns.columns] == ["", "month", "weekday", "day of year", ""]
+    assert columns.names == ("day", "x")
+    day = rows["day"].dt
+    assert ruled(columns, rows, (rows["day"] > "2021-03-15").to_numpy()) in (
+        "on if day > 2021-03-15",
+        "off if day <= 2021-03-15",
     )
-    columns = RawColumns.learn(preprocessor, rows[["day"]].assign(x=0.0))
-    assert columns.columns[0].kind == "date"
-    values = columns.read(rows)
-    rule, _ = fit_rule(columns.encode(values), (rows["day"] > "2020-01-31").to_numpy())
-    assert str(rule) in ("on if day > 2020-01-31", "off if day <= 2020-01-31")
+    assert ruled(columns, rows, day.month.isin([6, 7, 8]).to_numpy()) == "on if May < month of day <= August"
+    weekend = ruled(columns, rows, (day.day_of_week > 4).to_numpy())
+    assert weekend in ("on if weekday of day > Friday", "off if weekday of day <= Friday")
+    written = pd.DataFrame({"day": day.strftime("%d.%m.%Y"), "x": rows["x"]})  # as raw rows have it
+    one, other = columns.read(rows), columns.read(written)
+    assert all(np.array_equal(one[key], other[key]) for key in one)
+    with pytest.raises(DataError, match=r"day-month-year.*2020-13-45"):
+        columns.read(written.assign(day="2020-13-45"))
+    rule, _ = fit_rule(columns.encode(one), day.month.isin([6, 7, 8]).to_numpy())
+    assert rule.columns == ("day",)
+    assert rule.to_json()["alternatives"][0][0]["part"] == "month"
+    gone = columns.read(written.assign(day=None))
+    assert rule.predict(gone, len(rows)).sum() in (0, len(rows))
+
+
+def test_hours_of_dates() -> None:
+    rows = pd.DataFrame({"at": pd.date_range("2020-01-01", periods=900, freq="37min")})
+    hour = rows["at"].dt.hour
+    said = ruled(learned(rows), rows, ((hour >= 7) & (hour < 19)).to_numpy())
+    assert re.fullmatch(r"on if (6|7)\S* < hour of at <= (18|19)\S*", said), said
+
+
+def test_spellings_and_rare_categories_are_read_as_the_network_does() -> None:
+    names = ["Yes", "yes", "YES", "No"] * 50 + ["Maybe"] * 3 + ["never"] * 2
+    rows = pd.DataFrame({"said": names, "x": np.arange(205.0)})
+    columns = learned(rows)
+    assert columns.columns[0].values.tolist() == ["No", "YES", RARE]
+    other = pd.DataFrame({"said": ["yEs", "no", "maybe", "what", None], "x": 1.0})
+    assert columns.read(other)["said"].tolist() == ["YES", "No", RARE, RARE, RARE]
+    rare = np.isin(names, ["Maybe", "never"])
+    assert ruled(columns, rows, rare) in (f"on if said is {RARE}", f"off if said is not {RARE}", "on if x > 199")
+    bit = np.char.lower(names) == "yes"
+    assert ruled(columns, rows, bit) in ("on if said is YES", "off if said is not YES")
+    few = learned(rows.iloc[:200])  # without rare ones a new category is in no set
+    assert few.read(other)["said"].tolist() == ["YES", "No", "maybe", "what", ""]
+
+
+def test_many_categories_are_in_the_order_of_their_encoding() -> None:
+    rng = np.random.default_rng(0)
+    town = np.array([f"town {k:02}" for k in range(30)], dtype=object)[rng.integers(0, 30, 3000)]
+    number = np.array([int(name[-2:]) for name in town])
+    target = (rng.random(3000) < number / 30).astype(int)
+    rows = pd.DataFrame({"town": town, "x": rng.normal(size=3000)})
+    columns = learned(rows, target)
+    column = columns.columns[0]
+    assert (column.learned.kind, len(column.ranks)) == ("encoded", 30)
+    order = np.array(column.values)[np.argsort(column.ranks)]
+    high = set(order[20:])
+    rule, _ = fit_rule(columns.encode(columns.read(rows)), np.isin(town, [*high]))
+    (condition,) = rule.alternatives[0]
+    assert set(condition.among) == high
+    counts = pd.Series(town).value_counts()
+    assert [counts[name] for name in condition.among] == sorted((counts[name] for name in high), reverse=True)
+    assert str(condition).endswith(", 4 more}")
+    new = columns.read(pd.DataFrame({"town": ["TOWN 03", "elsewhere"], "x": 0.0}))
+    assert new["town"].tolist() == ["town 03", "elsewhere"]
 
 
 # ---- importance ----
@@ -391,7 +485,13 @@ def test_explain_command(made: dict[Kind, Run], htaf, tmp_path: Path) -> None:
     for run in made.values():
         code, out, _ = htaf("explain", run.path)
         assert code == 0
-        for said in ("3 of 3 bits are described faithfully", "always on in training: 3", "off in training: 4", "color"):
+        for said in (
+            "3 of the 3 bits are described faithfully",
+            "shown have 100% of the effect",
+            "always on in training: 3",
+            "off in training: 4",
+            "color",
+        ):
             assert said in out
     run = made["two"].path
     code, out, _ = htaf("explain", run, "--repeats", "3", "--out", tmp_path / "all.json", "--json")
@@ -415,6 +515,7 @@ def test_explain_command_of_a_row(made: dict[Kind, Run], htaf, rows_csv: Path) -
         assert code == 0
         assert "row 2: y = " in out
         assert "without any bit + the sum over" in out
+        assert "What its values add" in out
         words = ("explain", run.path, rows_csv, "--set", "size=99", "--set", "color=red", "--vary", "weight")
         code, out, _ = htaf(*words)
         assert code == 0

@@ -155,6 +155,7 @@ def demo(
     if folder != FolderFlags() or server != ServerFlags() or data_dir is not None:
         raise UsageError("flags beside --out, --seed and --json are for your own images: give --data too")
     from htaf.cli.demonstration import run_concepts, run_demo
+    from htaf.report import PAGE
 
     if (out / "demo.json").exists():
         err.print(f"already done: {out} holds this demonstration. Delete it to make it again")
@@ -176,7 +177,10 @@ def demo(
         text.add_row(row["method"], *values, gap, str(row["epochs"]), f"{row['seconds']:.1f}")
     console = Terminal(highlight=False)
     console.print(text)
-    say(f"picture: {out / 'demo.png'}\n")
+    say(f"picture: {out / 'demo.png'}")
+    if (page := out / "htaf" / PAGE).is_file():
+        say(f"report: open {page} in a browser: HTAF beside boosted trees, its columns, what its bits say")
+    say("")
     text = TextTable(title=f"An image model whose last {found['concepts']} features are bits", title_justify="left")
     text.add_column("score, test images")
     text.add_column("value", justify="right")

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 HEADERS = {"rmse": "RMSE", "auroc": "AUROC", "accuracy": "accuracy", "loss": "loss", "mae": "MAE", "r2": "R2"}
 COLUMNS_SHOWN = 12
+DEAD_SHOWN = 20
+SPREAD = 0.05  # share of the effect that the shown bits have, below which no few bits tell much
+RULES = 128  # of the bits that do most are fitted, whether shown or not; with --out all
 
 
 def explain(
@@ -55,7 +58,10 @@ def explain(
             help_behavior_hint="(default: none)",
         ),
     ] = None,
-    repeats: Annotated[int, arg(help="Shuffles of each column, for its importance.")] = 10,
+    repeats: Annotated[
+        int | None,
+        arg(help="Shuffles of each column, for its importance.", help_behavior_hint="(default: 1 to 10, by its cost)"),
+    ] = None,
     seed: Annotated[int, arg(help="Of the shuffles and the rules.")] = 0,
     out: Annotated[
         Path | None,
@@ -84,7 +90,7 @@ def explain(
     """
     if bits < 1:
         raise UsageError(f"--bits must be >= 1, got {bits}")
-    if repeats < 1:
+    if repeats is not None and repeats < 1:
         raise UsageError(f"--repeats must be >= 1, got {repeats}")
     if row < 1:
         raise UsageError(f"--row must be >= 1, got {row}")
@@ -105,6 +111,7 @@ def explain(
     from htaf.rules import TableBits, importance, what_if
     from htaf.rules import explain as opened_rules
     from htaf.rules import vary as varied
+    from htaf.rules.permutation import MOST_COLUMNS
     from htaf.runs import open_run
 
     opened = open_run(run, method=step_of_run(method))
@@ -113,10 +120,11 @@ def explain(
     table = _table(opened, data, data_dir)
     found = opened_rules(opened, table, seed=seed)
     answers: dict[str, Any] = {"run": str(run), "table": found.name, "bits": len(found.bits), "dead": found.dead}
-    changed = vary_table = reasons = None
+    changed = vary_table = reasons = of_columns = None
     if given is not None:
-        reasons = found.reasons(given, bits)[0]
+        reasons, of_columns = found.reasons(given, bits)[0], found.columns_of(given)
         answers |= {"row": row, "reasons": reasons.to_json()}
+        answers["columns"] = of_columns.reset_index().to_dict("records")
     if changes and given is not None:
         changed = what_if(opened, given, changes)
         answers["what_if"] = _what_if_json(changed, changes)
@@ -128,19 +136,21 @@ def explain(
     shuffled = None
     if whole or out is not None:
         live = len(found.bits) - sum(map(len, found.dead.values()))
-        with progress("rules", live, shown=not json) as told:
-            known = found.rules(told=told)
+        most = live if out is not None else min(max(bits, RULES), live)
+        with progress("rules", most, shown=not json) as told:
+            known = found.rules(most, told=told)
         answers["rules"] = [rule.to_json() for rule in known]
     if whole or (out is not None and out.suffix == ".json"):
-        with progress("importance", len(found.columns.columns), shown=not json) as told:
+        with progress("importance", min(len(found.columns.names), MOST_COLUMNS), shown=not json) as told:
             shuffled = importance(opened, table, repeats=repeats, seed=seed, told=told)
         answers["importance"] = shuffled.to_json()
     if out is not None:
         write_atomic(out, to_json(answers) if out.suffix == ".json" else _csv(known))
     if json:
         return print_json(answers)
-    if reasons is not None:
-        _show_reasons(reasons, found, row)
+    if reasons is not None and of_columns is not None and given is not None:
+        _show_decision(reasons, of_columns, given, found, row)
+        _show_reasons(reasons)
     if changed is not None:
         say_notes(changed.notes)
         _show_what_if(changed, changes, found)
@@ -213,7 +223,8 @@ def _figure(value: float | None, digits: int = 3) -> str:
 
 
 def _show(title: str, columns: list[tuple[str, bool]], rows: list[tuple[Any, ...]]) -> None:
-    table = TextTable(title=title, title_justify="left")
+    say(title)  # not the table's own, which is broken to its width
+    table = TextTable()
     for name, number in columns:
         table.add_column(name, justify="right" if number else "left", overflow="fold")
     for one in rows:
@@ -245,13 +256,22 @@ def _show_rules(found: Explanation, rules: list[BitRule], most: int) -> None:
     _show(title, columns, shown)
     for kind, dead in found.dead.items():
         if dead:
-            say(f"dead, {kind} in training: {', '.join(map(str, dead))}")
+            more = f" and {len(dead) - DEAD_SHOWN:,} more" if len(dead) > DEAD_SHOWN else ""
+            say(f"dead, {kind} in training: {', '.join(map(str, dead[:DEAD_SHOWN]))}{more}")
+    live = len(found.bits) - sum(map(len, found.dead.values()))
     faithful = sum(bool(r.fidelity and r.fidelity.faithful) for r in rules)
+    which = "bits" if len(rules) == live else f"strongest of {live:,} bits"
+    share = found.share(min(most, len(rules)))
     say(
-        f"{faithful} of {len(rules)} bits are described faithfully by a rule: balanced accuracy >= 0.9 on "
-        f"{len(found.test):,} test rows. effect: mean |contribution| {unit}. on: share of the test rows. accuracy: in "
-        "brackets that of always guessing the more frequent value."
+        f"{faithful} of the {len(rules):,} {which} are described faithfully by a rule: balanced accuracy >= 0.9 on "
+        f"{len(found.test):,} test rows. The {min(most, len(rules))} shown have {share:.{0 if share >= 0.1 else 1}%} "
+        f"of the effect of all. effect: mean |contribution| {unit}. on: share of the test rows. accuracy: in brackets "
+        "that of always guessing the more frequent value."
     )
+    if share < SPREAD:
+        say("the prediction is spread over many bits: the importance of the columns says more than single rules")
+    if len(rules) < live:
+        say("all rules: --out rules.csv")
 
 
 def _fidelity(rule: BitRule) -> tuple[str, str]:
@@ -265,23 +285,36 @@ def _show_importance(found: Importance) -> None:
     rows = [(c, f"{one['worse']:.4g}", f"{one['std']:.2g}") for c, one in found.columns.iterrows()]
     columns = [("column", False), (f"{name} worse by", True), ("spread", True)]
     _show(
-        f"Importance: each column shuffled {found.repeats} times, {name} {found.value:.4g}",
+        f"Importance: each column shuffled {found.repeats} times on {found.rows:,} test rows, {name} {found.value:.4g}",
         columns,
         rows[:COLUMNS_SHOWN],
     )
     if len(rows) > COLUMNS_SHOWN:
         say(f"columns of less importance: {len(rows) - COLUMNS_SHOWN:,}")
+    if found.left_out:
+        say(f"columns to which the network is less sensitive, not shuffled: {found.left_out:,}")
 
 
-def _show_reasons(reasons: RowReasons, found: Explanation, row: int) -> None:
+def _show_decision(
+    reasons: RowReasons, of_columns: pd.DataFrame, given: pd.DataFrame, found: Explanation, row: int
+) -> None:
+    """What is predicted, and what each column adds."""
     name = found.bits.preprocessor.target.name
     if reasons.instead is None:
         said, what = f"{reasons.prediction:.6g}", "prediction"
     else:
         said, what = f"{reasons.prediction} rather than {reasons.instead}", "difference of the logits"
     say(f"row {row}: {name} = {said}")
+    rows = [
+        (column, _value(given[column].iloc[0]), f"{of['adds']:+.4g}", f"{of['std']:.2g}")
+        for column, of in of_columns.head(COLUMNS_SHOWN).iterrows()
+    ]
+    title = f"What its values add: {what} {reasons.total:.6g} minus the mean with the values of other rows, one column"
+    _show(f"{title} at a time", [("column", False), ("value", True), ("adds", True), ("spread", True)], rows)
     say(f"{what} {reasons.total:.6g} = {reasons.base:.6g} without any bit + the sum over {reasons.on} bits that are on")
 
+
+def _show_reasons(reasons: RowReasons) -> None:
     def line(reason: Reason) -> tuple[Any, ...]:
         agrees = {True: "yes", False: "no", None: "-"}[reason.agrees]
         rule = "never changes in training" if reason.rule is None else _said(reason.rule, reason.faithful)
@@ -297,19 +330,25 @@ def _show_reasons(reasons: RowReasons, found: Explanation, row: int) -> None:
 def _show_what_if(changed: WhatIf, changes: dict[str, str], found: Explanation) -> None:
     say("with " + ", ".join(f"{name} = {value or 'missing'}" for name, value in changes.items()))
     names = [str(name) for name in changed.before]
-    rows = [(name, *(_value(frame[name].iloc[0]) for frame in (changed.before, changed.after))) for name in names]
-    _show("What if", [("", False), ("before", True), ("after", True)], rows)
-    turned = (("on", changed.turned_on[0]), ("off", changed.turned_off[0]))
     rows = [
-        (bit, f"turns {way}", _said(rule.rule or "never changes in training", rule.fidelity and rule.fidelity.faithful))
-        for way, some in turned
-        for bit in sorted(some, key=lambda bit: -found.effects[bit])
-        for rule in [found.rule(bit)]
+        (
+            name.replace("probability_", "probability of ", 1),
+            *(_shown(frame[name].iloc[0]) for frame in (changed.before, changed.after)),
+        )
+        for name in names
     ]
-    if not rows:
+    _show("What if", [("", False), ("before", True), ("after", True)], rows)
+    ways = dict.fromkeys(changed.turned_on[0], "turns on") | dict.fromkeys(changed.turned_off[0], "turns off")
+    if not ways:
         return say("no bit changes")
-    _show(f"{len(rows)} bits change", [("bit", True), ("", False), ("rule", False)], rows[:COLUMNS_SHOWN])
-    return None if len(rows) <= COLUMNS_SHOWN else say(f"{len(rows) - COLUMNS_SHOWN:,} more")
+    order = sorted(ways, key=lambda bit: -found.effects[bit])[:COLUMNS_SHOWN]
+    rows = [
+        (bit, ways[bit], _said(rule.rule or "never changes in training", rule.fidelity and rule.fidelity.faithful))
+        for bit, rule in ((bit, found.rule(bit)) for bit in order)
+    ]
+    title = f"{len(ways):,} of {len(found.bits):,} bits change"
+    title += f", the {COLUMNS_SHOWN} that do most" if len(ways) > COLUMNS_SHOWN else ""
+    return _show(title, [("bit", True), ("", False), ("rule", False)], rows)
 
 
 def _show_vary(column: str, table: pd.DataFrame, found: Explanation, reasons: RowReasons | None) -> None:
@@ -318,13 +357,20 @@ def _show_vary(column: str, table: pd.DataFrame, found: Explanation, reasons: Ro
         chosen = names[:6] if reasons is None else [f"probability_{c}" for c in (reasons.prediction, reasons.instead)]
         names = [name for name in names if name in chosen]
     rows = [
-        (_value(one["value"]), f"{100 * one['share']:.0f}%", *(_value(one[name]) for name in names))
+        (_value(one["value"]), f"{100 * one['share']:.0f}%", *(_shown(one[name]) for name in names))
         for _, one in table.iterrows()
     ]
     whose = "the row" if reasons is not None else "the mean of test rows"
-    share = "training rows up to it" if isinstance(table["value"].iloc[0], float) else "training rows"
-    columns = [(column, True), (share, True), *((name, True) for name in names)]
-    _show(f"{found.bits.preprocessor.target.name!r} over {column!r}: {whose}", columns, rows)
+    ordered = found.bits.column(column).kind in ("number", "date")
+    share = "training rows up to it" if ordered else "training rows"
+    columns = [(column, True), (share, True), *((name.removeprefix("probability_"), True) for name in names)]
+    what = "" if found.bits.regression else "probabilities of "
+    _show(f"{what}{found.bits.preprocessor.target.name!r} over {column!r}: {whose}", columns, rows)
+
+
+def _shown(value: Any) -> str:
+    """A prediction; a small probability is not written as 5e-05."""
+    return f"{value:.4f}" if isinstance(value, float) and abs(value) < 1 else _value(value)
 
 
 def _value(value: Any) -> str:

@@ -127,7 +127,7 @@ def _dates(values: pd.Series, kind: str) -> dict[str, np.ndarray] | None:
     at = pd.DatetimeIndex(values)
     at = at if at.tz is None else at.tz_convert(None)
     days = (at - pd.Timestamp(0)) / pd.Timedelta(days=1)
-    parts = {"days": days, "month": at.month, "weekday": at.dayofweek, "hour": at.hour}
+    parts = {"days": days, "month": at.month, "weekday": at.day_of_week, "hour": at.hour}
     return {name: np.asarray(part, np.float64) for name, part in parts.items()}
 
 

@@ -21,7 +21,9 @@ from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.data.tabular import Table
 from htaf.report.baselines import Baseline
-from htaf.report.importance import column_inputs, importance
+from htaf.rules.bits import RulesError
+from htaf.rules.explanation import explain
+from htaf.rules.permutation import importance
 from htaf.runs import METRICS, Run, short_commit
 from htaf.runs.confusion import confusion
 from htaf.runs.data import table_rows
@@ -33,6 +35,10 @@ BINS = 10
 MOST_CLASSES = 100  # whose whole confusion matrix is kept
 MOST_PAIRS = 20  # of classes that are taken for each other
 MOST_SHOWN = 8  # categories of a column that are named
+RULES = 12  # bits that are described
+KINDS = {
+    "number": "number", "category": "category", "encoded": "many categories", "date": "date", "dropped": "not used"
+}  # fmt: skip
 LOSSES = ("train_loss", "val_loss_smooth", "val_loss")
 
 
@@ -59,13 +65,10 @@ def contents(
     metrics, headline = record["metrics"], record["headline"]
     part = "test" if "test" in metrics["smooth"] else "validation"
     rows = getattr(table_rows(run, table), part)
-    smooth = run.model(exact=False)
-    network = run.model() if run.has_step else smooth
+    network = run.model(exact=run.has_step)
     whole = table_part(table, preprocessor, rows)
     x, target = (torch.cat(found) for found in zip(*whole, strict=True))
     outputs = forward(network, x)
-    features = table.features.iloc[rows]
-    found = importance(smooth, network, preprocessor, features, target, headline=headline)
     of = {
         "format": FORMAT,
         "key": record["key"],
@@ -83,8 +86,10 @@ def contents(
         "metrics": metrics,
         "baselines": None if baselines is None else [dataclasses.asdict(one) for one in baselines],
         "training": training(run),
-        "importance": dataclasses.asdict(found),
-        "columns": columns(preprocessor, features),
+        "importance": importance(run, table, part=part).to_json(),
+        "rules": rules(run, table) if run.has_step else None,
+        "columns": columns(preprocessor.columns),
+        "left_out": left_out(record),
         "notes": record["notes"],
         "recipe": record["recipe"],
         "seed": record["seed"],
@@ -203,51 +208,63 @@ def confused(matrix: Int64[np.ndarray, "true predicted"]) -> dict[str, Any]:
     return {"matrix": matrix.tolist() if len(matrix) <= MOST_CLASSES else None, "pairs": pairs}
 
 
-def columns(preprocessor: Preprocessor, features: Any) -> list[dict[str, Any]]:
-    """By raw column: its kind, how many inputs it makes, and in words how it is read."""
-    made = {column.name: _inputs(column) for column in preprocessor.columns}
-    other = [name for name, count in made.items() if count is None and name in features]
-    if other:  # of kinds that are not known here
-        some = features.iloc[:1000].reset_index(drop=True)
-        made |= {n: len(b) for n, b in zip(other, column_inputs(preprocessor, some, other), strict=True)}
-    return [
-        {"name": c.name, "kind": str(c.kind), "inputs": made[c.name] or 0, "read": read_as(c)}
-        for c in preprocessor.columns
-    ]
-
-
-def _inputs(column: Column) -> int | None:
+def rules(run: Run, table: Table) -> dict[str, Any] | None:
+    """The bits that do most, each with its rule and how faithful it is; None of a network that has no bits to read."""
+    try:
+        found = explain(run, table)
+    except RulesError:
+        return None
+    shown = found.rules(RULES)
     return {
-        "number": (column.high > column.low) + len(column.codes),
-        "category": len(column.categories),
-        "dropped": 0,
-    }.get(str(column.kind))
+        "bits": len(found.bits),
+        "dead": {kind: len(bits) for kind, bits in found.dead.items()},
+        "rows": len(found.test),
+        "share": found.share(len(shown)),
+        "shown": [one.to_json() for one in shown],
+    }
 
 
-def read_as(column: Any) -> str:
-    """How a `htaf.data.columns.Column` of any kind is read, in words."""
+def columns(learned: Sequence[Column]) -> list[dict[str, Any]]:
+    """By raw column: its kind, how many inputs it makes, and in words how it is read."""
+    return [{"name": c.name, "kind": KINDS[c.kind], "inputs": _inputs(c), "read": read_as(c)} for c in learned]
+
+
+def left_out(record: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Columns that a training was told not to read, and why; see `htaf train tabular --help`."""
+    source = record.get("source") or {}
+    found = [{"name": name, "why": "excluded"} for name in source.get("exclude") or ()]
+    found += [{"name": name, "why": "names the rows"} for name in source.get("ids") or ()]
+    group = record["data"].get("group")
+    return found + ([{"name": group, "why": "divides the rows: equal ones are in one part"}] if group else [])
+
+
+def _inputs(column: Column) -> int:
+    if column.kind == "number":
+        return (column.high > column.low) + len(column.codes)
+    return len(column.categories) + column.other if column.kind == "category" else len(column.outputs)
+
+
+def read_as(column: Column) -> str:
+    """How a column is read, in words."""
     if column.kind == "dropped":
-        return "not used"
+        return "not used: it does not vary"
     if column.kind == "number":
         said = [f"{column.low:g} to {column.high:g} become 0 to 1; missing: {column.fill:g}"] * (
             column.high > column.low
         )
         return "; ".join([*said, *([f"codes {', '.join(f'{c:g}' for c in column.codes)}"] if column.codes else [])])
-    if column.kind == "category":
-        return f"one input each: {_named(column.categories)}"
-    values = {f.name: getattr(column, f.name) for f in dataclasses.fields(column) if f.name not in ("name", "kind")}
-    told = {f.name: f.default for f in dataclasses.fields(column)}
-    shown = [f"{name.replace('_', ' ')} {_value(value)}" for name, value in values.items() if value != told[name]]
-    return "; ".join(shown)
+    if column.kind == "date":
+        order = column.order if column.order == "month by name" else f"as {column.order}"
+        first = column.first.partition("T")[0]
+        return f"{', '.join(column.outputs)}; read {order}, from {first}; missing: {column.filled.partition('T')[0]}"
+    if column.kind == "encoded":
+        what = ", ".join(column.outputs[:MOST_SHOWN]) + (" ..." if len(column.outputs) > MOST_SHOWN else "")
+        return f"{what} in each of {len(column.categories):,} categories: {_named(column.categories)}"
+    rare = "; one for rare and new ones" if column.other else ""
+    return f"one input each: {_named(column.categories)}{rare}"
 
 
 def _named(values: Sequence[Any]) -> str:
     shown = [str(value) or "missing" for value in values[:MOST_SHOWN]]
     more = len(values) - MOST_SHOWN
     return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return _named([_value(one) for one in value])
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -42,6 +42,7 @@ def page(values: dict[str, Any]) -> str:
         _residuals(values),
         _confusion(values),
         _importance(values),
+        _rules(values),
         _columns(values),
         _recipe(values),
     ]
@@ -71,7 +72,7 @@ def _figure(metric: str, value: float | None, sign: str = "") -> str:
     if abs(value) >= 1000:
         return f"{value:{sign},.1f}"
     small = 0 < abs(value) < 0.01 and metric in ("rmse", "mae") and not sign
-    return f"{value:.3g}" if small else f"{value:{sign}.4f}"
+    return f"{value:.3g}" if small else f"{0.0 if abs(value) < 5e-5 else value:{sign}.4f}"
 
 
 def _gap(metric: str, value: float) -> str:
@@ -288,7 +289,7 @@ def _confusion(values: dict[str, Any]) -> str:
             lines.append(f"<tr><th scope='row'>{text(name)}</th>{cells}</tr>")
         inside = f"<thead><tr><th scope='col'>true \\ predicted</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
         body = _scrolled("Confusion matrix", f"<table class='matrix'>{inside}</table>")
-        body = f"<p class='muted'>Rows: the true class. Columns: the predicted one. Darker: a larger share.</p>{body}"
+        body = f"<p class='muted'>Rows: the true class. Columns: the predicted one. Stronger: a larger share.</p>{body}"
     if len(classes) > 2 and found["pairs"]:
         rows = [
             [(text(classes[p["true"]]), False), (text(classes[p["predicted"]]), False), (f"{p['rows']:,}", True)]
@@ -303,16 +304,17 @@ def _importance(values: dict[str, Any]) -> str:
     found = values["importance"]
     if not found["columns"]:
         return ""
-    top = max((w for w in found["worse"]), default=0.0)
+    top = max(one["worse"] for one in found["columns"])
     rows: list[list[Cell]] = []
-    for name, worse, spread in zip(found["columns"], found["worse"], found["spread"], strict=True):
-        share = max(0.0, worse / top) if top > 0 else 0.0
+    for one in found["columns"]:
+        share = max(0.0, one["worse"] / top) if top > 0 else 0.0
         bar = f"<span class='bar' style='--s:{share:.3f}'></span>"
-        around = f" ± {spread:.1g}" if found["repeats"] > 1 else ""
-        rows.append([(text(name), False), (bar, False), (f"{_figure(found['metric'], worse)}{around}", True)])
+        around = f" ± {one['std']:.1g}" if found["repeats"] > 1 else ""
+        shown = f"{_figure(found['metric'], one['worse'])}{around}"
+        rows.append([(text(one["column"]), False), (bar, False), (shown, True)])
     metric, times = _named(found["metric"]), found["repeats"]
     told = (
-        f"How much worse {metric} becomes where a column is permuted, so that it says nothing: {found['rows']:,} rows "
+        f"How much worse {metric} becomes where a column is shuffled, so that it says nothing: {found['rows']:,} rows "
         f"of the {values['part']} part, {'once' if times == 1 else f'{times} times'}. Columns that say the same stand "
         "in for each other, and each of them then seems to matter little."
     )
@@ -327,6 +329,51 @@ def _importance(values: dict[str, Any]) -> str:
     return _section("importance", "Which columns matter", f"<p class='muted'>{text(told)}</p>{table}{rest}")
 
 
+def _rules(values: dict[str, Any]) -> str:
+    """The bits that do most, as rules over the columns."""
+    found = values["rules"]
+    if not found or not found["shown"]:
+        return ""
+    rows: list[list[Cell]] = []
+    for one in found["shown"]:
+        about = one["fidelity"]
+        doubt = {True: "", False: "<b class='doubt'>not faithful</b> ", None: "<b class='doubt'>not tested</b> "}
+        balanced = "-" if about["balanced"] is None else f"{about['balanced']:.2f}"
+        rows.append(
+            [
+                (f"{one['bit']}", True),
+                (f"{doubt[about['faithful']]}{text(one['text'])}", False),
+                (balanced, True),
+                (f"{about['accuracy']:.2f} ({about['majority']:.2f})", True),
+                (f"{one['on']:.0%}", True),
+                (f"{one['effect']:.3g}", True),
+            ]
+        )
+    good = sum(one["fidelity"]["faithful"] is True for one in found["shown"])
+    dead = sum(found["dead"].values())
+    count, unit = len(found["shown"]), "in the unit of the target" if values["task"] == "regression" else "in logits"
+    of = f"The prediction is a sum over {found['bits']:,} bits that are on or off"
+    of += f"; {dead:,} of them never change." if dead else "."
+    told = (
+        f"{of} The {count} that do most have {_percent(found['share'])} of the effect of all. A short rule over the "
+        f"columns is fitted to each on training rows; on {found['rows']:,} test rows {good} of {count} say what their "
+        "bit does (balanced accuracy of at least 0.9). One that is not faithful hints at it and no more."
+    )
+    more = (
+        f"Accuracy: in brackets that of always guessing the more frequent value. Effect: mean |contribution| {unit}. "
+        "All bits, the reasons of a row, and what would be if:"
+    )
+    words = "<pre tabindex='0' aria-label='command for all rules'>htaf explain RUN --out rules.csv</pre>"
+    heads = ("bit", "rule", "balanced", "accuracy", "on", "effect")
+    table = _table(heads, rows, "Rules of the bits that do most", kind="rules")
+    body = f"<p class='muted'>{text(told)}</p>{table}<p class='muted'>{text(more)}</p>{words}"
+    return _section("rules", "What the bits say", body)
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
+
+
 def _columns(values: dict[str, Any]) -> str:
     rows = [
         [
@@ -338,8 +385,11 @@ def _columns(values: dict[str, Any]) -> str:
         for one in values["columns"]
     ]
     count = sum(one["inputs"] for one in values["columns"])
-    used = sum(one["kind"] != "dropped" for one in values["columns"])
-    body = f"<p class='muted'>{used:,} columns make {count:,} inputs.</p>"
+    used = sum(one["kind"] != "not used" for one in values["columns"])
+    body = f"<p class='muted'>{used:,} {'column makes' if used == 1 else 'columns make'} {count:,} inputs.</p>"
+    gone = [[(text(one["name"]), False), ("left out", False), ("", True), (text(one["why"]), False)]
+            for one in values["left_out"]]  # fmt: skip
+    rows += gone
     table = _table(("column", "kind", "inputs", "read as"), rows[:SHOWN], "How the columns were read")
     if len(rows) > SHOWN:
         more = _table(("column", "kind", "inputs", "read as"), rows[SHOWN:], "How the other columns were read")
@@ -421,7 +471,7 @@ section[aria-labelledby="h-residuals"] { grid-column: span 1; }
 h1 { font-size: 30px; line-height: 1.2; font-weight: 650; letter-spacing: -0.015em; margin: 2px 0 6px; }
 h2 { font-size: 18px; line-height: 1.3; font-weight: 620; margin-bottom: 8px; }
 h3 { font-size: 15px; font-weight: 620; margin: 18px 0 6px; }
-p + p, p + div, .tiles + p, .wide + .wide { margin-top: 12px; }
+p + p, p + div, .tiles + p, .wide + .wide, .wide + p { margin-top: 12px; }
 section > p { max-width: 72ch; }
 .muted, figcaption { color: var(--muted); }
 .tiles { display: flex; flex-wrap: wrap; gap: 12px; }
@@ -436,16 +486,19 @@ table { border-collapse: collapse; width: 100%; font-size: 14px; overflow-wrap: 
 th, td { text-align: left; vertical-align: top; padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line);
   font-weight: 400; }
 th:last-child, td:last-child { padding-right: 0; }
-td:last-child, th[scope="row"] { overflow-wrap: anywhere; min-width: 7em; }
+td:last-child, th[scope="row"] { overflow-wrap: anywhere; min-width: 8.5em; }
 thead th { color: var(--muted); font-size: 13px; white-space: nowrap; }
 tbody tr:last-child > * { border-bottom: 0; }
 .num { text-align: right; white-space: nowrap; }
 th.num[scope="row"] { min-width: 0; }
 .matrix { width: auto; } .matrix td, .matrix th { min-width: 0 !important; }
 .matrix th, .matrix td { padding: 5px 9px; border: 1px solid var(--line); }
-.matrix thead th { white-space: normal; max-width: 9em; overflow-wrap: anywhere; vertical-align: bottom; }
+.matrix tbody tr:last-child > * { border-bottom: 1px solid var(--line); }
+.matrix thead th { white-space: normal; max-width: 9em; overflow-wrap: break-word; vertical-align: bottom; }
 .shade { background: color-mix(in srgb, var(--accent) calc(var(--s) * 45%), transparent); }
 .bars th[scope="row"] { width: 34%; } .bars td:nth-child(2) { width: 40%; vertical-align: middle; min-width: 60px; }
+.rules th[scope="row"] { min-width: 3em; } .rules td:nth-child(2) { min-width: 17em; overflow-wrap: anywhere; }
+.doubt { color: var(--bad); font-weight: 600; }
 .bar { display: block; height: 10px; border-radius: 3px; width: calc(var(--s) * 100%); background: var(--accent);
   min-width: 1px; }
 figure svg { display: block; width: 100%; max-width: 520px; height: auto; }

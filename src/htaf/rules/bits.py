@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,10 @@ import torch
 from jaxtyping import Float32, Float64, Int64, UInt8
 from torch import Tensor, nn
 
-from htaf._errors import HtafError
+from htaf._errors import HtafError, suggestion
+from htaf.data.columns import Column
 from htaf.data.preprocess import Preprocessor
+from htaf.data.reading import listed
 from htaf.runs import Run, forward
 
 
@@ -72,6 +75,20 @@ class TableBits:
         """Whether the target is a number."""
         return self.preprocessor.target.task == "regression"
 
+    def column(self, name: str) -> Column:
+        """A raw column that the network reads.
+
+        Raises:
+            RulesError: there is none of this name, or it was dropped.
+        """
+        columns = {column.name: column for column in self.preprocessor.columns}
+        names = list(columns)
+        if name not in columns:
+            raise RulesError(f"expected one of the columns {listed(names)}, got {name!r}{suggestion(name, names)}")
+        if columns[name].kind == "dropped":
+            raise RulesError(f"column {name!r} was dropped in training: no value of it changes the prediction")
+        return columns[name]
+
     def of_inputs(
         self, inputs: Float32[np.ndarray, "rows columns"]
     ) -> tuple[UInt8[np.ndarray, "rows bits"], Float32[np.ndarray, "rows outputs"]]:
@@ -123,3 +140,35 @@ class TableBits:
         if self.regression:
             return self.weight[0] * target.std, float(self.bias[0] * target.std + target.mean)
         return self.weight[first] - self.weight[second], float(self.bias[first] - self.bias[second])
+
+
+def column_inputs(
+    preprocessor: Preprocessor, features: pd.DataFrame, columns: Sequence[str]
+) -> list[Int64[np.ndarray, " inputs"]]:
+    """Which inputs of a network each raw column makes, whatever its kind.
+
+    Each input is made from one column. The columns are numbered from 1; for each binary digit the columns that have it
+    are permuted together, and the inputs that change have this digit in the number of their column. So log2(columns)
+    transforms are enough. An input that is the same in all of these rows belongs to no column.
+
+    Args:
+        features: raw rows, numbered from 0. columns: those to look for.
+    Returns:
+        input numbers by column.
+    """
+    before = preprocessor.transform(features)
+    order = shuffles(len(features), 1, 0)[0]
+    number = np.zeros(before.shape[1], dtype=np.int64)
+    for digit in range(len(columns).bit_length()):
+        moved = features.copy()
+        for place, name in enumerate(columns, 1):
+            if place >> digit & 1:
+                moved[name] = features[name].array.take(order)
+        number += (preprocessor.transform(moved) != before).any(0).astype(np.int64) << digit
+    return [np.flatnonzero(number == place) for place in range(1, len(columns) + 1)]
+
+
+def shuffles(rows: int, count: int, seed: int) -> list[Int64[np.ndarray, " rows"]]:
+    """Permutations of row numbers, the same on every machine; see `htaf.data.tabular.split`."""
+    words = np.random.PCG64(seed).random_raw(rows * count).reshape(count, rows)
+    return [np.argsort(row, kind="stable") for row in words]

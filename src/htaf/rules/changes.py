@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 import torch
 
-from htaf._errors import suggestion
-from htaf.data.columns import Column, category_values
-from htaf.data.reading import is_text, listed, to_number
+from htaf.data import dates
+from htaf.data.columns import Column
+from htaf.data.reading import to_number
 from htaf.data.tabular import Table
 from htaf.rules.bits import RulesError, TableBits
 from htaf.rules.explanation import drawn, own_table
+from htaf.rules.raw_columns import RARE, read
 from htaf.runs import Run
 from htaf.runs.data import table_rows
 
@@ -59,7 +60,7 @@ def what_if(run: Run, rows: pd.DataFrame, changes: Mapping[str, Any]) -> WhatIf:
     notes = []
     changed = rows.copy()
     for name, value in changes.items():
-        column = _column(bits, name)
+        column = bits.column(name)
         notes += _checked(column, value)
         # as a column of its own, as of a file: a whole number beside fractions must not become another category
         changed[name] = pd.Series([value] * len(rows), index=rows.index, dtype=object)
@@ -83,27 +84,29 @@ def vary(
 
     Returns:
         A row for each value. Of a number column: `share`, of the training values that are at most this one (0, 10, 25,
-        50, 75, 90 and 100%), and `value`; of a category: `share` of the training rows that have it, and `value`, for
-        the 12 that have most ("" for missing). Then the mean over the rows: `prediction` of a regression, else
-        `probability_<class>` for each class.
+        50, 75, 90 and 100%), and `value`; of dates the same, as ISO 8601. Of a category: `share` of the training rows
+        that have it, and `value`, for the 12 that have most ("" for missing). Spellings that the network reads alike
+        are one; rare categories that share an input are left out. Then the mean over the rows: `prediction` of a
+        regression, else `probability_<class>` for each class.
 
     Raises:
         RulesError: a column that the network does not read. RunError: another table than that of the training.
     """
     bits, table = TableBits.of(run), own_table(run, data)
     parts = table_rows(run, table)
-    known, training = _column(bits, column), table.features[column].iloc[parts.train]
+    known, training = bits.column(column), table.features[column].iloc[parts.train]
     given = table.features.iloc[drawn(parts.test, AVERAGED, seed)] if rows is None else rows
-    if is_text(training):
-        count = pd.Series(category_values(training)).value_counts(sort=True)
+    values = read(known, training)
+    if known.kind in ("category", "encoded"):
+        count = pd.Series(values[values != RARE]).value_counts(sort=True)
         tried = [(n / len(training), str(name)) for name, n in count.head(CATEGORIES).items()]
     else:
-        numbers = to_number(training)[0]
-        plain = numbers[~np.isnan(numbers) & ~np.isin(numbers, getattr(known, "codes", ()))]
+        plain = values[~np.isnan(values)]
         if not len(plain):
             raise RulesError(f"column {column!r}: expected training rows with a number, got none")
-        values = np.quantile(plain, QUANTILES, method="inverted_cdf")
-        tried = [(share, float(value)) for share, value in zip(QUANTILES, values, strict=True)]
+        found = np.quantile(plain, QUANTILES, method="inverted_cdf")
+        as_given = _date if known.kind == "date" else float
+        tried = [(share, as_given(value)) for share, value in zip(QUANTILES, found, strict=True)]
     made = []
     for share, value in tried:
         changed = given.copy()
@@ -114,21 +117,27 @@ def vary(
     return pd.DataFrame(made)
 
 
-def _column(bits: TableBits, name: str) -> Column:
-    columns = {column.name: column for column in bits.preprocessor.columns}
-    names = list(columns)
-    if name not in columns:
-        raise RulesError(f"expected one of the columns {listed(names)}, got {name!r}{suggestion(name, names)}")
-    if columns[name].kind == "dropped":
-        raise RulesError(f"column {name!r} was dropped in training: no value of it changes the prediction")
-    return columns[name]
+def _date(days: float) -> str:
+    """A point in time as ISO 8601, without the hour where it is midnight."""
+    moment = pd.Timestamp(0) + pd.Timedelta(days=days).round("us")
+    return str(moment.date()) if moment == moment.normalize() else str(moment.round("s"))
 
 
 def _checked(column: Column, value: Any) -> list[str]:
-    """Raises RulesError for a value of another kind; notes for a number out of the training range."""
+    """Raises RulesError or DataError for a value of another kind; notes for one out of the training range."""
+    given = pd.Series([value], dtype=object)
+    if column.kind == "date":
+        (moment,) = dates.read(column.name, given, column.order)
+        first = np.datetime64(column.first, "us")
+        days = dict(zip(column.outputs, column.highs, strict=True)).get("elapsed days", 0.0)
+        last = first + np.timedelta64(round(days * dates.DAY), "us")
+        if np.isnat(moment) or first <= moment <= last:
+            return []
+        shown = [str(pd.Timestamp(one)).removesuffix(" 00:00:00") for one in (moment, first, last)]
+        return [f"column {column.name!r}: {shown[0]} is outside the training range {shown[1]} to {shown[2]}"]
     if column.kind != "number":
         return []
-    number, wrong = to_number(pd.Series([value], dtype=object))
+    number, wrong = to_number(given)
     if wrong[0] or np.isinf(number[0]):
         raise RulesError(f"column {column.name!r}: expected a number, got {value!r}")
     if np.isnan(number[0]) or number[0] in column.codes or column.low <= number[0] <= column.high:

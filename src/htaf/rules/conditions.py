@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ import pandas as pd
 from jaxtyping import Bool, Shaped
 
 SHOWN = 6  # categories of a set in words; JSON has all
+NAMES = {"month": ("", *calendar.month_name[1:]), "weekday": tuple(calendar.day_name)}  # of parts of dates, by number
 Values = Mapping[str, Shaped[np.ndarray, " rows"]]  # of raw columns: float64 (NaN: missing) or object of str
 
 
@@ -21,11 +23,13 @@ class Condition:
     """One condition on one raw column.
 
     Of a number or a date (in days since 1970): above < value <= upto, None for no bound. Of a category: value is one of
-    `among`. Of a special code of a number column: value is `code`. "missing": there is no value, or a special code.
-    `negated` turns the last three around. A category that no training row has is in no set.
+    `among`, as the network reads it (`htaf.rules.raw_columns.read`). Of a special code of a number column: value is
+    `code`. "missing": there is no value, or a special code. `negated` turns the last three around. A category that no
+    training row has is in no set.
 
     Attributes:
         column: its name. kind: what is asked of it.
+        part: of a date, such as "month", of which a number is asked; "" of the value itself.
         missing: of a number: whether rows without a value meet the condition.
         told: whether training rows lack the value, so that the words must say what holds for them.
     """
@@ -39,6 +43,7 @@ class Condition:
     negated: bool = False
     missing: bool = False
     told: bool = False
+    part: str = ""
 
     def holds(self, values: Values) -> Bool[np.ndarray, " rows"]:
         """Which rows meet the condition.
@@ -47,12 +52,11 @@ class Condition:
             values: from `RawColumns.read`.
         """
         if self.kind == "category":
-            known = set(self.among)
-            found = np.array([value in known for value in values[self.column]], dtype=bool)
+            found = pd.Series(values[self.column], dtype=object).isin(self.among).to_numpy()
             return ~found if self.negated else found
         if self.kind == "code":
             return (values[coded(self.column)] == self.code) != self.negated
-        numbers = values[self.column].astype(np.float64)
+        numbers = values[part_key(self.column, self.part)].astype(np.float64)
         absent = np.isnan(numbers)
         if self.kind == "missing":
             return absent != self.negated
@@ -73,13 +77,16 @@ class Condition:
         if self.kind == "missing":
             return f"{self.column} is {'not ' if self.negated else ''}missing"
         low, high = (None if bound is None else self._shown(bound) for bound in (self.above, self.upto))
+        name = f"{self.part} of {self.column}" if self.part else self.column
         if high is None:
-            said = f"{self.column} > {low}"
+            said = f"{name} > {low}"
         else:
-            said = f"{self.column} <= {high}" if low is None else f"{low} < {self.column} <= {high}"
+            said = f"{name} <= {high}" if low is None else f"{low} < {name} <= {high}"
         return f"({said} or missing)" if self.missing and self.told else said
 
     def _shown(self, bound: float) -> str:
+        if self.part in NAMES and float(bound).is_integer() and 0 <= bound < len(NAMES[self.part]):
+            return NAMES[self.part][int(bound)] or "0"
         if self.kind == "number":
             return f"{bound:.10g}"
         moment = pd.Timestamp(0) + pd.Timedelta(days=bound)
@@ -87,7 +94,7 @@ class Condition:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values, with the fields of its kind alone."""
-        common = {"column": self.column, "kind": self.kind}
+        common = {"column": self.column, "kind": self.kind} | ({"part": self.part} if self.part else {})
         if self.kind == "category":
             return common | {"among": list(self.among), "negated": self.negated}
         if self.kind == "code":
@@ -102,13 +109,18 @@ def coded(column: str) -> str:
     return f"{column}\0"
 
 
+def part_key(column: str, part: str) -> str:
+    """The key of `Values` under which a part of a date stands; of no part the column's own."""
+    return f"{column}\0{part}" if part else column
+
+
 def both(one: Condition, other: Condition) -> Condition | None:
     """One condition for two on the same column and of the same kind, None where it takes two."""
-    if (one.column, one.kind) != (other.column, other.kind) or one.kind in ("code", "missing"):
+    if (one.column, one.kind, one.part) != (other.column, other.kind, other.part) or one.kind in ("code", "missing"):
         return None
     if one.kind == "category":
         if one.negated and other.negated:
-            return replace(one, among=tuple(sorted({*one.among, *other.among})))
+            return replace(one, among=tuple(dict.fromkeys((*one.among, *other.among))))
         if one.negated:
             one, other = other, one
         kept = (v for v in one.among if (v in other.among) != other.negated)

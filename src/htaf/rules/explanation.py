@@ -12,15 +12,16 @@ import pandas as pd
 from jaxtyping import Bool, Float64, Int64, UInt8
 
 from htaf.data.tabular import Table
-from htaf.rules.bits import RulesError, TableBits
+from htaf.rules.bits import RulesError, TableBits, column_inputs
 from htaf.rules.conditions import Rule
 from htaf.rules.raw_columns import Encoded, RawColumns
 from htaf.rules.trees import Fidelity, fidelity, fit_rule
 from htaf.runs import Run
 from htaf.runs.data import table_rows
 
-MOST_ROWS = 20_000  # of a part
+MOST_ROWS = 10_000  # of a part
 SHOWN = 5  # reasons for, and against
+OTHERS = 200  # training rows whose values a row is given
 
 State = Literal["varies", "always on", "always off"]
 
@@ -140,6 +141,12 @@ class Explanation:
         return self.columns.read(self.test)
 
     @cached_property
+    def _ever(self) -> tuple[Bool[np.ndarray, " bits"], Bool[np.ndarray, " bits"]]:
+        """Of each bit whether it is on in all training rows, and in any."""
+        count = self.train_bits.sum(0, dtype=np.int64)
+        return count == len(self.train_bits), count > 0
+
+    @cached_property
     def effects(self) -> Float64[np.ndarray, " bits"]:
         """What each bit does to the decision on the test rows: mean of |worth_ij (bit_ij - p_j)|.
 
@@ -163,8 +170,8 @@ class Explanation:
 
     def state(self, bit: int) -> State:
         """Whether a bit changes in the training rows."""
-        found = self.train_bits[:, bit]
-        return "always on" if found.all() else "varies" if found.any() else "always off"
+        always, ever = self._ever
+        return "always on" if always[bit] else "varies" if ever[bit] else "always off"
 
     @property
     def dead(self) -> dict[str, list[int]]:
@@ -197,6 +204,11 @@ class Explanation:
         return BitRule(
             bit, state, effect, on, scaled, rule, depth, fidelity(said, of_test, bool(of_train.mean() >= 0.5))
         )
+
+    def share(self, most: int) -> float:
+        """The share that the bits that do most have in the sum of all effects."""
+        whole = float(self.effects.sum())
+        return float(self.effects[self.order[:most]].sum()) / whole if whole else 1.0
 
     def rules(self, most: int | None = None, told: Callable[[], object] = lambda: None) -> list[BitRule]:
         """The rules of the bits that do most, in order; dead bits are left out.
@@ -248,6 +260,48 @@ class Explanation:
                 )
             )
         return found
+
+    def columns_of(self, row: pd.DataFrame) -> pd.DataFrame:
+        """What the values of one row add to its decision, column by column.
+
+        A column gets the values that 200 training rows have, one after the other, and all others stay; `adds` is the
+        decision of the row (the prediction, or the logit of its class minus that of the next one) minus the mean of
+        these. Columns are looked at one by one, so what takes two of them together is in neither or in both.
+
+        Args:
+            row: raw columns by name, one row.
+        Returns:
+            index the column; `adds`, and `std`, the standard deviation over the values; the largest |adds| first.
+        Raises:
+            DataError: the row lacks a column or holds values that cannot be used.
+        """
+        preprocessor = self.bits.preprocessor
+        inputs = preprocessor.transform(row)
+        outputs = self.bits.of_inputs(inputs)[1]
+        (one,), (other,) = self.bits.decision(outputs)
+
+        def decided(outputs: np.ndarray) -> np.ndarray:
+            if self.bits.regression:
+                return preprocessor.inverse(outputs[:, 0].astype(np.float64))
+            return outputs[:, one].astype(np.float64) - outputs[:, other]
+
+        chosen = drawn(np.arange(len(self.train)), OTHERS, self.seed)
+        others, own = preprocessor.transform(self.train.iloc[chosen]), decided(outputs)[0]
+        found = {}
+        for name, block in self._inputs.items():
+            moved = np.repeat(inputs, len(others), axis=0)
+            moved[:, block] = others[:, block]
+            values = decided(self.bits.of_inputs(moved)[1]) if len(block) else own[None]
+            found[name] = (float(own - values.mean()), float(values.std()))
+        frame = pd.DataFrame.from_dict(found, orient="index", columns=["adds", "std"]).rename_axis("column")
+        return frame.sort_values("adds", key=lambda of: -of.abs(), kind="stable")
+
+    @cached_property
+    def _inputs(self) -> dict[str, Int64[np.ndarray, " inputs"]]:
+        """The inputs that each column makes."""
+        names = self.columns.names
+        found = column_inputs(self.bits.preprocessor, self.train.reset_index(drop=True), names)
+        return dict(zip(names, found, strict=True))
 
     def _reason(self, bit: int, worth: float, values: dict[str, np.ndarray]) -> Reason:
         known = self.rule(bit)

@@ -1,4 +1,4 @@
-"""Permutation importance of raw columns on the exact network of a run."""
+"""Permutation importance of raw columns: what a network loses where a column says nothing, in bounded time."""
 
 from __future__ import annotations
 
@@ -9,26 +9,34 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float32
+from torch import Tensor, nn
 
+from htaf.data.preprocess import Preprocessor
 from htaf.data.tabular import Table
-from htaf.rules.bits import RulesError, TableBits
-from htaf.rules.explanation import MOST_ROWS, drawn, own_table
+from htaf.models.mlp import Thermometer
+from htaf.rules.bits import RulesError, column_inputs, shuffles
+from htaf.rules.explanation import drawn, own_table
 from htaf.runs import Run, forward
 from htaf.runs.data import table_rows
-from htaf.runs.metrics import LOWER_IS_BETTER, metrics
+from htaf.runs.metrics import LOWER_IS_BETTER, loss_function
 
-REPEATS = 10
+MOST_ROWS = 2_000  # that are looked at
+MOST_COLUMNS = 100  # that are shuffled: those to which the smooth network is most sensitive
+MOST_FORWARD = 200_000  # rows through the network, in all
+MOST_REPEATS = 10
 
 
 @dataclass(frozen=True)
 class Importance:
-    """How much worse the exact network is when one raw column is shuffled among the rows.
+    """How much worse a network is when one raw column is shuffled among the rows.
 
     Attributes:
         metric: of the run: rmse, auroc or accuracy; loss where that is not defined on these rows.
         value: of the metric on the rows as they are. rows: how many. repeats: shuffles of each column.
         columns: index the column; `worse` mean over the repeats of how much worse the metric gets (above 0 is worse,
             of every metric), `std` its standard deviation over the repeats; the largest first.
+        left_out: columns that were not looked at, because there are too many.
     """
 
     metric: str
@@ -36,6 +44,7 @@ class Importance:
     rows: int
     repeats: int
     columns: pd.DataFrame
+    left_out: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -51,61 +60,133 @@ def importance(
     data: Table | None = None,
     *,
     part: str = "test",
-    repeats: int = REPEATS,
+    repeats: int | None = None,
     seed: int = 0,
     most_rows: int = MOST_ROWS,
+    most_columns: int = MOST_COLUMNS,
     told: Callable[[], object] = lambda: None,
 ) -> Importance:
     """Permutation importance (Breiman 2001) of the raw columns, as in `sklearn.inspection.permutation_importance`.
 
-    A raw column is shuffled with all the inputs that are made of it. Rows are prepared once: the inputs of a column are
-    those that change when the raw column is moved on by a row. Columns that say the same share their importance, so a
-    column of little importance need not be a useless one.
+    Of the exact network; of a run without a step, method relu, of its network. A raw column is shuffled with all the
+    inputs that are made of it. Columns that say the same share their importance, so a column of little importance need
+    not be a useless one. The report of a run and `htaf explain` have these figures.
 
     Args:
         run: from `htaf.runs.open_run`. data: the table that it was trained on; None: `run.data()`, which reads it.
-        part: "train", "validation" or "test". repeats: shuffles of each column, >= 1. seed: of the shuffles.
-        most_rows: of a larger part so many are drawn. told: called after each column, for progress.
+        part: "train", "validation" or "test".
+        repeats: shuffles of each column, >= 1; None: as many as are 200,000 rows through the network, 1 to 10.
+        seed: of the shuffles. most_rows: of a larger part so many are drawn.
+        most_columns: of more those to which the loss of the smooth network is most sensitive.
+        told: called after each column, for progress.
 
     Raises:
-        RulesError: a run of images or without bits, no such part, or less than one repeat.
+        RulesError: a run of images, no such part, or less than one repeat.
         RunError: another table than that of the training.
     """
-    bits, table = TableBits.of(run), own_table(run, data)
+    preprocessor = run.preprocessor()
+    if not isinstance(preprocessor, Preprocessor):
+        raise RulesError(f"expected a run of a table, {run.path} was trained on images")
+    table = own_table(run, data)
     parts = table_rows(run, table)
     if part not in ("train", "validation", "test"):
         raise RulesError(f"expected a part of train, validation, test, got {part!r}")
-    if repeats < 1:
+    if repeats is not None and repeats < 1:
         raise RulesError(f"expected at least one repeat, got {repeats}")
     chosen = drawn(getattr(parts, part), most_rows, seed)
-    rows, target = table.features.iloc[chosen], table.target[chosen]
-    preprocessor = bits.preprocessor
-    inputs = preprocessor.transform(rows)
-    y = torch.from_numpy(preprocessor.encode_target(target))
-    y = y.float().unsqueeze(1) if bits.regression else y.long()
+    target = torch.from_numpy(preprocessor.encode_target(table.target[chosen]))
+    target = target.float().unsqueeze(1) if preprocessor.target.task == "regression" else target.long()
+    smooth = run.model(exact=False)
+    return network_importance(
+        smooth, run.model() if run.has_step else smooth, preprocessor, table.features.iloc[chosen], target,
+        headline=run.record["headline"], repeats=repeats, seed=seed, most_columns=most_columns, told=told,
+    )  # fmt: skip
 
-    def measured(x: np.ndarray) -> dict[str, float | None]:
-        outputs = forward(bits.network, torch.from_numpy(x))
-        return metrics(outputs, y, preprocessor.target.task, preprocessor.target.std)
 
-    base = measured(inputs)
-    metric = run.record["headline"] if base.get(run.record["headline"]) is not None else "loss"
-    value = base[metric] or 0.0
-    sign = 1 if metric in LOWER_IS_BETTER else -1
+def network_importance(
+    smooth: nn.Module,
+    network: nn.Module,
+    preprocessor: Preprocessor,
+    features: pd.DataFrame,
+    target: Tensor,
+    *,
+    headline: str,
+    repeats: int | None = None,
+    seed: int = 0,
+    most_columns: int = MOST_COLUMNS,
+    told: Callable[[], object] = lambda: None,
+) -> Importance:
+    """`importance` of networks in memory.
+
+    Args:
+        smooth: the network with gradients. network: the one to measure.
+        features: raw rows, as the preprocessing takes them. target: as the network learns it.
+        headline: "rmse", "auroc" or "accuracy". Others as of `importance`.
+    """
+    features = features.reset_index(drop=True)
+    names = [c.name for c in preprocessor.columns if c.kind != "dropped" and c.name in features]
+    scale, task = preprocessor.target.std, preprocessor.target.task
+    x = torch.from_numpy(preprocessor.transform(features))
+    blocks = [torch.from_numpy(b) for b in column_inputs(preprocessor, features, names)]
+    places = [*range(len(names))]
+    if len(names) > most_columns:
+        per_input = _sensitivity(smooth, x, target, task)
+        by_column = [float(per_input[block].sum()) for block in blocks]
+        places = sorted(sorted(places, key=lambda place: -by_column[place])[:most_columns])
+    metric = headline if _score(network, x, target, headline, scale) is not None else "loss"
+    before = _score(network, x, target, metric, scale) or 0.0
+    sign = 1.0 if metric in LOWER_IS_BETTER else -1.0
+    if repeats is None:
+        repeats = int(np.clip(MOST_FORWARD // max(1, len(x) * len(places)), 1, MOST_REPEATS))
+    orders = [torch.from_numpy(order) for order in shuffles(len(x), repeats, seed)]
     found: dict[str, tuple[float, float]] = {}
-    for place, column in enumerate(preprocessor.columns):
-        if column.kind == "dropped":
-            continue
-        moved = rows.assign(**{column.name: np.roll(rows[column.name].to_numpy(), 1)})
-        own = np.flatnonzero((preprocessor.transform(moved) != inputs).any(0))
+    for place in places:
         worse = []
-        random = np.random.default_rng([seed, place])
-        for _ in range(repeats if len(own) else 0):
-            shuffled = inputs.copy()
-            shuffled[:, own] = inputs[random.permutation(len(inputs))][:, own]
-            worse.append(sign * ((measured(shuffled)[metric] or 0.0) - value))
-        found[column.name] = (float(np.mean(worse)), float(np.std(worse))) if worse else (0.0, 0.0)
+        for order in orders if len(blocks[place]) else ():
+            moved = x.clone()
+            moved[:, blocks[place]] = x[order][:, blocks[place]]
+            worse.append(sign * ((_score(network, moved, target, metric, scale) or 0.0) - before))
+        found[names[place]] = (float(np.mean(worse)), float(np.std(worse))) if worse else (0.0, 0.0)
         told()
     frame = pd.DataFrame.from_dict(found, orient="index", columns=["worse", "std"]).rename_axis("column")
     frame = frame.sort_values("worse", ascending=False, kind="stable")
-    return Importance(metric, float(value), len(rows), repeats, frame)
+    return Importance(metric, before, len(x), repeats, frame, len(names) - len(places))
+
+
+def _sensitivity(smooth: nn.Module, x: Tensor, target: Tensor, task: str) -> Float32[np.ndarray, " inputs"]:
+    """By input: mean |gradient of the loss| times standard deviation; of a thermometer the sum over its bits, which
+    alone have a gradient."""
+    lead = next((module for module in smooth.modules() if isinstance(module, Thermometer)), None)
+    with torch.no_grad():
+        leaf = (x.clone() if lead is None else lead(x)).detach().requires_grad_()
+    handle = None if lead is None else lead.register_forward_hook(lambda module, given, made: leaf)
+    try:
+        with torch.enable_grad():
+            loss = loss_function(task)(smooth(leaf if lead is None else x), target) * len(x)
+            (slope,) = torch.autograd.grad(loss, leaf)
+    finally:
+        if handle is not None:
+            handle.remove()
+    found = slope.abs().mean(0) * leaf.detach().std(0, correction=0)
+    if lead is None:
+        return found.numpy()
+    return torch.zeros(x.shape[1]).index_add(0, lead.column, found).numpy()
+
+
+@torch.no_grad()
+def _score(network: nn.Module, x: Tensor, target: Tensor, metric: str, scale: float) -> float | None:
+    """A metric as `htaf.runs.metrics.metrics` has it, without the others; None where it is not defined."""
+    outputs = forward(network, x)
+    if metric == "rmse":
+        value = scale * (outputs.double() - target.double()).square().mean().sqrt().item()
+    elif metric == "accuracy":
+        value = (outputs.argmax(1) == target).double().mean().item()
+    elif metric == "auroc":
+        from sklearn.metrics import roc_auc_score
+
+        if len(target.unique()) < 2:
+            return None
+        value = float(roc_auc_score(target.numpy(), (outputs[:, 1] - outputs[:, 0]).double().numpy()))
+    else:
+        value = loss_function("regression" if target.is_floating_point() else "classification")(outputs, target).item()
+    return value if np.isfinite(value) else None

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float32, Float64, Int64, Shaped
 
-from htaf.data.columns import MISSING, Column, category_values
+from htaf.data import dates
+from htaf.data.columns import MISSING, Column, category_values, places
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import is_text, to_number
-from htaf.rules.conditions import Condition, Values, coded
+from htaf.data.reading import to_number
+from htaf.rules.conditions import SHOWN, Condition, Values, coded, part_key
 
-DATES = ("date", "time", "datetime")  # kinds of a column whose raw values are points in time
+RARE = "other (rare or new)"  # what a network reads alike: categories of few training rows, and new ones
 PRIOR = 10.0  # training rows of a category whose mean counts as much as the mean of all
 
 
@@ -27,16 +28,53 @@ class RawColumn:
     Attributes:
         name: of the column. kind: how its values are compared.
         values: the distinct values of the training rows, ascending: float64, or object of str ("" for missing).
-        codes: numbers that say why a value is missing.
-        absent: whether a training row lacks the value. day_first: of dates written as text, 31/12/2020.
+        learned: how the network reads it.
+        absent: whether a training row lacks the value.
+        counts: of each category, how many training rows have it; empty of a number or a date.
+        ranks: of each category the one number by which the network is told of it; empty where it is told otherwise.
+        part: of a date, such as "month": its values are numbers; "" of the date itself.
     """
 
     name: str
     kind: Literal["number", "date", "category"]
     values: Shaped[np.ndarray, " distinct"]
-    codes: tuple[float, ...] = ()
+    learned: Column
     absent: bool = False
-    day_first: bool = False
+    counts: tuple[int, ...] = ()
+    ranks: tuple[float, ...] = ()
+    part: str = ""
+
+    @property
+    def key(self) -> str:
+        """Of its values in `Values`."""
+        return part_key(self.name, self.part)
+
+    @classmethod
+    def learn(cls, column: Column, raw: pd.Series) -> list[RawColumn]:
+        """The distinct values of training rows; of a date those of its parts too. column: not a dropped one."""
+        found = read(column, raw)
+        if column.kind in ("category", "encoded"):
+            values, counts = np.unique(found.astype(str), return_counts=True)
+            ranks = ()
+            if column.kind == "encoded" and len(column.outputs) == 1:
+                known = dict(zip(column.categories, column.values, strict=True))
+                ranks = tuple(known[value][0] for value in values.tolist())
+            absent = bool((found == MISSING).any())
+            return [cls(column.name, "category", values.astype(object), column, absent, tuple(counts.tolist()), ranks)]
+        absent = bool(np.isnan(found).any())
+        distinct = np.unique(found[~np.isnan(found)])
+        if column.kind == "number":
+            return [cls(column.name, "number", distinct, column, absent)]
+        parts = parts_of(column, distinct)
+        return [
+            cls(column.name, "date", distinct, column, absent),
+            *(cls(column.name, "number", np.unique(of), column, absent, part=part) for part, of in parts.items()),
+        ]
+
+    @property
+    def codes(self) -> tuple[float, ...]:
+        """Numbers that say why a value is missing."""
+        return self.learned.codes
 
     def bound(self, left: int, right: int) -> float:
         """The roundest bound that parts two places in `values`: at most it on the left, above it on the right."""
@@ -79,25 +117,25 @@ class RawColumns:
             preprocessor: of the run; columns that it dropped are left out.
             rows: raw training rows.
         """
-        made = []
-        for column in preprocessor.columns:
-            if column.kind == "dropped":
-                continue
-            kind = _kind(column, rows[column.name])
-            codes = tuple(getattr(column, "codes", ()))
-            day_first = str(getattr(column, "order", "")).startswith("day")
-            found = _read(kind, rows[column.name], codes, day_first)
-            present = found if kind == "category" else found[~np.isnan(found)]
-            absent = bool((found == MISSING).any()) if kind == "category" else len(present) < len(found)
-            made.append(RawColumn(column.name, kind, np.unique(present), codes, absent, day_first))
-        return cls(tuple(made))
+        used = [column for column in preprocessor.columns if column.kind != "dropped"]
+        return cls(tuple(one for column in used for one in RawColumn.learn(column, rows[column.name])))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns of the table, each once."""
+        return tuple(dict.fromkeys(column.name for column in self.columns))
 
     def read(self, rows: pd.DataFrame) -> Values:
         """The values of raw rows, as `Condition.holds` takes them; the columns are there."""
         values: dict[str, np.ndarray] = {}
         for column in self.columns:
+            if column.part:
+                continue  # made with its date
             raw = rows[column.name]
-            values[column.name] = _read(column.kind, raw, column.codes, column.day_first)
+            values[column.name] = read(column.learned, raw)
+            if column.kind == "date":
+                found = parts_of(column.learned, values[column.name])
+                values |= {part_key(column.name, part): of for part, of in found.items()}
             if column.codes:
                 values[coded(column.name)] = to_number(raw)[0]
         return values
@@ -106,7 +144,7 @@ class RawColumns:
         """Training rows as the inputs of a tree."""
         blocks, names = [], []
         for column in self.columns:
-            found = values[column.name]
+            found = values[column.key]
             if column.kind == "category":
                 block = np.searchsorted(column.values.astype(str), found.astype(str)).astype(np.float64)
             else:
@@ -136,9 +174,10 @@ class Encoded:
     def ordered(
         self, bit: Bool[np.ndarray, " rows"], rows: Int64[np.ndarray, " some"]
     ) -> tuple[Float32[np.ndarray, "rows inputs"], dict[int, Int64[np.ndarray, " categories"]]]:
-        """The inputs with categories in the order in which the bit is on more often; for one bit this loses no split.
+        """The inputs with categories in an order: that of the number by which the network is told of them, else that in
+        which the bit is on more often; for one bit this loses no split.
 
-        A rare category is drawn towards the mean of all, see `PRIOR`.
+        A category of few rows is drawn towards the mean of all, see `PRIOR`.
 
         Args:
             bit: of all rows. rows: those that the order is learned from.
@@ -151,6 +190,10 @@ class Encoded:
             if column.kind != "category" or code is not None:
                 continue
             at = self.inputs[:, place].astype(np.int64)
+            if column.ranks:
+                order = np.argsort(column.ranks, kind="stable")
+                inputs[:, place], orders[place] = np.argsort(order)[at], order
+                continue
             count = np.bincount(at[rows], minlength=len(column.values))
             on = np.bincount(at[rows], weights=bit[rows], minlength=len(column.values))
             share: Float64[np.ndarray, " categories"] = (on + PRIOR * bit[rows].mean()) / (count + PRIOR)
@@ -175,26 +218,56 @@ def sides(
         return Condition(column.name, "code", code=code, negated=True), Condition(column.name, "code", code=code)
     if order is not None:
         cut = (between[0] + between[1]) // 2 + 1
-        left, right = (tuple(sorted(column.values[list(part)])) for part in (order[:cut], order[cut:]))
+        left, right = (_named(column, part) for part in (order[:cut], order[cut:]))
         few, many = (left, False) if len(left) <= len(right) else (right, True)
         one = Condition(column.name, "category", among=few, negated=many)
         return one, Condition(column.name, "category", among=few, negated=not many)
     kind, bound = ("date" if column.kind == "date" else "number"), column.bound(*between)
-    one = Condition(column.name, kind, upto=bound, missing=missing_left, told=column.absent)
-    return one, Condition(column.name, kind, above=bound, missing=not missing_left, told=column.absent)
+    one = Condition(column.name, kind, upto=bound, missing=missing_left, told=column.absent, part=column.part)
+    return one, replace(one, upto=None, above=bound, missing=not missing_left)
 
 
-def _kind(column: Column, raw: pd.Series) -> Literal["number", "date", "category"]:
-    if column.kind in DATES or pd.api.types.is_datetime64_any_dtype(raw):
-        return "date"
-    return "category" if is_text(raw) else "number"
+def _named(column: RawColumn, chosen: Sequence[int]) -> tuple[str, ...]:
+    """Categories by name; where they are too many to be shown the most frequent first."""
+    if len(chosen) <= SHOWN:
+        return tuple(sorted(column.values[list(chosen)]))
+    return tuple(column.values[sorted(chosen, key=lambda place: -column.counts[place])])
 
 
-def _read(kind: str, raw: pd.Series, codes: Sequence[float], day_first: bool) -> np.ndarray:
-    if kind == "category":
-        return category_values(raw)
-    if kind == "date":
-        moments = pd.to_datetime(raw, errors="coerce", format="mixed", dayfirst=day_first, utc=True)
-        return ((moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(np.float64)
+def parts_of(column: Column, days: Float64[np.ndarray, " dates"]) -> dict[str, Float64[np.ndarray, " dates"]]:
+    """The parts of dates of which a network is told, but those that rise with the date itself: year, elapsed days.
+
+    Args:
+        column: of dates. days: since 1970, NaN where missing.
+    """
+    chosen = [part for part in column.outputs if part not in ("year", "elapsed days")]
+    if not chosen:
+        return {}
+    moments = np.round(np.where(np.isnan(days), 0, days) * dates.DAY).astype(np.int64).astype("datetime64[us]")
+    moments[np.isnan(days)] = np.datetime64("NaT")
+    found = dates.numbers(moments, np.datetime64(0, "us"))
+    return {part: found[part] for part in chosen}
+
+
+def read(column: Column, raw: pd.Series) -> Shaped[np.ndarray, " rows"]:
+    """Raw values as a network reads them: spellings of one category are one, rare and new ones are `RARE` where they
+    share an input, dates are read in the order of the training.
+
+    Args:
+        column: not a dropped one. raw: any dtype, [rows].
+    Returns:
+        object of str, "" where missing; float64 of a number or a date (days since 1970), NaN where missing or a code.
+    Raises:
+        DataError: a text that is no date.
+    """
+    if column.kind in ("category", "encoded"):
+        values = category_values(raw)
+        at = places(column, values)
+        names = np.array([*column.categories, RARE], dtype=object)[at]  # -1 is the last
+        return names if column.other else np.where(at < 0, values, names)
+    if column.kind == "date":
+        moments = dates.read(column.name, raw, column.order)
+        days = moments.astype("datetime64[us]").astype(np.int64) / dates.DAY
+        return np.where(np.isnat(moments), np.nan, days)
     numbers = to_number(raw)[0]
-    return np.where(np.isin(numbers, codes), np.nan, numbers) if codes else numbers
+    return np.where(np.isin(numbers, column.codes), np.nan, numbers) if column.codes else numbers

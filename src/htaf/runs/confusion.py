@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int64
-from matplotlib.figure import Figure
 from torch import Tensor
 
 COUNTED = 20  # classes whose cells have room for counts
@@ -75,6 +74,8 @@ def picture(matrix: Int64[np.ndarray, "true predicted"], classes: Sequence[str],
     above 0 in the cells."""
     share = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
     side = max(4.0, min(12.0, 0.3 * len(classes) + 2.5))
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(side, side), layout="constrained")
     axes = figure.subplots()
     image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
