@@ -121,7 +121,7 @@ class MLPNetwork(Network):
 
 
 def tabular_exact() -> Recipe:
-    """One network of three layers: 30 epochs, (1, 8) from a soft start in 30% of them; norms and head fitted to the bits.
+    """One network of three layers: 30 epochs, (1, 8) from a soft start in 30%; norms and head fitted to the bits.
 
     Of 80 candidates by three methods it was nearest to the best validation results of twelve tables, split 0; on their
     test parts others are level or slightly better (docs/results.md). The slope is the best one of straight-through.
@@ -184,8 +184,8 @@ FAMILY = Family(
         "tabular-quick": tabular_quick,
         "tabular-progressive": tabular_progressive,
     },
-    recipes_help="tabular-members: eight networks of one hidden layer beside each other on a thermometer of the inputs, "
-    "40 epochs; tabular-exact, which several hidden layers start from: 30 epochs, then norms and head fitted to the "
+    recipes_help="tabular-members: eight networks of one hidden layer beside each other on a thermometer of the "
+    "inputs, 40 epochs; tabular-exact, which several hidden layers start from: 30 epochs, then norms and head fitted to the "
     "exact network; tabular-mlp: at most 100 epochs, no steps after them; tabular-paper: as the paper words it; "
     "tabular-quick: as tabular-mlp, 30 epochs; tabular-progressive: 30 epochs with noise, hardened layer by layer, "
     "then norms and head.",
