@@ -225,7 +225,7 @@ def boosting_frame(columns: Columns, train: Int64[np.ndarray, " train"]) -> pd.D
         kept = np.sort(known[np.argsort(-counts, kind="stable")[:MOST_CATEGORIES]])
         places = np.searchsorted(kept, codes).clip(max=len(kept) - 1)
         found = np.where(kept[places] == codes, places, -1)
-        made[f"category {name}"] = pd.Categorical.from_codes(found, dtype=pd.CategoricalDtype(kept))
+        made[f"category {name}"] = pd.Categorical.from_codes(found, dtype=pd.CategoricalDtype(kept.tolist()))
     return pd.concat([frame, pd.DataFrame(made)], axis=1)
 
 
