@@ -364,14 +364,15 @@ def _value(value: Row | None, metric: str, most: int) -> str:
     if value is None:
         return "-"
     form = ".4g" if metric == "rmse" else ".4f"
-    spread = "" if value["sd"] is None else f" ({value['sd']:{'.2g' if metric == 'rmse' else '.4f'}})"
+    sd = "" if value["sd"] is None else _plain(value["sd"], ".2g" if metric == "rmse" else ".4f")
+    spread = f" ({sd})" if sd else ""
     fewer = "" if value["n"] == most else f" [{value['n']}]"
     return f"{_plain(value['mean'], form)}{spread}{fewer}"
 
 
 def _plain(value: float, form: str) -> str:
     """Without an exponent."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else format(value, form)
+    return f"{value:,.0f}" if abs(value) >= 99.5 else format(value, form)
 
 
 def write(out: Path, folders: Sequence[Path], groups: Mapping[str, Sequence[str]], splits: int = 5) -> str:
