@@ -223,7 +223,9 @@ def boosting_frame(columns: Columns, train: Int64[np.ndarray, " train"]) -> pd.D
         codes = columns.codes[:, place]
         known, counts = np.unique(codes[train], return_counts=True)
         kept = np.sort(known[np.argsort(-counts, kind="stable")[:MOST_CATEGORIES]])
-        made[f"category {name}"] = pd.Categorical(codes, categories=kept)
+        places = np.searchsorted(kept, codes).clip(max=len(kept) - 1)
+        found = np.where(kept[places] == codes, places, -1)
+        made[f"category {name}"] = pd.Categorical.from_codes(found, dtype=pd.CategoricalDtype(kept.tolist()))
     return pd.concat([frame, pd.DataFrame(made)], axis=1)
 
 

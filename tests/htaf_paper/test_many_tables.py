@@ -122,6 +122,17 @@ def test_a_table_through_all_methods_and_again(table: tabular.Table, tmp_path: P
         run(cells[1:], out, small(), computing=never)
 
 
+def test_boosting_gets_categories_by_dtype() -> None:
+    codes = np.r_[np.repeat(np.arange(300), 2), np.full(5, 299), 7].astype(np.int32)[:, None]
+    columns = many_tables.Columns(np.zeros((606, 1)), codes, ("size",), ("kind",))
+    frame = many_tables.boosting_frame(columns, np.arange(605))
+    assert [str(dtype) for dtype in frame.dtypes] == ["float64", "category"]
+    known = frame["category kind"].cat.categories.tolist()
+    assert len(known) == many_tables.MOST_CATEGORIES
+    assert known == [*range(253), 299]  # the most frequent, then by number
+    assert frame["category kind"].isna().sum() == 2 * 46
+
+
 def test_shares_are_all_cells_and_first_splits_come_first() -> None:
     cells = cells_of(["wine", "cars"], ["htaf", "relu"], [0, 1])
     assert [cell.split for cell in cells] == [0] * 4 + [1] * 4
@@ -258,6 +269,7 @@ def test_the_report_by_hand(tmp_path: Path) -> None:
         "RealMLP": 2,
         "TabM": 2,
     }
+    assert chose["against_ste"] == {}
     time = chose["times"]["HTAF"]
     assert (time["train_cpu"], time["over_base"], time["row_us"], time["cells"]) == (2, 4, 100, 2)
     assert chose["tables"]["wine"]["values"]["HGB"] == {"mean": 3, "sd": pytest.approx(math.sqrt(2)), "n": 2}
@@ -265,6 +277,17 @@ def test_the_report_by_hand(tmp_path: Path) -> None:
     assert "| wine | rmse | 3.1 (1.3) | 3 (1.4) | 2 [1] | 2.9 (1.6) |" in text
     assert "htaf 0123456789ab" in text
     assert "HTAF r." in text
+
+
+def test_networks_against_straight_through(tmp_path: Path) -> None:
+    more = [made("cars", "ste", 0, 10.0, recipe="s", smooth=20.0), made("juice", "ste", 0, 0.87, recipe="s")]
+    folder = kept(tmp_path / "cells", [*RECORDS, *more])
+    text = many_tables_report.write(tmp_path, [folder], GROUPS, splits=2)
+    found = json.loads((tmp_path / "results.json").read_text())["groups"]["unseen"]["against_ste"]
+    assert [*found] == ["HTAF"]
+    assert found["HTAF"]["rmse"]["mean"] == pytest.approx(-10)
+    assert found["HTAF"]["auroc"]["each"] == {"juice": pytest.approx(-0.01)}
+    assert "| HTAF | -10.0 (1) | -0.0100 (1) | - |\n" in text
 
 
 def test_the_interval_is_of_student() -> None:
