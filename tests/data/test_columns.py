@@ -168,6 +168,7 @@ def test_a_column_of_dates_gives_the_parts_that_vary() -> None:
     assert preprocessor.columns == fitted.columns
     parts = ("month", "weekday", "day of year", "elapsed days")
     assert preprocessor.feature_names == ("x", *(f"when: {part}" for part in parts))
+    assert preprocessor.calendar == (1, 2, 3)
     assert fitted.notes == ("missing training values set to the median: 1 in 'when' (2012-01-31)",)
     inputs = preprocessor.transform(features)
     assert inputs.tobytes() == fitted.transform(features).tobytes()

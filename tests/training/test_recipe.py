@@ -203,6 +203,18 @@ def test_full_scale_recipes() -> None:
         ready_recipe("mlp", "cifar10")
 
 
+def test_parts_of_dates_have_a_threshold_for_each_value() -> None:
+    inputs = {"in_features": 4, "levels": [365, 365, 2, 7], "calendar": [1, 3]}
+    model = ready_recipe("mlp", "tabular-members").model(inputs, 1, {"kind": "htaf"})
+    assert model["thresholds"] == [48, 364, 1, 6]
+
+
+def test_several_hidden_layers_are_of_one_network() -> None:
+    suited = family_of("mlp").suited
+    found = [suited(given) for given in ({}, {"hidden": (8,)}, {"hidden": (8, 4)}, {"hidden": (8, 4), "members": 1})]
+    assert found == ["", "", "tabular-exact", ""]
+
+
 @pytest.mark.parametrize("family", ["dhn", "bnn", "snn"])
 def test_small_recipes_take_any_set(family: Any) -> None:
     recipe = ready_recipe(family, "small")

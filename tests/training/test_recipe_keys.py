@@ -21,7 +21,7 @@ from htaf.training.recipe import Recipe
 RESULTS, KEYS = Path(__file__).parents[2] / "results", Path(__file__).with_name("recipe_keys.json")
 
 # what a network is told of its data
-TABLE: dict[str, Any] = {"in_features": 5, "levels": [2, 3, 40, 100, 2]}
+TABLE: dict[str, Any] = {"in_features": 5, "levels": [2, 3, 40, 100, 2], "calendar": []}
 IMAGES: dict[str, Any] = {"in_channels": 3}
 INPUTS = {"mlp": TABLE, "icbm": IMAGES | {"image_size": [32, 32]}}
 

@@ -12,7 +12,8 @@ from htaf.data.reading import MIXED_CATEGORIES, DataError, is_date, to_text
 
 YEAR_FIRST, DAY_FIRST, MONTH_FIRST, BY_NAME = "year-month-day", "day-month-year", "month-day-year", "month by name"
 ORDERS = (YEAR_FIRST, DAY_FIRST, MONTH_FIRST, BY_NAME)
-PARTS = ("year", "month", "weekday", "day of year", "hour", "elapsed days")
+DAYS = "elapsed days"
+PARTS = ("year", "month", "weekday", "day of year", "hour", DAYS)
 DAY = 86_400_000_000  # microseconds
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")

@@ -44,7 +44,7 @@ class Preprocessor:
     alike, so a round trip through JSON changes no bit; they are those of scikit-learn's SimpleImputer, MinMaxScaler,
     OneHotEncoder and TargetEncoder, which reading a run need not import. They come in this order: numbers, special
     codes, dates, encoded columns, one-hot. Numbers are not clipped: a value outside the training range falls outside
-    [0, 1].
+    [0, 1]. `calendar` holds the places of the parts of dates but elapsed days.
 
     Args:
         columns: one entry a raw column, in order.
@@ -79,6 +79,10 @@ class Preprocessor:
             *(f"{c.name}: {output}" for c in self.columns if c.kind == "encoded" for output in c.outputs),
             *(f"{c.name}={category}" for c in texts for category in _shown(c)),
         )
+        days = {
+            f"{c.name}: {part}" for c in self.columns if c.kind == "date" for part in c.outputs if part != dates.DAYS
+        }
+        self.calendar = tuple(j for j, name in enumerate(self.feature_names) if name in days)
         if not self.feature_names:
             raise DataError("expected at least one column that varies in the training part, got none")
 

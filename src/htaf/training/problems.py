@@ -196,7 +196,7 @@ def _table(table: Table, parts: Split, test: bool) -> Problem:
         name=table.name,
         task=table.task,
         headline=headline(table.task, outputs),
-        inputs=_columns(made["train"]),
+        inputs=_columns(made["train"], preprocessor),
         outputs=outputs,
         preprocessor=preprocessor,
         train=made["train"],
@@ -209,12 +209,13 @@ def _table(table: Table, parts: Split, test: bool) -> Problem:
     )
 
 
-def _columns(train: Part) -> dict[str, Any]:
-    """Of the inputs of a table: in_features, and levels, how many different values each has in the training part."""
+def _columns(train: Part, preprocessor: Preprocessor) -> dict[str, Any]:
+    """Of the inputs of a table: in_features; levels, how many different values each has in the training part; calendar,
+    which ones are parts of a date but its elapsed days."""
     assert isinstance(train.data, TableBatches)
     x = train.data.x.numpy()
     levels = [len(np.unique(x[:, j])) for j in range(x.shape[1])]
-    return {"in_features": x.shape[1], "levels": levels}
+    return {"in_features": x.shape[1], "levels": levels, "calendar": list(preprocessor.calendar)}
 
 
 def _images(recipe: Recipe, options: ImageData, images: Images, test: bool, given: ImagePreprocessor | None) -> Problem:

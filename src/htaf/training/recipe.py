@@ -581,7 +581,8 @@ class Recipe:
         """The network as `models.build.build` takes it.
 
         Args:
-            inputs: {"in_features": n, "levels": [how many different values each input has]} of a table;
+            inputs: {"in_features": n, "levels": [how many different values each input has], "calendar": [places of the
+                parts of dates]} of a table;
                 {"in_channels": n, "image_size": [H, W]} of images, and "concepts" where attributes say how many.
             outputs: classes, or 1 for a regression.
         """

@@ -38,7 +38,7 @@ class MLPNetwork(Network):
         batch_norm: Normalise the pre-activations.
         members: Networks of one hidden layer beside each other, each with its own loss; the output is their mean.
         thresholds: Most bits of a thermometer for each input, at quantiles of the training rows: the network reads bits
-            alone; 0: it reads the inputs.
+            alone; parts of dates have one for each value, so that a single day can be told; 0: it reads the inputs.
         dropout: Of the activations, in training.
     """
 
@@ -70,7 +70,11 @@ class MLPNetwork(Network):
         if self.dropout:
             more["dropout"] = self.dropout
         if self.thresholds:
-            more["thresholds"] = [min(self.thresholds, levels - 1) for levels in inputs["levels"]]
+            days = {*inputs["calendar"]}  # a holiday is one day of the year
+            more["thresholds"] = [
+                levels - 1 if place in days else min(self.thresholds, levels - 1)
+                for place, levels in enumerate(inputs["levels"])
+            ]
         return {
             "kind": "mlp",
             "in_features": inputs["in_features"],
@@ -185,8 +189,8 @@ FAMILY = Family(
         "tabular-progressive": tabular_progressive,
     },
     recipes_help="tabular-members: eight networks of one hidden layer beside each other on a thermometer of the "
-    "inputs, 40 epochs; tabular-exact, which several hidden layers start from: 30 epochs, then norms and head fitted to the "
-    "exact network; tabular-mlp: at most 100 epochs, no steps after them; tabular-paper: as the paper words it; "
+    "inputs, 40 epochs; tabular-exact, which several hidden layers start from: 30 epochs, then norms and head fitted "
+    "to the exact network; tabular-mlp: at most 100 epochs, no steps after them; tabular-paper: as the paper words it; "
     "tabular-quick: as tabular-mlp, 30 epochs; tabular-progressive: 30 epochs with noise, hardened layer by layer, "
     "then norms and head.",
     suited=_suited,
