@@ -169,6 +169,9 @@ def test_a_column_of_dates_gives_the_parts_that_vary() -> None:
     parts = ("month", "weekday", "day of year", "elapsed days")
     assert preprocessor.feature_names == ("x", *(f"when: {part}" for part in parts))
     assert preprocessor.calendar == (1, 2, 3)
+    seconds = features.assign(when=pd.date_range("2012-01-01", periods=60, freq="7001s"))
+    timed = Preprocessor.fit(seconds, np.arange(60.0), task="regression")
+    assert [timed.feature_names[place] for place in timed.calendar] == ["when: weekday", "when: day of year"]
     assert fitted.notes == ("missing training values set to the median: 1 in 'when' (2012-01-31)",)
     inputs = preprocessor.transform(features)
     assert inputs.tobytes() == fitted.transform(features).tobytes()
@@ -438,6 +441,10 @@ def test_a_large_file_is_read_as_any_other(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("htaf.data.reading.LARGE", 0)
     large = load(path, target="y")
     assert (large.fingerprint, large.notes) == (usual.fingerprint, usual.notes)
-    path.write_text(path.read_text() + "1" + separator + "2\n")
+    whole = path.read_text()
+    for start in ("\n", " \n\n"):  # blank lines before the names
+        path.write_text(start + whole)
+        assert load(path, target="y").fingerprint == usual.fingerprint
+    path.write_text(whole + "1" + separator + "2\n")
     with pytest.raises(DataError, match=r"line 64: expected 6 fields separated by .*, got 2"):
         load(path, target="y")

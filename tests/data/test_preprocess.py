@@ -245,6 +245,13 @@ def test_bad_raw_rows(change: dict[str, list], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_an_error_counts_the_rows_of_the_whole() -> None:
+    features = pd.DataFrame({"x": [0.0, 1.0, 2.0, 1e300]})
+    preprocessor = Preprocessor.fit(features, np.arange(3.0), task="regression", rows=np.arange(3))
+    with pytest.raises(DataError, match="column 'x', row 4: the value is too far outside"):
+        preprocessor.transform(features, np.array([2, 3]))
+
+
 def test_missing_and_repeated_columns() -> None:
     preprocessor = fit(small())
     with pytest.raises(DataError, match="expected the columns 'age', 'sex' too, got only 'flat', 'code'"):

@@ -44,7 +44,7 @@ class Preprocessor:
     alike, so a round trip through JSON changes no bit; they are those of scikit-learn's SimpleImputer, MinMaxScaler,
     OneHotEncoder and TargetEncoder, which reading a run need not import. They come in this order: numbers, special
     codes, dates, encoded columns, one-hot. Numbers are not clipped: a value outside the training range falls outside
-    [0, 1]. `calendar` holds the places of the parts of dates but elapsed days.
+    [0, 1]. `calendar` holds the places of the parts of dates that have few values: all but hour and elapsed days.
 
     Args:
         columns: one entry a raw column, in order.
@@ -79,9 +79,8 @@ class Preprocessor:
             *(f"{c.name}: {output}" for c in self.columns if c.kind == "encoded" for output in c.outputs),
             *(f"{c.name}={category}" for c in texts for category in _shown(c)),
         )
-        days = {
-            f"{c.name}: {part}" for c in self.columns if c.kind == "date" for part in c.outputs if part != dates.DAYS
-        }
+        few = set(dates.PARTS) - {"hour", dates.DAYS}  # hours have a fraction
+        days = {f"{c.name}: {part}" for c in self.columns if c.kind == "date" for part in c.outputs if part in few}
         self.calendar = tuple(j for j, name in enumerate(self.feature_names) if name in days)
         if not self.feature_names:
             raise DataError("expected at least one column that varies in the training part, got none")
@@ -234,6 +233,7 @@ class Preprocessor:
                         inputs[start : start + len(block), at : at + block.shape[1]] = block
         if not np.isfinite(inputs.sum(0, dtype=np.float64)).all():
             row, place = np.argwhere(~np.isfinite(inputs))[0]
+            row = row if rows is None else rows[row]
             raise DataError(
                 f"column {self.feature_names[place]!r}, row {row + 1}: the value is too far outside the "
                 "training range for float32"

@@ -331,6 +331,9 @@ def _large(path: Path, texts: Sequence[str] | None) -> pd.DataFrame | None:
         return None
     separator = separator_of(text)
     header = next(csv_rows(text, separator))
+    first, end, _ = text.partition("\n")
+    if not end or not first.strip() or any("\n" in name for name in header):
+        return None  # Arrow skips one line for the names
     if len(set(header)) < len(header) or "" in header or sum(map(_is_number, header)) * 2 > len(header):
         return None
     kept = None if texts is None else {*texts}

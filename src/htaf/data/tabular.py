@@ -349,7 +349,7 @@ def _by_kind(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     for name in frame:
         column = frame[name].infer_objects()
         kept = isinstance(column.dtype, pd.CategoricalDtype)
-        if not kept and is_text(column) and not pd.api.types.is_datetime64_any_dtype(column):
+        if not kept and is_text(column) and not is_date(column):
             kept = not np.isnan(to_number(column)[0]).all()
         if kept:
             columns[name] = pd.Series(to_text(column), dtype=object)

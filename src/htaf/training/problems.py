@@ -211,7 +211,7 @@ def _table(table: Table, parts: Split, test: bool) -> Problem:
 
 def _columns(train: Part, preprocessor: Preprocessor) -> dict[str, Any]:
     """Of the inputs of a table: in_features; levels, how many different values each has in the training part; calendar,
-    which ones are parts of a date but its elapsed days."""
+    which ones are parts of a date but its hour and elapsed days."""
     assert isinstance(train.data, TableBatches)
     x = train.data.x.numpy()
     levels = [len(np.unique(x[:, j])) for j in range(x.shape[1])]

@@ -582,7 +582,7 @@ class Recipe:
 
         Args:
             inputs: {"in_features": n, "levels": [how many different values each input has], "calendar": [places of the
-                parts of dates]} of a table;
+                parts of dates with few values]} of a table;
                 {"in_channels": n, "image_size": [H, W]} of images, and "concepts" where attributes say how many.
             outputs: classes, or 1 for a regression.
         """

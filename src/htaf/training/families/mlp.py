@@ -38,7 +38,8 @@ class MLPNetwork(Network):
         batch_norm: Normalise the pre-activations.
         members: Networks of one hidden layer beside each other, each with its own loss; the output is their mean.
         thresholds: Most bits of a thermometer for each input, at quantiles of the training rows: the network reads bits
-            alone; parts of dates have one for each value, so that a single day can be told; 0: it reads the inputs.
+            alone; year, month, weekday and day of year have one for each value, so that a single day can be told; 0: it
+            reads the inputs.
         dropout: Of the activations, in training.
     """
 
