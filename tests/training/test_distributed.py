@@ -18,10 +18,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 
 from htaf.data.tabular import Table, load
 from htaf.models.build import build
-from htaf.training.distributed import PeerError, Processes, TrainingError, finished_elsewhere, lost, share
+from htaf.models.mlp import MLP
+from htaf.training.distributed import PeerError, Processes, TrainingError, finished_elsewhere, lost, shard, share
 from htaf.training.families import make_recipe
 from htaf.training.fit import fit
 from htaf.training.module import EpochBatches, Training
@@ -99,6 +101,21 @@ def test_sharding_and_compiling() -> None:
     with pytest.raises(TrainingError, match="use ddp"):
         Processes(devices=2, strategy="fsdp").check("cpu", True)
     Processes(devices=2, strategy="ddp").check("cpu", True)
+
+
+def test_members_learn_where_parameters_are_sharded(tmp_path: Path) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        net = MLP(3, 1, (4,), members=2, batch_norm=True)
+        x = torch.randn(5, 3)
+        expected = copy.deepcopy(net).member_outputs(x).detach()
+        shard(net, init_device_mesh("cpu", (1,)))
+        found = net.member_outputs(x)
+        found.sum().backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    torch.testing.assert_close(found.detach(), expected)
+    assert all(parameter.grad is not None for parameter in net.parameters())
 
 
 def test_a_process_without_rows() -> None:

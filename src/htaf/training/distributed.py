@@ -25,7 +25,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from htaf._errors import HtafError
@@ -203,6 +203,8 @@ def shard(net: nn.Module, mesh: Any) -> None:
     for block in _blocks(net):
         fully_shard(block, mesh=mesh)
     fully_shard(net, mesh=mesh)
+    if hasattr(net, "member_outputs"):  # a training calls it in place of forward
+        register_fsdp_forward_method(net, "member_outputs")
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
