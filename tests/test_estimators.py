@@ -295,6 +295,12 @@ def test_arrays_of_text_and_lists() -> None:
     assert not hasattr(model, "feature_names_in_")
 
 
+def test_texts_of_an_array_are_read_as_in_the_training() -> None:
+    X = np.array([["01", "1.5"], ["a", "2.5"], ["02", "3"], ["a", "4"]] * 3)
+    model = HtafRegressor(**TINY).fit(X, [5, 1, 9, 1] * 3)
+    np.testing.assert_array_equal(model.predict(X)[[0, 2]], model.predict(X[[0, 2]]))  # here all are numbers
+
+
 # --- scikit-learn's tools ----------------------------------------------------------------------------
 
 

@@ -260,7 +260,7 @@ class _TableEstimator(BaseEstimator):
         array: Any = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite="allow-nan")
         names = getattr(self, "feature_names_in_", None)
         frame = pd.DataFrame(array, columns=_places(array.shape[1]) if names is None else list(names), copy=True)
-        if array.dtype.kind in "US":  # an array has one type for all columns: their values decide
+        if reset and array.dtype.kind in "US":  # an array has one type for all columns: their values in `fit` decide
             for name in frame:
                 values, wrong = to_number(frame[name])
                 if not wrong.any():
