@@ -6,6 +6,7 @@ import gzip
 import io
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -285,6 +286,28 @@ def test_ids_and_the_standard_input(htaf, run: Path, tmp_path: Path, given) -> N
     pd.testing.assert_frame_equal(written[["id", "age"]], rows[["id", "age"]])
     np.testing.assert_array_equal(written["probability_no"], plain["probability_no"])
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_ids_that_the_run_knows_may_be_asked_for(run: Path) -> None:
+    from htaf import runs
+
+    finished = runs.open_run(run)
+    known: Any = finished.preprocessor()
+    known = Preprocessor(known.columns, known.target, ids=["id"])
+    found = RowPredictions(finished.model(), known, ["id", "age"]).predict(table())
+    assert [*found] == ["age", "id", "prediction", "probability_no", "probability_yes"]
+    with pytest.raises(DataError, match="--id: expected other columns than those of the predictions"):
+        RowPredictions(finished.model(), known, ["prediction"]).predict(table().assign(prediction=1))
+
+
+def test_a_column_of_the_input_named_as_a_prediction_gives_it_no_type(htaf, run: Path, tmp_path: Path) -> None:
+    table().assign(prediction=1, probability_no=0).to_parquet(tmp_path / "rows.parquet")
+    out = tmp_path / "out.parquet"
+    code, _, err = htaf("predict", run, tmp_path / "rows.parquet", "--id", "id", "--out", out)
+    assert code == 0, err
+    found = pd.read_parquet(out)
+    assert found["prediction"].isin(["no", "yes"]).all()
+    assert ((found["probability_no"] > 0) & (found["probability_no"] < 1)).any()
 
 
 def test_parquet_in_pieces_keeps_types(htaf, run: Path, tmp_path: Path, small_pieces: None) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +36,15 @@ def predict_rows(
     model = network.model(exact=exact) if isinstance(network, Run) else network.model
     preprocessor: Any = network.preprocessor()
     predictions = RowPredictions(model, preprocessor, ids)
+    kept = {*ids, *preprocessor.ids} - {"prediction"}
     notes: list[str] = []
     with _file(given, out) as file:
         try:
             large = file.stat().st_size > WHOLE if file.is_file() else False
-            with _sink(out, file, json) as write, progress("predicting", None, shown=large and out is not None) as more:
+            with (
+                _sink(out, file, kept, json) as write,
+                progress("predicting", None, shown=large and out is not None) as more,
+            ):
                 for rows, told in read_chunks(file):
                     notes += told
                     write(predictions.predict(rows))
@@ -76,13 +80,14 @@ def _file(given: Path, out: Path | None) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _sink(out: Path | None, source: Path, json: bool) -> Iterator[Callable[[pd.DataFrame], None]]:
+def _sink(out: Path | None, source: Path, ids: Collection[str], json: bool) -> Iterator[Callable[[pd.DataFrame], None]]:
     """What takes the predictions piece by piece: a file, whole or not at all, and the output."""
     with contextlib.ExitStack() as stack:
         sinks: list[Callable[[pd.DataFrame], None]] = []
         if out is not None:
-            kind = _parquet_file if out.suffix == ".parquet" else _csv_file
-            sinks.append(stack.enter_context(kind(stack.enter_context(written_whole(out)), source)))
+            file = stack.enter_context(written_whole(out))
+            written = _parquet_file(file, source, ids) if out.suffix == ".parquet" else _csv_file(file)
+            sinks.append(stack.enter_context(written))
         elif not json:
             sinks.append(_csv(print_csv))
         kept: list[pd.DataFrame] = []
@@ -111,13 +116,13 @@ def _csv(write: Callable[[str], Any]) -> Callable[[pd.DataFrame], None]:
 
 
 @contextlib.contextmanager
-def _csv_file(path: Path, source: Path) -> Iterator[Callable[[pd.DataFrame], None]]:
+def _csv_file(path: Path) -> Iterator[Callable[[pd.DataFrame], None]]:
     with path.open("w", encoding="utf-8", newline="") as file:
         yield _csv(file.write)
 
 
 @contextlib.contextmanager
-def _parquet_file(path: Path, source: Path) -> Iterator[Callable[[pd.DataFrame], None]]:
+def _parquet_file(path: Path, source: Path, ids: Collection[str]) -> Iterator[Callable[[pd.DataFrame], None]]:
     """Ids of a Parquet file keep their types."""
     import pyarrow
     from pyarrow import parquet
@@ -129,7 +134,7 @@ def _parquet_file(path: Path, source: Path) -> Iterator[Callable[[pd.DataFrame],
         nonlocal writer
         if writer is None:
             found = pyarrow.Schema.from_pandas(frame, preserve_index=False)
-            made = set(frame.columns) & known.keys()
+            made = {name for name in ids if name in frame and name in known}
             fields = [pyarrow.field(f.name, known[f.name].type) if f.name in made else f for f in found]
             writer = parquet.ParquetWriter(path, pyarrow.schema(fields))
         writer.write_table(pyarrow.Table.from_pandas(frame, schema=writer.schema, preserve_index=False))

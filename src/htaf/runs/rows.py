@@ -69,13 +69,15 @@ class RowPredictions:
             raise DataError(
                 re.sub(r"\brow (\d+)\b", lambda m: f"row {int(m[1]) + self.rows}", str(error), count=1)
             ) from None
-        if taken := [name for name in self.ids if name in found.columns]:
+        known = {*self.preprocessor.ids} - {"prediction"}  # are there already
+        if taken := [name for name in self.ids if name in found.columns and name not in known]:
             raise DataError(f"--id: expected other columns than those of the predictions, got {listed(taken)}")
         self._outside.see(typed_rows)
         for note in notes:
             self._notes.see(note)
         self.rows += len(rows)
-        return pd.concat([rows[self.ids], found], axis=1) if self.ids else found
+        ids = [name for name in self.ids if name not in known]
+        return pd.concat([rows[ids], found], axis=1) if ids else found
 
     def notes(self) -> list[str]:
         """What was handled in all rows up to now, one line each."""
