@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from htaf.data.reading import DataError, read_frame
 from htaf.rules import RulesError
 from htaf.rules.conditions import Condition, Rule, joined
 from htaf.rules.explanation import OTHERS, drawn
-from htaf.rules.raw_columns import RARE, RawColumns, roundest
+from htaf.rules.raw_columns import RARE, RawColumn, RawColumns, roundest
 from htaf.rules.trees import LEAST_LEAF, fidelity, fit_rule
 from htaf.runs import Run, RunError
 from htaf_paper.rules import planted_cell
@@ -321,7 +322,14 @@ def test_many_categories_are_in_the_order_of_their_encoding() -> None:
     number = np.array([int(name[-2:]) for name in town])
     target = (rng.random(3000) < number / 30).astype(int)
     rows = pd.DataFrame({"town": town, "x": rng.normal(size=3000)})
-    columns = learned(rows, target)
+    preprocessor = Preprocessor.fit(rows, target, task="classification", classes=("a", "b"))
+    town_column, x = preprocessor.columns
+    assert RawColumn.learn(town_column, rows["town"])[0].ranks == ()  # frequent ones are told each by itself
+    mean = replace(
+        town_column, outputs=town_column.outputs[:1], values=tuple(row[:1] for row in town_column.values),
+        otherwise=town_column.otherwise[:1], lows=town_column.lows[:1], highs=town_column.highs[:1],
+    )  # fmt: skip
+    columns = RawColumns.learn(Preprocessor([mean, x], preprocessor.target), rows)
     column = columns.columns[0]
     assert (column.learned.kind, len(column.ranks)) == ("encoded", 30)
     order = np.array(column.values)[np.argsort(column.ranks)]

@@ -205,7 +205,7 @@ def test_full_scale_recipes() -> None:
 
 def test_parts_of_dates_have_a_threshold_for_each_value() -> None:
     inputs = {"in_features": 4, "levels": [365, 365, 2, 7], "calendar": [1, 3]}
-    model = ready_recipe("mlp", "tabular-members").model(inputs, 1, {"kind": "htaf"})
+    model = ready_recipe("mlp", "tabular-members").model(inputs, 1)
     assert model["thresholds"] == [48, 364, 1, 6]
 
 
