@@ -278,6 +278,7 @@ def test_recipes_and_what_they_do_not_read() -> None:
     [
         ("customers.csv", {}, "got 'customers.csv': read it first"),
         ([[1, 2]], {}, "expected a pandas data frame, got list"),
+        (pd.DataFrame({"a": [1j] * 12, "t": ["x", "y"] * 6}), {}, "'a': expected real numbers"),
         (None, {"epoch": 5}, "got 'epoch' .did you mean 'epochs'"),
         (None, {"hidden": 16}, r"such as .16,., got 16"),
         (None, {"epochs": "5"}, "must be an integer, got '5'"),
@@ -286,7 +287,7 @@ def test_recipes_and_what_they_do_not_read() -> None:
 )
 def test_what_fit_refuses(frame, options: dict, message: str) -> None:
     frame = pd.DataFrame({"a": range(12), "t": ["x", "y"] * 6}) if frame is None else frame
-    with pytest.raises((TypeError, ValueError), match=message):
+    with pytest.raises((TypeError, ValueError, DataError), match=message):
         htaf.fit(**{"frame": frame, "target": "t"} | options)
 
 

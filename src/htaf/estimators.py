@@ -417,6 +417,8 @@ def fit(
     if not isinstance(frame, pd.DataFrame):
         got = f"{str(frame)!r}: read it first, as pandas.read_csv does" if isinstance(frame, str | PathLike) else ""
         raise TypeError(f"expected a pandas data frame, got {got or type(frame).__name__}")
+    if wrong := [str(name) for name, kind in frame.dtypes.items() if getattr(kind, "kind", "O") == "c"]:
+        raise DataError(f"column {wrong[0]!r}: expected real numbers, got complex ones")
     if not isinstance(target, str):
         raise TypeError(f"expected the name of the target column as text, got {target!r}")
     known = HtafClassifier().get_params()
