@@ -272,6 +272,25 @@ def test_recipes_and_what_they_do_not_read() -> None:
             HtafClassifier(**bad).fit(frame(), LABELS)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("frame", "options", "message"),
+    [
+        ("customers.csv", {}, "got 'customers.csv': read it first"),
+        ([[1, 2]], {}, "expected a pandas data frame, got list"),
+        (pd.DataFrame({"a": [1j] * 12, "t": ["x", "y"] * 6}), {}, "'a': expected real numbers"),
+        (None, {"epoch": 5}, "got 'epoch' .did you mean 'epochs'"),
+        (None, {"hidden": 16}, r"such as .16,., got 16"),
+        (None, {"epochs": "5"}, "must be an integer, got '5'"),
+        (None, {"target": ("a", "t")}, "name of the target column as text"),
+    ],
+)
+def test_what_fit_refuses(frame, options: dict, message: str) -> None:
+    frame = pd.DataFrame({"a": range(12), "t": ["x", "y"] * 6}) if frame is None else frame
+    with pytest.raises((TypeError, ValueError, DataError), match=message):
+        htaf.fit(**{"frame": frame, "target": "t"} | options)
+
+
 def test_small_data() -> None:
     X, y = np.array([[0.0], [1.0], [2.0]]), np.array([0, 1, 1])
     assert HtafClassifier(**TINY).fit(X, y).predict(X).shape == (3,)

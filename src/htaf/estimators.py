@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import nn
 
 from htaf._console import say_notes
-from htaf._errors import expect_seed
+from htaf._errors import expect_seed, suggestion
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, is_text, to_number, to_text
 from htaf.data.tabular import Split, Table, from_frame
@@ -159,6 +159,8 @@ class _TableEstimator(BaseEstimator):
         if twice := sorted({*given} & {*more}):
             raise ValueError(f"fields: expected other names than the arguments that are set, got {', '.join(twice)}")
         given |= more
+        if isinstance(sizes := given.get("hidden", ()), int | np.integer):
+            raise ValueError(f"hidden must be the sizes of the hidden layers, such as ({sizes},), got {sizes}")
         return {k: tuple(v) if isinstance(v, np.ndarray | list) else _plain(v) for k, v in given.items()}
 
     def _recipe(self) -> tuple[Recipe, tuple[str, ...]]:
@@ -409,8 +411,20 @@ def fit(
         A fitted `HtafClassifier` or `HtafRegressor`; it ignores columns that it was not trained on.
 
     Raises:
-        ValueError: an option that no recipe takes. DataError: no such column, or data that cannot be used.
+        TypeError: no data frame, or no such option. ValueError: an option out of range. DataError: no such column, or
+            data that cannot be used.
     """
+    if not isinstance(frame, pd.DataFrame):
+        got = f"{str(frame)!r}: read it first, as pandas.read_csv does" if isinstance(frame, str | PathLike) else ""
+        raise TypeError(f"expected a pandas data frame, got {got or type(frame).__name__}")
+    if wrong := [str(name) for name, kind in frame.dtypes.items() if getattr(kind, "kind", "O") == "c"]:
+        raise DataError(f"column {wrong[0]!r}: expected real numbers, got complex ones")
+    if not isinstance(target, str):
+        raise TypeError(f"expected the name of the target column as text, got {target!r}")
+    known = HtafClassifier().get_params()
+    if unknown := [name for name in options if name not in known]:
+        name = unknown[0]
+        raise TypeError(f"expected the arguments of HtafClassifier, got {name!r}{suggestion(name, list(known))}")
     table = from_frame(frame, target, task=task)
     made = (HtafClassifier if table.task == "classification" else HtafRegressor)(**options)
     names = [str(name) for name in table.features]

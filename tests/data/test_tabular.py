@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from htaf.data.columns import Target
 from htaf.data.named import NAMED, is_named
 from htaf.data.reading import DataError
-from htaf.data.tabular import Table, load, load_like, split
+from htaf.data.tabular import Table, from_frame, load, load_like, split
 from quick import slow_but
 
 
@@ -375,7 +375,7 @@ def test_columns_that_help_nothing_are_dropped_with_a_note(tmp_path: Path) -> No
     assert list(table.features) == ["x", "colour", "row"]
     for note in (
         "column 'flat' dropped: one value in every row",
-        "column 'empty' dropped: one value in every row",
+        "column 'empty' dropped: all values are missing",
         "column 'key' dropped: text with 40 distinct values in 40 rows",
         "column 'row' looks like a row number and is kept: --exclude row if it is one",
     ):
@@ -639,3 +639,20 @@ def test_a_target_of_truth_values_is_not_text(tmp_path: Path) -> None:
     table["late"] = [f"{row}" + "x" for row in range(40)]
     with pytest.raises(DataError, match=r"40 distinct values in 40 rows: choose another column$"):
         load(saved(tmp_path, table), target="late")  # text has no regression
+
+
+@pytest.mark.parametrize(
+    ("form", "noted"),
+    [
+        ("{:,.2f} €", True),
+        ("${:,.2f}", True),
+        ("{:.1f}%", True),
+        ("{:,.2f}", True),
+        ("x{:.1f}", False),
+        ("+49 {:.0f}", False),
+    ],
+)
+def test_numbers_with_signs_are_named(form: str, noted: bool) -> None:
+    values = np.linspace(1000, 5000, 40)
+    table = from_frame(pd.DataFrame({"p": [form.format(v) for v in values], "b": values, "t": ["x", "y"] * 20}), "t")
+    assert any("'p' is text" in note and repr(form.format(1000)) in note for note in table.notes) == noted

@@ -468,7 +468,8 @@ def _check_path(path: Path) -> None:
         beside = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
         raise DataError(f"{path}: no such file{suggestion(path.name, beside)}")
     if not path.name.lower().endswith(SUFFIXES):
-        raise DataError(f"{path}: expected a file ending in {', '.join(SUFFIXES)}, got {path.suffix or 'none'}")
+        excel = ": save the sheet as CSV" if path.suffix.lower().startswith((".xls", ".ods")) else ""
+        raise DataError(f"{path}: expected a file ending in {', '.join(SUFFIXES)}, got {path.suffix or 'none'}{excel}")
 
 
 def _decode(path: Path) -> tuple[str, list[str]]:

@@ -560,6 +560,9 @@ def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parti
     return parting, notes
 
 
+_DECORATED = re.compile(r"[+-]?[$€£¥]? ?[+-]?(\d+|\d{1,3}([,.']\d{3})+)([.,]\d+)? ?[$€£¥%]?")
+
+
 def _is_revised(features: pd.DataFrame) -> bool:
     """Whether some column is a date, or has many categories, spellings of one, or some that may be rare in training."""
     for name in features:
@@ -586,8 +589,13 @@ def _drop_useless(features: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     for name in features:
         column = features[name]
         distinct, present = distinct_values(column), int(column.notna().sum())
+        if distinct > 2 and is_text(column) and (example := _decorated(column)):
+            notes.append(
+                f"column {name!r} is text: {example!r} is no plain number; write it as 1234.5 to have it as one"
+            )
         if distinct + (present < len(column)) <= 1 or distinct == 0:
-            notes.append(f"column {name!r} dropped: one value in every row")
+            why = "one value in every row" if present else "all values are missing"
+            notes.append(f"column {name!r} dropped: {why}")
         elif is_date(column):
             kept.append(str(name))
         elif is_text(column) and distinct >= ID_LIKE * present and distinct > 2:
@@ -597,6 +605,13 @@ def _drop_useless(features: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
             if not is_text(column) and distinct == len(column) == column.max() - column.min() + 1:
                 notes.append(f"column {name!r} looks like a row number and is kept: --exclude {name} if it is one")
     return features[kept]
+
+
+def _decorated(column: pd.Series) -> str:
+    """The first text of a column whose texts are all numbers with a currency, % or thousands; else empty."""
+    texts = to_text(column.dropna().drop_duplicates().head(1000))
+    known = [text for text in texts if text is not None]
+    return str(known[0]) if known and all(_DECORATED.fullmatch(text) for text in known) else ""
 
 
 def _fingerprint(

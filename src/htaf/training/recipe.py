@@ -106,7 +106,7 @@ def _as(kind: Any, name: str, value: Any) -> Any:
     elif kind is bool:
         expect(isinstance(value, bool), f"{name} must be true or false", repr(value))
     elif kind is int:
-        expect(isinstance(value, int) and not isinstance(value, bool), f"{name} must be an integer", value)
+        expect(isinstance(value, int) and not isinstance(value, bool), f"{name} must be an integer", repr(value))
         expect(value < LIMIT, f"{name} must be below {LIMIT:,}", value)
     elif kind is float:
         expect(_is_number(value), f"{name} must be a number", repr(value))
