@@ -17,10 +17,11 @@ from htaf._console import UsageError, print_csv, print_json, progress, say, say_
 from htaf._files import written_whole
 from htaf.data.chunks import WHOLE, read_chunks
 from htaf.data.reading import DataError, listed
+from htaf.runs.packed import PackedRun
 from htaf.runs.rows import RowPredictions
 
 if TYPE_CHECKING:
-    from htaf.runs import PackedRun, Run
+    from htaf.runs import Run
 
 STDIN = "the standard input"
 
@@ -31,9 +32,7 @@ def predict_rows(
     """Predictions of the rows of a file, or of the standard input where `given` is "-"."""
     if twice := sorted({name for name in ids if list(ids).count(name) > 1}):
         raise UsageError(f"--id: expected each column once, got {listed(twice)} twice")
-    from htaf.runs import Run
-
-    model = network.model(exact=exact) if isinstance(network, Run) else network.model
+    model = network.model if isinstance(network, PackedRun) else network.model(exact=exact)
     preprocessor: Any = network.preprocessor()
     predictions = RowPredictions(model, preprocessor, ids)
     kept = {*ids, *preprocessor.ids} - {"prediction"}

@@ -160,6 +160,10 @@ class Training(L.LightningModule):
         if self.sharded:
             net = self._whole[0]
             net.load_state_dict(whole_state(self.net, everywhere=True), assign=True)
+            for name, buffer in self.net.named_buffers():  # those that no state holds
+                if net.get_buffer(name).is_meta:
+                    path, _, own = name.rpartition(".")
+                    setattr(net.get_submodule(path), own, buffer)
             if self.schedule is not None:
                 set_sharpness(net, self.schedule.at(self.global_step / self.steps))
             net.eval()
