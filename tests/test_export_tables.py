@@ -211,7 +211,7 @@ def made(task: Any) -> tuple[torch.nn.Module, Preprocessor]:
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
-def test_the_file_predicts_as_the_network(task: str, tmp_path: Path) -> None:
+def test_the_file_predicts_as_the_network(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net, preprocessor = made(task)
     table_to_onnx(net, preprocessor, tmp_path / "t.onnx", about={"run": "abc"})
     predict = onnx_table(tmp_path / "t.onnx", threads=1)
@@ -227,6 +227,9 @@ def test_the_file_predicts_as_the_network(task: str, tmp_path: Path) -> None:
             assert (found["prediction"] == expected["prediction"]).all()
             pd.testing.assert_frame_equal(found, expected, check_dtype=False, rtol=0, atol=1e-6)
     assert predict(rows)["prediction"].nunique() > 2
+    whole = predict(rows)
+    monkeypatch.setattr("htaf.export.tables.CHUNK", 7)
+    pd.testing.assert_frame_equal(predict(rows), whole, rtol=1e-6)
 
     proto = onnx.load(tmp_path / "t.onnx")
     onnx.checker.check_model(proto, full_check=True)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 ML, ML_VERSION = "ai.onnx.ml", 3  # the version that came with opset 18
 BATCH = "batch"
+CHUNK = 8192  # rows that run at once
 OUTPUTS = ("prediction", "probabilities", "inputs")  # names that no column may have
 MICROSECONDS = "microseconds since 1970-01-01T00:00 UTC"
 MISSING_DATE = -(2**63)  # NumPy's NaT as a number
@@ -507,7 +508,12 @@ def onnx_table(path: str | Path, *, threads: int = 0) -> Callable[[pd.DataFrame]
         raise ExportError(f"onnxruntime does not run {path}: {cause_of(error)}") from None
 
     def predict(rows: pd.DataFrame) -> pd.DataFrame:
-        outputs = session.run(None, raw_columns(rows, columns))
+        given = raw_columns(rows, columns)
+        pieces = [  # what onnxruntime holds between layers is many times the rows
+            session.run(None, {name: values[start : start + CHUNK] for name, values in given.items()})
+            for start in range(0, max(len(rows), 1), CHUNK)
+        ]
+        outputs = [np.concatenate(each) for each in zip(*pieces, strict=True)]
         made = {"prediction": outputs[0]}
         made |= {f"probability_{name}": outputs[1][:, i] for i, name in enumerate(classes)}
         return pd.DataFrame(made, index=rows.index)
