@@ -555,8 +555,9 @@ def test_what_if_comes_first_and_alone(made: dict[Kind, Run], htaf, rows_csv: Pa
 
 
 def test_a_missing_value_is_shown_as_such(made: dict[Kind, Run], htaf, rows_csv: Path) -> None:
-    pd.read_csv(rows_csv).assign(size=np.nan).to_csv(rows_csv, index=False)
-    code, out, _ = htaf("explain", made["number"].path, rows_csv)
+    place = rows_csv.with_name("rows.parquet")
+    pd.read_csv(rows_csv).assign(size=np.nan).to_parquet(place)
+    code, out, _ = htaf("explain", made["number"].path, place)
     line = next(line for line in out.splitlines() if "size" in line and "missing" in line)
     assert (code, "nan" in line, "None" in line) == (0, False, False)
 
