@@ -103,10 +103,10 @@ WAYS: dict[str, Way] = {
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--sets", nargs="+", default=list(SETS))
-    words.add_argument("--ways", nargs="+", default=list(WAYS))
+    words.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    words.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY")
     words.add_argument("--splits", type=int, default=2)
-    words.add_argument("--recipe", default="tabular-members")
+    words.add_argument("--recipe", choices=FAMILY.recipes, default="tabular-members")
     words.add_argument("--out", type=Path, required=True)
     given = words.parse_args()
     found = []

@@ -160,7 +160,7 @@ def test_the_direction_of_a_metric_is_said(htaf, run: Path, table: Path, tmp_pat
     assert lines[0].startswith("small.csv: rmse, lower is better (htaf, best epoch ")
     assert "exact - smooth" in lines[2]
     again = htaf("train", "tabular", "--data", table, "--target", "label", "--out", run, *QUICK)[1]
-    assert again.startswith("small.csv: auroc (htaf, best epoch ")
+    assert again.startswith("small.csv: auroc of class 'yes' (htaf, best epoch ")
 
 
 def test_threads_of_a_table(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,3 +122,36 @@ def test_out_is_no_input_and_in_no_run(htaf, file: Path, tmp_path: Path) -> None
     (out / "record.json").write_text("{}")
     code, _, err = htaf("train", "tabular", "--data", file, "--out", out / "checkpoints" / "new", *QUICK)
     assert (code, f"of the run in {out}" in err) == (2, True)
+
+
+def test_few_groups_are_said_before_the_training(htaf, tmp_path: Path) -> None:
+    made = frame().assign(ward=np.repeat(["a", "b", "c"], (34, 26, 60)))
+    made.to_csv(tmp_path / "table.csv", index=False)
+    words = ("--data", tmp_path / "table.csv", "--out", tmp_path / "run", "--group", "ward", *QUICK)
+    code, _, err = htaf("train", "tabular", *words, "--baselines", "False")
+    assert code == 0, err
+    note = next(one for one in open_run(tmp_path / "run").record["notes"] if "stay together" in one)
+    assert " ".join(err.split()).count(note) == 1
+
+
+def test_other_columns_beside_the_predictions_are_another_run(htaf, file: Path, tmp_path: Path) -> None:
+    words = ("train", "tabular", "--data", file, "--out", tmp_path / "run", *QUICK, "--baselines", "False")
+    assert htaf(*words, "--exclude", "customer")[0] == 0
+    code, _, err = htaf(*words, "--id", "customer")
+    assert code == 1
+    said = "which keeps no column beside predictions, not 'customer': choose another --out"
+    assert said in " ".join(err.split())
+    code, _, err = htaf(*words, "--exclude", "customer")
+    assert (code, "already done" in err) == (0, True)
+
+
+def test_the_positive_class_is_named(htaf, file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code, shown, err = htaf("train", "tabular", "--data", file, "--out", out, *QUICK)
+    assert code == 0, err
+    assert "auroc of class 'no' (htaf" in shown  # "Yes" comes before "no", as in scikit-learn
+    assert "class 1 (positive) is 'no', class 0 is 'Yes'" in err
+    assert open_run(out).record["positive"] == "no"
+    assert "positive class 'no'" in htaf("evaluate", out)[1]
+    assert json.loads(htaf("evaluate", out, "--json")[1])["positive"] == "no"
+    assert "the positive class is no" in (out / "report.html").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 import subprocess
 import sys
@@ -24,7 +25,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import htaf
 from htaf import HtafClassifier, HtafRegressor
 from htaf.data.reading import DataError
-from htaf.data.tabular import Table, from_frame, load
+from htaf.data.tabular import Split, Table, from_frame, load
+from htaf.estimators import fit as fit_frame
 from htaf.estimators import parts
 from htaf.runs import RunError, open_run
 from htaf.training.families import ready_recipe
@@ -270,6 +272,52 @@ def test_recipes_and_what_they_do_not_read() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             HtafClassifier(**bad).fit(frame(), LABELS)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_unknown_arguments_are_refused_with_a_suggestion() -> None:
+    for kind in (HtafClassifier, HtafRegressor):
+        with pytest.raises(TypeError, match=rf"arguments of {kind.__name__}, got 'epoch' \(did you mean 'epochs'\?\)"):
+            kind(epoch=3)  # pyright: ignore[reportCallIssue]
+        with pytest.raises(TypeError, match=r"got 'droput' \(did you mean 'dropout'\?\)"):
+            kind(droput=0.1)  # pyright: ignore[reportCallIssue]
+        with pytest.raises(TypeError, match=r"'dropout', which is a field of the recipe: expected fields=\{'dropout'"):
+            kind(dropout=0.1)  # pyright: ignore[reportCallIssue]
+        with pytest.raises(ValueError, match=r"expected fields of a recipe, got 'droput' \(did you mean 'dropout'\?\)"):
+            kind(fields={"droput": 0.1})._recipe()
+        with pytest.raises(ValueError, match=r"got 'tabular-member' \(did you mean 'tabular-members'\?\)"):
+            kind(recipe="tabular-member")._recipe()
+        assert next(iter(inspect.signature(kind).parameters)) == "recipe"
+
+
+def test_columns_that_were_dropped_are_neither_asked_for_nor_refused(tmp_path: Path, htaf) -> None:
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"x": rng.normal(size=60), "z": rng.normal(size=60), "name": [f"n{i}" for i in range(60)]})
+    rows = rows.assign(left=1.0, y=np.where(rows["x"] > 0, "up", "down"))
+    made = fit_frame(rows, "y", **TINY)
+    made.save(tmp_path / "saved")
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    flags = ("--target", "y", "--id", "name", "--exclude", "z", "--hidden", "4", "--epochs", "1")
+    words = ("--data", tmp_path / "rows.csv", "--out", tmp_path / "run", *flags)
+    assert htaf("train", "tabular", *words, "--baselines", "False")[0] == 0
+    for model, read in ((made, ["x", "z"]), (load_estimator(tmp_path / "saved"), ["x", "z"]),
+                        (load_estimator(tmp_path / "run"), ["x"])):  # fmt: skip
+        assert [*model.feature_names_in_] == read
+        assert model.predict(rows[read]).tolist() == model.predict(rows).tolist()
+        with pytest.raises(DataError, match="expected the columns 'x' too, got only 'z', 'name'"):
+            model.predict(rows.drop(columns="x"))
+        assert pickle.loads(pickle.dumps(model)).predict(rows).tolist() == model.predict(rows).tolist()
+
+
+def test_a_column_that_does_not_vary_in_training_is_not_asked_for(tmp_path: Path) -> None:
+    codes = np.arange(40) % 2
+    rows = pd.DataFrame({"x": codes + np.linspace(0, 0.5, 40), "late": 0.0})
+    table = from_frame(rows.assign(late=np.arange(40) == 39), codes, task="classification", classes=("a", "b"))
+    parts_of = Split(np.arange(30), np.arange(30, 35), np.arange(35, 40))
+    fit(ready_recipe("mlp", "tabular-exact").replace(**TINY), table, tmp_path / "run", rows=parts_of)
+    model = load_estimator(tmp_path / "run")
+    assert [*model.feature_names_in_] == ["x"]
+    assert len(model.predict(rows[["x"]])) == 40
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -5,11 +5,13 @@ An estimator holds a run whose files are kept in memory; `save` writes them as a
 
 from __future__ import annotations
 
+import functools
+import inspect
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -24,13 +26,14 @@ from torch import nn
 from htaf._console import say_notes
 from htaf._errors import expect_seed, suggestion
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import DataError, is_text, to_number, to_text
+from htaf.data.reading import DataError, is_text, listed, to_number, to_text
 from htaf.data.tabular import Split, Table, from_frame
 from htaf.data.targets import Task
 from htaf.runs import Run, RunError, forward, open_run
 from htaf.training.recipe import Recipe
 
 Fitted = TypeVar("Fitted", bound="_TableEstimator")
+Init = TypeVar("Init", bound=Callable[..., None])
 
 # the constructor's arguments that are fields of a recipe; None leaves one as the recipe has it
 FIELDS = (
@@ -51,11 +54,41 @@ LEAST = 3  # rows: batch norm trains on two, one validates
 SEEDS = 2**31
 
 
+def _known_arguments(init: Init) -> Init:
+    """A constructor that says what an unknown argument may have meant; its signature stays.
+
+    Raises:
+        TypeError: an argument that it does not have.
+    """
+
+    names = [name for name in inspect.signature(init).parameters if name != "self"]
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **given: Any) -> None:
+        for name in given:
+            if name not in names:
+                _refuse(name, type(self).__name__, names)
+        init(self, *args, **given)
+
+    return cast(Any, checked)
+
+
+def _refuse(name: str, kind: str, names: Sequence[str]) -> None:
+    """Raises TypeError for an argument that is none of an estimator's; a field of a recipe is said to be one."""
+    if name in _first_fields():
+        raise TypeError(
+            f"{kind} has no argument {name!r}, which is a field of the recipe: expected fields={{{name!r}: ...}}"
+        )
+    raise TypeError(f"expected the arguments of {kind}, got {name!r}{suggestion(name, [*names, *_first_fields()])}")
+
+
 class _TableEstimator(BaseEstimator):
     """What classifier and regressor share."""
 
     _task: Task
+    _by_name = False  # columns of a frame that were not trained on are ignored: of `fit` and `load` of this module
 
+    @_known_arguments
     def __init__(
         self,
         *,
@@ -169,6 +202,9 @@ class _TableEstimator(BaseEstimator):
 
         family, changes = family_of("mlp"), self._changes()
         base = family.ready(self.recipe or family.suited(changes) or _first())
+        if unknown := [name for name in changes if name not in base.flat() and name not in _every_field()]:
+            near = suggestion(unknown[0], [*base.flat()])
+            raise ValueError(f"fields: expected fields of a recipe, got {unknown[0]!r}{near}")
         recipe, notes = family.changed(base, changes)
         recipe.refuse_unread(changes.keys())
         return recipe, notes
@@ -199,6 +235,7 @@ class _TableEstimator(BaseEstimator):
                 },
                 "names": None if names is None else list(names),
                 "columns": int(self.n_features_in_),
+                "by_name": self._by_name,
                 **self._labels(),
             }
             self._take(run)
@@ -219,8 +256,9 @@ class _TableEstimator(BaseEstimator):
         entry = run.record.get(ENTRY)
         self._take(run)
         if not isinstance(entry, dict):
-            names = [column.name for column in self._preprocessor.columns]
-            entry = {"names": names, "columns": len(names)}
+            names = [column.name for column in self._preprocessor.columns if column.kind != "dropped"]
+            entry = {"names": names, "columns": len(names), "by_name": True}
+        self._by_name = bool(entry.get("by_name"))
         self.n_features_in_ = int(entry["columns"])
         if entry["names"] is not None:
             self.feature_names_in_ = np.array(entry["names"], dtype=object)
@@ -241,9 +279,14 @@ class _TableEstimator(BaseEstimator):
 
         reset: this is the X of `fit`. Else the columns of a frame are found by name, in any order.
         """
+        if reset:
+            self.__dict__.pop("_by_name", None)
         if isinstance(X, pd.DataFrame):
             known = None if reset else getattr(self, "feature_names_in_", None)
-            if known is not None and {*known} <= {*X.columns}:
+            absent = [] if known is None else [str(name) for name in known if name not in X.columns]
+            if absent and self._by_name:
+                raise DataError(f"expected the columns {listed(absent)} too, got only {listed([*map(str, X.columns)])}")
+            if known is not None and not absent:
                 X = X.loc[:, list(known)]
             if not reset and known is None and X.shape[1] == self.n_features_in_:
                 X = X.set_axis(range(X.shape[1]), axis=1)
@@ -422,13 +465,13 @@ def fit(
     if not isinstance(target, str):
         raise TypeError(f"expected the name of the target column as text, got {target!r}")
     known = HtafClassifier().get_params()
-    if unknown := [name for name in options if name not in known]:
-        name = unknown[0]
-        raise TypeError(f"expected the arguments of HtafClassifier, got {name!r}{suggestion(name, list(known))}")
+    for name in options:
+        if name not in known:
+            _refuse(name, "HtafClassifier", [*known])
     table = from_frame(frame, target, task=task)
     made = (HtafClassifier if table.task == "classification" else HtafRegressor)(**options)
     names = [str(name) for name in table.features]
-    made.n_features_in_, made.feature_names_in_ = len(names), np.array(names, dtype=object)
+    made.n_features_in_, made.feature_names_in_, made._by_name = len(names), np.array(names, dtype=object), True
     if isinstance(made, HtafClassifier):
         column = frame.set_axis([str(name) for name in frame], axis=1)[target]
         spelled = is_text(column) and not pd.api.types.is_bool_dtype(column)
@@ -510,6 +553,20 @@ def _arguments(record: Mapping[str, Any]) -> dict[str, Any]:
     more = {k: v for k, v in own.items() if k not in known}
     seed = {"random_state": record["seed"]}
     return {k: v for k, v in own.items() if k in known} | ({"fields": more} if more else {}) | seed
+
+
+def _first_fields() -> tuple[str, ...]:
+    """The fields of the default recipe for tables."""
+    from htaf.training.families import family_of
+
+    return tuple(family_of("mlp").ready(_first()).flat())
+
+
+def _every_field() -> set[str]:
+    """The fields of the recipes of all families."""
+    from htaf.training.families import FAMILIES
+
+    return {name for one in FAMILIES.values() for name in one.ready(next(iter(one.recipes))).flat()}
 
 
 def _first() -> str:

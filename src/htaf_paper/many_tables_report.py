@@ -130,29 +130,41 @@ def by_set(one: Mapping[tuple[str, int], float], other: Mapping[tuple[str, int],
 
 
 def ranks(values: Values, lower: Mapping[str, bool]) -> dict[str, Row]:
-    """Mean ranks of the methods, 1 for the best, over cells and then over sets.
+    """Mean ranks of the methods, 1 for the best, on the cells that all ranked methods have.
 
-    rank = 1 + sum over the other methods of the share of cells, of those that both have, in which the other is better;
-    a tie counts half. Where every method has every cell this is the mean of the ranks in each cell. None where a method
-    has no cell in common with another.
+    In each cell the methods are ranked, ties by their mean rank; of a set the mean over its cells, then over the sets.
+    A method that lacks more than half of the cells that HTAF and HGB have is not ranked: else it would leave the others
+    few cells.
 
     Args:
         values: by label. lower: by set whether less is better.
+
+    Returns:
+        by method "rank", None where it is not ranked; "sets" and "cells" of the ranks; "own", the cells that it has.
     """
     methods = [label for label in values if not label.endswith(SMOOTH)]
-    found: dict[str, Row] = {}
-    for label in methods:
-        rank: float | None = 1.0
-        for other in methods:
-            if other == label:
-                continue
-            shares = [
-                statistics.fmean(0.5 if a == b else float((b < a) == lower[name]) for a, b in pairs)
-                for name, pairs in by_set(values[label], values[other]).items()
-            ]
-            rank = None if rank is None or not shares else rank + statistics.fmean(shares)
-        found[label] = {"rank": rank, "sets": len({name for name, _ in values[label]}), "cells": len(values[label])}
-    return found
+    anchors = [label for label in (LABELS["htaf"], LABELS[BASE]) if label in methods] or methods[:1]
+    wanted = _common(values, anchors)
+    ranked = [label for label in methods if 2 * len(wanted & values[label].keys()) >= len(wanted) > 0]
+    common = sorted(_common(values, ranked))
+    of_set: dict[str, list[Any]] = {}
+    for cell in common:
+        sign = 1.0 if lower[cell[0]] else -1.0
+        of_set.setdefault(cell[0], []).append(stats.rankdata([sign * values[label][cell] for label in ranked]))
+    means = {
+        label: statistics.fmean(statistics.fmean(float(each[place]) for each in cells) for cells in of_set.values())
+        for place, label in enumerate(ranked)
+        if common
+    }
+    return {
+        label: {"rank": means.get(label), "sets": len(of_set), "cells": len(common), "own": len(values[label])}
+        for label in methods
+    }
+
+
+def _common(values: Values, labels: Sequence[str]) -> set[tuple[str, int]]:
+    """The cells that all of these have."""
+    return set.intersection(*({*values[label]} for label in labels)) if labels else set()
 
 
 def losses(values: Values, metrics: Mapping[str, str], base: str = LABELS[BASE]) -> dict[str, dict[str, Row]]:
@@ -305,15 +317,19 @@ def _group(title: str, group: Record) -> list[str]:
             continue
         cells = [_loss((loss or {}).get(kind), 1 if kind == "rmse" else 4) for kind in KINDS]
         place = rank and rank["rank"]
-        cells += ["-" if place is None else f"{place:.2f}", str(rank["cells"]) if rank else ""]
+        common = sum(one["cells"] for one in loss.values()) if loss else rank["own"] if rank else 0
+        cells += ["-" if place is None else f"{place:.2f}", str(common)]
         if time:
             over = "-" if time["over_base"] is None else f"{time['over_base']:.3g}"
             cells += [f"{time['train_cpu']:.1f}", over, f"{time['row_us']:.2g}"]
         lines.append(f"| {label} | {' | '.join(cells if time else [*cells, '', '', ''])} |")
     lines += [
         "",
-        "Rank: 1 + the sum over the other methods of the share of common cells in which the other is better; with all "
-        "cells there, the mean rank. Times are medians over the cells that a method has, one thread.",
+        f"{_ranked(group['ranks'])}",
+        "",
+        "Cells: those that a method and HGB both have, of which its loss is; of HGB its own. Times are medians over "
+        "the cells that a method has, one thread; over HGB's: the median ratio in the cells of both. The networks' "
+        "times hold the preparation of the columns and the measuring after the training; those of others do not.",
         "",
     ]
     for kind, loss in (group["losses"].get(LABELS["htaf"]) or {}).items():
@@ -349,6 +365,22 @@ def _group(title: str, group: Record) -> list[str]:
         texts = [_value(table["values"].get(label), table["metric"], most) for label in shown]
         lines.append(f"| {name} | {table['metric']} | {' | '.join(texts)} |")
     return [*lines, ""]
+
+
+def _ranked(found: Mapping[str, Row]) -> str:
+    """On which cells the ranks are, and which methods have none."""
+    names = [label for label, one in found.items() if one["rank"] is not None]
+    if not names:
+        return "No ranks: no cell that all methods have."
+    first, less = (
+        found[names[0]],
+        [f"{label} ({one['own']})" for label, one in found.items() if one["rank"] is None],
+    )
+    without = f" Not ranked, with less than half of HTAF's and HGB's cells: {', '.join(less)}." if less else ""
+    return (
+        f"Rank: the mean rank, 1 for the best, on the {first['cells']} cells of {first['sets']} tables that all of "
+        f"{', '.join(names)} have; ties share theirs.{without}"
+    )
 
 
 def _loss(loss: Row | None, digits: int) -> str:

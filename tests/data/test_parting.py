@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from htaf.data.reading import DataError
-from htaf.data.tabular import Table, load, split
+from htaf.data.tabular import Table, far_shares, load, split
 
 
 def frame(rows: int = 60) -> pd.DataFrame:
@@ -88,6 +88,55 @@ def test_a_group_stays_together(file: Path) -> None:
         assert not (found[1] & found[2])
     with pytest.raises(DataError, match="expected mode 'grouped' with the group 'shop', got 'random'"):
         split(table, 0)
+
+
+def test_parts_far_from_their_shares_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    frame(120).assign(ward=np.repeat(["a", "b", "c"], (34, 26, 60))).to_csv(path, index=False)
+    table = load(path, target="y", group="ward")
+    told = {seed: far_shares(table, seed, "grouped") for seed in range(6)}
+    seed, note = next((seed, note) for seed, note in told.items() if "28.3% train" in note)
+    assert sizes(table, seed, "grouped")[0] == 34
+    assert "rows of one group in 'ward' stay together (3 groups, the largest 50.0% of the rows): 28.3% train" in note
+    assert "asked: 70.0% train, 10.0% validate, 20.0% test; with seed " in note
+    nearer = int(note.split("with seed ")[1].split(":")[0])
+    assert sizes(table, nearer, "grouped") == [60, 26, 34]
+    assert "with seed" not in far_shares(table, nearer, "grouped")
+    assert far_shares(load(path, target="y", group="customer"), 0, "grouped") == ""
+    assert far_shares(load(path, target="y"), 0, "random") == ""
+
+
+def test_a_part_without_a_group_or_a_time_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    frame().assign(ward=["a", "b"] * 30, year=[2012] * 30 + [2013] * 30).to_csv(path, index=False)
+    with pytest.raises(DataError, match="at least 3 groups in 'ward', one for each part, got 2"):
+        split(load(path, target="y", group="ward"), 0, mode="grouped")
+    with pytest.raises(DataError, match="at least 3 times in 'year', one for each part, got 2"):
+        split(load(path, target="y", time="year"), 0, mode="time")
+
+
+def test_parts_by_time_far_from_their_shares_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    frame().assign(year=np.arange(60) // 20).to_csv(path, index=False)
+    note = far_shares(load(path, target="y", time="year"), 0, "time")
+    assert note == (
+        "rows of one time in 'year' stay together (3 times, the largest 33.3% of the rows): 33.3% train, 33.3% "
+        "validate, 33.3% test; asked: 70.0% train, 10.0% validate, 20.0% test"
+    )
+
+
+def test_a_group_in_the_test_file_and_in_training_is_said(file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "test.csv"
+    frame(2).to_csv(other, index=False)
+    table = load(file, target="y", test=other, group="shop")
+    assert "column 'shop': 2 groups of the test file in the training rows too" in table.notes
+
+
+def test_an_id_that_divides_the_rows_is_kept_too(file: Path) -> None:
+    table = load(file, target="y", group="shop", ids=["shop", "customer"])
+    assert [*table.ids] == ["customer", "shop"]
+    assert [*load(file, target="y", time="when", ids=["when"]).ids] == ["when"]
+    assert [*load(file, target="y", group="shop").ids] == []
 
 
 def test_time_tests_on_the_last_rows(file: Path) -> None:

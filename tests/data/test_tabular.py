@@ -598,7 +598,9 @@ def test_grouping_takes_missing_and_signed_zero_as_equal() -> None:
 
 def test_splits_refuse() -> None:
     table = table_of(pd.DataFrame({"x": [1.0, 2.0] * 10}))
-    with pytest.raises(DataError, match="expected at least 3 distinct rows to split by groups, got 2"):
+    with pytest.raises(
+        DataError, match="expected at least 3 distinct rows to split by groups, one for each part, got 2"
+    ):
         split(table, 0, mode="grouped")
     with pytest.raises(DataError, match=r"seed must be >= 0 and below 2\*\*63, got -1"):
         split(table, -1)

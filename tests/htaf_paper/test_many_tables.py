@@ -254,8 +254,8 @@ def test_the_report_by_hand(tmp_path: Path) -> None:
     assert loss["cells"] == 2
     assert chose["losses"]["HTAF smooth"]["rmse"]["mean"] == pytest.approx(-5)
     assert chose["losses"]["CatBoost"]["rmse"]["each"] == {"wine": 0}
-    # HTAF: behind HGB in one cell, level in the other; behind CatBoost in the one that both have
-    assert {label: one["rank"] for label, one in chose["ranks"].items()} == {"HTAF": 2.75, "HGB": 1.75, "CatBoost": 1.5}
+    # in the one cell that all three have
+    assert {label: one["rank"] for label, one in chose["ranks"].items()} == {"HTAF": 3, "HGB": 1.5, "CatBoost": 1.5}
     assert unseen["losses"]["HTAF"]["rmse"]["mean"] == pytest.approx(-10)
     assert unseen["losses"]["HTAF"]["auroc"]["mean"] == pytest.approx(0.02)
     assert unseen["losses"]["CatBoost"]["auroc"]["mean"] == pytest.approx(-0.05)
@@ -303,6 +303,26 @@ def test_ranks_with_all_cells_are_mean_ranks() -> None:
     found = many_tables_report.ranks(values, {"a": True, "b": False})
     each = [stats.rankdata(row if name == "a" else -row) for (name, _), row in cells.items()]
     np.testing.assert_allclose([one["rank"] for one in found.values()], np.mean(each, axis=0))
+
+
+def test_ranks_are_of_the_cells_that_all_ranked_methods_have() -> None:
+    cells = [(name, split) for name in ("a", "b") for split in (0, 1)]
+    values = {
+        "HTAF": dict.fromkeys(cells, 1.0),
+        "HGB": dict.fromkeys(cells, 1.0) | {("a", 2): 0.0},
+        "CatBoost": dict.fromkeys(cells[1:], 0.5),  # lacks the first
+        "TabM": {cells[1]: 0.0},  # the best in the only cell that it has
+        "HTAF smooth": dict.fromkeys(cells, 0.0),
+    }
+    found = many_tables_report.ranks(values, {"a": True, "b": True})
+    assert {label: one["rank"] for label, one in found.items()} == {
+        "HTAF": 2.5, "HGB": 2.5, "CatBoost": 1.0, "TabM": None
+    }  # fmt: skip
+    assert (found["HTAF"]["cells"], found["HTAF"]["sets"]) == (3, 2)
+    said = many_tables_report._ranked(found)
+    assert "on the 3 cells of 2 tables that all of HTAF, HGB, CatBoost have" in said
+    assert "less than half of HTAF's and HGB's cells: TabM (1)" in said
+    assert "No ranks" in many_tables_report._ranked(many_tables_report.ranks({}, {}))
 
 
 def test_the_report_is_made_again_from_its_own_file(tmp_path: Path) -> None:

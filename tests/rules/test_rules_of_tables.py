@@ -17,6 +17,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.tree import DecisionTreeClassifier
 
 from htaf import rules
+from htaf.cli import explaining
 from htaf.data import tabular
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, read_frame
@@ -455,7 +456,7 @@ def test_a_planted_rule_is_found_by_a_trained_network(tmp_path: Path) -> None:
     found = planted_cell(0, tmp_path, hidden=(8,), epochs=12)
     assert found["precision"] > 0.6  # 2 of 8 columns taken at random: 0.25
     assert found["important"]
-    assert found["best_agreement"] > 0.8
+    assert found["best_agreement"] > 0.8 > found["constant"] > 0.5
 
 
 # ---- runs that have no rules ----
@@ -541,6 +542,24 @@ def test_explain_command_of_a_row(made: dict[Kind, Run], htaf, rows_csv: Path) -
     assert (code, "the mean of test rows" in out) == (0, True)
 
 
+def test_what_if_comes_first_and_alone(made: dict[Kind, Run], htaf, rows_csv: Path) -> None:
+    for kind, run in made.items():
+        code, out, _ = htaf("explain", run.path, rows_csv, "--row", "2", "--set", "size=99", "--vary", "weight")
+        lines = out.splitlines()
+        assert code == 0
+        assert lines[0].startswith("row 2: y = ")
+        assert lines[1] == "with size = 99"
+        assert "the same command without --set and --vary" in lines[-1]
+        assert len(lines) < 40, kind
+        assert "The strongest bits" not in out
+        assert "What its values add" not in out
+
+
+def test_values_are_shown_with_six_digits_and_missing_ones_in_words() -> None:
+    shown = [explaining._value(value) for value in (float("nan"), None, "", 326123.4, "a")]
+    assert shown == ["missing", "missing", "missing", "326123", "a"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -551,6 +570,7 @@ def test_explain_command_of_a_row(made: dict[Kind, Run], htaf, rows_csv: Path) -
         (("--set", "size=3"), 2, "give ROWS"),
         (("ROWS", "--row", "4"), 2, "--row must be in 1 to 3"),
         (("ROWS", "--row", "0"), 2, "--row must be >= 1"),
+        (("--row", "2"), 2, "--row is one of ROWS"),
         (("--bits", "0"), 2, "--bits must be >= 1"),
         (("--repeats", "0"), 2, "--repeats must be >= 1"),
         (("--vary", "wieght"), 1, "did you mean 'weight'"),

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from htaf.data.images import Images, load
+from htaf.models.build import build
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import Training
@@ -68,6 +69,30 @@ def test_a_compiled_training_is_the_eager_one(tmp_path: Path) -> None:
     words = [sys.executable, "-c", COMPILED, str(tmp_path), json.dumps(SMALL)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_members_say_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss is of the members' outputs, so that is what compile must take."""
+    called: list[Any] = []
+
+    def compiled(function: Any) -> Any:
+        def traced(x: torch.Tensor) -> torch.Tensor:
+            called.append(function)
+            return function(x)
+
+        return traced
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    x, y = torch.rand(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])
+    for members in (1, 4):
+        recipe = ready_recipe("mlp", "tabular-exact").replace(hidden=(5,), members=members, compile=True)
+        net = build(recipe.model({"in_features": 3, "levels": [6, 6, 6], "calendar": []}, 2))
+        losses = [
+            Training(net, one, "classification", 10).objective(x, y) for one in (recipe, recipe.replace(compile=False))
+        ]
+        assert called.pop() == (net if members == 1 else net.member_outputs)  # pyright: ignore[reportAttributeAccessIssue]
+        assert not called
+        assert torch.equal(*losses)
 
 
 def spied(patch: pytest.MonkeyPatch) -> dict[str, Any]:

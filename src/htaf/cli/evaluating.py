@@ -112,7 +112,8 @@ def evaluate(
         _draw(profile, name, plot, title, result["exact"][name] if opened.has_own_smooth else None)
     if json:
         return print_json(result if profile is None else result | {"layers": [asdict(v) for v in profile.layers]})
-    text = TextTable(title=f"{found.name}, {result['part']}, {result['rows']} rows", title_justify="left")
+    positive = f", positive class {result['positive']!r}" if "positive" in result else ""
+    text = TextTable(title=f"{found.name}, {result['part']}, {result['rows']} rows{positive}", title_justify="left")
     for column in ("metric", "smooth", "exact", "exact - smooth"):
         text.add_column(column, justify="left" if column == "metric" else "right")
     for metric, smooth in result["smooth"].items():

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 HEADERS = {"rmse": "RMSE", "auroc": "AUROC", "accuracy": "accuracy", "loss": "loss", "mae": "MAE", "r2": "R2"}
 COLUMNS_SHOWN = 12
+BITS = 10  # shown, unless --bits says how many
+CHANGED = 5  # of the bits that change with --set; the prediction says more
+CLASSES = 6  # whose probabilities are shown
 DEAD_SHOWN = 20
 SPREAD = 0.05  # share of the effect that the shown bits have, below which no few bits tell much
 RULES = 128  # of the bits that do most are fitted, whether shown or not; with --out all
@@ -40,12 +43,18 @@ def explain(
         ),
     ] = None,
     *,
-    row: Annotated[int, arg(help="Which row of ROWS, from 1.")] = 1,
-    bits: Annotated[int, arg(help="Bits shown; of a row so many for its prediction, and as many against.")] = 10,
+    row: Annotated[int | None, arg(help="Which row of ROWS, from 1.", help_behavior_hint="(default: 1)")] = None,
+    bits: Annotated[
+        int | None,
+        arg(
+            help="Bits shown; of a row so many for its prediction, and as many against.",
+            help_behavior_hint=f"(default: {BITS}; with --set {CHANGED} of those that change)",
+        ),
+    ] = None,
     set: Annotated[
         UseAppendAction[tuple[str, ...]],
         arg(
-            help="The row with another value: its prediction before and after. May be repeated.",
+            help="The row with another value: its prediction before and after, not its reasons. May be repeated.",
             metavar="COLUMN=VALUE",
             help_behavior_hint="(default: none)",
         ),
@@ -88,12 +97,16 @@ def explain(
     A rule is a shallow tree over the original columns, fitted on training rows; beside it how often it is right on test
     rows. A rule that is not faithful (balanced accuracy below 0.9) is said to be so.
     """
-    if bits < 1:
+    if bits is not None and bits < 1:
         raise UsageError(f"--bits must be >= 1, got {bits}")
+    most_bits = bits or BITS
     if repeats is not None and repeats < 1:
         raise UsageError(f"--repeats must be >= 1, got {repeats}")
-    if row < 1:
+    if row is not None and row < 1:
         raise UsageError(f"--row must be >= 1, got {row}")
+    if row is not None and rows is None:
+        raise UsageError("--row is one of ROWS: give ROWS, a file with the raw columns")
+    row = row or 1
     check_seed(seed)
     if out is not None and out.suffix not in (".json", ".csv"):
         raise UsageError(f"--out must end in .json or .csv, got {out.name}")
@@ -120,11 +133,14 @@ def explain(
     table = _table(opened, data, data_dir)
     found = opened_rules(opened, table, seed=seed)
     answers: dict[str, Any] = {"run": str(run), "table": found.name, "bits": len(found.bits), "dead": found.dead}
-    changed = vary_table = reasons = of_columns = None
+    asked = bool(changes) or vary is not None  # what if: of a row this alone is shown, and all of it written
+    reasons = of_columns = changed = vary_table = None
     if given is not None:
-        reasons, of_columns = found.reasons(given, bits)[0], found.columns_of(given)
-        answers |= {"row": row, "reasons": reasons.to_json()}
-        answers["columns"] = of_columns.reset_index().to_dict("records")
+        reasons = found.reasons(given, most_bits if json or out is not None or not asked else 0)[0]
+        if json or out is not None or not asked:
+            of_columns = found.columns_of(given)
+            answers |= {"row": row, "reasons": reasons.to_json()}
+            answers["columns"] = of_columns.reset_index().to_dict("records")
     if changes and given is not None:
         changed = what_if(opened, given, changes)
         answers["what_if"] = _what_if_json(changed, changes)
@@ -136,7 +152,7 @@ def explain(
     shuffled = None
     if whole or out is not None:
         live = len(found.bits) - sum(map(len, found.dead.values()))
-        most = live if out is not None else min(max(bits, RULES), live)
+        most = live if out is not None else min(max(most_bits, RULES), live)
         with progress("rules", most, shown=not json) as told:
             known = found.rules(most, told=told)
         answers["rules"] = [rule.to_json() for rule in known]
@@ -148,16 +164,20 @@ def explain(
         write_atomic(out, to_json(answers) if out.suffix == ".json" else _csv(known))
     if json:
         return print_json(answers)
-    if reasons is not None and of_columns is not None and given is not None:
-        _show_decision(reasons, of_columns, given, found, row)
-        _show_reasons(reasons)
+    if reasons is not None:
+        _show_decision(reasons, found, row)
     if changed is not None:
         say_notes(changed.notes)
-        _show_what_if(changed, changes, found)
+        _show_what_if(changed, changes, found, bits or CHANGED)
     if vary is not None and vary_table is not None:
         _show_vary(vary, vary_table, found, reasons)
+    if reasons is not None and of_columns is not None and given is not None and not asked:
+        _show_columns(reasons, of_columns, given)
+        _show_reasons(reasons)
+    elif reasons is not None:
+        say("why it is predicted so: the same command without --set and --vary")
     if whole:
-        _show_rules(found, known, bits)
+        _show_rules(found, known, most_bits)
     if whole and shuffled is not None:
         _show_importance(shuffled)
     return None if out is None else say(f"written: {out}")
@@ -268,7 +288,7 @@ def _show_rules(found: Explanation, rules: list[BitRule], most: int) -> None:
         f"of the effect of all. effect: mean |contribution| {unit}. on: share of the test rows. accuracy: in brackets "
         "that of always guessing the more frequent value."
     )
-    if share < SPREAD:
+    if rules and share < SPREAD:
         say("the prediction is spread over many bits: the importance of the columns says more than single rules")
     if len(rules) < live:
         say("all rules: --out rules.csv")
@@ -295,22 +315,27 @@ def _show_importance(found: Importance) -> None:
         say(f"columns to which the network is less sensitive, not shuffled: {found.left_out:,}")
 
 
-def _show_decision(
-    reasons: RowReasons, of_columns: pd.DataFrame, given: pd.DataFrame, found: Explanation, row: int
-) -> None:
-    """What is predicted, and what each column adds."""
-    name = found.bits.preprocessor.target.name
-    if reasons.instead is None:
-        said, what = f"{reasons.prediction:.6g}", "prediction"
-    else:
-        said, what = f"{reasons.prediction} rather than {reasons.instead}", "difference of the logits"
-    say(f"row {row}: {name} = {said}")
+def _show_decision(reasons: RowReasons, found: Explanation, row: int) -> None:
+    """What is predicted."""
+    said = (
+        f"{reasons.prediction:.6g}"
+        if reasons.instead is None
+        else f"{reasons.prediction} rather than {reasons.instead}"
+    )
+    say(f"row {row}: {found.bits.preprocessor.target.name} = {said}")
+
+
+def _show_columns(reasons: RowReasons, of_columns: pd.DataFrame, given: pd.DataFrame) -> None:
+    """What each column adds."""
+    what = "prediction" if reasons.instead is None else "difference of the logits"
     rows = [
         (column, _value(given[column].iloc[0]), f"{of['adds']:+.4g}", f"{of['std']:.2g}")
         for column, of in of_columns.head(COLUMNS_SHOWN).iterrows()
     ]
     title = f"What its values add: {what} {reasons.total:.6g} minus the mean with the values of other rows, one column"
     _show(f"{title} at a time", [("column", False), ("value", True), ("adds", True), ("spread", True)], rows)
+    if len(of_columns) > COLUMNS_SHOWN:
+        say(f"columns that add less: {len(of_columns) - COLUMNS_SHOWN:,}")
     say(f"{what} {reasons.total:.6g} = {reasons.base:.6g} without any bit + the sum over {reasons.on} bits that are on")
 
 
@@ -327,34 +352,44 @@ def _show_reasons(reasons: RowReasons) -> None:
             _show(f"The strongest bits {word}", columns, [line(one) for one in some])
 
 
-def _show_what_if(changed: WhatIf, changes: dict[str, str], found: Explanation) -> None:
+def _show_what_if(changed: WhatIf, changes: dict[str, str], found: Explanation, most: int) -> None:
+    """Before and after, and the bits that change, so many of them."""
+    import pandas as pd
+
     say("with " + ", ".join(f"{name} = {value or 'missing'}" for name, value in changes.items()))
     names = [str(name) for name in changed.before]
+    likely = pd.concat([changed.before, changed.after])[names[1:]].max().sort_values(ascending=False, kind="stable")
+    left = [*likely.index[CLASSES:]]
     rows = [
         (
             name.replace("probability_", "probability of ", 1),
             *(_shown(frame[name].iloc[0]) for frame in (changed.before, changed.after)),
         )
         for name in names
+        if name not in left
     ]
     _show("What if", [("", False), ("before", True), ("after", True)], rows)
+    if left:
+        say(f"classes that are less likely before and after: {len(left):,}")
     ways = dict.fromkeys(changed.turned_on[0], "turns on") | dict.fromkeys(changed.turned_off[0], "turns off")
     if not ways:
         return say("no bit changes")
-    order = sorted(ways, key=lambda bit: -found.effects[bit])[:COLUMNS_SHOWN]
+    order = sorted(ways, key=lambda bit: -found.effects[bit])[:most]
     rows = [
         (bit, ways[bit], _said(rule.rule or "never changes in training", rule.fidelity and rule.fidelity.faithful))
         for bit, rule in ((bit, found.rule(bit)) for bit in order)
     ]
     title = f"{len(ways):,} of {len(found.bits):,} bits change"
-    title += f", the {COLUMNS_SHOWN} that do most" if len(ways) > COLUMNS_SHOWN else ""
+    title += f", the {most} that do most" if len(ways) > most else ""
     return _show(title, [("bit", True), ("", False), ("rule", False)], rows)
 
 
 def _show_vary(column: str, table: pd.DataFrame, found: Explanation, reasons: RowReasons | None) -> None:
     names = [str(name) for name in table if name not in ("share", "value")]
-    if len(names) > 6:  # of many classes the two between which it is decided
-        chosen = names[:6] if reasons is None else [f"probability_{c}" for c in (reasons.prediction, reasons.instead)]
+    if len(names) > CLASSES:  # of many classes the two between which it is decided
+        chosen = (
+            names[:CLASSES] if reasons is None else [f"probability_{c}" for c in (reasons.prediction, reasons.instead)]
+        )
         names = [name for name in names if name in chosen]
     rows = [
         (_value(one["value"]), f"{100 * one['share']:.0f}%", *(_shown(one[name]) for name in names))
@@ -374,4 +409,7 @@ def _shown(value: Any) -> str:
 
 
 def _value(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value) or "missing"
+    """A value of a column or a prediction; NaN, None and "" are missing."""
+    if isinstance(value, float):
+        return "missing" if value != value else f"{value:.6g}"
+    return "missing" if value is None or str(value) in ("", "NaT", "<NA>") else str(value)

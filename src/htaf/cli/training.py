@@ -399,7 +399,7 @@ def _train(
     from htaf.training.distributed import PeerError, Processes, default_threads, first_process, thread_count
     from htaf.training.fit import check, fit
     from htaf.training.notes import best_of
-    from htaf.training.problems import resolved
+    from htaf.training.problems import divided_notes, resolved
 
     running.check()
     recipe = chosen.recipe
@@ -419,7 +419,8 @@ def _train(
         say_notes(chosen.notes)
     data = read()
     recipe, why = resolved(recipe, data)
-    said = [*chosen.notes, *data.notes, *why]
+    divided = divided_notes(data, options["seed"], options.get("mode", ""))
+    said = [*chosen.notes, *data.notes, *divided, *why]
     if not several or first_process():
         say_notes([*said[len(chosen.notes) :], *about_names(recipe, data)])
     if running.print_recipe:
@@ -448,7 +449,8 @@ def _train(
         return print_json(run.record | ({"baselines": [vars(one) for one in found]} if found else {}))
     metrics, name = run.record["metrics"], run.record["headline"]
     lower, best = name in LOWER_IS_BETTER, best_of(run.record)
-    title = f"{data.name}: {name}{', lower is better' if lower else ''} ({recipe.activation.method}, {best})"
+    of = f" of class {run.record['positive']!r}" if name == "auroc" and "positive" in run.record else ""
+    title = f"{data.name}: {name}{of}{', lower is better' if lower else ''} ({recipe.activation.method}, {best})"
     text = TextTable()
     for column in ("part", "rows", "smooth", "exact", "exact - smooth"):
         text.add_column(column, justify="left" if column == "part" else "right")

@@ -38,6 +38,8 @@ ID_LIKE = 0.95  # share of distinct values from which a text column identifies r
 
 Mode = Literal["random", "grouped", "stratified", "time"]
 SHARES = (0.7, 0.1, 0.2)
+FAR = 0.05  # from the share that was asked for; what is farther is said
+SEEDS_TRIED = 20  # to name one whose parts are nearer
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,9 @@ def load(
     task = task or (None if known is None else known.task)
     first = None if parting.test is None else int((~parting.test).sum())
     try:
-        made = _table(name, frame, column, task, notes, classes, codes, beside=beside, parting=parting, plain=plain)
+        made = _table(
+            name, frame, column, task, notes, classes, codes, beside=beside, ids=ids, parting=parting, plain=plain
+        )
     except DataError as error:
         if test is None or first is None:
             raise
@@ -469,11 +473,12 @@ def _table(
     least: int = MIN_ROWS,
     known: tuple[np.ndarray, Task, tuple[str, ...]] | None = None,
     beside: pd.DataFrame | None = None,
+    ids: Sequence[str] = (),
     parting: Parting = Parting(),
     plain: bool = False,
 ) -> Table:
     """The table of raw rows; reading: instead of `typed`. known: target values, task and classes where they need not be
-    read from the column. beside: the columns that are its ids, or that it is divided by."""
+    read from the column. beside: the columns that are its ids, or that it is divided by; ids: which are its ids."""
     notes = list(notes)
     beside = pd.DataFrame(index=raw.index) if beside is None else beside
     rows, raw_target = len(raw), raw[target]
@@ -517,10 +522,10 @@ def _table(
         notes.append(f"missing values: {some(gaps)}")
     digest = _fingerprint(features, values, target, task, classes, parting)
     revised = not plain and (_is_revised(features) or (task == "classification" and _folds(raw_target, of_target)))
-    ids = beside[[column for column in beside if column not in (parting.group, parting.time)]]
+    named = beside[[column for column in beside if column in {*ids}]]
     return Table(
         name, features, values, task, target, classes, tuple(notes), digest, special_codes,
-        {column: order for column, order in orders.items() if column in features}, revised, ids, parting,
+        {column: order for column, order in orders.items() if column in features}, revised, named, parting,
         revised and any(_has_many(features[column]) for column in features),
     )  # fmt: skip
 
@@ -545,6 +550,12 @@ def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parti
         lone = groups < 0  # a row without a group is one of its own
         groups[lone] = groups.max() + 1 + np.arange(lone.sum())
         parting = replace(parting, groups=groups[present].astype(np.int64))
+        held = np.zeros(len(groups[present]), dtype=bool) if parting.test is None else parting.test
+        both = np.intersect1d(groups[present][held], groups[present][~held])
+        if len(both):
+            notes.append(
+                f"column {parting.group!r}: {counted(len(both), 'group')} of the test file in the training rows too"
+            )
         if lone.any():
             notes.append(f"column {parting.group!r}: {counted(int(lone.sum()), 'row')} without a group, each its own")
     if parting.time is not None:
@@ -662,11 +673,32 @@ def split(table: Table, seed: int, *, mode: Mode = "random") -> Split:
     Returns:
         the row numbers of the parts.
     Raises:
-        DataError: a negative seed, a mode that is none or does not go with the table, or fewer than three groups.
+        DataError: a negative seed, a mode that is none or does not go with the table, or fewer groups than
+            parts.
     """
     expect_seed(seed, DataError)
     parting = table.parting
     free = np.arange(len(table.target)) if parting.test is None else np.flatnonzero(~parting.test)
+    groups = _kept_together(table, free, mode)
+    if mode == "stratified":
+        part = _stratified(table, free, seed)
+    else:
+        sizes = np.bincount(groups)
+        order = np.arange(len(sizes)) if mode == "time" else _drawn(seed, len(sizes))
+        part = _cut(sizes, order, parting.shares)[groups]
+    whole = np.full(len(table.target), 2)
+    whole[free] = part
+    return Split(*(np.flatnonzero(whole == wanted).astype(np.int64) for wanted in range(3)))
+
+
+def _kept_together(table: Table, free: Int64[np.ndarray, " free"], mode: Mode) -> Int64[np.ndarray, " free"]:
+    """The number of the group of each row that is divided; rows of a group go into one part.
+
+    Raises:
+        DataError: a mode that is none or does not go with the table; fewer groups than parts, so that one would be
+            empty.
+    """
+    parting = table.parting
     if mode != "time" and parting.times is not None:
         raise DataError(f"split: expected mode 'time' with the time {parting.time!r}, got {mode!r}")
     if mode != "grouped" and parting.groups is not None:
@@ -682,19 +714,56 @@ def split(table: Table, seed: int, *, mode: Mode = "random") -> Split:
         groups = np.unique(parting.times[free], return_inverse=True)[1]
     else:
         raise DataError(f"split: expected mode 'random', 'grouped', 'stratified' or 'time', got {mode!r}")
-    if mode == "stratified":
-        part = _stratified(table, free, seed)
-    else:
-        sizes = np.bincount(groups)
-        least = len(parting.shares)
-        if len(sizes) < least:
-            what = "times to split by" if mode == "time" else "rows to split by groups"
-            raise DataError(f"{table.name}: expected at least {least} distinct {what}, got {len(sizes)}")
+    least, count = len(parting.shares), int(groups.max()) + 1
+    if count < least:
+        named = f"groups in {parting.group!r}" if parting.group is not None else "distinct rows to split by groups"
+        what = {"time": f"times in {parting.time!r}", "grouped": named}.get(mode, "rows")
+        raise DataError(f"{table.name}: expected at least {least} {what}, one for each part, got {count}")
+    return groups
+
+
+def far_shares(table: Table, seed: int, mode: Mode) -> str:
+    """A note where whole groups, or rows of one time, make parts of other sizes than asked for; "" where they are near.
+
+    Near: each part is within 5 points of its share, and has at least half of it. Of groups the note names the seed
+    below 20 whose parts are nearest, where that is another one. Nothing is changed: a run finds its parts by its seed.
+
+    Args:
+        table, seed, mode: as `split` takes them.
+    Raises:
+        DataError: as `split`.
+    """
+    expect_seed(seed, DataError)
+    if mode not in ("grouped", "time"):
+        return ""
+    parting = table.parting
+    free = np.arange(len(table.target)) if parting.test is None else np.flatnonzero(~parting.test)
+    sizes, asked = np.bincount(_kept_together(table, free, mode)), np.array(parting.shares)
+
+    def got(seed: int) -> np.ndarray:
         order = np.arange(len(sizes)) if mode == "time" else _drawn(seed, len(sizes))
-        part = _cut(sizes, order, parting.shares)[groups]
-    whole = np.full(len(table.target), 2)
-    whole[free] = part
-    return Split(*(np.flatnonzero(whole == wanted).astype(np.int64) for wanted in range(3)))
+        return np.bincount(_cut(sizes, order, parting.shares), weights=sizes) / len(free)
+
+    own = got(seed)
+    if (np.abs(own - asked) <= FAR).all() and (own >= asked / 2).all():
+        return ""
+    parts = ("train", "validate", "test")[: len(asked)]
+
+    def said(shares: np.ndarray) -> str:
+        return ", ".join(f"{100 * share:.1f}% {part}" for share, part in zip(shares, parts, strict=True))
+
+    if mode == "time":
+        what, many = f"rows of one time in {parting.time!r} stay together", f"{len(sizes):,} times"
+    else:
+        of = "equal rows" if parting.group is None else f"rows of one group in {parting.group!r}"
+        what, many = f"{of} stay together", f"{len(sizes):,} groups"
+    note = f"{what} ({many}, the largest {sizes.max() / len(free):.1%} of the rows): {said(own)}; asked: {said(asked)}"
+    if mode == "time":
+        return note
+    nearest = min(range(SEEDS_TRIED), key=lambda one: (np.abs(got(one) - asked).sum(), one))
+    if np.abs(got(nearest) - asked).sum() >= np.abs(own - asked).sum() - 1e-9:
+        return note
+    return f"{note}; with seed {nearest}: {said(got(nearest))}"
 
 
 def _drawn(seed: int, count: int) -> Int64[np.ndarray, " count"]:

@@ -111,6 +111,8 @@ def _result(values: dict[str, Any]) -> str:
         said = f"{_gap(headline, found['gap'])} {found['direction']}"
         tiles.append(_tile("gap, exact - smooth", said, found["direction"].replace(" ", "-")))
     better = "lower is better" if lower else "higher is better"
+    if headline == "auroc" and len(values["classes"]) == 2:
+        better += f"; the positive class is {values['classes'][1]}"
     sentence = ""
     if found["gap"] is not None:
         share = f" ({abs(found['gap'] / found['smooth']):.1%})" if found["smooth"] else ""
@@ -133,7 +135,7 @@ def _result(values: dict[str, Any]) -> str:
     return _section(
         "result",
         f"{name[0].upper()}{name[1:]} on the {part} part",
-        f"<p class='muted'>{better}</p><div class='tiles'>{''.join(tiles)}</div>{sentence}"
+        f"<p class='muted'>{text(better)}</p><div class='tiles'>{''.join(tiles)}</div>{sentence}"
         + _folded("All metrics, all parts", table),
     )
 

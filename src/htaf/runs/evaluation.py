@@ -63,7 +63,8 @@ def evaluate(run: Run, data: Data, *, part: PartName = "test") -> dict[str, Any]
     Returns:
         {"headline", "part", "rows", "smooth": {...}, "exact": {...} or None, "gap": exact minus smooth or None}; of a
         classification also "classes", the figures of `htaf.runs.confusion.per_class`, and "confusion", the matrix as
-        rows of whole numbers, both of the exact network where there is one.
+        rows of whole numbers, both of the exact network where there is one; of two classes also "positive", the second
+        one, of which AUROC is.
 
     Raises:
         RunError: a part is asked for and the data are not those that the run was trained on.
@@ -84,4 +85,6 @@ def evaluate(run: Run, data: Data, *, part: PartName = "test") -> dict[str, Any]
         return found
     classes = preprocessor.classes if isinstance(preprocessor, ImagePreprocessor) else preprocessor.target.classes
     matrix = confusion(*kept[part], len(classes))
+    if len(classes) == 2:
+        found["positive"] = str(classes[1])
     return found | {"classes": per_class(matrix, classes), "confusion": matrix.tolist()}

@@ -431,7 +431,7 @@ _COUNT = (lambda v: type(v) in (int, float) and v >= 0, "a number")
 _TEXTS = (lambda v: isinstance(v, list) and all(map(_is(str), v)), "a list of texts")
 _IMAGES = dict.fromkeys(("recipe.train_images", "recipe.validation_images"), _COUNT)
 _OPTIONAL: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **dict.fromkeys(("data.fingerprint", "data.task", "data.split", "recipe.family", "headline"), _TEXT),
+    **dict.fromkeys(("data.fingerprint", "data.task", "data.split", "recipe.family", "headline", "positive"), _TEXT),
     **dict.fromkeys((*HASHED.values(), "source.name", "source.data_dir", "source.target"), _TEXT),
     "source.task": (lambda v: v in ("regression", "classification"), "regression or classification"),
     "source.drop_empty": (_is(bool), "true or false"),

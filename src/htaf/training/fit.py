@@ -25,13 +25,26 @@ from htaf.data.attributes import Attributes
 from htaf.data.image_reading import MOST_WORKERS
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.data.parts import Data
+from htaf.data.preprocess import Preprocessor
+from htaf.data.reading import listed
 from htaf.data.tabular import Split, Table
 from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
 from htaf.models.build import build, weight_bytes
 from htaf.models.icbm import ICBM
 from htaf.report.writing import try_report
-from htaf.runs import CHECKPOINTS, PLOT, Run, claim, content_hash, finish_run, finished_run, read_record, to_json
+from htaf.runs import (
+    CHECKPOINTS,
+    PLOT,
+    Run,
+    RunError,
+    claim,
+    content_hash,
+    finish_run,
+    finished_run,
+    read_record,
+    to_json,
+)
 from htaf.runs.evaluation import measure
 from htaf.runs.metrics import loss_function
 from htaf.sharpening import set_sharpness
@@ -57,7 +70,7 @@ from htaf.training.loggers import EpochMetrics, LoggerName, check_loggers, close
 from htaf.training.module import Training, loaders
 from htaf.training.notes import activation_of, best_of, pair_notes, result_notes, stage_notes
 from htaf.training.outside import described, with_step
-from htaf.training.problems import Problem, data_identity, problem, resolved, supervision
+from htaf.training.problems import Problem, data_identity, positive_of, problem, resolved, supervision
 from htaf.training.progressive import Progressive, step_names
 from htaf.training.recipe import Recipe, TableData
 from htaf.training.reproduce import command
@@ -206,7 +219,7 @@ def fit(
         identity["parts"] = content_hash([part.tolist() for part in (rows.train, rows.validation, rows.test)])
     key, before = content_hash(identity), read_record(out)
     if before is not None and before["key"] == key and before["status"] == "finished":
-        return finished_run(out, before, method)  # images from files need not be decoded for it
+        return _with_ids(finished_run(out, before, method), data)  # images from files need not be decoded for it
     known = None if continued is None else continued.preprocessor()
     known = known if isinstance(known, ImagePreprocessor) else None  # as the weights know it
     posed = problem(recipe, data, seed, mode, test=test, attributes=attributes, preprocessor=known, rows=rows)
@@ -255,11 +268,30 @@ def fit(
             return Run(out, record, method)
         with claim(out, identity) as record:
             if record["status"] == "finished":
-                return finished_run(out, record, method)
+                return _with_ids(finished_run(out, record, method), data)
             run = _lead(train, first, record, source, stages)
             if options.report and isinstance(data, Table):
                 _report(train, run, data)
             return run
+
+
+def _with_ids(run: Run, data: Data) -> Run:
+    """A finished run, seen to keep the columns beside predictions that are asked for: its key does not tell.
+
+    Raises:
+        RunError: it keeps others.
+    """
+    preprocessor = run.preprocessor() if isinstance(data, Table) else None
+    if not isinstance(data, Table) or not isinstance(preprocessor, Preprocessor):
+        return run
+    here, there = [*map(str, data.ids.columns)], [*preprocessor.ids]
+    if {*here} == {*there}:
+        return run
+    raise RunError(
+        f"{run.path} holds this training, finished, which keeps {listed(there) if there else 'no column'} beside "
+        f"predictions, not {listed(here) if here else 'none'}: choose another --out, or leave these columns to htaf "
+        "predict --id"
+    )
 
 
 def _report(train: _Prepared, run: Run, table: Table) -> None:
@@ -488,6 +520,7 @@ def _written(
                 train.frozen.restore(one)
     record |= {
         "headline": posed.headline,
+        **positive_of(posed),
         "metrics": results,
         "layers": layers,
         "model": train.network | {"activation": activation_of(net, recipe)},

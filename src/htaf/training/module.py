@@ -66,7 +66,7 @@ class Training(L.LightningModule):
         self.schedule = recipe.activation.sharpening()
         self._pair: Any = None  # the schedule's at the step before
         # in lists, so that they are no second sets of entries in the state dict
-        self._compiled: list[Any] = [torch.compile(net)] if recipe.optimization.compile else []
+        self._compiled: list[Any] = [torch.compile(recipe.network.called(net))] if recipe.optimization.compile else []
         self._teacher: list[nn.Module] = []  # of distillation
         self._measured: list[nn.Module] = []  # the smooth and the exact network
         self._whole: list[nn.Module] = []  # of a sharded network: a copy without weights
@@ -142,7 +142,7 @@ class Training(L.LightningModule):
     def objective(self, x: Tensor, y: Tensor) -> Tensor:
         """The training loss: of the outputs, and of the attributes where the network learns them."""
         if self.attributes is None:
-            network = self._compiled[0] if self._compiled else self.net
+            network = self._compiled[0] if self._compiled else self.recipe.network.called(self.net)
             loss, outputs = self.recipe.network.loss(self.net, network, x, y, self.train_loss)
             if not self._teacher:
                 return loss

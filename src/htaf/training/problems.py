@@ -17,7 +17,7 @@ from htaf.data.images import Part as ImagePart
 from htaf.data.parts import IMAGE_CHUNK, Data, Part, TableBatches, image_part, image_rows, table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
-from htaf.data.tabular import Split, Table, split
+from htaf.data.tabular import Split, Table, far_shares, split
 from htaf.runs.metrics import headline
 from htaf.training.recipe import ImageData, Recipe, TableData
 
@@ -90,6 +90,13 @@ def headline_of(data: Data) -> str:
     return "accuracy" if isinstance(data, Images) else headline(data.task, len(data.classes))
 
 
+def positive_of(posed: Problem) -> dict[str, str]:
+    """{"positive": the class of which AUROC and calibration are} of two classes, else nothing."""
+    known = posed.preprocessor
+    classes = known.classes if isinstance(known, ImagePreprocessor) else known.target.classes
+    return {"positive": str(classes[1])} if len(classes) == 2 else {}
+
+
 def problem(
     recipe: Recipe,
     data: Data,
@@ -119,7 +126,7 @@ def problem(
     if attributes is not None and recipe.network.supervised_by is None:
         raise DataError(f"expected no attributes for {recipe.network.title()}, which learns none, got some")
     if isinstance(recipe.data, TableData) and isinstance(data, Table):
-        return _table(data, rows or split(data, seed, mode=mode), test)  # pyright: ignore[reportArgumentType]
+        return _table(data, rows or split(data, seed, mode=mode), test, divided_notes(data, seed, mode, rows))  # pyright: ignore[reportArgumentType]
     if not isinstance(recipe.data, ImageData) or not isinstance(data, Images):
         raise DataError(f"expected {recipe.data.kind} for a recipe of family {recipe.family}, got {data.name}")
     posed = _images(recipe, recipe.data, data, test, preprocessor)
@@ -181,7 +188,15 @@ def _grey(part: ImagePart) -> bool:
     return (spread <= 8).double().mean().item() >= 0.95
 
 
-def _table(table: Table, parts: Split, test: bool) -> Problem:
+def divided_notes(data: Data, seed: int, mode: str, rows: Split | None = None) -> tuple[str, ...]:
+    """What is to be said of the parts of a table before the training; arguments as of `problem`."""
+    if rows is not None or not isinstance(data, Table):
+        return ()
+    note = far_shares(data, seed, mode)  # pyright: ignore[reportArgumentType]
+    return (note,) if note else ()
+
+
+def _table(table: Table, parts: Split, test: bool, told: tuple[str, ...] = ()) -> Problem:
     preprocessor = table.fit_preprocessor(parts.train)
     made = {
         name: table_part(table, preprocessor, getattr(parts, name), training=name == "train")
@@ -203,7 +218,7 @@ def _table(table: Table, parts: Split, test: bool) -> Problem:
         validation=made["validation"],
         test=made["test"] if test else None,
         scale=preprocessor.target.std,
-        notes=(*table.notes, *preprocessor.notes, *notes),
+        notes=(*table.notes, *told, *preprocessor.notes, *notes),
         statistics=made["test"] if test else made["validation"],
         plain=plain,
     )

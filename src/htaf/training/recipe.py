@@ -458,6 +458,10 @@ class Network(RecipePart, ABC):
         """What is trained, as an optimizer of torch takes it."""
         return [p for p in net.parameters() if p.requires_grad]
 
+    def called(self, net: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What a training step calls with its inputs, and what `compile` compiles: the network, or a method of it."""
+        return net
+
     def loss(
         self,
         net: torch.nn.Module,
@@ -469,7 +473,8 @@ class Network(RecipePart, ABC):
         """The training loss of a batch, and the outputs that it is of.
 
         Args:
-            outputs: the network, compiled where the recipe says so. loss: of outputs and targets, a mean over rows.
+            outputs: what `called` gives, compiled where the recipe says so. loss: of outputs and targets, a mean over
+                rows.
         """
         found = outputs(x)
         return loss(found, y), found
@@ -710,5 +715,6 @@ class Family:
             ValueError: it has none of this name.
         """
         if name not in self.recipes:
-            raise ValueError(f"expected a recipe of family {self.name}: {', '.join(self.recipes)}, got {name!r}")
+            near = suggestion(name, [*self.recipes])
+            raise ValueError(f"expected a recipe of family {self.name}: {', '.join(self.recipes)}, got {name!r}{near}")
         return self.recipes[name]()

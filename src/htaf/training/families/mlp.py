@@ -107,6 +107,10 @@ class MLPNetwork(Network):
         rest = [p for p in super().groups(net, lr) if id(p) not in head]
         return [{"params": rest}, {"params": [*net.head.parameters()], "lr": lr / self.members}]
 
+    def called(self, net: nn.Module) -> Callable[[Tensor], Tensor]:
+        assert isinstance(net, MLP)
+        return net if self.members == 1 else net.member_outputs
+
     def loss(
         self,
         net: nn.Module,
@@ -117,8 +121,7 @@ class MLPNetwork(Network):
     ) -> tuple[Tensor, Tensor]:
         if self.members == 1:
             return super().loss(net, outputs, x, y, loss)
-        assert isinstance(net, MLP)
-        found = net.member_outputs(x)
+        found = outputs(x)
         return loss(found.flatten(0, 1), y.repeat_interleave(self.members, 0)), found.mean(1)
 
     def identity(self, fields: dict[str, Any]) -> dict[str, Any]:
