@@ -67,8 +67,9 @@ def contents(
     rows = getattr(table_rows(run, table), part)
     network = run.model(exact=run.has_step)
     whole = table_part(table, preprocessor, rows)
-    x, target = (torch.cat(found) for found in zip(*whole, strict=True))
-    outputs = forward(network, x)
+    outputs = torch.cat([forward(network, x) for x, _ in whole])  # chunk by chunk: inputs are not held twice
+    target = whole.targets()
+    del whole
     of = {
         "format": FORMAT,
         "key": record["key"],
