@@ -17,14 +17,16 @@ import pandas as pd
 from pyarrow import Table, csv
 
 
-def write(path: Path, rows: int, columns: int) -> None:
-    """A file in pieces of 100,000 rows."""
+def write(path: Path, rows: int, columns: int, task: str = "regression") -> None:
+    """A file in pieces of 100,000 rows; of a classification the target is yes or no."""
     days = pd.date_range("2010-01-01", periods=3000, freq="D").strftime("%Y-%m-%d").to_numpy()
     for begin in range(0, rows, 100_000):
         rng, count = np.random.default_rng(begin), min(100_000, rows - begin)
         frame = pd.DataFrame(rng.normal(size=(count, columns)).round(5), columns=[f"x{i}" for i in range(columns)])
         frame["kind"], frame["day"] = rng.choice(["red", "green", "blue"], count), rng.choice(days, count)
         frame["y"] = frame["x0"] + rng.normal(size=count).round(5)
+        if task == "classification":
+            frame["y"] = np.where(frame["y"] > 0, "yes", "no")
         with path.open("ab") as file:
             csv.write_csv(
                 Table.from_pandas(frame), file, csv.WriteOptions(include_header=not begin, quoting_style="none")

@@ -71,6 +71,7 @@ TEXTS = {
     "blank lines": "\n\na,b\n1,x\n\n , \n2,y\n,\n\n",
     "quotes": 'a,"b c"\n"1,5","line\nbreak"\n"say ""so""",y\n',
     "semicolons, commas": "a;b;c\n" + "1,5;x;1.000,5\n2;y;3\n" * 9 + "3,25;z;1\n",
+    "commas in later pieces": "a;b;c\n" + "1.234;5;1.5\n" * 20 + "1,5;x,y;2\n" + "2.000;7,5;1,5\n" * 3,
     "no name": "a,,b\n1,2,3\n4,5,6\n",
     "numbers for names": "1,2\n3,4\n",
     "one column": "a\n1\n2\n",

@@ -50,7 +50,7 @@ from htaf.runs import (
     to_json,
     write_atomic,
 )
-from htaf.runs.predictions import of_rows
+from htaf.runs.predictions import Joined, of_rows
 
 IDENTITY: dict[str, Any] = {"recipe": {"method": "htaf", "lr": 0.1, "hidden": [6]}, "seed": 0, "data": {"name": "made"}}
 ROWS = pd.DataFrame({"a": np.linspace(0, 10, 24), "b": [1.0, 5.0, 2.0] * 8, "kind": ["x", "y", "z", "x"] * 6})
@@ -678,3 +678,15 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(OutputError, match="cannot be written"):
         check_output(tmp_path / "new" / "out.csv")
+
+
+@pytest.mark.parametrize("rows", [0, 5, 13, 40])
+def test_results_joined_as_they_come(rows: int) -> None:
+    parts = [torch.randn(4, 3), torch.randn(1, 3), torch.randn(8, 3)]
+    found = Joined(rows)
+    for part in parts:
+        found.add(part)
+    assert torch.equal(found.whole(), torch.cat(parts))
+    codes = Joined(rows)
+    codes.add(torch.tensor([1, 2]))
+    assert (codes.whole().dtype, codes.whole().tolist()) == (torch.int64, [1, 2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import difflib
 import os
 from collections.abc import Sequence
@@ -41,6 +42,13 @@ def expect_memory(needed: float, what: str, instead: str) -> None:
     have = _memory()
     if needed > have:
         raise TooLargeError(f"{what} needs {_size(needed)} of memory, this machine has {_size(have)}: {instead}")
+
+
+def release_memory() -> None:
+    """Give memory that was freed back to the system, where the C library can (glibc); it keeps most of it otherwise."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
 
 
 def _memory() -> float:

@@ -448,3 +448,45 @@ def test_a_large_file_is_read_as_any_other(tmp_path: Path, monkeypatch: pytest.M
     path.write_text(whole + "1" + separator + "2\n")
     with pytest.raises(DataError, match=r"line 64: expected 6 fields separated by .*, got 2"):
         load(path, target="y")
+
+
+def test_decimal_commas_far_down_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [f"1.{row % 1000:03d};{row % 7};{row / 7:.3f}" for row in range(1500)]
+    text = "a;b;y\n" + "\n".join([*rows, "2,5;x, y;1", *rows[:30]])
+    (tmp_path / "table.csv").write_text(text)
+    usual = load(tmp_path / "table.csv", target="y")
+    assert usual.features["a"].iloc[[3, 1500]].tolist() == [1003.0, 2.5]
+    monkeypatch.setattr("htaf.data.reading.LARGE", 0)
+    large = load(tmp_path / "table.csv", target="y")
+    assert (large.fingerprint, large.notes) == (usual.fingerprint, usual.notes)
+    assert "column 'a': decimal commas read as points" in large.notes
+
+
+# --- bounds ----------------------------------------------------------------------------------------------
+
+
+def test_categories_times_classes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, _ = many()
+    target = np.arange(400) % 4
+    options: dict = {"task": "classification", "classes": ("a", "b", "c", "d")}
+    every = Preprocessor.fit(features, target, **options)
+    assert not any("told apart" in note for note in every.notes)
+    monkeypatch.setattr("htaf.data.columns.MOST_CELLS", 60)
+    fitted = Preprocessor.fit(features, target, **options)
+    preprocessor = again(fitted)
+    column, before = preprocessor.columns[0], every.columns[0]
+    assert len(column.categories) == 15
+    kept = features["c"].isin(column.categories).to_numpy()
+    said = rf"column 'c': {len(before.categories)} categories x 4 classes are more than 60 means: the 15 most frequent "
+    said += rf"ones are told apart, the others \({(~kept).sum()} training rows\) have the mean of all rows"
+    assert any(re.fullmatch(said, note) for note in fitted.notes)
+    counts = features["c"].value_counts()
+    assert counts[[*column.categories]].min() >= counts.drop([*column.categories]).max()
+    at = [before.categories.index(name) for name in column.categories]
+    assert [row[:4] for row in column.values] == [before.values[place][:4] for place in at]
+    lows, highs = np.array(column.lows[:4]), np.array(column.highs[:4])
+    mean = ((np.array(column.otherwise[:4]) - lows) / (highs - lows)).astype(np.float32)
+    for inputs in (preprocessor.transform(features), preprocessor.transform_training(features, target)):
+        np.testing.assert_allclose(inputs[~kept, 1:5], np.tile(mean, ((~kept).sum(), 1)), rtol=1e-6)
+    _, notes = preprocessor.transform_with_notes(features)
+    assert any("with categories rare in training or not seen" in note for note in notes)

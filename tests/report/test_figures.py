@@ -232,6 +232,44 @@ def test_many_rows_are_sampled_and_it_is_said(tmp_path: Path, monkeypatch: pytes
     assert linear.note == boosting.note == "fitted on 60 of 210 training rows, evenly spread"
 
 
+def test_many_columns_have_fewer_bins_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [room.boosting_within(*of) for of in ((10, 0), (1000, 2), (10, 50))] == [(100, 255), (100, 255), (10, 255)]
+    assert [room.boosting_within(*of) for of in ((10_000, 0), (10_000, 10), (10**6, 2))] == [
+        (100, 25),
+        (10, 25),
+        (5, 15),
+    ]
+    monkeypatch.setattr(room, "MOST_BINS", 60)
+    monkeypatch.setattr(room, "MOST_GROWN", 120)
+    frame, y = mixed()
+    frame["kind"] = [f"k{row % 30}" for row in range(len(frame))]  # more categories than bins
+    table, rows, preprocessor = made(tmp_path, frame.assign(y=y))
+    _, linear, boosting = fit_baselines(table, rows, preprocessor)
+    columns = room.raw_columns(table.features, preprocessor).shape[1]
+    rounds, bins = max(5, 120 // columns), max(15, 60 // columns)
+    assert linear.note == ""
+    assert boosting.note == f"{rounds} rounds instead of 100 and {bins} bins instead of 255, for {columns} columns"
+    assert (boosting.metrics["test"]["r2"] or 0) > 0.3
+
+
+def test_pieces_of_baselines_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame, y = mixed()
+    table, rows, preprocessor = made(tmp_path, frame.assign(y=y))
+    whole = fit_baselines(table, rows, preprocessor)
+    monkeypatch.setattr(room, "PIECE", 7)
+    asked: list[int] = []
+    original = room.raw_columns
+
+    def raw_columns(features: pd.DataFrame, *rest: Any) -> pd.DataFrame:
+        asked.append(len(features))
+        return original(features, *rest)
+
+    monkeypatch.setattr(room, "raw_columns", raw_columns)
+    for one, other in zip(whole, fit_baselines(table, rows, preprocessor), strict=True):
+        assert one.metrics["test"] == pytest.approx(other.metrics["test"])
+    assert {count for count in asked if count != len(rows["train"])} <= set(range(1, 8)), "a copy of the table"
+
+
 def test_a_model_that_fails_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frame, y = mixed()
     table, rows, preprocessor = made(tmp_path, frame.assign(y=y))

@@ -22,11 +22,13 @@ import pandas as pd
 import pytest
 import torch
 
+from htaf import hardening
 from htaf._console import Terminal
 from htaf.activations import HTAF, ScaledSigmoid
 from htaf.data.tabular import Table, load, split
 from htaf.runs import Run, RunError, forward, open_run
 from htaf.runs.evaluation import evaluate
+from htaf.training import problems
 from htaf.training.callbacks import _WHOLE, AtomicCheckpoint, EpochBar, History, last_checkpoint
 from htaf.training.distributed import Processes, thread_count
 from htaf.training.families import continuing, make_recipe
@@ -855,3 +857,25 @@ def test_the_bar_fits_80_columns_and_knows_the_time_left_in_the_first_epoch(
     shown = [line for line in lines if line.startswith("made.csv htaf")]
     assert any("RMSE" in line for line in shown)
     assert not [line for line in shown if "…" in line or len(line) > 80]
+
+
+def test_norms_and_head_of_many_rows_are_fitted_on_some(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert problems.FITTED_ROWS == 65_536
+    monkeypatch.setattr(problems, "FITTED_ROWS", 40)
+    seen: list[tuple[int, int]] = []
+    original = hardening.refit_head
+
+    def refit_head(net: Any, batches: Any, *, validation: Any) -> Any:
+        seen.append((sum(len(y) for _, y in batches), sum(len(y) for _, y in validation)))
+        return original(net, batches, validation=validation)
+
+    monkeypatch.setattr(hardening, "refit_head", refit_head)
+    run = train(tmp_path / "run", table, QUICK.replace(epochs=1, recalibrate=True, refit=True))
+    rows = run.record["rows"]
+    assert rows["train"] > 40
+    assert seen == [(40, min(40, rows["validation"]))]
+    refit = run.record["hardening"]["finish"][1]
+    assert (refit["name"], refit["report"]["layers"][0]["rows"]) == ("refit", 40)
+    assert "statistics of norms and the last layer are fitted on 40 rows, evenly spread" in run.record["notes"]

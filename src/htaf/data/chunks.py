@@ -19,7 +19,7 @@ import pandas as pd
 from htaf._errors import first_line
 from htaf.data.reading import (
     DataError,
-    has_decimal_commas,
+    commas_in,
     listed,
     read_frame,
     separator_of,
@@ -32,7 +32,8 @@ WHOLE = 8 << 20  # bytes of a text file that is read at once; in memory it is ab
 def read_chunks(path: str | os.PathLike[str]) -> Iterator[tuple[pd.DataFrame, list[str]]]:
     """The raw rows of a file in pieces, with notes of each; small files are one piece, as `read_frame` gives it.
 
-    Text stays text, and the separator, the encoding and decimal commas are found as there.
+    Text stays text, and the separator, the encoding and decimal commas are found as there. A column has decimal commas
+    by all of its values, for which the file is read through once more; so every piece is read in the same way.
 
     Args:
         path: as `read_frame` takes it.
@@ -86,25 +87,60 @@ def _text(path: Path) -> Iterator[tuple[pd.DataFrame, list[str]]]:
         encoding = _encoding(path, notes)
         with _opened(path) as raw, _decoded(raw, encoding) as file:
             separator = separator_of(file.read(100_000))
+        commas = frozenset[int]()
+        if separator != ",":
+            with _opened(path) as raw, _decoded(raw, encoding) as file:
+                commas = _decimal_commas(csv.reader(file, delimiter=separator))
         with _opened(path) as raw, _decoded(raw, encoding) as file:
-            yield from _pieces(path, csv.reader(file, delimiter=separator), separator, notes)
+            yield from _pieces(path, csv.reader(file, delimiter=separator), separator, commas, notes)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {first_line(error)}") from error
 
 
-def _pieces(path: Path, reader: Any, separator: str, notes: list[str]) -> Iterator[tuple[pd.DataFrame, list[str]]]:
+def _decimal_commas(reader: Any) -> frozenset[int]:
+    """The places of the columns whose values, all of them, are numbers with decimal commas."""
     names: list[str] = []
-    commas: set[str] = set()
+    rows: list[list[str]] = []
+    may, some = set[int](), set[int]()
+
+    def look() -> None:
+        for place in [*may]:
+            found, all_may = commas_in(row[place] for row in rows)
+            some.update([place] * found)
+            may.difference_update([place] * (not all_may))
+        rows.clear()
+
+    try:
+        for row in reader:
+            if not any(field.strip() for field in row):
+                continue
+            if not names:
+                names = row
+                may.update(range(len(names)))
+                continue
+            if len(row) != len(names):
+                break  # an error, which is said when the rows are read
+            rows.append(row)
+            if len(rows) == ROWS:
+                look()
+    except csv.Error:  # as above
+        pass
+    look()
+    return frozenset(may & some)
+
+
+def _pieces(
+    path: Path, reader: Any, separator: str, commas: frozenset[int], notes: list[str]
+) -> Iterator[tuple[pd.DataFrame, list[str]]]:
+    """commas: places of the columns with decimal commas."""
+    names: list[str] = []
     rows: list[list[str]] = []
 
     def piece() -> pd.DataFrame:
         columns: dict[str, pd.Series] = {}
         for place, name in enumerate(names):
             values = np.array([row[place] for row in rows], dtype=object)
-            if separator != "," and (name in commas or has_decimal_commas(values)):
-                if name not in commas:
-                    notes.append(f"column {name!r}: decimal commas read as points")
-                    commas.add(name)
+            if place in commas:
                 values[:] = [value.replace(".", "").replace(",", ".") for value in values]
             if name:
                 columns[name] = pd.Series(values, dtype=object)
@@ -118,6 +154,7 @@ def _pieces(path: Path, reader: Any, separator: str, notes: list[str]) -> Iterat
             if not names:
                 names = [field.strip() for field in row]
                 notes += _check_names(path, names)
+                notes += [f"column {names[place]!r}: decimal commas read as points" for place in sorted(commas)]
                 continue
             if len(row) != len(names):
                 raise DataError(

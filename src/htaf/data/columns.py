@@ -219,6 +219,7 @@ def _learn_category(
     if len(categories) > MOST_ONE_HOT and wanted[0]:
         from htaf.data.encoding import encodings
 
+        categories = _told_apart(categories, counts, len(wanted[0]), name, notes)
         found = encodings(values, wanted[1], categories)
         frequent = _frequent(categories, counts)
         own = np.array([[float(category == one) for one in frequent] for category in categories])
@@ -245,6 +246,27 @@ def _learn_category(
     )
     kept = tuple(value for value in categories if value not in rare)
     return Column(name, "category", categories=kept, other=True, folded=True)
+
+
+def _told_apart(categories: tuple[str, ...], counts: dict[str, int], outputs: int, name: str, notes: Notes) -> Any:
+    """The categories whose means of the target are kept: all, or the most frequent where means of all are too many."""
+    most = max(1, MOST_CELLS // outputs)
+    if len(categories) <= most:
+        return categories
+    kept = sorted(categories, key=lambda category: -counts[category])[:most]
+    rows = sum(counts[category] for category in categories) - sum(counts[category] for category in kept)
+    by = f" x {outputs:,} classes" if outputs > 1 else ""
+    notes.lines.append(
+        f"column {name!r}: {len(categories):,} categories{by} are more than {MOST_CELLS:,} means: the {most:,} most "
+        f"frequent ones are told apart, the others ({counted(rows, 'training row')}) have the mean of all rows"
+    )
+    return tuple(sorted(kept))
+
+
+def pooled(column: Column) -> bool:
+    """Whether an encoded column may have left categories of the training rows to the mean of all rows."""
+    means = sum(not output.startswith("is ") and output != "has no value" for output in column.outputs)
+    return column.kind == "encoded" and len(column.categories) == max(1, MOST_CELLS // max(1, means))
 
 
 def _frequent(categories: Sequence[str], counts: dict[str, int]) -> list[str]:

@@ -21,6 +21,7 @@ from htaf.data.columns import (
     learn_column,
     learn_target,
     places,
+    pooled,
     read_column,
     read_target,
     strict_keys,
@@ -384,6 +385,7 @@ def _encoded(
     own = None
     if cross is not None:
         own = encoding.cross_fitted(np.array([*column.categories, None], dtype=object)[found], cross)
+        own[found < 0] = column.otherwise[: own.shape[1]]  # too rare to be told apart: as in prediction
     for start in range(0, len(found), BLOCK):
         values = table[found[start : start + BLOCK]]
         if own is not None:  # the outputs after these say nothing of the target
@@ -420,5 +422,5 @@ def _places(column: Column, raw: pd.Series) -> tuple[Int64[np.ndarray, " rows"],
 
 def _about_unseen(column: Column, unseen: list[str], what: str) -> str:
     names = [value or "missing" for value in dict.fromkeys(unseen)]
-    which = "rare in training or not seen" if column.other else "not seen in training"
+    which = "rare in training or not seen" if column.other or pooled(column) else "not seen in training"
     return f"column {column.name!r}: {counted(len(unseen), 'row')} with categories {which} ({listed(names, 3)}), {what}"

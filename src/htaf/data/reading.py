@@ -8,7 +8,7 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -380,6 +380,8 @@ def _pieces(path: Path, header: list[str], separator: str, quoted: bool, kept: s
             for name, made, column in zip(header, columns, given, strict=True):
                 if not made.take(column):
                     return name
+    if separator != "," and any(has_decimal_commas(c.known) for c in columns if isinstance(c, _Texts)):
+        return None  # further down than was looked at first
     frame: dict[str, pd.Series] = {}
     for name in header:
         frame[name] = columns.pop(0).series()  # each piece once
@@ -549,6 +551,13 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def has_decimal_commas(values: np.ndarray) -> bool:
+def has_decimal_commas(values: Iterable[str]) -> bool:
+    """Whether texts are numbers with a comma before their decimals, as in 1.234,5: some have one, and all may."""
+    return all(commas_in(values))
+
+
+def commas_in(values: Iterable[str]) -> tuple[bool, bool]:
+    """Whether some of these texts have a comma, and whether all that are not missing may be numbers with decimal
+    commas; a column that comes in pieces has them where some piece has the first and every piece the second."""
     present = [value.strip() for value in values if value.strip().lower() not in NUMBER_BLANKS]
-    return any("," in value for value in present) and all(_DECIMAL_COMMA.fullmatch(v) for v in present)
+    return any("," in value for value in present), all(_DECIMAL_COMMA.fullmatch(v) for v in present)

@@ -82,7 +82,7 @@ def refit_head(
                 raise ValueError(f"expected {HELD} rows or more to choose a strength, or validation=, got {len(h)}")
             known, (vh, vy) = ~held, (h[held], y[held])
         else:
-            known = torch.ones(len(h), dtype=torch.bool, device=h.device)
+            known = slice(None)
             vh, vy = head.gathered(validation)
         biased = head.layer.bias is not None
         fit = _Fit(h[known], y[known], biased)
@@ -212,14 +212,24 @@ class _Fit:
     biased: bool
 
     def __post_init__(self) -> None:
-        h = self.h.double()
-        self.mean = h.mean(0) if self.biased else torch.zeros_like(h[0])
-        std = (h - self.mean).square().mean(0).sqrt()
+        self.mean, std = self._moments()
         # a unit that is constant gets weight 0: what it gave is part of the bias
         self.std = torch.where(std > 1e-6 * std.max(), std, torch.inf)
-        self.z = ((self.h - self.mean.to(self.h)) / self.std.to(self.h)).to(self.h)
+        self.z = self.h - self.mean.to(self.h)
+        self.z /= self.std.to(self.h)
         if self.z.numel() <= DOUBLE:
             self.z = self.z.double()
+
+    def _moments(self) -> tuple[Float[Tensor, " features"], Float[Tensor, " features"]]:
+        """Means, 0 without a bias, and deviations from them as doubles; a few columns at a time, as doubles of all
+        inputs would be the most that a fit holds."""
+        means, stds = [], []
+        for some in self.h.split(COLUMNS, 1):
+            part = some.double()
+            mean = part.mean(0) if self.biased else torch.zeros_like(part[0])
+            means.append(mean)
+            stds.append(part.sub_(mean).square_().mean(0).sqrt())
+        return torch.cat(means), torch.cat(stds)
 
     def of(self, layer: Any) -> _Weights:
         """Those of a layer, as doubles."""
@@ -271,6 +281,7 @@ class _Fit:
         return both[:, :-1], both[:, -1]
 
 
+COLUMNS = 64  # of which means are taken at once
 DOUBLE = 1 << 26  # numbers that are kept as doubles; more as they are
 
 

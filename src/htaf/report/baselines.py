@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,17 +12,20 @@ import numpy as np
 import pandas as pd
 import torch
 
-from htaf._errors import first_line
+from htaf._errors import first_line, release_memory
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import is_text
+from htaf.data.reading import is_date, is_text
 from htaf.data.tabular import Table
 from htaf.runs.metrics import metrics
 
 MOST_ROWS = 100_000  # to fit on
 MOST_CELLS = 10_000_000  # rows x columns x classes to fit on, where there are more than two classes
+PIECE = 65_536  # rows that are predicted at once
 FEWEST_ROWS = 1_000  # however many columns there are
 MOST_CLASSES = 100  # of boosting, which grows a tree for each class in each round
 ROUNDS, MOST_TREES = 100, 500  # of boosting: the default of scikit-learn, fewer where there are many classes
+MOST_GROWN = 1_000_000  # trees x columns of boosting
+BINS, MOST_BINS = 255, 255_000  # of a column, for boosting: the default of scikit-learn; of all columns together
 ONE_HOT = 50  # categories of a column, for the linear model; rarer ones share one
 CODES = 254  # categories of a column that boosting takes
 DATES = 0.9  # share of texts that can be read as dates, from which a column that is no category is one
@@ -59,8 +62,9 @@ def fit_baselines(
 
     All see the raw columns that the network sees: numbers as they are, missing ones too; categories by name; dates as
     days, month, weekday and hour. The linear model has standardised numbers and one-hot categories; both models are
-    those of scikit-learn at their defaults, but of several classes boosting has at most 500 trees. Of more than 100,000
-    rows, or 10,000,000 cells, they are fitted on as many as are within it, evenly spread; the note says so.
+    those of scikit-learn at their defaults, but of several classes boosting has at most 500 trees, and of more than
+    1,000 columns fewer bins, see `boosting_within`. Of more than 100,000 rows, or 10,000,000 cells, they are fitted on
+    as many as are within it, evenly spread. The notes say so.
 
     Args:
         table: the whole table.
@@ -75,7 +79,7 @@ def fit_baselines(
     from threadpoolctl import threadpool_limits
 
     _model("constant", table.task, pd.DataFrame(), ROUNDS)  # its imports are not in the time of the first model
-    raw = raw_columns(table.features, preprocessor)
+    raw = _Raw(table.features, preprocessor)
     names = ("constant", "linear" if table.task == "regression" else "logistic", "boosting")
     found: list[Baseline] = []
     with threadpool_limits(limits=threads), warnings.catch_warnings():
@@ -88,24 +92,75 @@ def fit_baselines(
             except Exception as error:  # of any data: numbers near 1e300, no memory
                 one = Baseline(name, note=f"not fitted: {first_line(error)}")
             found.append(Baseline(one.name, one.metrics, one.rows, round(time.perf_counter() - began, 3), one.note))
+            release_memory()
     return found
 
 
-def raw_columns(features: pd.DataFrame, preprocessor: Preprocessor) -> pd.DataFrame:
+class _Raw:
+    """The raw columns of a table, of some rows at a time: a second copy of all would be the most that a report holds.
+
+    Args:
+        features: of all rows, by which it is decided which texts are dates.
+    """
+
+    def __init__(self, features: pd.DataFrame, preprocessor: Preprocessor) -> None:
+        self.features, self.preprocessor = features, preprocessor
+        self.dated = dated(features, preprocessor)
+        self.columns = raw_columns(features.iloc[:1], preprocessor, self.dated).shape[1]
+
+    def of(self, rows: np.ndarray) -> pd.DataFrame:
+        return raw_columns(self.features.iloc[rows], self.preprocessor, self.dated)
+
+    def pieces(self, rows: np.ndarray) -> Iterator[pd.DataFrame]:
+        """The rows, no more than 65,536 or 10,000,000 cells at a time."""
+        size = max(1, min(PIECE, MOST_CELLS // max(1, self.columns)))
+        for begin in range(0, len(rows), size):
+            yield self.of(rows[begin : begin + size])
+
+
+class _Nothing:
+    """One column of zeros, for a model that looks at no input."""
+
+    def of(self, rows: np.ndarray) -> pd.DataFrame:
+        return pd.DataFrame({"nothing": np.zeros(len(rows))})
+
+    def pieces(self, rows: np.ndarray) -> Iterator[pd.DataFrame]:
+        yield self.of(rows)
+
+
+def dated(features: pd.DataFrame, preprocessor: Preprocessor) -> frozenset[str]:
+    """The columns of texts that are read as dates, by all rows."""
+    kinds = {column.name: str(column.kind) for column in preprocessor.columns if column.kind != "dropped"}
+    return frozenset(
+        name
+        for name, kind in kinds.items()
+        if name in features
+        and kind not in ("number", "category")
+        and not is_date(features[name])
+        and _dates(features[name], kind) is not None
+    )
+
+
+def raw_columns(
+    features: pd.DataFrame, preprocessor: Preprocessor, known: frozenset[str] | None = None
+) -> pd.DataFrame:
     """The columns that a network reads, as models of scikit-learn take them: float64, NaN where missing; or text.
 
     Args:
         features: raw rows, as `Table.features` holds them.
         preprocessor: of the network.
+        known: from `dated`, of the whole that these rows are of; None: these are all.
     Returns:
         a frame of the same rows. A date is four columns: days since 1970, month, weekday, hour.
     """
     made: dict[str, Any] = {}
+    known = dated(features, preprocessor) if known is None else known
     for column in preprocessor.columns:
         if column.kind == "dropped" or column.name not in features:
             continue
         values = features[column.name]
-        dates = _dates(values, str(column.kind))
+        native = pd.api.types.is_datetime64_any_dtype(values)
+        dates = _dates(values, str(column.kind), least=0.0) if native or column.name in known else None
         if dates is not None:
             made |= {f"{column.name} {part}": numbers for part, numbers in dates.items()}
         elif is_text(values):
@@ -115,13 +170,13 @@ def raw_columns(features: pd.DataFrame, preprocessor: Preprocessor) -> pd.DataFr
     return pd.DataFrame(made, index=features.index)
 
 
-def _dates(values: pd.Series, kind: str) -> dict[str, np.ndarray] | None:
-    """A column of dates as numbers; None where it holds none."""
+def _dates(values: pd.Series, kind: str, least: float = DATES) -> dict[str, np.ndarray] | None:
+    """A column of dates as numbers; None where it holds none: less than this share of its texts."""
     if not pd.api.types.is_datetime64_any_dtype(values):
         if kind in ("number", "category") or not is_text(values):
             return None
         parsed = pd.to_datetime(values, errors="coerce", utc=True, format="mixed")
-        if parsed.notna().sum() < DATES * values.notna().sum():
+        if parsed.notna().sum() < least * values.notna().sum():
             return None
         values = parsed
     at = pd.DatetimeIndex(values)
@@ -137,44 +192,57 @@ def rows_within(count: int, columns: int, classes: int) -> int:
     return min(count, MOST_ROWS, max(FEWEST_ROWS, MOST_CELLS // cells))
 
 
-def _fitted(
-    name: str, table: Table, raw: pd.DataFrame, rows: Mapping[str, np.ndarray], preprocessor: Preprocessor
-) -> Baseline:
+def boosting_within(columns: int, classes: int) -> tuple[int, int]:
+    """Rounds, and bins of a column, with which boosting ends in bounded time: it looks at every bin of every column for
+    each leaf of each tree, of each class one in each round."""
+    trees = classes if classes > 2 else 1
+    rounds = ROUNDS if trees == 1 else min(ROUNDS, max(5, MOST_TREES // trees))
+    rounds = min(rounds, max(5, MOST_GROWN // (trees * max(1, columns))))
+    return rounds, min(BINS, max(15, MOST_BINS // max(1, columns)))
+
+
+def _fitted(name: str, table: Table, raw: _Raw, rows: Mapping[str, np.ndarray], preprocessor: Preprocessor) -> Baseline:
     """One model, fitted and measured."""
     classes, train = len(table.classes), np.asarray(rows["train"])
     if name == "boosting" and classes > MOST_CLASSES:
         return Baseline(name, note=f"not fitted: {classes} classes, more than {MOST_CLASSES}")
     note = ""
     if name != "constant":
-        within = rows_within(len(train), raw.shape[1], classes)
+        within = rows_within(len(train), raw.columns, classes)
         if within < len(train):
             note = f"fitted on {within:,} of {len(train):,} training rows, evenly spread"
             train = train[np.linspace(0, len(train) - 1, within).astype(np.int64)]
-    rounds = ROUNDS if classes <= 2 else min(ROUNDS, max(5, MOST_TREES // classes))
-    if name == "boosting" and rounds < ROUNDS:
-        note = "; ".join(filter(None, [note, f"{rounds} rounds instead of {ROUNDS}, for {classes} classes"]))
-    model = _model(name, table.task, raw, rounds)
-    model.fit(raw.iloc[train], table.target[train])
+    rounds, bins = boosting_within(raw.columns, classes)
+    if name == "boosting" and (rounds, bins) != (ROUNDS, BINS):
+        fewer = [f"{rounds} rounds instead of {ROUNDS}"] * (rounds < ROUNDS)
+        fewer += [f"{bins} bins instead of {BINS}"] * (bins < BINS)
+        why = [f"{classes} classes"] * (classes > 2 and rounds < ROUNDS)
+        why += [f"{raw.columns:,} columns"] * (raw.columns * BINS > MOST_BINS)
+        note = "; ".join(filter(None, [note, f"{' and '.join(fewer)}, for {' and '.join(why)}"]))
+    inputs = _Nothing() if name == "constant" else raw
+    chosen = inputs.of(train)
+    model = _model(name, table.task, chosen, rounds, bins)
+    model.fit(chosen, table.target[train])
+    del chosen
     found: dict[str, dict[str, float | None]] = {}
     target = preprocessor.target
-    for part, chosen in rows.items():
+    for part, measured in rows.items():
         if part == "train":
             continue
         if table.task == "regression":
-            predicted = (np.asarray(model.predict(raw.iloc[chosen]), np.float64) - target.mean) / target.std
-            outputs = torch.from_numpy(predicted[:, None])
-            truth = torch.from_numpy((table.target[chosen] - target.mean) / target.std)[:, None]
+            said = np.concatenate([np.asarray(model.predict(some), np.float64) for some in inputs.pieces(measured)])
+            outputs = torch.from_numpy(((said - target.mean) / target.std)[:, None])
+            truth = torch.from_numpy((table.target[measured] - target.mean) / target.std)[:, None]
         else:
-            known = model.predict_proba(raw.iloc[chosen])
-            shares = np.zeros((len(chosen), classes))
-            shares[:, model.classes_] = known
+            shares = np.zeros((len(measured), classes))
+            shares[:, model.classes_] = np.concatenate([model.predict_proba(some) for some in inputs.pieces(measured)])
             outputs = torch.from_numpy(np.log(np.maximum(shares, 1e-15)))
-            truth = torch.from_numpy(table.target[chosen])
+            truth = torch.from_numpy(table.target[measured])
         found[part] = metrics(outputs, truth, table.task, target.std)
     return Baseline(name, found, len(train), note=note)
 
 
-def _model(name: str, task: str, raw: pd.DataFrame, rounds: int) -> Any:
+def _model(name: str, task: str, raw: pd.DataFrame, rounds: int, bins: int = BINS) -> Any:
     """An unfitted model of scikit-learn for raw columns."""
     from sklearn import compose, dummy, ensemble, impute, linear_model, pipeline, preprocessing
 
@@ -185,12 +253,15 @@ def _model(name: str, task: str, raw: pd.DataFrame, rounds: int) -> Any:
     numbers = [column for column in raw if column not in set(categories)]
     if name == "boosting":
         codes = preprocessing.OrdinalEncoder(
-            handle_unknown="use_encoded_value", unknown_value=np.nan, encoded_missing_value=np.nan, max_categories=CODES
+            handle_unknown="use_encoded_value",
+            unknown_value=np.nan,
+            encoded_missing_value=np.nan,
+            max_categories=min(CODES, bins - 1),
         )
         columns = compose.ColumnTransformer([("numbers", "passthrough", numbers), ("categories", codes, categories)])
         of = ensemble.HistGradientBoostingRegressor if numbers_task else ensemble.HistGradientBoostingClassifier
         marked = [False] * len(numbers) + [True] * len(categories)
-        trees: Any = of(categorical_features=marked, max_iter=rounds, random_state=0)  # pyright: ignore[reportArgumentType]
+        trees: Any = of(categorical_features=marked, max_iter=rounds, max_bins=bins, random_state=0)  # pyright: ignore[reportArgumentType]
         return pipeline.make_pipeline(columns, trees)
     scaled = pipeline.make_pipeline(
         impute.SimpleImputer(strategy="median", keep_empty_features=True), preprocessing.StandardScaler()

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
@@ -28,7 +27,7 @@ from htaf.runs import METRICS, Run, short_commit
 from htaf.runs.confusion import confusion
 from htaf.runs.data import table_rows
 from htaf.runs.metrics import LOWER_IS_BETTER
-from htaf.runs.predictions import forward
+from htaf.runs.predictions import Joined, forward
 
 FORMAT = 1
 BINS = 10
@@ -67,8 +66,11 @@ def contents(
     rows = getattr(table_rows(run, table), part)
     network = run.model(exact=run.has_step)
     whole = table_part(table, preprocessor, rows)
-    x, target = (torch.cat(found) for found in zip(*whole, strict=True))
-    outputs = forward(network, x)
+    found = Joined(len(whole))
+    for x, _ in whole:  # chunk by chunk: inputs are not held twice
+        found.add(forward(network, x))
+    outputs, target = found.whole(), whole.targets()
+    del whole
     of = {
         "format": FORMAT,
         "key": record["key"],

@@ -78,15 +78,27 @@ def try_report(run: Run, table: Table, **options: Any) -> str:
     return ""
 
 
-def kept_baselines(run: Run) -> list[Baseline]:
-    """The baselines of a report that is in the folder; none where it is of other weights, damaged or without them."""
+def has_report(run: Run) -> bool:
+    """Whether the folder has a report of this run, of these weights; the page is written last."""
+    return _own_values(run) is not None and (run.path / PAGE).is_file()
+
+
+def _own_values(run: Run) -> dict[str, Any] | None:
+    """The figures in the folder; None where they are of other weights, damaged or not there."""
     try:
         values = parse_json((run.path / VALUES).read_bytes())
         own = (FORMAT, run.record["key"], run.record["model_sha256"])
-        if (values["format"], values["key"], values["model_sha256"]) != own:
-            return []
-        return [_read(one) for one in values["baselines"] or ()]
+        return values if (values["format"], values["key"], values["model_sha256"]) == own else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def kept_baselines(run: Run) -> list[Baseline]:
+    """The baselines of a report that is in the folder; none where it is of other weights, damaged or without them."""
+    values = _own_values(run)
+    try:
+        return [] if values is None else [_read(one) for one in values["baselines"] or ()]
+    except (ValueError, TypeError, KeyError, AttributeError):
         return []
 
 

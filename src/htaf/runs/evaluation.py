@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +13,7 @@ from htaf.data.parts import Data
 from htaf.runs.confusion import confusion, per_class
 from htaf.runs.data import PartName
 from htaf.runs.metrics import metrics
+from htaf.runs.predictions import Joined
 
 if TYPE_CHECKING:
     from htaf.runs.folder import Run
@@ -36,19 +37,19 @@ def measure(
     device = next(smooth.parameters()).device
     outputs: dict[str, dict[str, Any]] = {"smooth": {}, "exact": {}}
     for name, part in parts.items():
-        seen: dict[str, list[Tensor]] = {"smooth": [], "exact": []}
-        targets = []
+        rows = len(part) if isinstance(part, Sized) else 0
+        networks = {"smooth": smooth} | ({} if exact is None else {"exact": exact})
+        seen = {network: Joined(rows) for network in (*networks, "targets")}
         for x, y in part:
             x = x.to(device)
-            seen["smooth"].append(smooth(x).cpu())
-            if exact is not None:
-                seen["exact"].append(exact(x).cpu())
-            targets.append(y)
+            for network, model in networks.items():
+                seen[network].add(model(x).cpu())
+            seen["targets"].add(y)
+        targets = seen.pop("targets").whole()
         if kept is not None:
-            kept[name] = torch.cat(seen["exact"] or seen["smooth"]), torch.cat(targets)
-        for network, chunks in seen.items():
-            if chunks:
-                outputs[network][name] = metrics(torch.cat(chunks), torch.cat(targets), task, scale)
+            kept[name] = seen["smooth" if exact is None else "exact"].whole(), targets
+        for network, found in seen.items():
+            outputs[network][name] = metrics(found.whole(), targets, task, scale)
     return outputs | {"exact": outputs["exact"] if exact is not None else None}
 
 

@@ -75,7 +75,42 @@ def forward(model: nn.Module, x: Tensor, chunk: int = 8192) -> Tensor:
     """The model's outputs for many rows, in chunks; the training flag stays as it is."""
     if not len(x):  # not every network takes an empty batch
         return model(x.new_zeros(1, *x.shape[1:]))[:0]
-    return torch.cat([model(part) for part in x.split(chunk)])
+    found = Joined(len(x))
+    for part in x.split(chunk):
+        found.add(model(part))
+    return found.whole()
+
+
+class Joined:
+    """Tensors one below the other, as `torch.cat` of a list of them, each copied as it comes.
+
+    A small result that is kept stands in memory between the large ones that a network makes and frees, so that the C
+    library cannot use their room again: lists of the results of a million rows held gigabytes.
+
+    Args:
+        rows: of all together; where they are more, memory is taken anew.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.rows, self.at = rows, 0
+        self.found: Tensor | None = None
+
+    def add(self, part: Tensor) -> None:
+        """The next rows, [some, ...]."""
+        end = self.at + len(part)
+        if self.found is None:
+            self.found = part.new_empty(max(self.rows, end), *part.shape[1:])
+        elif end > len(self.found):
+            larger = self.found.new_empty(2 * end, *part.shape[1:])
+            larger[: self.at] = self.found[: self.at]
+            self.found = larger
+        self.found[self.at : end] = part
+        self.at = end
+
+    def whole(self) -> Tensor:
+        """All rows that were added, one or more."""
+        assert self.found is not None, "no rows"
+        return self.found[: self.at]
 
 
 @dataclass(frozen=True)

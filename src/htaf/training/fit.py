@@ -8,7 +8,7 @@ import math
 import shutil
 import signal
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ import torch
 from torch import nn
 
 from htaf import convert
+from htaf._console import err
 from htaf._console import progress as progress_of
-from htaf._errors import expect_memory, expect_seed
+from htaf._errors import expect_memory, expect_seed, first_line, release_memory
 from htaf.contract import StepFactory
 from htaf.data.attributes import Attributes
 from htaf.data.image_reading import MOST_WORKERS
@@ -32,7 +33,7 @@ from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
 from htaf.models.build import build, weight_bytes
 from htaf.models.icbm import ICBM
-from htaf.report.writing import try_report
+from htaf.report.writing import has_report, try_report
 from htaf.runs import (
     CHECKPOINTS,
     PLOT,
@@ -42,6 +43,7 @@ from htaf.runs import (
     content_hash,
     finish_run,
     finished_run,
+    locked,
     read_record,
     to_json,
 )
@@ -57,6 +59,7 @@ from htaf.training.distributed import (
     TrainingError,
     end_others,
     finished_elsewhere,
+    first_process,
     lost,
     telling,
     thread_count,
@@ -188,7 +191,8 @@ def fit(
         method: the class of the step where the recipe's method is the import path of one from outside htaf.
         rows: the parts of a table, instead of a split by seed and mode; the test part may be empty where test is False.
         plot: draw loss.png.
-        report: of a table, write report.html and report.json too (`htaf.report`). Where that fails, a warning says so.
+        report: of a table, write report.html and report.json too (`htaf.report`), also of a run that was finished
+            before and has none. Where that fails, a warning says so.
         baselines: with a report, also fit simple models and boosted trees on the same rows.
 
     Returns:
@@ -219,10 +223,14 @@ def fit(
         identity["parts"] = content_hash([part.tolist() for part in (rows.train, rows.validation, rows.test)])
     key, before = content_hash(identity), read_record(out)
     if before is not None and before["key"] == key and before["status"] == "finished":
-        return _with_ids(finished_run(out, before, method), data)  # images from files need not be decoded for it
+        run = _with_ids(finished_run(out, before, method), data)  # images from files need not be decoded for it
+        if report and isinstance(data, Table) and (processes.world == 1 or first_process()):
+            _late_report(run, data, baselines=baselines, progress=progress)
+        return run
     known = None if continued is None else continued.preprocessor()
     known = known if isinstance(known, ImagePreprocessor) else None  # as the weights know it
     posed = problem(recipe, data, seed, mode, test=test, attributes=attributes, preprocessor=known, rows=rows)
+    release_memory()
     options = _Options(
         processes,
         key,
@@ -268,10 +276,11 @@ def fit(
             return Run(out, record, method)
         with claim(out, identity) as record:
             if record["status"] == "finished":
-                return _with_ids(finished_run(out, record, method), data)
-            run = _lead(train, first, record, source, stages)
-            if options.report and isinstance(data, Table):
-                _report(train, run, data)
+                run = _with_ids(finished_run(out, record, method), data)
+            else:
+                run = _lead(train, first, record, source, stages)
+            if options.report and isinstance(data, Table) and not has_report(run):
+                _report(run, data, baselines=options.baselines, progress=options.progress, say=train.say)
             return run
 
 
@@ -294,21 +303,31 @@ def _with_ids(run: Run, data: Data) -> Run:
     )
 
 
-def _report(train: _Prepared, run: Run, table: Table) -> None:
+def _report(run: Run, table: Table, *, baselines: bool, progress: bool, say: Callable[[str], None]) -> None:
     """The report of a finished training; a failure is said, and costs nothing."""
-    options = train.options
-    with progress_of("report", 4, shown=options.progress) as advance:
+    with progress_of("report", 4, shown=progress) as advance:
         why = try_report(
             run,
             table,
-            baselines=options.baselines,
+            baselines=baselines,
             command=command(run.record),
             told=lambda name: advance(1, f"baseline {name}"),
         )
-    if why and options.progress:
-        train.say(f"note: {why}")
+    if why and progress:
+        say(f"note: {why}")
     elif why:
         warnings.warn(why, stacklevel=3)
+
+
+def _late_report(run: Run, table: Table, *, baselines: bool, progress: bool) -> None:
+    """The report of a training that was finished before, where it has none: it was stopped before it wrote it."""
+    if has_report(run):
+        return
+    try:
+        with locked(run.path, "another process writes in"):
+            _report(run, table, baselines=baselines, progress=progress, say=err.print)
+    except (RunError, OSError) as error:  # the run itself is whole, wherever it lies
+        warnings.warn(f"no report written: {first_line(error)}", stacklevel=3)
 
 
 def check(
@@ -501,6 +520,7 @@ def _written(
     net = net.to(history.device).eval()
     real = recipe.activation.method == "relu"
     made, told = finished(net if real else convert.harden(net), posed, recipe.hardening, train.say)
+    release_memory()  # a fit of the head holds many bits as numbers
     own, epoch = any(step["kept"] for step in told), best_epoch  # whether the exact network has weights of its own
     before: tuple[int, int] | None = None  # epoch of a smooth network of its own, and of the first stage
     staged = None if recipe.hardening.straight_through else progressive  # else the smooth network has the last weights
@@ -514,6 +534,7 @@ def _written(
         set_sharpness(net, final.at((epoch + 1) / recipe.optimization.epochs))
     results = measure(net, exact, posed.measured(), posed.task, posed.scale)
     layers = _layers(net, exact, posed, history.device)
+    release_memory()
     if train.frozen is not None:
         for one in (net, exact):
             if one is not None:
