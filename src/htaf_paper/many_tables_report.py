@@ -133,8 +133,8 @@ def ranks(values: Values, lower: Mapping[str, bool]) -> dict[str, Row]:
     """Mean ranks of the methods, 1 for the best, on the cells that all ranked methods have.
 
     In each cell the methods are ranked, ties by their mean rank; of a set the mean over its cells, then over the sets.
-    A method that lacks more than half of the cells that HTAF and HGB have is not ranked: else it would leave the others
-    few cells.
+    A method that lacks more than half of the sets that HTAF and HGB have is not ranked: else it would leave the others
+    few sets. Where one has fewer splits than others, the ranks are of those that it has.
 
     Args:
         values: by label. lower: by set whether less is better.
@@ -145,7 +145,9 @@ def ranks(values: Values, lower: Mapping[str, bool]) -> dict[str, Row]:
     methods = [label for label in values if not label.endswith(SMOOTH)]
     anchors = [label for label in (LABELS["htaf"], LABELS[BASE]) if label in methods] or methods[:1]
     wanted = _common(values, anchors)
-    ranked = [label for label in methods if 2 * len(wanted & values[label].keys()) >= len(wanted) > 0]
+    sets = {name for name, _ in wanted}
+    of = {label: {name for name, _ in wanted & values[label].keys()} for label in methods}
+    ranked = [label for label in methods if 2 * len(of[label]) >= len(sets) > 0]
     common = sorted(_common(values, ranked))
     of_set: dict[str, list[Any]] = {}
     for cell in common:
@@ -376,7 +378,7 @@ def _ranked(found: Mapping[str, Row]) -> str:
         found[names[0]],
         [f"{label} ({one['own']})" for label, one in found.items() if one["rank"] is None],
     )
-    without = f" Not ranked, with less than half of HTAF's and HGB's cells: {', '.join(less)}." if less else ""
+    without = f" Not ranked, with less than half of the tables (cells): {', '.join(less)}." if less else ""
     return (
         f"Rank: the mean rank, 1 for the best, on the {first['cells']} cells of {first['sets']} tables that all of "
         f"{', '.join(names)} have; ties share theirs.{without}"

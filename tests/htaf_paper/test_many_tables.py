@@ -306,7 +306,7 @@ def test_ranks_with_all_cells_are_mean_ranks() -> None:
 
 
 def test_ranks_are_of_the_cells_that_all_ranked_methods_have() -> None:
-    cells = [(name, split) for name in ("a", "b") for split in (0, 1)]
+    cells = [(name, split) for name in ("a", "b", "c") for split in (0, 1)]
     values = {
         "HTAF": dict.fromkeys(cells, 1.0),
         "HGB": dict.fromkeys(cells, 1.0) | {("a", 2): 0.0},
@@ -314,14 +314,14 @@ def test_ranks_are_of_the_cells_that_all_ranked_methods_have() -> None:
         "TabM": {cells[1]: 0.0},  # the best in the only cell that it has
         "HTAF smooth": dict.fromkeys(cells, 0.0),
     }
-    found = many_tables_report.ranks(values, {"a": True, "b": True})
+    found = many_tables_report.ranks(values, {"a": True, "b": True, "c": True})
     assert {label: one["rank"] for label, one in found.items()} == {
         "HTAF": 2.5, "HGB": 2.5, "CatBoost": 1.0, "TabM": None
     }  # fmt: skip
-    assert (found["HTAF"]["cells"], found["HTAF"]["sets"]) == (3, 2)
+    assert (found["HTAF"]["cells"], found["HTAF"]["sets"]) == (5, 3)
     said = many_tables_report._ranked(found)
-    assert "on the 3 cells of 2 tables that all of HTAF, HGB, CatBoost have" in said
-    assert "less than half of HTAF's and HGB's cells: TabM (1)" in said
+    assert "on the 5 cells of 3 tables that all of HTAF, HGB, CatBoost have" in said
+    assert "less than half of the tables (cells): TabM (1)" in said
     assert "No ranks" in many_tables_report._ranked(many_tables_report.ranks({}, {}))
 
 
