@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,10 @@ class PackedRun:
 
     def preprocessor(self) -> Preprocessor | ImagePreprocessor:
         """What turns raw rows or image files into inputs. Raises DataError when it is damaged."""
+        return self._preprocessor
+
+    @cached_property
+    def _preprocessor(self) -> Preprocessor | ImagePreprocessor:  # a server asks for each batch
         if self.takes_images:
             from htaf.data.image_preprocess import ImagePreprocessor
 
@@ -66,7 +71,7 @@ class PackedRun:
             raise packed.PackedError(f"{self.path} was trained on images: expected image files, got a table")
         return of_rows(self.model, preprocessor, rows)
 
-    def predict_images(self, paths: Sequence[str | Path], *, strict: bool = True) -> pd.DataFrame:
+    def predict_images(self, paths: Sequence[str | Path | bytes], *, strict: bool = True) -> pd.DataFrame:
         """Predictions for image files; as `htaf.runs.Run.predict_images`."""
         preprocessor: Any = self.preprocessor()
         if not self.takes_images:
