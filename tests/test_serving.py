@@ -27,10 +27,11 @@ import torch
 from PIL import Image
 
 import made_runs
+from htaf import Heaviside, harden
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.models.build import build
-from htaf.packed import pack, save
+from htaf.packed import PackedError, pack, save
 from htaf.runs import PackedRun, open_packed, pack_run
 from htaf.runs.packed import run_extra
 
@@ -67,11 +68,11 @@ def table_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.manual_seed(0)
         net = build(description)
     net(x)  # for the batch norms
-    import htaf
-
     file = tmp_path_factory.mktemp("served-table") / "net.packed"
     extra = run_extra(images=False, preprocessing=preprocessor.to_json(), about={})
-    save(pack(htaf.harden(net.eval()), x), file, extra=extra)
+    exact = harden(net.eval())
+    torch.save(exact, file.with_name("exact.pt"))
+    save(pack(exact, x), file, extra=extra)
     return file
 
 
@@ -117,7 +118,7 @@ def test_contents_run_no_other_program(image_file: Path) -> None:
         open_packed(image_file).predict_images([file.getvalue()])
 
 
-def predictor(file: Path, monkeypatch: pytest.MonkeyPatch, batch: int = 32) -> Any:
+def predictor(file: Path, monkeypatch: pytest.MonkeyPatch, batch: int = 32, bits: bool = False) -> Any:
     """The example's worker in this process."""
     spec = importlib.util.spec_from_file_location("served_example", EXAMPLE)
     assert spec is not None
@@ -126,6 +127,7 @@ def predictor(file: Path, monkeypatch: pytest.MonkeyPatch, batch: int = 32) -> A
     spec.loader.exec_module(module)
     monkeypatch.setenv("HTAF_SERVE_FILE", str(file))
     monkeypatch.setenv("HTAF_SERVE_THREADS", "1")
+    monkeypatch.setenv("HTAF_SERVE_BITS", "1" if bits else "")
     made = module.Predict()
     made.max_batch_size = batch
     return made
@@ -185,6 +187,37 @@ def test_images_are_refused_alone(image_file: Path, monkeypatch: pytest.MonkeyPa
     assert [status for status, _ in found] == [200, 200, 200, 422, 200, 200, 200, 422]
     assert found[3][1] == "image 1: expected an image, got a file of another kind"
     same([answer for status, answer in found if status == 200], open_packed(image_file).predict_images(given))
+
+
+def last_steps(model: torch.nn.Module, x: torch.Tensor) -> list[str]:
+    """What the last step of a hardened network gives."""
+    seen: list[torch.Tensor] = []
+    steps = [module for module in model.modules() if isinstance(module, Heaviside)]
+    with steps[-1].register_forward_hook(lambda _, __, y: seen.append(y)), torch.no_grad():
+        model(x)
+    return ["".join("01"[int(bit)] for bit in row) for row in seen[-1]]
+
+
+def test_bits_are_those_of_the_last_step(
+    table_file: Path, image_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = torch.load(table_file.with_name("exact.pt"), weights_only=False)
+    run = open_packed(table_file)
+    expected = last_steps(network, torch.from_numpy(run.preprocessor().transform(FRAME)))
+    assert len(set(expected)) > 20
+    assert run.predict(FRAME, bits=True)["bits"].tolist() == expected
+    assert [*run.predict(FRAME[:0], bits=True)] == [*run.predict(FRAME), "bits"]
+    answers = answers_of(predictor(table_file, monkeypatch, bits=True), [as_json(FRAME[5:7])])
+    assert [row["bits"] for row in answers[0][1]] == expected[5:7]
+
+    icbm = made_runs.made_run(tmp_path / "icbm", made_runs.digits(), concepts=21)
+    pack_run(icbm, tmp_path / "icbm.packed")
+    given = contents(10)
+    found = open_packed(tmp_path / "icbm.packed").predict_images([*given, b"text"], strict=False, bits=True)
+    pixels, _ = icbm.preprocessor().read_each(given)
+    assert found["bits"].tolist() == [*last_steps(icbm.model(), icbm.preprocessor().normalise(pixels)), None]
+    with pytest.raises(PackedError, match=r"one row of bits for each input, got \[\d+, \d+\] of them"):
+        open_packed(image_file).predict_images(given, bits=True)
 
 
 def test_without_batches(image_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ class Predict(Worker):
         import torch  # here: the process that starts the workers needs neither torch nor htaf
 
         torch.set_num_threads(int(os.environ["HTAF_SERVE_THREADS"]))
+        self.options = {"bits": True} if os.environ["HTAF_SERVE_BITS"] else {}
         self.run = self.open(Path(os.environ["HTAF_SERVE_FILE"]))
         columns = [] if self.run.takes_images else self.run.preprocessor().columns
         self.columns = [column.name for column in columns if column.kind != "dropped"]
@@ -58,15 +59,15 @@ class Predict(Worker):
             return [b"500" + b"see the log of the server"]
 
     def images(self, bodies):
-        return self.run.predict_images(bodies).to_dict("records")
+        return self.run.predict_images(bodies, **self.options).to_dict("records")
 
     def tables(self, bodies):
         import pandas as pd
 
         rows = [self.rows(body) for body in bodies]
         cells = [[row[name] for name in self.columns] for some in rows for row in some]
-        found = self.run.predict(pd.DataFrame(cells, columns=self.columns, dtype=object)).to_dict("records")
-        answers = iter(found)
+        frame = pd.DataFrame(cells, columns=self.columns, dtype=object)
+        answers = iter(self.run.predict(frame, **self.options).to_dict("records"))
         return [[next(answers) for _ in some] for some in rows]
 
     def rows(self, body):
@@ -117,12 +118,14 @@ def main(routes=routes):
     parser.add_argument("--threads", type=int, default=1, help="of each worker")
     parser.add_argument("--batch", type=int, default=32, help="most requests of one pass; 1: each alone")
     parser.add_argument("--batch-wait", type=int, default=1, help="most milliseconds that a request waits for others")
+    parser.add_argument("--bits", action="store_true", help="answer with the concepts or the last hidden layer too")
     os.environ.setdefault("MOSEC_ADDRESS", "127.0.0.1")
     os.environ.setdefault("MOSEC_NAMESPACE", "htaf")
     given = parser.parse_args()
     if not given.file.exists():
         parser.error(f"expected a file of htaf pack, {given.file} does not exist")
     os.environ |= {"HTAF_SERVE_FILE": str(given.file), "HTAF_SERVE_THREADS": str(given.threads)}
+    os.environ["HTAF_SERVE_BITS"] = "1" if given.bits else ""
     server = Server()
     routes(server, given)
     server.run()
