@@ -44,7 +44,7 @@ FRAME = pd.DataFrame(
         "size": np.linspace(-3, 5, 200),
         "count": np.arange(200) % 7,
         "kind": np.array([*"abc"])[np.arange(200) % 3],
-        "code": 1.0 * (np.arange(200) % 4),  # numbers as categories: 1.0 is "1"
+        "code": 2**53 + 1 + 2 * (np.arange(200) % 4),  # numbers as categories, which float64 would round
     }
 )
 
@@ -168,13 +168,15 @@ def test_a_request_that_cannot_be_read_is_refused_alone(table_file: Path, monkey
 
 def test_rows_are_understood_alike_beside_others(table_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = predictor(table_file, monkeypatch)
-    plain = {"size": 0.5, "count": 3, "kind": "b", "code": 1}
-    rows = [plain, plain | {"code": "1"}, plain | {"code": 1.0}, plain | {"size": "0.5", "extra": [1]}]
-    odd = [plain | {"kind": True}, plain | {"kind": None, "size": None}]
+    plain = {"size": 0.5, "count": 3, "kind": "b", "code": 2**53 + 1}
+    rows = [plain, plain | {"code": str(2**53 + 1)}, plain | {"count": 3.0}, plain | {"size": "0.5", "extra": [1]}]
+    odd = [plain | {"kind": True}, plain | {"kind": None, "size": None, "code": None}]
     bodies = [json.dumps([row]).encode() for row in rows + odd]
     together, alone = answers_of(worker, bodies), [answers_of(worker, [body])[0] for body in bodies]
     for one, other in zip(together, alone, strict=True):
         same(one[1], pd.DataFrame(other[1]))
+    beside = answers_of(worker, [bodies[0], bodies[-1]])
+    same(beside[0][1], pd.DataFrame(alone[0][1]))
     for status, answer in together[: len(rows)]:
         assert status == 200
         same(answer, pd.DataFrame(together[0][1]))

@@ -45,18 +45,20 @@ class Predict(Worker):
 
     def answers(self, bodies):
         """Status and body of each request. Where one fails, halves are tried, so that no other fails with it."""
+        from htaf.data.reading import DataError
+
         try:
             found = self.images(bodies) if self.run.takes_images else self.tables(bodies)
             return [b"200" + json.dumps(one, ensure_ascii=False).encode() for one in found]
-        except Exception as error:
-            from htaf.data.reading import DataError
-
-            if len(bodies) > 1:
-                return self.answers(bodies[: len(bodies) // 2]) + self.answers(bodies[len(bodies) // 2 :])
-            if isinstance(error, DataError):
-                return [b"422" + str(error)[:1000].encode(errors="replace")]
-            get_logger().exception("a request could not be answered")
-            return [b"500" + b"see the log of the server"]
+        except DataError as error:
+            refused = b"422" + str(error)[:1000].encode(errors="replace")
+        except Exception:
+            if len(bodies) == 1:
+                get_logger().exception("a request could not be answered")
+            refused = b"500" + b"see the log of the server"
+        if len(bodies) == 1:
+            return [refused]
+        return self.answers(bodies[: len(bodies) // 2]) + self.answers(bodies[len(bodies) // 2 :])
 
     def images(self, bodies):
         return self.run.predict_images(bodies, **self.options).to_dict("records")
