@@ -1,7 +1,9 @@
 """Requests a second and latency of examples/serve: packed beside the same network in float32, with and without batches.
 
     python benchmarks/serving.py [--nets bireal18 wrn-40-2 table] [--clients 1 8 32] [--seconds 0.6] [--rounds 3]
-                                 [--starts 1] [--no-test] [--json FILE]
+                                 [--starts 1] [--no-test] [--out FOLDER]
+
+--out: serving.json and serving.md are written there; --json names a file for the former alone.
 
 The server is the same for all sides, with one worker of one thread for each way: packed; PyTorch eager (binary weights
 as constants, channels last); onnxruntime. Networks are not trained: time does not depend on the weights. bireal18 and
@@ -301,6 +303,43 @@ def forms() -> list[dict[str, Any]]:
     return rows
 
 
+def as_table(rows: list[dict[str, Any]]) -> str:
+    """The rows in Markdown."""
+    load = measuring.machine()["load_before"]
+    cores = measuring.machine()["cores"]
+    told = [
+        f"{cores} cores, which clients and servers share; load before the run: {load:.1f}.",
+        measuring.one_line() + ".",
+    ]
+    lines = ["# Requests a second of examples/serve", "", "`python benchmarks/serving.py`. " + " ".join(told), ""]
+    lines += [
+        "| network | clients | batch | side | requests / s | of eager | p50, ms | p99, ms |",
+        "|---|" + "---:|" * 7,
+    ]
+    for row in rows:
+        if row["what"] == "requests":
+            over = str(measuring.Spread(**row["of_eager"])) if "of_eager" in row else ""
+            cells = (
+                row["network"],
+                row["clients"],
+                row["batch"],
+                row["side"],
+                f"{row['a_second']['median']:,.0f}",
+                over,
+            )
+            lines.append("| " + " | ".join(map(str, (*cells, f"{row['p50_ms']:.1f}", f"{row['p99_ms']:.1f}"))) + " |")
+    lines += ["", "| network | side | seconds until ready | memory, MiB |", "|---|---|---:|---:|"]
+    for row in rows:
+        if row["what"] == "start":
+            memory = row["memory_bytes"]["median"] / 2**20
+            lines.append(f"| {row['network']} | {row['side']} | {row['seconds']['median']:.1f} | {memory:,.0f} |")
+    lines += ["", "| image | pixels | bytes | ms to read |", "|---|---:|---:|---:|"]
+    for row in rows:
+        if row["what"] == "form":
+            lines.append(f"| {row['form']} | {row['pixels']} | {row['bytes']:,} | {row['ms']:.3f} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     made_parser = measuring.parser(__doc__, rounds=3)
     made_parser.add_argument("--nets", nargs="+", choices=NETS, default=list(NETS))
@@ -309,7 +348,10 @@ def main() -> None:
     made_parser.add_argument(
         "--starts", type=at_least_one, default=1, help="times that a server is started; default: 1"
     )
+    made_parser.add_argument("--out", type=Path, help="a folder for serving.json and serving.md")
     given = made_parser.parse_args()
+    if given.out:
+        given.json = given.out / "serving.json"
     if not given.no_test:
         measuring.test_first("test_serving.py")
     measuring.warn_when_busy()
@@ -322,6 +364,8 @@ def main() -> None:
     rows += forms()
     print(measuring.one_line())
     measuring.write(given.json, rows)
+    if given.out:
+        (given.out / "serving.md").write_text(as_table(rows))
 
 
 if __name__ == "__main__":
