@@ -138,11 +138,11 @@ class Served:
             return None
 
     def stop(self) -> None:
+        root = psutil.Process(self.process.pid)
+        everything = [*root.children(recursive=True), root]
         self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(timeout=30)
-        finally:
-            self.process.kill()
+        for left in psutil.wait_procs(everything, timeout=120)[1]:
+            left.kill()
 
 
 @contextmanager

@@ -260,7 +260,7 @@ class Served:
             self.process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "HTAF_DATA": ""})
 
     def wait(self) -> Served:
-        end = time.monotonic() + 120
+        end = time.monotonic() + 300
         while time.monotonic() < end and self.process.poll() is None:
             try:
                 if self.ask("GET", "/")[0] == 200:
@@ -284,11 +284,14 @@ class Served:
 
     def stop(self) -> int:
         """The exit code after SIGTERM."""
+        root = psutil.Process(self.process.pid)
+        everything = [*root.children(recursive=True), root]
         self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(timeout=30)
+            return self.process.wait(timeout=60)
         finally:
-            self.process.kill()
+            for left in psutil.wait_procs(everything, timeout=10)[1]:
+                left.kill()
 
 
 @pytest.fixture(scope="module")
