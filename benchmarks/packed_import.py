@@ -63,7 +63,7 @@ def finished(folder: Path, description: dict[str, Any], preprocessor: Any, x: to
         for _ in range(5):
             net(x)
     identity = {
-        "recipe": {"method": "htaf"},
+        "recipe": {"method": "htaf", "train_images": 0, "validation_images": 0.1},
         "seed": 0,
         "data": {"name": "made", "fingerprint": "", "task": "classification"},
     }

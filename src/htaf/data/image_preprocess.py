@@ -85,9 +85,13 @@ class ImagePreprocessor:
         """
         return read_files([Path(path) for path in paths], self.channels, self.size, strict=True)
 
-    def read_each(self, paths: Sequence[str | Path]) -> tuple[UInt8[Tensor, "b c h w"], list[DataError | None]]:
-        """As `read`, with zeros for files that cannot be read, and for each file the error or None."""
-        return read_each([Path(path) for path in paths], self.channels, self.size)
+    def read_each(self, paths: Sequence[str | Path | bytes]) -> tuple[UInt8[Tensor, "b c h w"], list[DataError | None]]:
+        """As `read`, with zeros for files that cannot be read, and for each file the error or None.
+
+        Bytes are the content of a file, of a kind in `image_reading.FORMATS`; their error begins with "image: ".
+        """
+        files = [path if isinstance(path, bytes) else Path(path) for path in paths]
+        return read_each(files, self.channels, self.size)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; `from_json` restores the same bits."""

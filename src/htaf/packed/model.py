@@ -7,12 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from htaf._errors import first_line
+from htaf.kernels.packed_maps import reference as maps
 from htaf.packed.errors import PackedError
 from htaf.packed.execution import Execution
-from htaf.packed.instructions import Instruction, Layer
+from htaf.packed.instructions import Instruction, Layer, Threshold
 from htaf.packed.instructions.contract import Seen, Values
 from htaf.packed.instructions.layer import Kind
 from htaf.packed.program import Program
@@ -65,6 +67,34 @@ class PackedModel(nn.Module):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PackedModel, (self.program, self.report, self.extra)  # closures are made anew
+
+    def with_bits(self, *inputs: Tensor) -> tuple[Any, Bool[Tensor, "batch bits"]]:
+        """As the call, with the bits of the last step: an ICBM's concepts, the last hidden layer of an MLP.
+
+        Returns:
+            The outputs; the bits, bool [batch, bits], True for the upper level of the step.
+
+        Raises:
+            PackedError: as the call; no step is over bits, or the last one gives no single row of bits for each input,
+                as of a convolutional network without a bottleneck.
+        """
+        steps = [(i, step) for i in self.program.instructions if (step := i.decided()) is not None]
+        kept: list[tuple[Tensor, int]] = []
+
+        def after(instruction: Instruction, values: Values) -> None:
+            if not steps or instruction is not steps[-1][0]:
+                return
+            bits, axis, _ = steps[-1][1]
+            if isinstance(instruction, Layer):
+                kept.append((values[bits], instruction.geometry.outputs))
+            elif isinstance(instruction, Threshold):
+                kept.append((values[bits], values[instruction.input].shape[axis]))
+
+        outputs = self.watch(inputs, after)
+        if not kept or kept[0][0].ndim != 2:
+            got = f"{list(kept[0][0].shape[1:-1])} of them" if kept else "a network without one"
+            raise PackedError(f"expected a network whose last step gives one row of bits for each input, got {got}")
+        return outputs, maps.unpack(*kept[0]) > 0
 
     def watch(self, inputs: tuple[Tensor, ...], after: Callable[[Instruction, Values], None]) -> Any:
         """As the call; `after(instruction, values)` sees every instruction and may change the values."""

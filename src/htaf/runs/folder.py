@@ -329,17 +329,20 @@ class Run:
             raise DataError(f"{self.path} was trained on images: expected image files, got a table")
         return of_rows(self.model(exact=exact), preprocessor, rows)
 
-    def predict_images(self, paths: Sequence[str | Path], *, exact: bool = True, strict: bool = True) -> pd.DataFrame:
+    def predict_images(
+        self, paths: Sequence[str | Path | bytes], *, exact: bool = True, strict: bool = True
+    ) -> pd.DataFrame:
         """Predictions for image files.
 
         Args:
-            paths: files of any size and kind that Pillow reads; they are scaled as the training images were.
+            paths: files of any size and kind that Pillow reads; they are scaled as the training images were. Bytes are
+                the content of a file, one of JPEG, PNG, BMP, GIF, WebP, TIFF and PPM.
             exact: use the exact step (the default) or the smooth network.
             strict: raise for a file that cannot be read; else its row has only the reason.
 
         Returns:
-            `prediction` (the class) and one probability column per class, `probability_<class>`, indexed by path; with
-            strict=False also `error`, None where all is well.
+            `prediction` (the class) and one probability column per class, `probability_<class>`, indexed by path
+            (contents: "image 1", "image 2" and so on); with strict=False also `error`, None where all is well.
 
         Raises:
             RunError: a damaged run. DataError: a table's run, or, with `strict`, a file that is no image (it is named).

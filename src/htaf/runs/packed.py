@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from torch import Tensor, nn
 
 from htaf import packed
 from htaf.runs.predictions import of_images, of_rows
@@ -47,6 +49,10 @@ class PackedRun:
 
     def preprocessor(self) -> Preprocessor | ImagePreprocessor:
         """What turns raw rows or image files into inputs. Raises DataError when it is damaged."""
+        return self._preprocessor
+
+    @cached_property
+    def _preprocessor(self) -> Preprocessor | ImagePreprocessor:  # a server asks for each batch
         if self.takes_images:
             from htaf.data.image_preprocess import ImagePreprocessor
 
@@ -55,23 +61,58 @@ class PackedRun:
 
         return Preprocessor.from_json(self.preprocessing)
 
-    def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Predictions for raw rows of a table; as `htaf.runs.Run.predict`."""
-        return self.predict_with_notes(rows)[0]
+    def predict(self, rows: pd.DataFrame, *, bits: bool = False) -> pd.DataFrame:
+        """Predictions for raw rows of a table; as `htaf.runs.Run.predict`.
+
+        Args:
+            bits: add a column `bits`, the last hidden layer of each row as a text of 0 and 1.
+        """
+        seen = _Bits(self.model) if bits else None
+        found, _ = self._of_rows(rows, seen)
+        return seen.beside(found) if seen else found
 
     def predict_with_notes(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         """As `predict`, with what was handled in these rows."""
+        return self._of_rows(rows, None)
+
+    def _of_rows(self, rows: pd.DataFrame, seen: _Bits | None) -> tuple[pd.DataFrame, list[str]]:
         preprocessor: Any = self.preprocessor()
         if self.takes_images:
             raise packed.PackedError(f"{self.path} was trained on images: expected image files, got a table")
-        return of_rows(self.model, preprocessor, rows)
+        return of_rows(seen or self.model, preprocessor, rows)
 
-    def predict_images(self, paths: Sequence[str | Path], *, strict: bool = True) -> pd.DataFrame:
-        """Predictions for image files; as `htaf.runs.Run.predict_images`."""
+    def predict_images(
+        self, paths: Sequence[str | Path | bytes], *, strict: bool = True, bits: bool = False
+    ) -> pd.DataFrame:
+        """Predictions for image files; as `htaf.runs.Run.predict_images`.
+
+        Args:
+            bits: add a column `bits`, the concepts of each image as a text of 0 and 1; for networks with a bottleneck.
+        """
         preprocessor: Any = self.preprocessor()
         if not self.takes_images:
             raise packed.PackedError(f"{self.path} was trained on a table: expected its rows, got image files")
-        return of_images(self.model, preprocessor, paths, strict=strict)
+        seen = _Bits(self.model) if bits else None
+        found = of_images(seen or self.model, preprocessor, paths, strict=strict)
+        return seen.beside(found) if seen else found
+
+
+class _Bits(nn.Module):
+    """A packed model that keeps the bits of its last step, call by call."""
+
+    def __init__(self, model: PackedModel) -> None:
+        super().__init__()
+        self.model, self.bits = model, list[str]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs, bits = self.model.with_bits(x)
+        self.bits += ["".join("01"[bit] for bit in row) for row in bits.tolist()]
+        return outputs
+
+    def beside(self, found: pd.DataFrame) -> pd.DataFrame:
+        """Predictions, with the bits in a last column; None where there is no prediction."""
+        made = pd.Series(self.bits[: len(found)], index=found.index, dtype=object)
+        return found.assign(bits=made.where(found["prediction"].notna().to_numpy(), None))
 
 
 def open_packed(path: str | Path) -> PackedRun:

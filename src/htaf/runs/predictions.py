@@ -34,20 +34,24 @@ def of_rows(model: nn.Module, preprocessor: Preprocessor, rows: pd.DataFrame) ->
 
 
 def of_images(
-    model: nn.Module, preprocessor: ImagePreprocessor, paths: Sequence[str | Path], *, strict: bool = True
+    model: nn.Module, preprocessor: ImagePreprocessor, paths: Sequence[str | Path | bytes], *, strict: bool = True
 ) -> pd.DataFrame:
     """Predictions of a network for image files; see `htaf.runs.Run.predict_images`."""
-    files, outputs, problems = [Path(path) for path in paths], [], []
+    files = [path if isinstance(path, bytes) else Path(path) for path in paths]
+    names = [f"image {i}" if isinstance(file, bytes) else str(file) for i, file in enumerate(files, start=1)]
+    outputs, problems = [], []
     for i in range(0, len(files), 64):
-        some = files[i : i + 64]
-        pixels, found = preprocessor.read_each(some)
-        if strict and (error := next(filter(None, found), None)) is not None:
-            raise error
+        some = slice(i, i + 64)
+        pixels, found = preprocessor.read_each(files[some])
+        for file, name, error in zip(files[some], names[some], found, strict=True):
+            why = error and str(error).removeprefix("image: " if isinstance(file, bytes) else f"{name}: ")
+            if strict and error is not None:
+                raise DataError(f"{name}: {why}") from error
+            problems.append(why)
         outputs.append(forward(model, preprocessor.normalise(pixels)))
-        problems += [None if e is None else str(e).removeprefix(f"{f}: ") for e, f in zip(found, some, strict=True)]
     joined = torch.cat(outputs) if outputs else torch.zeros(0, len(preprocessor.classes))
     joined = _checked(joined, len(preprocessor.classes), len(files))
-    frame = _probabilities(joined, preprocessor.classes, pd.Index([str(f) for f in files], name="image"))
+    frame = _probabilities(joined, preprocessor.classes, pd.Index(names, name="image"))
     if not strict:
         frame["error"] = pd.Series(problems, index=frame.index, dtype=object)
         frame.loc[frame["error"].notna().to_numpy(), frame.columns != "error"] = None

@@ -1,0 +1,137 @@
+"""Serve a packed run over HTTP: an image file, or rows of a table as JSON, in; predictions as JSON out.
+
+    htaf pack RUN --out net.packed
+    python examples/serve/serve.py net.packed --workers 2 --port 8000
+    curl --data-binary @photo.jpg localhost:8000/predict
+    curl --data '[{"age": 31, "plan": "basic"}]' localhost:8000/predict
+
+GET / answers 200 once all workers are ready, GET /metrics is for Prometheus. SIGTERM ends what is begun, then stops.
+"""
+
+import json
+import os
+from pathlib import Path
+
+from mosec import ServerError, ValidationError, Worker, get_logger
+from mosec.args import build_arguments_parser
+
+
+class Predict(Worker):
+    """Answers a batch of requests by one pass of the network."""
+
+    def __init__(self):
+        super().__init__()
+        import torch  # here: the process that starts the workers needs neither torch nor htaf
+
+        torch.set_num_threads(int(os.environ["HTAF_SERVE_THREADS"]))
+        self.options = {"bits": True} if os.environ["HTAF_SERVE_BITS"] else {}
+        self.run = self.open(Path(os.environ["HTAF_SERVE_FILE"]))
+        columns = [] if self.run.takes_images else self.run.preprocessor().columns
+        self.columns = [column.name for column in columns if column.kind != "dropped"]
+
+    def open(self, path):
+        from htaf.runs import open_packed
+
+        return open_packed(path)
+
+    def deserialize(self, data):
+        return bytes(data)  # no more: mosec would answer the whole batch with an error of one request
+
+    def serialize_ipc(self, data):
+        return data
+
+    def forward(self, data):
+        return self.answers(data) if self.max_batch_size > 1 else self.answers([data])[0]
+
+    def answers(self, bodies):
+        """Status and body of each request. Where one fails, halves are tried, so that no other fails with it."""
+        from htaf.data.reading import DataError
+
+        try:
+            found = self.images(bodies) if self.run.takes_images else self.tables(bodies)
+            return [b"200" + json.dumps(one, ensure_ascii=False).encode() for one in found]
+        except DataError as error:
+            refused = b"422" + str(error)[:1000].encode(errors="replace")
+        except Exception:
+            if len(bodies) == 1:
+                get_logger().exception("a request could not be answered")
+            refused = b"500" + b"see the log of the server"
+        if len(bodies) == 1:
+            return [refused]
+        return self.answers(bodies[: len(bodies) // 2]) + self.answers(bodies[len(bodies) // 2 :])
+
+    def images(self, bodies):
+        return self.run.predict_images(bodies, **self.options).to_dict("records")
+
+    def tables(self, bodies):
+        import pandas as pd
+
+        rows = [self.rows(body) for body in bodies]
+        cells = [[row[name] for name in self.columns] for some in rows for row in some]
+        frame = pd.DataFrame(cells, columns=self.columns, dtype=object)
+        answers = iter(self.run.predict(frame, **self.options).to_dict("records"))
+        return [[next(answers) for _ in some] for some in rows]
+
+    def rows(self, body):
+        """The rows of one request; checked here for what rows of others beside them would hide."""
+        from htaf.data.reading import DataError
+
+        try:
+            rows = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"expected JSON, got {error}") from None
+        if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+            raise DataError("expected a JSON list of rows, each an object of columns and values")
+        for number, row in enumerate(rows, start=1):
+            if missing := [name for name in self.columns if name not in row]:
+                raise DataError(f"row {number}: expected the columns {missing} too, got {[*row]}")
+            if nested := [name for name in self.columns if isinstance(row[name], list | dict)]:
+                raise DataError(f"row {number}: expected a text, a number, true, false or null in {nested}")
+        return rows
+
+
+class Answer(Worker):
+    """Gives each request its own status: mosec gives one to all requests of a batch, and here are no batches."""
+
+    def deserialize_ipc(self, data):
+        return bytes(data)
+
+    def serialize(self, data):
+        return data
+
+    def forward(self, data):
+        status, body = data[:3], data[3:]
+        if status != b"200":
+            raise (ValidationError if status == b"422" else ServerError)(body.decode())
+        return body
+
+
+def routes(server, given):
+    server.append_worker(Predict, given.workers, given.batch, given.batch_wait, route="/predict")
+    server.append_worker(Answer, route="/predict")
+
+
+def main(routes=routes):
+    from mosec import Server
+
+    parser = build_arguments_parser()
+    parser.add_argument("file", type=Path, help="a file of htaf pack")
+    parser.add_argument("--workers", type=int, default=1, help="processes with the network")
+    parser.add_argument("--threads", type=int, default=1, help="of each worker")
+    parser.add_argument("--batch", type=int, default=32, help="most requests of one pass; 1: each alone")
+    parser.add_argument("--batch-wait", type=int, default=1, help="most milliseconds that a request waits for others")
+    parser.add_argument("--bits", action="store_true", help="answer with the concepts or the last hidden layer too")
+    os.environ.setdefault("MOSEC_ADDRESS", "127.0.0.1")
+    os.environ.setdefault("MOSEC_NAMESPACE", "htaf")
+    given = parser.parse_args()
+    if not given.file.exists():
+        parser.error(f"expected a file of htaf pack, {given.file} does not exist")
+    os.environ |= {"HTAF_SERVE_FILE": str(given.file), "HTAF_SERVE_THREADS": str(given.threads)}
+    os.environ["HTAF_SERVE_BITS"] = "1" if given.bits else ""
+    server = Server()
+    routes(server, given)
+    server.run()
+
+
+if __name__ == "__main__":
+    main()
