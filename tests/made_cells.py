@@ -19,7 +19,7 @@ class MadeCells:
     """Squares a number, and writes down each time that it does; may sleep, fail, or stop its machine."""
 
     def key(self, payload: Mapping[str, Any], place: Place) -> str:
-        if payload.get("not_on") == place.data_dir:
+        if "not_on" in payload and payload["not_on"] == place.data_dir:
             raise OtherMachineError(f"the data of {place.data_dir} differ")
         return f"k{payload['number']}"
 

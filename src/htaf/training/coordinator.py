@@ -15,11 +15,10 @@ from htaf._errors import HtafError
 from htaf.training.queue import Lease, Owner, Queue, Task, kind_named
 from htaf.training.results import Results, StudyError
 from htaf.training.store import Store, StoreError, open_store
-from htaf.training.worker import Processes, Tell, Work, helpers
+from htaf.training.worker import GOODBYE, Processes, Tell, Work, helpers
 
 LONGEST_WAIT = 5.0  # seconds between two looks
 UNSEEN = 60.0  # seconds for which a result may stay unseen on a shared disk
-GOODBYE = 10.0  # seconds for which a store may be away when a command that was stopped puts its cells back
 LONELY = 30.0  # seconds without any worker before a word
 
 

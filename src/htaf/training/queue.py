@@ -294,13 +294,7 @@ class Queue:
         return cls(store, name, leasing)
 
     def _about(self) -> dict[str, Any]:
-        about = self.store.get_study_user_attrs(self._id).get("about")
-        if not isinstance(about, dict) or about.get("format") != FORMAT or not isinstance(about.get("results"), str):
-            found = about.get("format") if isinstance(about, dict) else type(about).__name__
-            raise StudyError(
-                f"the queue {self.name} in {self.store}: expected format {FORMAT} with results, got {found}"
-            )
-        return about
+        return checked_about(self.store.get_study_user_attrs(self._id).get("about"), self)
 
     def describe(self, about: Mapping[str, Any]) -> None:
         """Say anew where the results are; for the one who plans."""
@@ -515,9 +509,23 @@ class Queue:
 
 def queues(store: Store, leasing: Leasing | None = None, known: Mapping[str, Queue] | None = None) -> dict[str, Queue]:
     """The queues in a store by name; those of `known` stay as they are."""
-    names = [study.study_name for study in store.get_all_studies() if study.study_name.startswith(PREFIX)]
-    there = {name.removeprefix(PREFIX) for name in names}
-    return {name: (known or {}).get(name) or Queue(store, name, leasing) for name in sorted(there)}
+    found: dict[str, Queue] = {}
+    for study in store.get_all_studies():
+        name = study.study_name.removeprefix(PREFIX)
+        # one that is just being made does not say yet where its results are
+        if study.study_name.startswith(PREFIX) and "about" in study.user_attrs:
+            queue = (known or {}).get(name) or Queue(store, name, leasing)
+            queue.about = checked_about(study.user_attrs["about"], queue)
+            found[name] = queue
+    return found
+
+
+def checked_about(about: Any, queue: Queue) -> dict[str, Any]:
+    """What a queue says of its study; StudyError where that is damaged or of another version of htaf."""
+    if not isinstance(about, dict) or about.get("format") != FORMAT or not isinstance(about.get("results"), str):
+        found = about.get("format") if isinstance(about, dict) else type(about).__name__
+        raise StudyError(f"the queue {queue.name} in {queue.store}: expected format {FORMAT} with results, got {found}")
+    return about
 
 
 def _task_of(attrs: Mapping[str, Any]) -> Task | None:

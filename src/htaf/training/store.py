@@ -34,6 +34,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock, Jou
 from optuna.trial import TrialState
 
 from htaf._errors import HtafError, first_line
+from htaf._files import check_place
 
 PATIENCE = 600.0  # seconds for which a store may be away
 LONGEST_PAUSE = 5.0  # seconds between two tries; must stay well below the time-out of a lease
@@ -46,17 +47,35 @@ class StoreError(HtafError):
     """A store that cannot be used: says its address, what was expected and what came."""
 
 
-def open_store(address: str, *, patience: float = PATIENCE) -> Store:
+def open_store(address: str, *, patience: float = PATIENCE, new: bool = True) -> Store:
     """The store at an address.
 
     Args:
         address: see above.
         patience: seconds for which a store that was there may be away.
+        new: make a folder or a file that is not there yet.
 
     Raises:
         StoreError: no such kind of address, no answer, or something else lies there.
     """
+    _expect_place(address, new)
     return Store(address, patience)  # pyright: ignore[reportAbstractUsage] - the methods are set below
+
+
+def _expect_place(address: str, new: bool) -> None:
+    if not address.strip() or not address.isprintable():
+        raise StoreError(f"--store: expected {_KINDS}, got {address!r}")
+    if "://" in address:
+        return
+    file = _journal_path(address) if _is_journal(address) else Path(address) / SEARCH
+    check_place(file, "--store")
+    if not new and not file.exists():
+        raise StoreError(
+            f"there is no store at {address}: expected {file}, which htaf study PLAN --store {address} makes"
+        )
+
+
+_KINDS = "a folder, journal:PATH, postgresql://user@host/database, or grpc://host:port"
 
 
 def is_folder(address: str) -> bool:
@@ -205,9 +224,7 @@ def _database(address: str) -> RDBStorage:
     if is_folder(address):
         folder = Path(address)
         if folder.exists() and not folder.is_dir():
-            raise StoreError(
-                f"--store: expected a folder, journal:PATH, postgresql://..., or grpc://host:port, {folder} is a file"
-            )
+            raise StoreError(f"--store: expected {_KINDS}, {folder} is a file")
         folder.mkdir(parents=True, exist_ok=True)
         return _sqlite(f"sqlite:///{folder / SEARCH}")
     scheme, _, rest = address.partition("://")
@@ -220,10 +237,7 @@ def _database(address: str) -> RDBStorage:
     try:
         sqlalchemy.make_url(address).get_dialect()
     except sqlalchemy.exc.ArgumentError:
-        raise StoreError(
-            "--store: expected a folder, journal:PATH, postgresql://user@host/database, or grpc://host:port, got "
-            f"{shown(address)!r}"
-        ) from None
+        raise StoreError(f"--store: expected {_KINDS}, got {shown(address)!r}") from None
     return RDBStorage(address, {"pool_pre_ping": True})
 
 

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from htaf._errors import HtafError, first_line
-from htaf._files import BusyError, cache_folder
+from htaf._files import BusyError, cache_folder, to_json
 from htaf.training.queue import Lease, Leasing, OtherMachineError, Owner, Place, Queue, kind_named, new_run, queues
 from htaf.training.results import Results, StudyError
 from htaf.training.store import PATIENCE, Store, StoreError, open_store
 
+GOODBYE = 10.0  # seconds for which a store may be away when a process that was stopped puts its cell back
 LONGEST_WAIT = 10.0  # seconds between two looks of a worker that has nothing to do
 RESTARTS = 20  # of worker processes of one command
 OWN_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE}  # not the cell's fault
@@ -69,13 +70,12 @@ def compute_all(work: Work, tell: Tell = lambda what, text: None) -> Counter[str
         StoreError: the store cannot be used, or has been away for too long. WorkerError: this machine cannot go on,
         such as with a full disk. KeyboardInterrupt: stopped; the cell goes back at once.
     """
-    store, owner = open_store(work.store, patience=work.patience), Owner(work.run)
+    store, owner = open_store(work.store, patience=work.patience, new=work.wait), Owner(work.run)
     store.tell = lambda note: tell("note", note)
-    known: dict[str, Queue] = {}
+    known = _queues(store, work, {})
     places: dict[str, Place] = {}
     found, pause = Counter[str](), 0.2
     while True:
-        known = _queues(store, work, known)
         claimed = _claim(known, owner)
         if claimed is None:
             busy = sum(queue.busy() for queue in known.values())  # asks all: each looks after its leases
@@ -83,16 +83,22 @@ def compute_all(work: Work, tell: Tell = lambda what, text: None) -> Counter[str
                 return found
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(1.5 * pause, LONGEST_WAIT, work.leasing.heartbeat)
+            known = _queues(store, work, known)
             continue
         name, lease = claimed
         pause = 0.2
         with lease:
             try:
-                if name not in places:
-                    places[name] = _place(work, known[name])
-                found[_compute(lease, places[name], dict(work.kinds), tell)] += 1
-            except (StudyError, KeyboardInterrupt):  # results of another study; stopped
-                lease.give_back()
+                where = to_json(known[name].about)
+                if where not in places:
+                    places[where] = _place(work, known[name])
+                found[_compute(lease, places[where], dict(work.kinds), tell)] += 1
+            except (StoreError, WorkerError):
+                raise
+            except BaseException:  # results of another study; stopped
+                store.patience = min(store.patience, GOODBYE)
+                with contextlib.suppress(HtafError):
+                    lease.give_back()
                 raise
         if lease.lost.is_set():
             found["lost"] += 1
@@ -289,7 +295,7 @@ def run_workers(work: Work, count: int, tell: Tell = lambda what, text: None) ->
     """
     if count == 1:
         return compute_all(work, tell)
-    store = open_store(work.store, patience=work.patience)
+    store = open_store(work.store, patience=work.patience, new=work.wait)
     processes = Processes(work, count, tell)
     try:
         while processes.alive:
