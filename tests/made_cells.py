@@ -32,6 +32,8 @@ class MadeCells:
         if "fails" in payload:
             raise ValueError(payload["fails"])
         time.sleep(payload.get("seconds", 0.0))
+        while "until" in payload and not Path(payload["until"]).exists():
+            time.sleep(0.02)
         return {"square": payload["number"] ** 2}
 
     def there(self, payload: Mapping[str, Any], key: str, results: Results) -> bool:

@@ -202,18 +202,18 @@ def test_a_cell_goes_back_for_another_machine(queue: Queue) -> None:
 
 def test_one_coordinator(address: str) -> None:
     store = open_store(address)
-    queue, said = Queue.made(store, "s", ABOUT, Leasing(0.1, 0.6)), []
+    queue, said = Queue.made(store, "s", ABOUT, Leasing(0.2, 3.0)), []
     first = queue.coordinate(Owner("a", pid=7, host="left"), said.append)
     with first:
-        second = Queue(open_store(address), "s", Leasing(0.1, 0.6))
+        second = Queue(open_store(address), "s", Leasing(0.2, 3.0))
         with pytest.raises(StudyError, match=r"another command runs this study .*process 7 on left.*htaf study worker"):
             second.coordinate(Owner("b"), said.append)
-        assert queue.busy()
+        assert queue.busy(Owner("c"))
     again = second.coordinate(Owner("b"), said.append)  # the first one was killed: its counter stays
     assert any("process 7 on left had this study" in line for line in said)
     assert not first.complete(0.0)
     assert again.complete(0.0)
-    assert not queue.busy()
+    assert not queue.busy(Owner("c"))
 
 
 def test_what_a_store_holds_is_data_alone(queue: Queue, tmp_path: Path) -> None:
@@ -241,6 +241,12 @@ def test_addresses_that_cannot_be_used(address: str, words: str) -> None:
     with pytest.raises(StoreError, match=words) as caught:
         open_store(address)
     assert "secret" not in str(caught.value)
+
+
+def test_a_proxy_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("htaf.training.store.CONNECT", 0.3)
+    with pytest.raises(StoreError, match=r"grpc://127.0.0.1:1 does not answer within 0 s: is the proxy started\?"):
+        open_store("grpc://127.0.0.1:1")
 
 
 def test_files_that_are_no_store(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from htaf._console import progress as progress_of
 from htaf._errors import HtafError
 from htaf.training.queue import Lease, Owner, Queue, Task, kind_named
 from htaf.training.results import Results, StudyError
-from htaf.training.store import Store, StoreError, open_store
+from htaf.training.store import Store, StoreError, open_store, quiet
 from htaf.training.worker import GOODBYE, Processes, Tell, Work, helpers
 
 LONGEST_WAIT = 5.0  # seconds between two looks
@@ -135,24 +135,25 @@ def coordinated(
     Raises:
         StoreError: the store cannot be used. StudyError: another process holds the study.
     """
-    store = open_store(work.store, patience=work.patience)
-    store.tell = lambda note: tell("note", note)
-    about = {**about, "results": results.place, "token": results.token(work.run)}
-    queue = Queue.made(store, name, about, work.leasing)
-    lease = queue.coordinate(Owner(work.run), lambda note: tell("note", note))
-    try:
-        with lease:
-            queue.describe(about)
-            own = _for(work, name, results)
-            with helpers(own, workers, store, tell) as processes:
-                try:
-                    yield Coordinator(store, queue, results, own, lease, processes, tell)
-                except BaseException as error:  # what is still to be told a store may not take as long again
-                    store.patience = 0.0 if isinstance(error, StoreError) else min(store.patience, GOODBYE)
-                    raise
-    finally:
-        with contextlib.suppress(HtafError):
-            lease.complete(0.0)
+    with quiet():
+        store = open_store(work.store, patience=work.patience)
+        store.tell = lambda note: tell("note", note)
+        about = {**about, "results": results.place, "token": results.token(work.run)}
+        queue = Queue.made(store, name, about, work.leasing)
+        lease = queue.coordinate(Owner(work.run), lambda note: tell("note", note))
+        try:
+            with lease:
+                queue.describe(about)
+                own = _for(work, name, results)
+                with helpers(own, workers, store, tell) as processes:
+                    try:
+                        yield Coordinator(store, queue, results, own, lease, processes, tell)
+                    except BaseException as error:  # what is still to be told a store may not take as long again
+                        store.patience = 0.0 if isinstance(error, StoreError) else min(store.patience, GOODBYE)
+                        raise
+        finally:
+            with contextlib.suppress(HtafError):
+                lease.complete(0.0)
 
 
 def _for(work: Work, name: str, results: Results) -> Work:

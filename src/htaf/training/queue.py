@@ -194,6 +194,8 @@ class Lease:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
+        if self._thread is not None:  # a move that is under way; one that waits for its store is not waited for
+            self._thread.join(1.0)
 
     def beat(self) -> None:
         """Move the counter."""
@@ -449,13 +451,18 @@ class Queue:
         except (UpdateFinishedTrialError, KeyError):
             return False
 
-    def busy(self) -> bool:
-        """Whether more may come: a cell waits or runs, or the one who plans is at work."""
+    def busy(self, owner: Owner) -> bool:
+        """Whether more may come for a worker: a cell waits that it has not given back, one runs, or the one who plans
+        is at work."""
         trials = self.trials()
         self.watch(trials)
         return any(
             trial.state == TrialState.RUNNING
-            or (trial.state == TrialState.WAITING and trial.user_attrs.get("key") != COORDINATOR)
+            or (
+                trial.state == TrialState.WAITING
+                and trial.user_attrs.get("key") != COORDINATOR
+                and owner.run not in _texts(trial.user_attrs.get("refused"))
+            )
             for trial in trials
         )
 

@@ -67,6 +67,8 @@ def _expect_place(address: str, new: bool) -> None:
         raise StoreError(f"--store: expected {_KINDS}, got {address!r}")
     if "://" in address:
         return
+    if is_folder(address) and Path(address).is_file():
+        raise StoreError(f"--store: expected {_KINDS}, {address} is a file")
     file = _journal_path(address) if _is_journal(address) else Path(address) / SEARCH
     check_place(file, "--store")
     if not new and not file.exists():
@@ -207,7 +209,7 @@ def _opened(address: str) -> BaseStorage:
             return JournalStorage(Journal(_journal_path(address)))
         if address.startswith("grpc://"):
             return _proxy(address)
-        storage = get_storage(_database(address))
+        storage = get_storage(_made(address))
         storage.get_all_studies()
         return storage
     except StoreError:
@@ -220,11 +222,24 @@ def _opened(address: str) -> BaseStorage:
         raise StoreError(f"the store {shown(address)} cannot be used: {_reason(error)}") from None
 
 
+def _made(address: str) -> RDBStorage:
+    """The database, whose tables another process may be making at the same moment."""
+    for _ in range(9):
+        try:
+            return _database(address)
+        except sqlalchemy.exc.DBAPIError as error:
+            known = ("already exists", "unique constraint", "duplicate key", "database is locked")
+            if not any(words in str(error).lower() for words in known):
+                raise
+        except StorageInternalError:  # around one of them
+            pass
+        time.sleep(random.uniform(0.1, 0.5))
+    return _database(address)
+
+
 def _database(address: str) -> RDBStorage:
     if is_folder(address):
         folder = Path(address)
-        if folder.exists() and not folder.is_dir():
-            raise StoreError(f"--store: expected {_KINDS}, {folder} is a file")
         folder.mkdir(parents=True, exist_ok=True)
         return _sqlite(f"sqlite:///{folder / SEARCH}")
     scheme, _, rest = address.partition("://")

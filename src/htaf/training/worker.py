@@ -21,7 +21,7 @@ from htaf._errors import HtafError, first_line
 from htaf._files import BusyError, cache_folder, to_json
 from htaf.training.queue import Lease, Leasing, OtherMachineError, Owner, Place, Queue, kind_named, new_run, queues
 from htaf.training.results import Results, StudyError
-from htaf.training.store import PATIENCE, Store, StoreError, open_store
+from htaf.training.store import PATIENCE, Store, StoreError, open_store, quiet
 
 GOODBYE = 10.0  # seconds for which a store may be away when a process that was stopped puts its cell back
 LONGEST_WAIT = 10.0  # seconds between two looks of a worker that has nothing to do
@@ -70,6 +70,11 @@ def compute_all(work: Work, tell: Tell = lambda what, text: None) -> Counter[str
         StoreError: the store cannot be used, or has been away for too long. WorkerError: this machine cannot go on,
         such as with a full disk. KeyboardInterrupt: stopped; the cell goes back at once.
     """
+    with quiet():
+        return _computed(work, tell)
+
+
+def _computed(work: Work, tell: Tell) -> Counter[str]:
     store, owner = open_store(work.store, patience=work.patience, new=work.wait), Owner(work.run)
     store.tell = lambda note: tell("note", note)
     known = _queues(store, work, {})
@@ -78,7 +83,7 @@ def compute_all(work: Work, tell: Tell = lambda what, text: None) -> Counter[str
     while True:
         claimed = _claim(known, owner)
         if claimed is None:
-            busy = sum(queue.busy() for queue in known.values())  # asks all: each looks after its leases
+            busy = sum(queue.busy(owner) for queue in known.values())  # asks all: each looks after its leases
             if not busy and not work.wait:
                 return found
             time.sleep(pause * random.uniform(0.5, 1.0))
