@@ -127,7 +127,7 @@ KINDS = {
         ("images.arrow", "head.safetensors", "codes.npy", "features.npy", "margins.npy", "smooth.npy", "exact.npy",
          "saturated.npy", "done.npy", "names.json", "projection.safetensors"),
     ),
-    "study": FolderKind((("search.db",), ("cells", "report.json")), ("report.md", "runs", "work")),
+    "study": FolderKind((("search.db",), ("cells", "report.json"), ("queue.json",)), ("report.md", "runs", "work")),
     "page": FolderKind(((".htaf-explorer",), ("index.html", "data/page.js")), ("app.js", "app.css", "data")),
     "folder of scores": FolderKind((("scores.json",),), ("scores.md", "histograms.png", "completeness.png")),
     "folder of sparse heads": FolderKind((("sparse.json",),), ("sparse.md", "codes", "backbone")),

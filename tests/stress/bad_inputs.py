@@ -145,6 +145,7 @@ def made_world(root: Path) -> World:
     table = pd.DataFrame({"class": [str(i) for i in range(10)], "round": [1, 0] * 5, "tall": [0, 0, 1, 1, 0] * 2})
     table.to_csv(root / "attributes.csv", index=False)
     (root / "plan.toml").write_text(PLAN.format(table=root / "rows.csv"))
+    (root / "empty.journal").touch()
     (root / "list.txt").write_text("round\ntall\n")
     made_clip.write_clip(root / "clip")
     (root / "key.txt").write_text("secret\n")
@@ -215,6 +216,7 @@ def verbs(world: World) -> dict[str, tuple[str, ...]]:
         "predict": (w["table-run"], w["rows.csv"], "--out", "out.csv"),
         "explain": (w["table-run"], w["rows.csv"], "--out", "out.json"),
         "study": (w["plan.toml"], "--out", "out"),
+        "study worker": ("--store", w["empty.journal"]),
         "theory": (),
         "demo": ("--out", "out"),
         "doctor": (),

@@ -210,8 +210,19 @@ def markdown(report: dict[str, Any]) -> str:
         )
     if len({entry["commit"] for entry in report["measured"]}) > 1:
         lines.append("The cells come from more than one commit: compare rows with care.")
+    lines += [f"The cells come from more than one {what}: compare rows with care." for what in differing(report)]
     lines += [f"Failed: {message}" for message in report["failures"]]
     return "\n".join(lines) + "\n"
+
+
+def differing(report: dict[str, Any]) -> list[str]:
+    """What differs between the machines that measured the cells: a package with its versions, or the platform."""
+    seen: dict[str, set[str]] = {}
+    for entry in report["measured"]:
+        for name, value in (*entry["versions"].items(), ("platform", entry["platform"])):
+            seen.setdefault(name, set()).add(str(value))
+    words = {name: "platform" if name == "platform" else f"version of {name}" for name in seen}
+    return [f"{words[name]} ({', '.join(sorted(values))})" for name, values in seen.items() if len(values) > 1]
 
 
 def _costs(report: dict[str, Any]) -> list[str]:

@@ -3,6 +3,8 @@
 A study folder holds `cells/<key>.json`, one record a finished cell, written whole; `work/<key>/`, run folders of cells
 that are not finished; `runs/<key>/`, those that are kept; `search.db`, Optuna's trials; `report.json` and `report.md`.
 A finished cell is never computed again, by this plan or another one in the same folder.
+
+With a store the cells are tasks of a queue, which workers on any machine compute (`htaf.training.queue`).
 """
 
 from __future__ import annotations
@@ -10,13 +12,11 @@ from __future__ import annotations
 import functools
 import json
 import multiprocessing
-import multiprocessing.connection
 import os
 import shutil
-import threading
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -29,23 +29,28 @@ import torch
 from sqlalchemy.exc import SQLAlchemyError
 
 from htaf._console import progress as progress_of
-from htaf._errors import HtafError, first_line
-from htaf._files import check_output_folder, parse_json
+from htaf._console import say_notes
+from htaf._errors import first_line
+from htaf._files import LOCK, BusyError, check_output_folder, hold
+from htaf.contract import is_outside
 from htaf.data import images, tabular
 from htaf.data.attributes import Attributes
 from htaf.data.named import is_named
 from htaf.data.parts import Data
-from htaf.runs import are_metrics, content_hash, locked, open_run, to_json, write_atomic
+from htaf.data.reading import DataError
+from htaf.runs import are_metrics, content_hash, environment, locked, open_run, to_json, write_atomic
 from htaf.runs.metrics import LOWER_IS_BETTER
+from htaf.training.coordinator import Coordinator, coordinated
+from htaf.training.families import make_recipe
 from htaf.training.fit import check, fit, run_identity
-from htaf.training.plan import Plan, Source
+from htaf.training.plan import Plan, PlanError, Source
 from htaf.training.problems import headline_of, supervision
+from htaf.training.queue import KINDS, Leasing, OtherMachineError, Place, Task
 from htaf.training.recipe import ImageData, Recipe, TableData
 from htaf.training.report import SearchResult, comparison, markdown, overall, score, summary_row
-
-
-class StudyError(HtafError):
-    """A study that cannot go on."""
+from htaf.training.results import Results, StudyError
+from htaf.training.store import PATIENCE, shown
+from htaf.training.worker import Work, leave_with_parent
 
 
 @dataclass(frozen=True)
@@ -155,26 +160,43 @@ def run_cells(
 
 def compute_cell(cell: Cell, out: Path, key: str, keep: bool = False) -> dict[str, Any]:
     """Train one cell in its work folder, store its record, drop or keep the folder. Runs in a worker."""
-    work, kept = out / "work" / key, run_path(out, key)
-    if keep and kept.is_dir():  # a kill between the two writes below
-        record = open_run(kept).record
-        write_atomic(cell_path(out, key), to_json(record))
-        return record
+    work = out / "work" / key
+    record = _trained(cell, work, run_path(out, key) if keep else None)
+    write_atomic(cell_path(out, key), to_json(record))
+    shutil.rmtree(work, ignore_errors=True)
+    return record
+
+
+def _trained(cell: Cell, work: Path, kept: Path | None) -> dict[str, Any]:
+    """The record of a cell, trained in a folder, which becomes `kept` if that is given."""
+    if kept is not None and kept.is_dir():  # a kill before the record was written
+        return open_run(kept).record
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         mode, test = cell.source.mode, cell.test
         of_images = isinstance(cell.recipe.data, ImageData)
-        source = {"name": cell.source.name, "size": cell.source.size} if of_images else _source(cell) if keep else None
+        source = {"name": cell.source.name, "size": cell.source.size} if of_images else _source(cell) if kept else None
         run = fit(
             cell.recipe, cell.data, work, seed=cell.seed, mode=mode, source=source, device=cell.device, test=test,
             attributes=cell.attributes,
         )  # fmt: skip
-    if keep:
-        kept.parent.mkdir(exist_ok=True)
-        work.rename(kept)
-    write_atomic(cell_path(out, key), to_json(run.record))
-    shutil.rmtree(work, ignore_errors=True)
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        _moved(work, kept)
     return run.record
+
+
+def _moved(work: Path, kept: Path) -> None:
+    """Move a run folder whole, from another disk too."""
+    if work.stat().st_dev == kept.parent.stat().st_dev:
+        work.rename(kept)
+        return
+    beside = kept.with_name(f".{kept.name}.{os.getpid()}")
+    try:
+        shutil.copytree(work, beside)
+        beside.rename(kept)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def _source(cell: Cell) -> dict[str, Any]:
@@ -198,16 +220,7 @@ def cell_path(out: Path, key: str) -> Path:
 def read_cell(out: Path, key: str) -> dict[str, Any] | None:
     """The record of a finished cell; None when there is none. A damaged one raises StudyError, nothing is
     overwritten."""
-    path = cell_path(out, key)
-    try:
-        record = parse_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
-        record = None
-    if not _is_cell(record):
-        raise StudyError(f"{path} is damaged: delete it to compute the cell again")
-    return record
+    return Results(out, _is_cell).read(key)
 
 
 def _is_cell(record: Any) -> bool:
@@ -222,14 +235,7 @@ def _is_cell(record: Any) -> bool:
 def _start_worker(threads: int) -> None:
     """Set the number of threads, and leave when the study's process is gone, however it went."""
     torch.set_num_threads(threads)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    leave_with_parent()
 
 
 @contextmanager
@@ -245,6 +251,76 @@ def _pool(workers: int, threads: int) -> Iterator[ProcessPoolExecutor | None]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
+class TrainingCells:
+    """The kind of cells of a study, for workers: a recipe, a seed and where the data come from, as JSON."""
+
+    def task(self, cell: Cell, key: str, keep: bool) -> Task:
+        """A cell as a task of a queue."""
+        payload = {
+            "recipe": cell.recipe.flat(),
+            "seed": cell.seed,
+            "source": cell.source.describe(),
+            "test": cell.test,
+            "data": {"fingerprint": cell.data.fingerprint, "rows": _rows(cell.data)},
+            "keep": keep,
+        }
+        return Task(key, "training", payload, str(cell))
+
+    def key(self, payload: Mapping[str, Any], place: Place) -> str:
+        cell, said = self._cell(payload, place), payload["data"]
+        try:
+            data = cell.data
+        except DataError as error:
+            raise OtherMachineError(str(error)) from None
+        if data.fingerprint != said["fingerprint"]:
+            folder = place.data_dir or os.environ.get("HTAF_DATA") or "the working folder"
+            raise OtherMachineError(
+                f"the data {cell.source.name} differ: expected {said['rows']} rows with fingerprint "
+                f"{said['fingerprint'][:12]}, got {_rows(data)} rows with {data.fingerprint[:12]} ({folder})"
+            )
+        return cell.key()
+
+    def compute(self, payload: Mapping[str, Any], key: str, place: Place) -> dict[str, Any]:
+        torch.set_num_threads(place.threads)
+        folder, cell = place.results.folder, self._cell(payload, place)
+        kept = None if not payload["keep"] or folder is None else run_path(folder, key)
+        work = place.work / key
+        with hold(place.work / f"{key}{LOCK}", "another process trains", BusyError):
+            record = _trained(cell, work, kept)
+            shutil.rmtree(work, ignore_errors=True)
+        return record
+
+    def there(self, payload: Mapping[str, Any], key: str, results: Results) -> bool:
+        folder = results.folder
+        if payload.get("keep") and folder is not None:
+            if not run_path(folder, key).is_dir():
+                return False
+            open_run(run_path(folder, key))  # raises RunError for one that has lost its weights
+        return results.read(key, _is_cell) is not None
+
+    def _cell(self, payload: Mapping[str, Any], place: Place) -> Cell:
+        """Raises ValueError for a payload that makes no sense, or that names code."""
+        try:
+            given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in payload["source"].items()}
+            recipe, seed, test = make_recipe(**payload["recipe"]), payload["seed"], payload["test"]
+            source, said = Source(**given), payload["data"]
+            if type(seed) is not int or type(test) is not bool or not isinstance(said["fingerprint"], str):
+                raise ValueError(f"seed {seed!r}, test {test!r}, data {said!r}")
+        except (KeyError, TypeError, AttributeError, PlanError) as error:
+            raise ValueError(f"the store holds a cell that is damaged: {type(error).__name__}: {error}") from None
+        if is_outside(recipe.activation.method):
+            raise ValueError(f"expected a method of htaf in a store, got the code {recipe.activation.method}")
+        return Cell(recipe, seed, source, place.data_dir, test, place.device)
+
+
+TRAINING = TrainingCells()
+assert KINDS["training"] == f"{__name__}:TRAINING"
+
+
+def _rows(data: Data) -> int:
+    return len(data.target) if isinstance(data, tabular.Table) else len(data.train) + len(data.test)
+
+
 def run_study(
     plan: Plan,
     out: str | Path,
@@ -253,7 +329,12 @@ def run_study(
     workers: int = 1,
     threads: int = 1,
     device: str = "cpu",
-    storage: str | None = None,
+    store: str | None = None,
+    results: str | Path | None = None,
+    work: str | Path | None = None,
+    leasing: Leasing | None = None,
+    patience: float = PATIENCE,
+    parallel: int | None = None,
     progress: bool = False,
     keep_runs: bool = False,
 ) -> dict[str, Any]:
@@ -263,11 +344,15 @@ def run_study(
         plan: data sets, methods with their grids, number of candidates and splits.
         out: study folder; started again, it goes on where it was.
         data_dir: where named data sets lie, before HTAF_DATA.
-        workers, threads: processes, and threads of each.
+        workers, threads: processes, and threads of each. 0 processes only with a store: others compute.
         device: where they train; see `fit`.
-        storage: Optuna storage URL instead of search.db in the folder, such as a PostgreSQL server that
-            optuna-dashboard reads. The trials of one plan belong to one folder: two at a time would both compute them.
-        progress: show bars.
+        store: where trials and a queue of cells are kept, for workers on other machines too; see
+            `htaf.training.store`. None: search.db in the folder, and this process's own workers alone.
+        results: with a store: a folder that all machines share, or an address of fsspec; None: `out`.
+        work: with a store: folder of checkpoints; None: a local one.
+        leasing, patience: with a store: see `Leasing` and `open_store`.
+        parallel: candidates of an adaptive plan at the same time; None: as many as `workers`.
+        progress: show bars, and notes.
         keep_runs: leave the run folders of the final trainings in runs/<key>.
 
     Returns:
@@ -277,48 +362,96 @@ def run_study(
 
     Raises:
         DataError: a data set cannot be loaded. StudyError: a worker died, no candidate of a search succeeded, or
-            another process runs a study in the folder.
+            another process runs a study in the folder or with the store. StoreError: the store cannot be used.
     """
     out = Path(out)
     check_output_folder(out, own="study")
+    if store is None and (workers < 1 or results is not None or work is not None):
+        raise StudyError("0 workers, a place of results and a place of work need a store")
     for method in plan.methods:  # what can be said before data are read
         for recipe in plan.recipes(method):
             check(recipe, device)
+    found = Results(results or out, _is_cell)
+    if keep_runs and found.folder is None:
+        raise StudyError(f"runs can be kept in a folder alone, got {found.place}: choose a folder for the results")
+    tell = _told if progress else lambda what, text: None
     with locked(out, "another study runs in", StudyError):  # its own workers are of the process that holds it
-        pairs = [(source, method) for source in plan.sources for method in plan.methods]
-        run = functools.partial(run_cells, out=out, workers=workers, threads=threads, progress=progress)
-        url = storage or f"sqlite:///{out / 'search.db'}"
-        with _optuna(url):
-            choices, tried, failures = _search(plan, pairs, url, data_dir, device, workers, run)
-        cells = {
-            (*pair, seed): Cell(choices[pair].recipe, seed, pair[0], data_dir, device=device)
-            for pair in pairs
-            for seed in range(plan.splits)
-        }
-        records, failed = run(list(cells.values()), title="splits", keep=keep_runs)
-        rows, found = [], {}
-        for pair in pairs:
-            finals = {seed: cells[(*pair, seed)] for seed in range(plan.splits)}
-            found[pair] = {seed: records[cell] for seed, cell in finals.items() if cell in records}
-            keys = {cell.key() for cell in (*tried[pair], *finals.values())}
-            spent = [record for key in sorted(keys) if (record := read_cell(out, key)) is not None]
-            rows.append(summary_row(plan, *pair, choices[pair], [*found[pair].values()], spent))
-        report = {
-            "study": plan.name,
-            "plan": plan.describe(),
-            "rows": rows,
-            "overall": [overall(plan, method, rows) for method in plan.methods],
-            "compared": [comparison(plan, reference, found) for reference in plan.compare],
-            "failures": sorted({*failures.values(), *failed.values()}),
-            "measured": _provenance(records.values()),
-        }
-        write_atomic(out / "report.json", to_json(report))
-        write_atomic(out / "report.md", markdown(report))
-        return report
+        at_once = max(1, workers if parallel is None else parallel)
+        if store is None:
+            run = functools.partial(run_cells, out=out, workers=workers, threads=threads, progress=progress)
+            return _study(plan, out, f"sqlite:///{out / 'search.db'}", data_dir, device, at_once, run, found, keep_runs)
+        more: dict[str, Any] = {} if work is None else {"work": Path(work)}
+        told = Work(
+            store, data_dir=data_dir, device=device, threads=threads, leasing=leasing or Leasing(), patience=patience,
+            **more,
+        )  # fmt: skip
+        name = f"{plan.name}/{content_hash(plan.describe())}"
+        with coordinated(told, name, found, environment(), workers, tell) as coordinator:
+            run = functools.partial(_queued, coordinator=coordinator, progress=progress)
+            return _study(plan, out, coordinator.store, data_dir, device, at_once, run, found, keep_runs)
+
+
+def _told(what: str, text: str) -> None:
+    if what == "note":
+        say_notes([text])
+
+
+def _queued(
+    cells: Sequence[Cell], *, coordinator: Coordinator, progress: bool, title: str, keep: bool = False
+) -> tuple[dict[Cell, dict[str, Any]], dict[Cell, str]]:
+    """As `run_cells`, by the workers of a store."""
+    keys = {cell: cell.key() for cell in cells}
+    first_of = {key: cell for cell, key in reversed(keys.items())}
+    tasks = [TRAINING.task(cell, key, keep) for key, cell in first_of.items()]
+    records, failed = coordinator.compute(tasks, progress=progress, title=title)
+    found = {cell: records[key] for cell, key in keys.items() if key in records}
+    return found, {cell: f"{cell}: {failed[key]}" for cell, key in keys.items() if key in failed}
+
+
+def _study(
+    plan: Plan,
+    out: Path,
+    storage: str | optuna.storages.BaseStorage,
+    data_dir: str | None,
+    device: str,
+    at_once: int,
+    run: Callable[..., tuple[dict[Cell, dict[str, Any]], dict[Cell, str]]],
+    results: Results,
+    keep_runs: bool,
+) -> dict[str, Any]:
+    """Search, train and report, with `run` to compute cells."""
+    pairs = [(source, method) for source in plan.sources for method in plan.methods]
+    with _optuna(storage):
+        choices, tried, failures = _search(plan, pairs, storage, data_dir, device, at_once, run)
+    cells = {
+        (*pair, seed): Cell(choices[pair].recipe, seed, pair[0], data_dir, device=device)
+        for pair in pairs
+        for seed in range(plan.splits)
+    }
+    records, failed = run(list(cells.values()), title="splits", keep=keep_runs)
+    rows, found = [], {}
+    for pair in pairs:
+        finals = {seed: cells[(*pair, seed)] for seed in range(plan.splits)}
+        found[pair] = {seed: records[cell] for seed, cell in finals.items() if cell in records}
+        keys = {cell.key() for cell in (*tried[pair], *finals.values())}
+        spent = [record for key in sorted(keys) if (record := results.read(key)) is not None]
+        rows.append(summary_row(plan, *pair, choices[pair], [*found[pair].values()], spent))
+    report = {
+        "study": plan.name,
+        "plan": plan.describe(),
+        "rows": rows,
+        "overall": [overall(plan, method, rows) for method in plan.methods],
+        "compared": [comparison(plan, reference, found) for reference in plan.compare],
+        "failures": sorted({*failures.values(), *failed.values()}),
+        "measured": _provenance(records.values()),
+    }
+    write_atomic(out / "report.json", to_json(report))
+    write_atomic(out / "report.md", markdown(report))
+    return report
 
 
 @contextmanager
-def _optuna(url: str) -> Iterator[None]:
+def _optuna(storage: str | optuna.storages.BaseStorage) -> Iterator[None]:
     """Optuna without its chatter, and with its storage's errors as one sentence."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -331,7 +464,7 @@ def _optuna(url: str) -> Iterator[None]:
         UnicodeDecodeError,
         json.JSONDecodeError,
     ) as error:
-        raise StudyError(f"Optuna's storage {url} cannot be used: {first_line(error)}") from None
+        raise StudyError(f"Optuna's storage {shown(str(storage))} cannot be used: {first_line(error)}") from None
     finally:
         optuna.logging.set_verbosity(before)
 
@@ -343,7 +476,13 @@ def _provenance(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _search(
-    plan: Plan, pairs: list[tuple[Source, str]], storage: str, data_dir: str | None, device: str, workers: int, run: Any
+    plan: Plan,
+    pairs: list[tuple[Source, str]],
+    storage: str | optuna.storages.BaseStorage,
+    data_dir: str | None,
+    device: str,
+    workers: int,
+    run: Any,
 ) -> tuple[dict[tuple[Source, str], SearchResult], dict[tuple[Source, str], list[Cell]], dict[Cell, str]]:
     """All searches side by side: ask, compute, tell. A trial that was running when the study stopped is asked again.
     A row of one candidate needs no search, where that would cost a training.
@@ -406,9 +545,7 @@ def _search(
 def _prepare(plan: Plan, method: str, study: optuna.Study) -> int:
     """Enqueue what was drawn and what failed in an earlier call, where it is not yet; returns how many had failed."""
     states = optuna.trial.TrialState
-    for trial in study.get_trials(states=(states.RUNNING,)):
-        if trial.params.keys() != plan.methods[method].keys():  # killed while it was asked
-            study.tell(trial.number, state=states.FAIL)
+    _ask_again(plan, method, study)
     for candidate in plan.draw(method):
         study.enqueue_trial(candidate, skip_if_exists=True)
     failed = study.get_trials(states=(states.FAIL,))
@@ -418,7 +555,21 @@ def _prepare(plan: Plan, method: str, study: optuna.Study) -> int:
         if candidate not in there:
             there.append(candidate)
             study.enqueue_trial(candidate)
-    return len(failed)
+    return sum(_is_whole(plan, method, trial) for trial in failed)
+
+
+def _ask_again(plan: Plan, method: str, study: optuna.Study) -> None:
+    """Enqueue anew what trials without all their parameters were to try: who asked was killed, or a server went
+    away in between."""
+    for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
+        if not _is_whole(plan, method, trial):
+            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+            if "fixed_params" in trial.system_attrs:
+                study.enqueue_trial(trial.system_attrs["fixed_params"], skip_if_exists=False)
+
+
+def _is_whole(plan: Plan, method: str, trial: optuna.trial.FrozenTrial) -> bool:
+    return trial.params.keys() == plan.methods[method].keys()
 
 
 def _candidate(trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
@@ -429,8 +580,10 @@ def _ask(plan: Plan, method: str, study: optuna.Study, workers: int, failed_befo
     """The next trials of a search: all drawn candidates at once, or as many as there are workers for an adaptive
     one."""
     states = optuna.trial.TrialState
+    _ask_again(plan, method, study)
     running = study.get_trials(states=(states.RUNNING,))
-    ended = len(study.get_trials(states=(states.COMPLETE, states.FAIL))) - failed_before
+    ended = sum(_is_whole(plan, method, t) for t in study.get_trials(states=(states.COMPLETE, states.FAIL)))
+    ended -= failed_before
     left = plan.number(method) - ended - len(running)
     fresh = max(0, min(left, max(1, workers - len(running))) if plan.adaptive else left)
     return [*running, *(study.ask(plan.distributions(method)) for _ in range(fresh))]
