@@ -43,7 +43,7 @@ class GapBound:
     triangle: sum_j |W_j| mean |bit_j - smooth_j|, over the bits that the exact network has.
     certified: the same with the largest difference that the smooth network alone allows, see `dhn_gap_bound`.
     by_neuron: sum_j |W_j| (eps + P(|h_j| < eps) / 2); None for more than one hidden layer.
-    paper: n ||W||_inf (1 + C) eps, the paper's theorem; None for more than one hidden layer.
+    paper: n ||W||_inf (1 + C) eps, the paper's theorem; None for more than one hidden layer, or more behind it.
     layers: in order.
     """
 
