@@ -87,7 +87,7 @@ class Data:
 
 
 def cells(*, epochs: int = 40, seeds: Sequence[int] = (0, 1, 2, 3, 4)) -> list[Cell]:
-    """All computations, each once; the trainings come last."""
+    """All computations, each once; the trainings come last. epochs: those of comparing activations have half of it."""
     pairs = [{"alpha0": a, "alpha1": b} for a, b in theory.PAPER_PAIRS]
     found = [Cell("square", {**pair, "form": form}) for pair in pairs for form in ("paper", "central")]
     found += [Cell("product", pair) for pair in pairs]
@@ -100,6 +100,7 @@ def cells(*, epochs: int = 40, seeds: Sequence[int] = (0, 1, 2, 3, 4)) -> list[C
         Cell("gap", {"table": table, "hidden": [64] * depth, **pair, "seed": seeds[0], "lr": 3e-3, **trained})
         for depth, table, pair in itertools.product((1, 2), TABLES, pairs)
     ]
+    trained["epochs"] = max(1, epochs // 2)  # these are the most
     found += [
         Cell("activation", {"task": task, "method": method, "lr": rate, "seed": seed, **trained})
         for task, seed, method, rate in itertools.product(TASKS, seeds, METHODS, RATES)
