@@ -19,7 +19,7 @@ ORDER = [
     ["functional"],
     ["surrogates", "contract"],
     ["activations"],
-    ["convert", "binary"],
+    ["convert", "binary", "expressivity"],
     ["sharpening", "spiking"],
     ["diagnostics"],
     ["tuning"],

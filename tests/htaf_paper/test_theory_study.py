@@ -1,0 +1,204 @@
+"""The study of the theory: its cells, its exact arithmetic, what its report chooses, and that it goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import mpmath
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from mpmath import mpf
+from torch import nn
+
+from htaf import theory as bounds
+from htaf.data import tabular
+from htaf.diagnostics import dhn_gap_bound
+from htaf.models.mlp import MLP
+from htaf_paper import theory, theory_report
+from htaf_paper.theory import Cell, cells, run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two small tables in place of the real ones, and few cells of each kind."""
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame(generator.normal(size=(120, 3)), columns=["a", "b", "c"])
+    noisy = frame.a + generator.normal(size=120)
+    frame.assign(y=noisy).to_csv(tmp_path / "wine.csv", index=False)
+    frame.assign(y=np.where(noisy > 0, "Yes", "No")).to_csv(tmp_path / "churn.csv", index=False)
+    made = {name: tabular.load(tmp_path / f"{name}.csv", target="y") for name in ("wine", "churn")}
+    monkeypatch.setattr(theory, "load", lambda name, data_dir: made[name])
+    monkeypatch.setattr(theory, "TABLES", ("wine", "churn"))
+    monkeypatch.setattr(theory, "SIZES", (10.0, 100.0, 1e5))
+    monkeypatch.setattr(theory, "EPSILONS", (1.0, 1e-2))
+    monkeypatch.setattr(theory, "RATES", (1e-3,))
+    monkeypatch.setattr(bounds, "PAPER_PAIRS", ((2.0, 11.0), (5.0, 4.4)))
+    return tmp_path / "out"
+
+
+def test_cells() -> None:
+    found = cells()
+    count = {kind: sum(cell.kind == kind for cell in found) for kind in theory_report.KINDS}
+    assert count == {"square": 12, "product": 6, "relu": 3, "gap": 2 * 4 * 6, "activation": 2 * 5 * 5 * 3}
+    assert len({json.dumps(cell.identity("x"), sort_keys=True) for cell in found}) == len(found)
+    by_method = {c.settings["method"]: [] for c in found if c.kind == "activation"}
+    for cell in found:
+        if cell.kind == "activation":
+            by_method[cell.settings["method"]].append({k: v for k, v in cell.settings.items() if k != "method"})
+    assert all(own == by_method["relu"] for own in by_method.values()), "every activation has the same budget"
+
+
+@pytest.mark.parametrize("form", ["paper", "central"])
+@pytest.mark.parametrize("m", [3.0, 1e7])
+def test_the_error_in_60_digits(form: bounds.SquareForm, m: float) -> None:
+    alpha0, alpha1, x = 2.0, 11.0, mpf("0.7")
+    found = theory.exact_square_error(alpha0, alpha1, m, form, Decimal("0.7"))
+    with mpmath.workdps(60):
+
+        def phi(z: Any) -> Any:
+            return 1 / (1 + mpmath.exp(-mpf(alpha1) * mpmath.tanh(mpf(alpha0) * z)))
+
+        t, h = mpf(bounds.square_network(alpha0, alpha1, m, form).bias[0]), mpf("0.7") / (m * 22)
+        points = (t, t + h, t + 2 * h) if form == "paper" else (t - h, t, t + h)
+        second = phi(points[0]) - 2 * phi(points[1]) + phi(points[2])
+        error = abs(second / h**2 / mpmath.diff(phi, t, 2) - 1) * x**2
+    assert found == pytest.approx(float(error), rel=1e-6)
+
+
+def test_squares_and_products_keep_their_bounds() -> None:
+    for form in ("paper", "central"):
+        record = theory.square(2.0, 11.0, form)  # pyright: ignore[reportArgumentType]
+        assert all(row["exact"] <= row["bound"] for row in record["rows"])
+        assert record["rows"][0]["float64"] == pytest.approx(record["rows"][0]["exact"], rel=1e-6)
+        last = record["rows"][-1]
+        assert last["float64"] > 100 * last["bound"], "m = 1e7 is past the best m"
+        row = theory_report.square_row({"cell": {"alpha0": 2.0, "alpha1": 11.0, "form": form}, **record})
+        for dtype in ("float64", "float32"):
+            assert row[dtype]["best_m"] / 5 < row[dtype]["predicted_m"] < 5 * row[dtype]["best_m"]
+        assert row["float32"]["best_m"] < row["float64"]["best_m"]
+    record = theory.product(2.0, 11.0)
+    assert all(row["float64"] <= row["bound"] for row in record["rows"] if row["m"] < 300)
+
+
+def test_a_run_goes_on_where_it_stopped(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute, calls = theory.compute, []
+
+    def counted(cell: Cell, data: Any) -> dict[str, Any]:
+        if len(calls) == 9:
+            raise KeyboardInterrupt
+        calls.append(cell)
+        return compute(cell, data)
+
+    options: dict[str, Any] = {"progress": False, "epochs": 1, "seeds": (0, 3)}
+    monkeypatch.setattr(theory, "compute", counted)
+    with pytest.raises(KeyboardInterrupt):
+        run(small, **options)
+    stored = {p.name: p.read_bytes() for p in small.glob("cells/*")}
+    assert len(stored) == 9
+    monkeypatch.setattr(theory, "compute", compute)
+    text = run(small, **options)
+    after = {p.name: p.read_bytes() for p in small.glob("cells/*")}
+    assert len(after) == 4 + 2 + 3 + 2 * 2 * 2 + 2 * 5 * 2
+    assert stored.items() <= after.items()
+    assert (small / "report.md").read_text() == text
+    figures = json.loads((small / "report.json").read_text())
+    for row in figures["relu"]:
+        assert row["float64"] <= row["bound"] <= row["eps"] * (1 + 1e-9)
+    for row in figures["gap"]:
+        assert 0 < row["measured"] <= row["triangle"] <= (row["certified"] or math.inf)
+        assert (row["paper"] is None) == (row["depth"] == 2)
+    assert {row["metric"] for row in figures["activation"]} == {"rmse", "accuracy"}
+    assert "| wine | HTAF, learned from (1, 4) |" in text
+    assert "Learned on digits: alpha0 " in text
+    record = json.loads(next(iter(after.values())))
+    assert {"cell", "seconds", "commit", "versions", "threads"} <= record.keys()
+    for heading in ("squaring", "product", "ReLU", "Exact steps", "one hidden", "two hidden", "general activation"):
+        assert heading in text
+
+
+def test_a_gap_is_that_of_the_trained_network(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training restated: Adam under a one-cycle rate, batches by the seed."""
+    data = theory.table_data("churn", 1)
+    settings = {"hidden": [5], "alpha0": 2.0, "alpha1": 11.0, "seed": 1, "lr": 0.01, "epochs": 2, "batch_size": 50}
+    record = theory.compute(Cell("gap", settings), data)
+    torch.manual_seed(1)
+    net = MLP(3, 2, (5,), lambda: theory.HTAF(2.0, 11.0), batch_norm=True)
+    x, y = data.parts[0].x, data.parts[0].y
+    optimizer = torch.optim.Adam(net.parameters(), 0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, 4)
+    for epoch in range(2):
+        for part in torch.randperm(len(x), generator=torch.Generator().manual_seed(1_000_003 + epoch)).split(50):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(x[part]), y[part]).backward()
+            optimizer.step()
+            schedule.step()
+    found = dhn_gap_bound(net.eval(), data.parts[2].x)
+    assert record["bounds"]["measured"] == pytest.approx(sum(found.measured) / 2, rel=1e-6)
+    assert found.paper is not None
+    assert record["bounds"]["paper"] == pytest.approx(sum(found.paper) / 2, rel=1e-6)
+    assert record["layers"][0]["eps"] == pytest.approx(bounds.achieved_eps(2.0, 11.0))
+    assert record["auroc"] is not None
+
+
+def made(method: str, seed: int, lr: float, validation: float, test: float, metric: str = "rmse") -> dict[str, Any]:
+    cell = {"kind": "activation", "task": "wine", "method": method, "seed": seed, "lr": lr}
+    return {"cell": cell, "metric": metric, "validation": validation, "test": test}
+
+
+def test_the_rate_is_chosen_by_validation_and_differences_are_paired() -> None:
+    records = [made("relu", s, lr, v, t) for s, lr, v, t in ((0, 0.1, 1, 5), (0, 0.2, 2, 1), (1, 0.1, 3, 7))]
+    records += [made("tanh", 0, 0.1, 9, 0), made("tanh", 0, 0.2, 8, 6), made("tanh", 1, 0.1, 3, 9)]
+    relu, tanh = theory_report.activation_rows(records)
+    assert relu["test"] == [6, pytest.approx(1)]
+    assert relu["less_relu"] is None
+    assert tanh["test"] == [7.5, pytest.approx(1.5)]
+    assert tanh["less_relu"] == [1.5, pytest.approx(0.5)]
+    assert tanh["rates"] == {"0.1": 1, "0.2": 1}
+    accuracy = [made("relu", 0, lr, v, t, "accuracy") for lr, v, t in ((0.1, 1, 5), (0.2, 2, 1))]
+    assert theory_report.activation_rows(accuracy)[0]["test"] == [1, None]
+
+
+def test_folders_that_cannot_be_reported(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected cells, got none"):
+        theory_report.report(tmp_path)
+    (tmp_path / "cells").mkdir()
+    for text in ('{"cell": {"kind', '{"cell": {"kind": "other"}}', "[]"):
+        (tmp_path / "cells" / "bad.json").write_text(text)
+        with pytest.raises(ValueError, match=r"bad\.json is damaged"):
+            theory_report.report(tmp_path)
+
+
+def test_another_activation_is_refused() -> None:
+    data = theory.digits(0)
+    assert [len(part.x) for part in data.parts] == [len(part.y) for part in data.parts]
+    settings = {"task": "digits", "method": "gelu", "lr": 0.1, "seed": 0, "epochs": 1, "batch_size": 8}
+    with pytest.raises(
+        ValueError, match=r"^expected one of relu, tanh, htaf-1-4, htaf-2-11, htaf-learned, got 'gelu'$"
+    ):
+        theory.compute(Cell("activation", settings), data)
+
+
+@pytest.mark.data
+def test_the_stored_results_of_the_theory_are_of_this_code(data_dir: Path) -> None:
+    """The stored cells are those that this code would look for today, so the same command computes none again."""
+    folder = Path(__file__).parents[2] / "results" / "theory" / "cells"
+    prints = {name: tabular.load(name, data_dir=data_dir).fingerprint for name in theory.TABLES}
+    prints["digits"] = theory.digits(0).fingerprint
+    names = [(cell, cell.settings.get("table") or cell.settings.get("task")) for cell in cells()]
+    wanted = {theory.content_hash(cell.identity(prints[name] if name else None)) for cell, name in names}
+    assert {path.stem for path in folder.glob("*.json")} == wanted
