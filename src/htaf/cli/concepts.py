@@ -250,18 +250,21 @@ def score(
     if (names is not None and not leakage) or (attributes is not None and names is None):
         raise UsageError("--names needs --leakage, and --attributes needs --names")
     from htaf.concepts.report import write_report
-    from htaf.concepts.scores import score as measure
-    from htaf.concepts.store import open_codes
+    from htaf.concepts.scores import score_parts
+    from htaf.concepts.sharded import open_sharded
+    from htaf.concepts.store import in_parts, open_codes
+
+    def opens(folder: Path) -> Any:
+        return open_sharded(folder) if in_parts(folder) else open_codes(folder)
 
     if out is not None:
         check_output_folder(out, [codes, *baseline, *([names] if names else [])], own="folder of scores")
-    others = {folder.name: open_codes(folder) for folder in baseline}
+    others = {folder.name: opens(folder) for folder in baseline}
     if len(others) < len(baseline):
         raise UsageError(f"expected folders of different names for --baseline, got {', '.join(map(str, baseline))}")
-    opened = open_codes(codes)
-    scores = measure(opened, baseline=others, scored=part)
+    scores = score_parts(opens(codes), baseline=others, scored=part, progress=not json)
     if leakage:
-        scores["leakage"] = _leakage(opened, codes, names, attributes, part, data_dir)
+        scores["leakage"] = _leakage(open_codes(codes), codes, names, attributes, part, data_dir)
     files = write_report(scores, out, title=codes.name) if out is not None else []
     if json:
         return print_json(scores)

@@ -29,7 +29,10 @@ FORMAT = 1
 KIND = "codes in parts"
 MANIFEST, ROWS = "manifest.json", "rows.parquet"
 MOST = 2**31  # bytes of arrays that are put together in memory, where nothing else is said
-STREAMING = "go through the parts with htaf.concepts.sharded.open_sharded"
+STREAMING = (
+    "go through the parts with htaf.concepts.sharded.open_sharded, score them with htaf.concepts.scores.score_parts "
+    "(htaf concepts score) and search them with htaf.concepts.nearest.NearestInParts (htaf concepts neighbours)"
+)
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,24 @@ class ShardedCodes:
             for name, (images, known, smooth, right) in zip(PARTS, counts.tolist(), strict=True)
             if images
         ]
+
+    def row(self, image: str) -> int:
+        """The row of an image: by its id; else its row number as a text. The parts are read in order until it is found.
+
+        Raises:
+            ConceptError: there is none.
+        """
+        for part in self.folders:
+            try:
+                return part.first + part.open().ids.index(image)
+            except ValueError:
+                continue
+        if image.isdecimal() and any(p.first <= int(image) < p.first + p.images for p in self.folders):
+            return int(image)
+        such = f"; ids are such as {self.parts[0].ids[0]!r}"
+        raise ConceptError(
+            f"expected the id of an image or a row below {self.info['images']:,} of a usable part, got {image!r}{such}"
+        )
 
     def rows(self, numbers: Sequence[int] | Int64[np.ndarray, " rows"]) -> Codes:
         """The images of these row numbers of the whole, in this order, copied into memory.
