@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -99,6 +100,15 @@ def test_all_equal_all_different_and_itself() -> None:
     assert one.query(~opposite.bits[:1], 1)[0].tolist() == [[512]]
 
 
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Without beartype, as users have it: the library's own messages show."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("unchecked")
 def test_bad_queries() -> None:
     index = NearestInParts(drawn(5, 12, 0))
     zero = np.zeros((1, 2), np.uint8)
