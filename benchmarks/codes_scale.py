@@ -7,6 +7,9 @@
 (c) `htaf.concepts.lists`: recall@k and time for each number of probes, on codes of features that are given (random
     hyperplanes, as `htaf concepts binarise --how random` makes them) and on random bits, the worst case.
 
+With --times N the parts are gone over N times, as over N times as many images: no disk is needed, but the processor's
+last cache may hold a part of them.
+
 The codes are written to --folder and kept there for the next call. Bits are independent, each concept with a rate of
 its own; labels, predictions and ids are those of the first part in all parts (hard links): 1e8 images take 7.5 GB.
 All sides are compared before they are timed, and take turns. Seconds of the processor stand beside those of the clock.
@@ -23,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +112,12 @@ def make(folder: Path, images: int, part_images: int, concepts: int, classes: in
     return found
 
 
+def repeated(codes: ShardedCodes, times: int) -> ShardedCodes:
+    """The same parts several times over, as parts of their own: nothing is written."""
+    parts = [replace(part, first=part.first + i * len(codes)) for i in range(times) for part in codes.folders]
+    return replace(codes, folders=tuple(parts), info={**codes.info, "images": times * len(codes)})
+
+
 def linked(like: Path, out: Path, bits: np.ndarray) -> None:
     """A part with codes of its own; its other files are those of another part."""
     shutil.rmtree(out, ignore_errors=True)
@@ -160,9 +170,9 @@ def row(what: str, side: str, times: list[measuring.Sample], **more: Any) -> dic
     return {"what": what, "side": side, "seconds": wall, "processor": spent, **more}
 
 
-def peak(folder: Path) -> dict[str, int]:
+def peak(folder: Path, times: int) -> dict[str, int]:
     """Bytes of the scores beside those of an idle process; run in a process of its own."""
-    codes = open_sharded(folder)
+    codes = repeated(open_sharded(folder), times)
     memory._trim()
     idle = memory._status("VmRSS")
     if not memory._reset_peak():
@@ -187,7 +197,7 @@ def scores(codes: ShardedCodes, args: argparse.Namespace, sizes: dict[str, int])
         print(f"{'':24} score_parts / {side}: {wall}, processor {spent.median:.1f}")
         rows.append({"what": "scores", "side": f"score_parts / {side}", **sizes, "ratio": wall, "processor": spent})
     done = subprocess.run(
-        [sys.executable, __file__, f"--peak-of={codes.path}", f"--threads={args.threads}"],
+        [sys.executable, __file__, f"--peak-of={codes.path}", f"--threads={args.threads}", f"--times={args.times}"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     found = json.loads(done.stdout)
@@ -312,6 +322,7 @@ def main() -> None:
     add = parser.add_argument
     add("--folder", type=Path, help="where the codes are; default: a new temporary folder, removed in the end")
     add("--images", type=measuring.at_least_one, default=10_000_000, help="default: 10,000,000")
+    add("--times", type=measuring.at_least_one, default=1, help="go over the parts so often, as over more; default: 1")
     add("--concepts", type=measuring.at_least_one, default=512, help="default: 512")
     add("--classes", type=measuring.at_least_one, default=10, help="default: 10")
     add("--part-images", type=measuring.at_least_one, default=1_000_000, help="images of a part; default: 1,000,000")
@@ -337,7 +348,7 @@ def main() -> None:
     sharded_writing.GROUP = 2**20
     with threadpool_limits(args.threads):
         if args.peak_of:
-            print(json.dumps(peak(args.peak_of)))
+            print(json.dumps(peak(args.peak_of, args.times)))
             return
         if not args.no_test:
             measuring.test_first("kernels/test_nearest.py", "concepts/test_tally.py", "concepts/test_lists.py")
@@ -348,6 +359,8 @@ def main() -> None:
             sizes = {"images": args.images, "concepts": args.concepts, "classes": args.classes, "threads": args.threads}
             if {"scores", "search"} & set(args.only):
                 codes = make(args.folder, args.images, args.part_images, args.concepts, args.classes)
+                codes, sizes["images"] = repeated(codes, args.times), args.times * args.images
+                sizes["distinct"] = args.images
                 rows += scores(codes, args, sizes) if "scores" in args.only else []
                 rows += search(codes, args, sizes) if "search" in args.only else []
             if "lists" in args.only:

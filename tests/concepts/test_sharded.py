@@ -148,6 +148,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], bool, str]] = {  # what, wheth
     "no images": (lambda p: (p / "images.arrow").unlink(), False, r"part-00001/images\.arrow is missing"),
     "cut off": (lambda p: (p / "exact.npy").write_bytes(b"\x93NUMPY"), False, r"part-00001/exact\.npy is damaged"),
     "another record": (lambda p: flip(p / "concepts.json"), False, r"part-00001/concepts\.json is damaged"),
+    "a record of its own": (
+        lambda p: (p / "concepts.json").write_text((p / "concepts.json").read_text() + " "),
+        False,
+        r"part-00001/concepts\.json is damaged: its SHA-256 differs from the one in manifest\.json",
+    ),
     "a bit": (lambda p: flip(p / "codes.npy"), True, r"part-00001/codes\.npy is damaged: its SHA-256"),
     "an id": (lambda p: flip(p / "images.arrow"), True, r"part-00001/images\.arrow is damaged: its SHA-256"),
 }
