@@ -176,7 +176,5 @@ void transpose(const std::uint8_t* bits, std::uint8_t* turned, size_t rows, size
     });
 }
 
-#undef HTAF_COUNTING
-
 }  // namespace
 }  // namespace htaf::HTAF_NAMESPACE

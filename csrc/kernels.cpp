@@ -3,6 +3,7 @@
 
 #include "bit_counts.hpp"
 #include "loops.hpp"
+#include "nearest.hpp"
 
 namespace htaf::HTAF_NAMESPACE {
 namespace {
@@ -121,5 +122,5 @@ extern const DecoderKernels decoder;
 namespace htaf {
 using namespace HTAF_NAMESPACE;
 const Kernels HTAF_KERNELS = {HTAF_NAME, &smooth, &neurons, &binary, &tables,   &maps,
-                              &gated,   &decoder, heaviside, pack,   unpack,  transpose, count_common};
+                              &gated,   &decoder, heaviside, pack,   unpack,  transpose, count_common, nearest};
 }  // namespace htaf

@@ -28,7 +28,8 @@ from htaf import _files, runs
 from htaf._files import KINDS, OutputError, check_output, check_output_folder
 from htaf.activations import HTAF, Heaviside
 from htaf.cli import sparse_heads
-from htaf.concepts import labelfree, report, store
+from htaf.concepts import labelfree, report, sharded, store
+from htaf.concepts.sharded_writing import part_name
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.explorer import folder as page
@@ -576,8 +577,10 @@ def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
     kind = KINDS["folder of codes"]
     arrays = store.array_shapes({"images": 1, "concepts": 1, "arrays": ["codes", "features", "margins"]})
     assert kind.marks == ((store.RECORD,),)
-    given = {labelfree.NAMES, labelfree.PROJECTION}
+    given = {labelfree.NAMES, labelfree.PROJECTION, sharded.ROWS}
     assert {store.IMAGES, store.HEAD, store.DONE, *(f"{name}.npy" for name in arrays)} | given == set(kind.names)
+    kind = KINDS["folder of codes in parts"]
+    assert kind.marks == ((sharded.MANIFEST, part_name(0)),)
     kind = KINDS["page"]
     assert kind.marks == ((page.MARK,), (page.INDEX, f"{page.DATA}/page.js"))
     assert all(map(kind.owns, (*page.page_files(), page.DATA)))

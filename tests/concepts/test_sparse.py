@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.scores import labelled
+from htaf.concepts.counts import labelled
 from htaf.concepts.sparse import (
     CANDIDATES,
     STRENGTHS,

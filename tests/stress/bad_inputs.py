@@ -253,6 +253,7 @@ NUMBERS = {
 # values that a flag takes, as documented: they are not bad
 TAKEN: dict[str, tuple[str, ...]] = {
     "--opset": (),
+    "--part-images": (HUGE,),
     "--max-tokens": (HUGE,),
     "--max-calls": (HUGE,),
     "--timeout": (),

@@ -84,6 +84,11 @@ def extract(
         arg(help="Keep them in 2 bytes, to order images by: how clearly on or off a bit is.",
             help_behavior_hint="(default: up to 256 MB)"),
     ] = None,
+    part_images: Annotated[
+        int | None,
+        arg(help="Write folders of so many images, and a manifest: for codes past memory.",
+            metavar="N", help_behavior_hint="(default: one folder)"),
+    ] = None,
     batch: Annotated[int, arg(help="Images at once.")] = 250,
     workers: Annotated[int, arg(help="Processes that read images and run the network.")] = 1,
     device: Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where the network runs.")] = "auto",
@@ -98,6 +103,8 @@ def extract(
     """
     if min(batch, workers) < 1:
         raise UsageError(f"--batch and --workers must be >= 1, got {batch} and {workers}")
+    if part_images is not None and part_images < 1:
+        raise UsageError(f"--part-images must be >= 1, got {part_images}")
     if bool(data) + bool(files) + bool(parts) > 1:
         raise UsageError(
             "expected at most one of --data, --files and --parts, got more (--parts are of the run's own images)"
@@ -118,8 +125,11 @@ def extract(
     if files:
         listed, left_out = image_files(files)
         say_notes(left_out)
-        found: Any = room.extract_files(
-            opened, listed, out, features=features, margins=margins, strict=strict, **options
+        kept = {"features": features, "margins": margins, "strict": strict}
+        found: Any = (
+            room.extract_files(opened, listed, out, **kept, **options)
+            if part_images is None
+            else room.extract_parts(opened, listed, out, part_images, **kept, **options)
         )
         unread, total = found.info["unreadable_files"], len(listed)
     else:
@@ -128,7 +138,10 @@ def extract(
         else:
             chosen: Any = opened.other_data(data, data_dir=data_dir)
         say_notes(chosen.notes)
-        if layer == "backbone":
+        if part_images is not None:
+            kept = {"features": features, "margins": margins, "layer": layer}
+            found = room.extract_parts(opened, chosen, out, part_images, parts=parts or None, **kept, **options)
+        elif layer == "backbone":
             found = room.extract_features(opened, chosen, out, parts=parts or None, layer=layer, **options)
         elif opened.has_step:
             found = room.extract(
@@ -185,13 +198,15 @@ def binarise(
 def _summary(found: Any, out: Path, json: bool) -> None:
     """Accuracy of each part of codes or features."""
     from htaf.concepts.codes import Codes
+    from htaf.concepts.sharded import ShardedCodes
     from htaf.concepts.store import accuracies
 
-    rows = accuracies(found)
+    rows = found.accuracies() if isinstance(found, ShardedCodes) else accuracies(found)
     result = {"out": str(out), "images": len(found), "concepts": found.weight.shape[1], "parts": rows}
     if json:
         return print_json(result | {"notes": found.info.get("notes", [])})
-    of = "concepts" if isinstance(found, Codes) else "features"
+    bits = "codes" in found.info["arrays"] if isinstance(found, ShardedCodes) else isinstance(found, Codes)
+    of = "concepts" if bits else "features"
     title = f"{result['images']:,} images, {result['concepts']} {of}: accuracy"
     show(title, ("part", "images", "smooth", "exact"), [tuple(row.values()) for row in rows])
     return say(f"folder: {out}")
@@ -235,18 +250,21 @@ def score(
     if (names is not None and not leakage) or (attributes is not None and names is None):
         raise UsageError("--names needs --leakage, and --attributes needs --names")
     from htaf.concepts.report import write_report
-    from htaf.concepts.scores import score as measure
-    from htaf.concepts.store import open_codes
+    from htaf.concepts.scores import score_parts
+    from htaf.concepts.sharded import open_sharded
+    from htaf.concepts.store import in_parts, open_codes
+
+    def opens(folder: Path) -> Any:
+        return open_sharded(folder) if in_parts(folder) else open_codes(folder)
 
     if out is not None:
         check_output_folder(out, [codes, *baseline, *([names] if names else [])], own="folder of scores")
-    others = {folder.name: open_codes(folder) for folder in baseline}
+    others = {folder.name: opens(folder) for folder in baseline}
     if len(others) < len(baseline):
         raise UsageError(f"expected folders of different names for --baseline, got {', '.join(map(str, baseline))}")
-    opened = open_codes(codes)
-    scores = measure(opened, baseline=others, scored=part)
+    scores = score_parts(opens(codes), baseline=others, scored=part, progress=not json)
     if leakage:
-        scores["leakage"] = _leakage(opened, codes, names, attributes, part, data_dir)
+        scores["leakage"] = _leakage(open_codes(codes), codes, names, attributes, part, data_dir)
     files = write_report(scores, out, title=codes.name) if out is not None else []
     if json:
         return print_json(scores)

@@ -174,19 +174,28 @@ def neighbours(
 ) -> None:
     """List the images whose bits differ least from those of an image."""
     from htaf.concepts.search import NearestImages
-    from htaf.concepts.store import open_codes
+    from htaf.concepts.store import in_parts, open_codes
 
-    opened = open_codes(codes)
-    distances, rows = NearestImages(opened).of(_row(opened, image), k)
+    if in_parts(codes):
+        from htaf.concepts.nearest import NearestInParts
+        from htaf.concepts.sharded import open_sharded
+
+        parted = open_sharded(codes)
+        distances, rows = NearestInParts(parted).of(parted.row(image), k, progress=not json)
+        there = parted.rows(rows)
+    else:
+        opened = open_codes(codes)
+        distances, rows = NearestImages(opened).of(_row(opened, image), k)
+        there = opened.take(rows)
     found = [
         {
-            "image": opened.ids[row],
+            "image": there.ids[i],
             "row": row,
             "distance": distance,
-            "class": opened.classes[opened.labels[row]] if opened.labels[row] >= 0 else None,
-            "predicted": opened.classes[opened.exact[row]],
+            "class": there.classes[there.labels[i]] if there.labels[i] >= 0 else None,
+            "predicted": there.classes[there.exact[i]],
         }
-        for distance, row in zip(distances.tolist(), rows.tolist(), strict=True)
+        for i, (distance, row) in enumerate(zip(distances.tolist(), rows.tolist(), strict=True))
     ]
     if json:
         return print_json(found)

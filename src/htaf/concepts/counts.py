@@ -7,12 +7,13 @@ Everything here streams: a part of the rows is read, turned on its side (one row
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int32, Int64, UInt8
 
-from htaf.concepts.codes import Codes, ConceptError
+from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
 from htaf.functional import count_common_bits, transpose_bits
 
 CHUNK = 65_536  # images at once, a multiple of 8: 4 MiB of 512 concepts
@@ -53,6 +54,24 @@ def pair_counts(codes: Codes) -> Int64[np.ndarray, "concepts concepts"]:
     for _, columns in _columns(codes):
         counts += count_common_bits(columns, columns).numpy()
     return counts
+
+
+def both_counts(
+    codes: Codes,
+) -> tuple[Int64[np.ndarray, "concepts classes"], Int64[np.ndarray, "concepts concepts"]]:
+    """`class_counts` and `pair_counts` of the same images, which are turned on their side once.
+
+    Raises:
+        ConceptError: a label that is no class.
+    """
+    _check(codes)
+    classes = len(codes.classes)
+    counts = np.zeros((codes.concepts, classes), np.int64)
+    pairs = np.zeros((codes.concepts, codes.concepts), np.int64)
+    for start, columns in _columns(codes):
+        counts += count_common_bits(columns, _members(codes.labels[start : start + CHUNK], classes)).numpy()
+        pairs += count_common_bits(columns, columns).numpy()
+    return counts, pairs
 
 
 def proportions(codes: Codes) -> Float64[np.ndarray, "concepts classes"]:
@@ -101,3 +120,27 @@ def _members(labels: Int32[np.ndarray, " images"], classes: int) -> torch.Tensor
         labelled = np.flatnonzero(ours >= 0)
         members[ours[labelled], labelled] |= np.uint8(1 << place)  # each byte at most once, as n // 8 differs
     return torch.from_numpy(members)
+
+
+def labelled(codes: Codes, part: PartName) -> Codes:
+    """The images of a part whose class is known, without their ids; a view where they lie in one piece,
+    else a copy.
+
+    Raises:
+        ConceptError: there are none.
+    """
+    rows = codes.rows(part)
+    rows = rows[np.asarray(codes.labels)[rows] >= 0]
+    if not len(rows):
+        known = np.asarray(codes.parts)[np.asarray(codes.labels) >= 0]
+        present = [name for i, name in enumerate(PARTS) if (known == i).any()]
+        raise ConceptError(f"expected labelled images of the part {part!r}, got only {', '.join(present) or 'none'}")
+    return taken(codes, rows)
+
+
+def taken(codes: Codes, rows: Int64[np.ndarray, " rows"]) -> Codes:
+    """The images of ascending row numbers, without their ids; a view where they lie in one piece, else a copy."""
+    whole = rows[-1] - rows[0] + 1 == len(rows)
+    index = slice(int(rows[0]), int(rows[-1]) + 1) if whole else rows
+    names = ("bits", "labels", "parts", "smooth", "exact", "saturated")
+    return replace(codes, **{name: getattr(codes, name)[index] for name in names}, ids=())

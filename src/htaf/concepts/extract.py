@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +15,20 @@ import torch
 from torch import Tensor
 
 from htaf._console import progress as progress_of
+from htaf.concepts import store
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
-from htaf.concepts.passes import ConceptNetwork, Device, ImageSequence, Layer, in_order, in_processes
-from htaf.concepts.store import CHUNK, Features, open_codes, open_features, read_record
-from htaf.concepts.writing import Contents, writing
+from htaf.concepts.passes import ConceptNetwork, Device, ImageSequence, Job, Layer, Piece, in_order, in_processes
+from htaf.concepts.sharded import ShardedCodes, open_sharded
+from htaf.concepts.sharded_writing import PartsWriter, slice_of, writing_parts
+from htaf.concepts.store import CHUNK, Features, known_record, open_codes, open_features
+from htaf.concepts.writing import Contents, Writer, writing
 from htaf.data.image_reading import MOST_WORKERS, look_all
 from htaf.data.images import FilePart, ImagePreprocessor, Images, Part
 from htaf.data.reading import DataError
 from htaf.runs import Run
 from htaf.runs.data import is_own, rows_of
 
-__all__ = ["extract", "extract_features", "extract_files", "open_codes", "open_features"]
+__all__ = ["extract", "extract_features", "extract_files", "extract_parts", "open_codes", "open_features"]
 
 OWN: tuple[PartName, ...] = ("train", "validation", "test")
 NAMED = 100  # unreadable files that concepts.json names
@@ -128,22 +133,64 @@ def extract_files(
         DataError: no file can be read, or, with `strict`, one cannot.
     """
     network = _network(run, device, plain=False)
-    part, info = _files([Path(path) for path in paths], network.preprocessor, strict)
-    ids = [str(part.folder / name) for name in part.names]
-    contents = _contents(
-        run,
-        network,
-        {"data": "files", "fingerprint": part.fingerprint(), "parts": ["other"]},
-        features,
-        _margins(margins, out)(len(part), len(network.weight[0])),
-        labels=part.labels,
-        numbers=np.full(len(part), PARTS.index("other"), np.uint8),
-        ids=ids,
-        info=info,
-    )
-    source = ImageSequence(((part, torch.arange(len(part))),), ids)
+    contents, source = _of_files(run, network, paths, features, _margins(margins, out), strict)
     _write(run, network, contents, source, out, batch, workers, device, progress)
     return open_codes(out)
+
+
+def extract_parts(
+    run: Run,
+    images: Images | Sequence[str | Path],
+    out: str | Path,
+    part_images: int,
+    *,
+    parts: Sequence[PartName] | None = None,
+    layer: Layer = "concepts",
+    features: bool = False,
+    margins: bool | None = None,
+    strict: bool = False,
+    batch: int = 250,
+    workers: int = 1,
+    device: Device = "auto",
+    progress: bool = False,
+) -> ShardedCodes:
+    """As `extract`, `extract_features` or `extract_files`, in parts: `htaf.concepts.sharded` has the format.
+
+    Finished parts are kept when it is called again. The parts together hold the same arrays as one folder, to the byte
+    where `part_images` is a multiple of 1,000, the images that are written at once.
+
+    Args:
+        images: of the run, or others of the same classes and size; or files of images without labels.
+        part_images: of each part but the last.
+
+    Returns:
+        the parts, opened.
+
+    Raises:
+        ConceptError: part_images < 1; and as `extract`.
+        DataError: as `extract` and `extract_files`.
+    """
+    if part_images < 1:
+        raise ConceptError(f"expected part_images >= 1, got {part_images}")
+    _check(batch, workers)
+    if not isinstance(images, Images):
+        network = _network(run, device, plain=False)
+        contents, source = _of_files(run, network, images, features, _margins(margins, out), strict)
+    elif run.has_step and layer == "concepts":
+        network = _network(run, device, plain=False)
+        contents, source = _images(run, network, images, parts, features, _margins(margins, out))
+    else:
+        network = ConceptNetwork(run, device, layer)
+        contents, source = _images(run, network, images, parts, True, lambda *_: False)
+    n = len(contents.labels)
+    contents = replace(contents, settings={**contents.settings, "part_images": part_images})
+    starts = range(0, n, part_images)
+    slices = [slice_of(contents, first, min(n, first + part_images)) for first in starts]
+    with writing_parts(Path(out), contents.settings) as writer:
+        if not writer.finished:
+            _write_parts(run, network, slices, source, writer, batch, workers, device, progress)
+            writer.finish(len(slices), contents.info)
+    return open_sharded(out)
 
 
 def _network(run: Run, device: Device, *, plain: bool) -> ConceptNetwork:
@@ -156,6 +203,31 @@ def _network(run: Run, device: Device, *, plain: bool) -> ConceptNetwork:
     if plain and not network.plain:
         raise ConceptError(f"expected a plain network (method relu), {run.path} has bits: extract(..., features=True)")
     return network
+
+
+def _of_files(
+    run: Run,
+    network: ConceptNetwork,
+    paths: Sequence[str | Path],
+    features: bool,
+    margins: Callable[[int, int], bool],
+    strict: bool,
+) -> tuple[Contents, ImageSequence]:
+    """The files that can be read."""
+    part, info = _files([Path(path) for path in paths], network.preprocessor, strict)
+    ids = [str(part.folder / name) for name in part.names]
+    contents = _contents(
+        run,
+        network,
+        {"data": "files", "fingerprint": part.fingerprint(), "parts": ["other"]},
+        features,
+        margins(len(part), len(network.weight[0])),
+        labels=part.labels,
+        numbers=np.full(len(part), PARTS.index("other"), np.uint8),
+        ids=ids,
+        info=info,
+    )
+    return contents, ImageSequence(((part, torch.arange(len(part))),), ids)
 
 
 def _images(
@@ -207,8 +279,10 @@ def _margins(asked: bool | None, out: str | Path) -> Callable[[int, int], bool]:
     def kept(images: int, concepts: int) -> bool:
         if asked is not None:
             return asked
-        there = read_record(Path(out))
-        return 2 * images * concepts <= MARGINS if there is None else "margins" in there["arrays"]
+        there = known_record(Path(out))
+        if there is None:
+            return 2 * images * concepts <= MARGINS
+        return "margins" in there["arrays"] if "arrays" in there else there["settings"].get("margins", False)
 
     return kept
 
@@ -301,21 +375,86 @@ def _write(
     device: Device,
     progress: bool,
 ) -> None:
-    if batch < 1 or not 1 <= workers <= MOST_WORKERS:
-        raise ConceptError(f"batch must be >= 1 and workers in 1 to {MOST_WORKERS}, got {batch} and {workers}")
+    _check(batch, workers)
     n = len(contents.labels)
-    kept = [name for name, asked in (("features", contents.features), ("margins", contents.margins)) if asked]
     with writing(Path(out), contents) as writer:
         before = min(n, max(0, n - len(writer.pending) * CHUNK))
-        jobs = [(k, lambda k=k: source.piece(k * CHUNK, min(n, (k + 1) * CHUNK))) for k in writer.pending]
-        several = workers > 1 and len(jobs) > 1
-        results = (
-            in_processes(run, jobs, batch, kept, device, workers, network.layer)
-            if several
-            else in_order(network, jobs, batch, kept)
-        )
+        jobs = [(k, _piece(source, k * CHUNK, min(n, (k + 1) * CHUNK))) for k in writer.pending]
+        results = _passes(run, network, contents, jobs, batch, workers, device)
         with progress_of("images", n, shown=progress, done=before) as advance:
             for chunk, arrays in results:
                 writer.write(chunk, arrays)
                 advance(len(arrays["smooth"]))
         writer.finish()
+
+
+def _write_parts(
+    run: Run,
+    network: ConceptNetwork,
+    slices: Sequence[Contents],
+    source: ImageSequence,
+    parts: PartsWriter,
+    batch: int,
+    workers: int,
+    device: Device,
+    progress: bool,
+) -> None:
+    """All chunks of all parts as one list of jobs: worker processes live through the parts."""
+    jobs: list[Job] = []
+    places: list[tuple[int, int]] = []  # part and chunk of each job
+    before, done = 0, 0
+    for number, contents in enumerate(slices):
+        images = len(contents.labels)
+        pending = range(-(-images // CHUNK))
+        if store.read_record(parts.folder(number)) is not None:
+            with writing(parts.folder(number), contents) as writer:  # refuses a part of other codes, before the work
+                pending = list(writer.pending)
+                if not pending:
+                    writer.finish()
+        for chunk in pending:
+            first, last = before + chunk * CHUNK, before + min(images, (chunk + 1) * CHUNK)
+            jobs.append((len(places), _piece(source, first, last)))
+            places.append((number, chunk))
+            done -= last - first
+        before += images
+        done += images
+    results = _passes(run, network, slices[0], jobs, batch, workers, device)
+    with ExitStack() as open_ones, progress_of("images", before, shown=progress, done=done) as advance:
+        held: dict[int, tuple[ExitStack, Writer]] = {}
+        for job, arrays in results:
+            number, chunk = places[job]
+            if number not in held:
+                stack = open_ones.enter_context(ExitStack())
+                held[number] = (stack, stack.enter_context(writing(parts.folder(number), slices[number])))
+            stack, writer = held[number]
+            writer.write(chunk, arrays)
+            advance(len(arrays["smooth"]))
+            if not writer.pending:
+                writer.finish()
+                stack.close()
+                del held[number]
+
+
+def _check(batch: int, workers: int) -> None:
+    if batch < 1 or not 1 <= workers <= MOST_WORKERS:
+        raise ConceptError(f"batch must be >= 1 and workers in 1 to {MOST_WORKERS}, got {batch} and {workers}")
+
+
+def _piece(source: ImageSequence, first: int, last: int) -> Callable[[], Piece]:
+    return lambda: source.piece(first, last)
+
+
+def _passes(
+    run: Run,
+    network: ConceptNetwork,
+    contents: Contents,
+    jobs: list[Job],
+    batch: int,
+    workers: int,
+    device: Device,
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number, arrays) of each job, in this process or in several."""
+    kept = [name for name, asked in (("features", contents.features), ("margins", contents.margins)) if asked]
+    if workers > 1 and len(jobs) > 1:
+        return in_processes(run, jobs, batch, kept, device, workers, network.layer)
+    return in_order(network, jobs, batch, kept)

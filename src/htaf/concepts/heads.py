@@ -14,8 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.completeness import CHUNK, by_importance
-from htaf.concepts.counts import pair_counts
-from htaf.concepts.scores import labelled
+from htaf.concepts.counts import labelled, pair_counts
 from htaf.concepts.soft import SoftConcepts
 
 CAP = 50_000  # images that a head is fitted to

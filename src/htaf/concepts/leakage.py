@@ -15,9 +15,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64, Int64
 
 from htaf.concepts.codes import Codes, ConceptError, PartName
-from htaf.concepts.counts import class_counts, class_sizes
+from htaf.concepts.counts import class_counts, class_sizes, labelled
 from htaf.concepts.heads import balanced_rows
-from htaf.concepts.scores import labelled
 from htaf.concepts.sparse import CAP, STRENGTHS, StandardBits, correct, refit, start_of
 from htaf.concepts.sparse_report import paired
 from htaf.concepts.store import Features

@@ -11,10 +11,9 @@ from jaxtyping import Int64
 from htaf._errors import expect_seed
 from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.completeness import accuracies, by_importance
-from htaf.concepts.counts import pair_counts
+from htaf.concepts.counts import labelled, pair_counts
 from htaf.concepts.heads import CAP, Fit, Head, accuracy_of, refitted, selected
 from htaf.concepts.redundancy import redundancy
-from htaf.concepts.scores import labelled
 
 __all__ = ["minimal_set", "refitted", "selected"]
 

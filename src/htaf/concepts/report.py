@@ -12,9 +12,9 @@ from jaxtyping import Int64, UInt8
 from matplotlib.figure import Figure
 
 from htaf.concepts.codes import Codes, ConceptError, PartName
-from htaf.concepts.counts import proportions
+from htaf.concepts.counts import labelled, proportions
 from htaf.concepts.groups import IN_A, IN_B, groups
-from htaf.concepts.scores import BINS, labelled
+from htaf.concepts.scores import BINS
 from htaf.runs import to_json, write_atomic
 
 SCORES, TABLES, HISTOGRAMS, COMPLETENESS, NEEDED = (
@@ -107,6 +107,10 @@ def tables(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None, 
             for name, row in {"these concepts": specific, **specific["baselines"]}.items()
         ),
     ]
+    if "sample" in scores:
+        sample = scores["sample"]
+        drawn = f"{sample['images']:,} of {sample['of']:,} images, drawn by a hash of their row numbers"
+        lines += ["", f"NCC and how many are enough: {drawn}."]
     if minimal is not None:
         lines += ["", *_minimal_lines(minimal)]
     if "leakage" in scores:

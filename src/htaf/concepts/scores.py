@@ -1,44 +1,39 @@
 """How good the concepts of a network are: every score from packed bits.
 
-Bits are unpacked a chunk of images at a time. A part whose labelled images do not lie in one piece is copied, packed.
+All scores are made of a `htaf.concepts.tally.Tally`, sums that are counted part by part and added: `score` counts codes
+at hand, `score_parts` codes in parts, and `score_tally` takes what was counted elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float32, Float64, Int64
 
+from htaf._console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
 from htaf.concepts.completeness import by_importance, completeness
-from htaf.concepts.counts import class_counts, class_sizes, pair_counts
 from htaf.concepts.redundancy import redundancy
+from htaf.concepts.sharded import ShardedCodes
 from htaf.concepts.sparsity import sparsity
+from htaf.concepts.tally import (
+    DIFFERENT,
+    EXACT_KNOWN,
+    EXACT_RIGHT,
+    IMAGES,
+    LABELLED,
+    SAMPLE,
+    SMOOTH_KNOWN,
+    SMOOTH_RIGHT,
+    Tally,
+    tally,
+    tally_part,
+)
 
 BINS = 20  # of the histograms of class proportions over [0, 1]
 RATE_GROUPS = 4
-
-
-def labelled(codes: Codes, part: PartName) -> Codes:
-    """The images of a part whose class is known, without their ids; a view where they lie in one piece,
-    else a copy.
-
-    Raises:
-        ConceptError: there are none.
-    """
-    rows = codes.rows(part)
-    rows = rows[np.asarray(codes.labels)[rows] >= 0]
-    if not len(rows):
-        known = np.asarray(codes.parts)[np.asarray(codes.labels) >= 0]
-        present = [name for i, name in enumerate(PARTS) if (known == i).any()]
-        raise ConceptError(f"expected labelled images of the part {part!r}, got only {', '.join(present) or 'none'}")
-    whole = rows[-1] - rows[0] + 1 == len(rows)
-    index = slice(int(rows[0]), int(rows[-1]) + 1) if whole else rows
-    names = ("bits", "labels", "parts", "smooth", "exact", "saturated")
-    return replace(codes, **{name: getattr(codes, name)[index] for name in names}, ids=())
 
 
 def score(
@@ -72,55 +67,128 @@ def score(
     Raises:
         ConceptError: no labelled images of a part; a label outside the classes; a baseline with other classes.
     """
+    named = {"baseline": baseline} if isinstance(baseline, Codes) else baseline
+    return score_parts(codes, baseline=named, fitted=fitted, scored=scored, top=top, points=points)
+
+
+def score_parts(
+    codes: ShardedCodes | Codes,
+    *,
+    baseline: Mapping[str, ShardedCodes | Codes] | None = None,
+    fitted: PartName = "train",
+    scored: PartName = "test",
+    top: int = 10,
+    points: int | None = None,
+    limit: int = SAMPLE,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """As `score`, over codes in parts: each part is read once, and one is in memory at a time.
+
+    Args:
+        codes: the parts; or codes at hand, of which no sample is taken.
+        baseline: codes of other networks, in parts or in one, by name.
+        limit: images that completeness and the number of contributing concepts are taken of, see `score_tally`.
+        progress: show a bar on the error stream.
+
+    Other arguments and errors as `score`.
+    """
+
+    def of(some: ShardedCodes | Codes, what: str, *, baseline: bool = False) -> Tally:
+        options: dict[str, Any] = {"fitted": fitted, "scored": scored, "baseline": baseline}
+        if isinstance(some, Codes):
+            return tally(some, **options, limit=0 if baseline else len(some))
+        options["limit"] = 0 if baseline else limit
+        total = None
+        with progress_of(what, len(some), shown=progress) as advance:
+            for part in some.folders:
+                one = tally_part(part, **options)
+                total = one if total is None else total + one
+                advance(part.images)
+        assert total is not None  # there is a usable part
+        return total
+
+    others = {name: of(other, f"images of {name}", baseline=True) for name, other in (baseline or {}).items()}
+    return score_tally(of(codes, "images"), codes.weight, codes.bias, baseline=others, top=top, points=points)
+
+
+def score_tally(
+    found: Tally,
+    weight: Float32[np.ndarray, "classes concepts"],
+    bias: Float32[np.ndarray, " classes"],
+    *,
+    baseline: Mapping[str, Tally] | None = None,
+    top: int = 10,
+    points: int | None = None,
+) -> dict[str, Any]:
+    """As `score`, from what was counted of all images.
+
+    Completeness and the number of contributing concepts are taken of the sample. It holds all labelled images of the
+    scored part where these are no more than its limit; else "sample" says of how many they are.
+
+    Args:
+        found: of all images, the sum of the tallies of parts.
+        weight: float32 [K, C] and
+        bias: float32 [K] of the head.
+        baseline: tallies of codes of other networks, by name.
+
+    Other arguments and errors as `score`.
+    """
     if top < 1:
         raise ConceptError(f"top must be >= 1, got {top}")
-    fit, test = labelled(codes, fitted), labelled(codes, scored)
-    counts, sizes = (class_counts(fit), class_counts(test)), (class_sizes(fit), class_sizes(test))
+    fitted, scored = found.fitted, found.scored
+    _need_labelled(found, 0, fitted)
+    _need_labelled(found, 1, scored)
+    counts, sizes = (found.counts[0], found.counts[1]), (found.sizes[0], found.sizes[1])
+    images = int(sizes[1].sum())
     rates = [count.sum(1) / size.sum() for count, size in zip(counts, sizes, strict=True)]
     always = {"always_0": rates[0] == 0, "always_1": rates[0] == 1}
     dead = always["always_0"] | always["always_1"]
-    missing = test.saturated < 0
-    specific = specificity(counts[1], sizes[1])
-    named = {"baseline": baseline} if isinstance(baseline, Codes) else dict(baseline or {})
-    return {
-        "concepts": codes.concepts,
-        "classes": list(codes.classes),
+    test = found.sample.codes(found, weight, bias)
+    scores = {
+        "concepts": found.concepts,
+        "classes": list(found.classes),
         "fitted": fitted,
         "scored": scored,
-        "accuracy": _accuracy(codes),
-        "binarity": None if missing.any() else float(test.saturated.sum(dtype=np.int64) / (len(test) * codes.concepts)),
+        "accuracy": _accuracy(found),
+        "binarity": None if found.unsaturated else found.saturated / (images * found.concepts),
         "rates": {"fitted": rates[0].tolist(), "scored": rates[1].tolist()},
-        "dead": {name: np.flatnonzero(found).tolist() for name, found in always.items()}
+        "dead": {name: np.flatnonzero(there).tolist() for name, there in always.items()}
         | {"count": int(dead.sum()), "share": float(dead.mean())},
         "concept_accuracy": concept_accuracy(counts, sizes),
-        "class_specificity": specific
-        | {"baselines": {name: _baseline(other, codes, scored) for name, other in named.items()}},
+        "class_specificity": specificity(counts[1], sizes[1])
+        | {"baselines": {name: _baseline(other, found) for name, other in (baseline or {}).items()}},
         "sparsity": sparsity(test, rates[0]),
-        "importance": importance(codes, rates[0], counts[1], sizes[1], top=top),
+        "importance": importance(test, rates[0], counts[1], sizes[1], top=top),
         "completeness": completeness(test, rates[0], points=points),
-        "redundancy": redundancy(pair_counts(fit), len(fit), by_importance(codes.weight, rates[0])).report(),
+        "redundancy": redundancy(found.pairs, int(sizes[0].sum()), by_importance(weight, rates[0])).report(),
     }
+    if len(test) < images:
+        scores["sample"] = {"images": len(test), "of": images, "scores": ["sparsity", "completeness"]}
+    return scores
 
 
-def _accuracy(codes: Codes) -> dict[str, Any]:
+def _need_labelled(found: Tally, side: int, part: PartName) -> None:
+    if not found.sizes[side].any():
+        present = [name for name, row in zip(PARTS, found.predictions, strict=True) if row[LABELLED]]
+        raise ConceptError(f"expected labelled images of the part {part!r}, got only {', '.join(present) or 'none'}")
+
+
+def _accuracy(found: Tally) -> dict[str, Any]:
     """Of each part that has images."""
     result: dict[str, Any] = {}
-    for number, part in enumerate(PARTS):
-        here = codes.parts == number
-        rows = np.flatnonzero(here & (codes.labels >= 0))
-        if not here.any():
+    for part, row in zip(PARTS, found.predictions.tolist(), strict=True):
+        images, known = row[IMAGES], row[LABELLED]
+        if not images:
             continue
-        labels, smooth, exact = (np.asarray(values)[rows] for values in (codes.labels, codes.smooth, codes.exact))
-        known = len(rows) > 0
-        before = float((smooth == labels).mean()) if known and (smooth >= 0).all() else None
-        after = float((exact == labels).mean()) if known and (exact >= 0).all() else None
+        before = row[SMOOTH_RIGHT] / known if known and row[SMOOTH_KNOWN] == known else None
+        after = row[EXACT_RIGHT] / known if known and row[EXACT_KNOWN] == known else None
         result[part] = {
-            "images": len(rows),
-            "unlabelled": int(here.sum()) - len(rows),
+            "images": known,
+            "unlabelled": images - known,
             "smooth": before,
             "exact": after,
             "gap": None if before is None or after is None else after - before,
-            "flips": None if before is None or after is None else float((smooth != exact).mean()),
+            "flips": None if before is None or after is None else row[DIFFERENT] / known,
         }
     return result
 
@@ -203,11 +271,11 @@ def specificity(counts: Int64[np.ndarray, "concepts classes"], sizes: Int64[np.n
     }
 
 
-def _baseline(other: Codes, codes: Codes, scored: PartName) -> dict[str, Any]:
-    if other.classes != codes.classes:
-        raise ConceptError(f"baseline: expected the classes {codes.classes}, got {other.classes}")
-    part = labelled(other, scored)
-    return specificity(class_counts(part), class_sizes(part))
+def _baseline(other: Tally, found: Tally) -> dict[str, Any]:
+    if other.classes != found.classes:
+        raise ConceptError(f"baseline: expected the classes {found.classes}, got {other.classes}")
+    _need_labelled(other, 1, found.scored)
+    return specificity(other.counts[1], other.sizes[1])
 
 
 def importance(

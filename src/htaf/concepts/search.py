@@ -29,7 +29,7 @@ class NearestImages:
     def __init__(self, codes: Codes) -> None:
         if not len(codes) or not codes.concepts:
             raise ConceptError(f"expected images with concepts, got {len(codes)} images of {codes.concepts} concepts")
-        self._faiss = _faiss()
+        self._faiss = faiss_module()
         self._concepts, self._codes = codes.concepts, codes.bits
         self._index = self._faiss.IndexBinaryFlat(8 * codes.bits.shape[1])
         self._index.add(np.ascontiguousarray(codes.bits))
@@ -92,7 +92,8 @@ def _check_k(k: int, most: int) -> None:
         raise ConceptError(f"expected k from 1 to {most}, got {k}")
 
 
-def _faiss() -> Any:
+def faiss_module() -> Any:
+    """faiss. Raises ConceptError: it is not installed."""
     try:
         import faiss
     except ImportError as error:

@@ -14,8 +14,8 @@ from scipy.special import logsumexp
 from htaf._errors import expect_seed
 from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.completeness import CHUNK
+from htaf.concepts.counts import labelled
 from htaf.concepts.heads import Head, accuracy_of, balanced_rows
-from htaf.concepts.scores import labelled
 from htaf.concepts.soft import SoftConcepts
 from htaf.concepts.sparsity import effective
 

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from htaf.concepts.codes import Codes, ConceptError, PartName
+from htaf.concepts.counts import labelled
 from htaf.concepts.heads import Head
-from htaf.concepts.scores import labelled
 from htaf.concepts.soft import SoftConcepts
 from htaf.concepts.sparse import ALGORITHM, CAP, SparseHead, correct, known, permuted, sparse_heads
 from htaf.concepts.sparsity import COVERAGE, sparsity, training_means

@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,9 @@ from jaxtyping import Float16, Float32, Int32, UInt8
 
 from htaf import _files
 from htaf.concepts.codes import PARTS, Codes, ConceptError
+
+if TYPE_CHECKING:
+    from htaf.concepts.sharded import ShardedCodes
 
 FORMAT = 1
 CHUNK = 1000  # images written at once: a whole number of batches of 250, as evaluation takes them
@@ -79,22 +82,26 @@ def open_codes(path: str | Path, *, verify: bool = True) -> Codes:
     """The codes of a finished folder; the bits are memory-mapped.
 
     Args:
-        path: a folder that `extract` or `binarise` wrote.
+        path: a folder that `extract` or `binarise` wrote; of one in parts (`htaf.concepts.sharded`) the bits are
+            copied into memory.
         verify: read the arrays and compare their SHA-256, about a second for a gigabyte. What else the folder holds is
             always compared and checked.
 
     Raises:
         ConceptError: no such folder, another format, not finished, a missing, truncated or changed file, values that
-            cannot be, or the features of a plain network, which has no codes.
+            cannot be, or the features of a plain network, which has no codes; codes in parts that take more than
+            `htaf.concepts.sharded.MOST` bytes.
     """
     path = Path(path)
+    if in_parts(path):
+        return _sharded(path).whole(verify=verify)
     record = _finished(path)
     if "codes" not in record["arrays"]:
         raise ConceptError(
             f"{path} holds features of a plain network, not codes: make codes of them with htaf concepts binarise"
         )
     names = ("codes", "smooth", "exact", "saturated")
-    bits, smooth, exact, saturated = _arrays(path, record, *names, verify=verify)
+    bits, smooth, exact, saturated = open_arrays(path, record, *names, verify=verify)
     fields = _images(path, record)
     k, c = len(record["classes"]), record["concepts"]
     for name, array, least, most in (
@@ -102,7 +109,7 @@ def open_codes(path: str | Path, *, verify: bool = True) -> Codes:
         ("exact", exact, 0, k),
         ("saturated", saturated, -1, c + 1),
     ):
-        _in_range(path / f"{name}.npy", array, least, most)
+        in_range(path / f"{name}.npy", array, least, most)
     if c % 8 and verify and (bits[:, -1] >> c % 8).any():
         raise ConceptError(f"{path / 'codes.npy'} is damaged: expected {c} concepts, got bits of more")
     return Codes(bits=bits, concepts=record["concepts"], smooth=smooth, exact=exact, saturated=saturated, **fields)
@@ -115,13 +122,15 @@ def open_features(path: str | Path) -> Features:
         ConceptError: as `open_codes`, or a folder without features.
     """
     path = Path(path)
+    if in_parts(path):
+        return _sharded(path).whole_features()
     record = _finished(path)
     if "features" not in record["arrays"]:
         raise ConceptError(
             f"{path} has no features.npy: extract them with htaf concepts extract --features, into a new folder"
         )
-    values, smooth = _arrays(path, record, "features", "smooth")
-    _in_range(path / "smooth.npy", smooth, -1, len(record["classes"]))
+    values, smooth = open_arrays(path, record, "features", "smooth")
+    in_range(path / "smooth.npy", smooth, -1, len(record["classes"]))
     return Features(values=values, smooth=smooth, **_images(path, record))
 
 
@@ -136,8 +145,29 @@ def open_margins(path: str | Path) -> Float16[np.ndarray, "images concepts"] | N
         ConceptError: as `open_codes`.
     """
     path = Path(path)
+    if in_parts(path):
+        return _sharded(path).whole_margins()
     record = _finished(path)
-    return _arrays(path, record, "margins")[0] if "margins" in record["arrays"] else None
+    return open_arrays(path, record, "margins")[0] if "margins" in record["arrays"] else None
+
+
+def in_parts(path: Path) -> bool:
+    """Whether a folder holds codes in parts."""
+    return (path / "manifest.json").is_file() and not (path / RECORD).exists()
+
+
+def _sharded(path: Path) -> ShardedCodes:
+    from htaf.concepts.sharded import open_sharded  # which imports this module
+
+    return open_sharded(path)
+
+
+def known_record(path: Path) -> dict[str, Any] | None:
+    """concepts.json of a folder, or manifest.json of codes in parts; None where there is neither. Both have status,
+    key and settings. Raises ConceptError: damaged, or of another format."""
+    from htaf.concepts.sharded import read_manifest
+
+    return read_manifest(path) if in_parts(path) else read_record(path)
 
 
 def _finished(path: Path) -> dict[str, Any]:
@@ -149,12 +179,12 @@ def _finished(path: Path) -> dict[str, Any]:
     return record
 
 
-def _damaged(file: Path, why: str = f"is damaged: its SHA-256 differs from the one in {RECORD}") -> ConceptError:
+def damaged(file: Path, why: str = f"is damaged: its SHA-256 differs from the one in {RECORD}") -> ConceptError:
     again = f"put back a copy of it, or delete {file.parent} and run the command that wrote it again"
     return ConceptError(f"{file} {why}; {again}")
 
 
-def _in_range(file: Path, array: np.ndarray, least: int, end: int) -> None:
+def in_range(file: Path, array: np.ndarray, least: int, end: int) -> None:
     if len(array) and not least <= int(array.min()) <= int(array.max()) < end:
         raise ConceptError(f"{file} is damaged: expected {least} to {end - 1}, got {array.min()} to {array.max()}")
 
@@ -174,12 +204,12 @@ def read_record(path: Path) -> dict[str, Any] | None:
     return record
 
 
-def _arrays(path: Path, record: Mapping[str, Any], *names: str, verify: bool = True) -> list[np.ndarray]:
+def open_arrays(path: Path, record: Mapping[str, Any], *names: str, verify: bool = True) -> list[np.ndarray]:
     shapes, files = array_shapes(record), {name: path / f"{name}.npy" for name in names}
     arrays = [map_array(file, *shapes[name]) for name, file in files.items()]
     for name, file in files.items():
         if verify and name not in UNHASHED and sha256(file) != record["files"].get(file.name):
-            raise _damaged(file)
+            raise damaged(file)
     return arrays
 
 
@@ -189,9 +219,9 @@ def map_array(file: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray
         array = np.lib.format.open_memmap(file, mode="r")
         size = file.stat().st_size
     except FileNotFoundError:
-        raise _damaged(file, "is missing") from None
+        raise damaged(file, "is missing") from None
     except Exception as error:  # numpy's reader of headers raises nearly everything
-        raise _damaged(file, f"is damaged: {error}") from None
+        raise damaged(file, f"is damaged: {error}") from None
     if (array.dtype, array.shape) != (dtype, shape):
         raise ConceptError(f"{file}: expected {dtype} {shape}, got {array.dtype} {array.shape}")
     if size != array.offset + array.nbytes:
@@ -199,13 +229,19 @@ def map_array(file: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray
     return array
 
 
-def _images(path: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """labels, parts, ids, weight, bias, classes and info."""
-    n, k, c = record["images"], len(record["classes"]), record["concepts"]
-    batch = _checked_batch(path / IMAGES, _hashed(path / IMAGES, record), n)
-    labels, part = batch.column("label"), batch.column("part")
-    _in_range(path / IMAGES, labels.to_numpy(zero_copy_only=True), -1, k)
-    data = _hashed(path / HEAD, record)
+def read_images(path: Path, record: Mapping[str, Any]) -> pa.RecordBatch:
+    """The table of the images, every value checked. Raises ConceptError: it is missing or damaged."""
+    batch = _checked_batch(path / IMAGES, hashed(path / IMAGES, record), record["images"])
+    in_range(path / IMAGES, batch.column("label").to_numpy(zero_copy_only=True), -1, len(record["classes"]))
+    return batch
+
+
+def read_head(
+    path: Path, record: Mapping[str, Any]
+) -> tuple[Float32[np.ndarray, "classes concepts"], Float32[np.ndarray, " classes"]]:
+    """weight and bias. Raises ConceptError: the file is missing or damaged."""
+    k, c = len(record["classes"]), record["concepts"]
+    data = hashed(path / HEAD, record)
     try:
         head = safetensors.numpy.load(data)
         kinds = [(head[name].shape, head[name].dtype) for name in ("weight", "bias")]
@@ -213,27 +249,35 @@ def _images(path: Path, record: dict[str, Any]) -> dict[str, Any]:
         raise ConceptError(f"{path / HEAD} is damaged: {error}") from None
     if kinds != [((k, c), np.float32), ((k,), np.float32)]:
         raise ConceptError(f"{path / HEAD} is damaged: it differs from what {RECORD} says")
+    return head["weight"], head["bias"]
+
+
+def _images(path: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """labels, parts, ids, weight, bias, classes and info."""
+    batch = read_images(path, record)
+    labels, part = batch.column("label"), batch.column("part")
+    weight, bias = read_head(path, record)
     return {
         "labels": labels.to_numpy(zero_copy_only=True),
         "parts": part.indices.to_numpy(zero_copy_only=True),
         "ids": Ids(batch.column("id")),
-        "weight": head["weight"],
-        "bias": head["bias"],
+        "weight": weight,
+        "bias": bias,
         "classes": tuple(record["classes"]),
         "info": record,
     }
 
 
-def _hashed(file: Path, record: Mapping[str, Any]) -> bytes:
+def hashed(file: Path, record: Mapping[str, Any]) -> bytes:
     """The bytes of a file, once their SHA-256 is the one in the record."""
     try:
         data = file.read_bytes()
     except FileNotFoundError:
-        raise _damaged(file, "is missing") from None
+        raise damaged(file, "is missing") from None
     except OSError as error:
-        raise _damaged(file, f"cannot be read: {error.strerror or error}") from None
+        raise damaged(file, f"cannot be read: {error.strerror or error}") from None
     if hashlib.sha256(data).hexdigest() != record["files"].get(file.name):
-        raise _damaged(file)
+        raise damaged(file)
     return data
 
 
@@ -245,17 +289,21 @@ def _checked_batch(file: Path, data: bytes, images: int) -> pa.RecordBatch:
             raise ValueError("expected one table with id, label and part")
         batch = found.get_batch(0)
         batch.validate(full=True)
-        parts = batch.column("part").dictionary
-        parts.validate(full=True)
+        check_parts(batch.column("part"))
         if any(column.null_count for column in batch.columns):
             raise ValueError("expected a value in each cell, got none in some")
         if batch.num_rows != images:
             raise ValueError(f"expected {images:,} images, got {batch.num_rows:,}")
-        if parts.to_pylist() != list(PARTS):
-            raise ValueError(f"expected the parts {PARTS}, got {parts.to_pylist()!r:.80}")
     except Exception as error:  # Arrow's readers raise nearly everything on damaged files
         raise ConceptError(f"{file} is damaged: {error}") from None
     return batch
+
+
+def check_parts(column: pa.DictionaryArray) -> None:
+    """Raises ValueError unless its dictionary is PARTS."""
+    column.dictionary.validate(full=True)
+    if (found := column.dictionary.to_pylist()) != list(PARTS):
+        raise ValueError(f"expected the parts {PARTS}, got {found!r:.80}")
 
 
 class Ids(Sequence[str]):

@@ -27,6 +27,7 @@ from htaf.concepts.store import (
     UNHASHED,
     array_shapes,
     chunk_count,
+    in_parts,
     map_array,
     read_record,
     sha256,
@@ -110,6 +111,10 @@ def _open(path: Path, contents: Contents) -> Writer:
         left.unlink(missing_ok=True)
     record = read_record(path)
     if record is None:
+        if in_parts(path):
+            raise ConceptError(
+                f"{path} holds codes in parts: give --part-images to continue it, or choose another --out"
+            )
         if others := sorted(p.name for p in path.iterdir() if p.name != LOCK):
             raise ConceptError(f"expected a new or empty folder, {path} holds {others[0]!r}: choose another --out")
         record = _new_record(contents)

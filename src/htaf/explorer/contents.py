@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float64, Int64
 
 from htaf.concepts.codes import PARTS, Codes, PartName
 from htaf.concepts.completeness import by_importance
-from htaf.concepts.counts import class_counts, class_sizes, shares
+from htaf.concepts.counts import class_counts, class_sizes, labelled, shares
 from htaf.concepts.naming import seal_of
-from htaf.concepts.scores import labelled, score, specificity
+from htaf.concepts.scores import score, specificity
 from htaf.explorer.discovery import (
     clustered_order,
     relations,

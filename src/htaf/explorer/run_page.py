@@ -19,7 +19,7 @@ from htaf.concepts.labelfree import NAMES
 from htaf.concepts.labelfree import WHAT as LABEL_FREE
 from htaf.concepts.naming import read_names
 from htaf.concepts.pixels import pixels_of
-from htaf.concepts.store import open_codes, open_margins, read_record
+from htaf.concepts.store import known_record, open_codes, open_margins
 from htaf.concepts.where import Maps
 from htaf.data.attributes import supervising
 from htaf.data.image_reading import decode, look
@@ -79,7 +79,7 @@ def build_run_page(
     """
     out = Path(out)
     check_folder(out)  # before the work
-    if beside is not None and read_record(Path(beside)) is None:
+    if beside is not None and known_record(Path(beside)) is None:
         raise ConceptError(f"expected a folder of codes beside this run, found none at {beside}")
     if beside_names is not None and beside is None:
         raise ConceptError("expected names of the other run's concepts with codes of it: give both")
@@ -131,7 +131,7 @@ def _codes(
             f"{run.path} is a plain network (method relu), which has no bits: make them with htaf concepts extract and "
             "htaf concepts binarise, then give that folder"
         )
-    there = read_record(folder)
+    there = known_record(folder)
     whole = given is not None or (there is not None and there["status"] == "finished")
     codes = open_codes(folder) if whole else None
     if codes is not None:

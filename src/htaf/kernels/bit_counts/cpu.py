@@ -1,12 +1,13 @@
-"""The compiled kernels of csrc/bit_counts.hpp, with the signatures of reference.py."""
+"""The compiled kernels of csrc/bit_counts.hpp and csrc/nearest.hpp, with the signatures of reference.py."""
 
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor
 
 from htaf.kernels import native
 
-__all__ = ["common", "transpose"]
+__all__ = ["common", "nearest", "transpose"]
 
 
 def transpose(bits: Tensor, size: int) -> Tensor:
@@ -15,3 +16,7 @@ def transpose(bits: Tensor, size: int) -> Tensor:
 
 def common(a: Tensor, b: Tensor) -> Tensor:
     return native.count_common(a, b)
+
+
+def nearest(bits: np.ndarray, queries: np.ndarray, first: int, distances: np.ndarray, rows: np.ndarray) -> None:
+    native.nearest(bits, queries, first, distances, rows)
