@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +82,9 @@ def look_all(paths: Sequence[Path], *, whole: bool = True) -> list[Look]:
         return list(pool.map(partial(look, whole=whole), paths))
 
 
-def decode(path: Path, channels: int, size: tuple[int, int]) -> UInt8[np.ndarray, "c h w"]:
+def decode(
+    path: Path | str, channels: int, size: tuple[int, int], data: bytes | None = None
+) -> UInt8[np.ndarray, "c h w"]:
     """One file as the training reads it.
 
     First frame, turned upright by its EXIF tag, 16 bits scaled to 8, transparency dropped, CMYK and grey to RGB (or
@@ -91,6 +94,7 @@ def decode(path: Path, channels: int, size: tuple[int, int]) -> UInt8[np.ndarray
         path: a file.
         channels: 3 for RGB, 1 for grey.
         size: (H, W) in pixels.
+        data: what the file holds, where that is at hand; `path` is then only its name.
     Returns:
         uint8 [C, H, W].
     Raises:
@@ -98,7 +102,9 @@ def decode(path: Path, channels: int, size: tuple[int, int]) -> UInt8[np.ndarray
     """
     height, width = size
     try:
-        with Image.open(path) as image:
+        if data is not None and not data:
+            raise ValueError("an empty file")
+        with Image.open(path if data is None else BytesIO(data)) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise DataError(f"{path}: expected at most {MAX_PIXELS:,} pixels, got {image.width} x {image.height}")
             image.draft(None, (2 * max(size), 2 * max(size)))  # JPEG only: decodes at 1/2 to 1/8 where that is enough
