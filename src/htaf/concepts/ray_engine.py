@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import pickle
+import platform
 import socket
 import subprocess
 import sys
@@ -22,6 +23,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +34,14 @@ import pyarrow as pa
 from htaf._console import err
 from htaf._errors import HtafError, first_line
 from htaf._files import nearest
-from htaf.concepts.blocks import Block, Job, Outcome, read, write_part
+from htaf.concepts.blocks import Block, Job, Outcome, machine, read, write_part
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.data.image_sources import Decoded, Files, ParquetRows, Stretch, TarMembers, is_local
 
 REACHED = 5.0  # seconds for an address to take a connection,
 ANSWERED = 40.0  # and for Ray to answer there
+OWN: dict[str, Any] = {"include_dashboard": False}  # options of `ray.init` for a cluster of this machine alone
 SEEN = 60.0  # seconds for every node to say what it has
 NEEDED = ("htaf", "source", "torch", "numpy", "pillow", "pyarrow", "ray", "python")  # which all nodes have alike
 
@@ -72,22 +76,14 @@ class RayEngine:
         self.actors, self.told = actors, told
         self.device: Device = "cpu"  # of this process
         self.of_actors: Device = device
+        self.alike: dict[str, str] = {}  # what all nodes have
 
     def mapped(self, function: Callable[[str], Stretch], names: list[str]) -> Iterable[Stretch]:
         """As tasks: shards are looked into on all nodes."""
         import ray
 
-        here = os.getcwd()
-
-        def answer(name: str) -> Stretch | tuple[str, str]:
-            _go(here)
-            try:
-                return function(name)
-            except (HtafError, OSError) as error:
-                return type(error).__name__, str(error)
-
-        task = ray.remote(num_cpus=1)(answer)
-        for found in ray.get([task.remote(name) for name in names]):
+        task, here = ray.remote(num_cpus=1)(_look), os.getcwd()
+        for found in ray.get([task.remote(function, name, here) for name in names]):
             if isinstance(found, tuple):
                 raise RayError(f"{found[1]} (as a node sees it)")
             yield found
@@ -105,7 +101,8 @@ class RayEngine:
             answers = _answers(nodes, paths, str(job.out))
         check_alike(answers)
         check_seen(answers, paths, job.out)
-        self.least, self.most, self.gpus = self._sized(nodes, len(blocks))
+        self.alike = {what: next(iter(answers.values()))[what] for what in NEEDED}
+        self.least, self.most, self.gpus = self.sized(nodes, len(blocks))
         if self.told:
             of_nodes = ", ".join(f"{n['NodeName']} ({_resources(n)})" for n in nodes)
             gpu = f" and {self.gpus:g} GPU" if self.gpus else ""
@@ -129,9 +126,8 @@ class RayEngine:
             made: Any = ray.data.from_arrow(tables)
             made = made.map_batches(_decode, fn_kwargs={"job": job, "here": here}, num_cpus=1, **same)
             threads = max(1, int(self.actors.cpus))
-            made = made.map_batches(
-                _Bits, fn_constructor_kwargs={"job": job, "threads": threads}, compute=pool, **given, **same
-            )
+            known = {"job": job, "threads": threads, "alike": self.alike}
+            made = made.map_batches(_Bits, fn_constructor_kwargs=known, compute=pool, **given, **same)
             try:
                 for table in made.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
                     for text in table.column("outcome").to_pylist():
@@ -147,7 +143,7 @@ class RayEngine:
 
         return [node for node in ray.nodes() if node["Alive"]]
 
-    def _sized(self, nodes: Sequence[dict[str, Any]], blocks: int) -> tuple[int, int, float]:
+    def sized(self, nodes: Sequence[dict[str, Any]], blocks: int) -> tuple[int, int, float]:
         """Least and most actors, and the GPUs of each."""
         cpus, gpus = (sum(node["Resources"].get(name, 0) for node in nodes) for name in ("CPU", "GPU"))
         asked = self.actors
@@ -163,6 +159,30 @@ class RayEngine:
             raise RayError(f"expected {asked.cpus + apart:g} CPUs in the cluster, got {cpus:g}")
         most = min(asked.most or room, max(blocks, 1))
         return min(asked.least, most), most, wanted
+
+
+def _look(function: Callable[[str], Stretch], name: str, here: str) -> Stretch | tuple[str, str]:
+    """In a task: a function of a shard; or the kind of error, and its message."""
+    _go(here)
+    try:
+        return function(name)
+    except (HtafError, OSError) as error:
+        return type(error).__name__, str(error)
+
+
+def _has(paths: list[str], out: str) -> dict[str, Any]:
+    """In a task: versions of this node, which of the files it sees, and whether it may write to a folder."""
+    found: dict[str, Any] = {"python": platform.python_version()}
+    for package in ("htaf", "torch", "numpy", "pillow", "pyarrow", "ray"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    source, digest = Path(__file__).parents[1], sha256()
+    for file in sorted(source.rglob("*.py")):
+        digest.update(file.relative_to(source).as_posix().encode() + file.read_bytes())
+    found |= {"source": digest.hexdigest()[:12], "seen": [os.path.exists(path) for path in paths]}
+    return found | {"writes": os.access(out, os.W_OK | os.X_OK)}
 
 
 def _decode(table: pa.Table, job: Job, here: str) -> pa.Table:
@@ -202,15 +222,17 @@ def _row(block: Block, said: Outcome | dict[str, Any], pixels: np.ndarray | byte
 class _Bits:
     """In an actor: the network, made when the first block comes, so that what fails there is told."""
 
-    def __init__(self, job: Job, threads: int) -> None:
+    def __init__(self, job: Job, threads: int, alike: dict[str, str]) -> None:
         import torch
 
         torch.set_num_threads(threads)
-        self.job = job
+        self.job, self.alike = job, alike
         self.made: ConceptNetwork | None = None
 
     def network(self) -> ConceptNetwork:
         if self.made is None:
+            here = _has([], str(self.job.out))  # of a node that may have joined since the others were asked
+            check_alike({"the first nodes": self.alike, machine(): here})
             self.made = ConceptNetwork(self.job.run, self.job.device, self.job.layer)
         return self.made
 
@@ -254,13 +276,13 @@ def connected(
         raise RayError("expected Ray for --engine ray: pip install 'htaf[ray]' on every node") from None
     if address is not None:
         address = _reached(address)
-    given: dict[str, Any] = {} if address else {"include_dashboard": False, **own}
+    given: dict[str, Any] = {} if address else {**OWN, **own}
     ours = not ray.is_initialized()
     if ours:
-        with _quiet():
+        with _quiet(), _silent():
             try:
                 ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **given)
-            except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError) as error:
+            except Exception as error:  # Ray raises nearly everything, `Exception` itself too
                 raise RayError(f"no Ray cluster can be used at {address or 'this machine'}: {_reason(error)}") from None
     try:
         yield RayEngine(actors or Actors(), device, told=told)
@@ -338,6 +360,20 @@ def _quiet() -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
 
 
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without what the C++ of Ray writes to the error stream while it starts; errors come as exceptions."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
 def _resources(node: dict[str, Any]) -> str:
     found = {name: node["Resources"].get(name, 0) for name in ("CPU", "GPU")}
     return ", ".join(f"{count:g} {name}" for name, count in found.items() if count or name == "CPU")
@@ -359,36 +395,12 @@ def _answers(nodes: Sequence[dict[str, Any]], paths: Sequence[str], out: str) ->
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    def answer(paths: list[str], out: str) -> dict[str, Any]:  # sent whole: a node may lack htaf
-        import hashlib
-        import importlib.metadata
-        import importlib.util
-        import os
-        import platform
-        from pathlib import Path
-
-        found: dict[str, Any] = {"python": platform.python_version()}
-        for package in ("htaf", "torch", "numpy", "pillow", "pyarrow", "ray"):
-            try:
-                found[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                found[package] = "not installed"
-        place = importlib.util.find_spec("htaf")
-        digest = hashlib.sha256()
-        for folder in (place.submodule_search_locations or []) if place else []:
-            for file in sorted(Path(folder).rglob("*.py")):
-                digest.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
-        found["source"] = digest.hexdigest()[:12]
-        found["seen"] = [os.path.exists(path) for path in paths]
-        found["writes"] = os.access(out, os.W_OK | os.X_OK)
-        return found
-
     names: dict[str, str] = {}
     for number, node in enumerate(nodes):
         name = f"{node['NodeName']} ({node['NodeManagerAddress']})"
         names[node["NodeID"]] = name if name not in names.values() else f"{name}, node {number + 1}"
     asked = {
-        name: ray.remote(num_cpus=0, max_retries=0)(answer)
+        name: ray.remote(num_cpus=0, max_retries=0)(_has)
         .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
         .remote(list(paths), out)
         for node, name in names.items()
@@ -401,7 +413,9 @@ def _answers(nodes: Sequence[dict[str, Any]], paths: Sequence[str], out: str) ->
         try:
             found[name] = ray.get(ref)
         except Exception as error:  # whatever a foreign node raises
-            raise RayError(f"node {name} cannot run a task: {_reason(error)}") from None
+            if "No module named 'htaf'" in str(error):
+                raise RayError(f"node {name} has no htaf: pip install 'htaf[ray]' there") from None
+            raise RayError(f"node {name} cannot run a task of this htaf: {_reason(error)}") from None
     return found
 
 
