@@ -134,7 +134,7 @@ def test_what_cannot_be_decoded_is_named_or_refused(tmp_path: Path) -> None:
     ):
         parts, _ = read_all(tmp_path / name)
         assert joined(parts, "problems") == problems
-        np.testing.assert_array_equal(joined(parts, "pixels")[0], decode("x", 3, SIZE, png(0)))
+        np.testing.assert_array_equal(joined(parts, "pixels")[0], decode(png(0), 3, SIZE))
         with pytest.raises(DataError, match="expected an image"):
             read_all(tmp_path / name, strict=True)
     missing = str(tmp_path / "none.png")
@@ -142,6 +142,15 @@ def test_what_cannot_be_decoded_is_named_or_refused(tmp_path: Path) -> None:
     assert joined(parts, "problems") == [f"{missing} (No such file or directory)"]
     with pytest.raises(DataError, match=r"none\.png: expected image files, folders of them, .*, got neither"):
         source([missing])
+
+
+def test_contents_that_would_run_another_program_are_refused(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    Image.new("RGB", SIZE).save(stream, "EPS")
+    write_tar(tmp_path / "a.tar", {"0.png": stream.getvalue(), "1.png": png(1)})
+    assert joined(read_all(tmp_path / "a.tar")[0], "problems") == [
+        f"{tmp_path / 'a.tar'}/0.png (a file of another kind)"
+    ]
 
 
 def test_a_file_that_is_gone_is_no_bad_image(tmp_path: Path) -> None:
@@ -200,7 +209,7 @@ def test_the_column_is_chosen(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "a.parquet")
     for column, number in ((None, 2), ("photo", 3)):
         parts, _ = read_all(tmp_path / "a.parquet", column=column)
-        np.testing.assert_array_equal(parts[0].pixels[0], decode("x", 3, SIZE, png(number)))
+        np.testing.assert_array_equal(parts[0].pixels[0], decode(png(number), 3, SIZE))
     with pytest.raises(DataError, match="expected a column 'x' of bytes, got the columns 'thumbnail', 'image'"):
         source([str(tmp_path / "a.parquet")], column="x")
 

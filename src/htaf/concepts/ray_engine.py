@@ -42,7 +42,7 @@ from htaf.data.image_sources import Decoded, Files, ParquetRows, Stretch, TarMem
 REACHED = 5.0  # seconds for an address to take a connection,
 ANSWERED = 40.0  # and for Ray to answer there
 OWN: dict[str, Any] = {"include_dashboard": False}  # options of `ray.init` for a cluster of this machine alone
-SEEN = 60.0  # seconds for every node to say what it has
+SEEN = 120.0  # seconds for every node to say what it has
 NEEDED = ("htaf", "source", "torch", "numpy", "pillow", "pyarrow", "ray", "python")  # which all nodes have alike
 
 

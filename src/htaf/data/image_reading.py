@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from htaf.data.reading import DataError
 
 MOST_WORKERS = 1024  # processes that read images
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # of contents: no reader that runs another program
 MAX_PIXELS = 89_478_485  # PIL's own limit for a decompression bomb: 256 MiB in RGB
 ORIENTATION = 0x0112  # the EXIF tag
 
@@ -82,38 +83,35 @@ def look_all(paths: Sequence[Path], *, whole: bool = True) -> list[Look]:
         return list(pool.map(partial(look, whole=whole), paths))
 
 
-def decode(
-    path: Path | str, channels: int, size: tuple[int, int], data: bytes | None = None
-) -> UInt8[np.ndarray, "c h w"]:
+def decode(path: Path | bytes, channels: int, size: tuple[int, int]) -> UInt8[np.ndarray, "c h w"]:
     """One file as the training reads it.
 
     First frame, turned upright by its EXIF tag, 16 bits scaled to 8, transparency dropped, CMYK and grey to RGB (or
     all to grey); resized (bilinear, antialiased) to the smallest size that covers `size`, then the centre is cropped.
 
     Args:
-        path: a file.
+        path: a file, or the content of one, of a kind in `FORMATS`.
         channels: 3 for RGB, 1 for grey.
         size: (H, W) in pixels.
-        data: what the file holds, where that is at hand; `path` is then only its name.
     Returns:
         uint8 [C, H, W].
     Raises:
         DataError: not readable as an image.
     """
     height, width = size
+    content = isinstance(path, bytes)
+    name = "image" if content else path
     try:
-        if data is not None and not data:
-            raise ValueError("an empty file")
-        with Image.open(path if data is None else BytesIO(data)) as image:
+        with Image.open(io.BytesIO(path), formats=FORMATS) if content else Image.open(path) as image:
             if image.width * image.height > MAX_PIXELS:
-                raise DataError(f"{path}: expected at most {MAX_PIXELS:,} pixels, got {image.width} x {image.height}")
+                raise DataError(f"{name}: expected at most {MAX_PIXELS:,} pixels, got {image.width} x {image.height}")
             image.draft(None, (2 * max(size), 2 * max(size)))  # JPEG only: decodes at 1/2 to 1/8 where that is enough
             ImageOps.exif_transpose(image, in_place=True)
             plain = _rgb(image)
     except DataError:
         raise
     except Exception as error:  # as in `look`
-        raise DataError(f"{path}: expected an image, got {_reason(error)}") from error
+        raise DataError(f"{name}: expected an image, got {_reason(error)}") from error
     if channels == 1:
         plain = plain.convert("L")
     scale = max(height / plain.height, width / plain.width)
@@ -151,7 +149,7 @@ def read_files(
 
 
 def read_each(
-    paths: Sequence[Path], channels: int, size: tuple[int, int]
+    paths: Sequence[Path | bytes], channels: int, size: tuple[int, int]
 ) -> tuple[UInt8[Tensor, "b c h w"], list[DataError | None]]:
     """`decode` for each file, in threads: the images, zeros where one cannot be read, and why not.
 

@@ -373,11 +373,7 @@ def _decoded(
     def fill(row: int) -> DataError | None:
         image = images[row]
         try:
-            content = image.fetch()
-            if isinstance(content, Path):
-                pixels[row] = decode(content, channels, size)
-            else:
-                pixels[row] = decode(image.id, channels, size, content)
+            pixels[row] = _pixels(image, channels, size)
         except DataError as error:
             cause = error.__cause__  # of the system: PIL's own have no number
             if image.sure and isinstance(cause, OSError) and (isinstance(cause, GONE) or cause.errno is not None):
@@ -404,6 +400,18 @@ def _decoded(
         tuple(f"{problems[row]}; zeros stand in for it" for row in kept if problems[row] is not None),
         unknown,
     )
+
+
+def _pixels(image: Image, channels: int, size: tuple[int, int]) -> UInt8[np.ndarray, "c h w"]:
+    content = image.fetch()
+    if isinstance(content, Path):
+        return decode(content, channels, size)
+    if not content:
+        raise DataError(f"{image.id}: expected an image, got an empty file")
+    try:
+        return decode(content, channels, size)
+    except DataError as error:  # which does not know the name
+        raise DataError(f"{image.id}{str(error).removeprefix('image')}") from error.__cause__
 
 
 def _problem(image: Image, error: DataError | None) -> str:
