@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -62,9 +63,9 @@ def extract(
         ),
     ] = None,
     files: Annotated[
-        tuple[Path, ...],
+        tuple[str, ...],
         arg(
-            help="Images without labels instead: files, or folders of them.",
+            help="Images that are no set: files, folders, Parquet files, tar shards; also at addresses (s3://...).",
             metavar="FILE ...",
             help_behavior_hint="(default: none)",
         ),
@@ -88,6 +89,33 @@ def extract(
         int | None,
         arg(help="Write folders of so many images, and a manifest: for codes past memory.",
             metavar="N", help_behavior_hint="(default: one folder)"),
+    ] = None,
+    column: Annotated[
+        str | None,
+        arg(help="--files: the column of images in Parquet files.", metavar="NAME",
+            help_behavior_hint="(default: the only one of bytes, or image)"),
+    ] = None,
+    engine: Annotated[
+        Literal["process", "ray"],
+        arg(help="ray: on the nodes of a Ray cluster, in parts; a node that dies loses its blocks alone."),
+    ] = "process",
+    address: Annotated[
+        str | None,
+        arg(help="--engine ray: HOST:PORT of the head node, or auto: the cluster of this machine.", metavar="ADDRESS",
+            help_behavior_hint="(default: a cluster of this machine alone)"),
+    ] = None,
+    actors: Annotated[
+        tuple[int, int] | None,
+        arg(help="--engine ray: networks at once, at least and at most.", metavar="MIN MAX",
+            help_behavior_hint="(default: 1 to what the cluster has room for)"),
+    ] = None,
+    actor_cpus: Annotated[
+        float | None,
+        arg(help="--engine ray: CPUs, and threads, of each network.", help_behavior_hint="(default: 1)"),
+    ] = None,
+    actor_gpus: Annotated[
+        float | None,
+        arg(help="--engine ray: GPUs of each network.", help_behavior_hint="(default: 1 where there are some)"),
     ] = None,
     batch: Annotated[int, arg(help="Images at once.")] = 250,
     workers: Annotated[int, arg(help="Processes that read images and run the network.")] = 1,
@@ -113,20 +141,59 @@ def extract(
         raise UsageError(
             "--layer backbone writes features of labelled images: expected none of --files, --features and --margins"
         )
+    if engine == "process" and (address, actors, actor_cpus, actor_gpus) != (None,) * 4:
+        raise UsageError("--address, --actors, --actor-cpus and --actor-gpus are for --engine ray")
     check_place(out / LOCK)
     from htaf.concepts import extract as room
     from htaf.data.image_reading import image_files
+    from htaf.data.image_sources import are_sources
     from htaf.runs import open_run
 
     opened, unread, total = of_images(open_run(run, method=step_of_run(method))), [], 0
     if margins and not opened.has_step:
         raise UsageError(f"--margins are of bits, {run} is a plain network (method relu): leave it out")
     options: dict[str, Any] = {"batch": batch, "workers": workers, "device": device, "progress": not json}
-    if files:
-        listed, left_out = image_files(files)
+    shards = are_sources(files)
+    if column is not None and not shards:
+        raise UsageError("--column is for Parquet files: expected one in --files")
+    if engine == "ray" or shards:
+        if workers > 1:
+            instead = "--actors" if engine == "ray" else "--engine ray"
+            raise UsageError(f"--workers is for one folder of image files of this machine: expected {instead} instead")
+        kept = {"features": features, "margins": margins, "strict": strict, "column": column}
+        if files:
+            chosen: Any = files
+        else:
+            chosen = (
+                own_images(opened, data_dir, "give --data")
+                if data is None
+                else opened.other_data(data, data_dir=data_dir)
+            )
+            say_notes(chosen.notes)
+        from htaf.concepts.blocks import InProcess, extract_blocks
+
+        with ExitStack() as stack:
+            if engine == "ray":
+                from htaf.concepts.ray_engine import Actors, connected
+
+                least, most = actors or (1, 0)
+                pool = Actors(least, most, 1.0 if actor_cpus is None else actor_cpus, actor_gpus)
+                used: Any = stack.enter_context(connected(address, pool, device=device, told=not json))
+            else:
+                used = InProcess(device)
+            found: Any = extract_blocks(
+                opened, chosen, out, part_images, engine=used, parts=parts or None, layer=layer, batch=batch,
+                progress=not json, **kept,
+            )  # fmt: skip
+        if files:
+            say_notes(found.info["notes"])
+            unread = found.info["unreadable_files"]
+            total = len(found) + found.info["unreadable"]
+    elif files:
+        listed, left_out = image_files([Path(file) for file in files])
         say_notes(left_out)
         kept = {"features": features, "margins": margins, "strict": strict}
-        found: Any = (
+        found = (
             room.extract_files(opened, listed, out, **kept, **options)
             if part_images is None
             else room.extract_parts(opened, listed, out, part_images, **kept, **options)
@@ -136,7 +203,7 @@ def extract(
         if data is None:
             chosen = own_images(opened, data_dir, "give --data")
         else:
-            chosen: Any = opened.other_data(data, data_dir=data_dir)
+            chosen = opened.other_data(data, data_dir=data_dir)
         say_notes(chosen.notes)
         if part_images is not None:
             kept = {"features": features, "margins": margins, "layer": layer}

@@ -76,8 +76,8 @@ def extract(
             else; no images; or a network that gives NaN.
         DataError: other classes, or images of another size.
     """
-    network = _network(run, device, plain=False)
-    contents, source = _images(run, network, images, parts, features, _margins(margins, out))
+    network = network_of(run, device, plain=False)
+    contents, source = images_of_set(run, network, images, parts, features, keeps_margins(margins, out))
     _write(run, network, contents, source, out, batch, workers, device, progress)
     return open_codes(out)
 
@@ -102,8 +102,8 @@ def extract_features(
 
     Other arguments, resuming and errors as `extract`.
     """
-    network = ConceptNetwork(run, device, layer) if layer == "backbone" else _network(run, device, plain=True)
-    contents, source = _images(run, network, images, parts, True, lambda *_: False)
+    network = ConceptNetwork(run, device, layer) if layer == "backbone" else network_of(run, device, plain=True)
+    contents, source = images_of_set(run, network, images, parts, True, lambda *_: False)
     _write(run, network, contents, source, out, batch, workers, device, progress)
     return open_features(out)
 
@@ -132,8 +132,8 @@ def extract_files(
     Raises:
         DataError: no file can be read, or, with `strict`, one cannot.
     """
-    network = _network(run, device, plain=False)
-    contents, source = _of_files(run, network, paths, features, _margins(margins, out), strict)
+    network = network_of(run, device, plain=False)
+    contents, source = _of_files(run, network, paths, features, keeps_margins(margins, out), strict)
     _write(run, network, contents, source, out, batch, workers, device, progress)
     return open_codes(out)
 
@@ -174,14 +174,14 @@ def extract_parts(
         raise ConceptError(f"expected part_images >= 1, got {part_images}")
     _check(batch, workers)
     if not isinstance(images, Images):
-        network = _network(run, device, plain=False)
-        contents, source = _of_files(run, network, images, features, _margins(margins, out), strict)
+        network = network_of(run, device, plain=False)
+        contents, source = _of_files(run, network, images, features, keeps_margins(margins, out), strict)
     elif run.has_step and layer == "concepts":
-        network = _network(run, device, plain=False)
-        contents, source = _images(run, network, images, parts, features, _margins(margins, out))
+        network = network_of(run, device, plain=False)
+        contents, source = images_of_set(run, network, images, parts, features, keeps_margins(margins, out))
     else:
         network = ConceptNetwork(run, device, layer)
-        contents, source = _images(run, network, images, parts, True, lambda *_: False)
+        contents, source = images_of_set(run, network, images, parts, True, lambda *_: False)
     n = len(contents.labels)
     contents = replace(contents, settings={**contents.settings, "part_images": part_images})
     starts = range(0, n, part_images)
@@ -193,7 +193,8 @@ def extract_parts(
     return open_sharded(out)
 
 
-def _network(run: Run, device: Device, *, plain: bool) -> ConceptNetwork:
+def network_of(run: Run, device: Device, *, plain: bool) -> ConceptNetwork:
+    """The network of a run. Raises ConceptError: it has bits, where plain ones are expected, or has none."""
     network = ConceptNetwork(run, device)
     if network.plain and not plain:
         raise ConceptError(
@@ -230,7 +231,7 @@ def _of_files(
     return contents, ImageSequence(((part, torch.arange(len(part))),), ids)
 
 
-def _images(
+def images_of_set(
     run: Run,
     network: ConceptNetwork,
     images: Images,
@@ -273,8 +274,8 @@ def _images(
     return contents, ImageSequence(segments, ids, network.kept(run, segments))
 
 
-def _margins(asked: bool | None, out: str | Path) -> Callable[[int, int], bool]:
-    """Whether margins are kept, of so many images and concepts."""
+def keeps_margins(asked: bool | None, out: str | Path) -> Callable[[int, int], bool]:
+    """A function that says whether margins are kept, of so many images and concepts."""
 
     def kept(images: int, concepts: int) -> bool:
         if asked is not None:
@@ -337,18 +338,8 @@ def _contents(
     ids: Sequence[str],
     info: dict[str, Any],
 ) -> Contents:
-    record = run.record
     listing = hashlib.sha256(json.dumps(list(ids)).encode()).hexdigest()
-    settings = {
-        "what": "extraction",
-        "run": record["key"],
-        "model_sha256": record["model_sha256"],
-        **settings,
-        "features": features,
-        "images": listing[:16],
-        **({"layer": network.layer} if network.layer != "concepts" else {}),
-        **({"margins": True} if margins else {}),  # folders from before there were margins keep their keys
-    }
+    settings, told = settings_of(run, network, {**settings, "images": listing[:16]}, features, margins)
     return Contents(
         settings,
         network.preprocessor.classes,
@@ -360,8 +351,25 @@ def _contents(
         codes=not network.plain and network.layer == "concepts",
         features=features,
         margins=margins,
-        info={"run": str(run.path.resolve()), "method": record["recipe"]["method"], "model": record["model"], **info},
+        info={**told, **info},
     )
+
+
+def settings_of(
+    run: Run, network: ConceptNetwork, listing: dict[str, Any], features: bool, margins: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """settings and info of `Contents`; listing: those settings that say which images."""
+    record = run.record
+    settings = {
+        "what": "extraction",
+        "run": record["key"],
+        "model_sha256": record["model_sha256"],
+        **listing,
+        "features": features,
+        **({"layer": network.layer} if network.layer != "concepts" else {}),
+        **({"margins": True} if margins else {}),  # folders from before there were margins keep their keys
+    }
+    return settings, {"run": str(run.path.resolve()), "method": record["recipe"]["method"], "model": record["model"]}
 
 
 def _write(

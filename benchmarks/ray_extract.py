@@ -1,0 +1,175 @@
+"""Images a second of `htaf concepts extract --engine ray` on two nodes of this machine, over one process.
+
+    python benchmarks/ray_extract.py [--images 100000] [--part-images 5000] [--rounds 3] [--json FILE]
+
+CIFAR-10 (`HTAF_DATA`), as PNG files of 32 x 32 in Parquet shards, over and over up to so many images; an ICBM over
+WRN-10-1 with 128 concepts, trained for one epoch on 1,000 of them. Each round takes three samples, in turned order
+every other round: one process with as many threads as both nodes have CPUs; two nodes with half of them each; the
+same, with the second node's raylet killed (SIGKILL) when half of the parts are there. `seconds` is all of it, `work`
+without the start of Ray. The bytes of all samples are compared.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_worker_niceness", "0")  # 15 where nothing is said
+os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import measuring
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from PIL import Image
+from ray.cluster_utils import Cluster
+
+from htaf.concepts.blocks import Block, Engine, InProcess, Job, Outcome, extract_blocks
+from htaf.concepts.passes import Device
+from htaf.concepts.ray_engine import Actors, connected
+from htaf.data.images import Images, load
+from htaf.runs import Run
+from htaf.training.families import ready_recipe
+from htaf.training.fit import fit
+
+SHARD = 10_000
+STORE = 200_000_000  # bytes of each node's object store
+
+
+def write_shards(images: Images, count: int, folder: Path) -> list[str]:
+    """Parquet files of PNG files, with labels."""
+    made: list[bytes] = []
+    labels = images.train.labels.tolist()
+    for row in range(min(count, len(images.train))):
+        stream = io.BytesIO()
+        pixels = images.train.batch(torch.tensor([row]))[0].permute(1, 2, 0).numpy()
+        Image.fromarray(pixels).save(stream, "PNG", compress_level=1)
+        made.append(stream.getvalue())
+    files: list[str] = []
+    for first in range(0, count, SHARD):
+        rows = [row % len(made) for row in range(first, min(count, first + SHARD))]
+        table = pa.table({"image": [made[row] for row in rows], "label": [labels[row] for row in rows]})
+        files.append(str(folder / f"{first // SHARD:05d}.parquet"))
+        pq.write_table(table, files[-1], row_group_size=1000)
+    return files
+
+
+class Timed:
+    """An engine that notes the seconds of the work, and calls a function when half of the parts are there."""
+
+    def __init__(self, engine: Engine, half: Any = None) -> None:
+        self.engine, self.half = engine, half
+        self.device: Device = engine.device
+        self.seconds = 0.0
+        self.mapped, self.prepare = engine.mapped, engine.prepare
+
+    def outcomes(self, job: Job, blocks: Sequence[Block]) -> Iterator[Outcome]:
+        start = time.perf_counter()
+        if self.half is not None:
+            threading.Thread(target=self._watch, args=(job.out, len(blocks) // 2), daemon=True).start()
+        yield from self.engine.outcomes(job, blocks)
+        self.seconds = time.perf_counter() - start
+
+    def _watch(self, out: Path, parts: int) -> None:
+        while len(list(out.glob("part-*"))) < parts:
+            time.sleep(0.02)
+        self.half()
+
+
+def content(out: Path) -> dict[str, bytes]:
+    """The arrays and tables of all parts."""
+    return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*")) if p.suffix in (".npy", ".arrow")}
+
+
+def one_process(run: Run, files: list[str], out: Path, size: int, cpus: int) -> tuple[float, float]:
+    start = time.perf_counter()
+    torch.set_num_threads(cpus)
+    engine = Timed(InProcess("cpu"))
+    extract_blocks(run, files, out, size, engine=engine)
+    return time.perf_counter() - start, engine.seconds
+
+
+def two_nodes(run: Run, files: list[str], out: Path, size: int, cpus: int, *, kill: bool) -> tuple[float, float]:
+    start = time.perf_counter()
+    node = {"num_cpus": cpus // 2, "object_store_memory": STORE, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    second = cluster.add_node(num_cpus=cpus // 2, object_store_memory=STORE)
+    try:
+        with connected(cluster.address, Actors(cpus, cpus)) as engine:
+            timed = Timed(engine, (lambda: second.kill_raylet(check_alive=False)) if kill else None)
+            extract_blocks(run, files, out, size, engine=timed)
+    finally:
+        cluster.shutdown()
+    return time.perf_counter() - start, timed.seconds
+
+
+def main() -> None:
+    parser = measuring.parser(__doc__, rounds=3)
+    parser.add_argument("--images", type=measuring.at_least_one, default=100_000, help="default: 100,000")
+    parser.add_argument("--part-images", type=measuring.at_least_one, default=5000, help="default: 5,000")
+    parser.add_argument("--cpus", type=measuring.at_least_one, default=2, help="of both nodes; default: 2")
+    args = parser.parse_args()
+    if not args.no_test:
+        measuring.test_first("concepts/test_blocks.py", "concepts/test_ray_engine.py")
+    measuring.warn_when_busy()
+    images = load("cifar10")
+    samples: dict[str, list[tuple[float, float]]] = {"one process": [], "two nodes": [], "two nodes, one killed": []}
+    loads: list[float] = []
+    with tempfile.TemporaryDirectory() as held:
+        folder = Path(held)
+        recipe = ready_recipe("icbm", "small").replace(depth=10, concepts=128, epochs=1, train_images=1000)
+        run = fit(recipe, images, folder / "run")
+        files = write_shards(images, args.images, folder)
+        expected: dict[str, bytes] = {}
+        for turn in range(args.rounds):
+            for name in list(samples)[:: 1 if turn % 2 == 0 else -1]:
+                loads.append(round(os.getloadavg()[0], 1))
+                out = folder / f"{turn} {name}"
+                if name == "one process":
+                    samples[name].append(one_process(run, files, out, args.part_images, args.cpus))
+                else:
+                    kill = name != "two nodes"
+                    samples[name].append(two_nodes(run, files, out, args.part_images, args.cpus, kill=kill))
+                came = content(out)
+                expected = expected or came
+                if came != expected:
+                    raise SystemExit(f"{name}: the bytes differ from those of the first sample")
+                print(
+                    f"{name}: {samples[name][-1][0]:.1f} s, work {samples[name][-1][1]:.1f} s, load {loads[-1]}",
+                    flush=True,
+                )
+    rows: list[dict[str, Any]] = []
+    base = [work for _, work in samples["one process"]]
+    for name, found in samples.items():
+        whole, work = (statistics.median(values) for values in zip(*found, strict=True))
+        ratio = statistics.median(one / two for (_, two), one in zip(found, base, strict=True))
+        rows.append(
+            {
+                "engine": name,
+                "images": args.images,
+                "part_images": args.part_images,
+                "cpus": args.cpus,
+                "seconds": round(whole, 1),
+                "work_seconds": round(work, 1),
+                "images_a_second": round(args.images / work),
+                "speed_over_one_process": round(ratio, 3),
+                "overhead_us_an_image": round((work - statistics.median(base)) / args.images * 1e6, 1),
+                "same_bytes": True,
+                "load_before_each_sample": loads,
+            }
+        )
+        print(f"{name}: {rows[-1]['images_a_second']:,} images a second, {ratio:.2f} times one process")
+    measuring.write(args.json, rows)
+
+
+if __name__ == "__main__":
+    main()

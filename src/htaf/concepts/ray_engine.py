@@ -1,0 +1,448 @@
+"""Extraction on the nodes of a Ray cluster (extra `ray`): read -> decode -> bits -> one part for each block.
+
+The plan is a list of blocks; each is one block of a Ray Data pipeline. Tasks decode; a pool of actors, each with one
+network, computes and writes parts. Ray Data bounds what is under way, and gives the blocks of a node that died to the
+others. Where network and decoding ask for the same resources (no GPU, one CPU), Ray Data runs both in the actor.
+
+A finished part is its own checkpoint: its files have the SHA-256 that its record says. Ray Data's own checkpoint
+(`ray.data.checkpoint`) is not used: it keeps names of rows that were written, which says nothing of what became of the
+files, and would be a second truth.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from htaf._console import err
+from htaf._errors import HtafError, first_line
+from htaf._files import nearest
+from htaf.concepts.blocks import Block, Job, Outcome, machine, read, write_part
+from htaf.concepts.codes import ConceptError
+from htaf.concepts.passes import ConceptNetwork, Device
+from htaf.data.image_sources import Decoded, Files, ParquetRows, Stretch, TarMembers, is_local
+
+REACHED = 5.0  # seconds for an address to take a connection,
+ANSWERED = 40.0  # and for Ray to answer there
+OWN: dict[str, Any] = {"include_dashboard": False}  # options of `ray.init` for a cluster of this machine alone
+SEEN = 120.0  # seconds for every node to say what it has
+NEEDED = ("htaf", "source", "torch", "numpy", "pillow", "pyarrow", "ray", "python")  # which all nodes have alike
+
+
+class RayError(ConceptError):
+    """A cluster that cannot be used."""
+
+
+@dataclass(frozen=True)
+class Actors:
+    """least, most: how many networks run at once; most 0: as many as the cluster has room for.
+
+    cpus: of each, also its threads. gpus: of each, None: one where the cluster has some, else none.
+    """
+
+    least: int = 1
+    most: int = 0
+    cpus: float = 1
+    gpus: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.least < 1 or (self.most and self.most < self.least):
+            raise ConceptError(f"expected actors from 1 on, the least before the most, got {self.least} {self.most}")
+        if not 0 < self.cpus < float("inf") or not 0 <= (self.gpus or 0) < float("inf"):
+            raise ConceptError(f"expected cpus > 0 and gpus >= 0 for each actor, got {self.cpus} and {self.gpus}")
+
+
+class RayEngine:
+    """An engine for `htaf.concepts.blocks.extract_blocks`, made by `connected`."""
+
+    def __init__(self, actors: Actors, device: Device, *, told: bool) -> None:
+        self.actors, self.told = actors, told
+        self.device: Device = "cpu"  # of this process
+        self.of_actors: Device = device
+        self.alike: dict[str, str] = {}  # what all nodes have
+
+    def mapped(self, function: Callable[[str], Stretch], names: list[str]) -> Iterable[Stretch]:
+        """As tasks: shards are looked into on all nodes."""
+        import ray
+
+        task, here = ray.remote(num_cpus=1)(_look), os.getcwd()
+        for found in ray.get([task.remote(function, name, here) for name in names]):
+            if isinstance(found, tuple):
+                raise RayError(f"{found[1]} (as a node sees it)")
+            yield found
+
+    def prepare(self, job: Job, blocks: Sequence[Block]) -> None:
+        """See that all nodes have the same versions, and the run, the images and the folder for the parts.
+
+        Raises:
+            RayError: which node has what.
+        """
+        nodes = self._nodes()
+        mark = tempfile.NamedTemporaryFile(dir=job.out, prefix=".part-seen-")  # noqa: SIM115
+        with mark:
+            paths = [str(job.run.path / "model.safetensors"), *_first_files(blocks), mark.name]
+            answers = _answers(nodes, paths, str(job.out))
+        check_alike(answers)
+        check_seen(answers, paths, job.out)
+        self.alike = {what: next(iter(answers.values()))[what] for what in NEEDED}
+        self.least, self.most, self.gpus = self.sized(nodes, len(blocks))
+        if self.told:
+            of_nodes = ", ".join(f"{n['NodeName']} ({_resources(n)})" for n in nodes)
+            gpu = f" and {self.gpus:g} GPU" if self.gpus else ""
+            err.print(
+                f"Ray: {len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}: {of_nodes}; {self.least} to {self.most} "
+                f"actors with {self.actors.cpus:g} CPU{gpu} each; {len(blocks):,} parts to make"
+            )
+
+    def outcomes(self, job: Job, blocks: Sequence[Block]) -> Iterator[Outcome]:
+        import ray.data
+        from ray import exceptions
+        from ray.data import ActorPoolStrategy
+
+        job = replace(job, device=self.of_actors)
+        here = os.getcwd()  # which relative paths are relative to
+        tables = [pa.table({"block": pa.array([pickle.dumps(block)], pa.large_binary())}) for block in blocks]
+        pool = ActorPoolStrategy(min_size=self.least, max_size=self.most)
+        given = {"num_gpus": self.gpus} if self.gpus else {"num_cpus": self.actors.cpus}
+        same: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
+        with _quiet():
+            made: Any = ray.data.from_arrow(tables)
+            made = made.map_batches(_decode, fn_kwargs={"job": job, "here": here}, num_cpus=1, **same)
+            threads = max(1, int(self.actors.cpus))
+            known = {"job": job, "threads": threads, "alike": self.alike}
+            made = made.map_batches(_Bits, fn_constructor_kwargs=known, compute=pool, **given, **same)
+            try:
+                for table in made.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+                    for text in table.column("outcome").to_pylist():
+                        found = json.loads(text)
+                        yield Outcome(**{**found, "problems": tuple(found["problems"])})
+            except exceptions.RayError as error:
+                raise RayError(
+                    f"Ray stopped the work: {_reason(error)}; finished parts are kept, the same command continues them"
+                ) from None
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        import ray
+
+        return [node for node in ray.nodes() if node["Alive"]]
+
+    def sized(self, nodes: Sequence[dict[str, Any]], blocks: int) -> tuple[int, int, float]:
+        """Least and most actors, and the GPUs of each."""
+        cpus, gpus = (sum(node["Resources"].get(name, 0) for node in nodes) for name in ("CPU", "GPU"))
+        asked = self.actors
+        wanted = asked.gpus if asked.gpus is not None else float(gpus > 0 and self.of_actors in ("auto", "cuda"))
+        if wanted > gpus:
+            raise RayError(f"expected {wanted:g} GPU for an actor, the cluster has {gpus:g}")
+        if self.of_actors == "cuda" and not wanted:
+            raise RayError("expected GPUs in the cluster for --device cuda, got none: ray start ... --num-gpus N")
+        # decoding keeps a CPU for itself, unless it is done by the actors
+        apart = bool(wanted) or asked.cpus != 1
+        room = int(gpus / wanted) if wanted else int((cpus - apart) / asked.cpus)
+        if cpus < 1 or room < 1:
+            raise RayError(f"expected {asked.cpus + apart:g} CPUs in the cluster, got {cpus:g}")
+        most = min(asked.most or room, max(blocks, 1))
+        return min(asked.least, most), most, wanted
+
+
+def _look(function: Callable[[str], Stretch], name: str, here: str) -> Stretch | tuple[str, str]:
+    """In a task: a function of a shard; or the kind of error, and its message."""
+    _go(here)
+    try:
+        return function(name)
+    except (HtafError, OSError) as error:
+        return type(error).__name__, str(error)
+
+
+def _has(paths: list[str], out: str) -> dict[str, Any]:
+    """In a task: versions of this node, which of the files it sees, and whether it may write to a folder."""
+    found: dict[str, Any] = {"python": platform.python_version()}
+    for package in ("htaf", "torch", "numpy", "pillow", "pyarrow", "ray"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    source, digest = Path(__file__).parents[1], sha256()
+    for file in sorted(source.rglob("*.py")):
+        digest.update(file.relative_to(source).as_posix().encode() + file.read_bytes())
+    found |= {"source": digest.hexdigest()[:12], "seen": [os.path.exists(path) for path in paths]}
+    return found | {"writes": os.access(out, os.W_OK | os.X_OK)}
+
+
+def _decode(table: pa.Table, job: Job, here: str) -> pa.Table:
+    """In a task: the pixels of one block, beside the block."""
+    _go(here)
+    block = pickle.loads(table.column("block")[0].as_py())  # of the process that made the plan
+    found = read(job, block)
+    if isinstance(found, Outcome):
+        return _row(_bare(block), found, b"")
+    said = {name: value for name, value in vars(found).items() if name not in ("pixels", "labels", "parts")}
+    said |= {"labels": found.labels.tolist(), "parts": found.parts.tolist(), "shape": list(found.pixels.shape)}
+    return _row(_bare(block), said, found.pixels)
+
+
+def _go(here: str) -> None:
+    with suppress(OSError):  # a node without this folder: reading says what it does not see
+        os.chdir(here)
+
+
+def _bare(block: Block) -> Block:
+    """Without its list of images, which has been read."""
+    return replace(block, images=())
+
+
+def _row(block: Block, said: Outcome | dict[str, Any], pixels: np.ndarray | bytes) -> pa.Table:
+    buffer = pa.py_buffer(pixels if isinstance(pixels, bytes) else np.ascontiguousarray(pixels))
+    ends = pa.py_buffer(np.array([0, buffer.size], np.int64))
+    return pa.table(
+        {
+            "block": pa.array([pickle.dumps(block)], pa.large_binary()),
+            "said": pa.array([pickle.dumps(said)], pa.large_binary()),
+            "pixels": pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, ends, buffer]),
+        }
+    )
+
+
+class _Bits:
+    """In an actor: the network, made when the first block comes, so that what fails there is told."""
+
+    def __init__(self, job: Job, threads: int, alike: dict[str, str]) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+        self.job, self.alike = job, alike
+        self.made: ConceptNetwork | None = None
+
+    def network(self) -> ConceptNetwork:
+        if self.made is None:
+            here = _has([], str(self.job.out))  # of a node that may have joined since the others were asked
+            check_alike({"the first nodes": self.alike, machine(): here})
+            self.made = ConceptNetwork(self.job.run, self.job.device, self.job.layer)
+        return self.made
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        found: list[str] = []
+        for row in range(table.num_rows):
+            block, said = (pickle.loads(table.column(name)[row].as_py()) for name in ("block", "said"))
+            if not isinstance(said, Outcome):
+                shape = said.pop("shape")
+                pixels = np.frombuffer(table.column("pixels")[row].as_buffer(), np.uint8).reshape(shape)
+                labels, parts = np.array(said.pop("labels"), np.int32), np.array(said.pop("parts"), np.uint8)
+                said = Decoded(labels=labels, parts=parts, pixels=pixels, **said)
+            found.append(json.dumps(asdict(write_part(self.job, self.network, block, said))))
+        return pa.table({"outcome": found})
+
+
+@contextmanager
+def connected(
+    address: str | None = None, actors: Actors | None = None, *, device: Device = "auto", told: bool = True, **own: Any
+) -> Iterator[RayEngine]:
+    """An engine on a Ray cluster while the block runs.
+
+    Args:
+        address: HOST:PORT of the head node; "auto": of the cluster that this machine belongs to; None: a cluster of
+            this machine alone, which ends with the block.
+        actors: default: one to as many as there is room for.
+        device: where the networks run.
+        told: name nodes and actors on the error stream.
+        own: for a cluster of this machine alone: num_cpus, object_store_memory (bytes) and others of `ray.init`.
+
+    Raises:
+        RayError: Ray is not installed; nothing answers at the address within 45 seconds; or this machine is no node of
+            that cluster.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a warning of what will change
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what goes wrong comes as an error too
+    try:
+        import ray
+    except ImportError:
+        raise RayError("expected Ray for --engine ray: pip install 'htaf[ray]' on every node") from None
+    if address is not None:
+        address = _reached(address)
+    given: dict[str, Any] = {} if address else {**OWN, **own}
+    ours = not ray.is_initialized()
+    if ours:
+        with _quiet(), _silent():
+            try:
+                ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **given)
+            except Exception as error:  # Ray raises nearly everything, `Exception` itself too
+                raise RayError(f"no Ray cluster can be used at {address or 'this machine'}: {_reason(error)}") from None
+    try:
+        yield RayEngine(actors or Actors(), device, told=told)
+    finally:
+        if ours:
+            with _quiet():
+                ray.shutdown()
+
+
+def _reached(address: str) -> str:
+    """HOST:PORT of a Ray cluster that answers."""
+    if address == "auto":
+        from ray._private.services import find_gcs_addresses  # those of this machine, with RAY_ADDRESS before them
+
+        found = [os.environ["RAY_ADDRESS"]] if os.environ.get("RAY_ADDRESS") else sorted(find_gcs_addresses())
+        if not found:
+            raise RayError(
+                "--address auto: expected this machine to be a node of a Ray cluster, got none: "
+                "ray start --head, or ray start --address HOST:PORT"
+            )
+        address = found[0]
+    host, colon, port = address.removeprefix("[").replace("]:", ":").rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536 or "//" in address:
+        raise RayError(
+            f"--address: expected auto or HOST:PORT of the head node, such as 10.0.0.1:6379, got {address!r}"
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=REACHED).close()
+    except OSError as error:
+        raise RayError(
+            f"{address} does not answer ({error.strerror or first_line(error)}): is Ray running there? "
+            f"ray start --head --port {port}"
+        ) from None
+    asked = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--skip-version-check", "--address", address]
+    try:
+        done = subprocess.run(asked, capture_output=True, timeout=ANSWERED, check=False)
+    except subprocess.TimeoutExpired:
+        done = None
+    if done is None or done.returncode:
+        raise RayError(
+            f"{address} takes connections, but no Ray answers there: expected the address of the head node, which "
+            "`ray start --head` prints"
+        )
+    return address
+
+
+def _reason(error: BaseException) -> str:
+    """What Ray says, on one line: the last lines of its texts hold the cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for line in lines:
+        if "version mismatch" in line.lower():
+            return " ".join(lines)[:600]
+    return " ".join(lines)[:400] or type(error).__name__
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray says what goes wrong by its errors; its own bars and reports on plans are left out."""
+    import ray
+
+    before = {}
+    for name in ("ray", "ray.data", "ray.tune", "ray.serve", "ray.train"):
+        logger = logging.getLogger(name)
+        before[name] = logger.level
+        logger.setLevel(logging.CRITICAL)
+    with suppress(ImportError, AttributeError):
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        context.verbose_stats_logs = False
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without what the C++ of Ray writes to the error stream while it starts; errors come as exceptions."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _resources(node: dict[str, Any]) -> str:
+    found = {name: node["Resources"].get(name, 0) for name in ("CPU", "GPU")}
+    return ", ".join(f"{count:g} {name}" for name, count in found.items() if count or name == "CPU")
+
+
+def _first_files(blocks: Sequence[Block]) -> list[str]:
+    """A local file of each kind of source, that every node must see."""
+    found: dict[type, str] = {}
+    for one in (one for block in blocks for one in block.images):
+        name = one.paths[0] if isinstance(one, Files) else one.file if isinstance(one, ParquetRows | TarMembers) else ""
+        sure = not isinstance(one, Files) or one.sizes[0] >= 0
+        if name and sure and is_local(name) and os.path.exists(name):
+            found.setdefault(type(one), os.path.abspath(name))
+    return list(found.values())
+
+
+def _answers(nodes: Sequence[dict[str, Any]], paths: Sequence[str], out: str) -> dict[str, dict[str, Any]]:
+    """Of each node what it has and sees, by its name and address."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    names: dict[str, str] = {}
+    for number, node in enumerate(nodes):
+        name = f"{node['NodeName']} ({node['NodeManagerAddress']})"
+        names[node["NodeID"]] = name if name not in names.values() else f"{name}, node {number + 1}"
+    asked = {
+        name: ray.remote(num_cpus=0, max_retries=0)(_has)
+        .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+        .remote(list(paths), out)
+        for node, name in names.items()
+    }
+    _, silent = ray.wait(list(asked.values()), num_returns=len(asked), timeout=SEEN)
+    found: dict[str, dict[str, Any]] = {}
+    for name, ref in asked.items():
+        if ref in silent:
+            raise RayError(f"node {name} did not answer within {SEEN:.0f} seconds: take it out, or start it again")
+        try:
+            found[name] = ray.get(ref)
+        except Exception as error:  # whatever a foreign node raises
+            if "No module named 'htaf'" in str(error):
+                raise RayError(f"node {name} has no htaf: pip install 'htaf[ray]' there") from None
+            raise RayError(f"node {name} cannot run a task of this htaf: {_reason(error)}") from None
+    return found
+
+
+def check_alike(answers: dict[str, dict[str, Any]]) -> None:
+    """Raises RayError, with what each node has, unless all have the same versions."""
+    for what in NEEDED:
+        found: dict[str, list[str]] = {}
+        for name, answer in answers.items():
+            found.setdefault(str(answer[what]), []).append(name)
+        if len(found) > 1:
+            title = "source of htaf" if what == "source" else what
+            each = "; ".join(f"{value} on {', '.join(nodes)}" for value, nodes in found.items())
+            raise RayError(f"expected the same {title} on all nodes, got {each}: install the same on each")
+
+
+def check_seen(answers: dict[str, dict[str, Any]], paths: Sequence[str], out: Path) -> None:
+    """Raises RayError where a node does not see a file, or cannot write to the folder of the parts."""
+    for name, answer in answers.items():
+        for path, seen in zip(paths, answer["seen"], strict=True):
+            if not seen:
+                what = f"the folder {out}" if Path(path).name.startswith(".part-seen-") else path
+                raise RayError(
+                    f"node {name} does not see {what}, which this machine does: "
+                    f"put it where all nodes see it under the same path, such as a shared disk"
+                )
+        if not answer["writes"]:
+            raise RayError(f"node {name} cannot write to {nearest(out)}: give it the right to")
+
+
+__all__ = ["Actors", "RayEngine", "RayError", "check_alike", "check_seen", "connected"]
