@@ -1,8 +1,8 @@
 """Search of few of the codes: inverted lists of faiss, a file for each part (`htaf[search]`); results are approximate.
 
 The codes of all parts are put into lists, each by the centre that is nearest to it; the centres are k-means of a sample
-over all parts. A query goes over the codes of the nearest `probes` lists of each part. Their distances are exact, and
-so is the order; what lies in other lists is missed. How much that is depends on the codes: measure it against
+over all parts. A query goes over the codes of the nearest `probes` lists of each part. Their distances and order are
+exact; what lies in other lists is missed. How much that is depends on the codes: measure it against
 `htaf.concepts.nearest` (`benchmarks/codes_scale.py` does).
 
 index.json         format, kind, status, key of the manifest, lists, seed; of each part its file, images and SHA-256
