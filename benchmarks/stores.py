@@ -22,7 +22,7 @@ from measuring import ROOT, alternate, at_least_one, parser, ratio, spread, test
 sys.path.insert(0, str(ROOT / "tests"))
 
 from htaf.training import worker
-from htaf.training.queue import Queue
+from htaf.training.queue import Place, Queue
 from htaf.training.results import Results
 from htaf.training.store import open_store
 from htaf.training.worker import Work, compute_all
@@ -57,7 +57,7 @@ def without(cells: int) -> tuple[float, ...]:
     """Seconds without a store."""
     with tempfile.TemporaryDirectory() as folder:
         results, tasks, begun = Results(folder), made(cells), time.perf_counter()
-        place: Any = None
+        place = Place(None, "cpu", 1, Path(folder), results)
         for task in tasks:
             if results.read(task.key) is None:
                 results.write(task.key, MADE.compute(task.payload, task.key, place))

@@ -55,12 +55,10 @@ def claimed_by(address: str, start: Any, out: Any) -> None:
 def race(address: str, target: Callable[..., None], processes: int = 4) -> list[list[str]]:
     """What each of several processes got, which all begin at once."""
     context = multiprocessing.get_context("spawn")
-    start, out = context.Event(), context.Queue()
+    start, out = context.Barrier(processes), context.Queue()
     all_ = [context.Process(target=target, args=(address, start, out)) for _ in range(processes)]
     for process in all_:
         process.start()
-    time.sleep(1.0)
-    start.set()
     found = [out.get(timeout=300) for _ in all_]
     for process in all_:
         process.join()
@@ -70,7 +68,7 @@ def race(address: str, target: Callable[..., None], processes: int = 4) -> list[
 def expired_by(address: str, start: Any, out: Any) -> None:
     """A process that takes every lease away."""
     queue = Queue(open_store(address), "s")
-    trials = queue.trials()
+    trials = [trial for trial in queue.trials() if trial.state == TrialState.RUNNING]
     start.wait()
     out.put([trial.user_attrs["key"] for trial in trials if queue._expire(trial)])
 

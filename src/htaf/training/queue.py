@@ -183,7 +183,7 @@ class Lease:
         self.task, self.lost = task, threading.Event()
         self._queue, self._trial_id, self._owner = queue, trial_id, owner
         self._deaths, self._refused = deaths, refused
-        self._count, self._stop, self._failed = 0, threading.Event(), None
+        self._count, self._stop, self._one_at_a_time = 0, threading.Event(), threading.Lock()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Lease:
@@ -202,12 +202,10 @@ class Lease:
         every = self._queue.leasing.heartbeat
         self._count += 1
         owner = {"run": self._owner.run, "worker": self._owner.worker, "host": self._owner.host, "pid": self._owner.pid}
-        try:
-            self._queue.store.set_trial_user_attr(
-                self._trial_id, "beat", {**owner, "count": self._count, "every": every}
-            )
-        except (UpdateFinishedTrialError, KeyError):
-            self.lost.set()
+        beat = {**owner, "count": self._count, "every": every}
+        with self._one_at_a_time:  # one that comes behind this process's own end must not say that the lease was lost
+            if not self._stop.is_set():
+                self._note("beat", beat)
 
     def _run(self) -> None:
         while not self._stop.wait(self._queue.leasing.heartbeat * random.uniform(0.8, 1.0)):
@@ -225,29 +223,34 @@ class Lease:
 
     def fail(self, reason: str) -> bool:
         """Say why there is no result; the study reports it."""
-        return self._note("error", reason) and self._end(TrialState.FAIL)
+        return self._end(TrialState.FAIL, error=reason)
 
     def give_back(self, why: str | None = None) -> bool:
         """Put the task back for another machine. why: this one cannot compute it, and is not to claim it again."""
         refused = self._refused | ({} if why is None else {self._owner.run: f"{self._owner.host}: {why}"})
-        return self._note("back", why or "stopped") and self._queue._again(
-            self._trial_id, self.task, self._deaths, refused
-        )
+        with self._one_at_a_time:
+            self._stop.set()
+            return self._note("back", why or "stopped") and self._queue._again(
+                self._trial_id, self.task, self._deaths, refused
+            )
 
-    def _note(self, name: str, text: str) -> bool:
+    def _note(self, name: str, value: Any) -> bool:
         try:
-            self._queue.store.set_trial_user_attr(self._trial_id, name, text)
+            self._queue.store.set_trial_user_attr(self._trial_id, name, value)
         except (UpdateFinishedTrialError, KeyError):
             self.lost.set()
         return not self.lost.is_set()
 
-    def _end(self, state: TrialState, values: Sequence[float] | None = None) -> bool:
-        self._stop.set()
-        try:
-            self._queue.store.set_trial_state_values(self._trial_id, state, values)
-        except (UpdateFinishedTrialError, KeyError):
-            self.lost.set()
-        return not self.lost.is_set()
+    def _end(self, state: TrialState, values: Sequence[float] | None = None, error: str | None = None) -> bool:
+        with self._one_at_a_time:
+            self._stop.set()
+            if error is not None and not self._note("error", error):
+                return False
+            try:
+                self._queue.store.set_trial_state_values(self._trial_id, state, values)
+            except (UpdateFinishedTrialError, KeyError):
+                self.lost.set()
+            return not self.lost.is_set()
 
 
 @dataclass
