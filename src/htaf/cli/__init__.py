@@ -37,7 +37,8 @@ def _run(words: list[str]) -> None:
     """Run a verb, with the words behind it as its flags; or list the verbs."""
     if words == ["--version"]:
         return say(f"htaf {__version__}")
-    verb = next((verb for verb in VERBS if words[: len(verb.split())] == verb.split()), None)
+    longest = sorted(VERBS, key=len, reverse=True)  # `study worker` is not `study` of a plan "worker"
+    verb = next((verb for verb in longest if words[: len(verb.split())] == verb.split()), None)
     if verb is not None:
         import tyro
 
@@ -75,12 +76,14 @@ def _list(words: list[str], *, whole: bool) -> None:
 
     top, groups = SubcommandApp(), {}
     for verb, row in VERBS.items():
-        *group, name = verb.split()
+        group, _, name = verb.rpartition(" ")
         app = top
-        for above in group:
-            if above not in groups:
-                groups[above] = top.command(SubcommandApp(), name=above, help=GROUPS[above])
-            app = groups[above]
+        if group in GROUPS:
+            if group not in groups:
+                groups[group] = top.command(SubcommandApp(), name=group, help=GROUPS[group])
+            app = groups[group]
+        elif group:  # `study worker`, below the verb `study`, is listed beside it
+            name = verb
         function: Callable[..., None] = pkgutil.resolve_name(row.function) if whole else lambda: None
         app.command(name=name, help=row.help)(function)
     top.cli(prog="htaf", description=ABOUT, args=words, registry=registry)
