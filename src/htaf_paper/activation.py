@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from htaf import theory
 from htaf.training.queue import Task
@@ -149,7 +150,7 @@ class Bounds:
         return ()
 
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
-        rows = theory.bounds_table(EPS, tuple(theory.PAPER_BOUNDS))
+        rows: list[dict[str, Any]] = [*theory.bounds_table(EPS, tuple(theory.PAPER_BOUNDS))]
         table = Table(
             "Least alpha0 for eps = 0.1",
             ("alpha1", "exact", "rounded up", "paper", "alpha0 alpha1"),

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from htaf._errors import HtafError
 from htaf.training.queue import Task
@@ -299,13 +299,14 @@ class Study(Protocol):
 
 def nearest(settings: Mapping[Scale, Setting], wanted: Scale) -> Scale:
     """The scale at which an item is run when one is wanted: that one, else the next smaller, else its smallest."""
-    own = [scale for scale in SCALES if scale in settings]
-    smaller = [scale for scale in own if SCALES.index(scale) <= SCALES.index(wanted)]
+    own: list[Scale] = [scale for scale in SCALES if scale in settings]
+    smaller: list[Scale] = [scale for scale in own if SCALES.index(scale) <= SCALES.index(wanted)]
     return smaller[-1] if smaller else own[0]
 
 
 def scale_named(name: str) -> Scale:
     """Raises PaperError for a name that is no scale."""
-    if name in SCALES:
-        return cast(Scale, name)
+    found: dict[str, Scale] = {scale: scale for scale in SCALES}
+    if name in found:
+        return found[name]
     raise PaperError(f"expected a scale, one of {', '.join(SCALES)}, got {name!r}")
