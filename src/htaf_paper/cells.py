@@ -20,6 +20,8 @@ from htaf.training.results import Results
 FUNCTIONS = {
     "vanishing": "htaf_paper.vanishing:CELLS",
     "theory": "htaf_paper.theory:CELLS",
+    "language": "htaf_paper.language:CELLS",
+    "ann-to-snn": "htaf_paper.ann_to_snn:CELLS",
 }
 NEEDED = {"cell", "commit", "platform", "threads", "versions"}
 

@@ -204,7 +204,7 @@ class Images:
         plans, made = self.plans(scale), Trained()
         for one in plans:
             few = scale == "cpu" and one.sources[0].name == "cifar100"
-            seeds = dict.fromkeys(one.methods, 1) if few else {"relu": 0 if scale == "cpu" else one.splits}
+            seeds = {**(dict.fromkeys(one.methods, 1) if few else {}), "relu": 0}
             own = trained([one], found, place, seeds=seeds)
             made.wanted += own.wanted
             made.chosen |= own.chosen

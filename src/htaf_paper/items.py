@@ -10,12 +10,15 @@ from htaf_paper.protocol import PaperError, Study
 ITEMS = {
     "activation": "htaf_paper.activation:ACTIVATION",
     "bounds": "htaf_paper.activation:BOUNDS",
+    "datasets": "htaf_paper.datasets:STUDY",
     "images-snn": "htaf_paper.images:SNN",
     "images-bnn": "htaf_paper.images:BNN",
     "images-dhn": "htaf_paper.images:DHN",
+    "ann-to-snn": "htaf_paper.ann_to_snn:STUDY",
     "vanishing": "htaf_paper.vanishing:STUDY",
     "pairs": "htaf_paper.pairs:STUDY",
     "tabular": "htaf_paper.tabular:STUDY",
+    "language": "htaf_paper.language:STUDY",
     "theory": "htaf_paper.theory:STUDY",
 }
 
