@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from htaf.language.lora import Method
 
 LAYERS = (1, 2, 4, 8, 16, 30)
+TOLD = 20  # steps from which on a training is told of
 SEEDED = (4, 8)  # where three methods get three seeds
 WAYS: dict[str, Calibration] = {"plain": "plain", "threshold": "gates", "trained": "down"}
 METHODS: tuple[Method, ...] = ("htaf", "ste", "ss")
@@ -118,7 +119,7 @@ def run_cell(
     return fit(
         setting.model, data, training, out / cell.name, last_k=cell.last_k, cache=out / "cache",
         calibration=WAYS[cell.way], save=keep or task, start_from=None if begin is None else str(out / begin.name),
-        say=lambda line: print(f"{cell.name}: {line}", flush=True),
+        say=lambda line: print(f"{cell.name}: {line}", flush=True) if setting.steps >= TOLD else None,
     )  # fmt: skip
 
 
