@@ -97,6 +97,50 @@ def cub_resnet() -> Plan:
     return plan("resnet", "cub")
 
 
+# the paper fixes beta; here beside the tuned and sharpened one
+BETAS = (10.0, 50.0, 100.0, 1000.0)
+
+
+def fixed_betas() -> Plan:
+    """The scaled sigmoid at the paper's betas, as they are, on WRN-16-1 and CIFAR-10; one seed."""
+    rows = {f"ss-{beta:g}": beta for beta in BETAS}
+    return Plan(
+        name="icbm-cifar10-wide_resnet-betas",
+        sources=(Source("cifar10"),),
+        methods={row: {"beta,sharpen": ((beta, False),)} for row, beta in rows.items()},
+        variants=dict.fromkeys(rows, "ss"),
+        base=recipe("wide_resnet", "cifar10"),
+        candidates=1,
+        splits=1,
+    )
+
+
+def cifar100(backbone: str) -> Plan:
+    """HTAF and the plain network on 5,000 images of CIFAR-100, with what was chosen on CIFAR-10; one seed."""
+    return Plan(
+        name=f"icbm-cifar100-{backbone}",
+        sources=(Source("cifar100"),),
+        methods={"htaf": {"alpha0,alpha1,sharpen,start": ((1.0, 5.0, True, (0.5, 2.0)),)}, "relu": {}},
+        base=recipe(backbone, "cifar100"),
+        candidates=1,
+        splits=1,
+    )
+
+
+def given_attributes() -> Plan:
+    """Concept bottlenecks (Koh et al. 2020) with 112 attributes of CUB on the network of `cub_resnet`; one seed."""
+    kinds = ("joint", "sequential", "independent")
+    return Plan(
+        name="cbm-cub-resnet",
+        sources=(Source("cub", size=CUB_SIZE),),
+        methods={kind: {"bottleneck": (kind,)} for kind in kinds},
+        variants=dict.fromkeys(kinds, "relu"),
+        base=recipe("resnet", "cub"),
+        candidates=1,
+        splits=1,
+    )
+
+
 def plans() -> tuple[Plan, ...]:
     """All three."""
     return cifar10_wide_resnet(), cifar10_resnet(), cub_resnet()
