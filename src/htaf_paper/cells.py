@@ -20,6 +20,11 @@ from htaf.training.results import Results
 FUNCTIONS = {
     "vanishing": "htaf_paper.vanishing:CELLS",
     "theory": "htaf_paper.theory:CELLS",
+    "icbm-scores": "htaf_paper.icbm_scores:SCORES",
+    "icbm-classes": "htaf_paper.icbm_scores:CLASSES",
+    "icbm-outputs": "htaf_paper.icbm_scores:OUTPUTS",
+    "icbm-concepts": "htaf_paper.icbm_concepts:CELLS",
+    "pretrained": "htaf_paper.pretrained:CELLS",
 }
 NEEDED = {"cell", "commit", "platform", "threads", "versions"}
 

@@ -78,11 +78,7 @@ def wanted(study: Study, scale: Scale, found: Found, place: Place) -> list[Task]
             "GPU", f"htaf paper run {study.id} --scale {scale} --device cuda: {study.settings[scale].about}"
         )
     tasks = {task.key: task for task in study.tasks(scale, found, place)}
-    return [
-        task
-        for key, task in tasks.items()
-        if key not in found.failed and (key not in found or _lost(task, place))
-    ]
+    return [task for key, task in tasks.items() if key not in found.failed and (key not in found or _lost(task, place))]
 
 
 def _lost(task: Task, place: Place) -> bool:
