@@ -22,6 +22,11 @@ FUNCTIONS = {
     "theory": "htaf_paper.theory:CELLS",
     "language": "htaf_paper.language:CELLS",
     "ann-to-snn": "htaf_paper.ann_to_snn:CELLS",
+    "icbm-scores": "htaf_paper.icbm_scores:SCORES",
+    "icbm-classes": "htaf_paper.icbm_scores:CLASSES",
+    "icbm-outputs": "htaf_paper.icbm_scores:OUTPUTS",
+    "icbm-concepts": "htaf_paper.icbm_concepts:CELLS",
+    "pretrained": "htaf_paper.pretrained:CELLS",
 }
 NEEDED = {"cell", "commit", "platform", "threads", "versions"}
 

@@ -21,6 +21,7 @@ from htaf.training.coordinator import coordinated
 from htaf.training.queue import Leasing, Task
 from htaf.training.results import Results, StudyError
 from htaf.training.store import PATIENCE
+from htaf.training.study import run_path
 from htaf.training.worker import Work
 from htaf_paper.protocol import Found, MissingError, Outcome, PaperError, Place, Scale, Study, nearest
 
@@ -77,7 +78,12 @@ def wanted(study: Study, scale: Scale, found: Found, place: Place) -> list[Task]
             "GPU", f"htaf paper run {study.id} --scale {scale} --device cuda: {study.settings[scale].about}"
         )
     tasks = {task.key: task for task in study.tasks(scale, found, place)}
-    return [task for key, task in tasks.items() if key not in found.failed and key not in found]
+    return [task for key, task in tasks.items() if key not in found.failed and (key not in found or _lost(task, place))]
+
+
+def _lost(task: Task, place: Place) -> bool:
+    """Whether a network that a cell is to read is not kept here, though its training is on record."""
+    return bool(task.payload.get("keep")) and not run_path(place.out, task.key).is_dir()
 
 
 def run(

@@ -15,11 +15,18 @@ ITEMS = {
     "images-bnn": "htaf_paper.images:BNN",
     "images-dhn": "htaf_paper.images:DHN",
     "ann-to-snn": "htaf_paper.ann_to_snn:STUDY",
+    "icbm-accuracy": "htaf_paper.icbm_items:ACCURACY_ITEM",
+    "class-specificity": "htaf_paper.icbm_figures:CLASS_SPECIFICITY",
+    "cub-concepts": "htaf_paper.icbm_figures:CUB_CONCEPTS",
     "vanishing": "htaf_paper.vanishing:STUDY",
     "pairs": "htaf_paper.pairs:STUDY",
     "tabular": "htaf_paper.tabular:STUDY",
     "language": "htaf_paper.language:STUDY",
     "theory": "htaf_paper.theory:STUDY",
+    "icbm-methods": "htaf_paper.icbm_items:METHODS_ITEM",
+    "binarisation": "htaf_paper.icbm_items:BINARISATION",
+    "feature-histograms": "htaf_paper.icbm_figures:FEATURE_HISTOGRAMS",
+    "cbm": "htaf_paper.icbm_items:CBM",
 }
 
 

@@ -18,13 +18,14 @@ from htaf_paper.protocol import Found, Place
 
 @dataclass
 class Trained:
-    """What a plan has so far. chosen: the recipe of a data set and a row; finals: its records by seed; wanted: cells
-    that are not there."""
+    """What a plan has so far. chosen: the recipe of a data set and a row; finals: its records by seed; tasks: their
+    cells, there or not; wanted: cells that are not there."""
 
     wanted: list[Task] = field(default_factory=list)
     chosen: dict[tuple[str, str], Recipe] = field(default_factory=dict)
     finals: dict[tuple[str, str], dict[int, dict[str, Any]]] = field(default_factory=dict)
     keys: dict[tuple[str, str], dict[int, str]] = field(default_factory=dict)
+    tasks: dict[tuple[str, str], dict[int, Task]] = field(default_factory=dict)
 
     def values(
         self, label: str, row: str, part: str = "test", network: str | None = None, times: float = 1.0
@@ -52,12 +53,14 @@ def trained(
     place: Place,
     *,
     keep: bool | Callable[[str], bool] = False,
+    again: bool = True,
     seeds: Mapping[str, int] | None = None,
 ) -> Trained:
     """The cells of plans that are wanted next, and what there is.
 
     Args:
         keep: leave the run folders of the finals, of all rows or of those for which it is true.
+        again: want a final too whose record is there and whose run folder should be kept and is not.
         seeds: number of finals of a row, in place of `splits` of its plan.
 
     Raises:
@@ -73,12 +76,13 @@ def trained(
                 pair = (source.label, row)
                 kept = keep(row) if callable(keep) else keep
                 made.chosen[pair], made.finals[pair], made.keys[pair] = recipe, {}, {}
+                made.tasks[pair] = {}
                 for seed in range((seeds or {}).get(row, plan.splits)):
                     cell = Cell(recipe, seed, source, place.data_dir, device=place.device)
                     task = _task(cell, kept)
-                    made.keys[pair][seed] = task.key
+                    made.keys[pair][seed], made.tasks[pair][seed] = task.key, task
                     record = found.get(task.key)
-                    if record is None or (kept and not (place.out / "runs" / task.key).is_dir()):
+                    if record is None or (kept and again and not (place.out / "runs" / task.key).is_dir()):
                         made.wanted.append(task)
                     else:
                         made.finals[pair][seed] = record
