@@ -33,13 +33,13 @@ INK, MUTED, GRID, GROUND = "#1d1f1e", "#5f6361", "#e4e0d8", "#ffffff"
 # in a page: colours of its style sheet
 THEME = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--line)", "#000000": "var(--ink)"}
 FEW = 40  # points of a line, up to which each has a marker
-WIDTH, HEIGHT, LINE = 4.6, 2.85, 0.21  # inches: of a panel, and of a line of its legend
-LETTER = 0.073  # inches: the mean width of one in a legend
+WIDTH, HEIGHT, LINE = 4.6, 3.0, 0.23  # inches: of a panel, and of a line of its legend
+LETTER = 0.08  # inches: the mean width of one in a legend
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 STYLE: dict[str, Any] = {
     "svg.hashsalt": "htaf", "svg.fonttype": "none", "text.parse_math": False, "axes.unicode_minus": False,
-    "font.size": 10.5, "axes.titlesize": 11, "axes.labelsize": 10.5, "legend.fontsize": 10, "legend.frameon": False,
-    "xtick.labelsize": 9.5, "ytick.labelsize": 9.5, "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK,
+    "font.size": 11.5, "axes.titlesize": 12, "axes.labelsize": 11.5, "legend.fontsize": 11, "legend.frameon": False,
+    "xtick.labelsize": 10.5, "ytick.labelsize": 10.5, "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK,
     "axes.edgecolor": MUTED, "xtick.color": MUTED, "ytick.color": MUTED, "grid.color": GRID, "grid.linewidth": 0.8,
     "axes.grid": True, "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False,
     "lines.linewidth": 1.9, "lines.markersize": 5.5, "hatch.linewidth": 0.7, "figure.facecolor": "none",

@@ -41,6 +41,7 @@ ABOUT_DIFFERENCE = (
 )
 # what can change between two runs of the same cells is written in this way alone
 TIMES = re.compile(r"[0-9][0-9,.]* CPU s\b")
+NUMBER = re.compile(r"[-+]?[0-9][0-9,]*(\.[0-9]+)?(e[-+]?[0-9]+)?%?|-")
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,80}")
 
 
@@ -235,7 +236,8 @@ def columns(table: Table) -> list[Column]:
                 words.append((cell, "", "") if compared else (cell,))
             else:
                 words.append((ours(cell), printed(cell), cell.difference()) if compared else (ours(cell),))
-        found.append(Column(name, COMPARED if compared else ("",), bool(figures), tuple(words)))
+        numbers = bool(figures) or (place > 0 and all(NUMBER.fullmatch(str(cell)) for cell in cells))
+        found.append(Column(name, COMPARED if compared else ("",), numbers, tuple(words)))
     return found
 
 

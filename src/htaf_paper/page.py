@@ -12,6 +12,7 @@ from htaf_paper.outcomes import Item, Judged, Measured, Read, judged
 from htaf_paper.protocol import ABOUT_SCALES, Claim, Drawing, Scale, Table, Verdict
 
 SHORT_COMMIT = 12
+SHORT = 22  # letters of a cell that is not broken into lines
 ABOUT_PAPER = (
     "The paper proposes an activation, HTAF(x) = sigmoid(alpha1 tanh(alpha0 x)). It is trained by ordinary gradients; "
     "then the exact step takes its place, and every activation is 0 or 1.",
@@ -30,6 +31,11 @@ ABOUT_VERDICTS: Mapping[Verdict, str] = {
     "not testable at this scale": "it was computed, but too small to say anything about the claim",
     "not run": "nothing was computed; the command that would do it is given",
 }
+ABOUT_CHANCE = (
+    "Each rule is applied to its claim alone. No correction is made for their number: of 20 verdicts that an interval "
+    "of 95% decides, about one may be wrong by chance. A verdict at a scale other than full says nothing about the paper's own "
+    "figures; it says whether their order is found again."
+)
 SIGNS: Mapping[Verdict, str] = {
     "holds": "good", "does not hold": "bad", "not settled": "open", "not testable at this scale": "small",
     "not run": "none",
@@ -61,8 +67,11 @@ def page(items: Sequence[Item], names: Mapping[tuple[str, str], str], command: s
 
 def _head(items: Sequence[Item], claims: Sequence[Judged]) -> str:
     counts = outcomes.counted(claims)
+    by_scale = {scale: outcomes.counted(some) for scale, some in judged(items).items()}
     tiles = "".join(
-        f"<div class='tile {SIGNS[verdict]}'><span>{text(verdict)}</span><b>{count}</b></div>"
+        f"<div class='tile {SIGNS[verdict]}'><span>{text(verdict)}</span><b>{count}</b>"
+        f"<span>{text(', '.join(f'{of[verdict]} at {scale}' for scale, of in by_scale.items() if of[verdict]))}</span>"
+        "</div>"
         for verdict, count in counts.items()
     )
     missing = [item for item in items if item.shown is None]
@@ -70,13 +79,16 @@ def _head(items: Sequence[Item], claims: Sequence[Judged]) -> str:
         f"{_many(len(claims), 'claim')} of {_many(len(items) - len(missing), 'table or figure', 'tables and figures')}"
     )
     if missing:
-        said += f"; {_many(len(missing), 'more was not run', 'more were not run')}"
+        said += f"; <a href='#h-not-run'>{_many(len(missing), 'more was', 'more were')} not run</a>"
+    if failed := [item for item in items if item.shown and item.shown.status != "finished"]:
+        said += f"; not finished: {', '.join(f'<a href={chr(39)}#h-{one.id}{chr(39)}>{one.id}</a>' for one in failed)}"
     scales = [f"{len(some)} at <a href='#h-claims-{scale}'>{scale}</a>" for scale, some in judged(items).items()]
     told = f"{said}. Tested: {', '.join(scales)}." if scales else f"{said}."
     rows = [[(_badge(verdict), False), (text(about), False)] for verdict, about in ABOUT_VERDICTS.items()]
     meaning = parts.table(("verdict", "meaning"), rows, "What the verdicts mean", kind="meaning")
     rows = [[(f"<b>{scale}</b>", False), (text(about), False)] for scale, about in reversed(ABOUT_SCALES.items())]
     meaning += parts.table(("scale", "meaning"), rows, "What the scales mean", kind="meaning")
+    meaning += f"<p>{text(ABOUT_CHANCE)}</p>"
     return (
         f"<header><p class='what'>{text(CITED)}</p><h1>Does it hold? The paper, claim by claim</h1>"
         + "".join(f"<p class='lead'>{text(one)}</p>" for one in ABOUT_PAPER)
@@ -96,7 +108,7 @@ def _badge(verdict: Verdict) -> str:
 
 def _claims(scale: Scale, claims: Sequence[Judged]) -> str:
     """The claims that were tested at a scale."""
-    body = f"<p class='muted'>{text(ABOUT_SCALES[scale])}. {text(_sentence(outcomes.counted(claims)))}</p>"
+    body = f"<p class='muted'>{text(_upper(ABOUT_SCALES[scale]))}. {text(_sentence(outcomes.counted(claims)))}</p>"
     return parts.section(
         f"claims-{scale}",
         f"Claims tested at scale {scale}",
@@ -106,7 +118,12 @@ def _claims(scale: Scale, claims: Sequence[Judged]) -> str:
 
 def _sentence(counts: Mapping[Verdict, int]) -> str:
     said = outcomes.spoken(counts)
-    return f"{said[0].upper()}{said[1:]}." if said else ""
+    return f"{_upper(said)}." if said else ""
+
+
+def _upper(words: str) -> str:
+    """With a capital first letter."""
+    return words[:1].upper() + words[1:]
 
 
 def _judged_table(claims: Iterable[Claim], label: str, items: Sequence[Item] | None = None) -> str:
@@ -177,10 +194,10 @@ def _item(item: Item, names: Mapping[tuple[str, str], str]) -> str:
     assert read is not None
     outcome = read.outcome
     body = [
-        f"<p class='muted'>{text(item.paper)}. Scale <b>{read.scale}</b>: {text(read.about)}.</p>",
+        f"<p class='muted'>{text(_upper(item.paper))}. Scale <b>{read.scale}</b>: {text(read.about)}.</p>",
         f"<p class='warning'>Not finished: {text(read.message)}</p>" if read.status != "finished" else "",
         _judged_table(outcome.claims, f"Claims of {item.title}") if outcome.claims else "",
-        *(_table(one) for one in outcome.tables),
+        *(_table(one, item.title) for one in outcome.tables),
         *(_figure(one, names[item.id, one.name]) for one in outcome.drawings),
         _listed("Notes", outcome.notes),
         _missing(read),
@@ -198,7 +215,7 @@ def _listed(title: str, lines: Sequence[str]) -> str:
     return f"<h3>{text(title)}</h3><ul class='notes'>{''.join(f'<li>{text(line)}</li>' for line in lines)}</ul>"
 
 
-def _table(table: Table) -> str:
+def _table(table: Table, of: str) -> str:
     """A table; a column that the paper has too is three: ours, the paper's, the difference."""
     found = outcomes.columns(table)
     two = any(len(column.parts) > 1 for column in found)
@@ -214,18 +231,19 @@ def _table(table: Table) -> str:
             top.append(f"<th scope='col'{' rowspan=2' if two else ''}{number}>{text(column.name)}</th>")
     head = f"<tr>{''.join(top)}</tr>" + (f"<tr>{''.join(below)}</tr>" if two else "")
     rows = []
+    short = [" class='short'" if all(len(some[0]) <= SHORT for some in one.cells) else "" for one in found]
     for place in range(len(table.rows)):
         cells = []
         for first, column in enumerate(found):
             for i, words in enumerate(column.cells[place]):
                 group = _edge(i) if len(column.parts) > 1 else ""
-                kind = f" class='num{group}{' soft' if i else ''}'" if column.numbers else ""
+                kind = f" class='num{group}{' soft' if i else ''}'" if column.numbers else short[first]
                 tag = "th scope='row'" if first == 0 and i == 0 else "td"
                 cells.append(f"<{tag}{kind}>{text(words)}</{tag[:2]}>")
         rows.append(f"<tr>{''.join(cells)}</tr>")
     inside = f"<table class='figures'><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
     said = "".join(f"<p class='place'>{text(line)}</p>" for line in outcomes.notes(table))
-    return f"<h3>{text(table.title)}</h3>{parts.scrolled(table.title, inside)}{said}"
+    return f"<h3>{text(table.title)}</h3>{parts.scrolled(f'{of}, {table.title}', inside)}{said}"
 
 
 def _edge(place: int) -> str:
@@ -261,7 +279,7 @@ def _missing(read: Read) -> str:
     ]
     if not rows:
         return ""
-    told = parts.table(("row", "state", "how to run it"), rows, "Rows that were not run", kind="loose")
+    told = parts.table(("row", "state", "how to run it"), rows, f"{read.title}, rows that were not run", kind="loose")
     return f"<h3>Rows that were not run</h3>{told}"
 
 
@@ -281,7 +299,7 @@ def _others(item: Item) -> str:
         )
     if not rows:
         return ""
-    told = parts.table(("scale", "what is done", "state", "claims"), rows, "Other scales", kind="loose")
+    told = parts.table(("scale", "what is done", "state", "claims"), rows, f"{item.title}, other scales", kind="loose")
     return parts.folded(f"Other scales: {', '.join(read.scale for read in item.others)}", told)
 
 
@@ -302,7 +320,7 @@ def _measured(read: Read) -> str:
     told = f"<pre tabindex='0' aria-label='command'>{text(read.command)}</pre>"
     if rows:
         heads = ("commit", "cells", "time", "device", "threads", "machine", "versions")
-        told += parts.table(heads, rows, "Measured by", kind="loose")
+        told += parts.table(heads, rows, f"{read.title}, measured by", kind="loose")
     else:
         told += "<p class='muted'>Computed from formulas when the outcome was written: no cell is kept.</p>"
     told += f"<p class='muted'>Data of this section: <a href='{read.file}'>{text(read.file)}</a></p>"
@@ -356,8 +374,8 @@ a { color: var(--accent); text-underline-offset: 2px; }
 header .what { font-weight: 400; color: var(--muted); max-width: 80ch; }
 .tile b { display: block; }
 .tile.good b { color: var(--good); } .tile.bad b { color: var(--bad); } .tile.open b { color: var(--orange); }
-.verdict { display: inline-block; padding: 1px 9px 2px; border-radius: 9px; font-size: 13px; font-weight: 600;
-  background: var(--sunken); color: var(--muted); }
+.verdict { display: inline-block; padding: 1px 9px 2px; border-radius: 10px; font-size: 13px; font-weight: 600;
+  line-height: 1.4; border: 1px solid; color: var(--muted); }
 .verdict.good { color: var(--good); } .verdict.good::before { content: "\\2713\\a0" / ""; }
 .verdict.bad { color: var(--bad); } .verdict.bad::before { content: "\\2715\\a0" / ""; }
 .verdict.open { color: var(--orange); } .verdict.open::before { content: "?\\a0" / ""; }
@@ -365,7 +383,7 @@ header .what { font-weight: 400; color: var(--muted); max-width: 80ch; }
 .wide + .place { margin-top: 6px; } .place + .place { margin-top: 2px; }
 .claims { table-layout: fixed; margin-top: 8px; }
 .claims th, .claims td { overflow-wrap: anywhere; padding: 8px 18px 8px 0; min-width: 0; }
-.claims thead th:nth-child(1) { width: 132px; } .claims thead th:nth-child(4) { width: 106px; }
+.claims thead th:nth-child(1) { width: 158px; } .claims thead th:nth-child(4) { width: 106px; }
 .claims tbody th { font-weight: 500; }
 .claims td:nth-child(3) { color: var(--muted); }
 .claims .rule { margin-top: 2px; font-size: 13px; } .rule p { color: var(--muted); }
@@ -376,6 +394,7 @@ header .what { font-weight: 400; color: var(--muted); max-width: 80ch; }
 .figures tbody th { position: sticky; left: 0; background: var(--surface); max-width: 22em; }
 .figures thead th { white-space: normal; vertical-align: bottom; }
 .figures thead .group { text-align: center; border-bottom-style: dotted; }
+.figures .short { white-space: nowrap; }
 .figures .first { padding-left: 26px; } .soft { color: var(--muted); }
 .loose td, .loose th { overflow-wrap: break-word; min-width: 7em; }
 .loose .num { min-width: 0; }
@@ -390,6 +409,7 @@ figure img { display: block; max-width: 100%; height: auto; border-radius: 6px; 
 figcaption { justify-content: space-between; } figcaption > span:first-child { max-width: 78ch; }
 .files { display: flex; gap: 12px; }
 @media (max-width: 860px) {
+  .loose td, .loose th { min-width: 5em; padding-right: 10px; font-size: 13px; }
   figure .of2, figure .of3 { grid-template-columns: minmax(0, 1fr); }
   .claims, .claims tbody, .claims tr, .claims td, .claims tbody th { display: block; }
   .claims thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }

@@ -46,7 +46,7 @@ def markdown(items: Sequence[Item], names: Mapping[tuple[str, str], str], comman
         "",
     ]
     for scale, some in claims.items():
-        lines += [f"## Claims tested at scale {scale}", "", f"{escaped(ABOUT_SCALES[scale])}.", ""]
+        lines += [f"## Claims tested at scale {scale}", "", f"Scale {scale}: {escaped(ABOUT_SCALES[scale])}.", ""]
         lines += _header("verdict", "claim", "place", "evidence", "shown in")
         for one in some:
             c = one.claim
