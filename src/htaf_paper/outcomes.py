@@ -75,7 +75,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Read:
-    """The outcome of an item at one scale. status: `finished`, `failed` or `not run: ...`; file: in the folder."""
+    """The outcome of an item at one scale.
+
+    status: `finished`, `failed` or `not run: ...`; file: in the folder; command: that makes it.
+    """
 
     id: str
     title: str
@@ -87,11 +90,7 @@ class Read:
     outcome: Outcome
     measured: tuple[Measured, ...]
     file: str
-
-    @property
-    def command(self) -> str:
-        """That makes it."""
-        return f"htaf paper run {self.id} --scale {self.scale}"
+    command: str
 
     def counts(self) -> Counter[Verdict]:
         """How many claims have each verdict."""
@@ -287,7 +286,11 @@ def _read(file: Path, name: str, scale: Scale) -> Read:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
         raise PaperError(f"{file} is damaged: expected an outcome of `htaf paper run`: {reason}") from None
-    return Read(name, **words, scale=scale, outcome=outcome, measured=measured, file=f"outcomes/{scale}/{name}.json")
+    command = f"htaf paper run {name} --scale {scale}"
+    if words["message"].startswith(command):  # what cannot run here says how it could, then what it is
+        command, _, words["message"] = words["message"].partition(": ")
+    place = f"outcomes/{scale}/{name}.json"
+    return Read(name, **words, scale=scale, outcome=outcome, measured=measured, file=place, command=command)
 
 
 def _measured(value: Mapping[str, Any]) -> Measured:

@@ -33,8 +33,8 @@ ABOUT_VERDICTS: Mapping[Verdict, str] = {
 }
 ABOUT_CHANCE = (
     "Each rule is applied to its claim alone. No correction is made for their number: of 20 verdicts that an interval "
-    "of 95% decides, about one may be wrong by chance. A verdict at a scale other than full says nothing about the paper's own "
-    "figures; it says whether their order is found again."
+    "of 95% decides, about one may be wrong by chance. A verdict at a scale other than full says nothing about the "
+    "paper's own figures; it says whether their order is found again."
 )
 SIGNS: Mapping[Verdict, str] = {
     "holds": "good", "does not hold": "bad", "not settled": "open", "not testable at this scale": "small",
@@ -163,9 +163,8 @@ def _not_run(items: Sequence[Item]) -> str:
 
 def _ran(item: Item) -> parts.Cell:
     """The command of an item that is not shown, and what was said when it was tried."""
-    said = f"<p class='place'>{text(item.message)}</p>" if item.message and item.command not in item.message else ""
-    command = item.message.partition(": ")[0] if item.message.startswith(item.command) else item.command
-    return f"<code>{text(command)}</code>{said}", False
+    said = f"<p class='place'>{text(item.message)}</p>" if item.message else ""
+    return f"<code>{text(item.command)}</code>{said}", False
 
 
 def _reason(status: str) -> str:

@@ -24,7 +24,7 @@ def escaped(text: object) -> str:
     found = re.sub(r"([\\`*|~$])", r"\\\1", visible(str(text)))
     found = re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", found)
     found = found.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("](", r"]\(")
-    return re.sub(r"^(\s*)([#+\-\[]|\d+[.)])", lambda m: f"{m[1]}{m[2][:-1]}\\{m[2][-1]}", found)
+    return re.sub(r"^((?:[+-]|#{1,6}|\d+[.)])(?=\s)|\[)", lambda m: f"{m[0][:-1]}\\{m[0][-1]}", found)
 
 
 def code(text: str) -> str:
@@ -59,7 +59,7 @@ def markdown(items: Sequence[Item], names: Mapping[tuple[str, str], str], comman
     if missing:
         lines += ["## Not run", "", *_header("item", "in the paper", "state", "how to run it")]
         for item in missing:
-            said = "" if not item.message or item.command in item.message else f" {escaped(item.message)}"
+            said = f" {escaped(item.message)}" if item.message else ""
             lines.append(_row(*map(escaped, (item.title, item.paper, item.reason)), code(item.command) + said))
         lines.append("")
     for item in items:
