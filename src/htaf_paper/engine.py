@@ -23,9 +23,9 @@ from htaf.training.results import Results, StudyError
 from htaf.training.store import PATIENCE
 from htaf.training.study import run_path
 from htaf.training.worker import Work
+from htaf_paper.outcomes import FORMAT, outcome_file
 from htaf_paper.protocol import Found, MissingError, Outcome, PaperError, Place, Scale, Study, nearest
 
-FORMAT = 1
 ROUNDS = 100  # an item that wants new cells for longer never ends
 
 
@@ -184,11 +184,6 @@ def _finished(study: Study, scale: Scale, found: Found, place: Place, missing: M
     return Ran(study.id, scale, status, "; ".join(failures), len(found.used))
 
 
-def outcome_file(out: Path, study_id: str, scale: Scale) -> Path:
-    """Where the outcome of an item lies."""
-    return out / "outcomes" / scale / f"{study_id}.json"
-
-
 def _write(study: Study, scale: Scale, place: Place, status: str, message: str, outcome: Outcome, found: Found) -> None:
     value = {
         "format": FORMAT,
@@ -200,10 +195,17 @@ def _write(study: Study, scale: Scale, place: Place, status: str, message: str, 
         "status": status,
         "message": message,
         "outcome": outcome.to_json(),
-        "measured": provenance(found.used),
+        "measured": provenance(found.used) or _here(place, status),
         "keys": sorted(found.used),
     }
     write_atomic(outcome_file(place.out, study.id, scale), to_json(value))
+
+
+def _here(place: Place, status: str) -> list[dict[str, Any]]:
+    """The commit, versions and machine of an outcome that needs no cell."""
+    if status != "finished":
+        return []
+    return [{"cells": 0, "cpu_seconds": 0.0, **environment(), "device": place.device}]
 
 
 def provenance(records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
