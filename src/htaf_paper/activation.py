@@ -140,7 +140,7 @@ class Bounds:
 
     id: str = "bounds"
     title: str = "Lower bounds of alpha0"
-    paper: str = "Proposition 3.1, Figure 2, Table 5"
+    paper: str = "Proposition 3.1, Figure 2, Table 6"
 
     @property
     def settings(self) -> Mapping[Scale, Setting]:
@@ -199,7 +199,7 @@ class Bounds:
                 f"{theory.product_limit(0.01):.1f} at 0.01",
             ),
             true(
-                "Table of lower bounds", "Table 5", all(row["paper"] == row["rounded_up"] for row in rows),
+                "Table of lower bounds", "Table 6", all(row["paper"] == row["rounded_up"] for row in rows),
                 f"{sum(row['paper'] == row['rounded_up'] for row in rows)} of {len(rows)} entries are the exact bound, "
                 "rounded up",
                 rule="holds if every printed entry is the bound rounded up to its digits",

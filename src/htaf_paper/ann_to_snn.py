@@ -153,7 +153,7 @@ class AnnToSnn:
 
     id: str = "ann-to-snn"
     title: str = "ANN-to-SNN conversion against a network trained as a spiking one"
-    paper: str = "Table 4 (appendix E)"
+    paper: str = "Table 5 (appendix E)"
 
     @property
     def settings(self) -> Mapping[Scale, Setting]:

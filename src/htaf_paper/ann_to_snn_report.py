@@ -72,18 +72,18 @@ def _claims(record: dict[str, Any], steps: Sequence[int], scale: Scale) -> tuple
     few = [t for t in steps if t < (passes or 10**9)]
     claims = [
         true(
-            "The converted network is ahead of the SNN at large T alone, here T = 200", "Table 4",
+            "The converted network is ahead of the SNN at large T alone, here T = 200", "Table 5",
             best["accuracy"][last] > snn["accuracy"] and bool(few),
             f"T = {last}: {100 * best['accuracy'][last]:.1f}% against {100 * snn['accuracy']:.1f}%; ahead from "
             f"T = {passes} on", rule="holds if it is ahead at the largest T and behind at the smallest", scale=scale,
         )
     ]  # fmt: skip
     if scale == "smoke":
-        return (*claims, untestable("It then takes about 60 times the SNN's time", "Table 4", "too few images"))
+        return (*claims, untestable("It then takes about 60 times the SNN's time", "Table 5", "too few images"))
     ratio = best["seconds"][last] / snn["seconds"]
     claims.append(
         true(
-            "It then takes about 60 times the SNN's time", "Table 4", 30 <= ratio <= 120,
+            "It then takes about 60 times the SNN's time", "Table 5", 30 <= ratio <= 120,
             f"{ratio:.0f} times at T = {last}; where it passes the SNN, T = {passes}, about "
             f"{ratio * (passes or int(last)) / int(last):.0f} times",
             rule="holds if the ratio of times at the largest T lies within a factor of two of 60",

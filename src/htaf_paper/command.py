@@ -135,7 +135,7 @@ def run(
 
 def report(*, out: Out, json: Json = False) -> None:
     """Write report.html and report.md: ours beside the paper's, and a verdict on each claim."""
-    from htaf_paper.page import write_report
+    from htaf_paper.writing import write_report
 
     path = write_report(out)
     if json:

@@ -48,7 +48,7 @@ class Pairs:
 
     id: str = "pairs"
     title: str = "AUROC and binarity over pairs (alpha0, alpha1)"
-    paper: str = "Figure 6, Table 5 (appendix F.1)"
+    paper: str = "Figure 6, Table 6 (appendix F.1)"
 
     @property
     def settings(self) -> Mapping[Scale, Setting]:

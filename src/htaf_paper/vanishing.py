@@ -144,7 +144,7 @@ class Vanishing:
 
     id: str = "vanishing"
     title: str = "Vanishing gradients"
-    paper: str = "Table 6, Figures 7 and 8 (appendix F.2)"
+    paper: str = "Table 7, Figures 7 and 8 (appendix F.2)"
 
     @property
     def settings(self) -> Mapping[Scale, Setting]:

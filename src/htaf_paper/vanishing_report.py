@@ -79,13 +79,13 @@ def _claims(first: Group, groups: Groups, scale: Scale) -> list[Claim]:
     ]
     agree = [one for one in known if one[2] == one[3]]
     if scale == "smoke" or not known:
-        return [untestable("Gradients vanish as Table 6 says", "Table 6", "shapes of the paper were not trained")]
+        return [untestable("Gradients vanish as Table 7 says", "Table 7", "shapes of the paper were not trained")]
     differ = ", ".join(
         f"{_shape(h)} {m}: {_said(ours)}, paper {_said(theirs)}" for h, m, ours, theirs in known if ours != theirs
     )
     found = [
         true(
-            "Gradients vanish as Table 6 says", "Table 6", len(agree) == len(known),
+            "Gradients vanish as Table 7 says", "Table 7", len(agree) == len(known),
             f"the same verdict in {len(agree)} of {len(known)} networks at rate 1e-3; {differ}",
             rule="holds if the first seed's verdict is the paper's in every network, at learning rate 1e-3",
         )
