@@ -40,8 +40,11 @@ def test_all_is_seen_and_nothing_runs_over(width: int, scheme: str, address: str
     assert page.evaluate(over) <= 0
     assert page.evaluate("document.querySelectorAll('script').length") == 0
     assert page.evaluate("[...document.images].map(one => one.complete && one.naturalWidth > 0)") == [True, True]
-    small = "Math.min(...[...document.querySelectorAll('.panel text')].map(one => one.getBoundingClientRect().height))"
-    assert page.evaluate(small) >= 9  # pixels, of the smallest letters of a figure
+    sizes = page.evaluate(
+        "[...document.querySelectorAll('.panel text')].map(one => parseFloat(getComputedStyle(one).fontSize) * "
+        "one.ownerSVGElement.getBoundingClientRect().width / one.ownerSVGElement.viewBox.baseVal.width)"
+    )
+    assert min(sizes) >= 9.5  # pixels
     inks = page.evaluate("[...document.querySelectorAll('.panel text')].map(one => getComputedStyle(one).fill)")
     assert (
         set(inks)

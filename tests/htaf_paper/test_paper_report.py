@@ -69,7 +69,7 @@ def test_the_largest_finished_scale_is_shown_and_scales_are_not_mixed(tmp_path: 
     command = f"htaf paper run {first} --scale full --device cuda"
     put(tmp_path, first, "full", status="not run: GPU", message=f"{command}: 300 epochs")
     put(tmp_path, first, "cpu", Outcome(claims=(claim(text="at cpu"),)))
-    put(tmp_path, first, "reduced", Outcome(claims=(claim("not settled", "few images"),)))
+    put(tmp_path, first, "reduced", Outcome(claims=(claim("not settled", "of quinces"),)))
     put(tmp_path, second, "full", Outcome(claims=(claim(text="at full"),)), status="failed", message="worker died")
     put(tmp_path, second, "smoke", Outcome(claims=(claim("not testable at this scale", "at smoke"),)))
     put(tmp_path, third, "full", Outcome(claims=(claim(text="half of it"),)), status="failed", message="a cell failed")
@@ -90,7 +90,7 @@ def test_the_largest_finished_scale_is_shown_and_scales_are_not_mixed(tmp_path: 
     assert "at cpu" in by_scale["cpu"]
     assert "at smoke" not in by_scale["cpu"]
     assert "at cpu" not in by_scale["full"]
-    assert "few images" not in words(page)
+    assert "of quinces" not in words(page)
     assert f"<a href='outcomes/reduced/{first}.json'>" in page
     assert "1 not settled" in words(page)
     assert "Not finished: a cell failed" in words(page)
