@@ -153,10 +153,10 @@ def test_a_shard_that_is_damaged_in_the_middle(run: runs.Run, photos: Path, one:
     shards.mkdir()
     for number in range(2):
         rows = [name.read_bytes() for name in names[number * 110 : number * 110 + 110]]
-        pq.write_table(pa.table({"image": rows}), shards / f"{number}.parquet", row_group_size=55, use_dictionary=False)
-    whole = (shards / "1.parquet").read_bytes()
-    middle = len(whole) * 3 // 4
-    (shards / "1.parquet").write_bytes(whole[:middle] + bytes(2000) + whole[middle + 2000 :])
+        pq.write_table(pa.table({"image": rows}), shards / f"{number}.parquet", row_group_size=90, use_dictionary=False)
+    whole, last = (shards / "1.parquet").read_bytes(), pq.read_metadata(shards / "1.parquet").row_group(1).column(0)
+    begin, end = last.data_page_offset + 100, last.data_page_offset + last.total_compressed_size - 100
+    (shards / "1.parquet").write_bytes(whole[:begin] + bytes(end - begin) + whole[end:])
     with pytest.raises(DataError, match=r"^on .*: .*/1\.parquet: expected a Parquet file, got a damaged one .*kept"):
         extract_blocks(run, [str(shards)], tmp_path / "a", 100)
     assert sorted(p.name for p in (tmp_path / "a").glob("part-*")) == ["part-00000", "part-00001"]
