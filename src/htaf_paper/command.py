@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rich.table import Table as TextTable
-from tyro.conf import Positional, arg
+from tyro.conf import FlagConversionOff, Positional, arg
 
 from htaf._console import Terminal, UsageError, fail, print_json, say
 from htaf.cli.flags import DataDir, Json
@@ -88,6 +88,10 @@ def run(
         ),
     ] = None,
     work: WorkFolder = None,
+    compute: Annotated[
+        FlagConversionOff[bool],
+        arg(help="False: make the outcomes of the records that are there, and say which are not."),
+    ] = True,
     heartbeat: Heartbeat = 15.0,
     timeout: Timeout = 90.0,
     patience: Patience = 600.0,
@@ -104,9 +108,9 @@ def run(
     if missing := [str(folder) for folder in records if not folder.is_dir()]:
         raise UsageError(f"--records: expected folders, got {', '.join(missing)}")
     leasing = leasing_of(heartbeat, timeout, patience)
-    from htaf_paper.engine import run as compute
+    from htaf_paper import engine
 
-    found = compute(
+    found = engine.run(
         studies,
         scale,
         out,
@@ -120,6 +124,7 @@ def run(
         work=work,
         leasing=leasing,
         patience=patience,
+        compute=compute,
         progress=True,
     )
     if json:

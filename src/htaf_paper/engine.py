@@ -6,6 +6,7 @@ that later cells read; `queue/`, the store of this machine's workers where no ot
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -101,6 +102,7 @@ def run(
     work: Path | None = None,
     leasing: Leasing | None = None,
     patience: float = PATIENCE,
+    compute: bool = True,
     progress: bool = False,
 ) -> list[Ran]:
     """Compute what is not there yet, then write the outcomes.
@@ -111,6 +113,7 @@ def run(
         records: folders of finished studies whose records count too.
         data_dir: of the named data sets, else HTAF_DATA or a download.
         workers: processes of this machine; 0: others compute, by `htaf study worker --store`.
+        compute: False: nothing is computed; outcomes are made of the records that are there, and say which are not.
         store, results, work, leasing, patience: as for `htaf.training.study.run_study`; store None: in `out`.
 
     Returns:
@@ -140,7 +143,7 @@ def run(
         return [*tasks.values()]
 
     tasks = next_round()
-    if tasks:
+    if tasks and compute:
         more: dict[str, Any] = {} if work is None else {"work": work}
         told = Work(
             store or str(out / "queue"), data_dir=data_dir, device=device, threads=threads, patience=patience,
@@ -172,6 +175,7 @@ def _finished(study: Study, scale: Scale, found: Found, place: Place, missing: M
     found.used.clear()
     try:
         tasks = study.tasks(scale, found, place)
+        left = sorted({task.title for task in tasks if task.key not in found.failed and task.key not in found})
         failures = sorted({f"{task.title}: {found.failed[task.key]}" for task in tasks if task.key in found.failed})
         outcome = study.read(scale, found, place)
     except (KeyError, StudyError, HtafError) as error:
@@ -179,6 +183,10 @@ def _finished(study: Study, scale: Scale, found: Found, place: Place, missing: M
             raise
         reasons = "; ".join(sorted(set(found.failed.values()))[:2]) or first_line(error)
         return Ran(study.id, scale, "failed", reasons)
+    if left:
+        command = f"htaf paper run {study.id} --scale {scale} --out DIR"
+        shown = ", ".join(left[:6]) + (f" and {len(left) - 6} more" if len(left) > 6 else "")
+        outcome = dataclasses.replace(outcome, missing=(*outcome.missing, (shown, "not run: time", command)))
     status = "failed" if failures else "finished"
     _write(study, scale, place, status, "; ".join(failures), outcome, found)
     return Ran(study.id, scale, status, "; ".join(failures), len(found.used))

@@ -30,14 +30,14 @@ def named(pair: tuple[float, float]) -> str:
 
 def plan(scale: Scale) -> Plan:
     """A row a pair, one recipe each."""
-    pairs = PAIRS if scale == "full" else (PAIRS[1], BEST, PAIRS[-1])
+    pairs = (PAIRS[1], BEST, PAIRS[-1]) if scale == "smoke" else PAIRS
     base = ready_recipe("mlp", "tabular-paper")
     if scale != "full":
-        base = base.replace(epochs=4, hidden=(32, 16))
+        base = base.replace(epochs=4, hidden=(32, 16)) if scale == "smoke" else base.replace(epochs=100)
     rows = {named(pair): {"alpha0,alpha1": (pair,)} for pair in pairs}
-    source = Source("churn" if scale == "full" else "digits")
+    source = Source("digits" if scale == "smoke" else "churn")
     return Plan(
-        f"pairs-{scale}", (source,), rows, base, candidates=1, splits=SPLITS if scale == "full" else 2,
+        f"pairs-{scale}", (source,), rows, base, candidates=1, splits=2 if scale == "smoke" else SPLITS,
         variants=dict.fromkeys(rows, "htaf"), search_epochs=base.optimization.epochs,
     )  # fmt: skip
 
@@ -54,6 +54,7 @@ class Pairs:
     def settings(self) -> Mapping[Scale, Setting]:
         return {
             "smoke": Setting("three pairs on the bundled digits, 4 epochs, two splits", 6.0),
+            "reduced": Setting(f"ten pairs on Churn, 100 epochs, {SPLITS} splits", 500.0, data=("churn",)),
             "full": Setting(f"ten pairs on Churn, 1,000 epochs, {SPLITS} splits", 5000.0, data=("churn",)),
         }
 
