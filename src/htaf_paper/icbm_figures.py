@@ -77,8 +77,8 @@ class ClassSpecificity:
     @property
     def settings(self) -> Mapping[Scale, Setting]:
         return {
-            "smoke": Setting(SMOKE, 15.0),
-            "reduced": Setting(f"{REDUCED}; {SEARCHED}", 3300.0, data=("CIFAR-10", "CUB")),
+            "smoke": Setting(SMOKE, 3.5),
+            "reduced": Setting(f"{REDUCED}; {SEARCHED}", 7800.0, data=("CIFAR-10", "CUB")),
             "full": Setting(GPU, 4.0e5, gpu=True, data=("CIFAR-10",)),
         }
 
@@ -203,8 +203,8 @@ class FeatureHistograms:
     @property
     def settings(self) -> Mapping[Scale, Setting]:
         return {
-            "smoke": Setting(SMOKE, 10.0),
-            "reduced": Setting(f"WRN-16-1 on 5,000 images of CIFAR-100 and CIFAR-10; {REDUCED}", 3000.0,
+            "smoke": Setting(SMOKE, 3.0),
+            "reduced": Setting(f"WRN-16-1 on 5,000 images of CIFAR-100 and CIFAR-10; {REDUCED}", 2450.0,
                                data=("CIFAR-10", "CIFAR-100")),
             "full": Setting(GPU, 4.0e5, gpu=True, data=("CIFAR-100",)),
         }  # fmt: skip
@@ -315,8 +315,8 @@ class CubConcepts:
     @property
     def settings(self) -> Mapping[Scale, Setting]:
         return {
-            "smoke": Setting(f"{SMOKE}; names by strokes", 10.0),
-            "reduced": Setting(f"ResNet-18 of width 16 on CUB's first 50 classes; {SEARCHED}", 2400.0, data=("CUB",)),
+            "smoke": Setting(f"{SMOKE}; names by strokes", 3.0),
+            "reduced": Setting(f"ResNet-18 of width 16 on CUB's first 50 classes; {SEARCHED}", 2550.0, data=("CUB",)),
             "full": Setting(f"{GPU}: ViT-B/32", 3.0e5, gpu=True, data=("CUB", "weights of a hub")),
         }
 

@@ -85,9 +85,9 @@ class Accuracy:
     @property
     def settings(self) -> Mapping[Scale, Setting]:
         return {
-            "smoke": Setting(SMOKE, 15.0),
-            "reduced": Setting(f"{REDUCED}; {SEARCHED}", 6200.0, data=IMAGES),
-            "cpu": Setting(f"{CPU}; {EFFICIENTNET}", 2100.0, data=("CIFAR-10", "CUB", "weights of EfficientNet-Lite0")),
+            "smoke": Setting(SMOKE, 3.0),
+            "reduced": Setting(f"{REDUCED}; {SEARCHED}", 8000.0, data=IMAGES),
+            "cpu": Setting(f"{CPU}; {EFFICIENTNET}", 1440.0, data=("CIFAR-10", "CUB", "weights of EfficientNet-Lite0")),
             "full": Setting(GPU, 2.0e6, gpu=True, data=(*IMAGES, "Tiny-ImageNet", "weights of a hub")),
         }
 
@@ -254,9 +254,9 @@ class Compared:
     @property
     def settings(self) -> Mapping[Scale, Setting]:
         return {
-            "smoke": Setting(SMOKE, 25.0),
-            "reduced": Setting(f"{REDUCED}; {SEARCHED}; SS at fixed betas: one seed", 6000.0, data=("CIFAR-10", "CUB")),
-            "cpu": Setting(f"{CPU}: accuracy alone", 2100.0, data=("CIFAR-10", "CUB", "weights of EfficientNet-Lite0")),
+            "smoke": Setting(SMOKE, 5.5),
+            "reduced": Setting(f"{REDUCED}; {SEARCHED}; SS at fixed betas: one seed", 8500.0, data=("CIFAR-10", "CUB")),
+            "cpu": Setting(f"{CPU}: accuracy alone", 1440.0, data=("CIFAR-10", "CUB", "weights of EfficientNet-Lite0")),
             "full": Setting(GPU, 1.0e6, gpu=True, data=IMAGES[:2]),
         }
 
@@ -524,8 +524,8 @@ class Bottlenecks:
     def settings(self) -> Mapping[Scale, Setting]:
         about = "ResNet-18 of width 16 at 112 pixels on CUB's first 50 classes; 112 attributes of Koh et al. (2020)"
         return {
-            "smoke": Setting(f"{SMOKE}, whose attributes are strokes", 12.0),
-            "reduced": Setting(about, 2700.0, data=("CUB",)),
+            "smoke": Setting(f"{SMOKE}, whose attributes are strokes", 3.0),
+            "reduced": Setting(about, 2850.0, data=("CUB",)),
             "full": Setting(GPU, 4.0e5, gpu=True, data=("CUB",)),
         }
 
