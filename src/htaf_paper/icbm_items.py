@@ -147,13 +147,14 @@ class Accuracy:
                 for place, name in enumerate(("own", "plain")):
                     paper = ACCURACY[data][backbone][place] if data in ACCURACY else None
                     values = [] if row is None else [100 * v for v in row[name].values() if v is not None]
-                    note = "" if values or scale == "smoke" else f"not run: {_why(data, backbone)}"
+                    why = "not run" if row is not None else f"not run: {_why(data, backbone)}"
+                    note = "" if values or scale == "smoke" else why
                     cells.append(Figure.of(values, paper, note=note))
             lines.append(tuple(cells))
         return Table("Test accuracy of the exact network, and of the plain one, %", ("data", *columns), tuple(lines))
 
     def _missing(self, rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str, str], ...]:
-        known = {(row["data"], row["backbone"]) for row in rows if row["own"]}
+        known = {(row["data"], row["backbone"]) for row in rows}
         command = "htaf paper run icbm-accuracy --scale full --device cuda"
         return tuple(
             (f"{BACKBONES[backbone]}, {NAMES[data]}", f"not run: {_why(data, backbone)}", command)

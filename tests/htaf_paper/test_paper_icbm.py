@@ -120,6 +120,9 @@ def test_measured_records_need_no_networks(smoke: tuple[Place, Records], tmp_pat
     for study in STUDIES.values():
         assert wanted(study, "smoke", Found(records.read), fresh) == []
         assert study.read("smoke", Found(records.read), fresh).tables
+    key = next((there / "cells").iterdir()).stem
+    Results(fresh.out).write(key, {"trained": "again"})
+    assert records.read(key) == json.loads((there / "cells" / f"{key}.json").read_text()), "the first one counts"
     scores = next(f for f in (there / "cells").iterdir() if json.loads(f.read_text()).get("function") == "icbm-outputs")
     run = json.loads(scores.read_text())["run"]
     scores.unlink()
