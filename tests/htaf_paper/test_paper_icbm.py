@@ -87,7 +87,7 @@ def test_outcomes(smoke: tuple[Place, Records]) -> None:
     assert isinstance(binarity[7], Figure)
     assert binarity[7].mean == 100, "bits of STE"
     before = STUDIES["binarisation"].read("smoke", Found(records.read), place).tables[0].rows[0]
-    numbers = [cell.mean for cell in before[1:] if isinstance(cell, Figure)]
+    numbers = [cell.mean or 0.0 for cell in before[1:] if isinstance(cell, Figure)]
     assert [a - b for a, b in zip(numbers[::3], numbers[1::3], strict=True)] == pytest.approx(numbers[2::3])
 
 
