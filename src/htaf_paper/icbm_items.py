@@ -286,7 +286,8 @@ class Compared:
         return Outcome(
             tuple(_compared(label, rows, scale) for label, rows in gathered.items()),
             claims=tuple(claims), errata=COMPARED_ERRATA, deviations=deviations,
-            missing=(*gather.absent, *_cifar100(self.id, scale)), notes=(SEEDS_ALONE, TRIVIAL),
+            missing=(*gather.absent, *_cifar100(self.id, scale)),
+            notes=(SEEDS_ALONE, TRIVIAL, *((CHOSEN_PAIR,) if scale == "reduced" else ())),
         )  # fmt: skip
 
     def _gathered(self, scale: Scale, gather: Gather) -> dict[str, dict[str, dict[int, dict[str, Any]]]]:
@@ -320,6 +321,11 @@ COMPARED_ERRATA = (
     '"HTAF achieves the best overall performance across all metrics": in the table STE (100.0) and SS at beta 1000 '
     "(99.7) have a higher binarity score than HTAF (98.4).",
     'The text has "BN" for BM once.',
+)
+CHOSEN_PAIR = (
+    "Binarity follows the pair that validation chose for HTAF: (1, 5) here, sharpened from (0.5, 2). Sharp pairs, "
+    "alpha0 alpha1 = 22, leave 84% of the outputs within 0.01 of an end and have 44.1% accuracy (docs/log.md, "
+    "2026-11-21)."
 )
 TRIVIAL = (
     "Concept accuracy rewards bits that fire rarely, for which the majority alone is right most of the time: hence the "
