@@ -33,6 +33,8 @@ ROUNDS = 100  # an item that wants new cells for longer never ends
 class Records:
     """Records of cells: of one folder or address, and of finished studies that are read as they are.
 
+    A record that was there first counts: a network that is trained again, to be measured, changes no table.
+
     Args:
         results: where new ones lie. more: folders that hold any number of folders `cells`.
     """
@@ -45,9 +47,8 @@ class Records:
 
     def read(self, key: str) -> dict[str, Any] | None:
         """The record of a cell; None when it is nowhere. Raises StudyError for a damaged one."""
-        record = self.results.read(key)
-        if record is not None or key not in self._files:
-            return record
+        if key not in self._files:
+            return self.results.read(key)
         try:
             record = parse_json(self._files[key].read_bytes())
         except (OSError, ValueError):

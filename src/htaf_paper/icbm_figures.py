@@ -27,6 +27,7 @@ from htaf_paper import icbm
 from htaf_paper.engine import outcome_file
 from htaf_paper.icbm_items import GPU, SEEDS_ALONE, SMOKE
 from htaf_paper.icbm_networks import (
+    HERE,
     NAMES,
     REDUCED,
     SEARCHED,
@@ -77,8 +78,8 @@ class ClassSpecificity:
     @property
     def settings(self) -> Mapping[Scale, Setting]:
         return {
-            "smoke": Setting(SMOKE, 15.0),
-            "reduced": Setting(f"{REDUCED}; {SEARCHED}", 3300.0, data=("CIFAR-10", "CUB")),
+            "smoke": Setting(SMOKE, 3.5),
+            "reduced": Setting(f"{REDUCED}; {SEARCHED}", 7800.0, data=("CIFAR-10", "CUB")),
             "full": Setting(GPU, 4.0e5, gpu=True, data=("CIFAR-10",)),
         }
 
@@ -203,8 +204,8 @@ class FeatureHistograms:
     @property
     def settings(self) -> Mapping[Scale, Setting]:
         return {
-            "smoke": Setting(SMOKE, 10.0),
-            "reduced": Setting(f"WRN-16-1 on 5,000 images of CIFAR-100 and CIFAR-10; {REDUCED}", 3000.0,
+            "smoke": Setting(SMOKE, 3.0),
+            "reduced": Setting(f"WRN-16-1 on 5,000 images of CIFAR-100 and CIFAR-10; {REDUCED}", 2450.0,
                                data=("CIFAR-10", "CIFAR-100")),
             "full": Setting(GPU, 4.0e5, gpu=True, data=("CIFAR-100",)),
         }  # fmt: skip
@@ -238,7 +239,7 @@ class FeatureHistograms:
             f"Near an end: HTAF within {NEAR:g} of 0 or 1; ReLU within {NEAR:g} of the range from 0 to the 99.9% "
             "quantile.",
         )  # fmt: skip
-        said = "; ".join(f"{label}, {name}: {near.text()}% near an end" for label, name, near, _ in lines)
+        said = "; ".join(f"{row}, {name}: {near.text()}% near an end" for row, name, near, _ in lines if near.count)
         drawing = Drawing("feature-histograms", "Outputs of the feature extractor", said, tuple(panels), columns=2)
         notes = ("One network each, seed 0; the smooth network's outputs, before the exact step.",)
         deviations = {"smoke": (SMOKE,), "reduced": (REDUCED, TRAINED_AGAIN), "cpu": (), "full": ()}[scale]
@@ -315,8 +316,8 @@ class CubConcepts:
     @property
     def settings(self) -> Mapping[Scale, Setting]:
         return {
-            "smoke": Setting(f"{SMOKE}; names by strokes", 10.0),
-            "reduced": Setting(f"ResNet-18 of width 16 on CUB's first 50 classes; {SEARCHED}", 2400.0, data=("CUB",)),
+            "smoke": Setting(f"{SMOKE}; names by strokes", 3.0),
+            "reduced": Setting(f"ResNet-18 of width 16 on CUB's first 50 classes; {SEARCHED}", 2550.0, data=("CUB",)),
             "full": Setting(f"{GPU}: ViT-B/32", 3.0e5, gpu=True, data=("CUB", "weights of a hub")),
         }
 
@@ -334,8 +335,9 @@ class CubConcepts:
         deviations = (
             NAMED,
             {"smoke": SMOKE, "reduced": REDUCED, "cpu": "", "full": "Weights of ViT-B/32: timm's augreg_in21k"}[scale],
-            f"the class is {record['class']}" + ("" if scale == "smoke" else "; the paper's is Bewick's Wren")
-            + ": of those with a misclassified test image, the one with most right",
+            f"the class is {record['class']}"
+            + ("" if CLASS in record["class"] else ", of those with a misclassified test image the one with most right")
+            + ("; the paper's, Bewick's Wren, is not among CUB's first 50" if scale == "reduced" else ""),
         )  # fmt: skip
         missing += (
             ("names by a language model", "not run: data",
@@ -450,10 +452,10 @@ def _pictures(
     assert isinstance(images, Images)
     first, wrong = record["concepts"][0], record["wrong"]
     rows = [("on", first["on"]), ("off", first["off"])] + ([] if wrong is None else [("wrong", [wrong["image"]])])
-    name = NAMES.get(source["name"], source["name"])
+    name = HERE.get(source["name"], NAMES.get(source["name"], source["name"]))
     said = {
-        "on": f"Images of {name} in which node {first['concept']} is 1, the largest first, one of a class",
-        "off": f"Images of {name} in which node {first['concept']} is 0, the least first, one of a class",
+        "on": f"Test images of {name} in which node {first['concept']} is 1, surest first, one of a class",
+        "off": f"Test images of {name} in which node {first['concept']} is 0, surest first, one of a class",
         "wrong": "" if wrong is None else f"A test image of {record['class']} that is read as {wrong['predicted']}",
     }
     drawings = []

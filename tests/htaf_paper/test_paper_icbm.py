@@ -87,7 +87,7 @@ def test_outcomes(smoke: tuple[Place, Records]) -> None:
     assert isinstance(binarity[7], Figure)
     assert binarity[7].mean == 100, "bits of STE"
     before = STUDIES["binarisation"].read("smoke", Found(records.read), place).tables[0].rows[0]
-    numbers = [cell.mean for cell in before[1:] if isinstance(cell, Figure)]
+    numbers = [cell.mean or 0.0 for cell in before[1:] if isinstance(cell, Figure)]
     assert [a - b for a, b in zip(numbers[::3], numbers[1::3], strict=True)] == pytest.approx(numbers[2::3])
 
 
@@ -120,6 +120,9 @@ def test_measured_records_need_no_networks(smoke: tuple[Place, Records], tmp_pat
     for study in STUDIES.values():
         assert wanted(study, "smoke", Found(records.read), fresh) == []
         assert study.read("smoke", Found(records.read), fresh).tables
+    key = next((there / "cells").iterdir()).stem
+    Results(fresh.out).write(key, {"trained": "again"})
+    assert records.read(key) == json.loads((there / "cells" / f"{key}.json").read_text()), "the first one counts"
     scores = next(f for f in (there / "cells").iterdir() if json.loads(f.read_text()).get("function") == "icbm-outputs")
     run = json.loads(scores.read_text())["run"]
     scores.unlink()
