@@ -57,10 +57,11 @@ class Net(NamedTuple):
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
     kinds: tuple[str, ...]  # of tables that its layers can take
+    large_stem: bool = False  # whose convolution of the images is worth integers of 16 bits
 
 
 NETS: dict[str, Net] = {
-    "bireal18": Net(lambda: BiRealNet(18, 1000), (3, 224, 224), ("float32",)),
+    "bireal18": Net(lambda: BiRealNet(18, 1000), (3, 224, 224), ("float32",), True),
     "wrn-40-2": Net(lambda: WideResNet(40, 2, 10), (3, 32, 32), TABLES),
     "mlp": Net(lambda: MLP(16, 1, (256, 256, 128), batch_norm=True), (16,), TABLES),
     "sew18": Net(lambda: SEWResNet(18, 10, lambda: IF(), steps=4, stem="cifar"), (3, 32, 32), TABLES),
@@ -174,6 +175,8 @@ def measure(
     torch.set_num_threads(threads)
     float32, images = plain(model), x.ndim == 4
     packed = {f"packed {kind}": htaf.pack(model, x, tables=kind) for kind in net.kinds}  # pyright: ignore
+    if net.large_stem:
+        packed["packed float32, stem int16"] = htaf.pack(model, x, stem="int16")
     # the first of a folder is closed before it goes; sessions hold their model in memory
     with tempfile.TemporaryDirectory() as folder:
         sides: dict[str, Callable[[], Any]] = {"eager": eager(float32, x)}
