@@ -31,6 +31,8 @@ struct Rows {
 void bind_binary(nb::module_&);
 void bind_tables(nb::module_&);
 void bind_maps(nb::module_&);
+void bind_floats(nb::module_&);
+void bind_plan(nb::module_&);
 void bind_gated(nb::module_&);
 void bind_decoder(nb::module_&);
 
@@ -139,6 +141,8 @@ NB_MODULE(_native, m) {
     bind_binary(m);
     bind_tables(m);
     bind_maps(m);
+    bind_floats(m);
+    bind_plan(m);
     bind_gated(m);
     bind_decoder(m);
 }

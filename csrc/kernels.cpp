@@ -114,6 +114,7 @@ extern const NeuronKernels neurons;
 extern const BinaryKernels binary;
 extern const TableKernels tables;
 extern const MapKernels maps;
+extern const FloatKernels floats;
 extern const GatedKernels gated;
 extern const DecoderKernels decoder;
 
@@ -121,6 +122,6 @@ extern const DecoderKernels decoder;
 
 namespace htaf {
 using namespace HTAF_NAMESPACE;
-const Kernels HTAF_KERNELS = {HTAF_NAME, &smooth, &neurons, &binary, &tables,   &maps,
-                              &gated,   &decoder, heaviside, pack,   unpack,  transpose, count_common, nearest};
+const Kernels HTAF_KERNELS = {HTAF_NAME, &smooth,  &neurons,  &binary, &tables, &maps,     &floats,
+                              &gated,    &decoder, heaviside, pack,    unpack,  transpose, count_common, nearest};
 }  // namespace htaf

@@ -57,6 +57,7 @@ struct NeuronKernels {
 struct BinaryKernels;
 struct TableKernels;
 struct MapKernels;
+struct FloatKernels;
 struct GatedKernels;
 struct DecoderKernels;
 
@@ -68,6 +69,7 @@ struct Kernels {
     const BinaryKernels* binary;
     const TableKernels* tables;
     const MapKernels* maps;
+    const FloatKernels* floats;     // floats.hpp
     const GatedKernels* gated;      // gated.hpp
     const DecoderKernels* decoder;  // decoder.hpp
     // 1 where x >= 0, `below` elsewhere, NaN where x is NaN

@@ -6,6 +6,7 @@ The kernels read and write memory as these say, so nothing passes unchecked.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,12 +91,13 @@ KNOWN_SHAPES = 64  # of inputs, whose sizes a bound layer keeps
 Run = Callable[[int, Shape2d, tuple[int, ...], int], None]
 
 
-def bound(run: Run, geometry: Geometry, epilogue: Epilogue) -> Bound:
+def bound(run: Run, geometry: Geometry, epilogue: Epilogue, native: tuple[str, Any]) -> Bound:
     """A layer whose constants are checked now, so that a call checks only what it is given: a few microseconds.
 
     Args:
         run: takes the address of the bits, sizes, the epilogue's addresses and threads; keeps its weights alive.
         geometry: of the layer. epilogue: its constants; the residual is an argument of the call.
+        native: the method of `Plan` of csrc/bind_plan.cpp that is this layer, and the addresses of its weights.
 
     Raises:
         TypeError, ValueError: constants of another type or shape; from a call, bits or a residual of another.
@@ -147,4 +149,5 @@ def bound(run: Run, geometry: Geometry, epilogue: Epilogue) -> Bound:
         return y, found
 
     call.kept = kept  # pyright: ignore[reportFunctionMemberAccess]
+    call.native = (*native, (scale, shift, lower, upper))  # pyright: ignore[reportFunctionMemberAccess]
     return call
