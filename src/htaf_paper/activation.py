@@ -62,8 +62,8 @@ class Activation:
         drawing = Drawing(
             "activation",
             "Outputs and gradients",
-            f"Left: outputs rise from 0 to 1, steeper for larger alpha1. Middle: gradients over those of (1.5, 1.5); "
-            f"larger alpha0 makes the tails smaller. Right: HTAF's gradient is {against[0]:.0f} times the scaled "
+            f"(a): outputs rise from 0 to 1, steeper for larger alpha1. (b): gradients over those of (1.5, 1.5); "
+            f"larger alpha0 makes the tails smaller. (c): HTAF's gradient is {against[0]:.0f} times the scaled "
             f"sigmoid's at x = 2 and {against[-1]:.0f} times at x = 3.",
             (
                 Panel("(a) outputs, alpha0 = 1.5", "x", "HTAF(x)", tuple(outputs)),
@@ -89,7 +89,7 @@ class Activation:
             ),
             true(
                 "The tail constant is C = alpha0 alpha1 sigma(alpha1) (1 - sigma(alpha1))", "Theorem 3.2 (a)", False,
-                f"the limit is 4 C: measured over 4 C is 1 to {worst:.0e} for the six pairs",
+                f"the limit is 4 C: what is measured differs from it by at most {worst:.0e} of it, for the six pairs",
             ),
             true(
                 "A small alpha0 with a large alpha1 reduces vanishing gradients", "section 3.2",
@@ -172,7 +172,7 @@ class Bounds:
         drawing = Drawing(
             "bounds",
             "Lower bounds",
-            f"Left: the least alpha0 falls with alpha1. Right: its product with alpha1 falls to {limit:.2f}.",
+            f"The least alpha0 falls with alpha1; its product with alpha1 falls to {limit:.2f}.",
             (
                 Panel(
                     "least alpha0, eps = 0.1", "alpha1", "alpha0", (Series("bound", tuple(xs), tuple(least)),),
@@ -194,12 +194,13 @@ class Bounds:
                 f"achieved eps is 0.1 for the {len(rows)} values of alpha1, to 1e-10",
             ),
             true(
-                "The product of alpha1 and the bound converges to 22", "section 3.2, Figure 2", True,
+                "The product of alpha1 and the bound converges to 22 (eps = 0.1)", "section 3.2, Figure 2", True,
                 f"it converges to {limit:.3f} at eps = 0.1; {theory.product_limit(0.05):.1f} at 0.05, "
                 f"{theory.product_limit(0.01):.1f} at 0.01",
             ),
             true(
-                "Table of lower bounds", "Table 6", all(row["paper"] == row["rounded_up"] for row in rows),
+                "The printed lower bounds of alpha0 are those of the proposition", "Table 6",
+                all(row["paper"] == row["rounded_up"] for row in rows),
                 f"{sum(row['paper'] == row['rounded_up'] for row in rows)} of {len(rows)} entries are the exact bound, "
                 "rounded up",
                 rule="holds if every printed entry is the bound rounded up to its digits",

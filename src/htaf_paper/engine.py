@@ -184,6 +184,9 @@ def _finished(study: Study, scale: Scale, found: Found, place: Place, missing: M
             raise
         reasons = "; ".join(sorted(set(found.failed.values()))[:2]) or first_line(error)
         return Ran(study.id, scale, "failed", reasons)
+    if len(left) > len(found.used):  # too little is there for an outcome
+        message = f"htaf paper run {study.id} --scale {scale} --out DIR: {len(left)} cells are missing"
+        return Ran(study.id, scale, "not run: time", message, len(found.used))
     if left:
         command = f"htaf paper run {study.id} --scale {scale} --out DIR"
         shown = ", ".join(left[:6]) + (f" and {len(left) - 6} more" if len(left) > 6 else "")

@@ -86,8 +86,8 @@ class Pairs:
             "layers. Dead: the same for every input. Last column: of N(0, 1) inputs, by `htaf.theory.gradient_share`.",
         )  # fmt: skip
         drawing = Drawing(
-            "pairs", "AUROC and binarity over alpha1", "Left: AUROC of exact and smooth networks by alpha1 at the "
-            "lower bound of alpha0. Right: binarity.",
+            "pairs", "AUROC and binarity over alpha1", "AUROC of exact and smooth networks by alpha1 at the lower "
+            "bound of alpha0; then binarity.",
             (
                 Panel("test metric", "alpha1", "AUROC", tuple(
                     _series(label, [(x, p[i]) for x, *p in points]) for i, label in ((0, "exact"), (1, "smooth"))

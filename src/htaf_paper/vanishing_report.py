@@ -217,7 +217,7 @@ def _shapes_drawing(rate: float, own: Group, shapes: Sequence[tuple[int, ...]], 
         for hidden in shapes
     )  # fmt: skip
     about = f"Norm of the first layer's gradient by epoch, learning rate {rate:g}; the line is the threshold 1e-5."
-    return Drawing(f"vanishing-shapes-{rate:g}", f"Layer 1, learning rate {rate:g}", about, panels, columns=4)
+    return Drawing(f"vanishing-shapes-{_plain(rate)}", f"Layer 1, learning rate {rate:g}", about, panels, columns=4)
 
 
 def _layers_drawing(rate: float, own: Group) -> Drawing | None:
@@ -236,5 +236,13 @@ def _layers_drawing(rate: float, own: Group) -> Drawing | None:
         f"{_shape(FIGURE_SHAPE)}, learning rate {rate:g}: the gradient's norm in each layer, then the training loss."
     )
     return Drawing(
-        f"vanishing-layers-{rate:g}", f"Layers of {_shape(FIGURE_SHAPE)}, learning rate {rate:g}", about, tuple(panels)
+        f"vanishing-layers-{_plain(rate)}",
+        f"Layers of {_shape(FIGURE_SHAPE)}, learning rate {rate:g}",
+        about,
+        tuple(panels),
     )
+
+
+def _plain(rate: float) -> str:
+    """A learning rate in the name of a file: 0.003 is 3e-3."""
+    return f"{rate:.0e}".replace("e-0", "e-")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,10 +31,10 @@ def write_report(out: Path, *, command: str = "htaf paper report") -> Path:
         report.html, which is written last.
 
     Raises:
-        PaperError: the folder is not there; a file in it is damaged or no outcome of an item; a picture is missing.
+        PaperError: the folder is not there; a file in it is damaged or no outcome of an item.
         OSError: it cannot be written.
     """
-    items = read_items(out)
+    items = [_kept(out, item) for item in read_items(out)]
     names = figure_names(items)
     made = _figures(out, items, names)
     texts = {
@@ -62,11 +63,26 @@ def _figures(out: Path, items: Sequence[Item], names: dict[tuple[str, str], str]
     return found
 
 
+def _kept(out: Path, item: Item) -> Item:
+    """The item with a row in place of each photograph that is not there: photographs are not passed on with results."""
+    read = item.shown
+    if read is None:
+        return item
+    folder = (out / read.file).parent
+    lost = [one for one in read.outcome.drawings if one.picture and not (folder / one.picture).is_file()]
+    if not lost:
+        return item
+    command = f"htaf paper run {item.id} --scale {read.scale} --out DIR"
+    outcome = dataclasses.replace(
+        read.outcome,
+        drawings=tuple(one for one in read.outcome.drawings if one not in lost),
+        missing=(*read.outcome.missing, *((one.title, "not kept: photographs", command) for one in lost)),
+    )
+    return dataclasses.replace(item, shown=dataclasses.replace(read, outcome=outcome))
+
+
 def _picture(file: Path) -> bytes:
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise PaperError(f"expected a picture of an outcome, {file}: {error.strerror}") from None
+    data = file.read_bytes()
     if not data.startswith(PNG):
         raise PaperError(f"{file} is damaged: expected a PNG file")
     return data

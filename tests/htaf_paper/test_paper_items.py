@@ -238,3 +238,19 @@ def test_pairs_are_the_papers() -> None:
     found = wanted(PAIRS_STUDY, "smoke", Found({}.get), Place(Path()))
     assert len(found) == 6
     assert len({task.key for task in found}) == 6
+
+
+def test_outcomes_of_what_is_there(tmp_path: Path) -> None:
+    """Nothing is computed; what is missing is named, and too little makes no outcome."""
+    study, out = One(), tmp_path / "out"
+    (ran,) = run([study], "smoke", out, compute=False)
+    assert (ran.status, ran.cells) == ("not run: time", 0)
+    assert not outcome_file(out, "made", "smoke").exists()
+    place = QueuePlace(None, "cpu", 1, tmp_path, Results(out))
+    for task in study.tasks("smoke", Found({}.get), Place(out)):
+        Results(out).write(task.key, cells.PAPER.compute(task.payload, task.key, place))
+    (ran,) = run([study], "smoke", out, compute=False)
+    assert (ran.status, ran.cells) == ("finished", 2)
+    value = json.loads(outcome_file(out, "made", "smoke").read_bytes())
+    command = "htaf paper run made --scale smoke --out DIR"
+    assert value["outcome"]["missing"] == [["product 100", "not run: time", command]]

@@ -232,8 +232,9 @@ def test_files_that_are_no_outcome_are_named(tmp_path: Path) -> None:
 
 def test_a_picture_that_is_none_is_named(tmp_path: Path) -> None:
     put(tmp_path, NAMES[0], "full", Outcome(drawings=drawings()))
-    with pytest.raises(PaperError, match="expected a picture"):
-        write_report(tmp_path)
+    page = write_report(tmp_path).read_text()
+    assert "not kept: photographs" in page  # a row that says how to make it
+    assert "photo.png" not in page
     (tmp_path / "outcomes" / "full" / "photo.png").write_text("<svg>")
     with pytest.raises(PaperError, match="expected a PNG"):
         write_report(tmp_path)

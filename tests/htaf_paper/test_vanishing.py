@@ -196,7 +196,7 @@ def test_verdicts_of_the_outcome() -> None:
     assert claims["With the scaled sigmoid the gradient always vanishes"].verdict == "holds"
     tuned = next(claim for claim in found.claims if claim.text.startswith("Tuning alpha0"))
     assert (tuned.verdict, "rate 0.001: 0 of 1 vanish" in tuned.evidence) == ("does not hold", True)
-    zeros = next(d for d in found.drawings if d.name == "vanishing-shapes-0.001").panels[0].series[2]
+    zeros = next(d for d in found.drawings if d.name == "vanishing-shapes-1e-3").panels[0].series[2]
     assert zeros.label == "SS 22"
     assert min(zeros.y) == 1.0  # a norm of 0 has no place on a logarithmic axis
     assert {claim.verdict for claim in outcome(records, "smoke").claims} == {"not testable at this scale"}
