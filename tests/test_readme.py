@@ -79,7 +79,7 @@ def test_commands_and_their_flags_exist(
 ) -> None:
     for words in commands_of(page):
         bare = words[: next((place for place, word in enumerate(words) if word.startswith("-")), len(words))]
-        verbs = bare[: 2 if bare[0] in ("train", "concepts") else 1]
+        verbs = bare[: 2 if bare[0] in ("train", "concepts", "paper") else 1]
         named = {word.split("=")[0] for word in words if re.match(r"--[a-z]", word)}
         assert re.match(rf"usage: htaf {' '.join(verbs)}\s", help_of(*verbs)), f"no verb {' '.join(verbs)}"
         assert named <= flags_of(*verbs), f"htaf {' '.join(words)}"
