@@ -30,6 +30,7 @@ struct Rows {
 
 void bind_binary(nb::module_&);
 void bind_tables(nb::module_&);
+void bind_integers(nb::module_&);
 void bind_maps(nb::module_&);
 void bind_gated(nb::module_&);
 void bind_decoder(nb::module_&);
@@ -138,6 +139,7 @@ NB_MODULE(_native, m) {
 
     bind_binary(m);
     bind_tables(m);
+    bind_integers(m);
     bind_maps(m);
     bind_gated(m);
     bind_decoder(m);
