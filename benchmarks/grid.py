@@ -6,8 +6,8 @@
 Sides: the packed network with int8 and int4 weights, which is exact; with real weights and tables of float32, which is
 exact but for rounding, and of int8, which is not; onnxruntime in float32, and OpenVINO in float32 and bfloat16 where it
 is installed. Random weights, batch norms that have seen random images, as in benchmarks/packed.py. Every round times
-each side once, in reversed order every other round; a ratio is the median over the rounds of the time of the side over
-in the same round, with its quartiles. `equal`: rows whose outputs are bit for bit those of the network's own hardened
+each side once, in reversed order every other round; a ratio is the median over the rounds of the side's time over that
+of int8 in the same round, with its quartiles. `equal`: rows whose outputs are bit for bit those of the network's own hardened
 model; bytes of the file.
 """
 

@@ -22,7 +22,8 @@ from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.whitened import WhitenedConvNet
 from htaf.models.wide_resnet import WideResNet
-from htaf.packed import Layer, PackedError, PackedModel, load, pack, save, verify
+from htaf.packed import PackedError, PackedModel, load, pack, save, verify
+from htaf.packed.instructions import Layer
 from htaf.packed.instructions.layer import from_nibbles, to_nibbles
 from htaf.packed.layers import integers
 from htaf.spiking.neurons import IF, LIF
