@@ -7,8 +7,8 @@ Sides: the packed network with int8 and int4 weights, which is exact; with real 
 exact but for rounding, and of int8, which is not; onnxruntime in float32, and OpenVINO in float32 and bfloat16 where it
 is installed. Random weights, batch norms that have seen random images, as in benchmarks/packed.py. Every round times
 each side once, in reversed order every other round; a ratio is the median over the rounds of the side's time over that
-of int8 in the same round, with its quartiles. `equal`: rows whose outputs are bit for bit those of the network's own hardened
-model; bytes of the file.
+of int8 in the same round, with its quartiles. `equal`: rows whose outputs are bit for bit those of the network's own
+hardened model; bytes of the file.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import importlib.util
 import math
 import statistics
 import tempfile
+import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,28 @@ import packed as networks
 
 NETS = ("wrn-40-2", "sew18")
 BASE = "grid int8"
+SHORTEST = 0.02  # seconds of a sample
+ASLEEP = 0.01  # seconds until a pool of threads that waits by spinning sleeps
 WANTED = ("openvino f32", "openvino bf16")
+
+
+def sample(run: Callable[[], Any], calls: int) -> measuring.Sample:
+    time.sleep(ASLEEP)
+    run()
+    start = time.perf_counter()
+    for _ in range(calls):
+        run()
+    return ((time.perf_counter() - start) / calls,)
+
+
+def onnx(file: Path, x: torch.Tensor, threads: int) -> Callable[[], Any]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    feed = {session.get_inputs()[0].name: x.numpy()}
+    return lambda: session.run(None, feed)[0]
 
 
 @torch.no_grad()
@@ -44,13 +67,13 @@ def measure(name: str, batch: int, threads: int, rounds: int, others: set[str]) 
     made |= {f"tables {kind}": htaf.pack(model, x, tables=kind) for kind in ("float32", "int8")}
     with tempfile.TemporaryDirectory() as folder:
         sides = {key: networks.eager(one, x) for key, one in made.items()}
+        file = Path(folder) / "model.onnx"
         if others:
-            plain = networks.plain(model)
-            file = networks.exported(plain, x, Path(folder))
+            torch.onnx.export(networks.plain(model), (x,), file, dynamo=True, verbose=False)
         if "onnxruntime" in others:
-            sides["onnxruntime"] = networks.onnx(file, x, threads)
+            sides["onnxruntime"] = onnx(file, x, threads)
         if "openvino" in others:
-            found = networks.openvino(model, file, x, lambda n: torch.randn(n, *net.shape), threads)
+            found = networks.openvino(model, file, x, lambda n: torch.randn(n, *net.shape), threads)  # pyright: ignore
             sides |= {key: run for key, run in found.items() if key in WANTED}
         sizes = {}
         for key, one in made.items():
@@ -59,9 +82,9 @@ def measure(name: str, batch: int, threads: int, rounds: int, others: set[str]) 
         calls = {}
         for key, run in sides.items():
             run()
-            once = statistics.median(networks.sample(run, 1)[0] for _ in range(3))
-            calls[key] = max(1, math.ceil(networks.SHORTEST / once))
-        timed = {key: partial(networks.sample, run, calls[key], networks.ASLEEP) for key, run in sides.items()}
+            once = statistics.median(sample(run, 1)[0] for _ in range(3))
+            calls[key] = max(1, math.ceil(SHORTEST / once))
+        timed = {key: partial(sample, run, calls[key]) for key, run in sides.items()}
         times = measuring.alternate(timed, rounds)
     rows = []
     for key, spent in times.items():
@@ -102,7 +125,7 @@ def main() -> None:
     if not arguments.no_test:
         measuring.test_first("kernels/test_integer_convolution.py", "packed/test_grid.py")
     others = {"onnxruntime"} - ({"onnxruntime"} if arguments.no_onnx else set())
-    if not arguments.no_openvino and importlib.util.find_spec("openvino") is not None:
+    if not arguments.no_openvino and hasattr(networks, "openvino") and importlib.util.find_spec("openvino") is not None:
         others.add("openvino")
     rows = [
         row

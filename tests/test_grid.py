@@ -181,8 +181,8 @@ def test_settled_models_hold_the_rounded_weights() -> None:
     grid = htaf.on_grid(net, torch.randn(5, 3), bits=4)
     fixed, x = settled(grid), torch.randn(7, 3)
     assert torch.equal(fixed(x), grid(x))
-    assert torch.equal(fixed.state_dict()["2.weight"], grid_weight(net[2].weight, 4))
-    assert torch.equal(grid.state_dict()["2.weight"], net[2].weight)
+    assert torch.equal(fixed.state_dict()["2.weight"], grid_weight(net.state_dict()["2.weight"], 4))
+    assert torch.equal(grid.state_dict()["2.weight"], net.state_dict()["2.weight"])
 
 
 def test_networks_are_built_with_weights_on_a_grid() -> None:

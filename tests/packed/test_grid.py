@@ -79,7 +79,7 @@ def test_our_networks(name: str, bits: Bits, tmp_path: Path) -> None:
     layers = [i for i in packed.program.instructions if isinstance(i, Layer)]
     assert layers
     assert all(layer.weights == "integer" for layer in layers)
-    for name in SETS or [""]:
+    for name in (SETS or [""])[: None if bits == 8 else 1]:
         with _using(name):
             again = PackedModel(packed.program, packed.report)
             same(again, exact, x, wander)
@@ -119,7 +119,7 @@ def networks(draw: st.DrawFn) -> tuple[nn.Sequential, tuple[int, ...]]:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(width * side * side, 3)), (channels, size, size)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(made=networks(), bits=st.sampled_from([8, 4]), seed=st.integers(0, 99))
 def test_random_networks(made: tuple[nn.Sequential, tuple[int, ...]], bits: Bits, seed: int) -> None:
     net, shape = made
@@ -168,14 +168,14 @@ def test_weights_that_lie_on_a_grid_are_found(weight: list[list[float]], most: i
         assert weight == [[1.0, 128.0]]
 
 
-def test_bad_files_are_refused(tmp_path: Path) -> None:
+def test_bad_files_are_refused(unchecked: None, tmp_path: Path) -> None:
     exact, x = drawn(NETS["mlp"][0], (7,), 8, 0)
     packed = pack(exact, x)
     layer = next(step for step in packed.program.instructions if isinstance(step, Layer))
     tensors = dict(packed.program.tensors)
     for changed, words in (
         ({layer.weight: tensors[layer.weight].float()}, "expected torch.int8"),
-        ({layer.weight: tensors[layer.weight][:, :5]}, "expected torch.int8"),
+        ({layer.weight: tensors[layer.weight][:, :5].contiguous()}, "expected torch.int8"),
         ({layer.weight: torch.full_like(tensors[layer.weight], -128)}, "got -128"),
     ):
         program = packed.program.__class__(
@@ -198,7 +198,9 @@ def test_older_files_have_no_wide_constants() -> None:
     layer = next(i for i in pack(exact, x).program.instructions if isinstance(i, Layer))
     written = json.loads(json.dumps(layer.to_json()))
     del written["step"], written["wide"]
-    assert Layer.from_json(written).wide is None
+    found = Layer.from_json(written)
+    assert isinstance(found, Layer)
+    assert found.wide is None
 
 
 @contextmanager
