@@ -73,7 +73,7 @@ def test_a_packed_run_predicts_every_row_as_the_run_does(family: str, digits: Im
     assert (tmp_path / "net.packed").stat().st_size < (tmp_path / "run" / "model.safetensors").stat().st_size
 
 
-def test_the_field_is_checked() -> None:
+def test_the_field_is_checked(unchecked: None) -> None:
     with pytest.raises(ValueError, match="weights must be one of"):
         make_recipe("dhn", weights="int3")
     for family in ("bnn", "icbm"):
