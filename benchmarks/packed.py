@@ -1,20 +1,24 @@
 """Whole networks: packed beside the best of float32, once the tests of the packed layers pass.
 
     python benchmarks/packed.py [--nets bireal18 wrn-40-2 mlp sew18] [--batches 1 32] [--threads 1 2] [--rounds 9]
-                                [--no-onnx] [--no-compile] [--no-sizes] [--json FILE] [--no-test]
+                                [--no-onnx] [--no-compile] [--no-openvino] [--no-sizes] [--json FILE] [--no-test]
 
 Float32 is the same hardened network in its best form: binary weights as constants, the step as a comparison that a
 compiler can fuse, batch norms folded where the runtime does it; eager (contiguous and channels-last), compiled with
-weights frozen, and onnxruntime. The best of them is the base. Every round times each side once, in reversed order every
-other round; a ratio is the median over the rounds of base / time in the same round, with its quartiles. Weights are
-random (batch norms have seen random images). `equal`: rows whose predictions are those of the hardened network; over
-whole test sets `htaf pack` says it. Memory: the most that a fresh process holds beyond its imports while it loads the
-network and predicts one batch.
+weights frozen, onnxruntime, and OpenVINO where it is installed (the extra `peers`). The best of them is the base.
+OpenVINO's bfloat16, int8 (NNCF after training) and, of Bi-Real Net, binary convolutions (u1) are timed beside it: they
+compute something else or less exactly, so each has a ratio of its own and no part in the base. Every round times each
+side once, in reversed order every other round; a ratio is the median over the rounds of base / time in the same round,
+with its quartiles. Before each sample the others' threads get time to fall asleep, and one call does not count.
+Weights are random (batch norms have seen random images). `equal`: rows whose predictions are those of the hardened
+network; over whole test sets `htaf pack` says it. Memory: the most that a fresh process holds beyond its imports while
+it loads the network and predicts one batch.
 """
 
 from __future__ import annotations
 
 import copy
+import importlib.util
 import itertools
 import math
 import statistics
@@ -44,6 +48,8 @@ from htaf.models.wide_resnet import WideResNet
 from htaf.spiking.neurons import IF
 
 SHORTEST = 0.02  # seconds of a sample
+ASLEEP = 0.01  # seconds until a pool of threads that waits by spinning sleeps
+INEXACT = ("openvino bf16", "openvino int8", "openvino u1")  # never the base: not the network in float32
 TABLES = ("float32", "int16", "int8")
 
 
@@ -51,10 +57,11 @@ class Net(NamedTuple):
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
     kinds: tuple[str, ...]  # of tables that its layers can take
+    large_stem: bool = False  # whose convolution of the images is worth integers of 16 bits
 
 
 NETS: dict[str, Net] = {
-    "bireal18": Net(lambda: BiRealNet(18, 1000), (3, 224, 224), ("float32",)),
+    "bireal18": Net(lambda: BiRealNet(18, 1000), (3, 224, 224), ("float32",), True),
     "wrn-40-2": Net(lambda: WideResNet(40, 2, 10), (3, 32, 32), TABLES),
     "mlp": Net(lambda: MLP(16, 1, (256, 256, 128), batch_norm=True), (16,), TABLES),
     "sew18": Net(lambda: SEWResNet(18, 10, lambda: IF(), steps=4, stem="cifar"), (3, 32, 32), TABLES),
@@ -125,19 +132,36 @@ def compiled(model: nn.Module, x: Tensor) -> Callable[[], Any]:
     return lambda: run(x)
 
 
-def onnx(model: nn.Module, x: Tensor, threads: int, folder: Path) -> Callable[[], Any]:
-    import onnxruntime
-
+def exported(model: nn.Module, x: Tensor, folder: Path) -> Path:
     file = folder / "model.onnx"
     torch.onnx.export(model, (x,), file, dynamo=True, verbose=False)
+    return file
+
+
+def onnx(file: Path, x: Tensor, threads: int) -> Callable[[], Any]:
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     feed = {session.get_inputs()[0].name: x.numpy()}
-    return lambda: session.run(None, feed)
+    return lambda: session.run(None, feed)[0]
 
 
-def sample(run: Callable[[], Any], calls: int) -> Sample:
+def openvino(
+    model: nn.Module, file: Path, x: Tensor, images: Callable[[int], Tensor], threads: int
+) -> dict[str, Callable[[], Any]]:
+    """benchmarks/peers/openvino/networks.py, in this process."""
+    sys.path.insert(0, str(Path(__file__).parent / "peers" / "openvino"))
+    import networks  # pyright: ignore[reportMissingImports]
+
+    return networks.sides(model, file, x, images, threads)
+
+
+def sample(run: Callable[[], Any], calls: int, pause: float = 0.0) -> Sample:
+    if pause:
+        time.sleep(pause)
+        run()
     start = time.perf_counter()
     for _ in range(calls):
         run()
@@ -151,6 +175,8 @@ def measure(
     torch.set_num_threads(threads)
     float32, images = plain(model), x.ndim == 4
     packed = {f"packed {kind}": htaf.pack(model, x, tables=kind) for kind in net.kinds}  # pyright: ignore
+    if net.large_stem:
+        packed["packed float32, stem int16"] = htaf.pack(model, x, stem="int16")
     # the first of a folder is closed before it goes; sessions hold their model in memory
     with tempfile.TemporaryDirectory() as folder:
         sides: dict[str, Callable[[], Any]] = {"eager": eager(float32, x)}
@@ -162,16 +188,25 @@ def measure(
             sides["compiled"] = compiled(float32, x)
             if images:
                 sides["compiled channels-last"] = compiled(nhwc, last)
+        if others & {"onnxruntime", "openvino"}:
+            file = exported(float32, x, Path(folder))
         if "onnxruntime" in others:
-            sides["onnxruntime"] = onnx(float32, x, threads, Path(folder))
+            sides["onnxruntime"] = onnx(file, x, threads)
+        if "openvino" in others:
+            fresh = torch.Generator().manual_seed(2)
+            sides |= openvino(model, file, x, lambda n: torch.randn(n, *net.shape, generator=fresh), threads)
         sides |= {key: eager(one, x) for key, one in packed.items()}
         for run in sides.values():
             run()
-        fastest = min(statistics.median(sample(run, 1)[0] for _ in range(3)) for run in sides.values())
-        calls = max(1, math.ceil(SHORTEST / fastest))
-        times = measuring.alternate({key: partial(sample, run, calls) for key, run in sides.items()}, rounds)
+        calls = {}
+        for key, run in sides.items():
+            once = statistics.median(sample(run, 1)[0] for _ in range(3))
+            calls[key] = max(1, math.ceil(SHORTEST / once))
+        timed = {key: partial(sample, run, calls[key], ASLEEP) for key, run in sides.items()}
+        times = measuring.alternate(timed, rounds)
     medians = {key: measuring.spread(t[0] for t in spent).median for key, spent in times.items()}
-    base = min((key for key in times if not key.startswith("packed")), key=lambda key: medians[key])
+    exact = [key for key in times if not key.startswith("packed") and key not in INEXACT]
+    base = min(exact, key=lambda key: medians[key])
     expected = model(x)
     rows = []
     for key, spent in times.items():
@@ -180,10 +215,13 @@ def measure(
             "rows_per_second": len(x) / medians[key], "base": base,
             "speed": measuring.ratio(times[base], spent)._asdict(),
         }  # fmt: skip
-        if key in packed:
-            found = packed[key](x)
+        if key in packed or key in INEXACT or key == "openvino f32":
+            found = torch.as_tensor(sides[key]()).clone()
             row["largest_difference"] = (found - expected).abs().max().item()
             row["equal"] = (found.argmax(-1) == expected.argmax(-1)).double().mean().item()
+        if key in packed:  # losses beside wins
+            others_than_base = [other for other in times if other in INEXACT]
+            row["over"] = {other: measuring.ratio(times[other], spent)._asdict() for other in others_than_base}
         rows.append(row)
     return rows
 
@@ -242,6 +280,19 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
     console.print(table)
 
 
+def show_inexact(rows: list[dict[str, Any]], console: Console) -> None:
+    """Packed networks over peers that are not exact."""
+    table = Table(title="Packed over peers of lower precision: median over the rounds and (quartiles)")
+    columns = ("net", "batch", "threads", "side", *INEXACT)
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("net", "side") else "right", no_wrap=True)
+    for row in (row for row in rows if row.get("over")):
+        cells = (str(measuring.Spread(**row["over"][one])) if one in row["over"] else "" for one in INEXACT)
+        table.add_row(row["net"], str(row["batch"]), str(row["threads"]), row["side"], *cells)
+    if table.row_count:
+        console.print(table)
+
+
 def show_sizes(rows: list[dict[str, Any]], console: Console) -> None:
     table = Table(title="Bytes on disk, and memory while loading and predicting")
     for column in ("net", "side", "batch", "file, kB", "memory, kB"):
@@ -259,6 +310,7 @@ def main() -> None:
     parser.add_argument("--threads", type=measuring.at_least_one, nargs="+", default=[1, 2])
     parser.add_argument("--no-onnx", action="store_true", help="leave onnxruntime out")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--no-openvino", action="store_true", help="leave OpenVINO out")
     parser.add_argument("--no-sizes", action="store_true", help="leave files and memory out")
     arguments = parser.parse_args()
 
@@ -267,6 +319,11 @@ def main() -> None:
         measuring.test_first(*measuring.kernel_tests(), "packed")
     others = {"compiled"} if not arguments.no_compile else set()
     others |= {"onnxruntime"} if not arguments.no_onnx else set()
+    if not arguments.no_openvino:
+        if importlib.util.find_spec("openvino") is None:
+            print("OpenVINO is not installed (the extra `peers`): the base is the best of the others")
+        else:
+            others.add("openvino")
     console, rows, kept = Console(width=136), [], []
     for name in arguments.nets:
         net = NETS[name]
@@ -275,6 +332,7 @@ def main() -> None:
             x = torch.randn(batch, *net.shape, generator=torch.Generator().manual_seed(1))
             found = measure(name, net, model, x, threads, arguments.rounds, others)
             show(found, console)
+            show_inexact(found, console)
             rows += found
             measuring.write(arguments.json, rows + kept)  # a benchmark that is stopped has said what it knows
         if not arguments.no_sizes:

@@ -3,7 +3,7 @@
 A cell squares a number and writes its result, so that nearly all of the time is that of the store. Every worker is a
 thread with a connection of its own. Calls: what is asked of Optuna's storage, a cell.
 
-    python benchmarks/stores.py --cells 1000 --workers 1 4 --json results/stores.json
+    python benchmarks/stores.py --cells 1000 --workers 1 4 --json results/stores/stores.json
 """
 
 from __future__ import annotations
@@ -112,8 +112,11 @@ def main() -> None:
                 row = {"store": kind, "workers": workers if asked else 1, "cells": args.cells, "seconds": whole.median}
                 rows.append(row | {"of_putting": put, "ratio_to_none": against.median, "calls_a_cell": asked})
                 told = "" if asked is None else f", {put:.1f} s of it to put; {asked:.1f} calls a cell"
-                print(f"{kind}, {row['workers']} workers: {args.cells} cells in {whole} s, {against} of none{told}")
-    write(args.json, rows)
+                print(
+                    f"{kind}, {row['workers']} workers: {args.cells} cells in {whole} s, {against} of none{told}",
+                    flush=True,
+                )
+            write(args.json, rows)  # a benchmark that is stopped has said what it knows
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "floats.hpp"
 #include "packed.hpp"
 
 namespace nb = nanobind;
@@ -69,6 +70,29 @@ inline Convolution convolution(const Shape2d& s) {
     auto [d0, d1] = dilation;
     Convolution c = {batch, height, width, channels, outputs, {k0, k1}, {s0, s1}, {p0, p1}, {d0, d1}, groups};
     check(c);
+    return c;
+}
+
+// Strides of images in floats: from one image, row, pixel and channel to the next; kernel, stride and padding of a window.
+using Strides = std::tuple<std::size_t, std::size_t, std::size_t, std::size_t>;
+using Window = std::tuple<Pair, Pair, Pair>;
+inline FloatImages float_images(std::uintptr_t first, const Strides& s) {
+    auto [image, row, pixel, channel] = s;
+    return {at<const float>(first), image, row, pixel, channel};
+}
+inline MaxWindow window(const Window& w, const Convolution& c) {
+    auto [kernel, stride, padding] = w;
+    auto [k0, k1] = kernel;
+    if (!k0) return {};
+    auto [s0, s1] = stride;
+    auto [p0, p1] = padding;
+    if (!k1 || !s0 || !s1 || 2 * p0 > k0 || 2 * p1 > k1 || c.out_height() + 2 * p0 < k0 || c.out_width() + 2 * p1 < k1)
+        throw std::invalid_argument("expected windows of at most the padded image, padded by at most their half");
+    return {{k0, k1}, {s0, s1}, {p0, p1}};
+}
+inline Convolution one_group(const Shape2d& s) {
+    Convolution c = convolution(s);
+    if (c.groups != 1) throw std::invalid_argument("expected one group");
     return c;
 }
 

@@ -32,6 +32,8 @@ void bind_binary(nb::module_&);
 void bind_tables(nb::module_&);
 void bind_integers(nb::module_&);
 void bind_maps(nb::module_&);
+void bind_floats(nb::module_&);
+void bind_plan(nb::module_&);
 void bind_gated(nb::module_&);
 void bind_decoder(nb::module_&);
 
@@ -141,6 +143,8 @@ NB_MODULE(_native, m) {
     bind_tables(m);
     bind_integers(m);
     bind_maps(m);
+    bind_floats(m);
+    bind_plan(m);
     bind_gated(m);
     bind_decoder(m);
 }

@@ -58,6 +58,7 @@ struct BinaryKernels;
 struct TableKernels;
 struct IntegerKernels;
 struct MapKernels;
+struct FloatKernels;
 struct GatedKernels;
 struct DecoderKernels;
 
@@ -70,6 +71,7 @@ struct Kernels {
     const TableKernels* tables;
     const IntegerKernels* integers;
     const MapKernels* maps;
+    const FloatKernels* floats;     // floats.hpp
     const GatedKernels* gated;      // gated.hpp
     const DecoderKernels* decoder;  // decoder.hpp
     // 1 where x >= 0, `below` elsewhere, NaN where x is NaN

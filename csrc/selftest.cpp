@@ -15,6 +15,7 @@
 #include "binary.hpp"
 #include "decoder.hpp"
 #include "kernels.hpp"
+#include "floats.hpp"
 #include "maps.hpp"
 #include "processor.hpp"
 #include "tables.hpp"
@@ -165,6 +166,8 @@ struct Checks {
     void tables(TableKind, Convolution);
     void maps(std::size_t pixels, std::size_t channels);
     void pools(const Convolution&);
+    void floats(const Convolution&, const MaxWindow&);
+    void columns(std::size_t rows, std::size_t inputs, std::size_t outputs);
     void packed_spikes(std::size_t pixels, std::size_t channels, bool soft, bool scaled);
     void neurons(const Format&, Fire, std::size_t n, bool soft, bool carried);
     void gated(std::size_t inputs, std::size_t neurons, std::size_t outputs, std::size_t tokens, bool half, bool eight);
@@ -705,6 +708,121 @@ void Checks::packed_spikes(std::size_t pixels, std::size_t channels, bool soft, 
     must(found == want, "packed spikes of " + std::to_string(channels) + " channels");
 }
 
+// Sums of eighths are exact in any order.
+void Checks::floats(const Convolution& c, const MaxWindow& w) {
+    std::size_t inputs = c.kernel[0] * c.kernel[1] * c.channels, blocks = (c.outputs + 63) / 64;
+    std::vector<float> x = eighths(c.batch * c.height * c.width * c.channels, 21), all = eighths(inputs * c.outputs, 22);
+    std::vector<float> weights(blocks * inputs * 64), shift = eighths(c.outputs, 23), lower(c.outputs, -1), upper(c.outputs, 2);
+    for (std::size_t o = 0; o < c.outputs; ++o)
+        for (std::size_t i = 0; i < inputs; ++i) weights[(o / 64 * inputs + i) * 64 + o % 64] = all[o * inputs + i];
+    std::size_t rows = c.out_height(), columns = c.out_width();
+    std::vector<float> sums(c.batch * rows * columns * c.outputs);
+    for (std::size_t p = 0; p < c.batch * rows * columns; ++p)
+        for (std::size_t o = 0; o < c.outputs; ++o)
+            for (std::size_t i = 0; i < inputs; ++i) {
+                std::size_t tap = i / c.channels, image = p / columns / rows;
+                std::size_t y = p / columns % rows * c.stride[0] + tap / c.kernel[1] * c.dilation[0] - c.padding[0];
+                std::size_t k = p % columns * c.stride[1] + tap % c.kernel[1] * c.dilation[1] - c.padding[1];
+                if (y < c.height && k < c.width)
+                    sums[p * c.outputs + o] += x[((image * c.height + y) * c.width + k) * c.channels + i % c.channels] * all[o * inputs + i];
+            }
+    bool pooled = w.kernel[0];
+    std::size_t high = pooled ? w.extent(rows, 0) : rows, wide = pooled ? w.extent(columns, 1) : columns;
+    std::size_t words = (c.outputs + 63) / 64;
+    std::vector<float> want(c.batch * high * wide * c.outputs, -INFINITY), y(want.size()), alone(want.size());
+    std::vector<std::uint64_t> bits(c.batch * high * wide * words);
+    bool good = true;
+    for (std::size_t p = 0; p < c.batch * high * wide; ++p)
+        for (std::size_t o = 0; o < c.outputs; ++o) {
+            float& most = want[p * c.outputs + o];
+            for (std::size_t i = 0; i < (pooled ? w.kernel[0] * w.kernel[1] : 1); ++i) {
+                std::size_t r = pooled ? p / wide % high * w.stride[0] + i / w.kernel[1] - w.padding[0] : p / wide % high;
+                std::size_t k = pooled ? p % wide * w.stride[1] + i % w.kernel[1] - w.padding[1] : p % wide;
+                if (r < rows && k < columns)
+                    most = std::fmax(most, sums[((p / wide / high * rows + r) * columns + k) * c.outputs + o] + shift[o]);
+            }
+        }
+    const FloatKernels& kernels = *for_packed(&k)->floats;
+    if (c.dilation[1] == 1) {  // in integers: eighths are integers times the units that these inputs and weights get
+        std::size_t across = c.kernel[1] * c.channels, pairs = (across + 1) / 2;
+        std::vector<std::int16_t> values(blocks * c.kernel[0] * pairs * 128);
+        std::vector<float> unit(blocks * 64, 0.125f), rounded(sums.size()), scaled = x;
+        for (std::size_t o = 0; o < c.outputs; ++o)
+            for (std::size_t i = 0; i < inputs; ++i)
+                values[((o / 64 * c.kernel[0] + i / across) * pairs + i % across / 2) * 128 + o % 64 * 2 + i % across % 2] =
+                    static_cast<std::int16_t>(std::lround(all[o * inputs + i] * 8));
+        // the largest of each image is 8191 / 8, so that a unit is 1 / 8; its place has no other use
+        std::size_t each = c.height * c.width * c.channels;
+        for (std::size_t n = 0; n < c.batch; ++n) scaled[n * each] = 8191 / 8.0f;
+        Epilogue plain = {nullptr, nullptr, nullptr, rounded.data(), nullptr, nullptr, nullptr};
+        kernels.rounded(c, {scaled.data(), each, c.width * c.channels, c.channels, 1}, {values.data(), unit.data()}, {}, plain, 2);
+        bool close = true;
+        for (std::size_t p = 0; p < c.batch * rows * columns; ++p)
+            for (std::size_t o = 0; o < c.outputs; ++o) {
+                double exact = 0;
+                for (std::size_t i = 0; i < inputs; ++i) {
+                    std::size_t tap = i / c.channels, image = p / columns / rows;
+                    std::size_t y = p / columns % rows * c.stride[0] + tap / c.kernel[1] * c.dilation[0] - c.padding[0];
+                    std::size_t k = p % columns * c.stride[1] + tap % c.kernel[1] - c.padding[1];
+                    if (y < c.height && k < c.width)
+                        exact += double{scaled[((image * c.height + y) * c.width + k) * c.channels + i % c.channels]} * all[o * inputs + i];
+                }
+                close = close && std::fabs(rounded[p * c.outputs + o] - exact) <= 1e-6 * (1 + std::fabs(exact));
+            }
+        must(close, "convolution in integers of " + std::to_string(c.channels) + " to " + std::to_string(c.outputs));
+    }
+    Epilogue e = {nullptr, shift.data(), nullptr, y.data(), lower.data(), upper.data(), bits.data()};
+    kernels.convolution(c, {x.data(), c.height * c.width * c.channels, c.width * c.channels, c.channels, 1}, weights.data(), w, e, 2);
+    for (std::size_t i = 0; i < want.size(); ++i)
+        good = good && y[i] == want[i] && (bits[i / c.outputs * words + i % c.outputs / 64] >> i % c.outputs % 64 & 1) == (-1 <= want[i] && want[i] <= 2);
+    // channels in planes, and only bits
+    std::vector<float> planes(x.size());
+    std::size_t area = c.height * c.width;
+    for (std::size_t i = 0; i < x.size(); ++i) planes[i / c.channels / area * area * c.channels + i % c.channels * area + i / c.channels % area] = x[i];
+    std::vector<std::uint64_t> again(bits.size());
+    e.y = nullptr, e.bits = again.data();
+    kernels.convolution(c, {planes.data(), area * c.channels, c.width, 1, area}, weights.data(), w, e, 2);
+    must(good && again == bits, "float convolution of " + std::to_string(c.channels) + " to " + std::to_string(c.outputs));
+
+    const Convolution windows = {c.batch, rows, columns, c.outputs, c.outputs, {std::min<std::size_t>(2, rows), 1}, {1, 2}, {0, 0}, {1, 1}, 1};
+    std::vector<float> means(windows.pixels() * c.outputs);
+    kernels.average(sums.data(), means.data(), windows, 2);
+    good = true;
+    for (std::size_t p = 0; p < windows.pixels(); ++p)
+        for (std::size_t o = 0; o < c.outputs; ++o) {
+            std::size_t wide_out = windows.out_width(), image = p / wide_out / windows.out_height();
+            std::size_t at = (image * rows + p / wide_out % windows.out_height()) * columns + p % wide_out * 2;
+            float total = sums[at * c.outputs + o] + (windows.kernel[0] > 1 ? sums[(at + columns) * c.outputs + o] : 0);
+            good = good && means[p * c.outputs + o] == total / static_cast<float>(windows.kernel[0]);
+        }
+    must(good, "means of " + std::to_string(c.outputs) + " channels");
+    if (!pooled) return;
+    const Convolution maxima = {c.batch, rows, columns, c.outputs, c.outputs, {w.kernel[0], w.kernel[1]}, {w.stride[0], w.stride[1]}, {w.padding[0], w.padding[1]}, {1, 1}, 1};
+    e = {nullptr, shift.data(), nullptr, alone.data(), nullptr, nullptr, nullptr};
+    kernels.maximum(sums.data(), maxima, e, 2);
+    must(alone == want, "maxima of " + std::to_string(c.outputs) + " channels");
+}
+
+// Few rows of a linear layer, by the columns of its weights.
+void Checks::columns(std::size_t rows, std::size_t inputs, std::size_t outputs) {
+    const Convolution c = {1, 1, rows, inputs, outputs, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1};
+    std::vector<float> all = eighths(inputs * outputs, 24), columns((outputs + 63) / 64 * inputs * 64), y(rows * outputs);
+    for (std::size_t o = 0; o < outputs; ++o)
+        for (std::size_t i = 0; i < inputs; ++i) columns[(o / 64 * inputs + i) * 64 + o % 64] = all[o * inputs + i];
+    std::vector<std::uint64_t> bits = random_bits(rows, inputs, 25);
+    Tables t = {TableKind::float32, nullptr, nullptr, nullptr, {}, columns.data()};
+    for_packed(&k)->tables->forward(t, bits.data(), c, {nullptr, nullptr, nullptr, y.data(), nullptr, nullptr, nullptr}, 2);
+    bool good = true;
+    for (std::size_t r = 0; r < rows; ++r)
+        for (std::size_t o = 0; o < outputs; ++o) {
+            float want = 0;
+            for (std::size_t i = 0; i < inputs; ++i)
+                want += bits[r * ((inputs + 63) / 64) + i / 64] >> i % 64 & 1 ? all[o * inputs + i] : 0;
+            good = good && y[r * outputs + o] == want;
+        }
+    must(good, "columns of " + std::to_string(inputs) + " inputs, " + std::to_string(outputs) + " outputs");
+}
+
 // The formulas of src/htaf/kernels/neuron/reference.py.
 void Checks::neurons(const Format& f, Fire fire, std::size_t n, bool soft, bool carried) {
     const std::size_t steps = 4, stride = n + 3;
@@ -862,6 +980,16 @@ void Checks::everything() {
         pools({2, 7, 9, channels, channels, {3, 2}, {2, 1}, {1, 1}, {1, 2}, 1});
         for (bool soft : {false, true})
             for (bool scaled : {false, true}) packed_spikes(9, channels, soft, scaled);
+    }
+    for (MaxWindow w : {MaxWindow{}, {{3, 2}, {2, 1}, {1, 1}}}) {
+        floats({2, 9, 11, 3, 70, {3, 5}, {2, 1}, {1, 2}, {1, 1}, 1}, w);
+        floats({1, 5, 7, 4, 64, {2, 2}, {1, 1}, {0, 0}, {2, 3}, 1}, w);
+        floats({1, 4, 20, 130, 9, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1}, w);
+    }
+    for (std::size_t rows : {1, 3}) {
+        columns(rows, 9, 1);
+        columns(rows, 130, 150);
+        columns(rows, 300, 1000);
     }
     for (bool bipolar : {false, true}) {
         binary({2, 5, 7, 64, 64, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1}, bipolar);

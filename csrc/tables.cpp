@@ -205,7 +205,51 @@ void layer(const Tables& t, const std::uint64_t* bits, const Convolution& c, int
     of_planes.forget_much();
 }
 
+// R registers of outputs of one row, by two sums: of every other input that is 1.
+template <int R>
+void add_columns(const std::uint64_t* bits, size_t inputs, const float* weights, float* sums) {
+    reg total[2][R] = {};
+    auto one_input = [&](size_t i, reg* to) __attribute__((always_inline)) {
+        const float* w = weights + i * 64;
+        HTAF_UNROLL for (int r = 0; r < R; ++r) to[r] += read<reg>(w + r * HTAF_LANES);
+    };
+    for (size_t first = 0; first < inputs; first += 64) {
+        std::uint64_t left = bits[first / 64];
+        while (left & (left - 1)) {
+            one_input(first + static_cast<size_t>(__builtin_ctzll(left)), total[0]);
+            left &= left - 1;
+            one_input(first + static_cast<size_t>(__builtin_ctzll(left)), total[1]);
+            left &= left - 1;
+        }
+        if (left) one_input(first + static_cast<size_t>(__builtin_ctzll(left)), total[0]);
+    }
+    HTAF_UNROLL for (int r = 0; r < R; ++r) {
+        reg sum = total[0][r] + total[1][r];
+        std::memcpy(sums + r * HTAF_LANES, &sum, sizeof sum);
+    }
+}
+
+void few_rows(const Tables& t, const std::uint64_t* bits, const Convolution& c, const Epilogue& e, int threads) {
+    size_t words = (c.channels + 63) / 64, blocks = (c.outputs + 63) / 64, rows = c.pixels();
+    bool quick = rows * c.channels * c.outputs < size_t{1} << 18;  // before other threads have started
+    parallel(blocks, quick ? 1 : threads, [&](size_t begin, size_t end) {
+        for (size_t b = begin; b < end; ++b) {
+            size_t n = std::min<size_t>(64, c.outputs - b * 64);
+            for (size_t row = 0; row < rows; ++row) {
+                alignas(64) float sums[64];
+                for (size_t o = 0; o < n; o += 4 * HTAF_LANES) {
+                    const float* weights = t.columns + b * c.channels * 64 + o;
+                    if (n - o > HTAF_LANES) add_columns<4>(bits + row * words, c.channels, weights, sums + o);
+                    else add_columns<1>(bits + row * words, c.channels, weights, sums + o);
+                }
+                finish(e, sums, row, b * 64, n, c.outputs);
+            }
+        }
+    });
+}
+
 void forward(Tables t, const std::uint64_t* bits, const Convolution& c, const Epilogue& e, int threads) {
+    if (t.columns && c.pixels() && c.pixels() <= few_pixels) return few_rows(t, bits, c, e, threads);
 #if defined(__AVX512VBMI__)
     if (t.rough.values && e.bits && !e.y && !e.residual && !e.wide_scale && c.pixels() >= rough_pixels) {
         Tables rough = {TableKind::int16, t.rough.values, t.rough.unit, t.rough.bias, {}};

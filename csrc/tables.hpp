@@ -28,6 +28,9 @@ struct Tables {
     const float* unit;
     const std::int32_t* bias;
     Rough rough = {};
+    // float32 of a linear layer, again as [blocks of 64 outputs, inputs, 64], 0 beyond the outputs; null: none. Of few rows the
+    // weights of the inputs that are 1 are added, which reads no others.
+    const float* columns = nullptr;
 };
 
 struct TableKernels {

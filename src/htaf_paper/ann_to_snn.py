@@ -1,35 +1,38 @@
 """Table "prediction accuracy and inference time comparison between ANN-to-SNN conversion and our method".
 
-    python -m htaf_paper.ann_to_snn --relu RUN --snn RUN --out DIR [--data-dir DIR] [--images 2000] [--threads 1]
-
-A ReLU network converted by threshold balancing, at five T and every way of balancing, against a network trained as a
-spiking one with HTAF and run with the exact step. Both are runs of `htaf train snn` on the same images. Everything is
+`htaf paper run ann-to-snn`. A ReLU network converted by threshold balancing, at five T and every way of balancing,
+against a network trained as a spiking one with HTAF and run with the exact step, on the same images. Everything is
 timed in one process, batch by batch in turn, on the networks as fast as they get here: batch normalisation folded into
 the convolutions, channels-last layout, no gradients. Thresholds come from training images only.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+import shutil
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from htaf._console import plain_errors
+from htaf._files import LOCK, BusyError, hold
 from htaf.data.image_folders import shuffled_by_class
 from htaf.data.image_preprocess import ImagePreprocessor
-from htaf.data.images import Images
-from htaf.runs import Run, content_hash, environment, open_run, to_json, write_atomic
+from htaf.data.images import Images, load
+from htaf.runs import Run
 from htaf.runs.data import is_own, rows_of
 from htaf.spiking.ann_to_snn import STEPS
-from htaf.training.distributed import thread_count
+from htaf.training.families import make_recipe, ready_recipe
+from htaf.training.fit import fit
+from htaf.training.queue import Place as QueuePlace
+from htaf.training.queue import Task
+from htaf_paper import ann_to_snn_report
 from htaf_paper.ann_to_snn_measure import ComparisonError, Pair, compare
-from htaf_paper.ann_to_snn_report import markdown
+from htaf_paper.cells import Made
+from htaf_paper.protocol import Found, MissingError, Outcome, Place, Scale, Setting
 
 MODES: dict[str, dict[str, Any]] = {
     "max": {"mode": "max"},
@@ -100,89 +103,91 @@ def _preprocessor(run: Run) -> ImagePreprocessor:
     return found
 
 
-def table(
-    relu: str | Path,
-    snn: str | Path,
-    out: str | Path,
-    *,
-    data_dir: str | None = None,
-    images: int = 2000,
-    calibration: int = 5000,
-    batch_size: int = 100,
-    threads: int = 1,
-    steps: Sequence[int] = STEPS,
-    progress: Callable[[str], None] = lambda _: None,
-) -> str:
-    """The whole table: one JSON a way of balancing, those at hand are not computed again; and report.md, returned.
+class ComparisonCells:
+    """A ReLU network and a spiking one, trained and compared, for `htaf_paper.cells`."""
 
-    Args:
-        relu, snn: run folders.
-        out: folder of the results.
-        data_dir: folder of the data sets; None: where the ReLU run's came from.
-        images: test images, spread over the classes; 0: all.
-        calibration: training images for the thresholds.
-        batch_size, threads: of all networks.
-        steps: values of T, increasing; the last one bounds the search for the T that passes the SNN.
+    def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
+        """As `htaf_paper.cells.Cells.identity`."""
+        found = load(settings["data"], data_dir=data_dir)
+        return {"function": "ann-to-snn", "version": 1, **settings, "fingerprint": found.fingerprint}
 
-    Raises:
-        ComparisonError: the runs do not fit, or `out` holds results of another comparison.
-        RunError, DataError: of the runs and their data.
-    """
-    out, runs = Path(out), {"relu": open_run(relu), "snn": open_run(snn)}
-    found = runs["relu"].data(data_dir=data_dir)
-    if not isinstance(found, Images):
-        raise ComparisonError(f"{relu}: expected a run on images, got one on a table")
-    pair = pair_of(runs["relu"], runs["snn"], found, test=images, calibration=calibration)
-    about = {
-        "relu": runs["relu"].record["model_sha256"],
-        "snn": runs["snn"].record["model_sha256"],
-        "data": found.fingerprint,
-        "images": len(pair.labels),
-        "calibration": len(pair.calibration),
-        "batch_size": batch_size,
-        "threads": threads,
-        "steps": list(steps),
-    }
-    cells = {}
-    with thread_count(threads):
-        for mode, options in MODES.items():
-            file = out / f"{mode.replace(' ', '-')}.json"
-            cell = read_cell(file, about)
-            if cell is None:
-                said = f"{mode}: "
-                result = compare(
-                    pair,
-                    options,
-                    steps=steps,
-                    batch_size=batch_size,
-                    progress=lambda text, said=said: progress(said + text),
+    def compute(self, settings: Mapping[str, Any], key: str, place: QueuePlace) -> dict[str, Any]:
+        """As `htaf_paper.cells.Cells.compute`. Times in the record are of this machine."""
+        found, work = load(settings["data"], data_dir=place.data_dir), place.work / key
+        with hold(place.work / f"{key}{LOCK}", "another process trains", BusyError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            runs = {
+                name: fit(make_recipe(**settings[name]), found, work / name, seed=settings["seed"], device=place.device)
+                for name in ("relu", "snn")
+            }
+            pair = pair_of(
+                runs["relu"], runs["snn"], found, test=settings["images"], calibration=settings["calibration"]
+            )
+            modes = {
+                mode: compare(
+                    pair, MODES[mode], steps=settings["steps"], batch_size=settings["batch_size"],
+                    repeats=settings["repeats"],
                 )
-                cell = {"key": content_hash(about), "about": about, "mode": mode, "options": options, **result}
-                cell |= {"environment": environment(), "data": found.name, "runs": _account(runs)}
-                write_atomic(file, to_json(cell))
-            cells[mode] = cell
-    text = markdown(list(cells.values()))
-    write_atomic(out / "report.md", text)
-    return text
+                for mode in settings["modes"]
+            }  # fmt: skip
+            record = {"images": len(pair.labels), "modes": modes, "runs": _account(runs)}
+            shutil.rmtree(work, ignore_errors=True)
+        return record
 
 
-def read_cell(file: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A result at hand, None where there is none.
+CELLS = ComparisonCells()
 
-    Raises:
-        ComparisonError: it is damaged, or of another comparison.
-    """
-    try:
-        cell = json.loads(file.read_bytes())
-        there, key = cell["about"], cell["key"]
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError):
-        raise ComparisonError(f"{file} is damaged: delete it to compute it again") from None
-    if key != content_hash(about):
-        differ = [f"{k}: {there.get(k)!r} there, {v!r} here" for k, v in about.items() if there.get(k) != v]
-        raise ComparisonError(f"{file} holds another comparison ({'; '.join(differ)}): choose another --out")
-    return cell
+
+def recipes(data: str) -> dict[str, dict[str, Any]]:
+    """The ReLU network and the spiking one, as the study `images-snn` chose it, reduced to two cores."""
+    base = ready_recipe("snn", "reduced")
+    if data == "digits":
+        base = base.replace(epochs=1, width=4, train_images=256, validation_images=128)
+    snn = base.replace(method="htaf", alpha0=1.0, alpha1=5.0, sharpen=True, start=(0.5, 2.0))
+    return {"relu": base.replace(method="relu", epochs=base.optimization.epochs * 3).flat(), "snn": snn.flat()}
+
+
+@dataclass(frozen=True)
+class AnnToSnn:
+    """The item of the paper."""
+
+    id: str = "ann-to-snn"
+    title: str = "ANN-to-SNN conversion against a network trained as a spiking one"
+    paper: str = "Table 5 (appendix E)"
+
+    @property
+    def settings(self) -> Mapping[Scale, Setting]:
+        return {
+            "smoke": Setting("the bundled digits, one epoch, T up to 4", 6.0),
+            "reduced": Setting(
+                "SEW-ResNet-18 of width 16 on 5,000 images of CIFAR-10; 500 test images, T up to 200", 1700.0,
+                data=("cifar10",),
+            ),
+            "full": Setting("ResNet-18 on both sets at full length", 2e6, gpu=True, data=("cifar10", "cifar100")),
+        }  # fmt: skip
+
+    def made(self, scale: Scale) -> list[Made]:
+        """Its cells."""
+        smoke = scale == "smoke"
+        data = "digits" if smoke else "cifar10"
+        shared: dict[str, Any] = {
+            "data": data, "seed": 0, "images": 100 if smoke else 500, "calibration": 100 if smoke else 1000,
+            "batch_size": 100, "repeats": 1 if smoke else 3, "steps": [1, 2, 4] if smoke else list(STEPS),
+            "modes": ["max"] if smoke else ["max", "percentile 99.9", "fraction 0.7"],
+        }  # fmt: skip
+        return [Made("ann-to-snn", {**shared, **recipes(data)}, f"ANN-to-SNN, {data}")]
+
+    def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
+        if scale == "full":
+            raise MissingError("GPU", self.settings[scale].about)
+        return [made.task(place.data_dir) for made in self.made(scale)]
+
+    def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
+        records = [record for task in self.tasks(scale, found, place) if (record := found.get(task.key)) is not None]
+        return ann_to_snn_report.outcome(records, scale)
+
+
+STUDY = AnnToSnn()
 
 
 def _account(runs: Mapping[str, Run]) -> dict[str, Any]:
@@ -202,28 +207,3 @@ def _test_accuracy(run: Run) -> float | None:
     """On all test images, as the record has it."""
     metrics = run.record["metrics"]["exact" if run.has_step else "smooth"]
     return metrics.get("test", {}).get("accuracy")
-
-
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m htaf_paper.ann_to_snn", description="ANN-to-SNN conversion.")
-    parser.add_argument("--relu", required=True, help="run folder of the ReLU network (htaf train snn --method relu)")
-    parser.add_argument("--snn", required=True, help="run folder of the spiking network (htaf train snn)")
-    parser.add_argument("--out", required=True, help="folder of the results; continues where it stopped")
-    parser.add_argument("--data-dir", help="folder of the data sets (else the run's, HTAF_DATA or a download)")
-    parser.add_argument("--images", type=int, default=2000, help="test images, spread over the classes; 0: all")
-    parser.add_argument("--calibration", type=int, default=5000, help="training images for the thresholds")
-    parser.add_argument("--batch-size", type=int, default=100)
-    parser.add_argument("--steps", type=int, nargs="+", default=list(STEPS), help="values of T, increasing")
-    parser.add_argument("--threads", type=int, default=1)
-    chosen = vars(parser.parse_args())
-    with plain_errors():
-        print(table(chosen.pop("relu"), chosen.pop("snn"), chosen.pop("out"), **chosen, progress=_say))
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
-if __name__ == "__main__":
-    main()

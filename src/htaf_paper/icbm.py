@@ -9,19 +9,13 @@ figures beside are full scale.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
 
-from htaf._console import plain_errors
-from htaf.data.images import Images
-from htaf.runs import Run, open_run, to_json
+from htaf.theory import PAPER_PAIRS
 from htaf.training.families import ready_recipe
 from htaf.training.plan import Grid, Plan, Source
 from htaf.training.recipe import Recipe
-from htaf.training.study import data_of, run_study
-from htaf_paper.icbm_report import write
-from htaf_paper.icbm_scores import measure, measure_median
+from htaf_paper.protocol import Scale
 
 # six candidates a method; fields that go together share a key
 METHODS: dict[str, Grid] = {
@@ -97,60 +91,162 @@ def cub_resnet() -> Plan:
     return plan("resnet", "cub")
 
 
+# the paper fixes beta; here beside the tuned and sharpened one
+BETAS = (10.0, 50.0, 100.0, 1000.0)
+FIXED: dict[str, Grid] = {f"ss-{beta:g}": {"beta,sharpen": ((beta, False),)} for beta in BETAS}
+# concept bottlenecks with given attributes, Koh et al. 2020
+KINDS: dict[str, Grid] = {kind: {"bottleneck": (kind,)} for kind in ("joint", "sequential", "independent")}
+
+
+def fixed_betas() -> Plan:
+    """The scaled sigmoid at the paper's betas, as they are, on WRN-16-1 and CIFAR-10; one seed."""
+    return Plan(
+        name="icbm-cifar10-wide_resnet-betas",
+        sources=(Source("cifar10"),),
+        methods=FIXED,
+        variants=dict.fromkeys(FIXED, "ss"),
+        base=recipe("wide_resnet", "cifar10"),
+        candidates=1,
+        splits=1,
+    )
+
+
+def cifar100(backbone: str) -> Plan:
+    """HTAF and the plain network on 5,000 images of CIFAR-100, with what was chosen on CIFAR-10; one seed."""
+    return Plan(
+        name=f"icbm-cifar100-{backbone}",
+        sources=(Source("cifar100"),),
+        methods={"htaf": {"alpha0,alpha1,sharpen,start": ((1.0, 5.0, True, (0.5, 2.0)),)}, "relu": {}},
+        base=recipe(backbone, "cifar100"),
+        candidates=1,
+        splits=1,
+    )
+
+
+def given_attributes() -> Plan:
+    """Concept bottlenecks (Koh et al. 2020) with 112 attributes of CUB on the network of `cub_resnet`; one seed."""
+    return Plan(
+        name="cbm-cub-resnet",
+        sources=(Source("cub", size=CUB_SIZE),),
+        methods=KINDS,
+        variants=dict.fromkeys(KINDS, "relu"),
+        base=recipe("resnet", "cub"),
+        candidates=1,
+        splits=1,
+    )
+
+
 def plans() -> tuple[Plan, ...]:
     """All three."""
     return cifar10_wide_resnet(), cifar10_resnet(), cub_resnet()
 
 
-def networks(report: dict[str, Any], folder: Path) -> dict[str, list[Run]]:
-    """The kept run folders of a study, by method, in the order of the seeds."""
-    there = [open_run(path) for path in sorted((folder / "runs").iterdir())]
-    found: dict[str, list[Run]] = {}
-    for row in report["rows"]:
-        own = [run for run in there if to_json(run.record["recipe"]) == to_json(row["recipe"])]
-        found[row["method"]] = sorted(own, key=lambda run: run.record["seed"])
-    return found
+SMOKE_CONCEPTS = 12
+STROKES = "digits"  # attributes of the classes of the images of the same name
 
 
-def table(out: Path, chosen: tuple[Plan, ...], *, data_dir: str | None, workers: int, threads: int) -> Path:
-    """Train what is not there yet, measure it, write the report; goes on where it was."""
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    studies: dict[str, dict[str, Any]] = {}
-    for one in chosen:
-        folder = out / one.name
-        studies[one.name] = run_study(
-            one, folder, data_dir=data_dir, workers=workers, threads=threads, progress=True, keep_runs=True
-        )
-        runs, images = networks(studies[one.name], folder), data_of(one.sources[0], False, data_dir)
-        assert isinstance(images, Images)
-        found[one.name] = {method: [] for method in ("htaf", "ste", "ss", "bm")}
-        for seed, plain in enumerate(runs.pop("relu")):
-            for method, own in runs.items():
-                found[one.name][method].append(measure(own[seed], images, plain, folder))
-            found[one.name]["bm"].append(measure_median(plain, images, folder))
-            print(f"{one.name}: seed {seed} measured", flush=True)
-    return write(found, studies, {one.name: _paper(one) for one in chosen}, out)
+def smoke_recipe() -> Recipe:
+    """A network that trains in a second."""
+    base = ready_recipe("icbm", "reduced").replace(depth=10, epochs=1, batch_size=50, precision="float32")
+    return base.replace(train_images=200, validation_images=100)
 
 
-def _paper(one: Plan) -> dict[str, float]:
-    return PAPER.get((one.base.flat()["backbone"], one.sources[0].label), {})
+def smoke(
+    rows: Mapping[str, Grid],
+    variants: Mapping[str, str] | None = None,
+    *,
+    splits: int = 1,
+    concepts: int = SMOKE_CONCEPTS,
+) -> Plan:
+    """Rows of one candidate on the bundled digits."""
+    first = {row: {key: values[:1] for key, values in grid.items()} for row, grid in rows.items()}
+    base = smoke_recipe().replace(concepts=concepts)
+    return Plan(
+        "icbm-digits", (Source("digits"),), first, base=base, candidates=1, splits=splits, search_epochs=1,
+        variants=variants or {},
+    )  # fmt: skip
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m htaf_paper.icbm", description="ICBMs, reduced to two cores.")
-    names = [one.name for one in plans()]
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results; continues where it stopped")
-    parser.add_argument("--only", nargs="+", choices=names, default=names, help="which of the studies")
-    parser.add_argument("--data-dir", help="folder of the data sets (else HTAF_DATA or a download)")
-    parser.add_argument("--workers", type=int, default=1, help="processes that train")
-    parser.add_argument("--threads", type=int, default=1, help="of each")
-    given = parser.parse_args()
-    chosen = tuple(one for one in plans() if one.name in given.only)
-    with plain_errors():
-        path = table(given.out, chosen, data_dir=given.data_dir, workers=given.workers, threads=given.threads)
-    print(path.read_text(), end="")
+# backbone -> the network that the paper fine-tunes from a hub where it does not train WideResNets from scratch
+HUB = {"resnet": "resnet18", "wide_resnet": "wide_resnet50_2", "vit": "vit_base_patch32_224.augreg_in21k"}
+HUB_SIZE = 224
+FULL_SEEDS = 5
+DATA = ("cifar10", "cifar100", "cub", "tiny-imagenet")
+BACKBONES = ("resnet", "wide_resnet", "vit")
+PAIRS = {"alpha0,alpha1,sharpen": tuple((a, b, False) for a, b in PAPER_PAIRS)}
 
 
-if __name__ == "__main__":
-    main()
+def full_recipe(backbone: str, data: str) -> Recipe:
+    """The training at the paper's size: WRN-40-6 and WRN-28-6 from scratch, else weights of ImageNet, fine-tuned."""
+    if backbone == "wide_resnet" and data.startswith("cifar"):
+        return ready_recipe("icbm", data)
+    small = {"cifar10": HUB_SIZE, "cifar100": HUB_SIZE, "tiny-imagenet": HUB_SIZE}.get(data, 0)
+    return ready_recipe("icbm", "finetune").replace(backbone=HUB[backbone], enlarge=small)
+
+
+def full(backbone: str, data: str, rows: Mapping[str, Grid], variants: Mapping[str, str] | None = None) -> Plan:
+    """Rows of one backbone on one set, at the paper's size."""
+    return Plan(
+        name=f"icbm-{data}-{backbone}-full",
+        sources=(Source(data, size=HUB_SIZE if data == "cub" else None),),
+        methods=rows,
+        variants=variants or {},
+        base=full_recipe(backbone, data),
+        candidates=6,
+        splits=FULL_SEEDS,
+    )
+
+
+Pair = tuple[str, str]  # of data and backbone
+
+
+def with_and_without(scale: Scale) -> dict[Pair, Plan]:
+    """With HTAF and without, of every backbone on every set that a scale has."""
+    match scale:
+        case "smoke":
+            return {("digits", "wide_resnet"): smoke(METHODS, splits=2)}
+        case "full":
+            return {(d, b): full(b, d, {"htaf": PAIRS, "relu": {}}) for d in DATA for b in BACKBONES}
+        case _:
+            return {
+                ("cifar10", "resnet"): cifar10_resnet(),
+                ("cifar10", "wide_resnet"): cifar10_wide_resnet(),
+                ("cifar100", "resnet"): cifar100("resnet"),
+                ("cifar100", "wide_resnet"): cifar100("wide_resnet"),
+                ("cub", "resnet"): cub_resnet(),
+            }
+
+
+def all_methods(scale: Scale) -> dict[Pair, tuple[Plan, ...]]:
+    """HTAF, straight-through, scaled sigmoid (tuned, and at fixed betas) and the plain network."""
+    match scale:
+        case "smoke":
+            return {("digits", "wide_resnet"): (smoke(METHODS, splits=2), smoke(FIXED, dict.fromkeys(FIXED, "ss")))}
+        case "full":
+            rows = {"htaf": PAIRS, "ste": METHODS["ste"], "ss": {"beta,sharpen": ((22.0, False),)}, "relu": {}}
+            return {
+                (d, "wide_resnet"): (
+                    full("wide_resnet", d, rows), full("wide_resnet", d, FIXED, dict.fromkeys(FIXED, "ss"))
+                )
+                for d in ("cifar10", "cifar100")
+            }  # fmt: skip
+        case _:
+            return {
+                ("cifar10", "wide_resnet"): (cifar10_wide_resnet(), fixed_betas()),
+                ("cifar10", "resnet"): (cifar10_resnet(),),
+                ("cub", "resnet"): (cub_resnet(),),
+            }
+
+
+def bottlenecks(scale: Scale) -> dict[Pair, tuple[Plan, Plan]]:
+    """The plan of ICBMs, and that of bottlenecks with given attributes on the same network."""
+    match scale:
+        case "smoke":
+            kinds = {kind: {**grid, "attributes": (STROKES,)} for kind, grid in KINDS.items()}
+            given = smoke(kinds, dict.fromkeys(KINDS, "relu"), concepts=0)
+            return {("digits", "wide_resnet"): (smoke(METHODS, splits=2), given)}
+        case "full":
+            given = full("wide_resnet", "cub", KINDS, dict.fromkeys(KINDS, "relu"))
+            return {("cub", "wide_resnet"): (full("wide_resnet", "cub", {"htaf": PAIRS, "relu": {}}), given)}
+        case _:
+            return {("cub", "resnet"): (cub_resnet(), given_attributes())}

@@ -1,85 +1,163 @@
-"""What the networks of `htaf_paper.icbm` are worth as concepts: bits, scores, minimal concept sets, interventions."""
+"""What networks of `htaf_paper.icbm` are worth as concepts, as cells: each reads a network that was kept, by its key.
+
+A network lies in `runs/` of the folder of results. Its key is in the identity of each cell, so that the record of a
+cell stays right when the network is gone.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from jaxtyping import Float32
+
 from htaf.concepts.binarise import binarise
-from htaf.concepts.codes import Codes
-from htaf.concepts.extract import extract, extract_features
-from htaf.concepts.intervene import intervention_curve
-from htaf.concepts.minimal import minimal_set
-from htaf.concepts.scores import score
+from htaf.concepts.codes import PARTS, Codes
+from htaf.concepts.counts import class_counts, class_sizes
+from htaf.concepts.extract import extract, extract_features, open_features
+from htaf.concepts.scores import score, specificity
 from htaf.data.images import Images
-from htaf.runs import Run, content_hash, to_json, write_atomic
+from htaf.runs import Run, open_run
+from htaf.training.plan import Source
+from htaf.training.queue import Place
+from htaf.training.results import StudyError
+from htaf.training.study import data_of, run_path
 
-VERSION = 1  # of what a measurement holds
+VERSION = 1  # of what the records hold
+BARS = 50  # of the histograms of outputs
+NEAR = 0.1  # of an end
+BESIDE = ("by-number", "by-rate")  # how nodes of a plain network are paired with concepts
 
 
-def measure(run: Run, images: Images, plain: Run, out: Path) -> dict[str, Any]:
-    """Scores of one binary network, computed once.
+@dataclass(frozen=True)
+class Scores:
+    """Accuracy, binarity, concept accuracy and class specificity of one network.
 
-    Args:
-        run: of a method with a step.
-        images: its data.
-        plain: the plain network of the same seed: its features at the concepts' firing rates are the baseline of the
-            class specificity, by number and in the order of their rates.
-        out: folder for codes and measurements.
+    Settings: run, its key; plain, the key of the plain network of the same seed, whose features at the concepts' firing
+    rates are the baseline of the class specificity, or None; cut: None, or "median" for a plain network whose features
+    are cut at their medians (BM).
     """
-    key = content_hash([VERSION, run.record["key"], plain.record["key"]])
-    known = _known(out, key)
-    if known is not None:
-        return known
-    codes = extract(run, images, out / "codes" / run.record["key"])
-    features = _features(plain, images, out)
-    beside = {
-        name: binarise(features, out / "codes" / f"{key}-{name}", "rates", like=codes, sorted=name == "by-rate")
-        for name in ("by-number", "by-rate")
+
+    def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
+        return _identity("icbm-scores", settings, "run", "plain", "cut")
+
+    def compute(self, settings: Mapping[str, Any], key: str, place: Place) -> dict[str, Any]:
+        run = kept_run(place, settings["run"])
+        images = images_of(run, place)
+        with scratch(place, key) as work:
+            if settings["cut"] == "median":
+                codes, beside = median_codes(run, images, work), {}
+            else:
+                codes = extract(run, images, work / "codes")
+                beside = beside_codes(codes, settings["plain"], images, place, work) if settings["plain"] else {}
+            return scored(codes, beside, run, method="bm" if settings["cut"] else None)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Histograms of the share of each class's test images that have a concept, beside a plain network's.
+
+    Settings: run and plain, as for `Scores`.
+    """
+
+    def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
+        return _identity("icbm-classes", settings, "run", "plain")
+
+    def compute(self, settings: Mapping[str, Any], key: str, place: Place) -> dict[str, Any]:
+        run = kept_run(place, settings["run"])
+        images = images_of(run, place)
+        with scratch(place, key) as work:
+            codes = extract(run, images, work / "codes")
+            every = {"icbm": codes, **beside_codes(codes, settings["plain"], images, place, work)}
+            found = {"classes": list(codes.classes), "concepts": codes.concepts, "run": settings["run"]}
+            return found | {name: _by_class(one.part("test")) for name, one in every.items()}
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Histogram of what the feature extractor gives, over all features and test images.
+
+    Settings: run, its key. Of a plain network the last bar holds the 0.1% that lie beyond it.
+    """
+
+    def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
+        return _identity("icbm-outputs", settings, "run")
+
+    def compute(self, settings: Mapping[str, Any], key: str, place: Place) -> dict[str, Any]:
+        run = kept_run(place, settings["run"])
+        with scratch(place, key) as work:
+            values = outputs(run, images_of(run, place), work)
+        return {"run": settings["run"], "method": run.record["recipe"]["method"], **histogram(values, run.has_step)}
+
+
+SCORES, CLASSES, OUTPUTS = Scores(), Classes(), Outputs()
+
+
+def _identity(what: str, settings: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Raises KeyError for a setting that is not there."""
+    return {"what": what, "version": VERSION, **{name: settings[name] for name in names}}
+
+
+def kept_run(place: Place, key: str) -> Run:
+    """A network that was kept. Raises StudyError where it is not here, RunError where it is damaged."""
+    if place.results.folder is None:
+        raise StudyError(f"networks are kept in a folder alone, got {place.results.place}: choose one for the results")
+    path = run_path(place.results.folder, key)
+    if not path.is_dir():
+        raise StudyError(f"expected the network {key} in {path.parent}, got none: run the item again, which trains it")
+    return open_run(path)
+
+
+def images_of(run: Run, place: Place) -> Images:
+    """The images that a network was trained on. Raises DataError: they are not here."""
+    source = run.record["source"]
+    images = data_of(Source(source["name"], size=source.get("size")), False, place.data_dir)
+    assert isinstance(images, Images)
+    return images
+
+
+@contextmanager
+def scratch(place: Place, key: str) -> Iterator[Path]:
+    """A folder for codes, gone at the end."""
+    work = place.work / f"{key}-codes"
+    shutil.rmtree(work, ignore_errors=True)  # of a cell that was killed
+    work.mkdir(parents=True)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def beside_codes(codes: Codes, plain: str, images: Images, place: Place, work: Path) -> dict[str, Codes]:
+    """A plain network cut to the firing rates of `codes`: its nodes by number, and in the order of their rates."""
+    extract_features(kept_run(place, plain), images, work / "plain")
+    return {
+        name: binarise(work / "plain", work / name, "rates", like=codes, sorted=name == "by-rate") for name in BESIDE
     }
-    return _measured(codes, run, out, key, beside)
 
 
-def measure_median(plain: Run, images: Images, out: Path) -> dict[str, Any]:
-    """Scores of a plain network with its features cut at their medians (BM), computed once."""
-    key = content_hash([VERSION, plain.record["key"], "median"])
-    known = _known(out, key)
-    if known is not None:
-        return known
-    codes = binarise(_features(plain, images, out), out / "codes" / key, "median")
-    return _measured(codes, plain, out, key, {}, method="bm")
+def median_codes(plain: Run, images: Images, work: Path) -> Codes:
+    """A plain network with its features cut at their medians."""
+    extract_features(plain, images, work / "plain")
+    return binarise(work / "plain", work / "median", "median")
 
 
-def _features(plain: Run, images: Images, out: Path) -> Path:
-    folder = out / "codes" / plain.record["key"]
-    extract_features(plain, images, folder)
-    return folder
-
-
-def _known(out: Path, key: str) -> dict[str, Any] | None:
-    file = out / "measured" / f"{key}.json"
-    return json.loads(file.read_text()) if file.is_file() else None
-
-
-def _measured(
-    codes: Codes, run: Run, out: Path, key: str, beside: Mapping[str, Codes], *, method: str | None = None
-) -> dict[str, Any]:
+def scored(codes: Codes, beside: Mapping[str, Codes], run: Run, *, method: str | None = None) -> dict[str, Any]:
+    """The scores that items read."""
     scores = score(codes, baseline=beside)
-    few = minimal_set(codes)
-    accuracy, concept = scores["accuracy"]["test"], scores["concept_accuracy"]
-    specific = scores["class_specificity"]
-    found = {
+    accuracy, concept, specific = scores["accuracy"]["test"], scores["concept_accuracy"], scores["class_specificity"]
+    return {
         "method": method or run.record["recipe"]["method"],
         "seed": run.record["seed"],
-        "key": run.record["key"],
-        "commit": run.record["commit"],
+        "run": run.record["key"],
         "concepts": codes.concepts,
-        "smooth": accuracy["smooth"],
-        "exact": accuracy["exact"],
-        "gap": accuracy["gap"],
-        "flips": accuracy["flips"],
+        **{name: accuracy[name] for name in ("smooth", "exact", "gap", "flips")},
         "binarity": scores["binarity"],
         "concept_accuracy": {name: concept[name] for name in ("mean", "live", "balanced", "trivial")},
         "dead": scores["dead"]["share"],
@@ -89,15 +167,55 @@ def _measured(
             "complementary": scores["redundancy"]["complementary"]["count"],
             "effective": scores["redundancy"]["effective"],
         },
-        "completeness": {"k": scores["completeness"]["k"], "accuracy": scores["completeness"]["spread"]["accuracy"]},
-        "needed": {name: few[name] for name in ("needed", "head", "accuracy", "random", "target", "removed")}
-        | {"same_head": few["same_head"]["needed"]},
-        "curves": {order: intervention_curve(codes, order=order).to_json() for order in ("random", "importance")},
-        "histograms": {"classes": scores["classes"], "class_specificity": specific},
     }
-    write_atomic(out / "measured" / f"{key}.json", to_json(found))
-    return found
 
 
 def _specific(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in ("extreme", "extreme_live", "explained")}
+
+
+def _by_class(codes: Codes) -> dict[str, Any]:
+    """Concepts in 20 bins of the share of a class's images, and the share of extreme pairs."""
+    found = specificity(class_counts(codes), class_sizes(codes))
+    return {"per_class": found["per_class"], **_specific(found)}
+
+
+def outputs(run: Run, images: Images, work: Path) -> Float32[np.ndarray, "images features"]:
+    """What the head of the smooth, or of the plain, network reads of the test images."""
+    if run.has_step:
+        extract(run, images, work / "codes", features=True)
+        features = open_features(work / "codes")
+    else:
+        features = extract_features(run, images, work / "codes")
+    values = np.array(features.values[np.flatnonzero(features.parts == PARTS.index("test"))], dtype=np.float32)
+    if not run.has_step:
+        return values
+    net: Any = run.model(exact=False)
+    with torch.no_grad():
+        return net.act(torch.from_numpy(values)).numpy()
+
+
+def histogram(values: np.ndarray, bits: bool) -> dict[str, Any]:
+    """Shares in 50 equal bars.
+
+    Args:
+        values: any shape. bits: whether they lie between 0 and 1; else the bars reach from the least value to the
+            99.9% quantile.
+
+    Returns:
+        edges: 51 numbers. shares: 50, of all values. near: share within 0.1 of 0 or 1; of others, of the two ends of
+        the range in parts of its length. zero: share of values that are 0.
+    """
+    flat = values.ravel().astype(np.float64)
+    low, high = (0.0, 1.0) if bits else (float(flat.min()), float(np.quantile(flat, 0.999)))
+    high = high if high > low else low + 1.0
+    edges = np.linspace(low, high, BARS + 1)
+    counts, _ = np.histogram(flat.clip(low, high), edges)
+    at = (flat - low) / (high - low)
+    return {
+        "edges": [round(edge, 6) for edge in edges.tolist()],
+        "shares": [round(share, 6) for share in (counts / flat.size).tolist()],
+        "near": round(float(((at <= NEAR) | (at >= 1 - NEAR)).mean()), 6),
+        "zero": round(float((flat == 0).mean()), 6),
+        "values": int(flat.size),
+    }

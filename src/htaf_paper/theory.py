@@ -1,4 +1,4 @@
-"""The paper's appendices on theory, measured: `python -m htaf_paper.theory --out DIR`.
+"""The paper's appendices on theory, measured: `htaf paper run theory`.
 
 - squares and products: error bounds of `htaf.theory.square_network` and `product_network` beside the errors in exact
   arithmetic, float64 and float32, by m and by the paper's pairs;
@@ -11,22 +11,17 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
+import functools
 import itertools
-import json
 import math
-import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 
 from htaf import theory
@@ -36,9 +31,12 @@ from htaf.data.tabular import load, split
 from htaf.diagnostics import dhn_gap_bound
 from htaf.expressivity import as_module, copy_relu
 from htaf.models.mlp import MLP
-from htaf.runs import content_hash, environment, write_atomic
 from htaf.runs.metrics import headline, loss_function, metrics
+from htaf.training.queue import Place as QueuePlace
+from htaf.training.queue import Task
 from htaf_paper import theory_report
+from htaf_paper.cells import Made
+from htaf_paper.protocol import Found, Outcome, Place, Scale, Setting
 
 Kind = Literal["square", "product", "relu", "gap", "activation"]
 TABLES = ("abalone", "wine", "churn", "fico")
@@ -56,6 +54,9 @@ class Cell:
 
     kind: Kind
     settings: dict[str, Any]
+
+    def __str__(self) -> str:
+        return ", ".join([self.kind, *(f"{v:g}" if isinstance(v, float) else str(v) for v in self.settings.values())])
 
     def identity(self, fingerprint: str | None) -> dict[str, Any]:
         """What makes two cells the same."""
@@ -86,69 +87,105 @@ class Data:
         return headline(self.task, self.outputs)
 
 
-def cells(*, epochs: int = 40, seeds: Sequence[int] = (0, 1, 2, 3, 4)) -> list[Cell]:
-    """All computations, each once; the trainings come last. epochs: those of comparing activations have half of it."""
-    pairs = [{"alpha0": a, "alpha1": b} for a, b in theory.PAPER_PAIRS]
-    found = [Cell("square", {**pair, "form": form}) for pair in pairs for form in ("paper", "central")]
-    found += [Cell("product", pair) for pair in pairs]
+def cells(
+    *,
+    epochs: int = 40,
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
+    pairs: Sequence[tuple[float, float]] = theory.PAPER_PAIRS,
+    tables: Sequence[str] = TABLES,
+    copied: str = "wine",
+    tasks: Sequence[str] = TASKS,
+    rates: Sequence[float] = RATES,
+) -> list[Cell]:
+    """All computations, each once; the trainings come last.
+
+    Args:
+        epochs: of a training; those of comparing activations have half of it. seeds: of comparing activations.
+        pairs: (alpha0, alpha1). tables: whose gap is measured. copied: the table whose ReLU network is copied.
+        tasks, rates: of comparing activations.
+    """
+    named = [{"alpha0": a, "alpha1": b} for a, b in pairs]
+    found = [Cell("square", {**pair, "form": form}) for pair in named for form in ("paper", "central")]
+    found += [Cell("product", pair) for pair in named]
     trained = {"epochs": epochs, "batch_size": 128}
     found += [
-        Cell("relu", {"table": "wine", "hidden": [16, 16], "alpha0": a, "alpha1": b, "seed": seeds[0], **trained})
-        for a, b in COPIED
+        Cell("relu", {"table": copied, "hidden": [16, 16], "alpha0": a, "alpha1": b, "seed": seeds[0], **trained})
+        for a, b in (COPIED if copied == "wine" else COPIED[1:2])
     ]
     found += [
         Cell("gap", {"table": table, "hidden": [64] * depth, **pair, "seed": seeds[0], "lr": 3e-3, **trained})
-        for depth, table, pair in itertools.product((1, 2), TABLES, pairs)
+        for depth, table, pair in itertools.product((1, 2), tables, named)
     ]
     trained["epochs"] = max(1, epochs // 2)  # these are the most
     found += [
         Cell("activation", {"task": task, "method": method, "lr": rate, "seed": seed, **trained})
-        for task, seed, method, rate in itertools.product(TASKS, seeds, METHODS, RATES)
+        for task, seed, method, rate in itertools.product(tasks, seeds, METHODS, rates)
     ]
     return found
 
 
-def run(
-    out: str | Path,
-    data_dir: str | None = None,
-    progress: bool = True,
-    epochs: int = 40,
-    seeds: Sequence[int] = (0, 1, 2, 3, 4),
-) -> str:
-    """Compute the cells that are not there yet, then write the report.
+@functools.lru_cache(maxsize=4)
+def _data(name: str, table: bool, seed: int, data_dir: str | None) -> Data:
+    return digits(seed) if name == "digits" and not table else table_data(name, seed, data_dir)
 
-    Args:
-        out: folder; each finished cell is `cells/<key>.json`, written whole and never computed again.
-        data_dir: where the tables lie, before HTAF_DATA.
-        progress: show a bar.
-        epochs, seeds: as for `cells`.
 
-    Returns:
-        The report, as in report.md.
+class TheoryCells:
+    """Computations of `Cell`, for `htaf_paper.cells`."""
 
-    Raises:
-        DataError: a table cannot be loaded. ValueError: a stored cell is damaged.
-    """
-    known: dict[tuple[str, int], Data] = {}
+    def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
+        """As `htaf_paper.cells.Cells.identity`."""
+        cell, data = self._read(settings, data_dir)
+        return cell.identity(data.fingerprint if data else None)
 
-    def data(name: str, seed: int) -> Data:
-        if (name, seed) not in known:
-            known[name, seed] = digits(seed) if name == "digits" else table_data(name, seed, data_dir)
-        return known[name, seed]
+    def compute(self, settings: Mapping[str, Any], key: str, place: QueuePlace) -> dict[str, Any]:
+        """As `htaf_paper.cells.Cells.compute`."""
+        return compute(*self._read(settings, place.data_dir))
 
-    console = Console(stderr=True)
-    for cell in track(cells(epochs=epochs, seeds=seeds), "theory", console=console, disable=not progress):
-        name = cell.settings.get("table") or cell.settings.get("task")
-        own = data(name, cell.settings["seed"]) if name else None
-        identity = cell.identity(own.fingerprint if own else None)
-        path = Path(out) / "cells" / f"{content_hash(identity)}.json"
-        if path.exists():
-            continue
-        began = time.perf_counter()
-        record = compute(cell, own)
-        record |= {"cell": identity, "seconds": round(time.perf_counter() - began, 2), **environment()}
-        write_atomic(path, json.dumps(record, sort_keys=True, allow_nan=False, separators=(",", ":")) + "\n")
-    return theory_report.report(out)
+    def _read(self, settings: Mapping[str, Any], data_dir: str | None) -> tuple[Cell, Data | None]:
+        own = {k: v for k, v in settings.items() if k != "kind"}
+        table, task = own.get("table"), own.get("task")
+        data = _data(table or task, bool(table), own["seed"], data_dir) if table or task else None
+        return Cell(settings["kind"], own), data
+
+
+CELLS = TheoryCells()
+
+
+@dataclass(frozen=True)
+class Theory:
+    """The item of the paper."""
+
+    id: str = "theory"
+    title: str = "Theory: squares, expressivity, the gap, HTAF as a general activation"
+    paper: str = "Appendices B and C, section 3.2 (no table or figure)"
+
+    @property
+    def settings(self) -> Mapping[Scale, Setting]:
+        return {
+            "smoke": Setting("two pairs; the bundled digits, 2 epochs, one seed", 12.0),
+            "full": Setting(
+                "the paper's six pairs; four tables, 40 epochs; Wine and digits, five seeds", 1100.0, data=TABLES
+            ),
+        }
+
+    def made(self, scale: Scale, place: Place) -> list[Task]:
+        """Its cells as tasks."""
+        small: dict[str, Any] = {
+            "epochs": 2, "seeds": (0,), "pairs": ((2.0, 11.0), (5.0, 4.4)), "tables": ("digits",), "copied": "digits",
+            "tasks": ("digits",), "rates": RATES[:1],
+        }  # fmt: skip
+        own = cells(**({} if scale == "full" else small))
+        return [Made("theory", {"kind": c.kind, **c.settings}, f"theory, {c}").task(place.data_dir) for c in own]
+
+    def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
+        return self.made(scale, place)
+
+    def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
+        records = [record for task in self.made(scale, place) if (record := found.get(task.key)) is not None]
+        return theory_report.outcome(records, scale)
+
+
+STUDY = Theory()
 
 
 def compute(cell: Cell, data: Data | None) -> dict[str, Any]:
@@ -343,20 +380,3 @@ def digits(seed: int) -> Data:
     learning, tested = ((part.pixels.float() / 255, part.labels) for part in (found.train, found.test))
     train, validation = (Part(learning[0][rows], learning[1][rows]) for rows in (parts.train, parts.validation))
     return Data((train, validation, Part(*tested)), "classification", 10, 1.0, found.fingerprint)
-
-
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m htaf_paper.theory", description="The paper's theory, measured.")
-    parser.add_argument("--out", required=True, help="folder of the cells and the report; continues where it stopped")
-    parser.add_argument("--data-dir", help="folder of the tables (else HTAF_DATA or OpenML)")
-    parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--threads", type=int, default=1)
-    chosen = parser.parse_args()
-    torch.set_num_threads(chosen.threads)
-    print(run(chosen.out, chosen.data_dir, epochs=chosen.epochs, seeds=chosen.seeds))
-
-
-if __name__ == "__main__":
-    main()

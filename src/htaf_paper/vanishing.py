@@ -1,4 +1,4 @@
-"""The paper's appendix on vanishing gradients: `python -m htaf_paper.vanishing --out DIR`.
+"""The paper's appendix on vanishing gradients: `htaf paper run vanishing`.
 
 MLPs without batch norm on Abalone (seed 0's split, standardised target, mean squared error), Adam 1e-3, batches of 256,
 200 epochs. Per epoch and layer the mean over the batches of the L2 norm of dL/d(pre-activation) over the batch matrix,
@@ -14,19 +14,14 @@ layer's norm over the last 10% of the epochs is below 1e-5.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 
 from htaf.convert import harden
@@ -34,10 +29,13 @@ from htaf.data.tabular import load, split
 from htaf.diagnostics import GradientNorms, mean_by_layer
 from htaf.models.build import activation
 from htaf.models.mlp import MLP
-from htaf.runs import content_hash, environment, write_atomic
 from htaf.sharpening import set_sharpness
+from htaf.training.queue import Place as QueuePlace
+from htaf.training.queue import Task
 from htaf.tuning import TunedLayer, tune
 from htaf_paper import vanishing_report
+from htaf_paper.cells import Made
+from htaf_paper.protocol import Found, Outcome, Place, Scale, Setting
 
 SHAPES = (
     (256, 256, 128),
@@ -72,6 +70,10 @@ class DepthCell:
     lr: float = 1e-3
     tuned: bool = False
 
+    def __str__(self) -> str:
+        shape = "-".join(map(str, self.hidden))
+        return f"{shape}, {vanishing_report.label(self.activation, self.tuned)}, lr {self.lr:g}, seed {self.seed}"
+
     def identity(self, fingerprint: str) -> dict[str, Any]:
         """What makes two cells the same."""
         found = asdict(self) | {"hidden": list(self.hidden), "data": fingerprint}
@@ -103,47 +105,86 @@ def cells(*, epochs: int = 200, seeds: Sequence[int] = (0,), rates: Sequence[flo
     return sorted(found, key=lambda cell: (max(cell.hidden) > 512, cell.tuned and max(cell.hidden)))
 
 
-def run(
-    out: str | Path,
-    data_dir: str | None = None,
-    progress: bool = True,
-    epochs: int = 200,
-    seeds: Sequence[int] = (0,),
-    rates: Sequence[float] = RATES,
-    figures: str | Path | None = None,
-) -> str:
-    """Train the cells that are not there yet, then write the report.
+class DepthCells:
+    """Trainings of `DepthCell`, for `htaf_paper.cells`."""
 
-    Args:
-        out: folder; each finished cell is `cells/<key>.json`, written whole and never computed again.
-        data_dir: where abalone lies, before HTAF_DATA.
-        progress: show a bar.
-        epochs, seeds, rates: as for `cells`.
-        figures: folder of the two figures; None for `out`.
+    def identity(self, settings: Mapping[str, Any], data_dir: str | None) -> dict[str, Any]:
+        """As `htaf_paper.cells.Cells.identity`."""
+        cell, table = _read(settings)
+        found = cell.identity(load(table, data_dir=data_dir).fingerprint)
+        return found if table == TABLE_NAME else {**found, "table": table}
 
-    Returns:
-        The report, as in report.md.
+    def compute(self, settings: Mapping[str, Any], key: str, place: QueuePlace) -> dict[str, Any]:
+        """As `htaf_paper.cells.Cells.compute`."""
+        cell, name = _read(settings)
+        table = load(name, data_dir=place.data_dir)
+        parts = split(table, 0)
+        preprocessor = table.fit_preprocessor(parts.train)
+        data = []
+        for rows in (parts.train, parts.validation):
+            target = torch.from_numpy(preprocessor.encode_target(table.target[rows])).float().unsqueeze(1)
+            data.append((torch.from_numpy(preprocessor.transform(table.features.iloc[rows])), target))
+        scale = preprocessor.target.std if table.task == "regression" else 1.0
+        return train(cell, data[0], data[1], scale=scale)
 
-    Raises:
-        DataError: Abalone cannot be loaded. ValueError: a stored cell is damaged.
-    """
-    table = load("abalone", data_dir=data_dir)
-    parts = split(table, 0)
-    preprocessor = table.fit_preprocessor(parts.train)
-    data = []
-    for rows in (parts.train, parts.validation):
-        target = torch.from_numpy(preprocessor.encode_target(table.target[rows])).float().unsqueeze(1)
-        data.append((torch.from_numpy(preprocessor.transform(table.features.iloc[rows])), target))
-    wanted = cells(epochs=epochs, seeds=seeds, rates=rates)
-    console = Console(stderr=True)
-    for cell in track(wanted, "vanishing gradients", console=console, disable=not progress):
-        identity = cell.identity(table.fingerprint)
-        path = Path(out) / "cells" / f"{content_hash(identity)}.json"
-        if path.exists():
-            continue
-        record = train(cell, *data, scale=preprocessor.target.std)
-        write_atomic(path, _compact({"cell": identity, **record, **environment()}))
-    return vanishing_report.report(out, figures)
+
+CELLS = DepthCells()
+TABLE_NAME = "abalone"
+
+
+def _read(settings: Mapping[str, Any]) -> tuple[DepthCell, str]:
+    """A cell and the name of its table, from JSON."""
+    given = {k: v for k, v in settings.items() if k != "table"}
+    return DepthCell(**{**given, "hidden": tuple(given["hidden"])}), settings.get("table", TABLE_NAME)
+
+
+@dataclass(frozen=True)
+class Vanishing:
+    """The item of the paper."""
+
+    id: str = "vanishing"
+    title: str = "Vanishing gradients"
+    paper: str = "Table 7, Figures 7 and 8 (appendix F.2)"
+
+    @property
+    def settings(self) -> Mapping[Scale, Setting]:
+        return {
+            "smoke": Setting("two shapes of up to 16 units on the bundled digits, 3 epochs", 3.0),
+            "full": Setting(
+                "seven shapes on Abalone, 200 epochs; more learning rates and `htaf.tune` beside the paper's", 3400.0,
+                data=("abalone",),
+            ),
+        }  # fmt: skip
+
+    def cells(self, scale: Scale) -> list[DepthCell]:
+        """All trainings."""
+        if scale == "full":
+            return cells()
+        return [
+            DepthCell(hidden, act, 0, epochs=3, tuned=tuned)
+            for hidden in ((16, 16, 8), (16, 16, 16, 8))
+            for act, tuned in ((RELU, False), (HTAF, False), (SS, False), (HTAF, True))
+        ]
+
+    def made(self, scale: Scale, place: Place) -> list[Task]:
+        """Its cells as tasks, in the order of `cells`."""
+        more = {} if scale == "full" else {"table": "digits"}
+        return [
+            Made("vanishing", {**asdict(cell), "hidden": list(cell.hidden), **more}, f"vanishing, {cell}").task(
+                place.data_dir
+            )
+            for cell in self.cells(scale)
+        ]
+
+    def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
+        return self.made(scale, place)
+
+    def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
+        records = [record for task in self.made(scale, place) if (record := found.get(task.key)) is not None]
+        return vanishing_report.outcome(records, scale)
+
+
+STUDY = Vanishing()
 
 
 def train(
@@ -219,40 +260,6 @@ def _rmse(net: nn.Module, part: tuple[Tensor, Tensor], scale: float) -> float:
     return _rounded(scale * nn.functional.mse_loss(net(x), y).sqrt().item())
 
 
-def _compact(record: dict[str, Any]) -> str:
-    return json.dumps(record, sort_keys=True, allow_nan=False, separators=(",", ":")) + "\n"
-
-
 def _rounded(value: float) -> float:
     """Four significant digits: what a figure shows, in files of a few kilobytes."""
     return float(f"{value:.3e}")
-
-
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m htaf_paper.vanishing", description="Vanishing gradients.")
-    parser.add_argument("--out", required=True, help="folder of the cells and the report; continues where it stopped")
-    parser.add_argument("--data-dir", help="folder of abalone.data (else HTAF_DATA or OpenML)")
-    parser.add_argument("--figures", help="folder of the figures (default: --out)")
-    parser.add_argument("--epochs", type=int, default=200)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument(
-        "--rates", type=float, nargs="+", default=RATES, help="learning rates; the first for all shapes"
-    )
-    parser.add_argument("--threads", type=int, default=1)
-    chosen = parser.parse_args()
-    torch.set_num_threads(chosen.threads)
-    print(
-        run(
-            chosen.out,
-            chosen.data_dir,
-            epochs=chosen.epochs,
-            seeds=chosen.seeds,
-            rates=chosen.rates,
-            figures=chosen.figures,
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,29 +1,20 @@
-"""Reads the cells of `htaf_paper.vanishing`: report.md and two figures."""
+"""Reads the cells of `htaf_paper.vanishing`: tables, figures and claims."""
 
 from __future__ import annotations
 
-import io
-import json
 import statistics
-from collections import Counter
-from itertools import zip_longest
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
-
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from htaf.diagnostics import vanishes
 from htaf.diagnostics.gradients import last_epochs
-from htaf.runs import to_json, write_atomic
+from htaf_paper.protocol import Claim, Drawing, Outcome, Panel, Scale, Series, Table
+from htaf_paper.verdicts import true, untestable
 
 Record = dict[str, Any]
 THRESHOLD = 1e-5
-LAYERS_FIGURE, SHAPES_FIGURE = "vanishing_layers.png", "vanishing_shapes.png"
 PRINTED = ("ReLU", "HTAF (3, 7.3)", "SS 22")
 METHODS = (*PRINTED, "HTAF tuned", "SS tuned")
-COLOURS = dict(zip(METHODS, ("tab:green", "tab:blue", "tab:orange", "navy", "saddlebrown"), strict=True))
 PAIRS = ("HTAF (2, 11)", "HTAF (8, 2.75)", "HTAF (11, 2)", "SS 22", "ReLU")
 FIGURE_SHAPE = (256, 256, 128)
 # The paper's table: whether the gradient vanishes, ReLU, HTAF (3, 7.3), SS 22
@@ -40,68 +31,121 @@ PAPER = {
 PAPER_PAIRS = (False, True, True, True, False)
 
 
-def report(folder: str | Path, figures: str | Path | None = None) -> str:
-    """Write report.md into the folder of a run, and the figures beside it or into `figures`.
-
-    Returns:
-        The text of report.md.
-
-    Raises:
-        ValueError: no cells there, cells of different lengths or data, or a damaged one.
-    """
-    folder = Path(folder)
-    groups = _groups(folder)
-    lines = ["# Vanishing gradients", "", *INTRODUCTION, ""]
-    for rate, own in groups.items():
-        lines += [f"## Learning rate {rate:g}", "", *_table(own), "", *_pairs(own), ""]
-    lines += _measured(groups)
-    text = "\n".join(lines) + "\n"
-    for name, figure in ((LAYERS_FIGURE, layers_figure(groups)), (SHAPES_FIGURE, shapes_figure(groups))):
-        picture = io.BytesIO()
-        figure.savefig(picture, format="png", dpi=100)
-        write_atomic((folder if figures is None else Path(figures)) / name, picture.getvalue())
-    write_atomic(folder / "report.md", text)
-    return text
-
-
 Group = dict[tuple[tuple[int, ...], str], list[Record]]
 Groups = dict[float, Group]
 
-INTRODUCTION = (
-    "First layer, median over the last 10% of the epochs of the L2 norm of dL/d(pre-activation) over the batch",
-    "matrix (in brackets: of the per-sample norm); with several seeds from least to largest. **vanishes**: below",
-    "1e-5 in every seed, or in k of n. In square brackets the paper's verdict; it does not print its learning rate.",
-    "Training loss: mean squared error of the standardised target in the last epoch (1: as good as the mean). RMSE:",
-    "on the validation part, smooth / exact network, after the last epoch. Tuned: `htaf.tune` with the learning rate,",
-    "then sharpened. It makes the pre-activations of a layer s times as large, which divides its norm by s.",
+NOTE = (
+    "First layer, median over the last 10% of the epochs of the L2 norm of dL/d(pre-activation) over the batch matrix "
+    "(in brackets: of the per-sample norm); with several seeds from least to largest. Vanishes: below 1e-5 in every "
+    "seed, or in k of n. In square brackets the paper's verdict; it does not print its learning rate. Tuned: "
+    "`htaf.tune` with the learning rate, then sharpened; it makes the pre-activations of a layer s times as large, "
+    "which divides its norm by s."
 )
 
 
-def _groups(folder: Path) -> Groups:
+def outcome(records: Sequence[Record], scale: Scale) -> Outcome:
+    """Tables, figures and claims from the records of `htaf_paper.vanishing`."""
+    groups = _groups(records)
+    tables, drawings = [], []
+    for rate, own in groups.items():
+        shapes = sorted({hidden for hidden, _ in own}, key=lambda h: (len(h), h))
+        shapes = [h for h in PAPER if h in shapes] + [h for h in shapes if h not in PAPER]
+        methods = [m for m in METHODS if any((h, m) in own for h in shapes)]
+        rows = tuple((_shape(h), *(_entry(own.get((h, m), []), _printed(h, m)) for m in methods)) for h in shapes)
+        tables.append(Table(f"First layer, learning rate {rate:g}", ("hidden layers", *methods), rows, NOTE))
+        ends = tuple((_shape(h), *(_ended(own.get((h, m), [])) for m in methods)) for h in shapes)
+        note = "Training loss of the last epoch (1: as good as the mean); RMSE of validation rows, smooth / exact."
+        tables.append(Table(f"Training loss and RMSE, learning rate {rate:g}", ("hidden layers", *methods), ends, note))
+        drawings.append(_shapes_drawing(rate, own, shapes, methods))
+        if (drawn := _layers_drawing(rate, own)) is not None:
+            drawings.append(drawn)
+    first = next(iter(groups.values()), {})
+    return Outcome(tuple(tables), tuple(drawings), tuple(_claims(first, groups, scale)), deviations=DEVIATIONS)
+
+
+DEVIATIONS = (
+    "The paper prints neither its learning rate nor its number of epochs here: Adam 1e-3, 200 epochs; two more rates.",
+    "The norm is that of the gradient over the batch matrix, mean over the batches of an epoch; the per-sample norm is "
+    "beside it, as the paper's wording allows both.",
+)
+
+
+def _claims(first: Group, groups: Groups, scale: Scale) -> list[Claim]:
+    known = [
+        (hidden, method, bool(verdict(first[hidden, method][:1])[0]), printed)
+        for hidden, row in PAPER.items()
+        for method, printed in zip(PRINTED, row, strict=True)
+        if (hidden, method) in first
+    ]
+    agree = [one for one in known if one[2] == one[3]]
+    if scale == "smoke" or not known:
+        return [untestable("Gradients vanish as Table 7 says", "Table 7", "shapes of the paper were not trained")]
+    differ = ", ".join(
+        f"{_shape(h)} {m}: {_said(ours)}, paper {_said(theirs)}" for h, m, ours, theirs in known if ours != theirs
+    )
+    found = [
+        true(
+            "Gradients vanish as Table 7 says", "Table 7", len(agree) == len(known),
+            f"the same verdict in {len(agree)} of {len(known)} networks at rate 1e-3; {differ}",
+            rule="holds if the first seed's verdict is the paper's in every network, at learning rate 1e-3",
+        )
+    ]  # fmt: skip
+    sigmoid = [ours for _, method, ours, _ in known if method == "SS 22"]
+    found.append(
+        true(
+            "With the scaled sigmoid the gradient always vanishes", "appendix F.2.2", all(sigmoid),
+            f"it does in {sum(sigmoid)} of {len(sigmoid)} shapes",
+        )
+    )  # fmt: skip
+    pairs = [(m, bool(verdict(first[FIGURE_SHAPE, m][:1])[0])) for m in PAIRS if (FIGURE_SHAPE, m) in first]
+    found.append(
+        true(
+            "On 256-256-128 the gradient vanishes for (8, 2.75), (11, 2) and the scaled sigmoid, not for (2, 11) and "
+            "ReLU", "Figure 7", [v for _, v in pairs] == list(PAPER_PAIRS),
+            ", ".join(f"{m}: {_said(v)}" for m, v in pairs),
+            rule="holds if all five verdicts are the paper's",
+        )
+    )  # fmt: skip
+    tuned = {
+        rate: [bool(verdict(r)[0]) for (_, m), r in own.items() if m == "HTAF tuned"] for rate, own in groups.items()
+    }
+    found.append(
+        true(
+            "Tuning alpha0 cannot wholly resolve the vanishing gradient of five hidden layers", "appendix F.2.2",
+            any(any(values) for values in tuned.values()),
+            "with every layer's pair tuned to its pre-activations (`htaf.tune`): "
+            + ", ".join(f"rate {rate:g}: {sum(v)} of {len(v)} vanish" for rate, v in tuned.items() if v),
+            rule="holds if a network that `htaf.tune` prepared has a vanishing gradient at some learning rate",
+        )
+    )  # fmt: skip
+    return found
+
+
+def _said(vanishing: bool) -> str:
+    return "vanishes" if vanishing else "does not"
+
+
+def _printed(hidden: tuple[int, ...], method: str) -> bool | None:
+    if hidden not in PAPER or method not in PRINTED:
+        return None
+    return PAPER[hidden][PRINTED.index(method)]
+
+
+def _groups(records: Sequence[Record]) -> Groups:
     """Learning rate -> (hidden sizes, label of the activation) -> records, by seed."""
     found: Groups = {}
-    for path in sorted(folder.glob("cells/*.json")):
-        try:
-            record = json.loads(path.read_bytes())
-            cell = record["cell"]
-            key = (tuple(cell["hidden"]), _label(cell["activation"], cell.get("tuned", False)))
-            found.setdefault(cell["lr"], {}).setdefault(key, []).append(record)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is damaged ({error}): delete it to compute the cell again") from None
-    settings = {(r["cell"]["epochs"], r["cell"]["data"]) for r in _all(found)}
-    if len(settings) != 1:
-        raise ValueError(f"{folder}: expected cells of one data set and number of epochs, got {sorted(settings)}")
+    for record in records:
+        cell = record["cell"]
+        key = (tuple(cell["hidden"]), label(cell["activation"], cell.get("tuned", False)))
+        found.setdefault(cell["lr"], {}).setdefault(key, []).append(record)
     return {
-        rate: {key: sorted(records, key=lambda r: r["cell"]["seed"]) for key, records in found[rate].items()}
+        rate: {key: sorted(own, key=lambda r: r["cell"]["seed"]) for key, own in found[rate].items()}
         for rate in sorted(found)
     }
 
 
-def _all(groups: Groups) -> list[Record]:
-    return [record for group in groups.values() for records in group.values() for record in records]
-
-
-def _label(activation: Record, tuned: bool) -> str:
+def label(activation: Record, tuned: bool) -> str:
+    """Of an activation, in tables."""
     match activation:
         case {"method": method} if tuned:
             return f"{method.upper()} tuned"
@@ -119,24 +163,6 @@ def verdict(records: list[Record], measure: str = "norm") -> tuple[int, float, f
     return sum(vanishes(curve, threshold=THRESHOLD) for curve in curves), min(medians), max(medians)
 
 
-def _table(groups: Group) -> list[str]:
-    lines = [
-        "| hidden layers | " + " | ".join(METHODS) + " |",
-        "|---|" + "---|" * len(METHODS),
-    ]
-    agree = known = 0
-    for hidden, printed in PAPER.items():
-        entries = []
-        for method, paper in zip_longest(METHODS, printed):
-            records = groups.get((hidden, method), [])
-            entries.append(_entry(records, paper))
-            for record in records[: paper is not None]:
-                known += 1
-                agree += bool(verdict([record])[0]) == paper
-        lines.append(f"| {_shape(hidden)} | " + " | ".join(entries) + " |")
-    return [*lines, "", f"The first seed's verdict is the paper's in {agree} of {known} networks."]
-
-
 def _entry(records: list[Record], paper: bool | None) -> str:
     if not records:
         return "-"
@@ -147,35 +173,7 @@ def _entry(records: list[Record], paper: bool | None) -> str:
     return f"{_range(low, high)} ({_range(low_sample, high_sample)}): {of}{printed}"
 
 
-def _pairs(groups: Group) -> list[str]:
-    lines = [
-        f"All layers of {_shape(FIGURE_SHAPE)}, first seed:",
-        "",
-        "| activation | norm by layer, first to last | first layer | training loss | validation RMSE |",
-        "|---|---|---|---|---|",
-    ]
-    for method, paper in zip(PAIRS, PAPER_PAIRS, strict=True):
-        if records := groups.get((FIGURE_SHAPE, method)):
-            norms = ", ".join(f"{statistics.median(last_epochs(curve)):.1e}" for curve in records[0]["norm"])
-            loss = _range(*_ends([r["train_loss"][-1] for r in records]), ".3f")
-            lines.append(f"| {method} | {norms} | {_entry(records, paper)} | {loss} | {_rmse(records)} |")
-    return [
-        *lines,
-        "",
-        "Training loss and validation RMSE:",
-        "",
-        "| hidden layers | " + " | ".join(METHODS) + " |",
-        "|---|" + "---|" * len(METHODS),
-        *(
-            f"| {_shape(hidden)} | "
-            + " | ".join(_outcome(groups.get((hidden, method), [])) for method in METHODS)
-            + " |"
-            for hidden in PAPER
-        ),
-    ]
-
-
-def _outcome(records: list[Record]) -> str:
+def _ended(records: list[Record]) -> str:
     if not records:
         return "-"
     return f"{_range(*_ends([r['train_loss'][-1] for r in records]), '.3f')}; RMSE {_rmse(records)}"
@@ -199,73 +197,44 @@ def _shape(hidden: tuple[int, ...]) -> str:
     return "-".join(map(str, hidden))
 
 
-def _measured(groups: Groups) -> list[str]:
-    records = _all(groups)
-    cell = records[0]["cell"]
-    lines = [
-        f"Abalone, {cell['epochs']} epochs, Adam, batches of {cell['batch_size']}, no batch norm;",
-        f"{len(records)} trainings, {sum(r['seconds'] for r in records) / 60:.0f} minutes.",
-    ]
-    seen = Counter(to_json({k: r[k] for k in ("commit", "versions", "threads")}) for r in records)
-    for text, count in seen.most_common():
-        made = json.loads(text)
-        versions = ", ".join(f"{k} {v}" for k, v in made["versions"].items())
-        lines.append(f"{count} cells: commit {made['commit']}, {versions}, {made['threads']} thread(s).")
-    return lines
+EVERY = 4  # of an epoch's points, one is drawn
 
 
-def layers_figure(groups: Groups) -> Figure:
-    """Of one shape the norms of every layer and the training loss by epoch, one column an activation, two rows a
-    learning rate."""
-    figure = Figure(figsize=(14, 4.6 * len(groups)), layout="constrained")
-    panels = figure.subplots(2 * len(groups), len(PAIRS), sharex=True, sharey="row", squeeze=False)
-    shades = mpl.colormaps["viridis"]
-    for i, (rate, group) in enumerate(groups.items()):
-        for column, method in enumerate(PAIRS):
-            above, below = panels[2 * i : 2 * i + 2, column]
-            above.set_title(f"{method}, lr {rate:g}")
-            for record in group.get((FIGURE_SHAPE, method), [])[:1]:
-                for j, (curve, each) in enumerate(zip(record["norm"], record["per_sample"], strict=True)):
-                    colour = shades(0.85 * j / max(1, len(record["norm"]) - 1))
-                    above.plot(curve, color=colour, label=f"layer {j + 1}")
-                    above.plot(each, color=colour, linestyle=":", linewidth=0.9)
-                below.plot(record["train_loss"], color="0.2")
-            _norm_axis(above)
-        panels[2 * i, 0].set_ylabel("L2 norm of dL/d(pre-activation)\n(dotted: per sample)")
-        panels[2 * i + 1, 0].set_ylabel("training loss")
-    if panels[0, 0].lines:
-        panels[0, 0].legend(fontsize="x-small")
-    figure.supxlabel("epoch")
-    return figure
+def _curve(name: str, values: Sequence[float]) -> Series:
+    """A norm by epoch; zeros, which have no logarithm, are left out."""
+    kept = [(float(i), v) for i, v in enumerate(values) if v > 0 and (i % EVERY == 0 or len(values) < 20)]
+    return Series(name, tuple(i for i, _ in kept), tuple(v for _, v in kept))
 
 
-def shapes_figure(groups: Groups) -> Figure:
-    """The first layer's norm by epoch, one column a shape, one row a learning rate, one line an activation and seed."""
-    figure = Figure(figsize=(18, 3.2 * len(groups) + 0.4), layout="constrained")
-    panels = figure.subplots(len(groups), len(PAPER), sharex=True, sharey="row", squeeze=False)
-    for row, (rate, group) in zip(panels, groups.items(), strict=True):
-        for panel, hidden in zip(row, PAPER, strict=True):
-            for method in METHODS:
-                for record in group.get((hidden, method), []):
-                    panel.plot(record["norm"][0], color=COLOURS[method], linewidth=1)
-                    panel.plot(record["per_sample"][0], color=COLOURS[method], linestyle=":", linewidth=0.8)
-            _norm_axis(panel)
-        row[0].set_ylabel(f"lr {rate:g}")
-    for panel, hidden in zip(panels[0], PAPER, strict=True):
-        panel.set_title(_shape(hidden), fontsize="medium")
-    for method in METHODS:
-        panels[0, 0].plot([], [], color=COLOURS[method], label=method)
-    panels[0, 0].plot([], [], color="0.4", linestyle=":", label="per sample")
-    panels[0, 0].plot([], [], color="0.4", linestyle="--", label="1e-5")
-    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right upper")
-    figure.supxlabel("epoch")
-    figure.supylabel("norm in the first layer")
-    return figure
+def _shapes_drawing(rate: float, own: Group, shapes: Sequence[tuple[int, ...]], methods: Sequence[str]) -> Drawing:
+    """The first layer's norm by epoch, a panel a shape."""
+    panels = tuple(
+        Panel(
+            _shape(hidden), "epoch", "norm of the first layer",
+            tuple(_curve(m, own[hidden, m][0]["norm"][0]) for m in methods if (hidden, m) in own),
+            y_log=True, hline=THRESHOLD,
+        )
+        for hidden in shapes
+    )  # fmt: skip
+    about = f"Norm of the first layer's gradient by epoch, learning rate {rate:g}; the line is the threshold 1e-5."
+    return Drawing(f"vanishing-shapes-{rate:g}", f"Layer 1, learning rate {rate:g}", about, panels, columns=4)
 
 
-def _norm_axis(axes: Axes) -> None:
-    axes.set_yscale("log", nonpositive="mask")
-    if axes.lines:
-        axes.axhline(THRESHOLD, color="0.4", linestyle="--", linewidth=0.8)
-    else:
-        axes.axis("off")
+def _layers_drawing(rate: float, own: Group) -> Drawing | None:
+    """Norms of every layer, and the training loss, of one shape."""
+    panels = []
+    for method in PAIRS:
+        if (FIGURE_SHAPE, method) in own:
+            record = own[FIGURE_SHAPE, method][0]
+            series = tuple(_curve(f"layer {j + 1}", curve) for j, curve in enumerate(record["norm"]))
+            panels.append(Panel(method, "epoch", "norm of dL/d(pre-activation)", series, y_log=True, hline=THRESHOLD))
+    if not panels:
+        return None
+    losses = tuple(_curve(m, own[FIGURE_SHAPE, m][0]["train_loss"]) for m in PAIRS if (FIGURE_SHAPE, m) in own)
+    panels.append(Panel("training loss", "epoch", "mean squared error", losses))
+    about = (
+        f"{_shape(FIGURE_SHAPE)}, learning rate {rate:g}: the gradient's norm in each layer, then the training loss."
+    )
+    return Drawing(
+        f"vanishing-layers-{rate:g}", f"Layers of {_shape(FIGURE_SHAPE)}, learning rate {rate:g}", about, tuple(panels)
+    )

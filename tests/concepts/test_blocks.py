@@ -147,6 +147,26 @@ def test_files_that_cannot_be_read(run: runs.Run, photos: Path, one: Path, tmp_p
         extract_blocks(run, [str(bad / f"{n:05d}.png") for n in range(200, 210)], tmp_path / "c")
 
 
+def test_a_shard_that_is_damaged_in_the_middle(run: runs.Run, photos: Path, one: Path, tmp_path: Path) -> None:
+    """Its end says what it holds, so that only reading its images finds out."""
+    names, shards = sorted(photos.iterdir()), tmp_path / "shards"
+    shards.mkdir()
+    for number in range(2):
+        rows = [name.read_bytes() for name in names[number * 110 : number * 110 + 110]]
+        pq.write_table(pa.table({"image": rows}), shards / f"{number}.parquet", row_group_size=90, use_dictionary=False)
+    whole, last = (shards / "1.parquet").read_bytes(), pq.read_metadata(shards / "1.parquet").row_group(1).column(0)
+    begin, end = last.data_page_offset + 100, last.data_page_offset + last.total_compressed_size - 100
+    (shards / "1.parquet").write_bytes(whole[:begin] + bytes(end - begin) + whole[end:])
+    with pytest.raises(DataError, match=r"^on .*: .*/1\.parquet: expected a Parquet file, got a damaged one .*kept"):
+        extract_blocks(run, [str(shards)], tmp_path / "a", 100)
+    assert sorted(p.name for p in (tmp_path / "a").glob("part-*")) == ["part-00000", "part-00001"]
+    (shards / "1.parquet").write_bytes(whole)
+    engine = Stops(0)
+    extract_blocks(run, [str(shards)], tmp_path / "a", 100, engine=engine)
+    assert engine.asked == 1
+    np.testing.assert_array_equal(arrays(tmp_path / "a")["bits"], arrays(one)["bits"])
+
+
 class Stops(InProcess):
     """Ends after so many parts."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +14,15 @@ from htaf.activations import HTAF, Heaviside
 from htaf.data.images import fit_preprocessor, load
 from htaf.data.parts import image_rows
 from htaf.models.build import build
-from htaf.runs import finish_run, start_run
+from htaf.runs import finish_run, open_run, start_run
 from htaf.spiking.ann_to_snn import to_spiking
 from htaf.spiking.neurons import IF
 from htaf.training.families import make_recipe
 from htaf.training.fit import run_identity
 from htaf.training.recipe import Recipe
-from htaf_paper import ann_to_snn
-from htaf_paper.ann_to_snn import MODES, balanced_rows, pair_of, read_cell, table
+from htaf_paper.ann_to_snn import MODES, balanced_rows, pair_of
 from htaf_paper.ann_to_snn_measure import ComparisonError, Pair, compare, passes_at
-from htaf_paper.ann_to_snn_report import PAPER, markdown
+from htaf_paper.ann_to_snn_report import PAPER, outcome
 
 PRINTED = r"""
 Accuracy & 10.0\% & 93.4\% & 37.1\% & 81.0\% & 92.1\%  & 91.0\% \\
@@ -155,67 +153,37 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     )
 
 
-def test_table(runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "out"
-    text = table(*runs, out, images=20, calibration=50, batch_size=25, steps=(1, 3))
-    assert text == (out / "report.md").read_text()
-    files = sorted(path.name for path in out.iterdir())
-    assert files == ["fraction-0.5.json", "fraction-0.7.json", "max.json", "percentile-99.9.json", "report.md"]
-    cell = json.loads((out / "max.json").read_text())
-    assert (cell["images"], cell["about"]["calibration"], cell["about"]["threads"]) == (20, 50, 1)
-    assert len(cell["accuracy_by_step"]) == 3
-    assert "ReLU 87.5%, SNN 75.0%" in text
-    assert f"| max | accuracy | {100 * cell['accuracy']['1']:.1f}% | {100 * cell['accuracy']['3']:.1f}% |" in text
-    thresholds = [json.loads((out / name).read_text())["thresholds"]["neuron1"][0] for name in files[:4]]
-    half, seventy, largest, percentile = thresholds
-    assert half == pytest.approx(largest * 0.5)
-    assert seventy == pytest.approx(largest * 0.7)
-    assert percentile < largest
-
-    computed: list[str] = []
-    original = ann_to_snn.compare
-    monkeypatch.setattr(ann_to_snn, "compare", lambda *a, **k: (computed.append(str(a[1])), original(*a, **k))[1])
-    assert table(*runs, out, images=20, calibration=50, batch_size=25, steps=(1, 3)) == text
-    assert not computed
-    (out / "fraction-0.5.json").unlink()
-    table(*runs, out, images=20, calibration=50, batch_size=25, steps=(1, 3))
-    assert computed == ["{'mode': 0.5}"]
-    with pytest.raises(ComparisonError, match=r"images: 20 there, 30 here.*another --out"):
-        table(*runs, out, images=30, calibration=50, batch_size=25, steps=(1, 3))
-    (out / "max.json").write_text("{")
-    with pytest.raises(ComparisonError, match="damaged: delete it"):
-        read_cell(out / "max.json", {})
-
-
 def test_the_papers_rows_stand_beside_its_steps() -> None:
     steps = (10, 30, 50, 100, 200)
-    run = {"recipe": {"steps": 4}, "test_accuracy": None}
     cell = {
-        "mode": "max",
-        "about": {"steps": list(steps), "calibration": 50, "batch_size": 10, "threads": 1},
         "accuracy": {str(t): t / 250 for t in steps},
+        "accuracy_by_step": [t / 250 for t in range(200)],
         "seconds": {str(t): t / 10 for t in steps},
         "snn": {"accuracy": 0.75, "seconds": 0.5},
         "relu": {"accuracy": 0.9, "seconds": 0.1},
         "passes_at": 188,
-        "images": 20,
-        "data": "cifar10",
-        "runs": {"relu": run, "snn": run},
-        "environment": {"commit": "abc", "platform": "p", "versions": {"torch": "2"}},
     }
-    text = markdown([cell, cell | {"mode": "fraction 0.5", "passes_at": None}])
-    assert "| max | accuracy | 4.0% | 12.0% | 20.0% | 40.0% | 80.0% | 75.0% | T=188 |" in text
-    assert "|  | time | 1 s | 3 s | 5 s | 10 s | 20 s | 0.5 s |  |" in text
-    assert "|  | time / the SNN's | 2.0 | 6.0 | 10.0 | 20.0 | 40.0 | 1.0 |  |" in text
-    assert "| 75.0% | never |" in text
-    assert "| paper, CIFAR-10 | accuracy | 10.0% | 93.4% | 37.1% | 81.0% | 92.1% | 91.0% |  |" in text
-    assert "|  | time / the SNN's | 2.7 | 9.0 | 15.3 | 28.3 | 61.0 | 1.0 |  |" in text
-    assert "SNN with HTAF, T=4" in text
-    assert "ReLU unknown" in text
+    record = {
+        "cell": {"steps": list(steps)},
+        "images": 20,
+        "modes": {"max": cell, "fraction 0.5": cell | {"passes_at": None}},
+    }
+    found = outcome([record], "reduced")
+    rows = [" | ".join(map(str, row)) for row in found.tables[0].rows]
+    assert "max | accuracy | 4.0% | 12.0% | 20.0% | 40.0% | 80.0% | 75.0% | T=188" in rows
+    assert " | time / the SNN's | 2.0 | 6.0 | 10.0 | 20.0 | 40.0 | 1.0 | " in rows
+    assert any(row.endswith("| 75.0% | never") for row in rows)
+    assert "paper, CIFAR-10 | accuracy | 10.0% | 93.4% | 37.1% | 81.0% | 92.1% | 91.0% | " in rows
+    assert " | time / the SNN's | 2.7 | 9.0 | 15.3 | 28.3 | 61.0 | 1.0 | " in rows
+    assert [claim.verdict for claim in found.claims] == ["holds", "holds"]
+    assert "40 times at T = 200; where it passes the SNN, T = 188, about 38 times" in found.claims[1].evidence
+    smoke = outcome([record], "smoke")
+    assert not any("time" in str(row) for row in smoke.tables[0].rows[:2])
+    assert outcome([], "reduced").tables == ()
 
 
 def test_pair_of_runs(runs: tuple[Path, Path]) -> None:
-    relu, snn = (ann_to_snn.open_run(run) for run in runs)
+    relu, snn = (open_run(run) for run in runs)
     images = load("digits")
     p = pair_of(relu, snn, images, test=30, calibration=1000)
     assert torch.bincount(p.labels).tolist() == [3] * 10
@@ -232,32 +200,3 @@ def test_pair_of_runs(runs: tuple[Path, Path]) -> None:
         pair_of(relu, relu, images, test=30, calibration=10)
     with pytest.raises(ComparisonError, match="trained on other data"):
         pair_of(relu, snn, replace(images, fingerprint="other"), test=30, calibration=10)
-
-
-@pytest.mark.slow
-def test_command(
-    runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = [
-        "--relu",
-        str(runs[0]),
-        "--snn",
-        str(runs[1]),
-        "--out",
-        str(tmp_path),
-        "--calibration",
-        "20",
-        "--steps",
-        "1",
-        "2",
-    ]
-    monkeypatch.setattr("sys.argv", ["ann_to_snn", *arguments, "--images", "20", "--batch-size", "20"])
-    ann_to_snn.main()
-    shown = capsys.readouterr().out
-    assert "max: 20 of 20 images" in shown
-    assert shown.endswith((tmp_path / "report.md").read_text() + "\n")
-    monkeypatch.setattr("sys.argv", ["ann_to_snn", *arguments, "--images", "5"])
-    with pytest.raises(SystemExit) as stopped:
-        ann_to_snn.main()
-    assert stopped.value.code == 1
-    assert "each of the 10 classes" in capsys.readouterr().err

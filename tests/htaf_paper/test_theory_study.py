@@ -21,8 +21,9 @@ from htaf import theory as bounds
 from htaf.data import tabular
 from htaf.diagnostics import dhn_gap_bound
 from htaf.models.mlp import MLP
+from htaf.runs import content_hash
 from htaf_paper import theory, theory_report
-from htaf_paper.theory import Cell, cells, run
+from htaf_paper.theory import Cell, cells
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,7 +35,7 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Two small tables in place of the real ones, and few cells of each kind."""
     generator = np.random.default_rng(0)
     frame = pd.DataFrame(generator.normal(size=(120, 3)), columns=["a", "b", "c"])
@@ -48,7 +49,9 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(theory, "EPSILONS", (1.0, 1e-2))
     monkeypatch.setattr(theory, "RATES", (1e-3,))
     monkeypatch.setattr(bounds, "PAPER_PAIRS", ((2.0, 11.0), (5.0, 4.4)))
-    return tmp_path / "out"
+    theory._data.cache_clear()
+    yield tmp_path / "out"
+    theory._data.cache_clear()
 
 
 def test_cells() -> None:
@@ -95,40 +98,29 @@ def test_squares_and_products_keep_their_bounds() -> None:
     assert all(row["float64"] <= row["bound"] for row in record["rows"] if row["m"] < 300)
 
 
-def test_a_run_goes_on_where_it_stopped(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compute, calls = theory.compute, []
-
-    def counted(cell: Cell, data: Any) -> dict[str, Any]:
-        if len(calls) == 9:
-            raise KeyboardInterrupt
-        calls.append(cell)
-        return compute(cell, data)
-
-    options: dict[str, Any] = {"progress": False, "epochs": 1, "seeds": (0, 3)}
-    monkeypatch.setattr(theory, "compute", counted)
-    with pytest.raises(KeyboardInterrupt):
-        run(small, **options)
-    stored = {p.name: p.read_bytes() for p in small.glob("cells/*")}
-    assert len(stored) == 9
-    monkeypatch.setattr(theory, "compute", compute)
-    text = run(small, **options)
-    after = {p.name: p.read_bytes() for p in small.glob("cells/*")}
-    assert len(after) == 4 + 2 + 3 + 2 * 2 * 2 + 2 * 5 * 2
-    assert stored.items() <= after.items()
-    assert (small / "report.md").read_text() == text
-    figures = json.loads((small / "report.json").read_text())
-    for row in figures["relu"]:
+def test_the_outcome(small: Path) -> None:
+    few = {"epochs": 1, "seeds": (0, 3), "pairs": bounds.PAPER_PAIRS, "tables": theory.TABLES, "rates": theory.RATES}
+    records = []
+    for cell in cells(**few):
+        name, table = cell.settings.get("table") or cell.settings.get("task"), "table" in cell.settings
+        data = theory._data(name, table, cell.settings["seed"], None) if name else None
+        records.append({**theory.compute(cell, data), "cell": cell.identity("x")})
+    assert len(records) == 4 + 2 + 3 + 2 * 2 * 2 + 2 * 5 * 2
+    found = theory_report.outcome(records, "full")
+    rows = {row["cell"]["kind"]: row for row in records}
+    assert rows.keys() == set(theory_report.KINDS)
+    for row in [row for record in records if record["cell"]["kind"] == "relu" for row in record["rows"]]:
         assert row["float64"] <= row["bound"] <= row["eps"] * (1 + 1e-9)
-    for row in figures["gap"]:
+    for row in [theory_report.gap_row(r) for r in records if r["cell"]["kind"] == "gap"]:
         assert 0 < row["measured"] <= row["triangle"] <= (row["certified"] or math.inf)
         assert (row["paper"] is None) == (row["depth"] == 2)
-    assert {row["metric"] for row in figures["activation"]} == {"rmse", "accuracy"}
-    assert "| wine | HTAF, learned from (1, 4) |" in text
-    assert "Learned on digits: alpha0 " in text
-    record = json.loads(next(iter(after.values())))
-    assert {"cell", "seconds", "commit", "versions", "threads"} <= record.keys()
+    titles = " ".join(table.title for table in found.tables)
     for heading in ("squaring", "product", "ReLU", "Exact steps", "one hidden", "two hidden", "general activation"):
-        assert heading in text
+        assert heading in titles
+    assert "Learned on digits: alpha0 " in found.tables[-1].note
+    verdicts = {claim.place: claim.verdict for claim in found.claims}
+    assert (verdicts["Theorem B.1"], verdicts["Theorem B.2"], verdicts["Theorem C.1"]) == ("holds",) * 3
+    assert {drawing.name for drawing in found.drawings} == {"squares", "gap-bounds"}
 
 
 def test_a_gap_is_that_of_the_trained_network(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,16 +165,6 @@ def test_the_rate_is_chosen_by_validation_and_differences_are_paired() -> None:
     assert theory_report.activation_rows(accuracy)[0]["test"] == [1, None]
 
 
-def test_folders_that_cannot_be_reported(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="expected cells, got none"):
-        theory_report.report(tmp_path)
-    (tmp_path / "cells").mkdir()
-    for text in ('{"cell": {"kind', '{"cell": {"kind": "other"}}', "[]"):
-        (tmp_path / "cells" / "bad.json").write_text(text)
-        with pytest.raises(ValueError, match=r"bad\.json is damaged"):
-            theory_report.report(tmp_path)
-
-
 def test_another_activation_is_refused() -> None:
     data = theory.digits(0)
     assert [len(part.x) for part in data.parts] == [len(part.y) for part in data.parts]
@@ -200,5 +182,5 @@ def test_the_stored_results_of_the_theory_are_of_this_code(data_dir: Path) -> No
     prints = {name: tabular.load(name, data_dir=data_dir).fingerprint for name in theory.TABLES}
     prints["digits"] = theory.digits(0).fingerprint
     names = [(cell, cell.settings.get("table") or cell.settings.get("task")) for cell in cells()]
-    wanted = {theory.content_hash(cell.identity(prints[name] if name else None)) for cell, name in names}
+    wanted = {content_hash(cell.identity(prints[name] if name else None)) for cell, name in names}
     assert {path.stem for path in folder.glob("*.json")} == wanted

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -16,10 +14,11 @@ from torch import nn
 from htaf.activations import HTAF
 from htaf.data import tabular
 from htaf.models.mlp import MLP
+from htaf.runs import content_hash
 from htaf.tuning import tune
 from htaf_paper import vanishing, vanishing_report
-from htaf_paper.vanishing import DepthCell, cells, run, train
-from htaf_paper.vanishing_report import report
+from htaf_paper.vanishing import DepthCell, cells, train
+from htaf_paper.vanishing_report import outcome
 
 # As printed: X no vanishing gradient, O vanishing; ReLU, HTAF, Scaled Sigmoid
 PRINTED = """
@@ -39,19 +38,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small table in place of Abalone, and the narrow shapes alone: one of each depth."""
-    generator = np.random.default_rng(0)
-    frame = pd.DataFrame(generator.normal(size=(80, 3)), columns=["a", "b", "c"])
-    frame.assign(y=frame.a + generator.normal(size=80)).to_csv(tmp_path / "small.csv", index=False)
-    table = tabular.load(tmp_path / "small.csv", target="y")
-    monkeypatch.setattr(vanishing, "load", lambda name, data_dir: {"abalone": table}[name])
-    monkeypatch.setattr(vanishing, "SHAPES", [shape for shape in vanishing.SHAPES if max(shape) == 256])
-    monkeypatch.setattr(vanishing, "TUNED_SEEDS", (0,))
-    return tmp_path / "out"
 
 
 def test_the_papers_table() -> None:
@@ -155,105 +141,65 @@ def test_every_batch_of_an_epoch_counts() -> None:
     assert found["train_loss"][0] == pytest.approx(sum(losses) / 10, rel=1e-3)
 
 
-def test_a_run_goes_on_where_it_stopped(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[DepthCell] = []
-
-    def counted(cell: DepthCell, *data: Any, **options: Any) -> dict[str, Any]:
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        calls.append(cell)
-        return train(cell, *data, **options)
-
-    options: dict[str, Any] = {"progress": False, "epochs": 1, "rates": (1e-3,)}
-    monkeypatch.setattr(vanishing, "train", counted)
-    with pytest.raises(KeyboardInterrupt):
-        run(small, **options)
-    stored = {p.name: p.read_bytes() for p in small.glob("cells/*")}
-    assert len(stored) == 3
-    monkeypatch.setattr(vanishing, "train", train)
-    text = run(small, figures=small / "figures", **options)
-    after = {p.name: p.read_bytes() for p in small.glob("cells/*")}
-    assert len(after) == 3 * 3 + 5 - 2 + 3 * 2
-    assert stored.items() <= after.items()
-    assert (small / "report.md").read_text() == text
-    for name in ("vanishing_layers.png", "vanishing_shapes.png"):
-        assert (small / "figures" / name).read_bytes().startswith(b"\x89PNG")
-    record = json.loads(next(iter(after.values())))
-    assert {"cell", "layers", "norm", "per_sample", "train_loss", "commit", "versions", "threads"} <= record.keys()
-
-
 def made(
-    folder: Path,
-    hidden: tuple[int, ...],
-    activation: dict[str, Any],
-    seed: int,
-    last: float,
-    lr: float = 1e-3,
-    tuned: bool = False,
-) -> None:
-    """A cell of 20 epochs whose first layer's norm is 1, and `last` in the last two epochs."""
+    hidden: tuple[int, ...], activation: dict[str, Any], seed: int, last: float, lr: float = 1e-3, tuned: bool = False
+) -> dict[str, Any]:
+    """A record of 20 epochs whose first layer's norm is 1, and `last` in the last two epochs."""
     cell = DepthCell(hidden, activation, seed, epochs=20, lr=lr, tuned=tuned)
     curve = [1.0] * 18 + [last, last]
-    record = {
+    return {
         "cell": cell.identity("abalone"),
         "layers": ["a", "b"],
         "norm": [curve, [0.5] * 20],
         "per_sample": [[10 * v for v in curve], [5.0] * 20],
         "train_loss": [0.25] * 20,
         "validation_rmse": {"smooth": 2.5, "exact": None if activation == vanishing.RELU else 3.0},
-        "seconds": 60.0,
-        "commit": "abc",
-        "versions": {"torch": "2"},
-        "threads": 1,
     }
-    path = folder / "cells" / f"{'-'.join(map(str, hidden))} {activation} {seed} {lr:g}{' tuned' * tuned}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record))
 
 
-def test_verdicts_of_the_report(tmp_path: Path) -> None:
-    small = (256, 256, 128)
-    made(tmp_path, small, vanishing.RELU, 0, 1.0)
-    made(tmp_path, small, vanishing.HTAF, 0, 2e-5)
-    made(tmp_path, small, vanishing.HTAF, 1, 5e-6)
-    made(tmp_path, small, vanishing.SS, 0, 0.0)
-    made(tmp_path, small, vanishing.PAIRS[1], 0, 3e-2)
-    made(tmp_path, vanishing.SHAPES[-1], vanishing.HTAF, 0, 1e-3)
-    made(tmp_path, vanishing.SHAPES[-1], vanishing.HTAF, 0, 4e-1, tuned=True)
-    made(tmp_path, vanishing.SHAPES[-1], vanishing.HTAF, 0, 1e-7, lr=1e-2)
-    text, other = report(tmp_path).split("## Learning rate 0.01")
-    assert "## Learning rate 0.001" in text
-    assert "| 256-256-256-256-256 | - | 1.0e-07 (1.0e-06): **vanishes** [vanishes] | - | - | - |" in other
-    assert "The first seed's verdict is the paper's in 1 of 1 networks." in other
-    row = next(line for line in text.splitlines() if line.startswith("| 256-256-128 |"))
-    assert row.split(" | ")[1:] == [
-        "1.0e+00 (1.0e+01): no [no]",
-        "5.0e-06 to 2.0e-05 (5.0e-05 to 2.0e-04): **1 of 2 vanish** [no]",
-        "0.0e+00 (0.0e+00): **vanishes** [vanishes]",
-        "-",
-        "- |",
+def test_verdicts_of_the_outcome() -> None:
+    small, deep = (256, 256, 128), vanishing.SHAPES[-1]
+    records = [
+        made(small, vanishing.RELU, 0, 1.0),
+        made(small, vanishing.HTAF, 1, 5e-6),
+        made(small, vanishing.HTAF, 0, 2e-5),
+        made(small, vanishing.SS, 0, 0.0),
+        made(small, vanishing.PAIRS[1], 0, 3e-2),
+        made(deep, vanishing.HTAF, 0, 1e-3),
+        made(deep, vanishing.HTAF, 0, 4e-1, tuned=True),
+        made(deep, vanishing.HTAF, 0, 1e-7, lr=1e-2),
     ]
-    assert "| 256-256-256-256-256 | - | 1.0e-03 (1.0e-02): no [vanishes] | - | 4.0e-01 (4.0e+00): no | - |" in text
-    assert "The first seed's verdict is the paper's in 3 of 4 networks." in text
-    assert "| HTAF (8, 2.75) | 3.0e-02, 5.0e-01 | 3.0e-02 (3.0e-01): no [vanishes] | 0.250 | 2.50 / 3.00 |" in text
-    assert "| ReLU | 1.0e+00, 5.0e-01 | 1.0e+00 (1.0e+01): no [no] | 0.250 | 2.50 / - |" in text
-    assert "8 trainings, 8 minutes" in other
-
-
-def test_folders_that_cannot_be_reported(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"expected cells of one data set and number of epochs, got \[\]"):
-        report(tmp_path)
-    made(tmp_path, (256, 256, 128), vanishing.SS, 0, 0.0)
-    bad = tmp_path / "cells" / "bad.json"
-    bad.write_text('{"cell": {"hidd')
-    with pytest.raises(ValueError, match=r"bad\.json is damaged"):
-        report(tmp_path)
-    made(tmp_path, (256, 256, 128), vanishing.SS, 1, 0.0)
-    other = json.loads((tmp_path / "cells" / f"256-256-128 {vanishing.SS} 1 0.001.json").read_text())
-    other["cell"]["epochs"] = 5
-    bad.write_text(json.dumps(other))
-    with pytest.raises(ValueError, match="one data set and number of epochs"):
-        report(tmp_path)
+    found = outcome(records, "full")
+    tables = {table.title: table for table in found.tables}
+    first = tables["First layer, learning rate 0.001"]
+    assert first.columns == ("hidden layers", "ReLU", "HTAF (3, 7.3)", "SS 22", "HTAF tuned")
+    assert first.rows == (
+        (
+            "256-256-128",
+            "1.0e+00 (1.0e+01): no [no]",
+            "5.0e-06 to 2.0e-05 (5.0e-05 to 2.0e-04): **1 of 2 vanish** [no]",
+            "0.0e+00 (0.0e+00): **vanishes** [vanishes]",
+            "-",
+        ),
+        ("256-256-256-256-256", "-", "1.0e-03 (1.0e-02): no [vanishes]", "-", "4.0e-01 (4.0e+00): no"),
+    )
+    other = tables["First layer, learning rate 0.01"]
+    assert other.rows == (("256-256-256-256-256", "1.0e-07 (1.0e-06): **vanishes** [vanishes]"),)
+    assert tables["Training loss and RMSE, learning rate 0.001"].rows[0][1:3] == (
+        "0.250; RMSE 2.50 / -",
+        "0.250; RMSE 2.50 / 3.00",
+    )
+    claims = {claim.text: claim for claim in found.claims}
+    said = claims["Gradients vanish as Table 7 says"]
+    assert said.verdict == "does not hold"
+    assert said.evidence.startswith("the same verdict in 3 of 4 networks")
+    assert claims["With the scaled sigmoid the gradient always vanishes"].verdict == "holds"
+    tuned = next(claim for claim in found.claims if claim.text.startswith("Tuning alpha0"))
+    assert (tuned.verdict, "rate 0.001: 0 of 1 vanish" in tuned.evidence) == ("does not hold", True)
+    zeros = next(d for d in found.drawings if d.name == "vanishing-shapes-0.001").panels[0].series[2]
+    assert zeros.label == "SS 22"
+    assert min(zeros.y) == 1.0  # a norm of 0 has no place on a logarithmic axis
+    assert {claim.verdict for claim in outcome(records, "smoke").claims} == {"not testable at this scale"}
 
 
 @pytest.mark.data
@@ -261,5 +207,5 @@ def test_the_stored_results_belong_to_abalone(data_dir: Path) -> None:
     """The stored cells are those that this code would look for today, so the same command computes none again."""
     folder = Path(__file__).parents[2] / "results" / "vanishing" / "cells"
     fingerprint = tabular.load("abalone", data_dir=data_dir).fingerprint
-    wanted = {vanishing.content_hash(cell.identity(fingerprint)) for cell in cells()}
+    wanted = {content_hash(cell.identity(fingerprint)) for cell in cells()}
     assert {path.stem for path in folder.glob("*.json")} == wanted

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.language.models import QUICK, TEXT, write_model
+from tests.language.models import QUICK
 
 from htaf.language.run import Data, fit
+from htaf_paper.tiny_language import TEXT, write_model
 
 
 @pytest.fixture(scope="session")

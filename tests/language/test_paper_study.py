@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
-from htaf_paper.language import Cell, Setting, before, cells, run_cell
-from htaf_paper.language_report import FIGURES, report
+from htaf_paper.language import Cell, Shared, before, cells, run_cell
+from htaf_paper.language_report import outcome
 
 
 def test_the_plan():
@@ -23,19 +21,20 @@ def test_cells_and_report(model, text, tmp_path):
     words = ("the sun.", "the sea.")
     lines = [{"context": "red cats see", "choices": words, "answer": i % 2} for i in range(200)]
     task.write_text("\n".join(map(json.dumps, lines)))
-    setting = Setting(str(model), str(text), str(task), str(task), steps=2, length=32)
-    out = tmp_path / "study"
-    for cell in [Cell("text", 1, way) for way in ("plain", "trained")] + [Cell("text", 1, "trained", "ste", 1)]:
-        record = run_cell(cell, setting, out)
+    setting = Shared(str(model), str(text), str(task), str(task), steps=2, length=32)
+    out, records = tmp_path / "study", {}
+    for cell in [Cell("text", 1, way) for way in ("plain", "trained")] + [Cell("text", 1, "trained", "ste")]:
+        records[cell.name] = run_cell(cell, setting, out)
         assert not (out / cell.name / "model.safetensors").exists()
-    run_cell(Cell("task", 2, "trained"), setting, out, (1, 2))
-    assert record["trained"]["task"]["questions"] == 200
-    said = report(out)
-    assert "| 1 | calibrated: down refitted too |" in said
-    assert "| 1 | trained, straight-through |" in said
-    assert "| 2 | " in said
-    rows = {row["cell"] for row in json.loads((out / "report.json").read_text())["rows"]}
-    assert "task-k01-htaf-0" in rows
-    assert all((out / f"{name}.svg").is_file() for name in FIGURES)
-    with pytest.raises(ValueError, match="expected finished cells"):
-        report(tmp_path)
+    task = Cell("task", 2, "trained")
+    records[task.name] = run_cell(task, setting, out, (1, 2))
+    assert (out / "task-k01-htaf-0" / "htaf_record.json").is_file()  # the one that it begins with
+    assert records["text-k01-ste-0"]["trained"]["task"]["questions"] == 200
+    found = outcome(records, "cpu", [("text-k04-htaf-0", "not run: time", "the command")])
+    text, by_task = found.tables
+    assert {row[1] for row in text.rows} >= {"calibrated: down refitted too", "trained, straight-through", "plain step"}
+    assert [row[0] for row in by_task.rows] == ["2"]
+    assert by_task.rows[0][2] == "not run"
+    assert {drawing.name for drawing in found.drawings} == {"language-text", "language-task"}
+    assert found.claims[1].verdict == "not run"  # accuracy: no pair of the same k
+    assert found.missing == (("text-k04-htaf-0", "not run: time", "the command"),)

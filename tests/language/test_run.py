@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import safetensors.torch
 import torch
-from tests.language.models import MORE, QUICK, TEXT, tiny
+from tests.language.models import MORE, QUICK, tiny
 from tests.quick import slow_but
 from transformers import AutoModelForCausalLM
 
@@ -22,6 +22,7 @@ from htaf.language.ranks import Ranks
 from htaf.language.run import Data, fit, held_out_blocks, read
 from htaf.language.scores import text_scores
 from htaf.language.text import by_parts, documents, questions, task_files
+from htaf_paper.tiny_language import TEXT
 
 
 def test_the_record(run):

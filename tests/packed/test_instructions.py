@@ -19,10 +19,12 @@ from torch import Tensor, nn
 
 import htaf
 from htaf.kernels import native
+from htaf.kernels.float_layers import cpu
+from htaf.kernels.float_layers import reference as float_layers
 from htaf.kernels.layers import Geometry
 from htaf.kernels.packed_maps.reference import pack as packed_bits
 from htaf.packed import PackedError, PackedModel, Report, checking, instructions, load, pack, save, verify
-from htaf.packed.instructions import INSTRUCTIONS, Call, Instruction, Layer, Pool, Spikes, Threshold, Unpack
+from htaf.packed.instructions import INSTRUCTIONS, Call, Instruction, Layer, Pool, Rounded, Spikes, Threshold, Unpack
 from htaf.packed.instructions.contract import PIECES, Machine, Seen, kernels
 from htaf.packed.instructions.schema import REQUIRED, Made, Read
 from htaf.packed.program import Program
@@ -90,8 +92,20 @@ def _call() -> Example:
     return Example(call, [x], {"w": weight}, [x @ weight.T], [3.5])
 
 
+def _rounded() -> Example:
+    weight, bias = torch.randn(3, 5, 3, 2, generator=torch.Generator().manual_seed(4)), torch.tensor([1.0, 0.0, -1.0])
+    g = Geometry(5, 3, (3, 2), (2, 1), (1, 0))
+    integers = float_layers.rounding(weight)
+    wanted = float_layers.rounded(IMAGE, integers, bias, g)
+    assert (wanted - float_layers.convolution(IMAGE, weight, bias, g)).abs().max() < 1e-2
+    own = float(float_layers.rounding_error(IMAGE, weight, integers).max())
+    bound = own + float(weight.double().abs().flatten(1).sum(1).max())
+    return Example(Rounded("r", 0, g, "w", "b", 1), [IMAGE], {"w": weight, "b": bias}, [wanted], [bound])
+
+
 EXAMPLES: dict[type[Instruction], Callable[[], Example]] = {
     Layer: _layer, Threshold: _threshold, Spikes: _spikes, Pool: _pool, Unpack: _unpack, Call: _call,
+    Rounded: _rounded,
 }  # fmt: skip
 
 
@@ -119,7 +133,7 @@ def _whole(one: Example) -> None:
 
     meta = {name: tensor.to("meta") for name, tensor in one.tensors.items()}
     sizes = instruction.sizes([x.to("meta") for x in one.values], meta, 1 << 30)
-    ready = instruction.prepare(Machine(one.tensors, *kernels(), {}))
+    ready = instruction.prepare(Machine(one.tensors, *kernels(), {}, cpu if native.available() else None))
     values = [*one.values, *[None] * len(one.wanted)]
     ready.run(values, len(one.values[0]))
     made = [values[v] for v in instruction.makes]

@@ -153,20 +153,21 @@ def test_time_in_which_nobody_looked_does_not_count(queue: Queue) -> None:
     assert watch.stale([trial]) == [trial]
 
 
-def test_wrong_wall_clocks_change_nothing(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An hour ahead where the task is claimed: the watcher reads no time that another wrote."""
+@pytest.mark.parametrize("hours", [1, -1])
+def test_wrong_wall_clocks_change_nothing(queue: Queue, monkeypatch: pytest.MonkeyPatch, hours: int) -> None:
+    """An hour ahead or behind where the task is claimed: the watcher reads no time that another wrote."""
     import datetime as module
 
-    class Ahead(module.datetime):
+    class Wrong(module.datetime):
         @classmethod
         def now(cls, tz: Any = None) -> Any:
-            return module.datetime.now(tz) + module.timedelta(hours=1)
+            return module.datetime.now(tz) + module.timedelta(hours=hours)
 
     queue.put(made(2))
     for storage in ("optuna.storages._rdb.storage", "optuna.storages.journal._storage"):
-        monkeypatch.setattr(f"{storage}.datetime", Ahead)
+        monkeypatch.setattr(f"{storage}.datetime", Wrong)
     real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    monkeypatch.setattr(time, "time", lambda: real() + 3600 * hours)
     lease = queue.claim(Owner("a"))
     assert lease is not None
     lease.beat()

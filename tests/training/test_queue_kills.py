@@ -19,9 +19,11 @@ from htaf.training.coordinator import coordinated
 from htaf.training.queue import Leasing, Owner, Queue
 from htaf.training.results import Results
 from htaf.training.store import open_store
+from htaf.training.study import run_study
 from htaf.training.worker import Work, compute_all, leave_with_parent
 from made_cells import KINDS, made
 from made_stores import Postgres, Proxy, postgres
+from made_trainings import LOGGED, small_plan, timeless, write_csv
 
 LEASING = Leasing(0.5, 6.0)
 CELLS, WORKERS, KILLS = 32, 4, 5
@@ -76,7 +78,7 @@ class Crowd:
 
     def __init__(self, work: Work, seed: int) -> None:
         self._context = multiprocessing.get_context("forkserver")  # starts at once: all is imported there
-        self._context.set_forkserver_preload(["htaf.training.worker", "made_cells", "optuna.storages", "grpc"])
+        self._context.set_forkserver_preload(["made_trainings", "made_cells", "optuna.storages", "grpc"])
         self._work, self._random, self.killed = work, random.Random(seed), list[int]()
         self.there = [self._start() for _ in range(WORKERS)]
 
@@ -98,6 +100,8 @@ class Crowd:
             while not over.is_set() and (len(log.read_text().split("\n")) if log.exists() else 0) < 3 + 4 * count:
                 time.sleep(0.05)
             time.sleep(self._random.uniform(0.0, 0.3))
+            if over.is_set():
+                return  # fewer kills than expected, which the tests refuse
             self.kill_one()
             if count == KILLS // 2:
                 restart()
@@ -106,6 +110,17 @@ class Crowd:
         for process in self.there:
             process.kill()
             process.join()
+
+
+def computed(log: Path, killed: list[int]) -> set[str]:
+    """The keys in a log; none twice, but where the process that had it was killed."""
+    begun: dict[str, list[int]] = {}
+    for line in log.read_text().splitlines():
+        key, pid = line.split()
+        begun.setdefault(key, []).append(int(pid))
+    for key, pids in begun.items():
+        assert set(pids[:-1]) <= {*killed}, f"{key} was computed twice: {pids}, killed {killed}"
+    return {*begun}
 
 
 @pytest.mark.slow
@@ -131,15 +146,43 @@ def test_workers_are_killed_and_the_server_restarted(kind: str, tmp_path: Path, 
                 crowd.end()
     assert failures == {}
     assert records == {f"k{i}": {"square": i**2} for i in range(CELLS)}
-    begun: dict[str, list[int]] = {}
-    for line in log.read_text().splitlines():
-        key, pid = line.split()
-        begun.setdefault(key, []).append(int(pid))
-    for key, pids in begun.items():
-        assert set(pids[:-1]) <= {*crowd.killed}, f"{key} was computed twice: {pids}, killed {crowd.killed}"
+    assert computed(log, crowd.killed) == {*records}
     assert len(crowd.killed) == KILLS
     assert counts["computed"] + counts["found"] >= CELLS
     assert counts["failed"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["postgres", "journal", "grpc"])
+def test_the_report_of_a_study_is_that_of_an_undisturbed_one(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Four processes train, some are killed, the server restarts once: every figure is that of one process alone."""
+    write_csv(tmp_path / "data" / "made.csv")
+    plan, data, work = small_plan(candidates=12, splits=8), str(tmp_path / "data"), tmp_path / "work"
+    work.mkdir()
+    over, restarts = threading.Event(), []
+    with store_of(kind, tmp_path, request) as (address, restart):
+        told = Work(address, data_dir=data, kinds=LOGGED, leasing=LEASING, work=work, patience=120.0, wait=True)
+        crowd = Crowd(told, seed=11)
+        thread = threading.Thread(target=crowd.disturb, args=(lambda: restarts.append(restart()), work / "log", over))
+        try:
+            thread.start()
+            report = run_study(
+                plan, tmp_path / "out", data_dir=data, store=address, workers=0, leasing=LEASING, patience=120.0
+            )
+            over.set()
+            thread.join()
+        finally:
+            over.set()
+            crowd.end()
+    assert report["failures"] == []
+    assert timeless(report) == timeless(run_study(plan, tmp_path / "plain", data_dir=data))
+    assert len(crowd.killed) == KILLS
+    assert len(restarts) == 1
+    cells = {file.stem for file in (tmp_path / "out" / "cells").iterdir()}
+    assert computed(work / "log", crowd.killed) == cells
+    assert len(cells) == 12 + 2 * 8 - 1  # split 0 of the chosen candidate was trained in the search
 
 
 def test_a_server_that_is_not_there_and_one_that_comes_back(server: Postgres) -> None:

@@ -11,14 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 from htaf.training.coordinator import coordinated
-from htaf.training.families import make_recipe
-from htaf.training.plan import Plan, Source
+from htaf.training.plan import Source
 from htaf.training.queue import Leasing, Owner, Queue, Task, queues
 from htaf.training.report import differing
 from htaf.training.results import Results, StudyError
@@ -26,6 +23,7 @@ from htaf.training.store import open_store
 from htaf.training.study import TRAINING, Cell, run_study
 from htaf.training.worker import Work, WorkerError, compute_all
 from made_cells import KINDS, made
+from made_trainings import small_plan, timeless, write_csv
 
 LEASING = Leasing(0.2, 5.0)
 
@@ -36,28 +34,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def write_csv(path: Path, rows: int = 60) -> Path:
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"a": rng.normal(size=rows), "b": rng.normal(size=rows)})
-    frame["y"] = 10 * (frame["a"] > 0) + frame["b"]
-    path.parent.mkdir(exist_ok=True)
-    frame.to_csv(path, index=False)
-    return path
-
-
-def small_plan() -> Plan:
-    base = make_recipe(hidden=(4,), epochs=1, batch_size=64, patience=0)
-    methods = {"relu": {"lr": (0.01, 0.02, 0.03)}, "htaf": {"alpha0,alpha1": ((2.0, 11.0),)}}
-    return Plan("s", (Source("made.csv", target="y"),), methods, base=base, candidates=3, splits=2)
-
-
-def timeless(report: Any) -> Any:
-    """A report without what differs from one run to the next."""
-    if isinstance(report, dict):
-        return {k: timeless(v) for k, v in report.items() if k not in ("seconds", "cpu_seconds", "commit")}
-    return [timeless(one) for one in report] if isinstance(report, list) else report
 
 
 class Helper:

@@ -50,6 +50,10 @@ def pack(
         arg(help="Sums of real weights over bits. float32: exact; int16, int8: faster and rounded; auto: as measured."),
     ] = "float32",
     budget: Annotated[float, arg(help="With --tables auto: largest relative rms error of a layer's sums.")] = 1e-3,
+    stem: Annotated[
+        Literal["float32", "int16"],
+        arg(help="Convolutions that take the images. float32: exact; int16: faster and rounded."),
+    ] = "float32",
     part: Part = "test",
     differing: Differing = None,
     data: Source = None,
@@ -66,8 +70,8 @@ def pack(
         from htaf.cli.language import pack_llm
 
         given = {
-            "tables": tables != "float32", "budget": budget != 1e-3, "part": part != "test", "differing": differing,
-            "data": data, "data-dir": data_dir, "method": method,
+            "tables": tables != "float32", "budget": budget != 1e-3, "stem": stem != "float32", "part": part != "test",
+            "differing": differing, "data": data, "data-dir": data_dir, "method": method,
         }  # fmt: skip
         refuse_flags(given, run)
         return pack_llm(run, out, weights, json)
@@ -83,6 +87,7 @@ def pack(
             out,
             tables=tables,
             budget=budget,
+            stem=stem,
             part=part,
             differing=differing,
             data=data,

@@ -99,7 +99,7 @@ def study(
         raise UsageError(f"--parallel must be >= 1, got {parallel}")
     if store is None and (results is not None or work is not None):
         raise UsageError("--results and --work need --store")
-    leasing = _leasing(heartbeat, timeout, patience)
+    leasing = leasing_of(heartbeat, timeout, patience)
     from htaf.training.plan import read_plan
     from htaf.training.report import markdown
     from htaf.training.study import run_study
@@ -169,7 +169,7 @@ def worker(
     """Help studies on a store: claim cells, train them on this machine, write their results, until there are none."""
     if min(workers, threads) < 1:
         raise UsageError(f"--workers and --threads must be >= 1, got {workers} and {threads}")
-    leasing = _leasing(heartbeat, timeout, patience)
+    leasing = leasing_of(heartbeat, timeout, patience)
     from htaf.training.worker import Work, run_workers
 
     def tell(what: str, text: str) -> None:
@@ -187,7 +187,7 @@ def worker(
     return say(", ".join(f"{found[name]} {name}" for name in names if found[name]) or "no cell waits")
 
 
-def _leasing(heartbeat: float, timeout: float, patience: float) -> Leasing:
+def leasing_of(heartbeat: float, timeout: float, patience: float) -> Leasing:
     """How leases are kept; UsageError for numbers that make no sense."""
     from htaf.training.queue import Leasing
     from htaf.training.results import StudyError

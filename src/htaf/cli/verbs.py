@@ -14,6 +14,7 @@ class Verb(NamedTuple):
 
 GROUPS = {
     "train": "Train a network with 0/1 activations.",
+    "paper": "The tables and figures of the paper by one command, with a verdict on each claim.",
     "concepts": "Extract, score, name and edit the concepts of an ICBM.",
 }
 
@@ -69,6 +70,21 @@ VERBS = {
     "study worker": Verb(
         "htaf.cli.studying:worker",
         "Help studies on a store: claim cells, train them on this machine, write their results, until there are none.",
+    ),
+    "paper list": Verb(
+        "htaf_paper.command:list_items",
+        "List the tables and figures of the paper, and at which scales each can be run.",
+    ),
+    "paper run": Verb(
+        "htaf_paper.command:run",
+        "Compute tables and figures of the paper; what is finished is never computed again.",
+    ),
+    "paper report": Verb(
+        "htaf_paper.command:report",
+        "Write report.html and report.md: ours beside the paper's, and a verdict on each claim.",
+    ),
+    "paper cost": Verb(
+        "htaf_paper.command:cost", "Say how long items take on this machine, before anything is computed."
     ),
     "theory": Verb(
         "htaf.cli.bounds:theory", "Print the exact bounds beside the paper's table, and what its six pairs achieve."

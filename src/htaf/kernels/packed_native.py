@@ -6,6 +6,7 @@ The kernels read and write memory as these say, so nothing passes unchecked.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -110,12 +111,16 @@ KNOWN_SHAPES = 64  # of inputs, whose sizes a bound layer keeps
 Run = Callable[[int, Shape2d, tuple[int, ...], int], None]
 
 
-def bound(run: Run, geometry: Geometry, epilogue: Epilogue, planes: int = 1) -> Bound:
+def bound(
+    run: Run, geometry: Geometry, epilogue: Epilogue, native: tuple[str, Any] | None = None, planes: int = 1
+) -> Bound:
     """A layer whose constants are checked now, so that a call checks only what it is given: a few microseconds.
 
     Args:
         run: takes the address of the bits, sizes, the epilogue's addresses and threads; keeps its weights alive.
         geometry: of the layer. epilogue: its constants; the residual is an argument of the call.
+        native: the method of `Plan` of csrc/bind_plan.cpp that is this layer, and the addresses of its weights; None:
+            no plan holds it, as none holds a scale and shift in float64.
         planes: of bits, side by side in a pixel, each of the geometry's channels.
 
     Raises:
@@ -170,4 +175,6 @@ def bound(run: Run, geometry: Geometry, epilogue: Epilogue, planes: int = 1) -> 
         return y, found
 
     call.kept = (*kept, wide)  # pyright: ignore[reportFunctionMemberAccess]
+    if native is not None and wide is None:
+        call.native = (*native, (scale, shift, lower, upper))  # pyright: ignore[reportFunctionMemberAccess]
     return call

@@ -5,22 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from htaf.kernels import native
+from htaf.kernels.float_layers import cpu as float_layers
 from htaf.kernels.layers import Spare
+from htaf.kernels.packed_native import CPU
 from htaf.packed.instructions.contract import Machine, Ready, Run, Values, kernels
+from htaf.packed.planning import Layout, Planning, Segment, layouts_after, segment
 from htaf.packed.program import Program
+
+KNOWN_SIZES = 16  # of inputs, whose plans are kept
 
 
 class Execution:
-    """The closures of a program. `ready`: its instructions as they run, in order."""
+    """The closures of a program, and plans in their place. `ready`: its instructions as they run, in order."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.spare: Spare = {}  # of the batch size that ran last
         self.batch = 0
-        machine = Machine(program.tensors, *kernels(), self.spare)
+        machine = Machine(program.tensors, *kernels(), self.spare, float_layers if native.available() else None)
         instructions = program.instructions
         self.count = 1 + max([len(program.inputs) - 1, *(v for i in instructions for v in i.makes)])
         last: dict[int, int] = {}
@@ -36,6 +42,9 @@ class Execution:
             self.ready.append(instruction.prepare(machine))
             self.runs.append((self.ready[-1].run, tuple(done - reusable), tuple(done & reusable)))
         self.outputs = _gather(program.outputs)
+        self.plans: dict[Any, Planned] = {}  # by shapes and strides of the inputs
+        self.fast: dict[Any, Callable[[Tensor], Any]] = {}  # of plans that are the whole network, likewise
+        self.scratch: list[Tensor] = []  # that no call uses now
 
     def __call__(self, inputs: tuple[Tensor, ...], *, after: Callable[[int, Values], None] | None = None) -> Any:
         """The outputs. `after` sees the values after every instruction, and may change them; none are freed then."""
@@ -47,18 +56,138 @@ class Execution:
                 run(values, batch)
                 after(at, values)
             return self.outputs(values)
+        known: dict[int, Layout] | None = None
+        key = tuple((x.shape, x.stride()) for x in inputs)
+        if native.available():
+            if (planned := self.plans.get(key)) is not None:
+                return planned(values, batch)
+            known = {}
+            layouts_after(values, range(len(inputs)), (), known)
         if batch != self.batch:
             self.batch = batch
             self.spare.clear()
         spare = self.spare
-        for run, done, reused in self.runs:
+        for at, (run, done, reused) in enumerate(self.runs):
             run(values, batch)
+            if known is not None:
+                instruction = self.program.instructions[at]
+                layouts_after(values, instruction.makes, instruction.reads, known)
             for value in done:
                 values[value] = None
             for value in reused:
                 y, values[value] = values[value].permute(0, 2, 3, 1), None
                 spare.setdefault(tuple(y.shape), []).append(y)
+        if known is not None:
+            self._plan(key, inputs, known)
         return self.outputs(values)
+
+    def _plan(self, key: Any, inputs: tuple[Tensor, ...], known: dict[int, Layout]) -> None:
+        """Keep a plan for inputs of these sizes."""
+        if len(self.plans) >= KNOWN_SIZES:
+            self.plans.clear()
+            self.fast.clear()
+        planned = Planned(self, known)
+        self.spare.clear()
+        self.scratch.clear()
+        self.plans[key] = planned
+        if len(inputs) == 1 and (whole := planned.whole()) is not None:
+            self.fast[key[0]] = whole
+
+
+class Planned:
+    """A run of a program for one size of inputs: plans, and closures of instructions that have none."""
+
+    def __init__(self, execution: Execution, known: dict[int, Layout]) -> None:
+        self.execution, program = execution, execution.program
+        instructions = program.instructions
+        readers: dict[int, int] = {}
+        for value in [v for i in instructions for v in i.reads] + program.returned():
+            readers[value] = readers.get(value, 0) + 1
+        last: dict[int, int] = {v: len(instructions) for v in program.returned()}
+        for at, instruction in enumerate(instructions):
+            last |= {v: max(at, last.get(v, 0)) for v in instruction.reads}
+        parts: list[Segment | int] = []  # an instruction by its number
+        begin, planning = 0, Planning(known, readers)
+
+        def close(end: int) -> None:
+            made = {v for i in instructions[begin:end] for v in i.makes}
+            wanted = {v for v in made if last.get(v, -1) >= end}
+            found = segment(planning, begin, end, wanted) if end > begin else None
+            parts.extend(range(begin, end) if found is None else [found])
+
+        for at, instruction in enumerate(instructions):
+            there = all(v in known for v in (*instruction.makes, *instruction.reads))
+            if not there or not instruction.plan(planning, execution.ready[at]):
+                close(at)
+                parts.append(at)
+                begin, planning = at + 1, Planning(known, readers)
+        close(len(instructions))
+        self.parts = parts
+        self.layouts = {v: known[v][:3] for p in parts if isinstance(p, Segment) for v in p.takes}
+        self.scratch = max([p.scratch for p in parts if isinstance(p, Segment)], default=0)
+        done: dict[int, list[int]] = {}  # values that nobody reads after an instruction
+        for value, at in last.items():
+            done.setdefault(at, []).append(value)
+        self.done = done
+
+    def whole(self) -> Callable[[Tensor], Any] | None:
+        """The run as one call, where the network is one plan from its only input to its only output."""
+        part = self.parts[0] if len(self.parts) == 1 else None
+        if not isinstance(part, Segment) or part.takes != (0,) or len(part.gives) != 1 or part.views:
+            return None
+        (value, shape, stride, dtype), run, threads = part.gives[0], part.plan.run, torch.get_num_threads
+        if self.execution.program.outputs != {"v": value}:
+            return None
+        pool, size, empty = self.execution.scratch, self.scratch, torch.empty_strided
+
+        def call(x: Tensor) -> Tensor:
+            y = empty(shape, stride, dtype=dtype, device=CPU)
+            scratch = _scratch(pool, size)
+            run([x.data_ptr(), y.data_ptr()], scratch.data_ptr(), threads())
+            pool.append(scratch)
+            return y
+
+        return call
+
+    def __call__(self, values: Values, batch: int) -> Any:
+        execution, pool = self.execution, self.execution.scratch
+        scratch = _scratch(pool, self.scratch)
+        for part in self.parts:
+            if isinstance(part, int):
+                execution.runs[part][0](values, batch)
+                first, last = part, part + 1
+            else:
+                first, last = part.first, part.last
+                if all(_is(values[v], self.layouts[v]) for v in part.takes):
+                    for value, shape, stride, dtype in part.gives:
+                        values[value] = torch.empty_strided(shape, stride, dtype=dtype, device=CPU)
+                    tensors = [values[v].data_ptr() for v in (*part.takes, *(g[0] for g in part.gives))]
+                    part.plan.run(tensors, scratch.data_ptr(), torch.get_num_threads())
+                    for value, root, shape, stride, offset in part.views:
+                        of = values[root]
+                        values[value] = of.as_strided(shape, stride, of.storage_offset() + offset)
+                else:
+                    for run, _, _ in execution.runs[first:last]:
+                        run(values, batch)
+            for at in range(first, last):
+                for value in self.done.get(at, ()):
+                    values[value] = None
+        pool.append(scratch)
+        return execution.outputs(values)
+
+
+def _is(x: Tensor, layout: tuple[Any, ...]) -> bool:
+    """Whether a value lies as it did when its plan was made, at an address that kernels take."""
+    return (tuple(x.shape), x.stride(), x.dtype) == layout and x.data_ptr() % 8 == 0
+
+
+def _scratch(pool: list[Tensor], size: int) -> Tensor:
+    """Memory that no other call uses; what is too small is left to go."""
+    try:
+        found = pool.pop()
+    except IndexError:
+        return torch.empty(size, dtype=torch.uint8, device=CPU)
+    return found if found.numel() >= size else torch.empty(size, dtype=torch.uint8, device=CPU)
 
 
 def _reusable(program: Program) -> set[int]:

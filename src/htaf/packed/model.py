@@ -56,6 +56,10 @@ class PackedModel(nn.Module):
         return {i.name: i.tables for i in self.program.instructions if isinstance(i, Layer) and i.weights == "table"}
 
     def forward(self, *inputs: Tensor) -> Any:
+        if len(inputs) == 1 and type(x := inputs[0]) is Tensor:  # sizes that are known need no further look
+            whole = self._execution.fast.get((x.shape, x.stride()))
+            if whole is not None and x.dtype is torch.float32 and x.is_cpu and not x.data_ptr() % 4:
+                return whole(x)
         self._check(inputs)
         if not inputs[0].shape[0]:
             raise PackedError("expected a batch of at least one, got none")

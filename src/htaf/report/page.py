@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from htaf._console import direction
-from htaf.report import drawing
+from htaf.report import drawing, parts
 from htaf.report.drawing import number, text
+from htaf.report.parts import Cell
 
 LABELLED = 30  # classes whose confusion matrix is shown whole
 SHOWN = 15  # columns by importance before the rest is folded away
@@ -20,7 +21,6 @@ BASELINES = {
     "logistic": "logistic regression",
     "boosting": "histogram boosting",
 }
-Cell = tuple[str, bool]  # HTML, and whether it is a number
 
 
 def page(values: dict[str, Any]) -> str:
@@ -46,14 +46,7 @@ def page(values: dict[str, Any]) -> str:
         _columns(values),
         _recipe(values),
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        f"<title>{text(title)} - report</title>\n<style>{STYLE}</style></head>\n<body><main>\n"
-        + "\n".join(filter(None, sections))
-        + "\n</main></body></html>\n"
-    )
+    return parts.document(f"{title} - report", filter(None, sections))
 
 
 def _named(metric: str) -> str:
@@ -131,12 +124,12 @@ def _result(values: dict[str, Any]) -> str:
             shown = "-" if gap is None else f"{_gap(metric, gap)} {way}".strip()
             cells = [(_figure(metric, value), True), (_figure(metric, exact), True), (text(shown), True)]
             rows.append([(text(one), False), (text(_named(metric)), False), *cells])
-    table = _table(("part", "metric", "smooth", "exact", "exact - smooth"), rows, "All metrics of all parts")
-    return _section(
+    table = parts.table(("part", "metric", "smooth", "exact", "exact - smooth"), rows, "All metrics of all parts")
+    return parts.section(
         "result",
         f"{name[0].upper()}{name[1:]} on the {part} part",
         f"<p class='muted'>{text(better)}</p><div class='tiles'>{''.join(tiles)}</div>{sentence}"
-        + _folded("All metrics, all parts", table),
+        + parts.folded("All metrics, all parts", table),
     )
 
 
@@ -190,8 +183,8 @@ def _baselines(values: dict[str, Any]) -> str:
         f"{part} rows. Seconds: of fitting; of the network its whole training."
     )
     listed = f"<ul class='notes'>{''.join(notes)}</ul>" if notes else ""
-    body = f"<p class='muted'>{text(said)}</p>{_table(heads, rows, 'The network beside baselines')}{listed}"
-    return _section("baselines", "Beside baselines", body)
+    body = f"<p class='muted'>{text(said)}</p>{parts.table(heads, rows, 'The network beside baselines')}{listed}"
+    return parts.section("baselines", "Beside baselines", body)
 
 
 def _training(values: dict[str, Any]) -> str:
@@ -212,10 +205,10 @@ def _training(values: dict[str, Any]) -> str:
         [(number(row["epoch"]), True), *((number(row[name]), True) for name in lines)]
         for row in epochs
     ]  # fmt: skip
-    table = _table(("epoch", *(names[name] for name in lines)), rows, "Losses by epoch")
+    table = parts.table(("epoch", *(names[name] for name in lines)), rows, "Losses by epoch")
     picture = drawing.losses(epochs, best, stages, lines)
-    body = f"<figure>{picture}<figcaption>{''.join(keys)}</figcaption></figure>{_folded('Losses by epoch', table)}"
-    return _section("training", "Training", body)
+    body = f"<figure>{picture}<figcaption>{''.join(keys)}</figcaption></figure>{parts.folded('Losses by epoch', table)}"
+    return parts.section("training", "Training", body)
 
 
 def _calibration(values: dict[str, Any]) -> str:
@@ -239,14 +232,14 @@ def _calibration(values: dict[str, Any]) -> str:
         ]
         for one in bins
     ]
-    table = _table(("bin", "rows", "predicted", "observed"), rows, "Reliability by bin")
+    table = parts.table(("bin", "rows", "predicted", "observed"), rows, "Reliability by bin")
     error = f"Mean distance (expected calibration error): {found['error']:.1%}. The larger a dot, the more rows."
     picture = drawing.reliability(bins, (_short(of), _short(seen)))
-    return _section(
+    return parts.section(
         "calibration",
         "Calibration",
         f"<p class='muted'>{text(said)}</p><figure>{picture}<figcaption>{text(error)}</figcaption></figure>"
-        + _folded("Reliability by bin", table),
+        + parts.folded("Reliability by bin", table),
     )
 
 
@@ -264,16 +257,16 @@ def _residuals(values: dict[str, Any]) -> str:
         for one in found["bins"]
     ]
     heads = ("predicted", "rows", "mean", "10%", "median", "90%")
-    table = _table(heads, rows, "True value minus prediction, by prediction")
+    table = parts.table(heads, rows, "True value minus prediction, by prediction")
     told = (
         f"True value minus prediction: mean {number(found['mean'])}, standard deviation {number(found['deviation'])}. "
         "Dots: the mean of each bin; lines: the middle 80% of its rows."
     )
     picture = drawing.spreads(found["bins"], _short(values["target"], 24))
-    return _section(
+    return parts.section(
         "residuals",
         "Residuals",
-        f"<figure>{picture}<figcaption>{text(told)}</figcaption></figure>{_folded('Residuals by bin', table)}",
+        f"<figure>{picture}<figcaption>{text(told)}</figcaption></figure>{parts.folded('Residuals by bin', table)}",
     )
 
 
@@ -290,16 +283,16 @@ def _confusion(values: dict[str, Any]) -> str:
             cells = "".join(f"<td class='num shade' style='--s:{count / total:.3f}'>{count:,}</td>" for count in row)
             lines.append(f"<tr><th scope='row'>{text(name)}</th>{cells}</tr>")
         inside = f"<thead><tr><th scope='col'>true \\ predicted</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
-        body = _scrolled("Confusion matrix", f"<table class='matrix'>{inside}</table>")
+        body = parts.scrolled("Confusion matrix", f"<table class='matrix'>{inside}</table>")
         body = f"<p class='muted'>Rows: the true class. Columns: the predicted one. Stronger: a larger share.</p>{body}"
     if len(classes) > 2 and found["pairs"]:
         rows = [
             [(text(classes[p["true"]]), False), (text(classes[p["predicted"]]), False), (f"{p['rows']:,}", True)]
             for p in found["pairs"]
         ]
-        table = _table(("true", "taken for", "rows"), rows, "Classes that are most often confused")
-        body += _folded("Most often confused", table, opened=not body)
-    return _section("confusion", "Confusion", body) if body else ""
+        table = parts.table(("true", "taken for", "rows"), rows, "Classes that are most often confused")
+        body += parts.folded("Most often confused", table, opened=not body)
+    return parts.section("confusion", "Confusion", body) if body else ""
 
 
 def _importance(values: dict[str, Any]) -> str:
@@ -323,12 +316,12 @@ def _importance(values: dict[str, Any]) -> str:
     if found["left_out"]:
         told += f" {found['left_out']:,} columns to which the network is less sensitive were left out."
     heads = ("column", "", "worse by")
-    table = _table(heads, rows[:SHOWN], "Importance of columns", kind="bars")
+    table = parts.table(heads, rows[:SHOWN], "Importance of columns", kind="bars")
     rest = ""
     if len(rows) > SHOWN:
-        more = _table(heads, rows[SHOWN:], "Importance of the other columns", kind="bars")
-        rest = _folded(f"{len(rows) - SHOWN:,} more columns", more)
-    return _section("importance", "Which columns matter", f"<p class='muted'>{text(told)}</p>{table}{rest}")
+        more = parts.table(heads, rows[SHOWN:], "Importance of the other columns", kind="bars")
+        rest = parts.folded(f"{len(rows) - SHOWN:,} more columns", more)
+    return parts.section("importance", "Which columns matter", f"<p class='muted'>{text(told)}</p>{table}{rest}")
 
 
 def _rules(values: dict[str, Any]) -> str:
@@ -367,9 +360,9 @@ def _rules(values: dict[str, Any]) -> str:
     )
     words = "<pre tabindex='0' aria-label='command for all rules'>htaf explain RUN --out rules.csv</pre>"
     heads = ("bit", "rule", "balanced", "accuracy", "on", "effect")
-    table = _table(heads, rows, "Rules of the bits that do most", kind="rules")
+    table = parts.table(heads, rows, "Rules of the bits that do most", kind="rules")
     body = f"<p class='muted'>{text(told)}</p>{table}<p class='muted'>{text(more)}</p>{words}"
-    return _section("rules", "What the bits say", body)
+    return parts.section("rules", "What the bits say", body)
 
 
 def _percent(share: float) -> str:
@@ -392,14 +385,14 @@ def _columns(values: dict[str, Any]) -> str:
     gone = [[(text(one["name"]), False), ("left out", False), ("", True), (text(one["why"]), False)]
             for one in values["left_out"]]  # fmt: skip
     rows += gone
-    table = _table(("column", "kind", "inputs", "read as"), rows[:SHOWN], "How the columns were read")
+    table = parts.table(("column", "kind", "inputs", "read as"), rows[:SHOWN], "How the columns were read")
     if len(rows) > SHOWN:
-        more = _table(("column", "kind", "inputs", "read as"), rows[SHOWN:], "How the other columns were read")
-        table += _folded(f"{len(rows) - SHOWN:,} more columns", more)
+        more = parts.table(("column", "kind", "inputs", "read as"), rows[SHOWN:], "How the other columns were read")
+        table += parts.folded(f"{len(rows) - SHOWN:,} more columns", more)
     if values["notes"]:
         notes = "".join(f"<li>{text(note)}</li>" for note in values["notes"])
         table += f"<h3>Notes</h3><ul class='notes'>{notes}</ul>"
-    return _section("columns", "How the columns were read", body + table)
+    return parts.section("columns", "How the columns were read", body + table)
 
 
 def _recipe(values: dict[str, Any]) -> str:
@@ -408,123 +401,15 @@ def _recipe(values: dict[str, Any]) -> str:
         shown = f"<pre tabindex='0' aria-label='command'>{text(values['command'])}</pre>"
         body = f"<p class='muted'>To train it again, in the folder of the data:</p>{shown}"
     rows = [[(text(name), False), (text(_shown(value)), False)] for name, value in sorted(values["recipe"].items())]
-    body += _folded("Recipe", _table(("field", "value"), rows, "Recipe"))
+    body += parts.folded("Recipe", parts.table(("field", "value"), rows, "Recipe"))
     facts = [("commit", values["commit"]), *sorted(values["versions"].items()), ("threads", values["threads"])]
     facts += [("run key", values["key"]), ("fingerprint of the data", values["fingerprint"])]
     made = [[(text(name), False), (text(_shown(value)), False)] for name, value in facts]
-    body += _folded("Versions and keys", _table(("name", "value"), made, "Versions and keys"))
-    return _section("recipe", "Recipe", body)
+    body += parts.folded("Versions and keys", parts.table(("name", "value"), made, "Versions and keys"))
+    return parts.section("recipe", "Recipe", body)
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return " ".join(map(_shown, value))
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _section(name: str, title: str, body: str) -> str:
-    return f"<section aria-labelledby='h-{name}'><h2 id='h-{name}'>{text(title)}</h2>{body}</section>"
-
-
-def _folded(title: str, body: str, *, opened: bool = False) -> str:
-    return f"<details{' open' if opened else ''}><summary>{text(title)}</summary>{body}</details>"
-
-
-def _scrolled(label: str, body: str) -> str:
-    """What may be wider than the page, which the keyboard can scroll."""
-    return f"<div class='wide' role='region' tabindex='0' aria-label='{text(label)}: table'>{body}</div>"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[Cell]], label: str, *, kind: str = "") -> str:
-    """A table; cells are HTML, the first of each row is its head."""
-    rows = list(rows)
-    numbers = [len(rows) > 0 and rows[0][place][1] for place in range(len(heads))]
-    top = "".join(
-        f"<th scope='col'{' class=num' if num else ''}>{text(name)}</th>" if name else "<td></td>"
-        for name, num in zip(heads, numbers, strict=True)
-    )
-    lines = []
-    for row in rows:
-        (first, is_number), *others = row
-        cells = "".join(f"<td{' class=num' if num else ''}>{cell}</td>" for cell, num in others)
-        lines.append(f"<tr><th scope='row'{' class=num' if is_number else ''}>{first}</th>{cells}</tr>")
-    inside = f"<table class='{kind}'><thead><tr>{top}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-    return _scrolled(label, inside)
-
-
-STYLE = """
-:root { color-scheme: light dark; --paper: #faf9f6; --surface: #fff; --line: #e4e0d8; --ink: #1d1f1e; --muted: #5f6361;
-  --accent: #0b6763; --orange: #b9500f; --blue: #0b67a0; --good: #1b6b3a; --bad: #a83a1c; --sunken: #f1efea; }
-@media (prefers-color-scheme: dark) { :root { --paper: #131514; --surface: #1b1e1d; --line: #313635; --ink: #ecebe6;
-  --muted: #a6aba8; --accent: #74cdc4; --orange: #e38d5a; --blue: #6bb1e2; --good: #7fd19d; --bad: #f09a7c;
-  --sunken: #252928; } }
-*, ::before, ::after { box-sizing: border-box; }
-html { -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }
-body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.55 -apple-system, "Segoe UI", Roboto,
-  "Helvetica Neue", Arial, sans-serif; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
-h1, h2, h3, p, ul, figure, pre { margin: 0; padding: 0; }
-main { max-width: 1120px; margin: 0 auto; padding: 40px 24px 72px; display: grid; gap: 20px;
-  grid-template-columns: repeat(2, minmax(0, 1fr)); }
-header, #h-result, section { grid-column: 1 / -1; }
-section { background: var(--surface); border: 1px solid var(--line); border-radius: 10px; padding: 20px 22px 22px; }
-section[aria-labelledby="h-training"], section[aria-labelledby="h-calibration"],
-section[aria-labelledby="h-residuals"] { grid-column: span 1; }
-.what { color: var(--accent); font-weight: 600; }
-h1 { font-size: 30px; line-height: 1.2; font-weight: 650; letter-spacing: -0.015em; margin: 2px 0 6px; }
-h2 { font-size: 18px; line-height: 1.3; font-weight: 620; margin-bottom: 8px; }
-h3 { font-size: 15px; font-weight: 620; margin: 18px 0 6px; }
-p + p, p + div, .tiles + p, .wide + .wide, .wide + p { margin-top: 12px; }
-section > p { max-width: 72ch; }
-.muted, figcaption { color: var(--muted); }
-.tiles { display: flex; flex-wrap: wrap; gap: 12px; }
-.tile { flex: 1 1 150px; padding: 10px 14px 12px; border-radius: 8px; background: var(--sunken); }
-.tile span { display: block; font-size: 13px; color: var(--muted); }
-.tile b { font-size: 26px; line-height: 1.2; font-weight: 620; letter-spacing: -0.01em; }
-.tile.main b { color: var(--accent); }
-.tile.worse b { color: var(--bad); } .tile.better b { color: var(--good); }
-.wide { overflow-x: auto; }
-:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; border-radius: 4px; }
-table { border-collapse: collapse; width: 100%; font-size: 14px; overflow-wrap: normal; }
-th, td { text-align: left; vertical-align: top; padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line);
-  font-weight: 400; }
-th:last-child, td:last-child { padding-right: 0; }
-td:last-child, th[scope="row"] { overflow-wrap: anywhere; min-width: 8.5em; }
-thead th { color: var(--muted); font-size: 13px; white-space: nowrap; }
-tbody tr:last-child > * { border-bottom: 0; }
-.num { text-align: right; white-space: nowrap; }
-th.num[scope="row"] { min-width: 0; }
-.matrix { width: auto; } .matrix td, .matrix th { min-width: 0 !important; }
-.matrix th, .matrix td { padding: 5px 9px; border: 1px solid var(--line); }
-.matrix tbody tr:last-child > * { border-bottom: 1px solid var(--line); }
-.matrix thead th { white-space: normal; max-width: 9em; overflow-wrap: break-word; vertical-align: bottom; }
-.shade { background: color-mix(in srgb, var(--accent) calc(var(--s) * 45%), transparent); }
-.bars th[scope="row"] { width: 34%; } .bars td:nth-child(2) { width: 40%; vertical-align: middle; min-width: 60px; }
-.rules th[scope="row"] { min-width: 3em; } .rules td:nth-child(2) { min-width: 17em; overflow-wrap: anywhere; }
-.doubt { color: var(--bad); font-weight: 600; }
-.bar { display: block; height: 10px; border-radius: 3px; width: calc(var(--s) * 100%); background: var(--accent);
-  min-width: 1px; }
-figure svg { display: block; width: 100%; max-width: 520px; height: auto; }
-svg text { font-size: 12px; fill: var(--muted); }
-figcaption { font-size: 13px; margin-top: 6px; display: flex; flex-wrap: wrap; gap: 2px 16px; }
-.grid { stroke: var(--line); stroke-width: 1; }
-.line { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
-.line.train { stroke: var(--muted); } .line.smooth { stroke: var(--blue); } .line.exact { stroke: var(--orange); }
-.line.smooth { stroke-dasharray: 1 5; }
-.line.kept, .line.ideal, .line.stage { stroke: var(--muted); stroke-width: 1; stroke-dasharray: 4 4; }
-.line.stage { stroke-dasharray: none; stroke: var(--line); } .line.spread { stroke: var(--orange); opacity: .55; }
-.dot.exact { fill: var(--orange); } .dot.smooth { fill: var(--blue); } .dot.train { fill: var(--muted); }
-.key::before { content: ""; display: inline-block; width: 16px; border-top: 2px solid; margin-right: 6px;
-  vertical-align: middle; }
-.key.train::before { border-color: var(--muted); }
-.key.smooth::before { border: 0; border-top: 2px dotted var(--blue); }
-.key.exact::before { border-color: var(--orange); } .key.stage::before { border-color: var(--line); }
-.key.kept::before { border-top: 1px dashed var(--muted); }
-details { margin-top: 12px; } summary { cursor: pointer; color: var(--accent); width: fit-content; }
-details > .wide { margin-top: 8px; max-height: 420px; overflow-y: auto; }
-.notes { padding-left: 18px; font-size: 14px; } .notes li { margin: 3px 0; } div + .notes { margin-top: 10px; }
-pre { margin-top: 8px; padding: 12px 14px; border-radius: 8px; background: var(--sunken); white-space: pre-wrap;
-  font: 13px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
-@media (max-width: 860px) { main { grid-template-columns: minmax(0, 1fr); padding: 24px 14px 48px; gap: 14px; }
-  section { padding: 16px 14px 18px; } h1 { font-size: 25px; } .tile b { font-size: 22px; } }
-@media print { body { background: none; } section { break-inside: avoid; border: 0; padding-inline: 0; } }
-"""

@@ -68,7 +68,7 @@ def bind(weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Bound:
     def run(bits: int, shape: Shape2d, finishing: tuple[int, ...], threads: int, kept: object = (signs, ones)) -> None:
         native(shape, bits, held, finishing, threads)
 
-    return bound(run, g, epilogue)
+    return bound(run, g, epilogue, ("binary", held))
 
 
 def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Outputs:

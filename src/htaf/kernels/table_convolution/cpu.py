@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from htaf.kernels.float_layers import cpu as float_layers
 from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs
 from htaf.kernels.native import extension
 from htaf.kernels.packed_native import Shape2d, bound, check_weights
@@ -48,8 +49,12 @@ def _bind(weights: Weights, geometry: Geometry, epilogue: Epilogue, rough: bool)
     unit = check_weights("unit", w.unit, torch.float32, (g.outputs,))
     bias = check_weights("bias", w.bias, torch.int32, (g.outputs,))
     also = _rough(w, g, epilogue) if rough and w.kind == "float32" else None
-    kept = (values, unit, bias, *(also or ()))
-    held = (KINDS[w.kind], *(x.data_ptr() for x in kept), *(() if also else (0, 0, 0, 0)))
+    columns = _columns(w, g) if rough and w.kind == "float32" else None
+    kept = (values, unit, bias, *(also or ()), *(() if columns is None else (columns,)))
+    held = (
+        KINDS[w.kind], values.data_ptr(), unit.data_ptr(), bias.data_ptr(),
+        *((0, 0, 0, 0) if also is None else (x.data_ptr() for x in also)), 0 if columns is None else columns.data_ptr(),
+    )  # fmt: skip
     native = extension().table_forward
 
     def run(
@@ -57,7 +62,7 @@ def _bind(weights: Weights, geometry: Geometry, epilogue: Epilogue, rough: bool)
     ) -> None:
         native(shape, bits, held, finishing, threads)
 
-    return bound(run, g, epilogue)
+    return bound(run, g, epilogue, ("table", held))
 
 
 def _rough(weights: Weights, g: Geometry, e: Epilogue) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
@@ -92,6 +97,13 @@ def _rough(weights: Weights, g: Geometry, e: Epilogue) -> tuple[Tensor, Tensor, 
     inside = _outward(lower.double() + apart, torch.inf), _outward(upper.double() - apart, -torch.inf)
     outside = _outward(lower.double() - apart, -torch.inf), _outward(upper.double() + apart, torch.inf)
     return made.values, made.unit, made.bias, torch.stack((*inside, *outside))
+
+
+def _columns(weights: Weights, g: Geometry) -> Tensor | None:
+    """The weights of a linear layer as csrc/tables.hpp has its columns; None of another layer."""
+    if g._replace(channels=1, outputs=1) != Geometry(1, 1):
+        return None
+    return float_layers.prepare(weights.values.flatten(1)[:, : g.channels, None, None])
 
 
 def _outward(x: Tensor, to: float) -> Tensor:

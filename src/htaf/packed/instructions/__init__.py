@@ -6,13 +6,25 @@ from htaf.packed.instructions.call import Call
 from htaf.packed.instructions.contract import Instruction
 from htaf.packed.instructions.layer import Layer
 from htaf.packed.instructions.pool import Pool
+from htaf.packed.instructions.rounded import Rounded
 from htaf.packed.instructions.spikes import Spikes
 from htaf.packed.instructions.threshold import Threshold
 from htaf.packed.instructions.unpack import Unpack
 
-__all__ = ["INSTRUCTIONS", "Call", "Instruction", "Layer", "Pool", "Spikes", "Threshold", "Unpack", "by_opcode"]
+__all__ = [
+    "INSTRUCTIONS",
+    "Call",
+    "Instruction",
+    "Layer",
+    "Pool",
+    "Rounded",
+    "Spikes",
+    "Threshold",
+    "Unpack",
+    "by_opcode",
+]
 
-INSTRUCTIONS: tuple[type[Instruction], ...] = (Layer, Threshold, Spikes, Pool, Unpack, Call)
+INSTRUCTIONS: tuple[type[Instruction], ...] = (Layer, Threshold, Spikes, Pool, Unpack, Call, Rounded)
 
 
 def by_opcode(more: Iterable[type[Instruction]] = ()) -> dict[str, type[Instruction]]:

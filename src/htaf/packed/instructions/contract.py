@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from inspect import get_annotations
-from typing import Any, ClassVar, NamedTuple, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_origin, get_type_hints
 
 from torch import Tensor
 
@@ -21,6 +21,9 @@ from htaf.kernels.table_convolution import cpu as tables
 from htaf.kernels.table_convolution import reference as tables_formulas
 from htaf.packed.errors import PackedError
 from htaf.packed.instructions.schema import REQUIRED, Field, field_of, nothing
+
+if TYPE_CHECKING:
+    from htaf.packed.planning import Planning
 
 Values = list[Any]  # of a run, by number
 Run = Callable[[Values, int], None]  # (values, batch): puts what is made into the values
@@ -43,13 +46,18 @@ class Machine(NamedTuple):
     maps: Any
     integers: Any
     spare: Spare
+    floats: Any = None  # kernels/float_layers/cpu.py, where there is an extension
 
 
 class Ready(NamedTuple):
-    """An instruction that can run. weights: as the kernels hold them, for its error bound."""
+    """An instruction that can run.
+
+    weights: as the kernels hold them, for its error bound. layer: what `Instruction.plan` needs beside them.
+    """
 
     run: Run
     weights: Any = None
+    layer: Any = None
 
 
 class Seen(NamedTuple):
@@ -170,6 +178,14 @@ class Instruction(ABC):
         """Floats [batch, channels, height, width] that it makes in fresh memory, in channels_last: a later layer may
         write over them once they were read."""
         return ()
+
+    def plan(self, planning: Planning, ready: Ready) -> bool:
+        """Puts its execution for the sizes at hand into a plan, which runs without Python: see packed/planning.py.
+
+        Returns False where it cannot, as here; then the closure of `ready` runs. A plan computes what the closure
+        computes, to the last bit.
+        """
+        return False
 
 
 PIECES = tuple(sorted(Instruction.__abstractmethods__))

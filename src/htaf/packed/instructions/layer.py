@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from htaf.kernels.layers import Epilogue, Geometry, row_bytes
+from htaf.kernels.packed_native import shape2d
 from htaf.kernels.table_convolution.reference import Kind
 from htaf.packed.errors import PackedError
 from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Seen, Values
 from htaf.packed.instructions.schema import LARGEST, Field, Made, Read, TensorName, field_of, integer, pair
 from htaf.packed.instructions.sizes import empty, expect, expect_bits, expect_channels
+from htaf.packed.planning import At, Planning
 
 # how bits and sums lie: [batch, height, width, .], [batch, length, .], [..., .]; whole: images as rows
 Form = Literal["image", "line", "row", "whole"]
@@ -203,7 +205,23 @@ class Layer(Instruction):
             if bits_at is not None:
                 values[bits_at] = give(out, bits, width, False)
 
-        return Ready(run, weights)
+        return Ready(run, weights, layer)
+
+    def plan(self, planning: Planning, ready: Ready) -> bool:
+        if (native := getattr(ready.layer, "native", None)) is None:
+            return False
+        take, lay, _ = FORMS[self.form]
+        bits = planning.example(self.input)
+        if not bits.is_contiguous():
+            return False
+        if self.residual is not None:
+            residual = planning.example(self.residual)
+            if lay(residual).data_ptr() != residual.data_ptr():
+                return False
+        name, weights, constants = native
+        ends = planning.ends(constants, self.residual, self.y, self.bits)
+        planning.step(name, shape2d(take(bits), self.geometry), At(self.input), weights, ends=ends)
+        return True
 
     def bounds(self, seen: Seen) -> list[float]:
         bound = 0.0

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from htaf.kernels.layers import Geometry
+from htaf.kernels.packed_native import shape2d
 from htaf.packed.errors import PackedError
 from htaf.packed.instructions.contract import Instruction, Machine, Ready, Seen, Values
 from htaf.packed.instructions.schema import Border, Made, Read, Window
 from htaf.packed.instructions.sizes import empty, expect_bits
+from htaf.packed.planning import At, Planning
 
 
 @final
@@ -49,6 +51,15 @@ class Pool(Instruction):
             values[bits] = pool(values[source], *windows)
 
         return Ready(run)
+
+    def plan(self, planning: Planning, ready: Ready) -> bool:
+        bits = planning.example(self.input)
+        if not bits.is_contiguous():
+            return False
+        channels = 8 * bits.shape[-1]
+        windows = Geometry(channels, channels, self.kernel, self.stride, self.padding, self.dilation)
+        planning.step("max_bits", shape2d(bits, windows), At(self.input), At(self.bits), makes=[self.bits])
+        return True
 
     def bounds(self, seen: Seen) -> list[float]:
         return [0.0]

@@ -12,6 +12,7 @@ from htaf.packed.errors import PackedError
 from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Seen, Values
 from htaf.packed.instructions.schema import Axis, Made, Read
 from htaf.packed.instructions.sizes import expect_floats, packed_along
+from htaf.packed.planning import At, Planning
 
 
 @final
@@ -44,6 +45,16 @@ class Spikes(Instruction):
             values[bits] = spikes(values[source].movedim(axis, -1), None, None, **numbers)
 
         return Ready(run)
+
+    def plan(self, planning: Planning, ready: Ready) -> bool:
+        x = planning.example(self.input).movedim(self.axis, -1)
+        if not x[0].is_contiguous():
+            return False
+        steps, channels = x.shape[0], x.shape[-1]
+        neuron = (self.leak, self.gain, self.threshold, self.soft)
+        sizes = (steps, x[0].numel() // channels, channels)
+        planning.step("spikes", At(self.input), x.stride(0), At(self.bits), *sizes, neuron, makes=[self.bits])
+        return True
 
     def bounds(self, seen: Seen) -> list[float]:
         # what reaches a potential over time, with the same spikes

@@ -12,6 +12,7 @@ from htaf.kernels.layers import Epilogue
 from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Seen, Values
 from htaf.packed.instructions.schema import Axis, Made, Read, TensorName
 from htaf.packed.instructions.sizes import expect_channels, expect_floats, packed_along
+from htaf.packed.planning import At, Planning
 
 
 @final
@@ -40,15 +41,28 @@ class Threshold(Instruction):
         finish, source, axis, bits = machine.maps.finish, self.input, self.axis, self.bits
         epilogues: dict[int, Epilogue] = {}  # the channels are known when a value is there
 
-        def run(values: Values, batch: int) -> None:
-            x = values[source].movedim(axis, -1).contiguous()
-            channels = x.shape[-1]
+        def constants(channels: int) -> Epilogue:
             if channels not in epilogues:
                 low, high = (end.expand(channels).contiguous() for end in (lower, upper))
                 epilogues[channels] = Epilogue(None, None, None, low, high, False)
-            values[bits] = finish(x, epilogues[channels])[1]
+            return epilogues[channels]
 
-        return Ready(run)
+        def run(values: Values, batch: int) -> None:
+            x = values[source].movedim(axis, -1).contiguous()
+            values[bits] = finish(x, constants(x.shape[-1]))[1]
+
+        return Ready(run, None, constants)
+
+    def plan(self, planning: Planning, ready: Ready) -> bool:
+        x = planning.example(self.input).movedim(self.axis, -1)
+        if not x.is_contiguous():
+            return False
+        lower, upper = (planning.address(end) for end in ready.layer(x.shape[-1])[3:5])
+        if planning.with_bits(self.input, lower, upper, self.bits):  # in the pass that makes the floats
+            return True
+        ends = planning.ends((0, 0, lower, upper), None, None, self.bits)
+        planning.step("finish", At(self.input), x.numel() // x.shape[-1], x.shape[-1], ends=ends)
+        return True
 
     def bounds(self, seen: Seen) -> list[float]:
         return [seen.errors[self.input] * self.slope]

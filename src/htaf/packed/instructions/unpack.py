@@ -13,6 +13,7 @@ from htaf.packed.errors import PackedError
 from htaf.packed.instructions.contract import Instruction, Machine, Ready, Seen, Values
 from htaf.packed.instructions.schema import Axis, Count, Made, Read
 from htaf.packed.instructions.sizes import empty, expect_bits
+from htaf.packed.planning import At, Planning
 
 
 @final
@@ -52,6 +53,14 @@ class Unpack(Instruction):
             values[y] = found.movedim(-1, axis)
 
         return Ready(run)
+
+    def plan(self, planning: Planning, ready: Ready) -> bool:
+        bits = planning.example(self.input)
+        if (self.low, self.high) not in ((-1.0, 1.0), (0.0, 1.0)) or not bits.is_contiguous():
+            return False
+        pixels = bits.numel() // bits.shape[-1]
+        planning.step("unpack", At(self.input), At(self.y), pixels, self.channels, self.low, makes=[self.y])
+        return True
 
     def bounds(self, seen: Seen) -> list[float]:
         return [0.0]  # bits are taken to be right

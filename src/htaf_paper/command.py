@@ -1,0 +1,212 @@
+"""`htaf paper`: the tables and figures of the paper by one command, and whether its claims hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.table import Table as TextTable
+from tyro.conf import FlagConversionOff, Positional, arg
+
+from htaf._console import Terminal, UsageError, fail, print_json, say
+from htaf.cli.flags import DataDir, Json
+from htaf.cli.studying import Device, Heartbeat, Patience, Threads, Timeout, WorkFolder, leasing_of
+from htaf_paper.items import ITEMS, items
+from htaf_paper.protocol import ABOUT_SCALES, SCALES, PaperError, Scale, nearest
+
+Items = Annotated[Positional[tuple[str, ...]], arg(help="Items of the paper, or all.", metavar="ID ...")]
+ScaleFlag = Annotated[Scale, arg(help="; ".join(f"{name}: {ABOUT_SCALES[name]}" for name in SCALES) + ".")]
+Out = Annotated[Path, arg(help="Folder of the results; the same command again goes on.", metavar="DIR")]
+RecordFolders = Annotated[
+    tuple[Path, ...],
+    arg(
+        help="Folders of finished studies whose records count too, such as results of this repository.",
+        metavar="DIR ...",
+        help_behavior_hint="(default: none)",
+    ),
+]
+
+
+def list_items(*, json: Json = False) -> None:
+    """List the tables and figures of the paper, and at which scales each can be run."""
+    found = [
+        {
+            "id": study.id,
+            "title": study.title,
+            "paper": study.paper,
+            "scales": {
+                scale: {
+                    "about": s.about,
+                    "cpu_seconds": s.cpu_seconds,
+                    "gpu": s.gpu,
+                    "data": list(s.data),
+                }
+                for scale in SCALES
+                if (s := study.settings.get(scale)) is not None
+            },
+        }
+        for study in items(("all",))
+    ]
+    if json:
+        return print_json(found)
+    text = TextTable(title="Items of the paper", title_justify="left")
+    for column in ("id", "what", "in the paper", "scales"):
+        text.add_column(column)
+    for row in found:
+        text.add_row(row["id"], row["title"], row["paper"], ", ".join(row["scales"]))
+    console = Terminal()
+    console.print(text)
+    say("; ".join(f"{name}: {ABOUT_SCALES[name]}" for name in SCALES))
+    return say("htaf paper run ID ... --scale SCALE --out DIR, then htaf paper report --out DIR")
+
+
+def run(
+    ids: Items,
+    *,
+    out: Out,
+    scale: ScaleFlag = "smoke",
+    workers: Annotated[int, arg(help="Processes that compute. With --store 0: others compute.")] = 1,
+    threads: Threads = 1,
+    device: Device = "cpu",
+    data_dir: DataDir = None,
+    records: RecordFolders = (),
+    store: Annotated[
+        str | None,
+        arg(
+            help="A store for many machines: a folder, journal:PATH, postgresql://..., grpc://host:port; "
+            "docs/scaling.md.",
+            metavar="ADDRESS",
+            help_behavior_hint="(default: in --out, this machine alone)",
+        ),
+    ] = None,
+    results: Annotated[
+        str | None,
+        arg(
+            help="With --store: where records lie, a folder that all machines share.",
+            metavar="PLACE",
+            help_behavior_hint="(default: --out)",
+        ),
+    ] = None,
+    work: WorkFolder = None,
+    compute: Annotated[
+        FlagConversionOff[bool],
+        arg(help="False: make the outcomes of the records that are there, and say which are not."),
+    ] = True,
+    heartbeat: Heartbeat = 15.0,
+    timeout: Timeout = 90.0,
+    patience: Patience = 600.0,
+    json: Json = False,
+) -> None:
+    """Compute tables and figures of the paper; what is finished is never computed again."""
+    studies = _items(ids)
+    if min(workers, threads) < 1 and (workers or store is None or threads < 1):
+        raise UsageError(
+            f"--workers and --threads must be >= 1, or with --store --workers 0, got {workers} and {threads}"
+        )
+    if store is None and (results is not None or work is not None):
+        raise UsageError("--results and --work need --store")
+    if missing := [str(folder) for folder in records if not folder.is_dir()]:
+        raise UsageError(f"--records: expected folders, got {', '.join(missing)}")
+    leasing = leasing_of(heartbeat, timeout, patience)
+    from htaf_paper import engine
+
+    found = engine.run(
+        studies,
+        scale,
+        out,
+        records=records,
+        data_dir=data_dir,
+        workers=workers,
+        threads=threads,
+        device="cuda" if device == "auto" and _has_cuda() else "cpu" if device == "auto" else device,
+        store=store,
+        results=results,
+        work=work,
+        leasing=leasing,
+        patience=patience,
+        compute=compute,
+        progress=True,
+    )
+    if json:
+        print_json([vars(one) for one in found])
+    else:
+        for one in found:
+            cells = f", {one.cells} cells" if one.cells else ""
+            say(f"{one.id}, {one.scale}: {one.status}{cells}{': ' + one.message if one.message else ''}")
+        say(f"htaf paper report --out {out}")
+    if failed := [one.id for one in found if one.status == "failed"]:
+        fail(f"{', '.join(failed)} failed; give the same command again to retry", 1)
+
+
+def report(*, out: Out, json: Json = False) -> None:
+    """Write report.html and report.md: ours beside the paper's, and a verdict on each claim."""
+    from htaf_paper.writing import write_report
+
+    path = write_report(out)
+    if json:
+        return print_json({"report": str(path)})
+    return say(f"report: {path}")
+
+
+def cost(
+    ids: Items,
+    *,
+    scale: Annotated[
+        Scale | None, arg(help="At one scale.", help_behavior_hint="(default: every scale that an item has)")
+    ] = None,
+    workers: Annotated[int, arg(help="Processes that would compute.")] = 1,
+    speed: Annotated[
+        float | None,
+        arg(
+            help="Of a core of this machine, 1 is the one on which the costs were measured.",
+            help_behavior_hint="(default: measured, 2 seconds)",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say how long items take on this machine, before anything is computed."""
+    studies = _items(ids)
+    if workers < 1 or (speed is not None and not 0 < speed < float("inf")):
+        raise UsageError(f"--workers must be >= 1 and --speed > 0, got {workers} and {speed}")
+    from htaf_paper.costs import machine_speed
+
+    factor = machine_speed() if speed is None else speed
+    rows: list[dict[str, Any]] = []
+    for study in studies:
+        for one in SCALES if scale is None else (nearest(study.settings, scale),):
+            if (setting := study.settings.get(one)) is not None:
+                seconds = setting.cpu_seconds / factor
+                rows.append(
+                    {"id": study.id, "scale": one, "cpu_seconds": seconds, "gpu": setting.gpu, "about": setting.about}
+                )
+    total = sum(row["cpu_seconds"] for row in rows if not row["gpu"])
+    if json:
+        return print_json({"speed": factor, "items": rows, "cpu_seconds": total, "seconds": total / workers})
+    text = TextTable(title=f"Cost, a core of this machine {factor:.2f} times the reference", title_justify="left")
+    for column in ("id", "scale", "CPU time", "what is done"):
+        text.add_column(column)
+    for row in rows:
+        text.add_row(row["id"], row["scale"], "a GPU" if row["gpu"] else _spoken(row["cpu_seconds"]), row["about"])
+    Terminal().print(text)
+    return say(f"in all {_spoken(total)} of one core, {_spoken(total / workers)} with --workers {workers}")
+
+
+def _spoken(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _items(ids: tuple[str, ...]) -> list[Any]:
+    if not ids:
+        raise UsageError(f"expected items of the paper ({', '.join(ITEMS)}) or all")
+    try:
+        return items(ids)
+    except PaperError as error:
+        raise UsageError(str(error)) from None
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

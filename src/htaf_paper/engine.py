@@ -1,0 +1,232 @@
+"""How items of the paper are computed: cells of all of them side by side, by one queue, then their outcomes.
+
+A folder holds `cells/<key>.json`, the records; `outcomes/<scale>/<id>.json`, what was made of them; `runs/`, networks
+that later cells read; `queue/`, the store of this machine's workers where no other is given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from htaf._console import say_notes
+from htaf._errors import HtafError, first_line
+from htaf._files import parse_json, to_json, write_atomic
+from htaf.data.reading import DataError
+from htaf.runs import environment
+from htaf.training.coordinator import coordinated
+from htaf.training.queue import Leasing, Task
+from htaf.training.results import Results, StudyError
+from htaf.training.store import PATIENCE
+from htaf.training.study import run_path
+from htaf.training.worker import Work
+from htaf_paper.outcomes import FORMAT, outcome_file
+from htaf_paper.protocol import Found, MissingError, Outcome, PaperError, Place, Scale, Study, nearest
+
+ROUNDS = 100  # an item that wants new cells for longer never ends
+
+
+class Records:
+    """Records of cells: of one folder or address, and of finished studies that are read as they are.
+
+    A record that was there first counts: a network that is trained again, to be measured, changes no table.
+
+    Args:
+        results: where new ones lie. more: folders that hold any number of folders `cells`.
+    """
+
+    def __init__(self, results: Results, more: Sequence[Path] = ()) -> None:
+        self.results = results
+        self._files = {
+            file.stem: file for folder in more for file in sorted(folder.rglob("cells/*.json")) if file.is_file()
+        }
+
+    def read(self, key: str) -> dict[str, Any] | None:
+        """The record of a cell; None when it is nowhere. Raises StudyError for a damaged one."""
+        if key not in self._files:
+            return self.results.read(key)
+        try:
+            record = parse_json(self._files[key].read_bytes())
+        except (OSError, ValueError):
+            record = None
+        if not isinstance(record, dict):
+            raise StudyError(f"{self._files[key]} is damaged: expected the record of a cell")
+        return record
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What became of an item. status: `finished`, `failed`, or `not run: data|GPU|...`; message: why not."""
+
+    id: str
+    scale: Scale
+    status: str
+    message: str = ""
+    cells: int = 0
+
+
+def wanted(study: Study, scale: Scale, found: Found, place: Place) -> list[Task]:
+    """The cells that an item wants next: those that are neither there nor failed.
+
+    Raises:
+        MissingError, DataError: it cannot be computed here.
+    """
+    if study.settings[scale].gpu and not place.device.startswith("cuda"):
+        raise MissingError(
+            "GPU", f"htaf paper run {study.id} --scale {scale} --device cuda: {study.settings[scale].about}"
+        )
+    tasks = {task.key: task for task in study.tasks(scale, found, place)}
+    return [task for key, task in tasks.items() if key not in found.failed and (key not in found or _lost(task, place))]
+
+
+def _lost(task: Task, place: Place) -> bool:
+    """Whether a network that a cell is to read is not kept here, though its training is on record."""
+    return bool(task.payload.get("keep")) and not run_path(place.out, task.key).is_dir()
+
+
+def run(
+    studies: Sequence[Study],
+    scale: Scale,
+    out: Path,
+    *,
+    records: Sequence[Path] = (),
+    data_dir: str | None = None,
+    workers: int = 1,
+    threads: int = 1,
+    device: str = "cpu",
+    store: str | None = None,
+    results: str | None = None,
+    work: Path | None = None,
+    leasing: Leasing | None = None,
+    patience: float = PATIENCE,
+    compute: bool = True,
+    progress: bool = False,
+) -> list[Ran]:
+    """Compute what is not there yet, then write the outcomes.
+
+    Args:
+        studies: the items; each at the scale that is nearest to `scale`.
+        out: folder; the same call again goes on where it was.
+        records: folders of finished studies whose records count too.
+        data_dir: of the named data sets, else HTAF_DATA or a download.
+        workers: processes of this machine; 0: others compute, by `htaf study worker --store`.
+        compute: False: nothing is computed; outcomes are made of the records that are there, and say which are not.
+        store, results, work, leasing, patience: as for `htaf.training.study.run_study`; store None: in `out`.
+
+    Returns:
+        of each item what became of it.
+
+    Raises:
+        StudyError: another process holds the folder, or a record is damaged. StoreError: the store cannot be used.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    own = Results(results or out)
+    there, failed, missing = Records(own, records), dict[str, str](), dict[str, MissingError]()
+    place = Place(out, data_dir, device)
+    chosen: dict[str, tuple[Study, Scale]] = {s.id: (s, nearest(s.settings, scale)) for s in studies}
+    found = {name: Found(there.read, failed) for name in chosen}
+
+    def next_round() -> list[Task]:
+        tasks: dict[str, Task] = {}
+        for name, (study, at) in chosen.items():
+            if name in missing:
+                continue
+            try:
+                tasks |= {task.key: task for task in wanted(study, at, found[name], place)}
+            except MissingError as error:
+                missing[name] = error
+            except DataError as error:
+                missing[name] = MissingError("data", str(error))
+        return [*tasks.values()]
+
+    tasks = next_round()
+    if tasks and compute:
+        more: dict[str, Any] = {} if work is None else {"work": work}
+        told = Work(
+            store or str(out / "queue"), data_dir=data_dir, device=device, threads=threads, patience=patience,
+            leasing=leasing or Leasing(), **more,
+        )  # fmt: skip
+        with coordinated(told, "paper", own, environment(), workers, _told) as coordinator:
+            for _ in range(ROUNDS):
+                _, failures = coordinator.compute(tasks, progress=progress, title=f"paper, {scale}")
+                failed |= failures
+                tasks = next_round()
+                if not tasks:
+                    break
+            else:
+                raise PaperError(f"items still want cells after {ROUNDS} rounds: {tasks[0].title}")
+    return [_finished(study, at, found[name], place, missing.get(name)) for name, (study, at) in chosen.items()]
+
+
+def _told(what: str, text: str) -> None:
+    if what == "note":
+        say_notes([text])
+
+
+def _finished(study: Study, scale: Scale, found: Found, place: Place, missing: MissingError | None) -> Ran:
+    """Write the outcome of an item whose cells are there."""
+    if missing is not None:
+        status = f"not run: {missing.what}"
+        _write(study, scale, place, status, str(missing), Outcome(), found)
+        return Ran(study.id, scale, status, str(missing))
+    found.used.clear()
+    try:
+        tasks = study.tasks(scale, found, place)
+        left = sorted({task.title for task in tasks if task.key not in found.failed and task.key not in found})
+        failures = sorted({f"{task.title}: {found.failed[task.key]}" for task in tasks if task.key in found.failed})
+        outcome = study.read(scale, found, place)
+    except (KeyError, StudyError, HtafError) as error:
+        if not found.failed:
+            raise
+        reasons = "; ".join(sorted(set(found.failed.values()))[:2]) or first_line(error)
+        return Ran(study.id, scale, "failed", reasons)
+    if left:
+        command = f"htaf paper run {study.id} --scale {scale} --out DIR"
+        shown = ", ".join(left[:6]) + (f" and {len(left) - 6} more" if len(left) > 6 else "")
+        outcome = dataclasses.replace(outcome, missing=(*outcome.missing, (shown, "not run: time", command)))
+    status = "failed" if failures else "finished"
+    _write(study, scale, place, status, "; ".join(failures), outcome, found)
+    return Ran(study.id, scale, status, "; ".join(failures), len(found.used))
+
+
+def _write(study: Study, scale: Scale, place: Place, status: str, message: str, outcome: Outcome, found: Found) -> None:
+    value = {
+        "format": FORMAT,
+        "id": study.id,
+        "title": study.title,
+        "paper": study.paper,
+        "scale": scale,
+        "about": study.settings[scale].about,
+        "status": status,
+        "message": message,
+        "outcome": outcome.to_json(),
+        "measured": provenance(found.used) or _here(place, status),
+        "keys": sorted(found.used),
+    }
+    write_atomic(outcome_file(place.out, study.id, scale), to_json(value))
+
+
+def _here(place: Place, status: str) -> list[dict[str, Any]]:
+    """The commit, versions and machine of an outcome that needs no cell."""
+    if status != "finished":
+        return []
+    return [{"cells": 0, "cpu_seconds": 0.0, **environment(), "device": place.device}]
+
+
+def provenance(records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The different commits, versions and machines that cells were measured by, most cells first."""
+    names = ("commit", "versions", "platform", "threads")
+    seen, cpu = Counter[str](), dict[str, float]()
+    for record in records.values():
+        about = {name: record.get(name) for name in names} | {"device": record.get("device", "cpu")}
+        text = to_json(about)
+        seen[text] += 1
+        cpu[text] = cpu.get(text, 0.0) + float(record.get("cpu_seconds") or record.get("seconds") or 0.0)
+    return [
+        {"cells": count, "cpu_seconds": round(cpu[text], 1), **parse_json(text.encode())}
+        for text, count in sorted(seen.items(), key=lambda pair: (-pair[1], pair[0]))
+    ]

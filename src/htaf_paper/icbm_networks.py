@@ -1,0 +1,130 @@
+"""What the items on implicit concept bottleneck models have in common: networks that are trained, kept and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from htaf.data.reading import DataError
+from htaf.training.plan import Plan
+from htaf.training.queue import Task
+from htaf.training.study import run_path
+from htaf_paper.cells import Made
+from htaf_paper.icbm import Pair
+from htaf_paper.plans import Trained, trained
+from htaf_paper.protocol import Found, Place
+
+P = TypeVar("P")
+V = TypeVar("V")
+
+NAMES = {
+    "cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "cub": "CUB-200", "tiny-imagenet": "Tiny-ImageNet",
+    "digits": "digits",
+}  # fmt: skip
+BACKBONES = {"resnet": "ResNet", "wide_resnet": "WideResNet", "vit": "ViT"}
+METHODS = {"htaf": "HTAF", "ste": "STE", "ss": "SS", "bm": "BM", "relu": "plain"}
+HERE = {"cub": "CUB, its first 50 classes"}  # data that are less than the paper's
+
+REDUCED = (
+    "reduced to two cores: WRN-16-1 and ResNet-18 of width 16 from scratch, 5,000 training and 1,000 validation images "
+    "of CIFAR (10 epochs), CUB's first 50 classes at 112 pixels (30 epochs); the paper: WRN-40-6, WRN-28-6, WRN-50-2, "
+    "ResNet-18 with ImageNet weights, all images"
+)
+SEARCHED = (
+    "each method gets six candidates at a third of the epochs, chosen on validation, and three seeds; HTAF and SS may "
+    "sharpen in the training; the paper has five runs"
+)
+CIFAR100 = "CIFAR-100: one seed, with the activation that was chosen on CIFAR-10; nothing was searched"
+TRAINED_AGAIN = (
+    "networks that a figure reads are trained again where they were not kept: the same recipe and seed, a later commit"
+)
+
+
+class Gather:
+    """Collects what an item wants next, while it reads what there is."""
+
+    def __init__(self, found: Found, place: Place) -> None:
+        self.found, self.place = found, place
+        self.wanted: list[Task] = []
+        self.absent: list[tuple[str, str, str]] = []  # rows that lack their data
+
+    def each(self, plans: Mapping[Pair, P], read: Callable[[Pair, P], V]) -> dict[Pair, V]:
+        """What is read of each pair whose data are here; the others are in `absent`.
+
+        Raises:
+            DataError: none is.
+        """
+        found: dict[Pair, V] = {}
+        error: DataError | None = None
+        for pair, plan in plans.items():
+            try:
+                found[pair] = read(pair, plan)
+            except DataError as reason:
+                error = reason
+                self.absent.append((label_of(pair), "not run: data", str(reason)))
+        if error is not None and not found:
+            raise error
+        return found
+
+    def trained(self, *plans: Plan, seeds: Mapping[str, int] | None = None) -> Trained:
+        """The networks of plans; those that are still to be trained are kept."""
+        made = trained(plans, self.found, self.place, keep=True, again=False, seeds=seeds)
+        self.wanted += made.wanted
+        return made
+
+    def measured(self, function: str, settings: dict[str, Any], title: str, runs: Sequence[Task]) -> Any:
+        """The record of a cell that reads kept networks, or None. Where it is not there, the cell is wanted, or first
+        those of the networks that are not kept."""
+        task = Made(function, settings, title).task(self.place.data_dir)
+        record = self.found.get(task.key)
+        if record is None:
+            missing = [run for run in runs if not run_path(self.place.out, run.key).is_dir()]
+            self.wanted += missing or [task]
+        return record
+
+    def scores(self, made: Trained, label: str, method: str, seed: int) -> Any:
+        """The scores of a network by `htaf_paper.icbm_scores`; method bm: of the plain one cut at medians."""
+        plain = made.tasks.get((label, "relu"), {}).get(seed)
+        own = plain if method == "bm" else made.tasks.get((label, method), {}).get(seed)
+        if own is None:
+            return None
+        cut = "median" if method == "bm" else None
+        beside = None if cut or plain is None else plain
+        settings = {"run": own.key, "plain": beside.key if beside else None, "cut": cut}
+        runs = [own] if beside is None else [own, beside]
+        return self.measured("icbm-scores", settings, f"scores, {label}, {method}, seed {seed}", runs)
+
+    def all_scores(self, made: Trained, label: str, method: str) -> dict[int, dict[str, Any]]:
+        """By seed, those that are there."""
+        seeds = made.tasks.get((label, "relu" if method == "bm" else method), {})
+        found = {seed: self.scores(made, label, method, seed) for seed in seeds}
+        return {seed: record for seed, record in found.items() if record is not None}
+
+
+def label_of(pair: Pair) -> str:
+    """Of a data set and a backbone, for tables and claims."""
+    data, backbone = pair
+    return f"{BACKBONES[backbone]}, {HERE.get(data, NAMES[data])}"
+
+
+def paired(own: Mapping[int, float | None], other: Mapping[int, float | None], times: float = 100.0) -> list[float]:
+    """Own less other on the seeds that both have, times 100."""
+    both = [(own[seed], other[seed]) for seed in sorted(own.keys() & other.keys())]
+    return [times * (a - b) for a, b in both if a is not None and b is not None]
+
+
+def by_seed(made: Trained, label: str, row: str, network: str | None = None) -> dict[int, float | None]:
+    """Test accuracy of a row's finals."""
+    seeds = sorted(made.finals.get((label, row), {}))
+    return dict(zip(seeds, made.values(label, row, network=network), strict=True))
+
+
+def of_scores(records: Mapping[int, Mapping[str, Any]], *path: str) -> dict[int, float | None]:
+    """One value of each record."""
+    found: dict[int, float | None] = {}
+    for seed, record in records.items():
+        value: Any = record
+        for name in path:
+            value = value[name]
+        found[seed] = value
+    return found

@@ -1,0 +1,390 @@
+"""What a folder of the paper's items holds: outcomes, read and checked, and the one of each item that is reported.
+
+Only files are read: no study is imported, nothing is computed, no data set is needed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from htaf._errors import first_line
+from htaf._files import read_record
+from htaf_paper.items import ITEMS
+from htaf_paper.protocol import (
+    SCALES,
+    Claim,
+    Drawing,
+    Figure,
+    Outcome,
+    Panel,
+    PaperError,
+    Scale,
+    Series,
+    Table,
+    Verdict,
+)
+
+FORMAT = 1
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+STYLES = ("line", "points", "bars", "steps")
+COMPARED = ("ours", "paper", "difference")  # columns in place of one whose figures the paper has
+ABOUT_DIFFERENCE = (
+    "Difference: ours less the paper's. In brackets: the standard error; of a difference that of both, as far as they "
+    "are known."
+)
+# what can change between two runs of the same cells is written in this way alone
+TIMES = re.compile(r"[0-9][0-9,.]* CPU s\b")
+NUMBER = re.compile(r"[-+]?[0-9][0-9,]*(\.[0-9]+)?(e[-+]?[0-9]+)?%?|-")
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,80}")
+
+
+def outcome_file(out: Path, study_id: str, scale: Scale) -> Path:
+    """Where the outcome of an item lies."""
+    return out / "outcomes" / scale / f"{study_id}.json"
+
+
+def without_times(text: str) -> str:
+    """The text of a report without the times in it: the same for two runs that computed the same."""
+    return TIMES.sub("- CPU s", text)
+
+
+def seconds(value: float) -> str:
+    """A time, such that `without_times` finds it."""
+    return f"{value:,.1f} CPU s"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Where cells were computed: their number and time, commit, machine, versions."""
+
+    cells: int
+    cpu_seconds: float
+    commit: str | None
+    platform: str | None
+    device: str
+    threads: int | None
+    versions: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Read:
+    """The outcome of an item at one scale.
+
+    status: `finished`, `failed` or `not run: ...`; file: in the folder; command: that makes it.
+    """
+
+    id: str
+    title: str
+    paper: str
+    scale: Scale
+    about: str
+    status: str
+    message: str
+    outcome: Outcome
+    measured: tuple[Measured, ...]
+    file: str
+    command: str
+
+    def counts(self) -> Counter[Verdict]:
+        """How many claims have each verdict."""
+        return Counter(claim.verdict for claim in self.outcome.claims)
+
+
+@dataclass(frozen=True)
+class Item:
+    """An item of the paper. shown: at its largest finished scale, or None; others: at other scales, largest first."""
+
+    id: str
+    shown: Read | None
+    others: tuple[Read, ...] = ()
+
+    @property
+    def title(self) -> str:
+        known = self._known()
+        return known.title if known else self.id
+
+    @property
+    def paper(self) -> str:
+        known = self._known()
+        return known.paper if known else ""
+
+    def _known(self) -> Read | None:
+        return self.shown or (self.others[0] if self.others else None)
+
+    @property
+    def reason(self) -> str:
+        """Why it is not shown."""
+        known = self._known()
+        return "not run" if known is None else known.status
+
+    @property
+    def message(self) -> str:
+        known = self._known()
+        return "" if known is None else known.message
+
+    @property
+    def command(self) -> str:
+        """That makes what is shown or, where nothing is, would make it."""
+        known = self._known()
+        return known.command if known else f"htaf paper run {self.id} --scale full"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim, and where it was tested."""
+
+    item: Item
+    scale: Scale
+    claim: Claim
+
+
+def read_items(out: Path) -> list[Item]:
+    """Every item of the paper, in its order, with what the folder has of it.
+
+    Raises:
+        PaperError: the folder is not there; a file in `outcomes` is damaged, or is no outcome of an item.
+    """
+    if not out.is_dir():
+        raise PaperError(f"expected a folder of `htaf paper run --out`, {out} is not there")
+    found: dict[str, list[Read]] = {name: [] for name in ITEMS}
+    root = out / "outcomes"
+    for folder in sorted(one for one in root.iterdir() if one.is_dir()) if root.is_dir() else ():
+        for file in sorted(folder.glob("*.json")):
+            if folder.name not in SCALES:
+                raise PaperError(f"{file}: expected a folder of a scale ({', '.join(SCALES)}), got {folder.name!r}")
+            if file.stem not in found:
+                raise PaperError(f"{file}: expected the outcome of an item ({', '.join(ITEMS)}), got {file.stem!r}")
+            found[file.stem].append(_read(file, file.stem, cast(Scale, folder.name)))
+    return [_chosen(name, reads) for name, reads in found.items()]
+
+
+def _chosen(name: str, reads: Sequence[Read]) -> Item:
+    """Finished before failed, large before small; what was not run has nothing to show."""
+    ordered = sorted(reads, key=lambda read: -SCALES.index(read.scale))
+    for status in ("finished", "failed"):
+        if shown := next((read for read in ordered if read.status == status), None):
+            return Item(name, shown, tuple(read for read in ordered if read is not shown))
+    return Item(name, None, tuple(ordered))
+
+
+def judged(items: Iterable[Item]) -> dict[Scale, list[Judged]]:
+    """All claims by scale, the largest first: claims that were tested at different scales do not compare."""
+    found: dict[Scale, list[Judged]] = {scale: [] for scale in reversed(SCALES)}
+    for item in items:
+        if item.shown is not None:
+            found[item.shown.scale] += [Judged(item, item.shown.scale, one) for one in item.shown.outcome.claims]
+    return {scale: claims for scale, claims in found.items() if claims}
+
+
+def counted(claims: Iterable[Judged]) -> dict[Verdict, int]:
+    """How many claims have each verdict, 0 too."""
+    counts = Counter(one.claim.verdict for one in claims)
+    return {verdict: counts[verdict] for verdict in VERDICTS}
+
+
+def spoken(counts: Mapping[Verdict, int], *, most: int = len(VERDICTS)) -> str:
+    """Counts in words: `3 hold, 1 does not hold`."""
+    many = {"holds": "hold", "does not hold": "do not hold"}
+    known = [(verdict, count) for verdict, count in counts.items() if count][:most]
+    return ", ".join(f"{count} {verdict if count == 1 else many.get(verdict, verdict)}" for verdict, count in known)
+
+
+# tables in the words of every format
+
+
+def ours(figure: Figure) -> str:
+    """What was measured."""
+    return dataclasses.replace(figure, paper=None).text()
+
+
+def printed(figure: Figure) -> str:
+    """What the paper prints; "" where it prints nothing."""
+    if figure.paper is None:
+        return ""
+    error = "" if figure.paper_error is None else f" ({figure.paper_error:.{figure.digits}f})"
+    return f"{figure.paper:.{figure.digits}f}{error}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table in words. name: of it; parts: of `COMPARED`, or one empty name; numbers: its cells are."""
+
+    name: str
+    parts: tuple[str, ...]
+    numbers: bool
+    cells: tuple[tuple[str, ...], ...]
+
+
+def columns(table: Table) -> list[Column]:
+    """The columns of a table; one that the paper has too becomes three."""
+    found = []
+    for place, name in enumerate(table.columns):
+        cells = [row[place] for row in table.rows]
+        figures = [cell for cell in cells if isinstance(cell, Figure)]
+        compared = any(figure.paper is not None for figure in figures)
+        words = []
+        for cell in cells:
+            if isinstance(cell, str):
+                words.append((cell, "", "") if compared else (cell,))
+            else:
+                words.append((ours(cell), printed(cell), cell.difference()) if compared else (ours(cell),))
+        numbers = bool(figures) or (place > 0 and all(NUMBER.fullmatch(str(cell)) for cell in cells))
+        found.append(Column(name, COMPARED if compared else ("",), numbers, tuple(words)))
+    return found
+
+
+def notes(table: Table) -> list[str]:
+    """What is said below a table: its own note, and of how many values means are."""
+    figures = [cell for row in table.rows for cell in row if isinstance(cell, Figure)]
+    counts = {figure.count for figure in figures if figure.error is not None}
+    said = [table.note] if table.note else []
+    if counts:
+        low, high = min(counts), max(counts)
+        said.append(f"Means of {low if low == high else f'{low} to {high}'} values (standard error).")
+    if any(figure.paper is not None for figure in figures):
+        said.append(ABOUT_DIFFERENCE)
+    return said
+
+
+def figure_names(items: Iterable[Item]) -> dict[tuple[str, str], str]:
+    """The name of the files of each drawing, by item and its own name. Raises PaperError where two are the same."""
+    found: dict[tuple[str, str], str] = {}
+    for item in items:
+        for one in item.shown.outcome.drawings if item.shown else ():
+            own = one.name == item.id or one.name.startswith(f"{item.id}-")
+            name = one.name if own else f"{item.id}-{one.name}"
+            if name in found.values() or (item.id, one.name) in found:
+                raise PaperError(f"expected drawings with names of their own, {item.id} has another {one.name!r}")
+            found[item.id, one.name] = name
+    return found
+
+
+# files that nobody has checked yet
+
+
+def _read(file: Path, name: str, scale: Scale) -> Read:
+    """Raises PaperError for a file that is no outcome of this item at this scale."""
+    value = read_record(file, FORMAT, PaperError)
+    if value is None:
+        raise PaperError(f"{file} is not there any more: another process writes into the folder")
+    try:
+        if (value["id"], value["scale"]) != (name, scale):
+            raise ValueError(f"expected {name} at {scale}, got {value['id']!r:.60} at {value['scale']!r:.60}")
+        words = {key: _words(value[key], key) for key in ("title", "paper", "about", "status", "message")}
+        if words["status"] not in ("finished", "failed") and not words["status"].startswith("not run"):
+            raise ValueError(f"expected a status, got {words['status']!r:.60}")
+        outcome = Outcome.from_json(value["outcome"])
+        _check(outcome)
+        measured = tuple(_measured(one) for one in value["measured"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
+        raise PaperError(f"{file} is damaged: expected an outcome of `htaf paper run`: {reason}") from None
+    command = f"htaf paper run {name} --scale {scale}"
+    if words["message"].startswith(command):  # what cannot run here says how it could, then what it is
+        command, _, words["message"] = words["message"].partition(": ")
+    place = f"outcomes/{scale}/{name}.json"
+    return Read(name, **words, scale=scale, outcome=outcome, measured=measured, file=place, command=command)
+
+
+def _measured(value: Mapping[str, Any]) -> Measured:
+    versions = tuple(sorted((_words(k, "package"), _words(v, "version")) for k, v in (value["versions"] or {}).items()))
+    threads = value["threads"]
+    return Measured(
+        cells=_whole(value["cells"], "cells"),
+        cpu_seconds=_number(value["cpu_seconds"], "cpu_seconds"),
+        commit=None if value["commit"] is None else _words(value["commit"], "commit"),
+        platform=None if value["platform"] is None else _words(value["platform"], "platform"),
+        device=_words(value["device"], "device"),
+        threads=None if threads is None else _whole(threads, "threads"),
+        versions=versions,
+    )
+
+
+def _check(outcome: Outcome) -> None:
+    """Raises ValueError where something in it has another type than its field."""
+    for table in outcome.tables:
+        _words(table.title, "title of a table")
+        _words(table.note, "note of a table")
+        for name in table.columns:
+            _words(name, "column")
+        for figure in (cell for row in table.rows for cell in row if isinstance(cell, Figure)):
+            for name in ("mean", "error", "paper", "paper_error"):
+                if getattr(figure, name) is not None:
+                    _number(getattr(figure, name), name)
+            _whole(figure.count, "count")
+            if not 0 <= _whole(figure.digits, "digits") <= 20:
+                raise ValueError(f"expected 0 to 20 digits, got {figure.digits}")
+            _words(figure.note, "note of a figure")
+    for drawing in outcome.drawings:
+        _check_drawing(drawing)
+    for claim in outcome.claims:
+        for name in ("text", "place", "rule", "evidence"):
+            _words(getattr(claim, name), f"{name} of a claim")
+        if claim.verdict not in VERDICTS:
+            raise ValueError(f"expected a verdict ({', '.join(VERDICTS)}), got {claim.verdict!r:.60}")
+
+
+def _check_drawing(drawing: Drawing) -> None:
+    if not NAME.fullmatch(_words(drawing.name, "name of a drawing")):
+        raise ValueError(f"expected a name of small letters, digits, - and _, got {drawing.name!r:.60}")
+    _words(drawing.title, "title of a drawing")
+    _words(drawing.alternative, "alternative text")
+    if not 1 <= _whole(drawing.columns, "columns") <= 6:
+        raise ValueError(f"expected 1 to 6 columns of panels, got {drawing.columns}")
+    picture = drawing.picture
+    if picture is not None and (
+        not NAME.fullmatch(_words(picture, "picture").removesuffix(".png")) or picture[-4:] != ".png"
+    ):
+        raise ValueError(f"expected the name of a PNG file beside the outcome, got {picture!r:.60}")
+    if picture is None and not drawing.panels:
+        raise ValueError(f"expected panels or a picture in {drawing.name!r}, got neither")
+    for panel in drawing.panels:
+        _check_panel(panel)
+
+
+def _check_panel(panel: Panel) -> None:
+    for word in (panel.title, panel.x, panel.y, *panel.ticks):
+        _words(word, "word of a panel")
+    if not isinstance(panel.x_log, bool) or not isinstance(panel.y_log, bool):
+        raise ValueError("expected true or false for logarithmic axes")
+    if panel.hline is not None:
+        _number(panel.hline, "hline")
+    for series in panel.series:
+        _check_series(series)
+
+
+def _check_series(series: Series) -> None:
+    _words(series.label, "label")
+    for value in (*series.x, *series.y, *series.error):
+        _number(value, "point")
+    if series.style not in STYLES:
+        raise ValueError(f"expected a style ({', '.join(STYLES)}), got {series.style!r:.60}")
+    edges = len(series.y) + (series.style == "steps")
+    if not series.y or len(series.x) != edges or len(series.error) not in (0, len(series.y)):
+        got = f"{len(series.x)}, {len(series.y)} and {len(series.error)}"
+        raise ValueError(f"expected as many x, y and errors (steps: one x more) in {series.label!r:.60}, got {got}")
+
+
+def _words(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected text for {name}, got {value!r:.60}")
+    return value
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"expected a number for {name}, got {value!r:.60}")
+    return value
+
+
+def _whole(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"expected a whole number for {name}, got {value!r:.60}")
+    return value

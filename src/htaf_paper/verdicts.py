@@ -1,0 +1,101 @@
+"""The rules by which claims of the paper are judged, each stated in words beside what it gives.
+
+All compare means by an interval of 95%, Student's t, and never a single figure: a claim whose interval holds both
+"yes" and "no" is not settled. A claim about the paper's own figures is testable at the scale `full` alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from scipy.special import stdtrit
+
+from htaf_paper.protocol import Claim, Scale, Verdict
+
+ORDER = (
+    "holds if the 95% interval of the difference (ours on the same seeds or data sets, Student's t) lies above 0; does "
+    "not hold if it lies below 0, or if its upper end is below half of the paper's difference; else not settled"
+)
+LEVEL = (
+    "holds if the 95% interval of the difference lies above -{margin:g}; does not hold if it lies below; "
+    "else not settled"
+)
+TRUE = "holds if it is so for every value that was computed, else it does not hold"
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean and 95% interval by Student's t; infinite for fewer than two values."""
+    mean = sum(values) / len(values) if values else math.nan
+    if len(values) < 2:
+        return mean, -math.inf, math.inf
+    spread = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
+    half = float(stdtrit(len(values) - 1, 0.975)) * spread
+    return mean, mean - half, mean + half
+
+
+def spoken(mean: float, low: float, high: float, *, digits: int = 2, unit: str = "") -> str:
+    """Mean [interval], with signs."""
+    if not math.isfinite(low):
+        return f"{mean:+.{digits}f}{unit} (one value)"
+    return f"{mean:+.{digits}f}{unit} [{low:+.{digits}f}, {high:+.{digits}f}]"
+
+
+def better(
+    text: str, place: str, differences: Sequence[float], scale: Scale, *, paper: float | None = None, what: str = "",
+    digits: int = 2, unit: str = "",
+) -> Claim:  # fmt: skip
+    """A claim that one method is better than another.
+
+    Args:
+        differences: ours, paired; above 0 where the claim is right. paper: the difference that the paper prints.
+        what: of what they are, for the evidence.
+    """
+    if not differences:
+        return Claim(text, place, ORDER, "not run", "no pair was measured")
+    mean, low, high = interval(differences)
+    verdict: Verdict = "not settled"
+    if scale == "smoke":
+        verdict = "not testable at this scale"
+    elif low > 0:
+        verdict = "holds"
+    elif high < 0 or (paper is not None and high < paper / 2):
+        verdict = "does not hold"
+    printed = "" if paper is None else f"; the paper has {paper:+.{digits}f}{unit}"
+    evidence = (
+        f"{what + ' ' if what else ''}{spoken(mean, low, high, digits=digits, unit=unit)}, n = {len(differences)}"
+    )
+    return Claim(text, place, ORDER, verdict, evidence + printed)
+
+
+def no_worse(
+    text: str, place: str, differences: Sequence[float], scale: Scale, *, margin: float, what: str = "",
+    digits: int = 2, unit: str = "",
+) -> Claim:  # fmt: skip
+    """A claim that one method loses at most `margin` against another; differences as for `better`."""
+    rule = LEVEL.format(margin=margin)
+    if not differences:
+        return Claim(text, place, rule, "not run", "no pair was measured")
+    mean, low, high = interval(differences)
+    verdict: Verdict = "not settled"
+    if scale == "smoke":
+        verdict = "not testable at this scale"
+    elif low > -margin:
+        verdict = "holds"
+    elif high < -margin:
+        verdict = "does not hold"
+    evidence = (
+        f"{what + ' ' if what else ''}{spoken(mean, low, high, digits=digits, unit=unit)}, n = {len(differences)}"
+    )
+    return Claim(text, place, rule, verdict, evidence)
+
+
+def true(text: str, place: str, holds: bool, evidence: str, *, rule: str = TRUE, scale: Scale = "full") -> Claim:
+    """A claim that is right or wrong without chance."""
+    verdict: Verdict = "not testable at this scale" if scale == "smoke" else "holds" if holds else "does not hold"
+    return Claim(text, place, rule, verdict, evidence)
+
+
+def untestable(text: str, place: str, evidence: str) -> Claim:
+    """A claim that needs a larger scale."""
+    return Claim(text, place, "needs the paper's own scale", "not testable at this scale", evidence)

@@ -1,0 +1,72 @@
+"""Write the report of the paper's items: a page, Markdown, figures, and claims for other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from htaf._files import write_atomic
+from htaf_paper import drawing
+from htaf_paper.outcomes import Item, figure_names, read_items
+from htaf_paper.page import page
+from htaf_paper.protocol import PaperError
+from htaf_paper.summary import claims_csv, claims_json, markdown
+
+PAGE, MARKDOWN, FIGURES, CLAIMS = "report.html", "report.md", "figures", "claims"
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def write_report(out: Path, *, command: str = "htaf paper report") -> Path:
+    """Write report.html, report.md, figures/, claims.json and claims.csv into a folder of the paper's items.
+
+    It reads `outcomes/<scale>/<id>.json` alone, and shows every item at its largest finished scale; an item without an
+    outcome is a row that says how to run it. The same outcomes give the same bytes; what differs between two runs of
+    the same cells is what `htaf_paper.outcomes.without_times` takes out.
+
+    Args:
+        out: as for `htaf_paper.engine.run`. command: that writes the report, for its last line.
+
+    Returns:
+        report.html, which is written last.
+
+    Raises:
+        PaperError: the folder is not there; a file in it is damaged or no outcome of an item; a picture is missing.
+        OSError: it cannot be written.
+    """
+    items = read_items(out)
+    names = figure_names(items)
+    made = _figures(out, items, names)
+    texts = {
+        f"{CLAIMS}.json": claims_json(items),
+        f"{CLAIMS}.csv": claims_csv(items),
+        MARKDOWN: markdown(items, names, command),
+        PAGE: page(items, names, command),
+    }
+    for name, data in made.items():
+        write_atomic(out / FIGURES / name, data)
+    for name, text in texts.items():
+        write_atomic(out / name, text)
+    return out / PAGE
+
+
+def _figures(out: Path, items: Sequence[Item], names: dict[tuple[str, str], str]) -> dict[str, bytes]:
+    """The files of all drawings by name."""
+    found: dict[str, bytes] = {}
+    for item in items:
+        for one in item.shown.outcome.drawings if item.shown else ():
+            name = names[item.id, one.name]
+            if one.picture is None:
+                found[f"{name}.svg"], found[f"{name}.png"] = drawing.files(one)
+            elif item.shown is not None:
+                found[f"{name}.png"] = _picture((out / item.shown.file).parent / one.picture)
+    return found
+
+
+def _picture(file: Path) -> bytes:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise PaperError(f"expected a picture of an outcome, {file}: {error.strerror}") from None
+    if not data.startswith(PNG):
+        raise PaperError(f"{file} is damaged: expected a PNG file")
+    return data

@@ -1,0 +1,240 @@
+"""Items of the paper: a protocol that all keep, cells that are content, rounds of a search, verdicts by their rules."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from htaf.training.families import make_recipe
+from htaf.training.plan import Plan, Source
+from htaf.training.queue import OtherMachineError, Task
+from htaf.training.queue import Place as QueuePlace
+from htaf.training.results import Results, StudyError
+from htaf_paper import cells, plans, verdicts
+from htaf_paper.engine import Records, outcome_file, run, wanted
+from htaf_paper.images import BNN, DHN, PAPER, SNN, Images
+from htaf_paper.items import ITEMS, items
+from htaf_paper.pairs import PAIRS
+from htaf_paper.pairs import STUDY as PAIRS_STUDY
+from htaf_paper.protocol import (
+    SCALES,
+    Drawing,
+    Figure,
+    Found,
+    MissingError,
+    Outcome,
+    Panel,
+    PaperError,
+    Place,
+    Scale,
+    Series,
+    Setting,
+    Study,
+    Table,
+    nearest,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_every_item_keeps_the_protocol(name: str) -> None:
+    (study,) = items((name,))
+    assert isinstance(study, Study)
+    assert study.id == name
+    assert study.title
+    assert study.paper
+    assert study.settings.keys() <= set(SCALES)
+    assert nearest(study.settings, "smoke") in study.settings
+    assert all(setting.about for setting in study.settings.values())
+
+
+def test_items_by_name() -> None:
+    assert [study.id for study in items(("all",))] == list(ITEMS)
+    assert [study.id for study in items(("bounds", "activation", "bounds"))] == ["activation", "bounds"]
+    with pytest.raises(PaperError, match=r"got 'tabulr' \(did you mean 'tabular'\?\)"):
+        items(("tabulr",))
+
+
+def test_an_outcome_is_data() -> None:
+    figure = Figure.of([1.0, None, 3.0], 2.5, digits=2, paper_error=0.5)
+    assert (figure.mean, figure.error, figure.count) == (2.0, 1.0, 2)
+    assert figure.text() == "2.00 (1.00) [2.50]"
+    assert figure.difference() == "-0.50 (1.12)"
+    assert Figure(note="not run: GPU", paper=3.0).text() == "not run: GPU [3.0]"
+    drawing = Drawing("d", "t", "a", (Panel("p", "x", "y", (Series("s", (0.0, 1.0), (1.0, 2.0)),)),))
+    claim = verdicts.true("c", "p", True, "e")
+    table = Table("t", ("a", "b"), (("x", figure),))
+    outcome = Outcome((table,), (drawing,), (claim,), ("e",), ("d",), (("r", "why", "how"),), ("n",))
+    assert Outcome.from_json(json.loads(json.dumps(outcome.to_json()))) == outcome
+    with pytest.raises(ValueError, match="expected 2 cells in a row, got 1"):
+        Table("t", ("a", "b"), (("x",),))
+
+
+def test_verdicts() -> None:
+    assert verdicts.better("c", "p", [1.0, 1.1, 0.9], "cpu").verdict == "holds"
+    assert verdicts.better("c", "p", [-1.0, -1.1, -0.9], "cpu").verdict == "does not hold"
+    assert verdicts.better("c", "p", [-1.0, 1.0, 0.1], "cpu").verdict == "not settled"
+    small = verdicts.better("c", "p", [0.1, -0.1, 0.05], "cpu", paper=5.3)
+    assert small.verdict == "does not hold"  # the interval's upper end is below half of the paper's difference
+    assert "the paper has +5.30" in small.evidence
+    assert verdicts.better("c", "p", [5.0], "cpu").verdict == "not settled"
+    assert verdicts.better("c", "p", [], "cpu").verdict == "not run"
+    assert verdicts.better("c", "p", [1.0, 1.1], "smoke").verdict == "not testable at this scale"
+    for values, said in (([0.1, 0.0, -0.1], "holds"), ([-2.0, -2.1, -1.9], "does not hold"), ([-2, 2], "not settled")):
+        assert verdicts.no_worse("c", "p", values, "full", margin=0.5).verdict == said
+    mean, low, high = verdicts.interval([1.0, 2.0, 3.0])  # t of 2 degrees: 4.303
+    assert (mean, low, high) == (2.0, pytest.approx(2 - 4.3027 / 3**0.5, rel=1e-4), pytest.approx(4.4841, rel=1e-4))
+
+
+def test_the_scale_that_is_run() -> None:
+    settings: dict[Scale, Setting] = {"smoke": Setting("s", 1.0), "cpu": Setting("c", 1.0)}
+    found = {scale: nearest(settings, scale) for scale in SCALES}
+    assert found == {"smoke": "smoke", "reduced": "smoke", "cpu": "cpu", "full": "cpu"}
+    assert nearest({"full": Setting("f", 1.0)}, "smoke") == "full"
+
+
+def test_a_search_is_two_rounds(tmp_path: Path) -> None:
+    """Candidates first; then, of what is best on validation, the finals of every split."""
+    rows = {"htaf": {"lr": (1e-3, 3e-3)}, "relu": {}}
+    plan = Plan("p", (Source("digits"),), rows, make_recipe(epochs=2, hidden=(8,)), candidates=2, splits=2)
+    place, records = Place(tmp_path), dict[str, dict[str, Any]]()
+    found = Found(records.get)
+    first = plans.trained([plan], found, place)
+    assert len(first.wanted) == 3  # both candidates of HTAF; the one of ReLU, which also is its final of split 0
+    assert not first.finals
+
+    def made(task: Task, value: float) -> None:
+        scores = {"validation": {"accuracy": value}, "test": {"accuracy": value - 0.1}}
+        records[task.key] = {"headline": "accuracy", "metrics": {"exact": scores, "smooth": scores}}
+
+    for task in first.wanted:
+        recipe = task.payload["recipe"]
+        made(task, 0.9 if (recipe["method"], recipe["lr"]) == ("htaf", 3e-3) else 0.5)
+    second = plans.trained([plan], found, place)
+    assert second.chosen["digits", "htaf"].optimization.lr == 3e-3
+    assert [task.payload["seed"] for task in second.wanted] == [1, 1]  # split 0 was trained in the search
+    for task in second.wanted:
+        made(task, 0.8)
+    last = plans.trained([plan], found, place)
+    assert not last.wanted
+    assert last.values("digits", "htaf") == [pytest.approx(0.8), pytest.approx(0.7)]
+    assert last.differences("digits", "htaf", "relu", 100.0) == [pytest.approx(40.0), pytest.approx(0.0)]
+
+
+def test_a_failed_candidate_is_left_out(tmp_path: Path) -> None:
+    rows = {"htaf": {"lr": (1e-3, 3e-3)}}
+    plan = Plan("p", (Source("digits"),), rows, make_recipe(epochs=2, hidden=(8,)), candidates=2, splits=1)
+    failed, records = dict[str, str](), dict[str, dict[str, Any]]()
+    found = Found(records.get, failed)
+    one, other = plans.trained([plan], found, Place(tmp_path)).wanted
+    failed[one.key] = "no"
+    scores = {"validation": {"accuracy": 0.5}, "test": {"accuracy": 0.5}}
+    records[other.key] = {"headline": "accuracy", "metrics": {"exact": scores, "smooth": scores}}
+    made = plans.trained([plan], found, Place(tmp_path))
+    assert made.chosen["digits", "htaf"].optimization.lr == other.payload["recipe"].get("lr", 3e-3)
+    assert not made.wanted
+
+
+def test_what_a_store_may_name(tmp_path: Path) -> None:
+    place = QueuePlace(None, "cpu", 1, tmp_path, Results(tmp_path))
+    with pytest.raises(OtherMachineError, match=r"expected a function of htaf_paper .* got 'os:system'"):
+        cells.PAPER.key({"function": "os:system", "settings": {}}, place)
+    with pytest.raises(ValueError, match="expected a cell with a function and settings"):
+        cells.PAPER.key({"function": "theory"}, place)
+    with pytest.raises(ValueError, match="a cell of vanishing that is damaged: KeyError"):
+        cells.PAPER.key({"function": "vanishing", "settings": {}}, place)
+    task = cells.Made("theory", {"kind": "product", "alpha0": 2.0, "alpha1": 11.0}, "t").task(None)
+    assert cells.PAPER.key(task.payload, place) == task.key
+    record = cells.PAPER.compute(task.payload, task.key, place)
+    assert cells.is_record(record)
+    assert record["cell"] == {"kind": "product", "alpha0": 2.0, "alpha1": 11.0, "data": None}
+
+
+class One:
+    """An item of made cells: two rounds, as a search has."""
+
+    id, title, paper = "made", "Made", "nowhere"
+    settings: ClassVar = {"smoke": Setting("two rounds", 0.0), "full": Setting("on a GPU", 1.0, gpu=True)}
+
+    def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
+        first = [self.task(10.0**k) for k in range(2)]
+        return first if any(task.key not in found for task in first) else [*first, self.task(100.0)]
+
+    def task(self, alpha1: float) -> Task:
+        settings = {"kind": "product", "alpha0": 2.0, "alpha1": alpha1}
+        return cells.Made("theory", settings, f"product {alpha1:g}").task(None)
+
+    def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
+        return Outcome(notes=tuple(sorted(task.key for task in self.tasks(scale, found, place) if task.key in found)))
+
+
+def test_an_item_is_computed_once(tmp_path: Path) -> None:
+    study, out = One(), tmp_path / "out"
+    (ran,) = run([study], "smoke", out, work=tmp_path / "work")
+    assert (ran.status, ran.cells) == ("finished", 3)
+    stored = {file.name: file.read_bytes() for file in (out / "cells").iterdir()}
+    assert len(stored) == 3
+    value = json.loads(outcome_file(out, "made", "smoke").read_bytes())
+    assert value["keys"] == sorted(name.removesuffix(".json") for name in stored)
+    assert value["measured"][0]["cells"] == 3
+    again = tmp_path / "again"  # the records of a finished study count, wherever they lie below a folder
+    (ran,) = run([study], "smoke", again, records=[tmp_path])
+    assert ran.cells == 3
+    assert not (again / "cells").exists()
+    (ran,) = run([study], "full", again)
+    assert (ran.status, ran.message) == ("not run: GPU", "htaf paper run made --scale full --device cuda: on a GPU")
+    assert json.loads(outcome_file(again, "made", "full").read_bytes())["status"] == "not run: GPU"
+    name = next(iter(stored))
+    (out / "cells" / name).write_text("{")
+    with pytest.raises(StudyError, match="damaged"):
+        run([study], "smoke", out)
+
+
+def test_damaged_records_of_a_finished_study(tmp_path: Path) -> None:
+    file = tmp_path / "there" / "cells" / "k.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("[]")
+    with pytest.raises(StudyError, match=r"k\.json is damaged: expected the record of a cell"):
+        Records(Results(tmp_path / "out"), [tmp_path / "there"]).read("k")
+
+
+def test_missing_data_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = One()
+    monkeypatch.setattr(study, "tasks", _no_data, raising=False)
+    (ran,) = run([study], "smoke", tmp_path / "out")
+    assert (ran.status, ran.message) == ("not run: data", "put it there")
+
+
+def _no_data(*args: Any) -> None:
+    raise MissingError("data", "put it there")
+
+
+@pytest.mark.parametrize("study", [SNN, BNN, DHN])
+def test_claims_of_the_table_of_images(study: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every claim names its data set and its method, and the paper's figures stand beside ours."""
+    made = plans.Trained()
+    for data in ("cifar10", "cifar100"):
+        for row, value in (("htaf", 0.9), ("ste", 0.8), ("ss", 0.85)):
+            scores = {"test": {"accuracy": value}}
+            record = {"headline": "accuracy", "metrics": {"exact": scores, "smooth": scores}, "cpu_seconds": 1.0}
+            made.finals[data, row] = dict.fromkeys(range(3), record)
+    monkeypatch.setattr(Images, "_trained", lambda *args: made)
+    found = study.read("cpu", Found({}.get), Place(Path()))
+    assert len(found.claims) == 6
+    rows = found.tables[0].rows
+    shown = rows[0][1]
+    assert isinstance(shown, Figure)
+    assert shown.paper == PAPER[study.family]["cifar10"]["htaf"]
+    assert rows[1][0] == "cifar10, difference to the paper"
+    assert {claim.verdict for claim in found.claims} == {"holds", "not testable at this scale"}
+
+
+def test_pairs_are_the_papers() -> None:
+    assert PAIRS[0] == (4.72, 5.0)
+    assert PAIRS[-1] == (0.005, 5000.0)
+    found = wanted(PAIRS_STUDY, "smoke", Found({}.get), Place(Path()))
+    assert len(found) == 6
+    assert len({task.key for task in found}) == 6
