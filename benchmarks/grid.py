@@ -73,7 +73,7 @@ def measure(name: str, batch: int, threads: int, rounds: int, others: set[str]) 
         if "onnxruntime" in others:
             sides["onnxruntime"] = onnx(file, x, threads)
         if "openvino" in others:
-            found = networks.openvino(model, file, x, lambda n: torch.randn(n, *net.shape), threads)  # pyright: ignore
+            found = networks.openvino(model, file, x, lambda n: torch.randn(n, *net.shape), threads)
             sides |= {key: run for key, run in found.items() if key in WANTED}
         sizes = {}
         for key, one in made.items():
@@ -125,8 +125,11 @@ def main() -> None:
     if not arguments.no_test:
         measuring.test_first("kernels/test_integer_convolution.py", "packed/test_grid.py")
     others = {"onnxruntime"} - ({"onnxruntime"} if arguments.no_onnx else set())
-    if not arguments.no_openvino and hasattr(networks, "openvino") and importlib.util.find_spec("openvino") is not None:
-        others.add("openvino")
+    if not arguments.no_openvino:
+        if importlib.util.find_spec("openvino") is None:
+            print("OpenVINO is not installed (the extra `peers`): it is left out", flush=True)
+        else:
+            others.add("openvino")
     rows = [
         row
         for name in arguments.nets
