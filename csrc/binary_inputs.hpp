@@ -159,10 +159,16 @@ class Bases {
                 for (size_t o = 0; o < outputs_; ++o) to[o] = products * channels + 2 * (all[o] - to[o]);
             }
     }
+    // Of sums that are counted from 0.
+    explicit Bases(const Convolution& c)
+        : rows(c, 0, false), columns(c, 1, false), outputs_(c.groups * blocks(c.outputs / c.groups, block) * block),
+          values_(product(2, outputs_)) {
+        std::fill_n(static_cast<int32_t*>(values_), 2 * outputs_, 0);
+    }
     // Where only bits are wanted, and of the sums themselves: lower <= sum <= upper in integers, as one comparison of
     // sum - lower, without a sign, with upper - lower. An interval without integers starts where no sum is.
     void compare(const Epilogue& e, size_t outputs) {
-        if (e.scale || e.shift || e.residual || e.y || !e.bits) return;
+        if (e.scale || e.shift || e.wide_scale || e.residual || e.y || !e.bits) return;
         constexpr float beyond = 1 << 25;
         size_t sets = rows.count * columns.count;
         Buffer<int32_t> least(outputs);

@@ -20,13 +20,14 @@ T* at(std::uintptr_t address) {
     return reinterpret_cast<T*>(address);
 }
 
-// scale, shift, residual, y, lower, upper, bits: addresses, 0 for what is left out
+// scale, shift, residual, y, lower, upper, bits, wide scale and shift: addresses, 0 for what is left out
 using Finishing = std::tuple<std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t,
-                             std::uintptr_t, std::uintptr_t>;
+                             std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t>;
 inline Epilogue epilogue(const Finishing& f) {
-    auto [scale, shift, residual, y, lower, upper, bits] = f;
+    auto [scale, shift, residual, y, lower, upper, bits, wide_scale, wide_shift] = f;
     return {at<const float>(scale), at<const float>(shift), at<const float>(residual), at<float>(y),
-            at<const float>(lower), at<const float>(upper), at<std::uint64_t>(bits)};
+            at<const float>(lower), at<const float>(upper), at<std::uint64_t>(bits),
+            at<const double>(wide_scale), at<const double>(wide_shift)};
 }
 
 // Whether the product is at most what a processor addresses, so that kernels may compute with it.

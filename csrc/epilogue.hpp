@@ -33,9 +33,37 @@ HTAF_INLINE std::uint64_t within(reg v, reg lower, reg upper) { return mask_of((
 HTAF_INLINE std::uint64_t no_more(reg_u32 v, reg_u32 bound) { return mask_of((reg_i32)(v <= bound)); }
 #endif
 
+// scale v + shift, computed in double and rounded once.
+#if defined(__AVX512F__)
+HTAF_INLINE __m512 widened(__m512 v, __m512d scale, __m512d scale2, __m512d shift, __m512d shift2) {
+    __m256 low = _mm512_castps512_ps256(v), high = _mm512_extractf32x8_ps(v, 1);
+    low = _mm512_cvtpd_ps(_mm512_fmadd_pd(_mm512_cvtps_pd(low), scale, shift));
+    high = _mm512_cvtpd_ps(_mm512_fmadd_pd(_mm512_cvtps_pd(high), scale2, shift2));
+    return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+}
+HTAF_INLINE reg widened(reg v, const double* scale, const double* shift) {
+    return (reg)widened((__m512)v, _mm512_loadu_pd(scale), _mm512_loadu_pd(scale + 8), _mm512_loadu_pd(shift),
+                        _mm512_loadu_pd(shift + 8));
+}
+HTAF_INLINE reg widened(reg v, double scale, double shift) {
+    __m512d a = _mm512_set1_pd(scale), b = _mm512_set1_pd(shift);
+    return (reg)widened((__m512)v, a, a, b, b);
+}
+#else
+HTAF_INLINE reg widened(reg v, const double* scale, const double* shift) {
+    for (int j = 0; j < HTAF_LANES; ++j) v[j] = static_cast<float>(std::fma(double{v[j]}, scale[j], shift[j]));
+    return v;
+}
+HTAF_INLINE reg widened(reg v, double scale, double shift) {
+    for (int j = 0; j < HTAF_LANES; ++j) v[j] = static_cast<float>(std::fma(double{v[j]}, scale, shift));
+    return v;
+}
+#endif
+
 // A whole register of one pixel's channels, the first of which is `channel`; `row` is pixel * channels + channel.
 HTAF_INLINE reg finish_floats(const Epilogue& e, reg y, std::size_t channel, std::size_t row) {
-    if (e.scale && e.shift) y = y * read<reg>(e.scale + channel) + read<reg>(e.shift + channel);
+    if (e.wide_scale) y = widened(y, e.wide_scale + channel, e.wide_shift + channel);
+    else if (e.scale && e.shift) y = y * read<reg>(e.scale + channel) + read<reg>(e.shift + channel);
     else if (e.scale) y *= read<reg>(e.scale + channel);
     else if (e.shift) y += read<reg>(e.shift + channel);
     if (e.residual) y += read<reg>(e.residual + row);
@@ -55,7 +83,8 @@ HTAF_INLINE void finish(const Epilogue& e, const float* sums, std::size_t pixel,
     for (; j < n; ++j) {
         std::size_t c = first + j;
         float y = sums[j];
-        if (e.scale) y = y * e.scale[c] + (e.shift ? e.shift[c] : 0.0f);
+        if (e.wide_scale) y = static_cast<float>(std::fma(double{y}, e.wide_scale[c], e.wide_shift[c]));
+        else if (e.scale) y = y * e.scale[c] + (e.shift ? e.shift[c] : 0.0f);
         else if (e.shift) y += e.shift[c];
         if (e.residual) y += e.residual[row + j];
         if (e.y) e.y[row + j] = y;

@@ -56,6 +56,7 @@ struct NeuronKernels {
 
 struct BinaryKernels;
 struct TableKernels;
+struct IntegerKernels;
 struct MapKernels;
 struct FloatKernels;
 struct GatedKernels;
@@ -65,9 +66,10 @@ struct Kernels {
     const char* name;
     const SmoothKernels* smooth;
     const NeuronKernels* neurons;
-    // the layers over packed bits: binary.hpp, tables.hpp, maps.hpp
+    // the layers over packed bits: binary.hpp, tables.hpp, integers.hpp, maps.hpp
     const BinaryKernels* binary;
     const TableKernels* tables;
+    const IntegerKernels* integers;
     const MapKernels* maps;
     const FloatKernels* floats;     // floats.hpp
     const GatedKernels* gated;      // gated.hpp

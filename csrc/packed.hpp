@@ -23,12 +23,14 @@ struct Convolution {
 };
 
 // What becomes of a layer's sums: y = scale sum + shift + residual, bit = lower <= y <= upper. Null pointers: scale 1,
-// shift 0, residual 0; y or the bits are not wanted. One entry a channel; residual, y and bits one row a pixel.
+// shift 0, residual 0; y or the bits are not wanted. One entry a channel; residual, y and bits one row a pixel. The wide
+// ones, both or none, stand for scale and shift: then scale sum + shift is computed in double and rounded once.
 struct Epilogue {
     const float *scale, *shift, *residual;
     float* y;
     const float *lower, *upper;
     std::uint64_t* bits;
+    const double *wide_scale = nullptr, *wide_shift = nullptr;
 };
 
 }  // namespace htaf

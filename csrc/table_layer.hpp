@@ -39,6 +39,7 @@ HTAF_INLINE void scaled(const Epilogue& e, const float* sums, size_t c, F f) {
         reg y = read<reg>(sums + i);
         if (e.scale) y *= scale;
         if (e.shift) y += shift;
+        if (e.wide_scale) y = widened(y, e.wide_scale[c], e.wide_shift[c]);
         f(y, i);
     }
 }

@@ -251,7 +251,7 @@ void few_rows(const Tables& t, const std::uint64_t* bits, const Convolution& c, 
 void forward(Tables t, const std::uint64_t* bits, const Convolution& c, const Epilogue& e, int threads) {
     if (t.columns && c.pixels() && c.pixels() <= few_pixels) return few_rows(t, bits, c, e, threads);
 #if defined(__AVX512VBMI__)
-    if (t.rough.values && e.bits && !e.y && !e.residual && c.pixels() >= rough_pixels) {
+    if (t.rough.values && e.bits && !e.y && !e.residual && !e.wide_scale && c.pixels() >= rough_pixels) {
         Tables rough = {TableKind::int16, t.rough.values, t.rough.unit, t.rough.bias, {}};
         return layer<Integers<std::uint16_t>>(rough, bits, c, threads, Repair(t, bits, c, e));
     }

@@ -20,7 +20,7 @@ ORDER = [
     ["surrogates", "contract"],
     ["activations"],
     ["convert", "binary", "expressivity"],
-    ["sharpening", "spiking"],
+    ["sharpening", "spiking", "grid"],
     ["diagnostics"],
     ["tuning"],
     ["models"],

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from htaf.contract import SmoothStep
     from htaf.convert import Conversion, Site, conversion, harden, replace, sites
     from htaf.estimators import HtafClassifier, HtafRegressor, fit, load
+    from htaf.grid import GridConv2d, GridLinear, on_grid
     from htaf.hardening import distil, recalibrate, refit_head, repair
     from htaf.models.icbm import ICBM
     from htaf.packed import PackedModel, pack
@@ -32,6 +33,8 @@ __all__ = [
     "BinaryConv2d",
     "BinaryLinear",
     "Conversion",
+    "GridConv2d",
+    "GridLinear",
     "Heaviside",
     "HtafClassifier",
     "HtafRegressor",
@@ -47,6 +50,7 @@ __all__ = [
     "functional",
     "harden",
     "load",
+    "on_grid",
     "pack",
     "recalibrate",
     "refit_head",
@@ -64,6 +68,7 @@ _ROOMS = (
     "binary",
     "convert",
     "functional",
+    "grid",
     "hardening",
     "models",
     "packed",
@@ -77,6 +82,7 @@ __getattr__, __dir__ = lazy(
     {room: f"htaf.{room}" for room in _ROOMS}
     | dict.fromkeys(("HTAF", "Heaviside", "ScaledSigmoid", "StraightThrough"), "htaf.activations")
     | dict.fromkeys(("BinaryConv2d", "BinaryLinear"), "htaf.binary")
+    | dict.fromkeys(("GridConv2d", "GridLinear", "on_grid"), "htaf.grid")
     | dict.fromkeys(("Conversion", "Site", "conversion", "harden", "replace", "sites"), "htaf.convert")
     | dict.fromkeys(("HtafClassifier", "HtafRegressor", "fit", "load"), "htaf.estimators")
     | dict.fromkeys(("distil", "recalibrate", "refit_head", "repair"), "htaf.hardening")

@@ -87,7 +87,7 @@ def _step(graph: dict, kind: str) -> dict:
 
 
 CHANGES = {
-    "version": lambda g, m: m.update(version="3"),
+    "version": lambda g, m: m.update(version="4"),
     "format": lambda g, m: m.update(format="other"),
     "no digest": lambda g, m: m.pop("report"),
     "operator": lambda g, m: _step(g, "call").update(operator="from_file.default"),
@@ -137,7 +137,7 @@ def _call(graph: dict, operator: str, *args, **kwargs) -> None:
 UNPACK = {"step": "unpack", "axis": 1, "low": 0.0, "high": 1.0}
 SAID = {
     "list of extras": (lambda g, m: m.update(extra="[]"), "to be an object"),
-    "other version": (lambda g, m: m.update(version="3"), "version 1"),
+    "other version": (lambda g, m: m.update(version="4"), "version 1"),
     "other format": (lambda g, m: m.update(format="safetensors"), "another safetensors file"),
     "residual": (lambda g, m: _step(g, "layer").update(residual=0), r"float32 \[2, 4, 3, 3\]"),
     "one end": (lambda g, m: _step(g, "layer").update(lower=None), "both ends"),

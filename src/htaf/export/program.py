@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from htaf._errors import HtafError
 from htaf.binary import BinaryConv2d, BinaryLinear, binary_weight
 from htaf.convert.exported import check_hardened, export_program
+from htaf.grid import settled
 
 Example = Tensor | tuple[Tensor, ...]
 
@@ -34,7 +35,7 @@ def exported(model: nn.Module, example: Example, operators: Collection[Any]) -> 
     inputs = (example,) if isinstance(example, Tensor) else tuple(example)
     if not all(isinstance(x, Tensor) and x.ndim and len(x) for x in inputs):
         raise ExportError(f"example must be a tensor [rows, ...], or a tuple of them, got {example!r:.100}")
-    program = export_program(_constant_weights(model).eval(), inputs, ExportError)
+    program = export_program(_constant_weights(settled(model)).eval(), inputs, ExportError)
     ours = {str(node.target) for node in program.graph.nodes if str(node.target).startswith("htaf.")}
     if unknown := ours - {str(op) for op in operators}:
         raise ExportError(f"expected a hardened model, got {type(model).__name__} with {', '.join(sorted(unknown))}")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from htaf.convert.functional_sites import duplicate
 from htaf.convert.modes import evaluating
+from htaf.grid import weight_of
 from htaf.hardening.report import (
     FITTED,
     Batches,
@@ -151,7 +152,7 @@ class _Head:
 
     def _not_plain(self, output: Tensor, h: Tensor) -> str:
         h = wide(h)
-        return not_plain(self.layer, h @ self.layer.weight.to(h).T, output)
+        return not_plain(self.layer, h @ weight_of(self.layer).to(h).T, output)
 
     def gathered(self, batches: Batches) -> tuple[Float[Tensor, "n features"], Tensor]:
         """What the layer reads, and the targets: float [n, outputs], or class codes [n]."""

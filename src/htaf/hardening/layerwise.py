@@ -16,6 +16,7 @@ from htaf.activations import Heaviside
 from htaf.contract import looks_smooth
 from htaf.convert.functional_sites import duplicate
 from htaf.convert.modes import evaluating
+from htaf.grid import weight_of
 from htaf.hardening.least_squares import Sums, by_rows, error, fan_in, groups_of, patches, ridge, row_count
 from htaf.hardening.report import (
     Batches,
@@ -215,7 +216,7 @@ class _Repairer:
         """Why the weights of a layer cannot be corrected, "" where they can."""
         if why := not_its_own(self.net, layer):
             return why
-        w = layer.weight.to(h).reshape(h.shape[0], -1, h.shape[2]).transpose(1, 2)
+        w = weight_of(layer).to(h).reshape(h.shape[0], -1, h.shape[2]).transpose(1, 2)
         return not_plain(layer, (h @ w).transpose(0, 1).reshape(y.shape), y)
 
     def _halves(self, output: Tensor, layer: nn.Module, rows: Tensor, number: int) -> list[Tensor | None]:

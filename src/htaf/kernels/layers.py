@@ -61,7 +61,8 @@ class Geometry(NamedTuple):
 class Epilogue(NamedTuple):
     """What becomes of the sums of a layer: y = scale sum + shift + residual; bit = lower <= y <= upper.
 
-    scale, shift, lower, upper: float32 [outputs]; residual: float32 [batch, height, width, outputs], dense. None: left
+    scale, shift, lower, upper: float32 [outputs]; wide: float64 [2, outputs], in place of scale and shift, which are
+    then computed in float64 and rounded once; residual: float32 [batch, height, width, outputs], dense. None: left
     out; without lower and upper (both or none) there are no bits. `keep`: y itself is wanted. A batch norm and step
     after integer sums is an interval of these sums: one end is infinite, which one the sign of gamma says.
     """
@@ -72,6 +73,7 @@ class Epilogue(NamedTuple):
     lower: Tensor | None = None
     upper: Tensor | None = None
     keep: bool = True
+    wide: Tensor | None = None
 
 
 # y and the bits of a layer, None where they are not wanted

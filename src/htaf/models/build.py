@@ -20,6 +20,7 @@ from htaf._errors import expect_memory
 from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
 from htaf.binary import BinaryConv2d
 from htaf.contract import StepFactory, from_outside, is_outside, made
+from htaf.grid import Bits, on_grid
 from htaf.models.bireal import BiRealNet
 from htaf.models.icbm import (
     ICBM,
@@ -37,6 +38,7 @@ from htaf.models.whitened import WhitenedConvNet
 from htaf.models.wide_resnet import WideResNet
 from htaf.spiking.neurons import IF, LIF
 
+GRIDS: dict[Any, Bits] = {"int8": 8, "int4": 4}
 KINDS = ("mlp", "wide_resnet", "resnet", "bireal", "sew_resnet", "whitened", "icbm")
 Method = Literal["htaf", "ste", "ss", "relu"]
 SlopeName = Literal["sigmoid", "tanh", "rectangular", "atan", "approx_sign", "htaf"]
@@ -275,14 +277,28 @@ def build(description: dict[str, Any], step: StepFactory | None = None) -> nn.Mo
             bireal: "in_channels", "depth", "width", "stem"; sew_resnet: these, "steps", "connect", "neuron": {...};
             resnet: as bireal; whitened: "in_channels", "widths", "binary_weights", and of a spiking one "steps" and
             "neuron"; icbm: "in_channels", "image_size", "backbone": {...}, "concepts", "norm", "bottleneck",
-            "freeze", and of some "keep_norms", "enlarge" and "feature_dropout".
+            "freeze", and of some "keep_norms", "enlarge" and "feature_dropout". Of mlp, wide_resnet, sew_resnet and
+            whitened with weights on a grid: "weights", int8 or int4.
         step: the class of its activation where that is a step from outside htaf, see `activation`.
 
     Raises:
         ValueError: an unknown kind, or a description that lacks a field. TooLargeError: it does not fit into memory.
     """
     expect_memory(weight_bytes(description, step), "this network", "choose a smaller one")
-    return _built(description, step)
+    net = _built(description, step)
+    return net if "weights" not in description else _on_grid(net, description)
+
+
+def _on_grid(net: nn.Module, d: dict[str, Any]) -> nn.Module:
+    """The network with the weights that its description asks for."""
+    bits = GRIDS.get(d["weights"])
+    if bits is None or d["activation"].get("method") == "relu":
+        expected = f"weights of {', '.join(GRIDS)} with steps for activations"
+        raise ValueError(f"expected {expected}, got {d['weights']!r:.40} and {d['activation']!r:.80}")
+    size = 2 ** len(d.get("widths", ())) * 8 + 1  # of small images that fit
+    shape = (d["in_features"],) if d["kind"] == "mlp" else (d["in_channels"], size, size)
+    example = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))  # which layers read bits
+    return on_grid(net, example, bits=bits)
 
 
 def _built(d: dict[str, Any], step: StepFactory | None) -> nn.Module:

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from htaf.activations import HTAF, Heaviside
+from htaf.grid import weight_of
 
 
 @final
@@ -157,5 +158,5 @@ class MLP(nn.Module):
         y_m = members W_m h_m + b, where W_m are the columns of the head's weight that read member m.
         """
         h = self.hidden(self.thermometer(x)).unflatten(1, (self.members, -1))
-        weight = self.head.weight.unflatten(1, (self.members, -1))
+        weight = weight_of(self.head).unflatten(1, (self.members, -1))
         return self.members * torch.einsum("bmh,omh->bmo", h, weight) + self.head.bias

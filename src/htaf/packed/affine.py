@@ -54,6 +54,8 @@ def read_affine(node: Node, constants: Constants) -> Affine | None:
         return None
     if (norm := batch_norm(node, constants)) is not None:
         return norm
+    if node.target is aten._to_copy.default and _copied(node):
+        return Affine(node.args[0], torch.tensor(1.0).double(), torch.tensor(0.0).double(), None)  # pyright: ignore
     if node.target is aten.neg.default and isinstance(node.args[0], Node):
         return Affine(node.args[0], torch.tensor(-1.0).double(), torch.tensor(0.0).double(), None)
     signs: dict[Any, int] = {
@@ -85,6 +87,18 @@ def read_affine(node: Node, constants: Constants) -> Affine | None:
     if source is left:
         return Affine(source, one, sign * value, axis)
     return Affine(source, sign * one, value, axis)
+
+
+def is_float(node: Node) -> bool:
+    """Whether a value is float32, as all that is fused begins and ends; between, a model may compute in float64."""
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and value.dtype == torch.float32
+
+
+def _copied(node: Node) -> bool:
+    """Whether a float becomes one of another width."""
+    dtypes = [n.meta["val"].dtype for n in (node, *node.all_input_nodes) if isinstance(n.meta.get("val"), Tensor)]
+    return len(dtypes) == 2 and all(dtype in (torch.float32, torch.float64) for dtype in dtypes)
 
 
 def compose(outer: Affine, inner: Affine) -> Affine | None:

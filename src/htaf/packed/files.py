@@ -23,8 +23,8 @@ from htaf.packed.model import PackedModel
 from htaf.packed.report import Report
 from htaf.packed.writing import program_from_json, program_to_json
 
-FORMAT, VERSION = "htaf-packed", "2"
-_READ = ("1", "2")
+FORMAT, VERSION = "htaf-packed", "3"
+_READ = ("1", "2", "3")
 _LONGEST_HEADER = 1 << 26
 
 

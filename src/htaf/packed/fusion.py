@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 from torch.fx import Node
 
-from htaf.packed.affine import Affine, Constants, aten, compose, interval, read_affine, same, shape_of
+from htaf.packed.affine import Affine, Constants, aten, compose, interval, is_float, read_affine, same, shape_of
 from htaf.packed.kinds import Bits, Step, is_spikes, read_step
-from htaf.packed.layers import LayerSite, over_bits, read_layer, slower
+from htaf.packed.layers import LayerSite, integers, over_bits, read_layer, slower
 
 
 @dataclass(frozen=True)
@@ -107,15 +107,19 @@ def _find_tail(
             found.tails[node] = Tail(node, step, affine)
             return
     reader = compared if compared is not step.source else node
+    passed, root = list[Node](), affine
     while affine.source not in kinds and _only(affine.source, outputs) is reader:
         inner = read_affine(affine.source, constants)
         joined = None if inner is None else compose(affine, inner)
         if joined is None or (joined.axis is not None and joined.axis != kinds[node].axis):
             break
         reader = affine.source
-        found.absorbed[reader] = node
+        passed.append(reader)
         affine = joined
-    found.tails[node] = Tail(node, step, affine)
+        if is_float(affine.source):  # what ends in float64 is no root
+            found.absorbed.update(dict.fromkeys(passed, node))
+            passed, root = [], affine
+    found.tails[node] = Tail(node, step, root)
 
 
 def _find_chain(
@@ -126,6 +130,7 @@ def _find_chain(
     axis = 1 if site.form in ("image", "line") else len(shape_of(node)) - 1
     chain = Chain(site, kind, node, Affine(node, unit, torch.zeros_like(unit), None))
     inside = [node]
+    whole = replace(chain), 1  # up to the last float32
     while (user := _only(chain.end, outputs)) is not None and user not in found.taken and user not in kinds:
         affine = read_affine(user, constants)
         if affine is not None and chain.residual is None:
@@ -141,6 +146,9 @@ def _find_chain(
             break
         chain.end = user
         inside.append(user)
+        if is_float(user):
+            whole = replace(chain), len(inside)
+    chain, inside = whole[0], inside[: whole[1]]
     tails = [t for t in found.tails.values() if t.affine.source is chain.end and t.affine.axis in (None, axis)]
     tails = [t for t in tails if kinds[t.step].axis == axis]
     if tails:
@@ -172,13 +180,17 @@ def _added(node: Node, end: Node) -> Node | None:
 
 
 def _fold(site: LayerSite, constants: Constants, outputs: set[Node], found: Fusion) -> None:
-    """Affine maps after a layer over floats go into its weights, unless others have these too: they are kept once."""
+    """Affine maps after a layer over floats go into its weights, unless others have these too: they are kept once, or
+    they are integers times a power of two, whose sums are exact."""
     if any(source in constants and len(source.users) > 1 for source in site.node.all_input_nodes):
+        return
+    if integers(site.weight) is not None:
         return
     unit = torch.ones((), dtype=torch.float64)
     end, affine = site.node, Affine(site.node, unit, torch.zeros_like(unit), None)
     axis = 1 if site.form in ("image", "line") else len(shape_of(end)) - 1
     inside = [end]
+    whole = end, affine, 1  # up to the last float32
     while (user := _only(end, outputs)) is not None and user not in found.taken:
         outer = read_affine(user, constants)
         joined = None if outer is None else compose(outer, affine)
@@ -186,6 +198,9 @@ def _fold(site: LayerSite, constants: Constants, outputs: set[Node], found: Fusi
             break
         end, affine = user, joined
         inside.append(user)
+        if is_float(end):
+            whole = end, affine, len(inside)
+    end, affine, inside = whole[0], whole[1], inside[: whole[2]]
     if len(inside) > 1:
         for part in inside[:-1]:
             found.absorbed[part] = end

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from htaf.convert.exported import check_hardened, export_program
 from htaf.convert.functional_sites import duplicate
+from htaf.grid import settled
 from htaf.packed import operators
 from htaf.packed.affine import Constants, aten, same, shape_of
 from htaf.packed.errors import PackedError
@@ -72,7 +73,9 @@ def trace(model: nn.Module, example: tuple[Tensor, ...], *, dynamic_batch: bool 
     """
     check_model(model)
     model = duplicate(model, parameters=True, buffers=True).eval()
-    exported = export_program(model, example, PackedError, dynamic_batch=dynamic_batch, functional=True, runs=_stays)
+    exported = export_program(
+        settled(model), example, PackedError, dynamic_batch=dynamic_batch, functional=True, runs=_stays
+    )
     if exported.graph_signature.buffers_to_mutate:
         names = ", ".join(exported.graph_signature.buffers_to_mutate.values())
         raise PackedError(f"expected a model without state that changes, got one that writes to {names}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.fx import Node
 
+from htaf.kernels.integer_convolution.reference import EXACT, LARGEST_INPUT, MOST
 from htaf.kernels.layers import Geometry, row_bytes
 from htaf.packed.affine import Constants, aten, shape_of
 from htaf.packed.instructions.layer import Form
@@ -117,6 +118,29 @@ def binary_scales(weight: Tensor) -> Tensor | None:
     return high.double() if bool((low == high).all()) and bool(high.isfinite().all()) else None
 
 
+def integers(weight: Tensor, most: int = 1) -> tuple[Tensor, Tensor] | None:
+    """The weights as integers of -127 to 127 times a power of two a filter, whose sums are below 2^24.
+
+    Args:
+        most: the largest input.
+
+    Returns:
+        int8 of the weight's shape and float64 [outputs]; None where there are no such numbers.
+    """
+    flat = weight.detach().flatten(1).double()
+    if not len(flat) or not flat.shape[1] or not bool(flat.isfinite().all()) or most > LARGEST_INPUT - 1:
+        return None
+    mantissa, exponent = flat.frexp()
+    digits = (mantissa * 2**24).long()  # float32 has so many
+    lowest = (digits & -digits).double().frexp().exponent - 25 + exponent  # of the last one that is set
+    lowest = torch.where(flat == 0, 10_000, lowest).amin(1)
+    step = torch.ldexp(torch.ones(len(flat), dtype=torch.float64), torch.where(lowest == 10_000, 0, lowest))
+    whole = flat / step[:, None]
+    if bool((whole.abs() > MOST).any()) or bool((whole.abs().sum(1) * most >= EXACT).any()):
+        return None
+    return whole.to(torch.int8).reshape(weight.shape).contiguous(), step
+
+
 def counts(g: Geometry, kind: Bits) -> bool:
     """Whether bits of these levels can be counted where weights are +-1 times a number a filter."""
     levels = [(0.0, 1.0), (-1.0, 1.0), (1.0, -1.0)]
@@ -149,7 +173,7 @@ class Prepared:
     """
 
     geometry: Geometry
-    binary: bool
+    kind: Literal["binary", "table", "integer"]
     weight: Tensor
     scale: Tensor
     shift: Tensor
@@ -169,17 +193,19 @@ def prepare(site: LayerSite, kind: Bits) -> Prepared:
         signs = (weight < 0 if falling else weight > 0).permute(0, 2, 3, 1)  # filters of zeros have scale 0
         if (kind.low, kind.high) == (1.0, 0.0):
             shift = shift + weight.double().sum((1, 2, 3))
-        return Prepared(g, True, packed(signs), scales, shift, -1.0 in (kind.low, kind.high), False)
+        return Prepared(g, "binary", packed(signs), scales, shift, -1.0 in (kind.low, kind.high), False)
+    if kind.low == 0.0 and (whole := integers((weight.double() * kind.high).float(), kind.most)) is not None:
+        return Prepared(g, "integer", *whole, shift, False, False, kind.planes)
     if kind.most > 1:
         wide = g._replace(channels=kind.planes * row_bytes(g.channels) * 8)
-        return Prepared(wide, False, weight.contiguous(), one, shift, False, False, kind.planes)
+        return Prepared(wide, "table", weight.contiguous(), one, shift, False, False, kind.planes)
     # low + (high - low) bit: `low` is a bias inside the image, and nothing in the padding
     weight = (weight.double() * (kind.high - kind.low)).float()
     inside = kind.low * site.weight.detach().double().sum(1)  # [outputs, height, width]
     if kind.low == 0.0 or g.padding == (0, 0):
-        return Prepared(g, False, weight.contiguous(), one, shift + inside.sum((1, 2)), False, False)
+        return Prepared(g, "table", weight.contiguous(), one, shift + inside.sum((1, 2)), False, False)
     wide = g._replace(channels=row_bytes(g.channels + 1) * 8)
-    return Prepared(wide, False, torch.cat([weight, inside.float().unsqueeze(1)], 1), one, shift, False, True)
+    return Prepared(wide, "table", torch.cat([weight, inside.float().unsqueeze(1)], 1), one, shift, False, True)
 
 
 def packed(values: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from htaf.packed.errors import PackedError
 from htaf.packed.fusion import Chain, Fusion, Tail, fuse
 from htaf.packed.graph import Traced
 from htaf.packed.instructions import Layer, Pool, Spikes, Threshold
-from htaf.packed.instructions.layer import Kind
+from htaf.packed.instructions.layer import SMALL, Kind, to_nibbles
 from htaf.packed.kinds import CONVOLUTIONS, PRODUCTS, Bits, infer, is_pool, is_spikes, pool_sizes
 from htaf.packed.layers import LayerSite, packed, prepare
 from htaf.packed.program import Program
@@ -76,35 +76,44 @@ class Lowering(Emission):
         if chain.tail is not None:
             inner = Affine(chain.end, scale, shift, chain.tail.affine.axis) if raw else None
             slope = float((chain.tail.affine.scale * (scale if raw else 1)).abs().max())
-            ends = chain.tail.interval(inner, integer=raw and ready.binary)
+            ends = chain.tail.interval(inner, integer=raw and ready.kind != "table")
             lower, upper = self._ends(node, ends, outputs)
         plain_scale = raw or bool((scale == 1).all())
         plain_shift = raw or bool((shift == 0).all())
+        wide = None
+        if ready.kind == "integer" and not (plain_shift and bool((scale == scale.float()).all() and _powers(scale))):
+            wide = self._tensor(f"{node.name}.wide", torch.stack([scale, shift]))
+            plain_scale = plain_shift = True
         residual = None if chain.residual is None else self._float(chain.residual)
         planes = self.bits[site.source]
         source = planes[0] if len(planes) == 1 else self._aten(node, "cat.default", [[{"v": p} for p in planes], -1])
         if ready.ones:
             source = self._with_ones(site.source, kind, source, ready.geometry.channels)
-        weight = self._tensor(f"{node.name}.weight", ready.weight)
+        kept = ready.weight
+        if ready.kind == "integer" and int(kept.abs().max()) <= SMALL:
+            kept = to_nibbles(kept)
+        weight = self._tensor(f"{node.name}.weight", kept)
         layer = Layer(
             name=node.name if chain.tail is None else chain.tail.step.name,
-            weights="binary" if ready.binary else "table", form=site.form, geometry=ready.geometry, weight=weight,
+            weights=ready.kind, form=site.form, geometry=ready.geometry, weight=weight,
             bipolar=ready.bipolar, tables=self.tables, input=source, residual=residual,
             scale=None if plain_scale else self._channels(f"{node.name}.scale", scale.float()),
             shift=None if plain_shift else self._channels(f"{node.name}.shift", shift.float()),
             lower=lower, upper=upper,
             y=self._value() if chain.keep else None,
             bits=self._value() if chain.tail is not None else None,
-            slope=slope, planes=ready.planes,
+            slope=slope, planes=ready.planes, wide=wide,
         )  # fmt: skip
         self.instructions.append(layer)
         if layer.y is not None:
             self.floats[chain.end] = layer.y
         if layer.bits is not None and chain.tail is not None:
             self.bits[chain.tail.step] = (layer.bits,)
-        self.packed_bytes += ready.weight.nbytes + (4 * outputs if layer.scale else 0)
+        self.packed_bytes += kept.nbytes + (4 * outputs if layer.scale else 0) + (16 * outputs if wide else 0)
         self.float_bytes += 4 * site.weight.numel()
-        how = "packed: binary" if ready.binary else f"packed: table {self.tables}"
+        bits = 8 if kept.dtype == torch.int8 else 4
+        kinds = {"binary": "binary", "table": f"table {self.tables}", "integer": f"integer, {bits} bits"}
+        how = f"packed: {kinds[ready.kind]}"
         if chain.end is not node:
             self.rows[:] = [r if r.name != node.name else Row(r.name, r.path, r.operator, how) for r in self.rows]
             self._row(chain.end, f"with {node.name}")
@@ -270,6 +279,11 @@ class Lowering(Emission):
         if node in self.constants:
             raise PackedError(f"expected outputs that depend on the input, got the constant {node.name}")
         return _Leaf({"v": self._float(node)})
+
+
+def _powers(scale: Tensor) -> bool:
+    """Whether all are powers of two, with which products of integers are exact."""
+    return bool((scale.frexp().mantissa.abs() == 0.5).all())
 
 
 @dataclass(frozen=True)

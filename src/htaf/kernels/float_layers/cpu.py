@@ -45,7 +45,7 @@ def convolution(x: Tensor, weights: Tensor, bias: Tensor | None, geometry: Geome
     shift = 0 if bias is None else check_floats("bias", bias, (g.outputs,)).data_ptr()
     extension().float_convolution(
         shape_of(x, g), x.data_ptr(), strides_of(x), weights.data_ptr(), NO_WINDOW,
-        (0, shift, 0, y.data_ptr(), 0, 0, 0), torch.get_num_threads(),
+        (0, shift, 0, y.data_ptr(), 0, 0, 0, 0, 0), torch.get_num_threads(),
     )  # fmt: skip
     return y.permute(0, 3, 1, 2)
 
@@ -83,7 +83,7 @@ def rounded(x: Tensor, weights: Laid, bias: Tensor | None, geometry: Geometry) -
     shift = 0 if bias is None else check_floats("bias", bias, (g.outputs,)).data_ptr()
     extension().rounded_convolution(
         shape_of(x, g), x.data_ptr(), strides_of(x), (values.data_ptr(), unit.data_ptr()), NO_WINDOW,
-        (0, shift, 0, y.data_ptr(), 0, 0, 0), torch.get_num_threads(),
+        (0, shift, 0, y.data_ptr(), 0, 0, 0, 0, 0), torch.get_num_threads(),
     )  # fmt: skip
     return y.permute(0, 3, 1, 2)
 
@@ -125,7 +125,7 @@ def maximum(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int], padding
     x, geometry = _dense(x), windows(x, kernel, stride, padding)
     batch, channels, height, width = x.shape
     y = torch.empty(batch, *geometry.out_size(height, width), channels, dtype=torch.float32, device=CPU)
-    finishing = (0, 0, 0, y.data_ptr(), 0, 0, 0)
+    finishing = (0, 0, 0, y.data_ptr(), 0, 0, 0, 0, 0)
     extension().max_windows(x.data_ptr(), shape_of(x, geometry), finishing, torch.get_num_threads())
     return y.permute(0, 3, 1, 2)
 

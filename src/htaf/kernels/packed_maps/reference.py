@@ -23,6 +23,8 @@ def unpack(bits: Tensor, channels: int, *, bipolar: bool = False, dtype: torch.d
 def finish(sums: Tensor, epilogue: Epilogue) -> Outputs:
     """y = scale sum + shift + residual and bit = lower <= y <= upper (0 where y is NaN) of float32 [..., channels]."""
     e, y = epilogue, sums
+    if e.wide is not None:
+        y = (y.double() * e.wide[0] + e.wide[1]).float()
     if e.scale is not None:
         y = y * e.scale
     if e.shift is not None:

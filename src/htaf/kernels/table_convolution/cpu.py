@@ -11,9 +11,9 @@ from htaf.kernels.float_layers import cpu as float_layers
 from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs
 from htaf.kernels.native import extension
 from htaf.kernels.packed_native import Shape2d, bound, check_weights
-from htaf.kernels.table_convolution.reference import ENTRIES, Kind, Weights, prepare
+from htaf.kernels.table_convolution.reference import ENTRIES, Kind, Weights, holds, prepare
 
-__all__ = ["Kind", "Weights", "bind", "forward", "peak", "prepare"]
+__all__ = ["Kind", "Weights", "bind", "forward", "holds", "peak", "prepare"]
 
 KINDS: dict[Kind, int] = {"float32": 0, "int16": 1, "int8": 2}  # the order of TableKind in csrc/tables.hpp
 FEW_INPUTS, FEW_OUTPUTS = 64, 16  # of a group: below, int16 sums and repairs are not faster than float32 ones

@@ -52,11 +52,14 @@ class Weights(NamedTuple):
     error: Tensor
 
 
-def prepare(weight: Tensor, geometry: Geometry, kind: Kind) -> Weights:
+def prepare(weight: Tensor, geometry: Geometry, kind: Kind, *, whole: bool = False) -> Weights:
     """From float32 [outputs, channels / groups, kernel height, kernel width].
 
+    whole: the weights are integers, and int16 or int8 is to hold their sums exactly: the unit is 1.
+
     Raises:
-        TypeError, ValueError: weights of another type or shape, or not finite; sums that 32 bits do not hold.
+        TypeError, ValueError: weights of another type or shape, or not finite; sums that 32 bits do not hold; with
+            whole weights that are no integers, or whose sums are too large, see `holds`.
     """
     g = geometry
     _check(weight, g, kind)
@@ -67,11 +70,14 @@ def prepare(weight: Tensor, geometry: Geometry, kind: Kind) -> Weights:
         values = pad(taps, (0, -per_group % 32)).unflatten(-1, (-1, 32)).contiguous()
         return Weights(values, kind, zeros.float() + 1, zeros.int(), zeros)
     exact = triples(taps.double()) @ PATTERNS  # [outputs, taps, sixes, 2, 8]
-    ranges = (exact.amax(-1) - exact.amin(-1)).sum(-1).flatten(1)
-    ranges = pad(ranges, (0, -ranges.shape[1] % SIXES[kind])).unflatten(1, (-1, SIXES[kind])).sum(-1).amax(-1)
+    widths = ranges(taps.double(), kind)
     # rounding widens the range of a triple by 1 at most; a little more for the rounding of the unit itself
-    unit = (ranges * (1 + 1e-6) / (LARGEST[kind] - 2 * SIXES[kind])).clamp_min(torch.finfo(torch.float32).tiny).float()
-    unit = torch.where(ranges == 0, 1.0, unit)
+    unit = (widths * (1 + 1e-6) / (LARGEST[kind] - 2 * SIXES[kind])).clamp_min(torch.finfo(torch.float32).tiny).float()
+    unit = torch.where(widths == 0, 1.0, unit)
+    if whole:
+        if not bool((weight == weight.round()).all() and (widths <= LARGEST[kind]).all()):
+            raise ValueError(f"expected integers whose sums of {SIXES[kind]} sixes range over {LARGEST[kind]} at most")
+        unit = torch.ones_like(unit)
     q = (exact / unit.double().view(-1, 1, 1, 1, 1)).round()
     least = q.amin(-1, keepdim=True)
     entries, bias = q - least, -least.flatten(1).sum(1)
@@ -81,6 +87,17 @@ def prepare(weight: Tensor, geometry: Geometry, kind: Kind) -> Weights:
     off = (q * unit.double().view(-1, 1, 1, 1, 1) - exact).flatten(1, -2)
     error = torch.maximum(off.amax(-1).sum(1), -off.amin(-1).sum(1))
     return Weights(entries.to(torch.int32).to(ENTRIES[kind]).contiguous(), kind, unit, bias.int(), error)
+
+
+def holds(weight: Tensor, kind: Kind) -> bool:
+    """Whether tables of this kind hold the sums of integer weights [outputs, channels, height, width] exactly."""
+    return bool((ranges(weight.double().permute(0, 2, 3, 1).flatten(1, 2), kind) <= LARGEST[kind]).all())
+
+
+def ranges(taps: Tensor, kind: Kind) -> Tensor:
+    """[outputs]: how far apart sums of 16 (int16) or 2 (int8) sixes in a row may be; taps [outputs, taps, channels]."""
+    sixes = triples(taps.abs()).sum((-1, -2)).flatten(1)
+    return pad(sixes, (0, -sixes.shape[1] % SIXES[kind])).unflatten(1, (-1, SIXES[kind])).sum(-1).amax(-1)
 
 
 def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Outputs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, final
 
 import torch
@@ -15,7 +15,7 @@ from htaf.kernels.packed_native import shape2d
 from htaf.kernels.table_convolution.reference import Kind
 from htaf.packed.errors import PackedError
 from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Seen, Values
-from htaf.packed.instructions.schema import LARGEST, Field, Made, Read, TensorName, integer, pair
+from htaf.packed.instructions.schema import LARGEST, Field, Made, Read, TensorName, field_of, integer, pair
 from htaf.packed.instructions.sizes import empty, expect, expect_bits, expect_channels
 from htaf.packed.planning import At, Planning
 
@@ -37,6 +37,10 @@ def _geometry(value: Any) -> Geometry:
 
 Written = Annotated[Geometry, Field(_geometry)]
 Planes = Annotated[int, Field(integer(1, 8), missing=1)]  # version 1 of the file has none
+SMALL = 7  # of an integer weight that takes four bits
+_NAME = field_of(TensorName)
+assert _NAME is not None
+Wide = Annotated[str | None, replace(_NAME.or_none(), missing=None)]  # versions 1 and 2 have none
 
 
 @final
@@ -45,13 +49,15 @@ class Layer(Instruction):
     """A convolution or linear layer over bits and its epilogue; tensors by their names, values by their numbers.
 
     slope: the largest |derivative| of the pre-activation of the bits by what the interval is compared with.
-    planes: of a table, the bit planes of its input, which lie side by side as channels; its weights are kept once.
+    planes: of a table, the bit planes of its input, which lie side by side as channels; its weights are kept once. Of
+        integers the same, but the geometry's channels are those of one plane.
+    wide: float64 [2, outputs], scale and shift that are computed in float64.
     """
 
     opcode = "layer"
 
     name: str
-    weights: Literal["binary", "table"]
+    weights: Literal["binary", "table", "integer"]
     form: Form
     geometry: Written
     weight: TensorName
@@ -67,11 +73,14 @@ class Layer(Instruction):
     bits: Made | None
     slope: float = 1.0
     planes: Planes = 1
+    wide: Wide = None
 
     def sizes(self, values: Sequence[Any], tensors: Mapping[str, Tensor], most: int) -> list[Any]:
         g = self.geometry
         g.check()
-        x = expect_bits(values[self.input], {"image": 4, "line": 3}.get(self.form), g.channels)
+        apart = self.weights == "integer" and self.planes > 1  # else they are the geometry's channels
+        channels = 8 * self.planes * row_bytes(g.channels) if apart else g.channels
+        x = expect_bits(values[self.input], {"image": 4, "line": 3}.get(self.form), channels)
         self._check_weights(tensors, most)
         floats, bits = self._sums(x, most)
         if self.residual is not None:
@@ -86,12 +95,18 @@ class Layer(Instruction):
             expect(tensors[self.weight], [g.outputs, *g.kernel, row_bytes(per_group)], torch.uint8)
             if self.planes != 1:
                 raise PackedError(f"expected one plane of bits for binary weights, got {self.planes}")
+        elif self.weights == "integer":
+            self._check_integers(tensors[self.weight], most)
         else:
             expect(tensors[self.weight], [g.outputs, self._kept(tensors[self.weight]), *g.kernel], torch.float32)
             if (size := 4 * g.outputs * per_group * math.prod(g.kernel)) > most:
                 raise PackedError(f"expected weights of at most {most:,} bytes, got {size:,}")
-            if self.bipolar:
-                raise PackedError("expected bits 0 and 1 for a table, got -1 and 1")
+        if self.bipolar and self.weights != "binary":
+            raise PackedError(f"expected bits 0 and 1 for weights of kind {self.weights}, got -1 and 1")
+        if self.wide is not None:
+            expect(tensors[self.wide], [2, g.outputs], torch.float64)
+            if self.scale is not None or self.shift is not None:
+                raise PackedError("expected wide in place of scale and shift, got both")
         for name in (self.scale, self.shift, self.lower, self.upper):
             if name is not None:
                 expect_channels(tensors[name], g.outputs)
@@ -99,6 +114,18 @@ class Layer(Instruction):
             raise PackedError("expected both ends of an interval where there are bits, got one or none")
         if self.y is None and self.bits is None:
             raise PackedError("expected a layer with an output, got none")
+
+    def _check_integers(self, weight: Tensor, most: int) -> None:
+        g = self.geometry
+        each = g.channels // g.groups * math.prod(g.kernel)
+        if (size := g.outputs * each) > most:
+            raise PackedError(f"expected weights of at most {most:,} bytes, got {size:,}")
+        if weight.dtype == torch.uint8:
+            expect(weight, [g.outputs, (each + 1) // 2], torch.uint8)
+        else:
+            expect(weight, [g.outputs, g.channels // g.groups, *g.kernel], torch.int8)
+        if self.planes > 1 and g.groups > 1:
+            raise PackedError(f"expected one plane of bits for integer weights in groups, got {self.planes}")
 
     def _kept(self, weight: Tensor) -> int:
         """The channels of a table's weights, of which those of the file may be the first of each plane."""
@@ -113,11 +140,11 @@ class Layer(Instruction):
         """The sizes of the sums as floats, and those of the bits but for their bytes."""
         g, lead = self.geometry, list(x.shape[:-1])
         if self.form == "image":
-            _check_padded(g, lead[0], lead[1], lead[2], most)
+            _check_padded(g, lead[0], lead[1], lead[2], most // self._bytes)
             size = g.out_size(*lead[1:])
             return [lead[0], g.outputs, *size], [lead[0], *size]
         if self.form == "line":
-            _check_padded(g, lead[0], 1, lead[1], most)
+            _check_padded(g, lead[0], 1, lead[1], most // self._bytes)
             height, width = g.out_size(1, lead[1])
             if height != 1:
                 raise PackedError(f"expected a height of 1, got {height}")
@@ -133,10 +160,29 @@ class Layer(Instruction):
             raise PackedError(f"expected a linear layer over whole images, got {g}")
         return [lead[0], g.outputs], lead[:1]
 
+    @property
+    def _bytes(self) -> int:
+        """How many times the half bytes of `_check_padded` a channel of a copy has."""
+        return 2 if self.weights == "integer" else 1
+
+    def _integers(self, machine: Machine) -> tuple[Any, Any]:
+        """The kernel for integer weights, and these as it takes them: tables of bytes where they hold the sums.
+
+        Products of bytes are faster for a few rows, and for several planes, which they take at once.
+        """
+        g, weight = self.geometry, machine.tensors[self.weight]
+        if weight.dtype == torch.uint8:
+            weight = from_nibbles(weight, (g.outputs, g.channels // g.groups, *g.kernel))
+        if self.planes == 1 and self.form in ("image", "line") and machine.tables.holds(weight, "int8"):
+            return machine.tables, machine.tables.prepare(weight.float(), g, "int8", whole=True)
+        return machine.integers, machine.integers.prepare(weight, g, planes=self.planes)
+
     def prepare(self, machine: Machine) -> Ready:
         t, g = machine.tensors, self.geometry
         if self.weights == "binary":
             kernel, weights = machine.binary, machine.binary.prepare(t[self.weight], g, bipolar=self.bipolar)
+        elif self.weights == "integer":
+            kernel, weights = self._integers(machine)
         else:
             kernel = machine.tables
             weights = kernel.prepare(widened(t[self.weight], g, self.planes), g, self.tables)
@@ -144,8 +190,9 @@ class Layer(Instruction):
             None if n is None else t[n].expand(g.outputs).contiguous()
             for n in (self.scale, self.shift, self.lower, self.upper)
         )
+        wide = None if self.wide is None else t[self.wide]
         source, residual, y_at, bits_at = self.input, self.residual, self.y, self.bits
-        layer = kernel.bind(weights, g, Epilogue(scale, shift, None, lower, upper, self.y is not None))
+        layer = kernel.bind(weights, g, Epilogue(scale, shift, None, lower, upper, self.y is not None, wide))
         outputs, width = g.outputs, row_bytes(g.outputs)
         take, lay, give = FORMS[self.form]
         spare = machine.spare
@@ -192,6 +239,18 @@ class Layer(Instruction):
 
     def dense(self) -> tuple[int, ...]:
         return () if self.y is None or self.form != "image" else (self.y,)
+
+
+def to_nibbles(weight: Tensor) -> Tensor:
+    """Integers of -7 to 7, int8 [outputs, ...] -> uint8 [outputs, ceil(n / 2)]: plus 8, the first in the lower half."""
+    flat = torch.nn.functional.pad((weight.flatten(1) + 8).to(torch.uint8), (0, weight[0].numel() % 2))
+    return flat[:, ::2] | flat[:, 1::2] << 4
+
+
+def from_nibbles(packed: Tensor, shape: Sequence[int]) -> Tensor:
+    """The inverse of `to_nibbles`; int8 of that shape."""
+    both = torch.stack([packed & 15, packed >> 4], -1).flatten(1)[:, : math.prod(shape[1:])]
+    return (both.to(torch.int8) - 8).reshape(*shape)
 
 
 def widened(weight: Tensor, g: Geometry, planes: int) -> Tensor:

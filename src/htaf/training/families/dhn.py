@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from htaf.training.families import scales
 from htaf.training.families.quick import ImageNetwork, quick
-from htaf.training.recipe import Family, ImageData, Optimization, Recipe, expect
+from htaf.training.families.weights import Weights, titled, weighted, weights_off
+from htaf.training.recipe import Family, ImageData, Optimization, Recipe, expect, unread_by
 
 DEEPEST = 1204  # of 6 n + 4; WideResNet's paper ends at 40, ResNet's at 1202
 
@@ -29,6 +30,7 @@ class DHNNetwork(ImageNetwork):
         depth: 6 n + 4.
         width: Widening factor.
         dropout: Between the convolutions of a block.
+        weights: int8, int4: of layers over bits on a grid of integers, so that all sums are exact, see docs/packed.md.
     """
 
     family: ClassVar[str] = "dhn"
@@ -36,6 +38,7 @@ class DHNNetwork(ImageNetwork):
     depth: int = 16
     width: int = 1
     dropout: float = 0.0
+    weights: Weights = "float"
 
     def check(self) -> None:
         super().check()
@@ -46,21 +49,28 @@ class DHNNetwork(ImageNetwork):
     def residual_fields(self) -> tuple[str, ...]:
         return ("depth", "width", "dropout")
 
+    def off(self) -> set[str]:
+        return weights_off(self.weights)
+
+    def unread(self, method: str) -> dict[str, str]:
+        return super().unread(method) | (unread_by(("weights",), "method relu") if method == "relu" else {})
+
     def model(self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any]) -> dict[str, Any]:
         if self.layout == "whitened":
-            return self.whitened_model(inputs, outputs, activation)
-        return {
+            return weighted(self.whitened_model(inputs, outputs, activation), self.weights)
+        model = {
             "kind": "wide_resnet",
             "in_channels": inputs["in_channels"],
             "out_features": outputs,
             "activation": activation,
             **{name: getattr(self, name) for name in self.residual_fields()},
         }
+        return weighted(model, self.weights)
 
     def title(self) -> str:
         if self.layout == "whitened":
-            return f"whitened network {'-'.join(map(str, self.widths))}"
-        return f"WideResNet, depth {self.depth}, width {self.width}"
+            return titled(f"whitened network {'-'.join(map(str, self.widths))}", self.weights)
+        return titled(f"WideResNet, depth {self.depth}, width {self.width}", self.weights)
 
 
 def augmix_training() -> Optimization:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from htaf.models.mlp import MLP, Thermometer
+from htaf.training.families.weights import Weights, titled, weighted, weights_off
 from htaf.training.recipe import (
     LIMIT,
     Activation,
@@ -20,6 +21,7 @@ from htaf.training.recipe import (
     Recipe,
     TableData,
     expect,
+    unread_by,
 )
 
 # Fields that came after the first records: at these values they do not change the key of a training.
@@ -41,6 +43,7 @@ class MLPNetwork(Network):
             alone; year, month, weekday and day of year have one for each value, so that a single day can be told; 0: it
             reads the inputs.
         dropout: Of the activations, in training.
+        weights: int8, int4: of layers over bits on a grid of integers, so that all sums are exact, see docs/packed.md.
     """
 
     family: ClassVar[str] = "mlp"
@@ -50,6 +53,7 @@ class MLPNetwork(Network):
     members: int = 1
     thresholds: int = 0
     dropout: float = 0.0
+    weights: Weights = "float"
 
     def check(self) -> None:
         self.expect_all(("members",), lambda v: 1 <= v <= 1024, "must lie in 1 to 1,024")
@@ -76,7 +80,7 @@ class MLPNetwork(Network):
                 levels - 1 if place in days else min(self.thresholds, levels - 1)
                 for place, levels in enumerate(inputs["levels"])
             ]
-        return {
+        model = {
             "kind": "mlp",
             "in_features": inputs["in_features"],
             "out_features": outputs,
@@ -85,14 +89,18 @@ class MLPNetwork(Network):
             "batch_norm": self.batch_norm,
             **more,
         }
+        return weighted(model, self.weights)
+
+    def unread(self, method: str) -> dict[str, str]:
+        return unread_by(("weights",), "method relu") if method == "relu" else {}
 
     def off(self) -> set[str]:
         unused = {"members": 1, "thresholds": 0, "dropout": 0.0}
-        return {name for name, value in unused.items() if getattr(self, name) == value}
+        return {name for name, value in unused.items() if getattr(self, name) == value} | weights_off(self.weights)
 
     def title(self) -> str:
         sizes = f"MLP {'-'.join(map(str, self.hidden))}"
-        return sizes if self.members == 1 else f"{self.members} {sizes}"
+        return titled(sizes if self.members == 1 else f"{self.members} {sizes}", self.weights)
 
     def initialise(self, net: nn.Module, examples: Callable[[int], Tensor]) -> dict[str, Any]:
         if isinstance(net, MLP) and isinstance(net.thermometer, Thermometer):

@@ -9,11 +9,12 @@ from typing import Any, ClassVar, Literal
 
 from htaf.training.families import scales
 from htaf.training.families.quick import ImageNetwork, quick
+from htaf.training.families.weights import Weights, titled, weighted, weights_off
 from htaf.training.recipe import Activation, Family, ImageData, Optimization, Recipe, expect, unread_by
 
 DEPTHS = (18, 34, 50)
 MOST_STEPS = 4096  # time steps, all of which a training holds in memory
-_NEURON = ("steps", "neuron", "tau", "reset", "detach_reset", "exact_reset")
+_SPIKING = ("weights", "steps", "neuron", "tau", "reset", "detach_reset", "exact_reset")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class SNNNetwork(ImageNetwork):
         reset: To zero, or by subtraction.
         detach_reset: No gradient through the reset.
         exact_reset: Reset by the exact step.
+        weights: int8, int4: of layers over bits on a grid of integers, so that all sums are exact, see docs/packed.md.
     """
 
     family: ClassVar[str] = "snn"
@@ -48,6 +50,7 @@ class SNNNetwork(ImageNetwork):
     reset: Literal["hard", "soft"] = "hard"
     detach_reset: bool = True
     exact_reset: bool = False
+    weights: Weights = "float"
 
     def check(self) -> None:
         super().check()
@@ -56,9 +59,12 @@ class SNNNetwork(ImageNetwork):
         expect(1 < self.tau < math.inf, "tau must be > 1 and finite", self.tau)
         expect(self.depth in DEPTHS, f"depth for {self.family} must be one of {DEPTHS}", self.depth)
 
+    def off(self) -> set[str]:
+        return weights_off(self.weights)
+
     def unread(self, method: str) -> dict[str, str]:
         leak = unread_by(("tau",), "neuron if") if self.neuron == "if" else {}
-        return super().unread(method) | leak | (unread_by(_NEURON, "method relu") if method == "relu" else {})
+        return super().unread(method) | leak | (unread_by(_SPIKING, "method relu") if method == "relu" else {})
 
     def residual_fields(self) -> tuple[str, ...]:
         return ("depth", "width", "stem", "connect")
@@ -68,8 +74,9 @@ class SNNNetwork(ImageNetwork):
         neuron |= {"exact_reset": self.exact_reset} | ({"tau": self.tau} if self.neuron == "lif" else {})
         steps = 1 if activation["method"] == "relu" else self.steps
         if self.layout == "whitened":
-            return self.whitened_model(inputs, outputs, activation, steps=steps, neuron=neuron)
-        return {
+            model = self.whitened_model(inputs, outputs, activation, steps=steps, neuron=neuron)
+            return weighted(model, self.weights)
+        model = {
             "kind": "sew_resnet",
             "in_channels": inputs["in_channels"],
             "out_features": outputs,
@@ -81,11 +88,14 @@ class SNNNetwork(ImageNetwork):
             "steps": steps,
             "neuron": neuron,
         }
+        return weighted(model, self.weights)
 
     def title(self) -> str:
         if self.layout == "whitened":
-            return f"whitened network {'-'.join(map(str, self.widths))}, spiking, T = {self.steps}"
-        return f"SEW-ResNet, depth {self.depth}, width {self.width}, T = {self.steps}"
+            title = f"whitened network {'-'.join(map(str, self.widths))}, spiking, T = {self.steps}"
+        else:
+            title = f"SEW-ResNet, depth {self.depth}, width {self.width}, T = {self.steps}"
+        return titled(title, self.weights)
 
 
 def published() -> Recipe:

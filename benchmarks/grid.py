@@ -1,0 +1,146 @@
+"""Networks with weights on a grid beside the same with real weights, once the tests of the integer layers pass.
+
+    python benchmarks/grid.py [--nets wrn-40-2 sew18] [--batches 1] [--threads 1] [--rounds 9] [--no-onnx]
+                              [--no-openvino] [--json FILE] [--no-test]
+
+Sides: the packed network with int8 and int4 weights, which is exact; with real weights and tables of float32, which is
+exact but for rounding, and of int8, which is not; onnxruntime in float32, and OpenVINO in float32 and bfloat16 where it
+is installed. Random weights, batch norms that have seen random images, as in benchmarks/packed.py. Every round times
+each side once, in reversed order every other round; a ratio is the median over the rounds of the side's time over that
+of int8 in the same round, with its quartiles. `equal`: rows whose outputs are bit for bit those of the network's own
+hardened model; bytes of the file.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import measuring
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import htaf
+import packed as networks
+
+NETS = ("wrn-40-2", "sew18")
+BASE = "grid int8"
+SHORTEST = 0.02  # seconds of a sample
+ASLEEP = 0.01  # seconds until a pool of threads that waits by spinning sleeps
+WANTED = ("openvino f32", "openvino bf16")
+
+
+def sample(run: Callable[[], Any], calls: int) -> measuring.Sample:
+    time.sleep(ASLEEP)
+    run()
+    start = time.perf_counter()
+    for _ in range(calls):
+        run()
+    return ((time.perf_counter() - start) / calls,)
+
+
+def onnx(file: Path, x: torch.Tensor, threads: int) -> Callable[[], Any]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    feed = {session.get_inputs()[0].name: x.numpy()}
+    return lambda: session.run(None, feed)[0]
+
+
+@torch.no_grad()
+def measure(name: str, batch: int, threads: int, rounds: int, others: set[str]) -> list[dict[str, Any]]:
+    torch.set_num_threads(threads)
+    net = networks.NETS[name]
+    model, x = networks.hardened(net), torch.randn(batch, *net.shape, generator=torch.Generator().manual_seed(1))
+    grids = {f"grid int{bits}": htaf.on_grid(model, x, bits=bits) for bits in (8, 4)}
+    made = {key: htaf.pack(one, x) for key, one in grids.items()}
+    made |= {f"tables {kind}": htaf.pack(model, x, tables=kind) for kind in ("float32", "int8")}
+    with tempfile.TemporaryDirectory() as folder:
+        sides = {key: networks.eager(one, x) for key, one in made.items()}
+        file = Path(folder) / "model.onnx"
+        if others:
+            torch.onnx.export(networks.plain(model), (x,), file, dynamo=True, verbose=False)
+        if "onnxruntime" in others:
+            sides["onnxruntime"] = onnx(file, x, threads)
+        if "openvino" in others:
+            found = networks.openvino(model, file, x, lambda n: torch.randn(n, *net.shape), threads)
+            sides |= {key: run for key, run in found.items() if key in WANTED}
+        sizes = {}
+        for key, one in made.items():
+            htaf.packed.save(one, Path(folder) / "net.packed")
+            sizes[key] = (Path(folder) / "net.packed").stat().st_size
+        calls = {}
+        for key, run in sides.items():
+            run()
+            once = statistics.median(sample(run, 1)[0] for _ in range(3))
+            calls[key] = max(1, math.ceil(SHORTEST / once))
+        timed = {key: partial(sample, run, calls[key]) for key, run in sides.items()}
+        times = measuring.alternate(timed, rounds)
+    rows = []
+    for key, spent in times.items():
+        row: dict[str, Any] = {
+            "net": name, "batch": batch, "threads": threads, "side": key,
+            "ms": 1e3 * measuring.spread(t[0] for t in spent).median,
+            "over": measuring.ratio(spent, times[BASE])._asdict(),
+        }  # fmt: skip
+        if key in grids:
+            equal = made[key](x) == grids[key](x)
+            row["equal"] = equal.flatten(1).all(1).double().mean().item()
+        if key in sizes:
+            row["bytes"] = sizes[key]
+        rows.append(row)
+    return rows
+
+
+def show(rows: list[dict[str, Any]], console: Console) -> None:
+    table = Table(title=f"Time over that of {BASE}: median over the rounds and (quartiles)")
+    for column in ("net", "batch", "threads", "side", "ms", "times", "equal", "file, kB"):
+        table.add_column(column, justify="left" if column in ("net", "side") else "right", no_wrap=True)
+    for row in rows:
+        equal = f"{row['equal']:.0%}" if "equal" in row else ""
+        size = f"{row['bytes'] / 1e3:,.0f}" if "bytes" in row else ""
+        cells = (row["side"], f"{row['ms']:.3f}", str(measuring.Spread(**row["over"])), equal, size)
+        table.add_row(row["net"], str(row["batch"]), str(row["threads"]), *cells)
+    console.print(table)
+
+
+def main() -> None:
+    parser = measuring.parser(__doc__, rounds=9)
+    parser.add_argument("--nets", nargs="+", choices=NETS, default=list(NETS))
+    parser.add_argument("--batches", nargs="+", type=measuring.at_least_one, default=[1])
+    parser.add_argument("--threads", nargs="+", type=measuring.at_least_one, default=[1])
+    parser.add_argument("--no-onnx", action="store_true", help="leave onnxruntime out")
+    parser.add_argument("--no-openvino", action="store_true", help="leave OpenVINO out")
+    arguments = parser.parse_args()
+    if not arguments.no_test:
+        measuring.test_first("kernels/test_integer_convolution.py", "packed/test_grid.py")
+    others = {"onnxruntime"} - ({"onnxruntime"} if arguments.no_onnx else set())
+    if not arguments.no_openvino:
+        if importlib.util.find_spec("openvino") is None:
+            print("OpenVINO is not installed (the extra `peers`): it is left out", flush=True)
+        else:
+            others.add("openvino")
+    rows = [
+        row
+        for name in arguments.nets
+        for batch in arguments.batches
+        for threads in arguments.threads
+        for row in measure(name, batch, threads, arguments.rounds, others)
+    ]
+    show(rows, Console(width=120))
+    print(measuring.one_line())
+    measuring.write(arguments.json, rows)
+
+
+if __name__ == "__main__":
+    main()

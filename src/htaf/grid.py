@@ -1,0 +1,363 @@
+"""Weights on a grid of integers, so that the sums of a network with 0/1 activations are exact in any order."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, Literal, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from htaf.convert import harden
+from htaf.convert.functional_sites import duplicate
+from htaf.convert.modes import evaluating
+from htaf.kernels.table_convolution.reference import LARGEST, ranges
+
+Bits = Literal[4, 8]
+_SLACK = 6  # that rounding may add to the sum of two sixes of integers: half of each
+_FINEST, _COARSEST = -126, 120  # exponents of a grid's step: normal numbers of float32, with room for the sums
+EXACT = 2**24  # up to here float32 holds every integer
+REACH = 8.0  # of real inputs: standardised ones beyond are rare
+FEWEST = 512  # steps that the grid of real inputs must have on either side
+
+
+def grid_weight(w: Float[Tensor, "*shape"], bits: Bits = 8) -> Float[Tensor, "*shape"]:
+    """Weights rounded to s k: k integer in [-127, 127] (8 bits) or [-7, 7] (4 bits), s one power of two a filter.
+
+    So the sum of the weights of any inputs that are 0 or 1 is s times an integer, and float32 holds it exactly, in any
+    order of summation. Gradient: that of w itself (straight-through), as k moves with w but for its rounding.
+
+    s with 8 bits: the least for which max |w| < 128 s and the integers of 12 neighbouring inputs sum to at most 255, so
+    that tables of bytes hold their sums (docs/kernels.md). With 4 bits: that of the least squared error. Values on the
+    grid stay as they are: the function of its own result is that result.
+
+    Args:
+        w: floating-point tensor [filters, ...] of two dimensions or more, of nn.Linear or nn.Conv2d.
+        bits: of an integer, 4 or 8.
+
+    Returns:
+        Tensor of the shape and dtype of w.
+
+    Raises:
+        TypeError: w is not a floating-point tensor. ValueError: w has fewer than two dimensions, or other bits.
+
+    Example:
+        >>> grid_weight(torch.tensor([[0.3, -1.0], [0.01, 0.0]]), 4)
+        tensor([[ 0.2500, -1.0000],
+                [ 0.0098,  0.0000]])
+    """
+    value = integers_and_steps(w, bits)
+    made = (value[0] * value[1].view(-1, *[1] * (w.ndim - 1))).to(w.dtype)
+    return made + (w - w.detach())  # 0 with the gradient of w
+
+
+def integers_and_steps(
+    w: Float[Tensor, "*shape"], bits: Bits = 8
+) -> tuple[Float[Tensor, "*shape"], Float[Tensor, " filters"]]:
+    """The two factors of `grid_weight`, in float32: integers k of the shape of w, and powers of two s [filters].
+
+    They have no gradient. Args, raises: as `grid_weight`.
+    """
+    if not w.is_floating_point():
+        raise TypeError(f"w must be a floating-point tensor, got dtype {w.dtype}")
+    if w.ndim < 2:
+        raise ValueError(f"w must have at least two dimensions, got shape {tuple(w.shape)}")
+    if bits not in (4, 8):
+        raise ValueError(f"bits must be 4 or 8, got {bits!r}")
+    w = w.detach().float()
+    flat, most = w.flatten(1), 2 ** (bits - 1) - 1
+    largest = flat.abs().amax(1) if flat.shape[1] else flat.new_zeros(len(flat))
+    exponent = largest.frexp().exponent - (bits - 1)  # max |w| < 2^(bits - 1) 2^exponent
+    if bits == 8:
+        exponent = torch.maximum(exponent, _for_bytes(w))
+        return _rounded(w, exponent, most)
+    tried = [_rounded(w, exponent - finer, most) for finer in range(3)]
+    errors = torch.stack([(k * _along(s, w) - w).square().flatten(1).sum(1) for k, s in tried])
+    return _rounded(w, exponent - errors.argmin(0), most)
+
+
+def _rounded(w: Tensor, exponent: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    step = torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), exponent.clamp(_FINEST, _COARSEST))
+    return (w / _along(step, w)).round().clamp(-most, most), step
+
+
+def _along(step: Tensor, w: Tensor) -> Tensor:
+    return step.view(-1, *[1] * (w.ndim - 1))
+
+
+def _for_bytes(w: Tensor) -> Tensor:
+    """The least exponent of s with which the tables of bytes hold the sums of every two sixes of inputs, int32."""
+    taps = w.flatten(2).transpose(1, 2) if w.ndim > 2 else w.unsqueeze(1)  # [filters, taps, channels]
+    found = (ranges(taps, "int8") / (LARGEST["int8"] - _SLACK)).frexp()
+    return found.exponent - (found.mantissa == 0.5).int()
+
+
+class _Grid(nn.Module):
+    """What the layers on a grid share: `weight` holds real weights, of which a forward takes `grid_weight`."""
+
+    bits: Bits
+    weight: Any  # the parameter of the layer
+    settled: bool = False  # `weight` lies on the grid already
+
+    def grid_weight(self) -> Tensor:
+        """The weights that the layer computes with, `grid_weight(weight, bits)`."""
+        return self.weight if self.settled else grid_weight(self.weight, self.bits)
+
+
+def settled(model: nn.Module) -> nn.Module:
+    """The model with the weights of its layers on a grid rounded once, for inference; itself where it has none.
+
+    Returns:
+        A new model that shares all other parameters and buffers; or the model.
+    """
+    if not any(isinstance(module, _Grid) for module in model.modules()):
+        return model
+    new = duplicate(model, parameters=True, buffers=True)
+    for module in new.modules():
+        if isinstance(module, _Grid):
+            weight = nn.Parameter(module.grid_weight().detach().clone(), requires_grad=False)
+            module._parameters, module.settled = {**module._parameters, "weight": weight}, True
+    return new
+
+
+def weight_of(layer: nn.Module) -> Tensor:
+    """The weights that a layer computes with: of `GridConv2d` and `GridLinear` those on the grid, else its own."""
+    return layer.grid_weight() if isinstance(layer, _Grid) else layer.weight  # pyright: ignore[reportReturnType]
+
+
+@final
+class GridConv2d(nn.Conv2d, _Grid):
+    """Convolution with `grid_weight(weight, bits)`: of inputs that are 0 or 1, or small integers, its sums are exact.
+
+    A bias is added to the sum, in one rounding. The state dict is that of nn.Conv2d, with the real weights.
+
+    Args, shapes: as nn.Conv2d; and
+        bits: of an integer weight, 4 or 8.
+        real: the inputs are real numbers, as of an image. Outside of training they are rounded to multiples of
+            2^-e and clipped so that the sums stay exact: e is the largest for which inputs in [-8, 8] do.
+
+    Raises:
+        ValueError: other bits.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: str | int | tuple[int, int] = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: Literal["zeros", "reflect", "replicate", "circular"] = "zeros",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        bits: Bits = 8,
+        real: bool = False,
+    ) -> None:
+        sizes = (in_channels, out_channels, kernel_size, stride, padding, dilation)
+        super().__init__(*sizes, groups, bias, padding_mode, device, dtype)
+        self.bits, self.real = _checked(bits), real
+
+    def forward(self, input: Float[Tensor, "*batch c h w"]) -> Float[Tensor, "*batch c2 h2 w2"]:
+        if self.real and not self.training:
+            input = fixed_point(input, self.weight[0].numel() * (2 ** (self.bits - 1) - 1))
+        y = self._conv_forward(input, self.grid_weight(), None)
+        return y if self.bias is None else y + self.bias.view(-1, 1, 1)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, bits={self.bits}{', real=True' * self.real}"
+
+
+@final
+class GridLinear(nn.Linear, _Grid):
+    """Linear layer with `grid_weight(weight, bits)`: of inputs that are 0 or 1, or small integers, its sums are exact.
+
+    A bias is added to the sum, in one rounding. The state dict is that of nn.Linear, with the real weights.
+
+    Args, shapes: as nn.Linear; and bits: of an integer weight, 4 or 8.
+
+    Raises:
+        ValueError: other bits.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        bits: Bits = 8,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self.bits = _checked(bits)
+
+    def forward(self, input: Float[Tensor, "*batch in_features"]) -> Float[Tensor, "*batch out_features"]:
+        y = nn.functional.linear(input, self.grid_weight())
+        return y if self.bias is None else y + self.bias
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, bits={self.bits}"
+
+
+@final
+class WideLinear(nn.Linear):
+    """nn.Linear over real inputs whose sums, outside of training, are taken in float64 and rounded once.
+
+    So they do not depend on the order of summation, but for one float32 in some 10^8.
+    """
+
+    def forward(self, input: Float[Tensor, "*batch in_features"]) -> Float[Tensor, "*batch out_features"]:
+        if self.training:
+            return super().forward(input)
+        bias = None if self.bias is None else self.bias.double()
+        return nn.functional.linear(input.double(), self.weight.double(), bias).to(input.dtype)
+
+
+class _WideNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch norm that outside of training computes in float64 and rounds once."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.training or self.running_mean is None or self.running_var is None:
+            return super().forward(input)
+        self._check_input_dim(input)
+        given = (self.running_mean, self.running_var, self.weight, self.bias)
+        mean, var, weight, bias = (None if x is None else x.double() for x in given)
+        return nn.functional.batch_norm(input.double(), mean, var, weight, bias, eps=self.eps).to(input.dtype)
+
+
+@final
+class WideBatchNorm1d(_WideNorm, nn.BatchNorm1d):
+    """nn.BatchNorm1d that outside of training computes in float64 and rounds once.
+
+    In float32 its last bit depends on the processor and on the sizes of the batch, and with it a step near its
+    threshold.
+    """
+
+
+@final
+class WideBatchNorm2d(_WideNorm, nn.BatchNorm2d):
+    """nn.BatchNorm2d that outside of training computes in float64 and rounds once, as `WideBatchNorm1d`."""
+
+
+def fixed_point(x: Tensor, weights: int, reach: float = REACH) -> Tensor:
+    """Multiples of 2^-e, clipped so that the sums with integer weights stay below 2^24 steps: exact in float32.
+
+    e: the largest for which -reach to reach is not clipped. Gradient: 1 inside of what is clipped, else 0.
+
+    Args:
+        weights: the sum of the largest integers of a filter.
+    """
+    limit = max(EXACT // weights, 1)
+    steps = 2.0 ** math.floor(math.log2(limit / reach))
+    clipped = x.clamp(-limit / steps, limit / steps)
+    made = (clipped * steps).round() * (1 / steps)
+    return made + (clipped - clipped.detach()) if x.requires_grad else made
+
+
+def _checked(bits: Any) -> Bits:
+    if bits not in (4, 8):
+        raise ValueError(f"bits must be 4 or 8, got {bits!r}")
+    return bits
+
+
+def on_grid(model: nn.Module, example: Any, *, bits: Bits = 8) -> nn.Module:
+    """Return a new model whose sums are exact in the hardened network: weights on a grid, the rest in float64.
+
+        nn.Conv2d, nn.Linear over 0/1 activations and sums of these   GridConv2d, GridLinear
+        nn.Conv2d over real inputs                                    GridConv2d(real=True), 8 bits
+        nn.Linear over real inputs                                    WideLinear
+        nn.BatchNorm1d, nn.BatchNorm2d                                WideBatchNorm1d, WideBatchNorm2d
+
+    Then the hardened network computes the same bits on every processor, in any order of summation, and `htaf.pack`
+    keeps all of them. Train it as any other: the weights are real numbers that a forward rounds, and have their
+    gradient. Or give a model that is trained already, and train a few epochs more.
+
+    Args:
+        model: with smooth or exact steps, not changed. Other layers, subclasses of these, and convolutions with more
+            than 258 real inputs for each output stay as they are.
+        example: inputs, a tensor or a tuple. Layers whose inputs are integers in the hardened model read bits.
+        bits: of an integer weight, 4 or 8.
+
+    Returns:
+        The new model, with the same state-dict keys and values.
+
+    Raises:
+        ValueError: other bits, or a model without a layer over bits.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(3, 4), htaf.HTAF(), nn.Linear(4, 2))
+        >>> on_grid(net, torch.randn(5, 3))
+        Sequential(
+          (0): WideLinear(in_features=3, out_features=4, bias=True)
+          (1): HTAF(alpha0=2.0, alpha1=11.0)
+          (2): GridLinear(in_features=4, out_features=2, bias=True, bits=8)
+        )
+    """
+    _checked(bits)
+    whole = _over_integers(model, example)
+    if not any(whole.values()):
+        raise ValueError(
+            f"expected a model with a layer over the outputs of steps, got {len(whole)} layers over real inputs"
+        )
+    new = duplicate(model)
+    for path, module in list(new.named_modules(remove_duplicate=False)):
+        if (made := _made(module, whole.get(path), bits)) is not None:
+            if not path:
+                return made
+            parent, _, name = path.rpartition(".")
+            setattr(new.get_submodule(parent), name, made)
+    return new
+
+
+_LAYERS = (nn.Linear, nn.Conv2d)
+_NORMS: dict[type, type[nn.Module]] = {nn.BatchNorm1d: WideBatchNorm1d, nn.BatchNorm2d: WideBatchNorm2d}
+
+
+def _made(module: nn.Module, whole: bool | None, bits: Bits) -> nn.Module | None:
+    """What stands for a module, with its parameters; None where it stays. whole: of a layer: it reads integers."""
+    kind = type(module)
+    if kind in _NORMS:
+        return _as(_NORMS[kind], module)
+    if whole is None or kind not in _LAYERS:
+        return None
+    if isinstance(module, nn.Linear):
+        return _as(GridLinear, module, bits=bits) if whole else _as(WideLinear, module)
+    assert isinstance(module, nn.Conv2d)
+    if not whole and module.weight[0].numel() * 127 * FEWEST > EXACT:
+        return None
+    return _as(GridConv2d, module, bits=bits if whole else 8, real=not whole)
+
+
+def _as(kind: type[nn.Module], module: nn.Module, **more: Any) -> nn.Module:
+    """The same module of another class: its parameters, buffers, hooks and options stay."""
+    made = kind.__new__(kind)
+    made.__dict__.update(module.__dict__)
+    made.__dict__.update(more)
+    return made
+
+
+def _over_integers(model: nn.Module, example: Any) -> dict[str, bool]:
+    """The layers that run, by their paths, and whether each reads integers alone when the model is hardened."""
+    try:
+        exact = harden(model, share=True)
+    except ValueError:  # it has no smooth step: it is hardened, or has none at all
+        exact = duplicate(model, parameters=True, buffers=True)
+    found: dict[str, bool] = {}
+
+    def see(path: str, module: nn.Module, given: tuple[Any, ...]) -> None:
+        x = given[0]
+        found[path] = found.get(path, True) and bool((x == x.round()).all())
+
+    for path, module in exact.named_modules():
+        if type(module) in _LAYERS:
+            module.register_forward_pre_hook(partial(see, path))
+    with evaluating(exact):
+        exact(*(example if isinstance(example, tuple) else (example,)))
+    return found

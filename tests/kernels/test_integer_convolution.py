@@ -1,0 +1,148 @@
+"""Convolution of small integers with integer weights: the formulas' sums and bits on every instruction set."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from instruction_sets import INSTRUCTION_SETS, using
+from torch import Tensor
+
+from htaf.kernels.integer_convolution import cpu, reference
+from htaf.kernels.layers import Epilogue, Geometry, row_bytes
+from htaf.kernels.packed_maps.reference import pack
+from htaf.kernels.table_convolution import cpu as tables
+from htaf.kernels.table_convolution.reference import holds
+
+compiled = pytest.mark.skipif(not INSTRUCTION_SETS, reason="no compiled kernels")
+
+
+class Case(NamedTuple):
+    geometry: Geometry
+    planes: int
+    batch: int
+    height: int
+    width: int
+    seed: int
+
+    def weight(self, most: int = 127) -> Tensor:
+        g, made = self.geometry, torch.Generator().manual_seed(self.seed)
+        shape = (g.outputs, g.channels // g.groups, *g.kernel)
+        drawn = torch.randint(-most, most + 1, shape, generator=made)
+        return torch.where(drawn == most - 1, most, drawn).to(torch.int8)  # the largest one, twice as often
+
+    def bits(self) -> Tensor:
+        made = torch.Generator().manual_seed(self.seed + 1)
+        planes = torch.rand(self.planes, self.batch, self.height, self.width, self.geometry.channels, generator=made)
+        return torch.cat([pack(plane < 0.7) for plane in planes], -1)
+
+    def epilogue(self, fields: str) -> Epilogue:
+        g, made = self.geometry, torch.Generator().manual_seed(self.seed + 2)
+        size = (self.batch, *g.out_size(self.height, self.width), g.outputs)
+        lower = 100 * torch.randn(g.outputs, generator=made)
+        upper = torch.where(torch.rand(g.outputs, generator=made) < 0.5, torch.inf, lower + 50)
+        return Epilogue(
+            residual=torch.randn(size, generator=made) if "r" in fields else None,
+            lower=lower if "b" in fields else None,
+            upper=upper if "b" in fields else None,
+            keep="y" in fields,
+            wide=torch.randn(2, g.outputs, dtype=torch.float64, generator=made) if "w" in fields else None,
+        )
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    planes = draw(st.sampled_from([1, 1, 1, 2, 3, 7]))
+    groups = 1 if planes > 1 else draw(st.sampled_from([1, 1, 1, 2, 3]))
+    channels = groups * draw(st.one_of(st.integers(1, 20), st.sampled_from([31, 61, 63, 64, 65, 70, 130])))
+    outputs = groups * draw(st.one_of(st.integers(1, 9), st.sampled_from([16, 63, 64, 65, 130])))
+    pair = st.tuples(st.integers(1, 3), st.integers(1, 3))
+    kernel, stride, dilation = draw(pair), draw(pair), draw(pair)
+    padding = draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
+    size = [
+        draw(st.integers(max(1, d * (k - 1) + 1 - 2 * p), 9)) for k, d, p in zip(kernel, dilation, padding, strict=True)
+    ]
+    geometry = Geometry(channels, outputs, kernel, stride, padding, dilation, groups)
+    return Case(geometry, planes, draw(st.integers(1, 3)), size[0], size[1], draw(st.integers(0, 99)))
+
+
+@compiled
+@settings(max_examples=40, deadline=None)
+@given(case=cases(), fields=st.sampled_from(["y", "b", "yb", "ry", "rb", "wy", "wb", "rwyb"]))
+def test_every_instruction_set_gives_what_the_formulas_give(case: Case, fields: str) -> None:
+    weight, bits, epilogue, g = case.weight(), case.bits(), case.epilogue(fields), case.geometry
+    expected = reference.forward(bits, reference.prepare(weight, g, planes=case.planes), g, epilogue)
+    for name in INSTRUCTION_SETS:
+        with using(name):
+            got = cpu.forward(bits, cpu.prepare(weight, g, planes=case.planes), g, epilogue)
+        for a, b in zip(got, expected, strict=True):
+            assert (a is None) == (b is None)
+            if a is not None and b is not None:
+                if "r" in fields and "w" in fields and a.dtype == torch.float32:
+                    torch.testing.assert_close(a, b)
+                else:
+                    assert torch.equal(a, b), name
+
+
+@compiled
+@settings(max_examples=25, deadline=None)
+@given(case=cases(), fields=st.sampled_from(["y", "b", "yb", "wy"]), kind=st.sampled_from(["int16", "int8"]))
+def test_tables_hold_the_sums_of_small_integers(case: Case, fields: str, kind: tables.Kind) -> None:
+    case = case._replace(planes=1)
+    weight, g = case.weight(20), case.geometry
+    assert holds(weight, kind)  # 12 of them sum to 240
+    expected = reference.forward(case.bits(), reference.prepare(weight, g), g, case.epilogue(fields))
+    for name in INSTRUCTION_SETS:
+        with using(name):
+            made = tables.prepare(weight.float(), g, kind, whole=True)
+            got = tables.forward(case.bits(), made, g, case.epilogue(fields))
+        assert float(made.error.max()) == 0
+        for a, b in zip(got, expected, strict=True):
+            assert (a is None and b is None) or torch.equal(a, b), name  # pyright: ignore[reportArgumentType]
+
+
+def test_sums_of_real_weights_do_not_fit_a_whole_unit() -> None:
+    geometry = Geometry(12, 1)
+    fits = torch.full((1, 12, 1, 1), 21.0)
+    fits[0, 0] = 24
+    assert tables.prepare(fits, geometry, "int8", whole=True).unit.item() == 1
+    for weight in (fits + 0.5, fits + torch.eye(12)[0].view(1, 12, 1, 1)):
+        with pytest.raises(ValueError, match="expected integers whose sums of 2 sixes range over 255 at most"):
+            tables.prepare(weight, geometry, "int8", whole=True)
+
+
+@pytest.mark.parametrize("kernel", [reference, pytest.param(cpu, marks=compiled)])
+def test_bad_weights(kernel: object) -> None:
+    prepare, g = kernel.prepare, Geometry(70, 5)  # pyright: ignore[reportAttributeAccessIssue]
+    good = torch.ones(5, 70, 1, 1, dtype=torch.int8)
+    with pytest.raises(TypeError, match="must be int8 on the CPU"):
+        prepare(good.float(), g)
+    with pytest.raises(ValueError, match=r"expected weight \(5, 70, 1, 1\)"):
+        prepare(good[:4], g)
+    with pytest.raises(ValueError, match="got -128"):
+        prepare(good * -128, g)
+    with pytest.raises(ValueError, match="expected 1 to 7 planes"):
+        prepare(good, g, planes=8)
+    with pytest.raises(ValueError, match="expected 1 to 7 planes, 1 of layers in groups"):
+        prepare(good[:4, :35], Geometry(70, 4, groups=2), planes=2)
+    large = torch.full((1, 2**18, 1, 1), 127, dtype=torch.int8)
+    with pytest.raises(ValueError, match="expected sums below 2\\^24"):
+        prepare(large, Geometry(2**18, 1))
+
+
+@compiled
+def test_bad_inputs() -> None:
+    g = Geometry(70, 5)
+    made = cpu.prepare(torch.ones(5, 70, 1, 1, dtype=torch.int8), g, planes=2)
+    with pytest.raises(ValueError, match=f"{2 * row_bytes(70)}"):
+        cpu.forward(torch.zeros(1, 1, 1, row_bytes(70), dtype=torch.uint8), made, g, Epilogue())
+    bits = torch.zeros(1, 1, 1, 2 * row_bytes(70), dtype=torch.uint8)
+    with pytest.raises(TypeError, match="wide must be float64"):
+        cpu.forward(bits, made, g, Epilogue(wide=torch.zeros(2, 5)))
+    with pytest.raises(ValueError, match="wide must have the shape"):
+        cpu.forward(bits, made, g, Epilogue(wide=torch.zeros(2, 4, dtype=torch.float64)))
+    with pytest.raises(ValueError, match="in place of scale and shift"):
+        cpu.forward(bits, made, g, Epilogue(scale=torch.ones(5), wide=torch.zeros(2, 5, dtype=torch.float64)))

@@ -1,0 +1,219 @@
+"""Packed networks with weights on a grid compute exactly what their hardened models do, on every instruction set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import htaf
+from htaf.grid import Bits
+from htaf.kernels import native
+from htaf.models.mlp import MLP
+from htaf.models.sew_resnet import SEWResNet
+from htaf.models.whitened import WhitenedConvNet
+from htaf.models.wide_resnet import WideResNet
+from htaf.packed import PackedError, PackedModel, load, pack, save, verify
+from htaf.packed.instructions import Layer
+from htaf.packed.instructions.layer import from_nibbles, to_nibbles
+from htaf.packed.layers import integers
+from htaf.spiking.neurons import IF, LIF
+
+SETS: list[str] = native.extension().instruction_sets() if native.available() else []
+ACT = partial(htaf.HTAF, 2.0, 11.0)
+Make = Callable[[], nn.Module]
+
+
+def drawn(make: Make, shape: tuple[int, ...], bits: Bits, seed: int) -> tuple[nn.Module, Tensor]:
+    """A hardened network whose norms have seen images, and images."""
+    torch.manual_seed(seed)
+    net, x = make(), torch.randn(6, *shape)
+    grid = htaf.on_grid(net, x, bits=bits).train()
+    with torch.no_grad():
+        for _ in range(3):
+            grid(x)
+        for module in grid.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.weight.add_(0.3 * torch.randn_like(module.weight))
+                module.bias.add_(0.3 * torch.randn_like(module.bias))
+    return htaf.harden(grid).eval(), x
+
+
+def same(packed: PackedModel, exact: nn.Module, x: Tensor, wander: float) -> None:
+    """Every bit of every layer, in a free run too; outputs but for the rounding of means."""
+    with torch.no_grad():
+        expected = exact(x)
+    found = verify(packed, exact, x)
+    assert found.ok
+    assert found.count == 0
+    first = packed(x)
+    assert float((first - expected).abs().max()) <= wander
+    assert torch.equal(packed(x), first)  # by the plan that the first call has left
+    assert torch.equal(packed(x[2:3]).argmax(-1), expected[2:3].argmax(-1))
+
+
+NETS: dict[str, tuple[Make, tuple[int, ...], float]] = {
+    "wrn": (lambda: WideResNet(10, 2, 5, ACT), (3, 16, 16), 0.0),
+    "whitened": (lambda: WhitenedConvNet(5, ACT, widths=(8, 70)), (3, 14, 14), 1e-6),
+    "mlp": (lambda: MLP(7, 3, (70, 20), ACT, True), (7,), 0.0),
+    "mlp without norms": (lambda: MLP(7, 3, (70, 20), ACT), (7,), 0.0),
+    "thermometer": (lambda: MLP(7, 3, (70, 20), ACT, True, thresholds=[3] * 7), (7,), 0.0),
+    "sew": (lambda: SEWResNet(18, 5, lambda: IF(ACT()), steps=2, width=8, stem="cifar"), (3, 8, 8), 1e-6),
+    "sew lif": (lambda: SEWResNet(18, 5, lambda: LIF(ACT()), steps=3, width=8, stem="imagenet"), (3, 16, 16), 1e-6),
+}
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("name", NETS)
+def test_our_networks(name: str, bits: Bits, tmp_path: Path) -> None:
+    make, shape, wander = NETS[name]
+    exact, x = drawn(make, shape, bits, 0)
+    packed = pack(exact, x)
+    layers = [i for i in packed.program.instructions if isinstance(i, Layer)]
+    assert layers
+    assert all(layer.weights == "integer" for layer in layers)
+    for name in (SETS or [""])[: None if bits == 8 else 1]:
+        with _using(name):
+            again = PackedModel(packed.program, packed.report)
+            same(again, exact, x, wander)
+    save(packed, tmp_path / "net.packed")
+    assert torch.equal(load(tmp_path / "net.packed")(x), packed(x))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_without_the_compiled_kernels(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "available", lambda: False)
+    make, shape, wander = NETS["sew" if whole else "wrn"]
+    exact, x = drawn(make, shape, 8, 3)
+    same(pack(exact, x), exact, x, wander)
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> tuple[nn.Sequential, tuple[int, ...]]:
+    """Convolutions with strides, dilation, padding, groups, bias and norms; poolings; a linear end."""
+    channels, size = draw(st.integers(1, 4)), draw(st.integers(8, 12))
+    layers: list[nn.Module] = []
+    width, side = channels, size
+    for i in range(draw(st.integers(2, 3))):
+        groups = 1 if i == 0 else draw(st.sampled_from([1, 1, 2]))
+        made = 2 * draw(st.integers(1, 40))
+        kernel, stride, padding = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(0, 1))
+        if width % groups or side + 2 * padding < kernel:
+            groups, kernel = 1, 1
+        norm = draw(st.booleans())
+        layers.append(nn.Conv2d(width, made, kernel, stride, padding, groups=groups, bias=not norm))
+        side = (side + 2 * padding - kernel) // stride + 1
+        if side >= 4 and draw(st.booleans()):
+            layers.append(nn.MaxPool2d(2))
+            side //= 2
+        layers += [nn.BatchNorm2d(made)] if norm else []
+        layers.append(ACT())
+        width = made
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(width * side * side, 3)), (channels, size, size)
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(made=networks(), bits=st.sampled_from([8, 4]), seed=st.integers(0, 99))
+def test_random_networks(made: tuple[nn.Sequential, tuple[int, ...]], bits: Bits, seed: int) -> None:
+    net, shape = made
+    exact, x = drawn(lambda: net, shape, bits, seed)
+    packed = pack(exact, x)
+    for name in SETS or [""]:
+        with _using(name):
+            same(PackedModel(packed.program, packed.report), exact, x, 1e-5)
+
+
+def test_files_are_smaller(tmp_path: Path) -> None:
+    sizes = {}
+    for bits in (8, 4):
+        exact, x = drawn(lambda: WideResNet(10, 4, 5, ACT), (3, 8, 8), bits, 1)
+        packed = pack(exact, x)
+        assert f"integer, {bits} bits" in str(packed.report)
+        save(packed, tmp_path / f"{bits}")
+        sizes[bits] = (tmp_path / f"{bits}").stat().st_size
+        assert packed.report.packed_bytes < packed.report.float_bytes * bits / 32 * 1.02
+        assert sizes[bits] < packed.report.float_bytes * bits / 32 + 60_000
+    assert sizes[4] < 0.7 * sizes[8]
+
+
+def test_nibbles() -> None:
+    for shape in ((3, 5, 3, 3), (2, 4, 1, 1)):
+        weight = torch.randint(-7, 8, shape, dtype=torch.int8)
+        packed = to_nibbles(weight)
+        assert packed.shape == (shape[0], (weight[0].numel() + 1) // 2)
+        assert torch.equal(from_nibbles(packed, shape), weight)
+
+
+@pytest.mark.parametrize(("weight", "most", "fits"), [
+    ([[1.0, -127.0]], 1, True), ([[0.5, 63.5]], 1, True), ([[1.0, 128.0]], 1, True), ([[1.0, 255.0]], 1, False),
+    ([[0.0, 0.0]], 1, True), ([[0.1, 0.7]], 1, False), ([[1.0, torch.inf]], 1, False), ([[1.0, 2.0]], 128, False),
+    ([[1.0, 2.0], [0.1, 0.3]], 1, False), ([[2.0**-140, 2.0**-141]], 1, True),
+])  # fmt: skip
+def test_weights_that_lie_on_a_grid_are_found(weight: list[list[float]], most: int, fits: bool) -> None:
+    w = torch.tensor(weight)[:, :, None, None]
+    found = integers(w, most)
+    if not fits and weight != [[1.0, 128.0]]:
+        assert found is None
+    elif found is not None:
+        k, step = found
+        assert torch.equal(k.double() * step.view(-1, 1, 1, 1), w.double())
+    else:
+        assert weight == [[1.0, 128.0]]
+
+
+def test_bad_files_are_refused(unchecked: None, tmp_path: Path) -> None:
+    exact, x = drawn(NETS["mlp"][0], (7,), 8, 0)
+    packed = pack(exact, x)
+    layer = next(step for step in packed.program.instructions if isinstance(step, Layer))
+    tensors = dict(packed.program.tensors)
+    for changed, words in (
+        ({layer.weight: tensors[layer.weight].float()}, "expected torch.int8"),
+        ({layer.weight: tensors[layer.weight][:, :5].contiguous()}, "expected torch.int8"),
+        ({layer.weight: torch.full_like(tensors[layer.weight], -128)}, "got -128"),
+    ):
+        program = packed.program.__class__(
+            packed.program.inputs, packed.program.instructions, packed.program.outputs, tensors | changed
+        )
+        save(_Unchecked(program, packed), tmp_path / "bad")  # pyright: ignore[reportArgumentType]
+        with pytest.raises(PackedError, match=words):
+            load(tmp_path / "bad")
+
+
+class _Unchecked:
+    """What `save` reads of a model."""
+
+    def __init__(self, program: Any, packed: PackedModel) -> None:
+        self.program, self.report, self.extra = program, packed.report, packed.extra
+
+
+def test_older_files_have_no_wide_constants() -> None:
+    exact, x = drawn(NETS["wrn"][0], (3, 16, 16), 8, 0)
+    layer = next(i for i in pack(exact, x).program.instructions if isinstance(i, Layer))
+    written = json.loads(json.dumps(layer.to_json()))
+    del written["step"], written["wide"]
+    found = Layer.from_json(written)
+    assert isinstance(found, Layer)
+    assert found.wide is None
+
+
+@contextmanager
+def _using(name: str) -> Iterator[None]:
+    """Run the block with that instruction set; "": without compiled kernels."""
+    if not name:
+        yield
+        return
+    before = native.extension().instruction_set()
+    native.extension().use_instruction_set(name)
+    try:
+        yield
+    finally:
+        native.extension().use_instruction_set(before)

@@ -1,0 +1,206 @@
+"""Weights on a grid: what a filter is rounded to, its gradient, and whole models whose sums are exact in any order."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import htaf
+from htaf.grid import (
+    Bits,
+    GridConv2d,
+    GridLinear,
+    WideBatchNorm1d,
+    WideBatchNorm2d,
+    WideLinear,
+    fixed_point,
+    grid_weight,
+    integers_and_steps,
+    settled,
+    weight_of,
+)
+from htaf.kernels.table_convolution.reference import holds
+from htaf.models.build import build
+from htaf.models.wide_resnet import WideResNet
+
+ACT = partial(htaf.HTAF, 2.0, 11.0)
+shapes = st.one_of(
+    st.tuples(st.integers(1, 4), st.integers(1, 140)),
+    st.tuples(st.integers(1, 3), st.integers(1, 70), st.integers(1, 3), st.integers(1, 3)),
+)
+
+
+def drawn(shape: tuple[int, ...], seed: int) -> Tensor:
+    made = torch.Generator().manual_seed(seed)
+    size = 10.0 ** torch.randint(-6, 4, (shape[0],), generator=made)
+    return torch.randn(shape, generator=made) * size.view(-1, *[1] * (len(shape) - 1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(shape=shapes, seed=st.integers(0, 999), bits=st.sampled_from([4, 8]))
+def test_a_filter_is_integers_times_a_power_of_two(shape: tuple[int, ...], seed: int, bits: Bits) -> None:
+    w = drawn(shape, seed)
+    k, s = integers_and_steps(w, bits)
+    most = 2 ** (bits - 1) - 1
+    step = s.view(-1, *[1] * (w.ndim - 1))
+    assert torch.equal(k, k.round())
+    assert float(k.abs().max()) <= most
+    assert bool((s.frexp().mantissa == 0.5).all())
+    assert torch.equal(grid_weight(w, bits), k * step)
+    assert torch.equal(grid_weight(k * step, bits), k * step)  # what lies on the grid stays
+    clipped = k.abs() == most
+    assert bool(((k * step - w).abs() <= step / 2)[~clipped].all())
+    image = k.to(torch.int8) if w.ndim == 4 else k.to(torch.int8)[:, :, None, None]
+    assert holds(image, "int8")
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_the_error_is_small(bits: Bits) -> None:
+    w = torch.randn(64, 64, 3, 3, generator=torch.Generator().manual_seed(0))
+    error = float((grid_weight(w, bits) - w).norm() / w.norm())
+    assert error < {4: 0.15, 8: 0.035}[bits]
+
+
+def test_the_gradient_is_that_of_the_weight() -> None:
+    w = torch.randn(3, 5, requires_grad=True)
+    g = torch.randn(3, 5)
+    (grid_weight(w, 4) * g).sum().backward()
+    assert w.grad is not None
+    assert torch.equal(w.grad, g)
+    layer = GridConv2d(2, 3, 3, bits=4)
+    layer(torch.randn(1, 2, 5, 5)).sum().backward()
+    assert layer.weight.grad is not None
+    assert bool(layer.weight.grad.any())
+
+
+def test_zeros_and_tiny_filters_are_kept() -> None:
+    w = torch.tensor([[0.0, 0.0], [1e-38, -3e-39]])
+    assert torch.equal(grid_weight(w)[0], w[0])
+    assert bool(grid_weight(w).isfinite().all())
+
+
+@pytest.mark.parametrize(("w", "bits", "error", "words"), [
+    (torch.ones(2, 2, dtype=torch.int64), 8, TypeError, "floating-point"),
+    (torch.ones(2), 8, ValueError, "at least two dimensions"),
+    (torch.ones(2, 2), 3, ValueError, "bits must be 4 or 8, got 3"),
+])  # fmt: skip
+def test_bad_arguments(unchecked: None, w: Tensor, bits: Bits, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        grid_weight(w, bits)
+
+
+def test_bad_bits_of_layers_and_models(unchecked: None) -> None:
+    for make in (partial(GridConv2d, 1, 1, 1), partial(GridLinear, 1, 1)):
+        with pytest.raises(ValueError, match="bits must be 4 or 8"):
+            make(bits=5)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="bits must be 4 or 8"):
+        htaf.on_grid(nn.Linear(2, 2), torch.zeros(1, 2), bits=2)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="expected a model with a layer over the outputs of steps"):
+        htaf.on_grid(nn.Sequential(nn.Linear(2, 2), htaf.HTAF()), torch.randn(4, 2))
+
+
+def test_on_grid_says_by_its_types_what_each_layer_reads() -> None:
+    net = WideResNet(10, 1, 4, ACT)
+    grid = htaf.on_grid(net, torch.randn(2, 3, 8, 8), bits=4)
+    kinds = {name: type(module) for name, module in grid.named_modules() if not list(module.children())}
+    assert kinds["stem"] is GridConv2d
+    assert grid.get_submodule("stem").real
+    assert grid.get_submodule("stem").bits == 8
+    assert grid.get_submodule("stages.0.0.conv1").bits == 4
+    assert not grid.get_submodule("stages.0.0.conv1").real
+    assert (kinds["norm"], kinds["head"]) == (WideBatchNorm2d, WideLinear)
+    assert {k: v.tolist() for k, v in net.state_dict().items()} == {k: v.tolist() for k, v in grid.state_dict().items()}
+    assert type(net.stem) is nn.Conv2d
+    next(grid.get_submodule("head").parameters()).data.zero_()  # the copies are its own
+    assert bool(net.head.weight.any())
+    mlp = htaf.on_grid(
+        nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), htaf.HTAF(), nn.Linear(4, 2)), torch.randn(5, 3)
+    )
+    assert [type(module) for module in mlp.children()] == [WideLinear, WideBatchNorm1d, htaf.HTAF, GridLinear]
+
+
+def test_training_mode_is_that_of_the_plain_layers() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(6, 3)
+    for plain, wide in ((nn.Linear(3, 4), WideLinear(3, 4)), (nn.BatchNorm1d(3), WideBatchNorm1d(3))):
+        wide.load_state_dict(plain.state_dict())
+        assert torch.equal(plain(x), wide(x))
+        torch.testing.assert_close(plain.eval()(x), wide.eval()(x))
+        assert wide(x).dtype == torch.float32
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 999), weights=st.sampled_from([27 * 127, 258 * 127, 4 * 127]))
+def test_fixed_point_inputs_are_few_steps(seed: int, weights: int) -> None:
+    x = 6 * torch.randn(200, generator=torch.Generator().manual_seed(seed))
+    y = fixed_point(x, weights)
+    scale = 2.0 ** torch.arange(0, 16)
+    step = 1 / scale[[bool((y * s == (y * s).round()).all()) for s in scale]].min()
+    assert float(y.abs().max() / step) * weights <= 2**24
+    inside = x.abs() < 8
+    assert bool(((y - x).abs() <= step / 2)[inside].all())
+    z = x.clone().requires_grad_()
+    fixed_point(z, weights).sum().backward()
+    assert z.grad is not None
+    assert bool((z.grad[inside] == 1).all())
+    assert not z.grad[x.abs() > 17].any()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_sums_do_not_depend_on_their_order(bits: Bits) -> None:
+    """The hardened network gives the same bits whatever the batch, the layout and the order of the channels."""
+    torch.manual_seed(1)
+    net = WideResNet(10, 2, 4, ACT).train()
+    x = torch.randn(9, 3, 12, 12)
+    with torch.no_grad():
+        net(x)
+    exact = htaf.harden(htaf.on_grid(net, x, bits=bits).eval())
+    with torch.no_grad():
+        whole = exact(x)
+        each = torch.cat([exact(one[None].contiguous(memory_format=torch.channels_last)) for one in x])
+    torch.testing.assert_close(whole, each, atol=1e-6, rtol=0)  # the mean of the last bits may be rounded otherwise
+    stem = exact.get_submodule("stem")
+    assert torch.equal(stem(x)[3:4], stem(x[3:4].contiguous(memory_format=torch.channels_last)))
+    layer, bits_in = exact.get_submodule("stages.0.0.conv1"), (torch.rand(5, 16, 9, 9) < 0.5).float()
+    order = torch.randperm(16)
+    weight = weight_of(layer)[:, order]
+    assert torch.equal(layer(bits_in), nn.functional.conv2d(bits_in[:, order], weight, padding=1))
+    assert torch.equal(
+        layer(bits_in).double(), nn.functional.conv2d(bits_in.double(), weight_of(layer).double(), padding=1)
+    )
+
+
+def test_settled_models_hold_the_rounded_weights() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), htaf.HTAF(), nn.Linear(4, 2))
+    assert settled(net) is net
+    grid = htaf.on_grid(net, torch.randn(5, 3), bits=4)
+    fixed, x = settled(grid), torch.randn(7, 3)
+    assert torch.equal(fixed(x), grid(x))
+    assert torch.equal(fixed.state_dict()["2.weight"], grid_weight(net.state_dict()["2.weight"], 4))
+    assert torch.equal(grid.state_dict()["2.weight"], net.state_dict()["2.weight"])
+
+
+def test_networks_are_built_with_weights_on_a_grid() -> None:
+    act = {"method": "htaf", "alpha0": 2.0, "alpha1": 11.0}
+    d = {"kind": "mlp", "in_features": 3, "out_features": 2, "hidden": [4, 4], "batch_norm": True, "activation": act}
+    net = build(d | {"weights": "int4"})
+    assert [*net.state_dict()] == [*build(d).state_dict()]
+    head = net.get_submodule("head")
+    assert isinstance(head, GridLinear)
+    assert head.bits == 4
+    with pytest.raises(ValueError, match="expected weights of int8, int4"):
+        build(d | {"weights": "int3"})
+    with pytest.raises(ValueError, match="with steps for activations"):
+        build(d | {"weights": "int8", "activation": {"method": "relu"}})
+
+
+def test_members_learn_with_the_weights_that_the_network_has() -> None:
+    act = {"method": "htaf", "alpha0": 2.0, "alpha1": 11.0}
+    d = {"kind": "mlp", "in_features": 3, "out_features": 2, "hidden": [4], "batch_norm": True, "activation": act}
+    net, x = build(d | {"weights": "int4", "members": 3}).eval(), torch.randn(8, 3)
+    torch.testing.assert_close(net.member_outputs(x).mean(1), net(x))  # pyright: ignore[reportCallIssue]

@@ -1,0 +1,96 @@
+"""Trainings with weights on a grid: new, or on from a float run; stopped and resumed; packed without a flip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from htaf.data.images import Images, load
+from htaf.grid import GridConv2d, WideBatchNorm2d, weight_of
+from htaf.runs import Run, open_packed, open_run, pack_run
+from htaf.training.families import continuing, make_recipe, ready_recipe
+from htaf.training.fit import fit
+from htaf.training.module import Training
+from htaf.training.recipe import Recipe
+
+SMALL = {"epochs": 2, "batch_size": 50, "train_images": 200, "validation_images": 100, "precision": "float32"}
+
+
+@pytest.fixture(scope="module")
+def digits() -> Images:
+    return load("digits")
+
+
+@pytest.fixture(scope="module")
+def real(digits: Images, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    recipe = ready_recipe("dhn", "reduced").replace(**SMALL, depth=10)
+    return fit(recipe, digits, tmp_path_factory.mktemp("real") / "run", source={"name": "digits"})
+
+
+def on(real: Run, weights: str) -> Recipe:
+    return continuing(real.record).replace(weights=weights, epochs=2, lr=0.02)
+
+
+def test_a_float_run_is_continued_on_a_grid_and_resumed_to_the_bit(real: Run, digits: Images, tmp_path: Path) -> None:
+    whole = fit(on(real, "int8"), digits, tmp_path / "whole", continued=real, source={"name": "digits"})
+    net = whole.model()
+    assert isinstance(net.get_submodule("stages.0.0.conv1"), GridConv2d)
+    assert isinstance(net.get_submodule("norm"), WideBatchNorm2d)
+    assert whole.record["recipe"]["weights"] == "int8"
+    assert whole.record["model"]["weights"] == "int8"
+    assert "weights" not in real.record["recipe"]
+    assert [*net.state_dict()] == [*real.model().state_dict()]
+    with pytest.MonkeyPatch.context() as patch:
+        original = Training.training_step
+
+        def stopped(self: Training, batch: Any, i: int) -> Any:
+            if self.current_epoch == 1 and i == 2:
+                raise MemoryError
+            return original(self, batch, i)
+
+        patch.setattr(Training, "training_step", stopped)
+        with pytest.raises(MemoryError):
+            fit(on(real, "int8"), digits, tmp_path / "run", continued=real, checkpoint_seconds=0)
+    resumed = fit(on(real, "int8"), digits, tmp_path / "run", continued=real, source={"name": "digits"})
+    assert resumed.record["model_sha256"] == whole.record["model_sha256"]
+
+
+@pytest.mark.parametrize("family", ["dhn", "snn"])
+def test_a_packed_run_predicts_every_row_as_the_run_does(family: str, digits: Images, tmp_path: Path) -> None:
+    small = {"dhn": {"depth": 10}, "snn": {"width": 4, "steps": 2}}[family]
+    recipe = ready_recipe(family, "reduced").replace(**SMALL | {"epochs": 1}, **small, weights="int4")
+    run = fit(recipe, digits, tmp_path / "run", source={"name": "digits"})
+    run = open_run(tmp_path / "run")
+    made = pack_run(run, tmp_path / "net.packed", data=digits, differing=0)
+    assert made.agreement.predictions == made.agreement.rows
+    packed, exact = open_packed(tmp_path / "net.packed"), run.model()
+    for images, _ in run.part("test", digits):
+        with torch.no_grad():
+            torch.testing.assert_close(packed.model(images), exact(images), atol=1e-5, rtol=0)
+    assert (tmp_path / "net.packed").stat().st_size < (tmp_path / "run" / "model.safetensors").stat().st_size
+
+
+def test_the_field_is_checked(unchecked: None) -> None:
+    with pytest.raises(ValueError, match="weights must be one of"):
+        make_recipe("dhn", weights="int3")
+    for family in ("bnn", "icbm"):
+        with pytest.raises(ValueError, match=f"family {family} does not read weights"):
+            make_recipe(family, weights="int8")
+    with pytest.raises(ValueError, match="method relu does not read weights"):
+        make_recipe("snn", weights="int8", method="relu").refuse_unread(["weights"])
+    float_, grid = (make_recipe("dhn", weights=weights) for weights in ("float", "int8"))
+    assert "weights" not in float_.identity()
+    assert grid.identity()["weights"] == "int8"
+    assert "int8 weights" in grid.network.title()
+    same = make_recipe("dhn", weights="int8", method="relu").identity()
+    assert same == make_recipe("dhn", method="relu").identity()
+
+
+def test_gradients_reach_weights_on_the_grid(real: Run, digits: Images, tmp_path: Path) -> None:
+    run = fit(on(real, "int4"), digits, tmp_path / "run", continued=real)
+    before, after = (r.model().get_submodule("stages.0.0.conv1") for r in (real, run))
+    assert not torch.equal(weight_of(before), weight_of(after))
+    assert not torch.equal(before.state_dict()["weight"], after.state_dict()["weight"])
