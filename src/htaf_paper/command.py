@@ -14,7 +14,10 @@ from htaf.cli.studying import Device, Heartbeat, Patience, Threads, Timeout, Wor
 from htaf_paper.items import ITEMS, items
 from htaf_paper.protocol import ABOUT_SCALES, SCALES, PaperError, Scale, nearest
 
-Items = Annotated[Positional[tuple[str, ...]], arg(help="Items of the paper, or all.", metavar="ID ...")]
+Items = Annotated[
+    Positional[tuple[str, ...]],
+    arg(help="Items of the paper, or all.", metavar="ID ...", help_behavior_hint="(required)"),
+]
 ScaleFlag = Annotated[Scale, arg(help="; ".join(f"{name}: {ABOUT_SCALES[name]}" for name in SCALES) + ".")]
 Out = Annotated[Path, arg(help="Folder of the results; the same command again goes on.", metavar="DIR")]
 RecordFolders = Annotated[
