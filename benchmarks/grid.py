@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--no-openvino", action="store_true", help="leave OpenVINO out")
     arguments = parser.parse_args()
     if not arguments.no_test:
-        measuring.test_first("kernels/test_integer_convolution.py", "packed/test_grid.py")
+        measuring.test_first("kernels/test_integer_convolution.py", "packed/test_packed_grid.py")
     others = {"onnxruntime"} - ({"onnxruntime"} if arguments.no_onnx else set())
     if not arguments.no_openvino:
         if importlib.util.find_spec("openvino") is None:

@@ -126,7 +126,7 @@ def test_the_kernels_refuse_sizes_that_wrap_around() -> None:
             ((1, 2, 2, 64, 1), (1, 1), (1, 1), (2**62, 0), (1, 1), 1),
         ):
             with pytest.raises(ValueError, match="expected"):
-                kernel(sizes, 0, weights, (0,) * 7, 1)
+                kernel(sizes, 0, weights, (0,) * 9, 1)
 
 
 @pytest.mark.skipif(not native.available(), reason="needs the compiled extension")
