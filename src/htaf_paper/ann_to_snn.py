@@ -158,7 +158,7 @@ class AnnToSnn:
     @property
     def settings(self) -> Mapping[Scale, Setting]:
         return {
-            "smoke": Setting("the bundled digits, one epoch, T up to 4", 6.0),
+            "smoke": Setting("the bundled digits, one epoch, T up to 4", 1.2),
             "reduced": Setting(
                 "SEW-ResNet-18 of width 16 on 5,000 images of CIFAR-10; 500 test images, T up to 200", 1700.0,
                 data=("cifar10",),

@@ -174,7 +174,7 @@ class Images:
 
     @property
     def settings(self) -> Mapping[Scale, Setting]:
-        reduced = {"dhn": 3600.0, "bnn": 5400.0, "snn": 7200.0}[self.family]
+        reduced = {"dhn": 1700.0, "bnn": 2000.0, "snn": 3500.0}[self.family]
         return {
             "smoke": Setting("the bundled digits, smallest network, one epoch, two seeds", SMOKE_SECONDS[self.family]),
             "reduced": Setting(
@@ -281,7 +281,7 @@ class Images:
 
 
 METHOD_ROWS = ("htaf", "ste", "ss")
-SMOKE_SECONDS = {"dhn": 20.0, "bnn": 25.0, "snn": 25.0}
+SMOKE_SECONDS = {"dhn": 2.0, "bnn": 3.2, "snn": 4.2}
 SNN = Images("snn", "Spiking networks (SNN)", "Table 1, SNN rows")
 BNN = Images("bnn", "Binary networks (BNN)", "Table 1, BNN rows")
 DHN = Images("dhn", "Deep Heaviside networks (DHN)", "Table 1, DHN rows")

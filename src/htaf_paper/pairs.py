@@ -53,8 +53,8 @@ class Pairs:
     @property
     def settings(self) -> Mapping[Scale, Setting]:
         return {
-            "smoke": Setting("three pairs on the bundled digits, 4 epochs, two splits", 6.0),
-            "reduced": Setting(f"ten pairs on Churn, 100 epochs, {SPLITS} splits", 500.0, data=("churn",)),
+            "smoke": Setting("three pairs on the bundled digits, 4 epochs, two splits", 0.8),
+            "reduced": Setting(f"ten pairs on Churn, 100 epochs, {SPLITS} splits", 430.0, data=("churn",)),
             "full": Setting(f"ten pairs on Churn, 1,000 epochs, {SPLITS} splits", 5000.0, data=("churn",)),
         }
 

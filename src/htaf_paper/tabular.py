@@ -151,9 +151,9 @@ class Tabular:
     @property
     def settings(self) -> Mapping[Scale, Setting]:
         return {
-            "smoke": Setting("the bundled digits, two candidates a method, two splits", 8.0),
+            "smoke": Setting("the bundled digits, two candidates a method, two splits", 1.0),
             "full": Setting(
-                "four tables, 12 candidates a method, five splits; Wine also with repeated rows on one side", 9000.0,
+                "four tables, 12 candidates a method, five splits; Wine also with repeated rows on one side", 3800.0,
                 data=tuple(PAPER),
             ),
         }  # fmt: skip

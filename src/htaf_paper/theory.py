@@ -162,9 +162,9 @@ class Theory:
     @property
     def settings(self) -> Mapping[Scale, Setting]:
         return {
-            "smoke": Setting("two pairs; the bundled digits, 2 epochs, one seed", 12.0),
+            "smoke": Setting("two pairs; the bundled digits, 2 epochs, one seed", 0.9),
             "full": Setting(
-                "the paper's six pairs; four tables, 40 epochs; Wine and digits, five seeds", 1100.0, data=TABLES
+                "the paper's six pairs; four tables, 40 epochs; Wine and digits, five seeds", 4600.0, data=TABLES
             ),
         }
 

@@ -149,9 +149,9 @@ class Vanishing:
     @property
     def settings(self) -> Mapping[Scale, Setting]:
         return {
-            "smoke": Setting("two shapes of up to 16 units on the bundled digits, 3 epochs", 3.0),
+            "smoke": Setting("two shapes of up to 16 units on the bundled digits, 3 epochs", 2.3),
             "full": Setting(
-                "seven shapes on Abalone, 200 epochs; more learning rates and `htaf.tune` beside the paper's", 3400.0,
+                "seven shapes on Abalone, 200 epochs; more learning rates and `htaf.tune` beside the paper's", 9800.0,
                 data=("abalone",),
             ),
         }  # fmt: skip
