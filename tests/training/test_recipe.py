@@ -175,7 +175,8 @@ def test_a_key_of_before_there_were_images() -> None:
 def test_fields_of_other_families_are_not_identity(family: Any) -> None:
     recipe = ready_recipe(family, "reduced")
     own = kinds(family_of(family).network).keys() | kinds(ImageData).keys()
-    assert own - {"tau", "layout", "widths"} <= recipe.identity().keys()  # as before the whitened network
+    later = {"tau", "layout", "widths", "weights"}  # not in keys of before the whitened network and the grid
+    assert own - later <= recipe.identity().keys()
     assert not {"hidden", "concepts", "tau"} & recipe.identity().keys()  # integrate-and-fire does not leak
     assert recipe.replace(width=3).identity() != recipe.identity()
 
