@@ -85,6 +85,9 @@ def test_verdicts() -> None:
     assert verdicts.better("c", "p", [1.0, 1.1], "smoke").verdict == "not testable at this scale"
     for values, said in (([0.1, 0.0, -0.1], "holds"), ([-2.0, -2.1, -1.9], "does not hold"), ([-2, 2], "not settled")):
         assert verdicts.no_worse("c", "p", values, "full", margin=0.5).verdict == said
+    level = verdicts.no_worse("c", "p", [0.1, 0.0, -0.1], "full", margin=0.5, unit=" points")
+    assert level.rule.startswith("holds if the 95% interval of the difference lies above -0.5 points")
+    assert level.evidence.startswith("+0.00 points [")  # of the differences, not of what is left of the margin
     mean, low, high = verdicts.interval([1.0, 2.0, 3.0])  # t of 2 degrees: 4.303
     assert (mean, low, high) == (2.0, pytest.approx(2 - 4.3027 / 3**0.5, rel=1e-4), pytest.approx(4.4841, rel=1e-4))
 
@@ -228,8 +231,17 @@ def test_claims_of_the_table_of_images(study: Images, monkeypatch: pytest.Monkey
     shown = rows[0][1]
     assert isinstance(shown, Figure)
     assert shown.paper == PAPER[study.family]["cifar10"]["htaf"]
-    assert rows[1][0] == "cifar10, difference to the paper"
+    assert [row[0] for row in rows] == ["cifar10", "cifar100"]
     assert {claim.verdict for claim in found.claims} == {"holds", "not testable at this scale"}
+    assert all(
+        "+10.00 points" in c.evidence or "+5.00 points" in c.evidence for c in found.claims if "HTAF is" in c.text
+    )
+    full = study.read("full", Found({}.get), Place(Path()))  # the scale at which the paper's own figures are tested
+    reached = [claim.verdict for claim in full.claims if "reaches" in claim.text]
+    printed = [PAPER[study.family][data]["htaf"] for data in ("cifar10", "cifar100")]
+    assert reached == ["holds" if figure - 0.5 < 90.0 else "does not hold" for figure in printed]
+    made.finals.clear()
+    assert {claim.verdict for claim in study.read("cpu", Found({}.get), Place(Path())).claims} == {"not run"}
 
 
 def test_pairs_are_the_papers() -> None:
