@@ -52,6 +52,7 @@ from htaf_paper.protocol import (
     Series,
     Setting,
     Table,
+    command_of,
 )
 from htaf_paper.verdicts import better, true
 
@@ -329,7 +330,7 @@ class CubConcepts:
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
         record = self._gathered(scale, Gather(found, place))
         if record is None:
-            raise MissingError("data", f"htaf paper run {self.id} --scale {scale}: the network is not there")
+            raise MissingError("time", f"{command_of(self.id, scale)}: the network or what is read of it is missing")
         drawings, missing = _pictures(record, outcome_file(place.out, self.id, scale), place)
         wrong = record["wrong"]
         deviations = (

@@ -25,7 +25,7 @@ from htaf_paper.icbm_networks import (
     of_scores,
     paired,
 )
-from htaf_paper.protocol import Claim, Figure, Found, Outcome, Place, Scale, Setting, Table, Verdict
+from htaf_paper.protocol import Claim, Figure, Found, Outcome, Place, Scale, Setting, Table, Verdict, command_of
 from htaf_paper.verdicts import better, no_worse, true
 
 MARGIN = 1.0  # points that "does not degrade" may lose
@@ -155,7 +155,7 @@ class Accuracy:
 
     def _missing(self, rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str, str], ...]:
         known = {(row["data"], row["backbone"]) for row in rows}
-        command = "htaf paper run icbm-accuracy --scale full --device cuda"
+        command = command_of(self.id, "full", " --device cuda")
         return tuple(
             (f"{BACKBONES[backbone]}, {NAMES[data]}", f"not run: {_why(data, backbone)}", command)
             for data in icbm.DATA
@@ -314,7 +314,7 @@ def _cifar100(item: str, scale: Scale) -> tuple[tuple[str, str, str], ...]:
     """The row of CIFAR-100, where a scale lacks it."""
     if scale in ("smoke", "full"):
         return ()
-    return (("CIFAR-100", "not run: GPU", f"htaf paper run {item} --scale full --device cuda"),)
+    return (("CIFAR-100", "not run: GPU", command_of(item, "full", " --device cuda")),)
 
 
 COMPARED_ERRATA = (

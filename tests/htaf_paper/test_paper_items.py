@@ -14,7 +14,7 @@ from htaf.training.plan import Plan, Source
 from htaf.training.queue import OtherMachineError, Task
 from htaf.training.queue import Place as QueuePlace
 from htaf.training.results import Results, StudyError
-from htaf_paper import cells, plans, verdicts
+from htaf_paper import cells, engine, plans, verdicts
 from htaf_paper.engine import Records, outcome_file, run, wanted
 from htaf_paper.images import BNN, DHN, PAPER, SNN, Images
 from htaf_paper.items import ITEMS, items
@@ -188,7 +188,10 @@ def test_an_item_is_computed_once(tmp_path: Path) -> None:
     assert ran.cells == 3
     assert not (again / "cells").exists()
     (ran,) = run([study], "full", again)
-    assert (ran.status, ran.message) == ("not run: GPU", "htaf paper run made --scale full --device cuda: on a GPU")
+    assert (ran.status, ran.message) == (
+        "not run: GPU",
+        "htaf paper run made --scale full --device cuda --out DIR: on a GPU",
+    )
     assert json.loads(outcome_file(again, "made", "full").read_bytes())["status"] == "not run: GPU"
     name = next(iter(stored))
     (out / "cells" / name).write_text("{")
@@ -253,11 +256,13 @@ def test_pairs_are_the_papers() -> None:
 
 
 def test_outcomes_of_what_is_there(tmp_path: Path) -> None:
-    """Nothing is computed; what is missing is named, and too little makes no outcome."""
+    """Nothing is computed; what is missing is named, and of too little nothing is shown."""
     study, out = One(), tmp_path / "out"
     (ran,) = run([study], "smoke", out, compute=False)
     assert (ran.status, ran.cells) == ("not run: time", 0)
-    assert not outcome_file(out, "made", "smoke").exists()
+    value = json.loads(outcome_file(out, "made", "smoke").read_bytes())
+    assert value["message"] == "htaf paper run made --scale smoke --out DIR: 2 cells are missing"
+    assert Outcome.from_json(value["outcome"]) == Outcome()
     place = QueuePlace(None, "cpu", 1, tmp_path, Results(out))
     for task in study.tasks("smoke", Found({}.get), Place(out)):
         Results(out).write(task.key, cells.PAPER.compute(task.payload, task.key, place))
@@ -265,4 +270,24 @@ def test_outcomes_of_what_is_there(tmp_path: Path) -> None:
     assert (ran.status, ran.cells) == ("finished", 2)
     value = json.loads(outcome_file(out, "made", "smoke").read_bytes())
     command = "htaf paper run made --scale smoke --out DIR"
-    assert value["outcome"]["missing"] == [["product 100", "not run: time", command]]
+    assert value["outcome"]["missing"] == [["1 cell is missing: product 100", "not run: time", command]]
+
+
+def test_an_item_that_cannot_be_read_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one that lacks what it reads, nor one of whose cells one failed; what was said earlier does not stay."""
+    first, other = One(), One()
+    other.id = "other"
+    assert {ran.status for ran in run([first], "smoke", tmp_path / "out", work=tmp_path / "work")} == {"finished"}
+
+    def unread(*args: Any) -> None:
+        raise MissingError("time", "the network is missing")
+
+    monkeypatch.setattr(first, "read", unread, raising=False)
+    one, two = run([first, other], "smoke", tmp_path / "out", compute=False)
+    assert (one.status, one.message, two.status) == ("not run: time", "the network is missing", "finished")
+    assert json.loads(outcome_file(tmp_path / "out", "made", "smoke").read_bytes())["status"] == "not run: time"
+    place = Place(tmp_path / "out")
+    found = Found(Records(Results(place.out)).read, {"k": "killed"})
+    monkeypatch.setattr(first, "read", lambda *args: {}["k"], raising=False)
+    assert engine._finished(first, "smoke", found, place, None).status == "failed"
+    assert json.loads(outcome_file(place.out, "made", "smoke").read_bytes())["message"] == "killed"

@@ -41,8 +41,8 @@ def words(page: str) -> str:
 def test_every_item_without_an_outcome_is_a_row_with_its_command(tmp_path: Path) -> None:
     page, markdown, claims, rows = report(tmp_path)
     for name in NAMES:
-        assert f"htaf paper run {name} --scale full" in words(page)
-        assert f"`htaf paper run {name} --scale full`" in markdown
+        assert f"htaf paper run {name} --scale full --out DIR" in words(page)
+        assert f"`htaf paper run {name} --scale full --out DIR`" in markdown
     assert [(one["id"], one["status"], one["scale"]) for one in claims["items"]] == [
         (n, "not run", None) for n in NAMES
     ]
