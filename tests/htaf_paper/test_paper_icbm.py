@@ -22,9 +22,10 @@ from htaf.training.study import TRAINING
 from htaf_paper import icbm, pretrained
 from htaf_paper.cells import PAPER, is_record
 from htaf_paper.engine import Records, wanted
+from htaf_paper.icbm import ACCURACY, COMPARED
 from htaf_paper.icbm_concepts import explained
 from htaf_paper.icbm_figures import ESTIMATED, _concept_claims, _near
-from htaf_paper.icbm_items import ACCURACY, BINARISED, BOTTLENECKS, COMPARED, _best_overall, _of_betas
+from htaf_paper.icbm_items import BINARISED, BOTTLENECKS, _best_overall, _of_betas
 from htaf_paper.icbm_scores import histogram, kept_run
 from htaf_paper.items import item
 from htaf_paper.protocol import Claim, Figure, Found, Outcome, Place
@@ -207,6 +208,7 @@ def test_best_overall_needs_every_measure() -> None:
     rows["ste"] = scores([0.95, 0.96, 0.955], [0.8, 0.81, 0.806], [1.0, 1.0, 1.0])
     assert _best_overall(rows, "reduced", binarity=True)[0].verdict == "does not hold"
     assert _best_overall({}, "reduced", binarity=False)[0].verdict == "not run"
+    assert _best_overall(rows, "cpu", binarity=False)[0].text == "HTAF has the best accuracy"  # the one measure
     assert _best_overall(rows, "smoke", binarity=True)[0].verdict == "not testable at this scale"
 
 
