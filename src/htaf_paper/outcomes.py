@@ -197,6 +197,11 @@ def spoken(counts: Mapping[Verdict, int]) -> str:
     return ", ".join(f"{count} {verdict if count == 1 else many.get(verdict, verdict)}" for verdict, count in known)
 
 
+def sentence(words: str) -> str:
+    """With a capital first letter and a full stop; no words are no sentence."""
+    return words[:1].upper() + words[1:] + ("" if words.endswith(".") or not words else ".")
+
+
 # tables in the words of every format
 
 
@@ -245,7 +250,7 @@ def notes(table: Table) -> list[str]:
     """What is said below a table: its own note, and of how many values means are."""
     figures = [cell for row in table.rows for cell in row if isinstance(cell, Figure)]
     counts = {figure.count for figure in figures if figure.error is not None}
-    said = [table.note] if table.note else []
+    said = [sentence(table.note)] if table.note else []
     if counts:
         low, high = min(counts), max(counts)
         said.append(f"Means of {low if low == high else f'{low} to {high}'} values (standard error).")
