@@ -34,17 +34,18 @@ ROUNDS = 100  # an item that wants new cells for longer never ends
 class Records:
     """Records of cells: of one folder or address, and of finished studies that are read as they are.
 
-    A record that was there first counts: a network that is trained again, to be measured, changes no table.
+    A record of a finished study counts before one of `results`: a network that is trained again, to be measured,
+    changes no table.
 
     Args:
-        results: where new ones lie. more: folders that hold any number of folders `cells`.
+        results: where new ones lie. more: folders that hold any number of folders `cells`; of two records of a cell the
+            one in the earlier folder counts, then the one whose path comes first.
     """
 
     def __init__(self, results: Results, more: Sequence[Path] = ()) -> None:
         self.results = results
-        self._files = {
-            file.stem: file for folder in more for file in sorted(folder.rglob("cells/*.json")) if file.is_file()
-        }
+        files = [file for folder in more for file in sorted(folder.rglob("cells/*.json")) if file.is_file()]
+        self._files = {file.stem: file for file in reversed(files)}
 
     def read(self, key: str) -> dict[str, Any] | None:
         """The record of a cell; None when it is nowhere. Raises StudyError for a damaged one."""

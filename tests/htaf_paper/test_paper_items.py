@@ -207,6 +207,16 @@ def test_damaged_records_of_a_finished_study(tmp_path: Path) -> None:
         Records(Results(tmp_path / "out"), [tmp_path / "there"]).read("k")
 
 
+def test_which_of_two_records_counts(tmp_path: Path) -> None:
+    """That of a finished study, and of two the one whose path comes first: what is trained again changes no table."""
+    for place in ("b/cells", "a/cells", "out/cells"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "k.json").write_text(json.dumps({"from": place}))
+    records = Records(Results(tmp_path / "out"), [tmp_path / "b", tmp_path])
+    assert records.read("k") == {"from": "b/cells"}
+    assert Records(Results(tmp_path / "out"), [tmp_path]).read("k") == {"from": "a/cells"}
+
+
 def test_missing_data_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = One()
     monkeypatch.setattr(study, "tasks", _no_data, raising=False)
