@@ -12,7 +12,7 @@ from htaf._console import Terminal, UsageError, fail, print_json, say
 from htaf.cli.flags import DataDir, Json
 from htaf.cli.studying import Device, Heartbeat, Patience, Threads, Timeout, WorkFolder, leasing_of
 from htaf_paper.items import ITEMS, items
-from htaf_paper.protocol import ABOUT_SCALES, SCALES, PaperError, Scale, nearest
+from htaf_paper.protocol import ABOUT_SCALES, SCALES, PaperError, Scale, Study, nearest
 
 Items = Annotated[
     Positional[tuple[str, ...]],
@@ -57,8 +57,7 @@ def list_items(*, json: Json = False) -> None:
         text.add_column(column)
     for row in found:
         text.add_row(row["id"], row["title"], row["paper"], ", ".join(row["scales"]))
-    console = Terminal()
-    console.print(text)
+    Terminal().print(text)
     say("; ".join(f"{name}: {ABOUT_SCALES[name]}" for name in SCALES))
     return say("htaf paper run ID ... --scale SCALE --out DIR, then htaf paper report --out DIR")
 
@@ -102,7 +101,7 @@ def run(
 ) -> None:
     """Compute tables and figures of the paper; what is finished is never computed again."""
     studies = _items(ids)
-    if min(workers, threads) < 1 and (workers or store is None or threads < 1):
+    if workers < (1 if store is None else 0) or threads < 1:
         raise UsageError(
             f"--workers and --threads must be >= 1, or with --store --workers 0, got {workers} and {threads}"
         )
@@ -195,14 +194,16 @@ def cost(
 
 
 def _spoken(seconds: float) -> str:
+    """A time for people."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _items(ids: tuple[str, ...]) -> list[Any]:
+def _items(ids: tuple[str, ...]) -> list[Study]:
+    """Raises UsageError for no name, and for one that is no item."""
     if not ids:
-        raise UsageError(f"expected items of the paper ({', '.join(ITEMS)}) or all")
+        raise UsageError(f"expected items of the paper ({', '.join(ITEMS)}) or all, got none")
     try:
         return items(ids)
     except PaperError as error:

@@ -9,7 +9,7 @@ from htaf.data import images
 from htaf.data.reading import DataError
 from htaf.data.tabular import load
 from htaf.training.queue import Task
-from htaf_paper.protocol import Found, Outcome, Place, Scale, Setting, Table
+from htaf_paper.protocol import Found, Outcome, Place, Scale, Setting, Table, command_of
 from htaf_paper.verdicts import true
 
 # name -> rows or images, and features, as printed
@@ -45,11 +45,12 @@ class Datasets:
 
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
         rows, wrong, missing = [], [], []
+        command = command_of(self.id, "full", " --data-dir DATA")
         for name, (printed, columns) in TABLES.items() if scale == "full" else ():
             try:
                 table = load(name, data_dir=place.data_dir)
             except DataError:
-                missing.append((name, "not run: data", "htaf paper run datasets --data-dir DATA"))
+                missing.append((name, "not run: data", command))
                 continue
             size, features = len(table.target), table.features.shape[1]
             same = (size, features) == (printed, columns)
@@ -58,11 +59,11 @@ class Datasets:
             rows.append((name, f"{size:,} x {features}", paper, "" if same else "differs"))
         for name, printed in IMAGES.items() if scale == "full" else ():
             try:
-                found_images = images.load(name, data_dir=place.data_dir)
+                pictures = images.load(name, data_dir=place.data_dir)
             except DataError:
-                missing.append((name, "not run: data", "htaf paper run datasets --data-dir DATA"))
+                missing.append((name, "not run: data", command))
                 continue
-            size = len(found_images.train) + len(found_images.test)
+            size = len(pictures.train) + len(pictures.test)
             wrong += [] if size == printed else [name]
             rows.append((name, f"{size:,}", f"{printed:,}", "" if size == printed else "differs"))
         rows += PUBLISHED

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from htaf._console import say_notes
-from htaf._errors import HtafError, first_line
+from htaf._errors import HtafError
 from htaf._files import parse_json, to_json, write_atomic
 from htaf.data.reading import DataError
 from htaf.runs import environment
@@ -25,25 +25,27 @@ from htaf.training.store import PATIENCE
 from htaf.training.study import run_path
 from htaf.training.worker import Work
 from htaf_paper.outcomes import FORMAT, outcome_file
-from htaf_paper.protocol import Found, MissingError, Outcome, PaperError, Place, Scale, Study, nearest
+from htaf_paper.protocol import Found, MissingError, Outcome, PaperError, Place, Scale, Study, command_of, nearest
 
+SHOWN = 6  # titles of cells that are missing
 ROUNDS = 100  # an item that wants new cells for longer never ends
 
 
 class Records:
     """Records of cells: of one folder or address, and of finished studies that are read as they are.
 
-    A record that was there first counts: a network that is trained again, to be measured, changes no table.
+    A record of a finished study counts before one of `results`: a network that is trained again, to be measured,
+    changes no table.
 
     Args:
-        results: where new ones lie. more: folders that hold any number of folders `cells`.
+        results: where new ones lie. more: folders that hold any number of folders `cells`; of two records of a cell the
+            one in the earlier folder counts, then the one whose path comes first.
     """
 
     def __init__(self, results: Results, more: Sequence[Path] = ()) -> None:
         self.results = results
-        self._files = {
-            file.stem: file for folder in more for file in sorted(folder.rglob("cells/*.json")) if file.is_file()
-        }
+        files = [file for folder in more for file in sorted(folder.rglob("cells/*.json")) if file.is_file()]
+        self._files = {file.stem: file for file in reversed(files)}
 
     def read(self, key: str) -> dict[str, Any] | None:
         """The record of a cell; None when it is nowhere. Raises StudyError for a damaged one."""
@@ -76,9 +78,8 @@ def wanted(study: Study, scale: Scale, found: Found, place: Place) -> list[Task]
         MissingError, DataError: it cannot be computed here.
     """
     if study.settings[scale].gpu and not place.device.startswith("cuda"):
-        raise MissingError(
-            "GPU", f"htaf paper run {study.id} --scale {scale} --device cuda: {study.settings[scale].about}"
-        )
+        command = command_of(study.id, scale, " --device cuda")
+        raise MissingError("GPU", f"{command}: {study.settings[scale].about}")
     tasks = {task.key: task for task in study.tasks(scale, found, place)}
     return [task for key, task in tasks.items() if key not in found.failed and (key not in found or _lost(task, place))]
 
@@ -168,32 +169,39 @@ def _told(what: str, text: str) -> None:
 
 
 def _finished(study: Study, scale: Scale, found: Found, place: Place, missing: MissingError | None) -> Ran:
-    """Write the outcome of an item whose cells are there."""
+    """Write the outcome of an item whose cells are there, or why there is none."""
+
+    def ended(status: str, message: str = "", outcome: Outcome | None = None) -> Ran:
+        _write(study, scale, place, status, message, outcome or Outcome(), found)
+        return Ran(study.id, scale, status, message, len(found.used))
+
     if missing is not None:
-        status = f"not run: {missing.what}"
-        _write(study, scale, place, status, str(missing), Outcome(), found)
-        return Ran(study.id, scale, status, str(missing))
+        return ended(f"not run: {missing.what}", str(missing))
     found.used.clear()
+    command = command_of(study.id, scale)
     try:
-        tasks = study.tasks(scale, found, place)
-        left = sorted({task.title for task in tasks if task.key not in found.failed and task.key not in found})
-        failures = sorted({f"{task.title}: {found.failed[task.key]}" for task in tasks if task.key in found.failed})
+        tasks = {task.key: task for task in study.tasks(scale, found, place)}
+        left = [task.title for key, task in tasks.items() if key not in found.failed and key not in found]
+        if len(left) > len(found.used):  # too little is there for an outcome
+            return ended("not run: time", f"{command}: {_many(len(left))} missing")
         outcome = study.read(scale, found, place)
-    except (KeyError, StudyError, HtafError) as error:
+    except MissingError as error:
+        return ended(f"not run: {error.what}", str(error))
+    except (KeyError, HtafError):
         if not found.failed:
             raise
-        reasons = "; ".join(sorted(set(found.failed.values()))[:2]) or first_line(error)
-        return Ran(study.id, scale, "failed", reasons)
-    if len(left) > len(found.used):  # too little is there for an outcome
-        message = f"htaf paper run {study.id} --scale {scale} --out DIR: {len(left)} cells are missing"
-        return Ran(study.id, scale, "not run: time", message, len(found.used))
+        return ended("failed", "; ".join(sorted(set(found.failed.values()))[:2]))
     if left:
-        command = f"htaf paper run {study.id} --scale {scale} --out DIR"
-        shown = ", ".join(left[:6]) + (f" and {len(left) - 6} more" if len(left) > 6 else "")
-        outcome = dataclasses.replace(outcome, missing=(*outcome.missing, (shown, "not run: time", command)))
-    status = "failed" if failures else "finished"
-    _write(study, scale, place, status, "; ".join(failures), outcome, found)
-    return Ran(study.id, scale, status, "; ".join(failures), len(found.used))
+        titles = sorted(set(left))
+        shown = "; ".join(titles[:SHOWN]) + (f"; and {len(titles) - SHOWN} more" if len(titles) > SHOWN else "")
+        row = (f"{_many(len(left))} missing: {shown}", "not run: time", command)
+        outcome = dataclasses.replace(outcome, missing=(*outcome.missing, row))
+    failures = sorted({f"{task.title}: {found.failed[key]}" for key, task in tasks.items() if key in found.failed})
+    return ended("failed" if failures else "finished", "; ".join(failures), outcome)
+
+
+def _many(cells: int) -> str:
+    return f"{cells} cell is" if cells == 1 else f"{cells} cells are"
 
 
 def _write(study: Study, scale: Scale, place: Place, status: str, message: str, outcome: Outcome, found: Found) -> None:

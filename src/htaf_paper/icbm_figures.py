@@ -52,6 +52,7 @@ from htaf_paper.protocol import (
     Series,
     Setting,
     Table,
+    command_of,
 )
 from htaf_paper.verdicts import better, true
 
@@ -329,14 +330,14 @@ class CubConcepts:
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
         record = self._gathered(scale, Gather(found, place))
         if record is None:
-            raise MissingError("data", f"htaf paper run {self.id} --scale {scale}: the network is not there")
+            raise MissingError("time", f"{command_of(self.id, scale)}: the network or what is read of it is missing")
         drawings, missing = _pictures(record, outcome_file(place.out, self.id, scale), place)
         wrong = record["wrong"]
         deviations = (
             NAMED,
             {"smoke": SMOKE, "reduced": REDUCED, "cpu": "", "full": "Weights of ViT-B/32: timm's augreg_in21k"}[scale],
-            f"the class is {record['class']}"
-            + ("" if CLASS in record["class"] else ", of those with a misclassified test image the one with most right")
+            f"The class is {record['class']}"
+            + ("" if CLASS in record["class"] else ": the most right test images of all classes with a wrong one")
             + ("; the paper's, Bewick's Wren, is not among CUB's first 50" if scale == "reduced" else ""),
         )  # fmt: skip
         missing += (
@@ -409,7 +410,7 @@ def _paper_table() -> Table:
     return Table(
         "The paper's table: Bewick's Wren, ViT, named by GPT-5",
         ("node", "estimated concept", "label", "importance"),
-        tuple((str(node), name, label, Figure(paper=value, digits=4)) for node, name, label, value in ESTIMATED),
+        tuple((str(node), name, label, f"{value:.4f}") for node, name, label, value in ESTIMATED),
     )
 
 
@@ -425,17 +426,17 @@ def _concept_claims(record: Mapping[str, Any], scale: Scale) -> list[Claim]:
         )
     ]  # fmt: skip
     text = "A misclassified image has other values of the important concepts than the right images of its class"
-    wrong = record["wrong"]
+    rule = "holds if more of the important bits differ, on average, in misclassified images than in right ones"
+    wrong, right, shown = record["wrong"], record["images"]["right"], record["images"]["test"]
     if wrong is None:
-        return [*claims, Claim(text, place, "as below", "not run", "no image of the class is misclassified")]
+        return [*claims, Claim(text, place, rule, "not run", "no image of the class is misclassified")]
     return [
         *claims,
         true(
             text, place, wrong["differ_wrong"] > wrong["differ_right"],
-            f"of {count} important bits {wrong['differ_wrong']:.2f} differ from the usual ones in misclassified images "
-            f"of {record['class']} and {wrong['differ_right']:.2f} in right ones; {wrong['differ']} in the one shown",
-            rule="holds if more of the important bits differ, on average, in misclassified images than in right ones",
-            scale=scale,
+            f"of {count} important bits {wrong['differ_wrong']:.2f} differ from the usual ones in the mean of "
+            f"{shown - right} misclassified images of {record['class']}, {wrong['differ_right']:.2f} in that of {right}"
+            f" right ones; {wrong['differ']} in the one shown", rule=rule, scale=scale,
         ),
     ]  # fmt: skip
 

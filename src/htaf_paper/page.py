@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from htaf.report import parts
 from htaf.report.drawing import text
 from htaf_paper import drawing, outcomes
-from htaf_paper.outcomes import Item, Judged, Measured, Read, judged
+from htaf_paper.outcomes import Item, Judged, Measured, Read, judged, sentence
 from htaf_paper.protocol import ABOUT_SCALES, Claim, Drawing, Scale, Table, Verdict
 
 SHORT_COMMIT = 12
@@ -108,22 +108,13 @@ def _badge(verdict: Verdict) -> str:
 
 def _claims(scale: Scale, claims: Sequence[Judged]) -> str:
     """The claims that were tested at a scale."""
-    body = f"<p class='muted'>{text(_upper(ABOUT_SCALES[scale]))}. {text(_sentence(outcomes.counted(claims)))}</p>"
+    counts = outcomes.spoken(outcomes.counted(claims))
+    body = f"<p class='muted'>{text(sentence(ABOUT_SCALES[scale]))} {text(sentence(counts))}</p>"
     return parts.section(
         f"claims-{scale}",
         f"Claims tested at scale {scale}",
         body + _judged_table([one.claim for one in claims], f"Claims tested at {scale}", [one.item for one in claims]),
     )
-
-
-def _sentence(counts: Mapping[Verdict, int]) -> str:
-    said = outcomes.spoken(counts)
-    return f"{_upper(said)}." if said else ""
-
-
-def _upper(words: str) -> str:
-    """With a capital first letter."""
-    return words[:1].upper() + words[1:]
 
 
 def _judged_table(claims: Iterable[Claim], label: str, items: Sequence[Item] | None = None) -> str:
@@ -193,7 +184,7 @@ def _item(item: Item, names: Mapping[tuple[str, str], str]) -> str:
     assert read is not None
     outcome = read.outcome
     body = [
-        f"<p class='muted'>{text(_upper(item.paper))}. Scale <b>{read.scale}</b>: {text(read.about)}.</p>",
+        f"<p class='muted'>{text(sentence(item.paper))} Scale <b>{read.scale}</b>: {text(read.about)}.</p>",
         f"<p class='warning'>Not finished: {text(read.message)}</p>" if read.status != "finished" else "",
         _judged_table(outcome.claims, f"Claims of {item.title}") if outcome.claims else "",
         *(_table(one, item.title) for one in outcome.tables),
@@ -211,7 +202,9 @@ def _item(item: Item, names: Mapping[tuple[str, str], str]) -> str:
 def _listed(title: str, lines: Sequence[str]) -> str:
     if not lines:
         return ""
-    return f"<h3>{text(title)}</h3><ul class='notes'>{''.join(f'<li>{text(line)}</li>' for line in lines)}</ul>"
+    return (
+        f"<h3>{text(title)}</h3><ul class='notes'>{''.join(f'<li>{text(sentence(line))}</li>' for line in lines)}</ul>"
+    )
 
 
 def _table(table: Table, of: str) -> str:
@@ -344,7 +337,7 @@ def _errata(items: Sequence[Item]) -> str:
     for item in items:
         for line in item.shown.outcome.errata if item.shown else ():
             found.setdefault(line, item.id)
-    lines = "".join(f"<li>{text(line)} <a href='#h-{name}'>{name}</a></li>" for line, name in found.items())
+    lines = "".join(f"<li>{text(sentence(line))} <a href='#h-{name}'>{name}</a></li>" for line, name in found.items())
     return parts.section("errata", "All errors found in the paper", f"<ul class='notes'>{lines}</ul>") if lines else ""
 
 

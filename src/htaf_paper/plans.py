@@ -18,13 +18,15 @@ from htaf_paper.protocol import Found, Place
 
 @dataclass
 class Trained:
-    """What a plan has so far. chosen: the recipe of a data set and a row; finals: its records by seed; tasks: their
-    cells, there or not; wanted: cells that are not there."""
+    """What plans have so far.
+
+    wanted: cells that are to be computed next. By label of the data set and row: chosen, the recipe; finals, its
+    records by seed; tasks, their cells by seed, there or not.
+    """
 
     wanted: list[Task] = field(default_factory=list)
     chosen: dict[tuple[str, str], Recipe] = field(default_factory=dict)
     finals: dict[tuple[str, str], dict[int, dict[str, Any]]] = field(default_factory=dict)
-    keys: dict[tuple[str, str], dict[int, str]] = field(default_factory=dict)
     tasks: dict[tuple[str, str], dict[int, Task]] = field(default_factory=dict)
 
     def values(
@@ -75,12 +77,11 @@ def trained(
                     continue
                 pair = (source.label, row)
                 kept = keep(row) if callable(keep) else keep
-                made.chosen[pair], made.finals[pair], made.keys[pair] = recipe, {}, {}
-                made.tasks[pair] = {}
+                made.chosen[pair], made.finals[pair], made.tasks[pair] = recipe, {}, {}
                 for seed in range((seeds or {}).get(row, plan.splits)):
                     cell = Cell(recipe, seed, source, place.data_dir, device=place.device)
                     task = _task(cell, kept)
-                    made.keys[pair][seed], made.tasks[pair][seed] = task.key, task
+                    made.tasks[pair][seed] = task
                     record = found.get(task.key)
                     if record is None or (kept and again and not (place.out / "runs" / task.key).is_dir()):
                         made.wanted.append(task)

@@ -35,7 +35,7 @@ class PaperError(HtafError):
 
 
 class MissingError(HtafError):
-    """An item that cannot be computed here. what: `data` or `GPU` or a package; the message says how it could be."""
+    """An item that cannot be computed here. what: `data`, `GPU` or `time`; the message says how it could be."""
 
     def __init__(self, what: str, message: str) -> None:
         super().__init__(message)
@@ -295,6 +295,11 @@ class Study(Protocol):
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
         """The outcome, from the records of its cells; what is not there is a row that says so."""
         ...
+
+
+def command_of(study_id: str, scale: str, flags: str = "") -> str:
+    """The command that computes an item; flags: more of them, such as " --device cuda"."""
+    return f"htaf paper run {study_id} --scale {scale}{flags} --out DIR"
 
 
 def nearest(settings: Mapping[Scale, Setting], wanted: Scale) -> Scale:

@@ -11,7 +11,7 @@ from typing import Any
 from htaf._console import visible
 from htaf._files import to_json
 from htaf_paper import outcomes
-from htaf_paper.outcomes import Item, judged
+from htaf_paper.outcomes import Item, judged, sentence
 from htaf_paper.page import ABOUT_PAPER, CITED, commit, versions
 from htaf_paper.protocol import ABOUT_SCALES, Claim, Table
 
@@ -68,7 +68,7 @@ def markdown(items: Sequence[Item], names: Mapping[tuple[str, str], str], comman
     if errata:
         lines += ["## All errors found in the paper", ""]
         ordered = dict.fromkeys(line for item in items if item.shown for line in item.shown.outcome.errata)
-        lines += [f"- {escaped(line)} ([{errata[line]}](#{errata[line]}))" for line in ordered]
+        lines += [f"- {escaped(sentence(line))} ([{errata[line]}](#{errata[line]}))" for line in ordered]
         lines.append("")
     lines += ["## How this report was made", "", f"From the outcomes in its folder alone, by {code(command)}.", ""]
     return "\n".join(lines)
@@ -92,7 +92,7 @@ def _item(item: Item, names: Mapping[tuple[str, str], str]) -> list[str]:
         return []
     outcome = read.outcome
     lines = [f'<a id="{item.id}"></a>', "", f"## {escaped(item.title)}", ""]
-    lines += [f"{escaped(item.paper)}. Scale **{read.scale}**: {escaped(read.about)}.", ""]
+    lines += [f"{escaped(sentence(item.paper))} Scale **{read.scale}**: {escaped(read.about)}.", ""]
     if read.status != "finished":
         lines += [f"**Not finished:** {escaped(read.message)}", ""]
     lines += [_claim(claim) for claim in outcome.claims]
@@ -114,7 +114,7 @@ def _item(item: Item, names: Mapping[tuple[str, str], str]) -> list[str]:
         ("Errors in the paper", outcome.errata),
     ):
         if some:
-            lines += [f"{title}:", "", *(f"- {escaped(line)}" for line in some), ""]
+            lines += [f"{title}:", "", *(f"- {escaped(sentence(line))}" for line in some), ""]
     if item.others:
         lines += ["Other scales:", "", *_header("scale", "state", "claims", "command")]
         for other in item.others:
@@ -134,7 +134,7 @@ def _item(item: Item, names: Mapping[tuple[str, str], str]) -> list[str]:
 
 
 def _claim(claim: Claim) -> str:
-    said = f"- **{claim.verdict}**: {escaped(claim.text)} ({escaped(claim.place)}). {escaped(claim.evidence)}."
+    said = f"- **{claim.verdict}**: {escaped(claim.text)} ({escaped(claim.place)}). {escaped(sentence(claim.evidence))}"
     return f"{said} Rule: {escaped(claim.rule)}."
 
 

@@ -6,6 +6,7 @@ All compare means by an interval of 95%, Student's t, and never a single figure:
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -18,9 +19,10 @@ ORDER = (
     "not hold if it lies below 0, or if its upper end is below half of the paper's difference; else not settled"
 )
 LEVEL = (
-    "holds if the 95% interval of the difference lies above -{margin:g}; does not hold if it lies below; "
+    "holds if the 95% interval of the difference lies above -{margin:g}{unit}; does not hold if it lies below; "
     "else not settled"
 )
+UNTESTABLE = "needs the paper's own scale"
 TRUE = "holds if it is so for every value that was computed, else it does not hold"
 
 
@@ -51,43 +53,39 @@ def better(
         differences: ours, paired; above 0 where the claim is right. paper: the difference that the paper prints.
         what: of what they are, for the evidence.
     """
-    if not differences:
-        return Claim(text, place, ORDER, "not run", "no pair was measured")
-    mean, low, high = interval(differences)
-    verdict: Verdict = "not settled"
-    if scale == "smoke":
-        verdict = "not testable at this scale"
-    elif low > 0:
-        verdict = "holds"
-    elif high < 0 or (paper is not None and high < paper / 2):
-        verdict = "does not hold"
-    printed = "" if paper is None else f"; the paper has {paper:+.{digits}f}{unit}"
-    evidence = (
-        f"{what + ' ' if what else ''}{spoken(mean, low, high, digits=digits, unit=unit)}, n = {len(differences)}"
-    )
-    return Claim(text, place, ORDER, verdict, evidence + printed)
+    least = 0.0 if paper is None else max(0.0, paper / 2)
+    found = _compared(text, place, ORDER, differences, scale, (0.0, least), what=what, digits=digits, unit=unit)
+    if paper is None or not differences:
+        return found
+    return dataclasses.replace(found, evidence=f"{found.evidence}; the paper has {paper:+.{digits}f}{unit}")
 
 
 def no_worse(
     text: str, place: str, differences: Sequence[float], scale: Scale, *, margin: float, what: str = "",
     digits: int = 2, unit: str = "",
 ) -> Claim:  # fmt: skip
-    """A claim that one method loses at most `margin` against another; differences as for `better`."""
-    rule = LEVEL.format(margin=margin)
+    """A claim that one method loses at most `margin` against another; the other arguments are those of `better`."""
+    rule = LEVEL.format(margin=margin, unit=unit)
+    return _compared(text, place, rule, differences, scale, (-margin, -margin), what=what, digits=digits, unit=unit)
+
+
+def _compared(
+    text: str, place: str, rule: str, differences: Sequence[float], scale: Scale, bounds: tuple[float, float], *,
+    what: str, digits: int, unit: str,
+) -> Claim:  # fmt: skip
+    """bounds: it holds if the interval lies above the first, and does not if it lies below the second."""
     if not differences:
         return Claim(text, place, rule, "not run", "no pair was measured")
     mean, low, high = interval(differences)
     verdict: Verdict = "not settled"
     if scale == "smoke":
         verdict = "not testable at this scale"
-    elif low > -margin:
+    elif low > bounds[0]:
         verdict = "holds"
-    elif high < -margin:
+    elif high < bounds[1]:
         verdict = "does not hold"
-    evidence = (
-        f"{what + ' ' if what else ''}{spoken(mean, low, high, digits=digits, unit=unit)}, n = {len(differences)}"
-    )
-    return Claim(text, place, rule, verdict, evidence)
+    shown = spoken(mean, low, high, digits=digits, unit=unit)
+    return Claim(text, place, rule, verdict, f"{what} {shown}, n = {len(differences)}".lstrip())
 
 
 def true(text: str, place: str, holds: bool, evidence: str, *, rule: str = TRUE, scale: Scale = "full") -> Claim:
@@ -98,4 +96,4 @@ def true(text: str, place: str, holds: bool, evidence: str, *, rule: str = TRUE,
 
 def untestable(text: str, place: str, evidence: str) -> Claim:
     """A claim that needs a larger scale."""
-    return Claim(text, place, "needs the paper's own scale", "not testable at this scale", evidence)
+    return Claim(text, place, UNTESTABLE, "not testable at this scale", evidence)

@@ -10,7 +10,7 @@ from htaf._files import write_atomic
 from htaf_paper import drawing
 from htaf_paper.outcomes import Item, figure_names, read_items
 from htaf_paper.page import page
-from htaf_paper.protocol import PaperError
+from htaf_paper.protocol import PaperError, command_of
 from htaf_paper.summary import claims_csv, claims_json, markdown
 
 PAGE, MARKDOWN, FIGURES, CLAIMS = "report.html", "report.md", "figures", "claims"
@@ -72,7 +72,7 @@ def _kept(out: Path, item: Item) -> Item:
     lost = [one for one in read.outcome.drawings if one.picture and not (folder / one.picture).is_file()]
     if not lost:
         return item
-    command = f"htaf paper run {item.id} --scale {read.scale} --out DIR"
+    command = command_of(item.id, read.scale)
     outcome = dataclasses.replace(
         read.outcome,
         drawings=tuple(one for one in read.outcome.drawings if one not in lost),

@@ -22,9 +22,10 @@ from htaf.training.study import TRAINING
 from htaf_paper import icbm, pretrained
 from htaf_paper.cells import PAPER, is_record
 from htaf_paper.engine import Records, wanted
+from htaf_paper.icbm import ACCURACY, COMPARED
 from htaf_paper.icbm_concepts import explained
 from htaf_paper.icbm_figures import ESTIMATED, _concept_claims, _near
-from htaf_paper.icbm_items import ACCURACY, BINARISED, BOTTLENECKS, COMPARED, _best_overall, _of_betas
+from htaf_paper.icbm_items import BINARISED, BOTTLENECKS, _best_overall, _of_betas
 from htaf_paper.icbm_scores import histogram, kept_run
 from htaf_paper.items import item
 from htaf_paper.protocol import Claim, Figure, Found, Outcome, Place
@@ -199,15 +200,16 @@ def test_best_overall_needs_every_measure() -> None:
         "ste": scores([0.8, 0.81, 0.806], [0.8, 0.81, 0.806], [1.0, 1.0, 1.0]),
         "bm": scores([0.7, 0.71, 0.706], [0.7, 0.71, 0.706], [None] * 3),
     }
-    assert [claim.verdict for claim in _best_overall(rows, "reduced", binarity=True)] == ["holds"] * 8
+    assert [claim.verdict for claim in _best_overall(rows, "reduced", "N", binarity=True)] == ["holds"] * 8
     rows["ss"] = scores([0.9, 0.91, 0.905], [0.8, 0.81, 0.806], [0.4, 0.41, 0.4])
-    assert _best_overall(rows, "reduced", binarity=True)[0].verdict == "does not hold", "0 is below half of 0.4"
+    assert _best_overall(rows, "reduced", "N", binarity=True)[0].verdict == "does not hold", "0 is below half of 0.4"
     rows["ss"] = scores([0.8, 0.95, 0.7], [0.8, 0.81, 0.806], [0.4, 0.41, 0.4])
-    assert _best_overall(rows, "reduced", binarity=True)[0].verdict == "not settled"
+    assert _best_overall(rows, "reduced", "N", binarity=True)[0].verdict == "not settled"
     rows["ste"] = scores([0.95, 0.96, 0.955], [0.8, 0.81, 0.806], [1.0, 1.0, 1.0])
-    assert _best_overall(rows, "reduced", binarity=True)[0].verdict == "does not hold"
-    assert _best_overall({}, "reduced", binarity=False)[0].verdict == "not run"
-    assert _best_overall(rows, "smoke", binarity=True)[0].verdict == "not testable at this scale"
+    assert _best_overall(rows, "reduced", "N", binarity=True)[0].verdict == "does not hold"
+    assert _best_overall({}, "reduced", "N", binarity=False)[0].verdict == "not run"
+    assert _best_overall(rows, "cpu", "N", binarity=False)[0].text == "N: HTAF has the best accuracy"  # the one measure
+    assert _best_overall(rows, "smoke", "N", binarity=True)[0].verdict == "not testable at this scale"
 
 
 def test_order_of_betas() -> None:
@@ -215,11 +217,11 @@ def test_order_of_betas() -> None:
         f"ss-{beta}": scores([accuracy], [0.5], [binarity])
         for beta, accuracy, binarity in ((10, 0.5, 0.04), (50, 0.55, 0.4), (100, 0.5, 0.7), (1000, 0.2, 0.99))
     }
-    assert [claim.verdict for claim in _of_betas(rows, "reduced")] == ["holds", "holds"]
+    assert [claim.verdict for claim in _of_betas(rows, "reduced", "N")] == ["holds", "holds"]
     rows["ss-1000"] = scores([0.6], [0.5], [0.3])
-    assert [claim.verdict for claim in _of_betas(rows, "reduced")] == ["does not hold", "does not hold"]
+    assert [claim.verdict for claim in _of_betas(rows, "reduced", "N")] == ["does not hold", "does not hold"]
     del rows["ss-50"]
-    assert [claim.verdict for claim in _of_betas(rows, "reduced")] == ["not run", "not run"]
+    assert [claim.verdict for claim in _of_betas(rows, "reduced", "N")] == ["not run", "not run"]
 
 
 def test_nearness() -> None:

@@ -14,7 +14,7 @@ from htaf.training.plan import Plan, Source
 from htaf.training.queue import OtherMachineError, Task
 from htaf.training.queue import Place as QueuePlace
 from htaf.training.results import Results, StudyError
-from htaf_paper import cells, plans, verdicts
+from htaf_paper import cells, engine, plans, verdicts
 from htaf_paper.engine import Records, outcome_file, run, wanted
 from htaf_paper.images import BNN, DHN, PAPER, SNN, Images
 from htaf_paper.items import ITEMS, items
@@ -85,6 +85,9 @@ def test_verdicts() -> None:
     assert verdicts.better("c", "p", [1.0, 1.1], "smoke").verdict == "not testable at this scale"
     for values, said in (([0.1, 0.0, -0.1], "holds"), ([-2.0, -2.1, -1.9], "does not hold"), ([-2, 2], "not settled")):
         assert verdicts.no_worse("c", "p", values, "full", margin=0.5).verdict == said
+    level = verdicts.no_worse("c", "p", [0.1, 0.0, -0.1], "full", margin=0.5, unit=" points")
+    assert level.rule.startswith("holds if the 95% interval of the difference lies above -0.5 points")
+    assert level.evidence.startswith("+0.00 points [")  # of the differences, not of what is left of the margin
     mean, low, high = verdicts.interval([1.0, 2.0, 3.0])  # t of 2 degrees: 4.303
     assert (mean, low, high) == (2.0, pytest.approx(2 - 4.3027 / 3**0.5, rel=1e-4), pytest.approx(4.4841, rel=1e-4))
 
@@ -185,7 +188,10 @@ def test_an_item_is_computed_once(tmp_path: Path) -> None:
     assert ran.cells == 3
     assert not (again / "cells").exists()
     (ran,) = run([study], "full", again)
-    assert (ran.status, ran.message) == ("not run: GPU", "htaf paper run made --scale full --device cuda: on a GPU")
+    assert (ran.status, ran.message) == (
+        "not run: GPU",
+        "htaf paper run made --scale full --device cuda --out DIR: on a GPU",
+    )
     assert json.loads(outcome_file(again, "made", "full").read_bytes())["status"] == "not run: GPU"
     name = next(iter(stored))
     (out / "cells" / name).write_text("{")
@@ -199,6 +205,16 @@ def test_damaged_records_of_a_finished_study(tmp_path: Path) -> None:
     file.write_text("[]")
     with pytest.raises(StudyError, match=r"k\.json is damaged: expected the record of a cell"):
         Records(Results(tmp_path / "out"), [tmp_path / "there"]).read("k")
+
+
+def test_which_of_two_records_counts(tmp_path: Path) -> None:
+    """That of a finished study, and of two the one whose path comes first: what is trained again changes no table."""
+    for place in ("b/cells", "a/cells", "out/cells"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "k.json").write_text(json.dumps({"from": place}))
+    records = Records(Results(tmp_path / "out"), [tmp_path / "b", tmp_path])
+    assert records.read("k") == {"from": "b/cells"}
+    assert Records(Results(tmp_path / "out"), [tmp_path]).read("k") == {"from": "a/cells"}
 
 
 def test_missing_data_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,8 +244,17 @@ def test_claims_of_the_table_of_images(study: Images, monkeypatch: pytest.Monkey
     shown = rows[0][1]
     assert isinstance(shown, Figure)
     assert shown.paper == PAPER[study.family]["cifar10"]["htaf"]
-    assert rows[1][0] == "cifar10, difference to the paper"
+    assert [row[0] for row in rows] == ["cifar10", "cifar100"]
     assert {claim.verdict for claim in found.claims} == {"holds", "not testable at this scale"}
+    assert all(
+        "+10.00 points" in c.evidence or "+5.00 points" in c.evidence for c in found.claims if "HTAF is" in c.text
+    )
+    full = study.read("full", Found({}.get), Place(Path()))  # the scale at which the paper's own figures are tested
+    reached = [claim.verdict for claim in full.claims if "reaches" in claim.text]
+    printed = [PAPER[study.family][data]["htaf"] for data in ("cifar10", "cifar100")]
+    assert reached == ["holds" if figure - 0.5 < 90.0 else "does not hold" for figure in printed]
+    made.finals.clear()
+    assert {claim.verdict for claim in study.read("cpu", Found({}.get), Place(Path())).claims} == {"not run"}
 
 
 def test_pairs_are_the_papers() -> None:
@@ -241,11 +266,13 @@ def test_pairs_are_the_papers() -> None:
 
 
 def test_outcomes_of_what_is_there(tmp_path: Path) -> None:
-    """Nothing is computed; what is missing is named, and too little makes no outcome."""
+    """Nothing is computed; what is missing is named, and of too little nothing is shown."""
     study, out = One(), tmp_path / "out"
     (ran,) = run([study], "smoke", out, compute=False)
     assert (ran.status, ran.cells) == ("not run: time", 0)
-    assert not outcome_file(out, "made", "smoke").exists()
+    value = json.loads(outcome_file(out, "made", "smoke").read_bytes())
+    assert value["message"] == "htaf paper run made --scale smoke --out DIR: 2 cells are missing"
+    assert Outcome.from_json(value["outcome"]) == Outcome()
     place = QueuePlace(None, "cpu", 1, tmp_path, Results(out))
     for task in study.tasks("smoke", Found({}.get), Place(out)):
         Results(out).write(task.key, cells.PAPER.compute(task.payload, task.key, place))
@@ -253,4 +280,24 @@ def test_outcomes_of_what_is_there(tmp_path: Path) -> None:
     assert (ran.status, ran.cells) == ("finished", 2)
     value = json.loads(outcome_file(out, "made", "smoke").read_bytes())
     command = "htaf paper run made --scale smoke --out DIR"
-    assert value["outcome"]["missing"] == [["product 100", "not run: time", command]]
+    assert value["outcome"]["missing"] == [["1 cell is missing: product 100", "not run: time", command]]
+
+
+def test_an_item_that_cannot_be_read_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one that lacks what it reads, nor one of whose cells one failed; what was said earlier does not stay."""
+    first, other = One(), One()
+    other.id = "other"
+    assert {ran.status for ran in run([first], "smoke", tmp_path / "out", work=tmp_path / "work")} == {"finished"}
+
+    def unread(*args: Any) -> None:
+        raise MissingError("time", "the network is missing")
+
+    monkeypatch.setattr(first, "read", unread, raising=False)
+    one, two = run([first, other], "smoke", tmp_path / "out", compute=False)
+    assert (one.status, one.message, two.status) == ("not run: time", "the network is missing", "finished")
+    assert json.loads(outcome_file(tmp_path / "out", "made", "smoke").read_bytes())["status"] == "not run: time"
+    place = Place(tmp_path / "out")
+    found = Found(Records(Results(place.out)).read, {"k": "killed"})
+    monkeypatch.setattr(first, "read", lambda *args: {}["k"], raising=False)
+    assert engine._finished(first, "smoke", found, place, None).status == "failed"
+    assert json.loads(outcome_file(place.out, "made", "smoke").read_bytes())["message"] == "killed"

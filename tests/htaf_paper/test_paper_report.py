@@ -41,8 +41,8 @@ def words(page: str) -> str:
 def test_every_item_without_an_outcome_is_a_row_with_its_command(tmp_path: Path) -> None:
     page, markdown, claims, rows = report(tmp_path)
     for name in NAMES:
-        assert f"htaf paper run {name} --scale full" in words(page)
-        assert f"`htaf paper run {name} --scale full`" in markdown
+        assert f"htaf paper run {name} --scale full --out DIR" in words(page)
+        assert f"`htaf paper run {name} --scale full --out DIR`" in markdown
     assert [(one["id"], one["status"], one["scale"]) for one in claims["items"]] == [
         (n, "not run", None) for n in NAMES
     ]
@@ -106,7 +106,7 @@ def test_ours_stand_beside_the_papers_with_the_difference(tmp_path: Path) -> Non
     page, markdown, _, _ = report(tmp_path)
     seen = words(page)
     assert "CIFAR-10 gap ours paper difference HTAF 91.0 (0.6) 93.4 (0.3) -2.4 (0.7) 0.62 (0.12)" in seen
-    assert "method not run: GPU 95.0 - Note: method Means of 2 to 3 values (standard error). Difference: ours" in seen
+    assert "method not run: GPU 95.0 - Note: method. Means of 2 to 3 values (standard error). Difference: ours" in seen
     assert "| method | CIFAR-10, ours | paper | difference | gap |" in markdown
     assert "| HTAF | 91.0 (0.6) | 93.4 (0.3) | -2.4 (0.7) | 0.62 (0.12) |" in markdown
 
@@ -115,13 +115,13 @@ def test_all_parts_of_an_outcome_are_in_both(tmp_path: Path) -> None:
     photograph(tmp_path, "cpu")
     put(tmp_path, NAMES[0], "cpu", full_outcome("zebra"))
     page, markdown, claims, _ = report(tmp_path)
-    parts = ["erratum zebra", "deviation zebra", "row zebra", "command zebra", "note zebra", "Note: zebra", "Two birds",
-             "What is seen: zebra", "0123456789ab+changes", "torch 2.13.0", "Linux-x86\\_64", "12.5 CPU s",
+    parts = ["Erratum zebra.", "Deviation zebra.", "row zebra", "command zebra", "Note zebra.", "Note: zebra",
+             "Two birds", "What is seen: zebra", "0123456789ab+changes", "torch 2.13.0", "Linux-x86\\_64", "12.5 CPU s",
              f"htaf paper run {NAMES[0]} --scale cpu"]  # fmt: skip
     for part in parts:
         assert part.replace("\\_", "_") in words(page) + page
         assert part.replace("x86\\_64", "x86_64") in markdown
-    assert words(page).count("erratum zebra") == 2  # at the item, and in the list of all
+    assert words(page).count("Erratum zebra") == 2  # at the item, and in the list of all
     assert f"![What is seen: zebra](figures/{NAMES[0]}-curves.svg)" in markdown
     assert f"<img src='figures/{NAMES[0]}-photo.png' alt='Two birds'>" in page
     assert "role='img' aria-label='What is seen: zebra'" in page

@@ -161,6 +161,10 @@ def test_the_rate_is_chosen_by_validation_and_differences_are_paired() -> None:
     assert tanh["test"] == [7.5, pytest.approx(1.5)]
     assert tanh["less_relu"] == [1.5, pytest.approx(0.5)]
     assert tanh["rates"] == {"0.1": 1, "0.2": 1}
+    # of two HTAF pairs the one that is better on validation is judged, not the one that is better on test rows
+    pairs = [made("htaf-1-4", s, 0.1, 1.0, 9.0) for s in (0, 1)] + [made("htaf-2-11", s, 0.1, 2.0, 1.0) for s in (0, 1)]
+    (claim,) = theory_report.outcome([*records, *pairs], "full").claims
+    assert claim.evidence.startswith("HTAF (1, 4), the best on validation, better than ReLU by -3.000")
     accuracy = [made("relu", 0, lr, v, t, "accuracy") for lr, v, t in ((0.1, 1, 5), (0.2, 2, 1))]
     assert theory_report.activation_rows(accuracy)[0]["test"] == [1, None]
 
