@@ -105,8 +105,8 @@ def test_every_instruction_set_gives_what_the_formulas_give(case: Case, fields: 
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
 @pytest.mark.parametrize("fields", ["y", "b"])
 def test_threads_share_images_and_tiles(instruction_set: str, fields: str) -> None:
-    for groups, planes in ((1, 2), (2, 1)):  # more bytes with the border than one thread copies
-        case = Case(Geometry(64 * groups, 70 * groups, (3, 3), (1, 2), (1, 1), groups=groups), planes, 2, 33, 32, 5)
+    for groups, planes in ((1, 2), (2, 1)):  # more than one thread copies, and than stays in a cache
+        case = Case(Geometry(256 * groups, 70 * groups, (1, 3), (1, 2), (1, 1), groups=groups), planes, 2, 33, 64, 5)
         weights = cpu.prepare(case.weight(), case.geometry, planes=planes)
         with using(instruction_set):
             found = []
