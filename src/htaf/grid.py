@@ -48,9 +48,8 @@ def grid_weight(w: Float[Tensor, "*shape"], bits: Bits = 8) -> Float[Tensor, "*s
         tensor([[ 0.2500, -1.0000],
                 [ 0.0098,  0.0000]])
     """
-    value = integers_and_steps(w, bits)
-    made = (value[0] * value[1].view(-1, *[1] * (w.ndim - 1))).to(w.dtype)
-    return made + (w - w.detach())  # 0 with the gradient of w
+    k, step = integers_and_steps(w, bits)
+    return (k * _along(step, w)).to(w.dtype) + (w - w.detach())  # 0 with the gradient of w
 
 
 def integers_and_steps(
@@ -247,12 +246,18 @@ class WideBatchNorm2d(_WideNorm, nn.BatchNorm2d):
 
 
 def fixed_point(x: Tensor, weights: int, reach: float = REACH) -> Tensor:
-    """Multiples of 2^-e, clipped so that the sums with integer weights stay below 2^24 steps: exact in float32.
+    """Multiples of 2^-e, clipped so that sums with integer weights are at most 2^24 steps of 2^-e: exact in float32.
 
-    e: the largest for which -reach to reach is not clipped. Gradient: 1 inside of what is clipped, else 0.
+    With L = floor(2^24 / weights) the result is round(2^e clip(x, -2^-e L, 2^-e L)) / 2^e; e is the largest with
+    2^e reach <= L. Gradient: 1 where x is not clipped, else 0.
 
     Args:
-        weights: the sum of the largest integers of a filter.
+        x: floating-point tensor of any shape.
+        weights: the most that the absolute values of a filter's integers can sum to, >= 1.
+        reach: numbers of x up to +-reach are not clipped.
+
+    Returns:
+        Tensor of the shape and dtype of x.
     """
     limit = max(EXACT // weights, 1)
     steps = 2.0 ** math.floor(math.log2(limit / reach))
