@@ -287,7 +287,8 @@ def on_grid(model: nn.Module, example: Any, *, bits: Bits = 8) -> nn.Module:
     Args:
         model: with smooth or exact steps, not changed. Other layers, subclasses of these, and convolutions with more
             than 258 real inputs for each output stay as they are.
-        example: inputs, a tensor or a tuple. Layers whose inputs are integers in the hardened model read bits.
+        example: inputs, a tensor or a tuple. A layer reads bits if its inputs in the hardened model are integers, so
+            small that no sum of them with the largest weights is beyond 2^24.
         bits: of an integer weight, 4 or 8.
 
     Returns:
@@ -306,7 +307,7 @@ def on_grid(model: nn.Module, example: Any, *, bits: Bits = 8) -> nn.Module:
         )
     """
     _checked(bits)
-    whole = _over_integers(model, example)
+    whole = _over_integers(model, example, bits)
     if not any(whole.values()):
         raise ValueError(
             f"expected a model with a layer over the outputs of steps, got {len(whole)} layers over real inputs"
@@ -348,8 +349,9 @@ def _as(kind: type[nn.Module], module: nn.Module, **more: Any) -> nn.Module:
     return made
 
 
-def _over_integers(model: nn.Module, example: Any) -> dict[str, bool]:
-    """The layers that run, by their paths, and whether each reads integers alone when the model is hardened."""
+def _over_integers(model: nn.Module, example: Any, bits: Bits) -> dict[str, bool]:
+    """The layers that run, by their paths, and whether each reads integers alone when the model is hardened, of which
+    float32 holds every sum."""
     try:
         exact = harden(model, share=True)
     except ValueError:  # it has no smooth step: it is hardened, or has none at all
@@ -358,7 +360,9 @@ def _over_integers(model: nn.Module, example: Any) -> dict[str, bool]:
 
     def see(path: str, module: nn.Module, given: tuple[Any, ...]) -> None:
         x = given[0]
-        found[path] = found.get(path, True) and bool((x == x.round()).all())
+        largest = float(x.abs().max()) if x.numel() else 0.0
+        held = largest * module.weight[0].numel() * (2 ** (bits - 1) - 1) <= EXACT  # pyright: ignore
+        found[path] = found.get(path, True) and held and bool((x == x.round()).all())
 
     for path, module in exact.named_modules():
         if type(module) in _LAYERS:
