@@ -17,8 +17,6 @@ import importlib.util
 import math
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,51 +27,29 @@ from rich.console import Console
 from rich.table import Table
 
 import htaf
-import packed as networks
+import packed
 
 NETS = ("wrn-40-2", "sew18")
 BASE = "grid int8"
-SHORTEST = 0.02  # seconds of a sample
-ASLEEP = 0.01  # seconds until a pool of threads that waits by spinning sleeps
 WANTED = ("openvino f32", "openvino bf16")
-
-
-def sample(run: Callable[[], Any], calls: int) -> measuring.Sample:
-    time.sleep(ASLEEP)
-    run()
-    start = time.perf_counter()
-    for _ in range(calls):
-        run()
-    return ((time.perf_counter() - start) / calls,)
-
-
-def onnx(file: Path, x: torch.Tensor, threads: int) -> Callable[[], Any]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    feed = {session.get_inputs()[0].name: x.numpy()}
-    return lambda: session.run(None, feed)[0]
 
 
 @torch.no_grad()
 def measure(name: str, batch: int, threads: int, rounds: int, others: set[str]) -> list[dict[str, Any]]:
     torch.set_num_threads(threads)
-    net = networks.NETS[name]
-    model, x = networks.hardened(net), torch.randn(batch, *net.shape, generator=torch.Generator().manual_seed(1))
+    net = packed.NETS[name]
+    model, x = packed.hardened(net), torch.randn(batch, *net.shape, generator=torch.Generator().manual_seed(1))
     grids = {f"grid int{bits}": htaf.on_grid(model, x, bits=bits) for bits in (8, 4)}
     made = {key: htaf.pack(one, x) for key, one in grids.items()}
     made |= {f"tables {kind}": htaf.pack(model, x, tables=kind) for kind in ("float32", "int8")}
     with tempfile.TemporaryDirectory() as folder:
-        sides = {key: networks.eager(one, x) for key, one in made.items()}
-        file = Path(folder) / "model.onnx"
+        sides = {key: packed.eager(one, x) for key, one in made.items()}
         if others:
-            torch.onnx.export(networks.plain(model), (x,), file, dynamo=True, verbose=False)
+            file = packed.exported(packed.plain(model), x, Path(folder))
         if "onnxruntime" in others:
-            sides["onnxruntime"] = onnx(file, x, threads)
+            sides["onnxruntime"] = packed.onnx(file, x, threads)
         if "openvino" in others:
-            found = networks.openvino(model, file, x, lambda n: torch.randn(n, *net.shape), threads)
+            found = packed.openvino(model, file, x, lambda n: torch.randn(n, *net.shape), threads)
             sides |= {key: run for key, run in found.items() if key in WANTED}
         sizes = {}
         for key, one in made.items():
@@ -82,9 +58,9 @@ def measure(name: str, batch: int, threads: int, rounds: int, others: set[str]) 
         calls = {}
         for key, run in sides.items():
             run()
-            once = statistics.median(sample(run, 1)[0] for _ in range(3))
-            calls[key] = max(1, math.ceil(SHORTEST / once))
-        timed = {key: partial(sample, run, calls[key]) for key, run in sides.items()}
+            once = statistics.median(packed.sample(run, 1)[0] for _ in range(3))
+            calls[key] = max(1, math.ceil(packed.SHORTEST / once))
+        timed = {key: partial(packed.sample, run, calls[key], packed.ASLEEP) for key, run in sides.items()}
         times = measuring.alternate(timed, rounds)
     rows = []
     for key, spent in times.items():
@@ -124,7 +100,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if not arguments.no_test:
         measuring.test_first("kernels/test_integer_convolution.py", "packed/test_packed_grid.py")
-    others = {"onnxruntime"} - ({"onnxruntime"} if arguments.no_onnx else set())
+    others = set() if arguments.no_onnx else {"onnxruntime"}
     if not arguments.no_openvino:
         if importlib.util.find_spec("openvino") is None:
             print("OpenVINO is not installed (the extra `peers`): it is left out", flush=True)

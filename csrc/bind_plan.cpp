@@ -1,9 +1,10 @@
 // A list of kernel calls whose sizes, weights and places in memory are known, run as one call from Python. Made by
-// src/htaf/packed/plan.py, which answers for the addresses.
+// src/htaf/packed/planning.py, which answers for the addresses.
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "binary.hpp"
@@ -151,7 +152,10 @@ class Plan {
 
     void run(const std::vector<Address>& tensors, Address scratch, int threads) const {
         nb::gil_scoped_release unlocked;
-        if (tensors.size() < needed_) throw std::invalid_argument("expected as many tensors as the plan has");
+        if (tensors.size() < needed_) {
+            std::string got = std::to_string(tensors.size());
+            throw std::invalid_argument("expected " + std::to_string(needed_) + " tensors of the plan, got " + got);
+        }
         const Kernels& kernels = *for_packed(chosen());
         Memory memory = {tensors, scratch};
         for (const auto& step : steps_) step(kernels, memory, threads);
@@ -162,7 +166,7 @@ class Plan {
 
     void check(const Place& place) {
         int which = std::get<0>(place);
-        if (which < 0) throw std::invalid_argument("expected a place of a plan");
+        if (which < 0) throw std::invalid_argument("expected a place >= 0 of a plan, got " + std::to_string(which));
         if (which > 1) needed_ = std::max(needed_, static_cast<std::size_t>(which) - 1);
     }
     void add(std::initializer_list<Place> places, const Ends& e, Step step) {

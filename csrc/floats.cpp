@@ -197,10 +197,10 @@ struct RoundedImages {
                         const float* from = x.first + n * x.image + k * x.channel + y * x.row;
                         for (size_t j = 0; j < c.width; ++j) {
                             float size = __builtin_fabsf(from[j * x.pixel]);
-                            most = size > most ? size : most;
+                            most = size <= most || most != most ? most : size;  // NaN stays
                         }
                     }
-                units[n] = most / most_rounded;
+                units[n] = most < INFINITY ? std::max(most / most_rounded, least_unit) : NAN;
             }
         });
         size_t rows = c.batch * height;
@@ -215,12 +215,12 @@ struct RoundedImages {
                 }
                 std::fill_n(at, side, std::int16_t{0});
                 std::fill_n(at + row - side, side, std::int16_t{0});
-                float inverse = units[i / height] > 0 ? 1 / units[i / height] : 0;
+                float inverse = 1 / units[i / height];
                 const float* from = x.first + i / height * x.image + y * x.row;
                 for (size_t k = 0; k < c.channels; ++k)
                     for (size_t j = 0; j < c.width; ++j) {
                         float v = __builtin_rintf(from[j * x.pixel + k * x.channel] * inverse);
-                        v = v >= -most ? v : -most;  // NaN too
+                        v = v >= -most ? v : -most;  // of NaN too, where the unit is NaN
                         at[side + j * pixel + k] = static_cast<std::int16_t>(v <= most ? v : most);
                     }
             }

@@ -19,8 +19,10 @@ struct MaxWindow {
 
 // Weights as integers: values [blocks of 64 outputs, kernel height, pairs, 64, 2], the inputs of a row of taps in pairs; a
 // weight is unit [outputs filled up to blocks] times its integer. Inputs become integers of at most `most_rounded`, in units of
-// the largest |x| of their image / most_rounded. The largest sum must fit in 32 bits.
+// the largest |x| of their image / most_rounded, or of `least_unit` where that is more; NaN or inf in an image makes all its sums
+// NaN. The caller checks that `most_rounded` times the sum of an output's |integers| fits in 32 bits.
 constexpr int most_rounded = 8191;
+constexpr float least_unit = 0x1p-126f;  // whose inverse is finite
 struct RoundedWeights {
     const std::int16_t* values;
     const float* unit;

@@ -3,6 +3,9 @@
 #include "integers.hpp"
 
 #include "tiles.hpp"
+#if defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
 
 namespace htaf::HTAF_NAMESPACE {
 namespace {
@@ -18,6 +21,10 @@ struct Products {
 #elif defined(__AVX2__)
         __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi32(static_cast<int>(inputs)), (__m256i)weights);
         return (reg_i32)_mm256_add_epi32((__m256i)sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+#elif defined(__ARM_NEON)
+        int8x16_t x = vreinterpretq_s8_u32(vdupq_n_u32(inputs)), w = (int8x16_t)weights;  // inputs are at most 127
+        int16x8_t pairs = vpaddq_s16(vmull_s8(vget_low_s8(x), vget_low_s8(w)), vmull_high_s8(x, w));
+        return (reg_i32)vpadalq_s16((int32x4_t)sum, pairs);
 #else
         HTAF_UNROLL
         for (int j = 0; j < 4; ++j)

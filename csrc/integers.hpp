@@ -7,8 +7,9 @@
 namespace htaf {
 
 // `values` [groups, blocks, taps, words, 64, 4] bytes: the outputs of a group in blocks of 64, its channels four a word.
-// What fills a block or a word up is 0. The inputs are sums of 2^i times the bits of plane i: `planes` of them lie side by
-// side in a pixel, each of whole words of 64 bits; the sum of the inputs' largest value times two weights fits 16 bits.
+// What fills a block or a word up is 0. The inputs are sums of 2^i times the bits of plane i: `planes` of them, at most 7, lie
+// side by side in a pixel, each of whole words of 64 bits. Weights are -127 to 127, so that two products, of at most
+// 127 * 127 each, fit 16 bits; no sum of an output reaches 2^24, so that float32 holds it. The caller checks both.
 struct IntegerWeights {
     const std::uint32_t* values;
     std::size_t planes;

@@ -16,6 +16,7 @@
 #include "decoder.hpp"
 #include "kernels.hpp"
 #include "floats.hpp"
+#include "integers.hpp"
 #include "maps.hpp"
 #include "processor.hpp"
 #include "tables.hpp"
@@ -162,6 +163,7 @@ struct Checks {
     void near(std::size_t n, std::size_t count, std::size_t bytes, std::size_t k);
     void turned(std::size_t rows, std::size_t columns);
     void binary(const Convolution&, bool bipolar);
+    void integers(const Convolution&, std::size_t planes);
     template <class Entry>
     void tables(TableKind, Convolution);
     void maps(std::size_t pixels, std::size_t channels);
@@ -474,6 +476,21 @@ void Checks::turned(std::size_t rows, std::size_t columns) {
     must(std::count(found.end() - 8, found.end(), 0xA5) == 8, what + std::string(" writes past the end"));
 }
 
+// body(tap, i, pixel, channel) of every input i of its group that output o has at pixel p inside the image.
+template <class F>
+void for_inputs(const Convolution& c, std::size_t p, std::size_t o, const F& body) {
+    std::size_t inner = c.channels / c.groups, outer = c.outputs / c.groups;
+    for (std::size_t tap = 0; tap < c.kernel[0] * c.kernel[1]; ++tap) {
+        std::size_t y = p / c.out_width() % c.out_height() * c.stride[0] + tap / c.kernel[1] * c.dilation[0];
+        std::size_t x = p % c.out_width() * c.stride[1] + tap % c.kernel[1] * c.dilation[1];
+        std::size_t image = p / c.out_width() / c.out_height();
+        y -= c.padding[0], x -= c.padding[1];
+        if (y >= c.height || x >= c.width) continue;
+        for (std::size_t i = 0; i < inner; ++i)
+            body(tap, i, (image * c.height + y) * c.width + x, o / outer * inner + i);
+    }
+}
+
 // Sums, bits of an interval of them, and these bits alone, which take another way, against a loop over single bits.
 void Checks::binary(const Convolution& c, bool bipolar) {
     const std::size_t inner = c.channels / c.groups, outer = c.outputs / c.groups, taps = c.kernel[0] * c.kernel[1];
@@ -500,19 +517,11 @@ void Checks::binary(const Convolution& c, bool bipolar) {
     std::vector<float> want(c.pixels() * c.outputs);
     for (std::size_t p = 0; p < c.pixels(); ++p)
         for (std::size_t o = 0; o < c.outputs; ++o)
-            for (std::size_t tap = 0; tap < taps; ++tap) {
-                std::size_t y = p / c.out_width() % c.out_height() * c.stride[0] + tap / c.kernel[1] * c.dilation[0];
-                std::size_t x = p % c.out_width() * c.stride[1] + tap % c.kernel[1] * c.dilation[1];
-                std::size_t image = p / c.out_width() / c.out_height();
-                y -= c.padding[0], x -= c.padding[1];
-                if (y >= c.height || x >= c.width) continue;
-                for (std::size_t i = 0; i < inner; ++i) {
-                    std::size_t channel = o / outer * inner + i;
-                    int a = images[((image * c.height + y) * c.width + x) * row + channel / 64] >> channel % 64 & 1;
-                    float w = signs[place(o, tap, i)] >> i % 32 & 1 ? 1 : -1;
-                    want[p * c.outputs + o] += w * static_cast<float>(bipolar ? 2 * a - 1 : a);
-                }
-            }
+            for_inputs(c, p, o, [&](std::size_t tap, std::size_t i, std::size_t pixel, std::size_t channel) {
+                int a = images[pixel * row + channel / 64] >> channel % 64 & 1;
+                float w = signs[place(o, tap, i)] >> i % 32 & 1 ? 1 : -1;
+                want[p * c.outputs + o] += w * static_cast<float>(bipolar ? 2 * a - 1 : a);
+            });
     const BinaryKernels* kernels = for_packed(&k)->binary;
     const BinaryWeights weights{signs.data(), ones.data(), bipolar};
     const std::vector<float> lower(c.outputs, -3), upper(c.outputs, 5);
@@ -530,6 +539,60 @@ void Checks::binary(const Convolution& c, bool bipolar) {
                          threads);
         kernels->forward(c, weights, bytes, {nullptr, nullptr, nullptr, nullptr, lower.data(), upper.data(), alone.data()},
                          threads);
+        must(std::equal(want.begin(), want.end(), y.begin()), what + std::string(": sums"));
+        must(std::equal(want_bits.begin(), want_bits.end(), found.begin()), what + std::string(": bits"));
+        must(found == alone, what + std::string(": bits alone"));
+        must(std::count(y.end() - 16, y.end(), -7) == 16 && found.back() == 7, what + std::string(" writes past the end"));
+    }
+}
+
+// The same of integer weights, the largest ones among them, over sums of planes of bits.
+void Checks::integers(const Convolution& c, std::size_t planes) {
+    const std::size_t inner = c.channels / c.groups, outer = c.outputs / c.groups, taps = c.kernel[0] * c.kernel[1];
+    const std::size_t words = (inner + 3) / 4, in_group = (outer + 63) / 64, row = (c.channels + 63) / 64;
+    const std::size_t wide = (c.outputs + 63) / 64;
+    std::mt19937_64 random(6);
+    std::vector<std::uint64_t> images(c.batch * c.height * c.width * planes * row);
+    for (std::size_t i = 0; i < images.size(); ++i) {
+        images[i] = random() | random();
+        if (i % row == row - 1 && c.channels % 64) images[i] &= (std::uint64_t{1} << c.channels % 64) - 1;
+    }
+    std::vector<std::uint32_t> values(c.groups * in_group * taps * words * 64);
+    auto* weights = reinterpret_cast<std::int8_t*>(values.data());
+    auto place = [&](std::size_t o, std::size_t tap, std::size_t i) {
+        std::size_t block = o / outer * in_group + o % outer / 64;
+        return (((block * taps + tap) * words + i / 4) * 64 + o % outer % 64) * 4 + i % 4;
+    };
+    for (std::size_t o = 0; o < c.outputs; ++o)
+        for (std::size_t tap = 0; tap < taps; ++tap)
+            for (std::size_t i = 0; i < inner; ++i)
+                weights[place(o, tap, i)] = static_cast<std::int8_t>(
+                    o % 3 ? static_cast<int>(random() % 255) - 127 : o % 2 ? 127 : -127);
+    std::vector<float> want(c.pixels() * c.outputs);
+    for (std::size_t p = 0; p < c.pixels(); ++p)
+        for (std::size_t o = 0; o < c.outputs; ++o)
+            for_inputs(c, p, o, [&](std::size_t tap, std::size_t i, std::size_t pixel, std::size_t channel) {
+                int a = 0;
+                for (std::size_t j = 0; j < planes; ++j)
+                    a += static_cast<int>(images[(pixel * planes + j) * row + channel / 64] >> channel % 64 & 1) << j;
+                want[p * c.outputs + o] += static_cast<float>(a * weights[place(o, tap, i)]);
+            });
+    const std::vector<float> lower(c.outputs, -900), upper(c.outputs, 700);
+    std::vector<std::uint64_t> want_bits(c.pixels() * wide);
+    for (std::size_t i = 0; i < want.size(); ++i)
+        if (-900 <= want[i] && want[i] <= 700)
+            want_bits[i / c.outputs * wide + i % c.outputs / 64] |= std::uint64_t{1} << i % c.outputs % 64;
+    char what[99];
+    std::snprintf(what, sizeof what, "integers of %zu to %zu, %zu groups, %zu planes", c.channels, c.outputs, c.groups, planes);
+    for (int threads : {1, 3}) {
+        std::vector<float> y(want.size() + 16, -7);
+        std::vector<std::uint64_t> found(want_bits.size() + 1, 7), alone = found;
+        const auto* bytes = reinterpret_cast<const std::uint8_t*>(images.data());
+        const IntegerKernels* kernels = for_packed(&k)->integers;
+        kernels->forward(c, {values.data(), planes}, bytes,
+                         {nullptr, nullptr, nullptr, y.data(), lower.data(), upper.data(), found.data()}, threads);
+        kernels->forward(c, {values.data(), planes}, bytes,
+                         {nullptr, nullptr, nullptr, nullptr, lower.data(), upper.data(), alone.data()}, threads);
         must(std::equal(want.begin(), want.end(), y.begin()), what + std::string(": sums"));
         must(std::equal(want_bits.begin(), want_bits.end(), found.begin()), what + std::string(": bits"));
         must(found == alone, what + std::string(": bits alone"));
@@ -997,6 +1060,12 @@ void Checks::everything() {
         binary({1, 6, 5, 99, 30, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 3}, bipolar);
         binary({1, 1, 5, 2500, 9, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1}, bipolar);
     }
+    for (std::size_t planes : {1, 2, 7}) {
+        integers({2, 5, 7, 64, 64, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1}, planes);
+        integers({1, 8, 9, 70, 130, {3, 2}, {2, 1}, {2, 3}, {1, 2}, 1}, planes);
+        integers({1, 1, 5, 1037, 9, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1}, planes);
+    }
+    integers({1, 6, 5, 99, 30, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 3}, 1);
     for (Convolution c : {Convolution{1, 9, 7, 70, 67, {3, 2}, {1, 2}, {1, 1}, {1, 2}, 1}, {1, 1, 3, 90, 5, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1},
                           {2, 6, 20, 195, 9, {2, 3}, {2, 1}, {0, 3}, {1, 1}, 3}}) {
         tables<float>(TableKind::float32, c);

@@ -124,6 +124,16 @@ def test_on_grid_says_by_its_types_what_each_layer_reads() -> None:
     assert [type(module) for module in mlp.children()] == [WideLinear, WideBatchNorm1d, htaf.HTAF, GridLinear]
 
 
+def test_large_integers_are_real_numbers() -> None:
+    """Columns of whole numbers, such as incomes, are no bits: their sums would leave what float32 holds."""
+    net, x = nn.Sequential(nn.Linear(3, 4), htaf.HTAF(), nn.Linear(4, 2)), torch.randint(0, 9, (20, 3)).float()
+    kinds = [type(module) for module in htaf.on_grid(net, x).children()]
+    assert kinds == [GridLinear, htaf.HTAF, GridLinear]
+    x[3, 1] = 2**24 // (3 * 127) + 1
+    kinds = [type(module) for module in htaf.on_grid(net, x).children()]
+    assert kinds == [WideLinear, htaf.HTAF, GridLinear]
+
+
 def test_training_mode_is_that_of_the_plain_layers() -> None:
     torch.manual_seed(0)
     x = torch.randn(6, 3)

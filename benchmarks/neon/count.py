@@ -5,8 +5,9 @@
 Needs (Debian) g++-aarch64-linux-gnu, gcc and qemu-user. A layer runs once and three times; half of the difference in
 executed instructions is one layer with all that belongs to it: borders, indices, tables, bits of the output. `floats`:
 a float32 convolution of the same sizes with the kernel of csrc/floats.cpp, of which four multiply-adds are one
-instruction at best: the base of the last column. How long an instruction takes, the processor decides: on a real one
-`python benchmarks/binary_convolution.py` and `python benchmarks/table_convolution.py` measure time.
+instruction at best: the base of the last column. `integers`: integer weights by products of bytes. How long an
+instruction takes, the processor decides: on a real one `python benchmarks/binary_convolution.py` and
+`python benchmarks/table_convolution.py` measure time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
 CSRC = measuring.ROOT / "csrc"
-KINDS = ("floats", "binary", "float32", "int16", "int8")
+KINDS = ("floats", "binary", "float32", "int16", "int8", "integers")
 LAYERS = ((64, 64, 3, 28), (128, 128, 3, 14), (256, 256, 3, 7))  # channels, outputs, kernel, size
 FLAGS = (
     "-std=c++20", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-DHTAF_KERNELS=neon",
@@ -34,7 +35,7 @@ FLAGS = (
 
 def build(folder: Path) -> tuple[Path, Path]:
     """The program and the plugin."""
-    sources = [CSRC / f"{name}.cpp" for name in ("binary", "tables", "floats", "parallel")]
+    sources = [CSRC / f"{name}.cpp" for name in ("binary", "tables", "integers", "floats", "parallel")]
     program, plugin = folder / "layer", folder / "instructions.so"
     subprocess.run(["aarch64-linux-gnu-g++", *FLAGS, HERE / "layer.cpp", *sources, "-o", program], check=True)
     subprocess.run(["gcc", "-O2", "-shared", "-fPIC", HERE / "instructions.c", "-o", plugin], check=True)

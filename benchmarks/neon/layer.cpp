@@ -6,12 +6,14 @@
 
 #include "binary.hpp"
 #include "floats.hpp"
+#include "integers.hpp"
 #include "tables.hpp"
 
 namespace htaf::for_neon {
 extern const BinaryKernels binary;
 extern const TableKernels tables;
 extern const FloatKernels floats;
+extern const IntegerKernels integers;
 }  // namespace htaf::for_neon
 using namespace htaf;
 
@@ -31,11 +33,14 @@ int main(int count, char** arguments) {
     std::vector<std::uint32_t> signs(blocks * taps * 2 * words * 64);
     for (auto& word : signs) word = static_cast<std::uint32_t>(random() >> 32);
     std::vector<std::int32_t> ones(taps * blocks * 64, static_cast<std::int32_t>(channels / 2)), bias(outputs, 0);
-    // what any kind of tables takes; and float weights
+    // what any kind of tables takes; and float and integer weights
     std::vector<float> values(blocks * 64 * taps * ((channels + 31) / 32) * 32 * 2, 0.25f), x(size * size * channels, 0.5f);
     for (std::size_t i = 0; i < times; ++i) {
         if (!std::strcmp(kind, "binary")) {
             for_neon::binary.forward(c, {signs.data(), ones.data(), true}, reinterpret_cast<std::uint8_t*>(bits.data()), e, 1);
+        } else if (!std::strcmp(kind, "integers")) {
+            IntegerWeights weights = {reinterpret_cast<std::uint32_t*>(values.data()), 1};
+            for_neon::integers.forward(c, weights, reinterpret_cast<std::uint8_t*>(bits.data()), e, 1);
         } else if (!std::strcmp(kind, "floats")) {
             FloatImages images = {x.data(), size * size * channels, size * channels, channels, 1};
             for_neon::floats.convolution(c, images, values.data(), {}, e, 1);

@@ -48,9 +48,8 @@ def grid_weight(w: Float[Tensor, "*shape"], bits: Bits = 8) -> Float[Tensor, "*s
         tensor([[ 0.2500, -1.0000],
                 [ 0.0098,  0.0000]])
     """
-    value = integers_and_steps(w, bits)
-    made = (value[0] * value[1].view(-1, *[1] * (w.ndim - 1))).to(w.dtype)
-    return made + (w - w.detach())  # 0 with the gradient of w
+    k, step = integers_and_steps(w, bits)
+    return (k * _along(step, w)).to(w.dtype) + (w - w.detach())  # 0 with the gradient of w
 
 
 def integers_and_steps(
@@ -247,12 +246,18 @@ class WideBatchNorm2d(_WideNorm, nn.BatchNorm2d):
 
 
 def fixed_point(x: Tensor, weights: int, reach: float = REACH) -> Tensor:
-    """Multiples of 2^-e, clipped so that the sums with integer weights stay below 2^24 steps: exact in float32.
+    """Multiples of 2^-e, clipped so that sums with integer weights are at most 2^24 steps of 2^-e: exact in float32.
 
-    e: the largest for which -reach to reach is not clipped. Gradient: 1 inside of what is clipped, else 0.
+    With L = floor(2^24 / weights) the result is round(2^e clip(x, -2^-e L, 2^-e L)) / 2^e; e is the largest with
+    2^e reach <= L. Gradient: 1 where x is not clipped, else 0.
 
     Args:
-        weights: the sum of the largest integers of a filter.
+        x: floating-point tensor of any shape.
+        weights: the most that the absolute values of a filter's integers can sum to, >= 1.
+        reach: numbers of x up to +-reach are not clipped.
+
+    Returns:
+        Tensor of the shape and dtype of x.
     """
     limit = max(EXACT // weights, 1)
     steps = 2.0 ** math.floor(math.log2(limit / reach))
@@ -282,7 +287,8 @@ def on_grid(model: nn.Module, example: Any, *, bits: Bits = 8) -> nn.Module:
     Args:
         model: with smooth or exact steps, not changed. Other layers, subclasses of these, and convolutions with more
             than 258 real inputs for each output stay as they are.
-        example: inputs, a tensor or a tuple. Layers whose inputs are integers in the hardened model read bits.
+        example: inputs, a tensor or a tuple. A layer reads bits if its inputs in the hardened model are integers, so
+            small that no sum of them with the largest weights is beyond 2^24.
         bits: of an integer weight, 4 or 8.
 
     Returns:
@@ -301,7 +307,7 @@ def on_grid(model: nn.Module, example: Any, *, bits: Bits = 8) -> nn.Module:
         )
     """
     _checked(bits)
-    whole = _over_integers(model, example)
+    whole = _over_integers(model, example, bits)
     if not any(whole.values()):
         raise ValueError(
             f"expected a model with a layer over the outputs of steps, got {len(whole)} layers over real inputs"
@@ -343,8 +349,9 @@ def _as(kind: type[nn.Module], module: nn.Module, **more: Any) -> nn.Module:
     return made
 
 
-def _over_integers(model: nn.Module, example: Any) -> dict[str, bool]:
-    """The layers that run, by their paths, and whether each reads integers alone when the model is hardened."""
+def _over_integers(model: nn.Module, example: Any, bits: Bits) -> dict[str, bool]:
+    """The layers that run, by their paths, and whether each reads integers alone when the model is hardened, of which
+    float32 holds every sum."""
     try:
         exact = harden(model, share=True)
     except ValueError:  # it has no smooth step: it is hardened, or has none at all
@@ -353,7 +360,9 @@ def _over_integers(model: nn.Module, example: Any) -> dict[str, bool]:
 
     def see(path: str, module: nn.Module, given: tuple[Any, ...]) -> None:
         x = given[0]
-        found[path] = found.get(path, True) and bool((x == x.round()).all())
+        largest = float(x.abs().max()) if x.numel() else 0.0
+        held = largest * module.weight[0].numel() * (2 ** (bits - 1) - 1) <= EXACT  # pyright: ignore
+        found[path] = found.get(path, True) and held and bool((x == x.round()).all())
 
     for path, module in exact.named_modules():
         if type(module) in _LAYERS:

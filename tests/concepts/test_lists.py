@@ -114,6 +114,10 @@ def test_what_is_refused(codes: ShardedCodes, queries: np.ndarray, tmp_path: Pat
     for k, probes in ((0, 1), (1604, 1), (1, 0), (1, 13)):
         with pytest.raises(ConceptError, match=f"k from 1 to 1603 and probes from 1 to 12, got {k} and {probes}"):
             index.query(queries, k, probes=probes)
+    with pytest.raises(ConceptError, match=r"expected bits uint8 \[q, 10\] for 77 concepts, got uint8 \[33, 9\]"):
+        index.query(queries[:, :-1], 1)
+    with pytest.raises(ConceptError, match="expected bits from number 77 on to be 0"):
+        index.query(queries | np.uint8(128), 1)
     with pytest.raises(ConceptError, match="holds lists of other codes, or of another number or seed"):
         build_lists(codes, tmp_path / "a", lists=11)
     other = made(tmp_path / "other", [900, 700, 3], 77, seed=1)

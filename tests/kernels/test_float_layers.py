@@ -57,6 +57,89 @@ def test_convolution(
     assert found.is_contiguous(memory_format=torch.channels_last)
 
 
+@st.composite
+def windows_of_maxima(draw: st.DrawFn) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    """Kernel, stride and padding; a stride may pass over rows that no window takes."""
+    kernel = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    padding = draw(st.integers(0, kernel[0] // 2)), draw(st.integers(0, kernel[1] // 2))
+    return kernel, draw(st.tuples(st.integers(1, 5), st.integers(1, 5))), padding
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("rounded", [False, True])
+@given(
+    outputs=st.sampled_from([1, 15, 64, 65, 130]), kernel=PAIRS, window=windows_of_maxima(), batch=st.integers(1, 3),
+    threads=st.integers(1, 3), keep=st.booleans(), seed=st.integers(0, 9),
+)  # fmt: skip
+@EXAMPLES
+def test_maxima_of_sums_that_are_not_kept(
+    instruction_set: str, rounded: bool, outputs: int, kernel: tuple[int, int],
+    window: tuple[tuple[int, int], tuple[int, int], tuple[int, int]], batch: int, threads: int, keep: bool, seed: int,
+) -> None:  # fmt: skip
+    """The largest sums of windows, their bias and their bits, in one pass."""
+    g = Geometry(3, outputs, kernel, padding=(1, 0))
+    x, weight = quarters(batch, 3, 9, 11, seed=seed), quarters(outputs, 3, *kernel, seed=seed + 1)
+    bias, lower = quarters(outputs, seed=seed + 2), quarters(outputs, seed=seed + 3)
+    upper = torch.where(lower > 0, torch.inf, lower + 40)
+    if rounded:
+        integers = reference.rounding(weight)
+        laid, whole = cpu.prepare_rounded(integers), reference.rounded(x, integers, None, g)
+        weights, native_call = (laid.values.data_ptr(), laid.unit.data_ptr()), native.extension().rounded_convolution
+    else:
+        laid, whole = cpu.prepare(weight), reference.convolution(x, weight, None, g)
+        weights, native_call = laid.data_ptr(), native.extension().float_convolution
+    y = (reference.maximum(whole, *window) + bias.view(-1, 1, 1)).permute(0, 2, 3, 1)
+    found, bits = torch.empty(y.shape), torch.empty(*y.shape[:-1], row_bytes(outputs), dtype=torch.uint8)
+    into = found.data_ptr() if keep else 0, lower.data_ptr(), upper.data_ptr(), bits.data_ptr()
+    with using(instruction_set):
+        native_call(
+            cpu.shape_of(x, g),
+            x.data_ptr(),
+            cpu.strides_of(x),
+            weights,
+            window,
+            (0, bias.data_ptr(), 0, *into, 0, 0),
+            threads,
+        )
+    assert not keep or torch.equal(found, y)
+    assert torch.equal(bits, maps.pack((lower <= y) & (y <= upper)))
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+def test_integers_of_images_that_have_none(instruction_set: str) -> None:
+    """NaN or inf makes its image NaN and no other one; the smallest numbers keep their signs."""
+    g = Geometry(3, 5, (3, 3), padding=(1, 1))
+    integers = reference.rounding(quarters(5, 3, 3, 3, seed=1))
+    laid = cpu.prepare_rounded(integers)
+    x = quarters(6, 3, 7, 6, seed=2)
+    x[1, 2, 3, 4], x[2, 0, 0, 0], x[3, 2, 6, 5] = torch.nan, torch.inf, -torch.inf
+    x[4], x[5] = 1e-38 * x[4], 0
+    with using(instruction_set):
+        found = cpu.rounded(x, laid, None, g)
+    assert found[1:4].isnan().all()
+    assert found[[0, 4, 5]].isfinite().all()
+    assert not found[5].any()
+    torch.testing.assert_close(found, reference.rounded(x, integers, None, g), rtol=0, atol=0, equal_nan=True)
+    bound = reference.rounding_error(x[4:5], quarters(5, 3, 3, 3, seed=1), integers)
+    exact = reference.convolution(x[4:5].double(), quarters(5, 3, 3, 3, seed=1).double(), None, g)
+    assert ((found[4:5] - exact).abs().amax((0, 2, 3)) <= bound).all()
+
+
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+def test_the_largest_integer_sums_fit(instruction_set: str) -> None:
+    """Inputs of the largest number and weights of one sign: the sum that comes nearest to 2^31."""
+    g = Geometry(37, 3, (1, 3))
+    weight = torch.ones(3, 37, 1, 3)
+    weight[1], weight[2, 0] = -1, 100
+    integers, x = reference.rounding(weight), torch.full((1, 37, 1, 5), 2.0)
+    assert int(integers.values.abs().flatten(1).sum(1).max()) * reference.MOST > 0.99 * 2**31
+    with using(instruction_set):
+        found = cpu.rounded(x, cpu.prepare_rounded(integers), None, g)
+    assert torch.equal(found, reference.rounded(x, integers, None, g))
+    assert bool((found[:, 0] > 0).all())
+    assert bool((found[:, 1] < 0).all())
+
+
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
 @given(
     channels=st.sampled_from([1, 5, 64, 70]), kernel=PAIRS, stride=PAIRS, padded=st.booleans(), seed=st.integers(0, 9),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import pytest
@@ -42,8 +44,10 @@ class Case(NamedTuple):
     def epilogue(self, fields: str) -> Epilogue:
         g, made = self.geometry, torch.Generator().manual_seed(self.seed + 2)
         size = (self.batch, *g.out_size(self.height, self.width), g.outputs)
-        lower = 100 * torch.randn(g.outputs, generator=made)
-        upper = torch.where(torch.rand(g.outputs, generator=made) < 0.5, torch.inf, lower + 50)
+        lower = torch.randint(-200, 200, (g.outputs,), generator=made) / 2  # half of them numbers that sums meet
+        upper, which = lower + 50, torch.randint(0, 4, (g.outputs,), generator=made)
+        upper[which == 1], lower[which == 2] = torch.inf, -torch.inf  # steps that rise, and that fall
+        lower[which == 3] = upper[which == 3]  # one number, or none
         return Epilogue(
             residual=torch.randn(size, generator=made) if "r" in fields else None,
             lower=lower if "b" in fields else None,
@@ -69,6 +73,16 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(geometry, planes, draw(st.integers(1, 3)), size[0], size[1], draw(st.integers(0, 99)))
 
 
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @compiled
 @settings(max_examples=40, deadline=None)
 @given(case=cases(), fields=st.sampled_from(["y", "b", "yb", "ry", "rb", "wy", "wb", "rwyb"]))
@@ -85,6 +99,52 @@ def test_every_instruction_set_gives_what_the_formulas_give(case: Case, fields: 
                     torch.testing.assert_close(a, b)
                 else:
                     assert torch.equal(a, b), name
+
+
+@compiled
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("fields", ["y", "b"])
+def test_threads_share_images_and_tiles(instruction_set: str, fields: str) -> None:
+    for groups, planes in ((1, 2), (2, 1)):  # more than one thread copies, and than stays in a cache
+        case = Case(Geometry(256 * groups, 70 * groups, (1, 3), (1, 2), (1, 1), groups=groups), planes, 2, 33, 64, 5)
+        weights = cpu.prepare(case.weight(), case.geometry, planes=planes)
+        with using(instruction_set):
+            found = []
+            for number in (1, 3):
+                with threads(number):
+                    found += cpu.forward(case.bits(), weights, case.geometry, case.epilogue(fields))
+        one, three = (x for x in found if x is not None)
+        assert torch.equal(one, three)
+
+
+@compiled
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+def test_the_largest_sums_are_exact(instruction_set: str) -> None:
+    """Every input 127 and every weight 127 or -127: no pair of products and no sum may be cut off."""
+    most = 2**24 // 127**2  # inputs
+    g = Geometry(most, 70)
+    signs = torch.tensor([1, -1]).repeat(35).view(-1, 1, 1, 1)
+    weight = (127 * signs).expand(70, most, 1, 1).to(torch.int8).contiguous()
+    weight[2, ::2] = -127  # of outputs 2 and 3 the pairs end in 0
+    weight[3, ::2] = 127
+    weights = cpu.prepare(weight, g, planes=7)
+    ones = torch.cat([pack(torch.ones(1, 1, 3, most, dtype=torch.bool))] * 7, -1)
+    sums = 127 * weight.long().flatten(1).sum(1)
+    assert 2**24 - 127**2 < int(sums.max()) < 2**24
+    equal = Epilogue(lower=sums.float(), upper=sums.float())
+    with using(instruction_set):
+        y, bits = cpu.forward(ones, weights, g, equal)
+        _, alone = cpu.forward(ones, weights, g, equal._replace(keep=False))
+        beside = cpu.forward(ones, weights, g, Epilogue(lower=sums.float() + 1, keep=False, upper=sums.float() + 2))[1]
+    assert y is not None
+    assert torch.equal(y.long(), sums.expand(1, 1, 3, 70))
+    every = pack(torch.ones(1, 1, 3, 70, dtype=torch.bool))
+    assert torch.equal(bits, every)  # pyright: ignore[reportArgumentType]
+    assert torch.equal(alone, every)  # pyright: ignore[reportArgumentType]
+    assert not beside.any()  # pyright: ignore[reportOptionalMemberAccess]
+    one_more = Geometry(most + 1, 1)
+    with pytest.raises(ValueError, match=f"expected sums below 2\\^24, got up to {(most + 1) * 127**2}"):
+        cpu.prepare(torch.full((1, most + 1, 1, 1), 127, dtype=torch.int8), one_more, planes=7)
 
 
 @compiled

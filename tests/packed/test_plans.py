@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
 from htaf.packed import PackedModel, pack
-from htaf.packed.planning import Layout, Segment, _places
+from htaf.packed.planning import Layout, Planning, Segment, _places
 from htaf.spiking.neurons import LIF
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs the compiled extension")
@@ -50,12 +51,30 @@ class Mixed(nn.Module):
         }  # fmt: skip
 
 
+class Bits(nn.Module):
+    """What the others lack: maxima of bits, steps after an operator without a kernel, sums of many bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 70, 3, padding=1), nn.Conv2d(70, 70, 3, padding=1)
+        self.last = nn.Linear(70, 4)
+        self.steps = nn.ModuleList(htaf.HTAF() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        bits = torch.max_pool2d(self.steps[0](self.first(x)), 3, 2, 1)
+        y = self.second(bits)
+        more = self.steps[1](torch.nn.functional.gelu(y) - 0.1)
+        counts = (bits + more) + (self.steps[2](y) + bits)
+        return self.last(self.second(counts).mean((2, 3)))
+
+
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: MLP(9, 3, (70, 64, 33), batch_norm=True), (9,)),
     "bireal": (lambda: BiRealNet(18, 7, width=16), (3, 64, 64)),
     "wide": (lambda: WideResNet(10, 1, 6), (3, 16, 16)),
     "sew": (lambda: SEWResNet(18, 4, lambda: LIF(tau=2.0), steps=3, stem="cifar", width=8), (3, 12, 12)),
     "mixed": (Mixed, (3, 17, 19)),
+    "bits": (Bits, (2, 9, 10)),
 }
 
 
@@ -97,12 +116,39 @@ def test_a_plan_gives_what_the_instructions_give(packed, instruction_set: str, t
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("tables", ["int16", "int8"])
+def test_tables_of_integers_run_in_plans(tables: Literal["int16", "int8"]) -> None:
+    torch.manual_seed(0)
+    make, size = NETS["bits"]
+    model = pack(settled(make(), torch.randn(8, *size)), torch.randn(4, *size), tables=tables)
+    assert set(model.tables.values()) == {tables}
+    for name in INSTRUCTION_SETS:
+        with using(name):
+            for batch in (1, 3):
+                x = torch.randn(batch, *size)
+                wanted = by_instructions(model, x)
+                assert all(equal(model(x), wanted) for _ in range(3))
+    steps = {type(part) for part in next(reversed(model._execution.plans.values())).parts}
+    assert Segment in steps
+
+
 @pytest.mark.parametrize("packed", ["mlp", "bireal", "wide"], indirect=True)
 def test_a_network_is_one_call(packed) -> None:
     model, size = packed
     model(torch.randn(3, *size))
     (part,) = next(reversed(model._execution.plans.values())).parts
     assert isinstance(part, Segment)
+
+
+@pytest.mark.parametrize("packed", ["bits"], indirect=True)
+def test_plans_hold_every_operation_on_bits(packed, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, size = packed
+    made: list[tuple[object, ...]] = []
+    step = Planning.step
+    monkeypatch.setattr(Planning, "step", lambda self, *a, **named: (made.append(a), step(self, *a, **named)))
+    model(torch.randn(7, *size))  # a size that is new
+    assert {a[0] for a in made} >= {"max_bits", "finish", "join", "bitwise"}
+    assert {a[1] for a in made if a[0] == "bitwise"} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("packed", ["mixed"], indirect=True)

@@ -202,18 +202,16 @@ def extract_blocks(
         info = {**info, "notes": notes}
     settings = {**settings, "part_images": size}
     job = Job(
-        *(
-            run,
-            Path(out),
-            settings,
-            info,
-            layer,
-            features,
-            bool(settings.get("margins")),
-            strict,
-            not isinstance(images, Images),
-            batch,
-        ),
+        run=run,
+        out=Path(out),
+        settings=settings,
+        info=info,
+        layer=layer,
+        features=features,
+        margins=bool(settings.get("margins")),
+        strict=strict,
+        files=not isinstance(images, Images),
+        batch=batch,
         device=engine.device,
     )
     cut = [

@@ -122,6 +122,12 @@ def _members(labels: Int32[np.ndarray, " images"], classes: int) -> torch.Tensor
     return torch.from_numpy(members)
 
 
+def labelled_rows(codes: Codes, part: PartName) -> Int64[np.ndarray, " rows"]:
+    """Row numbers, ascending, of the images of a part whose class is known."""
+    rows = codes.rows(part)
+    return rows[np.asarray(codes.labels)[rows] >= 0]
+
+
 def labelled(codes: Codes, part: PartName) -> Codes:
     """The images of a part whose class is known, without their ids; a view where they lie in one piece,
     else a copy.
@@ -129,8 +135,7 @@ def labelled(codes: Codes, part: PartName) -> Codes:
     Raises:
         ConceptError: there are none.
     """
-    rows = codes.rows(part)
-    rows = rows[np.asarray(codes.labels)[rows] >= 0]
+    rows = labelled_rows(codes, part)
     if not len(rows):
         known = np.asarray(codes.parts)[np.asarray(codes.labels) >= 0]
         present = [name for i, name in enumerate(PARTS) if (known == i).any()]
@@ -139,7 +144,8 @@ def labelled(codes: Codes, part: PartName) -> Codes:
 
 
 def taken(codes: Codes, rows: Int64[np.ndarray, " rows"]) -> Codes:
-    """The images of ascending row numbers, without their ids; a view where they lie in one piece, else a copy."""
+    """The images of these row numbers, ascending and at least one, without their ids; a view where they lie in one
+    piece, else a copy."""
     whole = rows[-1] - rows[0] + 1 == len(rows)
     index = slice(int(rows[0]), int(rows[-1]) + 1) if whole else rows
     names = ("bits", "labels", "parts", "smooth", "exact", "saturated")

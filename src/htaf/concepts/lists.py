@@ -6,6 +6,7 @@ exact; what lies in other lists is missed. How much that is depends on the codes
 `htaf.concepts.nearest` (`benchmarks/codes_scale.py` does).
 
 index.json         format, kind, status, key of the manifest, lists, seed; of each part its file, images and SHA-256
+centres.npy        uint8 [lists, ceil(C / 8)], the centres
 part-00000.faiss   an IndexBinaryIVF of faiss with the codes of the part: 8 + ceil(C / 8) bytes an image
 """
 
@@ -22,7 +23,7 @@ from jaxtyping import Int32, Int64, UInt8
 from htaf._console import progress as progress_of
 from htaf._files import expect_folder, read_record, written_whole
 from htaf.concepts import store
-from htaf.concepts.codes import ConceptError
+from htaf.concepts.codes import ConceptError, expect_bits
 from htaf.concepts.search import faiss_module
 from htaf.concepts.sharded import MANIFEST, ShardedCodes, plain_name
 from htaf.runs import LOCK, locked, to_json, write_atomic
@@ -63,11 +64,10 @@ class NearestByLists:
             both where the lists held fewer.
 
         Raises:
-            ConceptError: bits of another shape, k or probes out of range, or a damaged file.
+            ConceptError: bits of another shape or dtype, unused bits that are not 0, k or probes out of range, or a
+                damaged file.
         """
-        size = (self._codes.concepts + 7) // 8
-        if bits.dtype != np.uint8 or bits.ndim != 2 or bits.shape[1] != size:
-            raise ConceptError(f"expected bits uint8 [q, {size}], got {bits.dtype} {list(bits.shape)}")
+        expect_bits(bits, self._codes.concepts)
         if not 1 <= k <= len(self._codes) or not 1 <= probes <= self.lists:
             raise ConceptError(
                 f"expected k from 1 to {len(self._codes)} and probes from 1 to {self.lists}, got {k} and {probes}"
@@ -200,7 +200,7 @@ def _record(path: Path) -> dict[str, Any] | None:
 
 
 def _key(codes: ShardedCodes) -> str:
-    """Of the parts' records, which hold the SHA-256 of the codes."""
+    """SHA-256 of the manifest; it holds those of the parts' records, and these hold those of the codes."""
     return store.sha256(codes.path / MANIFEST)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int32, Int64, UInt8
 
 from htaf._console import progress as progress_of
-from htaf.concepts.codes import Codes, ConceptError
+from htaf.concepts.codes import Codes, ConceptError, expect_bits
 from htaf.concepts.sharded import ShardedCodes
 from htaf.kernels import native
 from htaf.kernels.registration import implementation
@@ -60,13 +60,7 @@ class NearestInParts:
         Raises:
             ConceptError: bits of another shape or dtype, unused bits that are not 0, or a k out of range.
         """
-        size = (self.concepts + 7) // 8
-        if bits.dtype != np.uint8 or bits.ndim != 2 or bits.shape[1] != size:
-            raise ConceptError(
-                f"expected bits uint8 [q, {size}] for {self.concepts} concepts, got {bits.dtype} {list(bits.shape)}"
-            )
-        if self.concepts % 8 and (bits[:, -1] >> self.concepts % 8).any():
-            raise ConceptError(f"expected bits from number {self.concepts} on to be 0, got a query that sets some")
+        expect_bits(bits, self.concepts)
         if not 1 <= k <= len(self):
             raise ConceptError(f"expected k from 1 to {len(self)}, got {k}")
         kernel = implementation("bit_counts", "cpu" if native.available() else "reference")

@@ -8,7 +8,7 @@ import numpy as np
 import torch  # before faiss, so that both take one OpenMP runtime and one pool of threads
 from jaxtyping import Int32, Int64, UInt8
 
-from htaf.concepts.codes import Codes, ConceptError
+from htaf.concepts.codes import Codes, ConceptError, expect_bits
 
 
 class NearestImages:
@@ -53,13 +53,7 @@ class NearestImages:
         Raises:
             ConceptError: bits of another shape or dtype, unused bits that are not 0, or a k out of range.
         """
-        size = self._index.d // 8
-        if bits.dtype != np.uint8 or bits.ndim != 2 or bits.shape[1] != size:
-            raise ConceptError(
-                f"expected bits uint8 [q, {size}] for {self._concepts} concepts, got {bits.dtype} {list(bits.shape)}"
-            )
-        if self._concepts % 8 and (bits[:, -1] >> self._concepts % 8).any():
-            raise ConceptError(f"expected bits from number {self._concepts} on to be 0, got a query that sets some")
+        expect_bits(bits, self._concepts)
         _check_k(k, len(self))
         if not len(bits):
             return np.empty((0, k), dtype=np.int32), np.empty((0, k), dtype=np.int64)

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float32, Int32, Int64, UInt8, UInt64
 
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
-from htaf.concepts.counts import both_counts, class_counts, class_sizes, taken
+from htaf.concepts.counts import both_counts, class_counts, class_sizes, labelled_rows, taken
 from htaf.concepts.sharded import Part
 
 IMAGES, LABELLED, SMOOTH_KNOWN, EXACT_KNOWN, SMOOTH_RIGHT, EXACT_RIGHT, DIFFERENT = range(7)  # of `Tally.predictions`
@@ -133,11 +133,11 @@ def tally(
     counts, sizes = np.zeros((2, c, k), np.int64), np.zeros((2, k), np.int64)
     pairs, saturated, unsaturated = np.zeros((c, c), np.int64), 0, 0
     sample = Sample(np.empty(0, np.int64), np.empty((0, codes.bits.shape[1]), np.uint8), np.empty(0, np.int32))
-    if len(fit := _labelled_rows(codes, fitted)) and not baseline:
+    if len(fit := labelled_rows(codes, fitted)) and not baseline:
         images = taken(codes, fit)
         counts[0], pairs = both_counts(images)
         sizes[0] = class_sizes(images)
-    if len(test := _labelled_rows(codes, scored)):
+    if len(test := labelled_rows(codes, scored)):
         images = taken(codes, test)
         again = fitted == scored and not baseline
         counts[1], sizes[1] = (counts[0], sizes[0]) if again else (class_counts(images), class_sizes(images))
@@ -164,11 +164,6 @@ def tally(
         sample=sample,
         limit=limit,
     )
-
-
-def _labelled_rows(codes: Codes, part: PartName) -> Int64[np.ndarray, " rows"]:
-    rows = codes.rows(part)
-    return rows[np.asarray(codes.labels)[rows] >= 0]
 
 
 def _predictions(codes: Codes) -> Int64[np.ndarray, "parts 7"]:

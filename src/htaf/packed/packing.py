@@ -46,8 +46,8 @@ def pack(
             are faster; "auto" takes for every layer the fastest of the three on the example within the budget.
         budget: of "auto": the largest rms error of a layer's sums, over their rms.
         dynamic_batch: the packed model takes batches of any size; False for models whose graph is tied to one.
-        stem: of convolutions that take the input itself: "float32", or "int16", twice as fast with AVX-512: inputs and
-            weights are rounded to integers of 14 and 16 bits. The report of `verify` says which bits that changes.
+        stem: of convolutions that take the input itself: "float32", or "int16": inputs and weights are rounded to
+            integers of 14 and 16 bits, and sums are integers. The report of `verify` says which bits that changes.
         progress: show bars, and plain lines where there is no terminal.
 
     Returns:
@@ -56,7 +56,8 @@ def pack(
 
     Raises:
         PackedError: a model that is smooth, cannot be exported, holds nothing to pack or operators that a packed model
-            does not know, or whose packed form does not agree with it on the example.
+            does not know, or whose packed form does not agree with it on the example; another value of `tables`,
+            `stem` or `budget`; a stem of int16 where no convolution takes the input.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(8, 64), htaf.Heaviside(), nn.Linear(64, 2))

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from htaf.kernels.float_layers.cpu import NO_WINDOW
 from htaf.kernels.native import extension
 from htaf.kernels.packed_native import CPU
 
 LINE = 64  # bytes of a cache line, at which values begin
-NO_WINDOW = ((0, 0), (1, 1), (0, 0))
 
 
 class At(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any
 
 from htaf._console import progress as progress_of
 from htaf._errors import HtafError
-from htaf.training.queue import Lease, Owner, Queue, Task, kind_named
+from htaf.training.queue import Lease, Overview, Owner, Queue, Task, kind_named
 from htaf.training.results import Results, StudyError
 from htaf.training.store import Store, StoreError, open_store, quiet
 from htaf.training.worker import GOODBYE, Processes, Tell, Work, helpers
@@ -47,10 +47,8 @@ class Coordinator:
             StudyError: a result is damaged; another process took this study over; no worker is left.
             StoreError: the store has been away for too long.
         """
-        left, records, failures = {task.key: task for task in tasks}, dict[str, dict[str, Any]](), dict[str, str]()
-        for key in [*left]:
-            self._take(left, key, records)
-        done = len(records)
+        records = {task.key: record for task in tasks if (record := self._result(task)) is not None}
+        left, failures, done = {t.key: t for t in tasks if t.key not in records}, dict[str, str](), len(records)
         if not left:
             return records, failures
         before = self.queue.ended()
@@ -61,23 +59,9 @@ class Coordinator:
                 begun, had = time.monotonic(), len(left)
                 now = self.queue.overview(before)
                 self._notes(now.refused)
-                for key in [*left]:
-                    open_ = key in now.waiting or key in now.running
-                    if key in now.done:
-                        task = left[key]
-                        if self._take(left, key, records):
-                            advance(1, task.title)
-                        elif begun - unseen.setdefault(key, begun) > UNSEEN:
-                            raise StudyError(
-                                f"a worker has finished a cell, but {self.results.named(key)} is not there: expected "
-                                "one place of results for all machines"
-                            )
-                    elif key in now.failed and not open_:
-                        failures[key] = now.failed[key]
-                        advance(1, left.pop(key).title)
-                    elif not open_ and begun - unseen.setdefault(key, begun) > LONGEST_WAIT:
-                        unseen.pop(key)  # a process was killed between the two steps of putting it back
-                        self.queue.put([left[key]])
+                for task in [*left.values()]:
+                    if self._ended(task, now, unseen, records, failures):
+                        advance(1, left.pop(task.key).title)
                 if now.running or self.processes.alive:
                     alone = begun
                 elif begun - alone > LONELY and left:
@@ -90,18 +74,41 @@ class Coordinator:
                     self.processes.look(self.store, max(pause, 5 * cost))
         return records, failures
 
-    def _take(self, left: dict[str, Task], key: str, records: dict[str, dict[str, Any]]) -> bool:
-        """Read a result that is there."""
-        task = left[key]
+    def _result(self, task: Task) -> dict[str, Any] | None:
+        """The result of a task; None where it is not there."""
         kind = kind_named(task.kind, dict(self._work.kinds))
-        if not kind.there(task.payload, key, self.results):
-            return False
-        record = self.results.read(key)
-        if record is None:
-            return False
-        records[key] = record
-        del left[key]
-        return True
+        return self.results.read(task.key) if kind.there(task.payload, task.key, self.results) else None
+
+    def _ended(
+        self,
+        task: Task,
+        now: Overview,
+        unseen: dict[str, float],
+        records: dict[str, dict[str, Any]],
+        failures: dict[str, str],
+    ) -> bool:
+        """Whether a task has its result, or failed: noted then. One that is nowhere is put into the queue again.
+
+        unseen: since when a task is in neither state, by key.
+        """
+        key, at = task.key, time.monotonic()
+        under_way = key in now.waiting or key in now.running
+        if key in now.done:
+            if (record := self._result(task)) is not None:
+                records[key] = record
+                return True
+            if at - unseen.setdefault(key, at) > UNSEEN:
+                raise StudyError(
+                    f"a worker has finished a cell, but {self.results.named(key)} is not there: expected one place of "
+                    "results for all machines"
+                )
+        elif key in now.failed and not under_way:
+            failures[key] = now.failed[key]
+            return True
+        elif not under_way and at - unseen.setdefault(key, at) > LONGEST_WAIT:
+            unseen.pop(key)  # a process was killed between the two steps of putting it back
+            self.queue.put([task])
+        return False
 
     def _notes(self, refused: Mapping[str, str]) -> None:
         for reason in refused.values():

@@ -397,7 +397,7 @@ class Queue:
                     )
                 first = now.user_attrs.get("beat")
                 if watch.stale([now]):
-                    self._fail(now)
+                    self._fail(now._trial_id)
                     break
                 if not told and time.monotonic() - begun > 2 * every:
                     tell(
@@ -489,7 +489,7 @@ class Queue:
         """Take a lease away; False where another process was first, or the owner ended it."""
         attrs, task = trial.user_attrs, _task_of(trial.user_attrs)
         if task is None or task.key == COORDINATOR:
-            return self._fail(trial)
+            return self._fail(trial._trial_id)
         deaths = int(attrs.get("deaths", 0)) + died
         if deaths >= DEATHS:
             try:
@@ -497,21 +497,20 @@ class Queue:
                 self.store.set_trial_user_attr(trial._trial_id, "error", reason)
             except (UpdateFinishedTrialError, KeyError):
                 return False
-            return self._fail(trial)
+            return self._fail(trial._trial_id)
         return self._again(trial._trial_id, task, deaths, _texts(attrs.get("refused")))
 
     def _again(self, trial_id: int, task: Task, deaths: int, refused: Mapping[str, str]) -> bool:
         """End a lease and put its task back; only the one who ends it does."""
-        try:
-            self.store.set_trial_state_values(trial_id, TrialState.FAIL)
-        except (UpdateFinishedTrialError, KeyError):
+        if not self._fail(trial_id):
             return False
         self._put(task, deaths, refused)
         return True
 
-    def _fail(self, trial: FrozenTrial) -> bool:
+    def _fail(self, trial_id: int) -> bool:
+        """End a lease; False where another process was first, or the owner ended it."""
         try:
-            self.store.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+            self.store.set_trial_state_values(trial_id, TrialState.FAIL)
         except (UpdateFinishedTrialError, KeyError):
             return False
         return True

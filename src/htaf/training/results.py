@@ -1,5 +1,5 @@
-"""Where the results of cells lie: `cells/<key>.json`, each written whole and once, in a folder or at an address of
-fsspec such as s3://bucket/study."""
+"""Where the results of cells lie: `cells/<key>.json`, each written whole, in a folder or at an address of fsspec such
+as s3://bucket/study."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Results:
         return f"{self.place}/cells/{key}.json"
 
     def read(self, key: str, valid: Callable[[Any], bool] | None = None) -> dict[str, Any] | None:
-        """The result of a finished cell; None when there is none.
+        """The result of a finished cell; None when there is none. valid: in place of that of this object.
 
         Raises:
             StudyError: it is damaged. Nothing is overwritten.
@@ -68,6 +68,9 @@ class Results:
     def write(self, key: str, record: dict[str, Any]) -> bool:
         """Write a result unless there is one already: two workers may have computed a cell, and the first one counts.
 
+        In a folder one of two that write at the same moment is first. A bucket has no such step: there both may write,
+        each a whole result of the same cell, and the later one stays.
+
         Returns:
             Whether it was written.
 
@@ -77,7 +80,7 @@ class Results:
         return self._write_new(f"cells/{key}.json", to_json(record).encode())
 
     def expect_same(self, token: str, address: str) -> None:
-        """See that this place is that of the study whose queue has a token; the first one writes it down.
+        """See that this place is that of the study whose queue has a token, which `token` writes down.
 
         Raises:
             StudyError: it belongs to another study, or cannot be read.
@@ -99,7 +102,11 @@ class Results:
             )
 
     def token(self, new: str) -> str:
-        """The token of the study at this place; `new` where there is none yet."""
+        """The token of the study at this place; `new` where there is none yet.
+
+        Raises:
+            StudyError: queue.json is damaged. OSError: it cannot be written.
+        """
         self._write_new("queue.json", to_json({"token": new}).encode())
         text = self._read("queue.json")
         try:
@@ -158,7 +165,6 @@ def _filesystem(place: str) -> tuple[Any, str]:
 
 def _has_own(scheme: str) -> bool:
     """Whether fsspec's own client of a bucket is installed."""
-
     return importlib.util.find_spec({"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}[scheme]) is not None
 
 

@@ -13,7 +13,7 @@ from htaf.kernels.native import extension
 from htaf.kernels.packed_native import CPU, Shape2d, check_floats, check_weights
 
 BLOCK = 64  # outputs that lie side by side, as in csrc/floats.hpp
-NO_WINDOW = ((0, 0), (1, 1), (0, 0))
+NO_WINDOW = ((0, 0), (1, 1), (0, 0))  # kernel, stride, padding of a maximum over windows: none is taken
 
 
 def prepare(weight: Tensor) -> Tensor:

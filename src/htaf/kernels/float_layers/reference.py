@@ -31,6 +31,7 @@ def maximum(x: Images, kernel: tuple[int, int], stride: tuple[int, int], padding
 
 MOST = 8191  # of an integer input, as in csrc/floats.hpp
 LIMIT = (2**31 - 1) // MOST  # of the sum of an output's |integers|, so that sums fit in 32 bits
+LEAST = 2.0**-126  # of the unit of an image's integers, so that its inverse is finite; as in csrc/floats.hpp
 
 
 class Rounded(NamedTuple):
@@ -56,15 +57,18 @@ def rounding(weight: Images) -> Rounded:
 
 
 def steps(x: Images) -> Float[Tensor, " batch"]:
-    """The unit of each image's integers."""
-    return x.abs().flatten(1).amax(1) / MOST
+    """The unit of each image's integers, max |x| / 8191 and at least `LEAST`; NaN where a number is not finite."""
+    largest = x.abs().flatten(1).amax(1)
+    return torch.where(largest < torch.inf, (largest / MOST).clamp(min=LEAST), torch.nan)
 
 
 def rounded(x: Images, weights: Rounded, bias: Float[Tensor, " outputs"] | None, geometry: Geometry) -> Images:
-    """A convolution of integers, round(x / step) with the step of each image, times both units, plus bias."""
+    """A convolution of integers, round(x / step) with the step of each image, times both units, plus bias.
+
+    An image that holds NaN or inf gives NaN everywhere.
+    """
     g, step = geometry, steps(x).reshape(-1, 1, 1, 1)
-    inverse = torch.where(step > 0, 1 / step, 0.0)
-    q = (x * inverse).round().clamp(-MOST, MOST)
+    q = (x * (1 / step)).round().clamp(-MOST, MOST)
     sums = torch.nn.functional.conv2d(
         q.double(), weights.values.double(), None, g.stride, g.padding, g.dilation, g.groups
     )
@@ -73,9 +77,9 @@ def rounded(x: Images, weights: Rounded, bias: Float[Tensor, " outputs"] | None,
 
 
 def rounding_error(x: Images, weight: Images, weights: Rounded) -> Float[Tensor, " outputs"]:
-    """How far `rounded` may lie from the convolution, of each output, float64."""
+    """How far `rounded` may lie from the convolution, of each output, float64. x: finite."""
     flat, inputs = weight.double().abs().flatten(1).sum(1), weight[0].numel()
     largest = x.double().abs().max() if x.numel() else torch.zeros((), dtype=torch.float64)
     half = 0.5 * (1 + 2.0**-10)  # x times a rounded inverse, beside a half
-    error = half * largest / MOST * flat + half * weights.unit.double() * inputs * largest
-    return error + 8 * 2.0**-24 * flat * largest
+    error = half * (largest / MOST).clamp(min=LEAST) * flat + half * weights.unit.double() * inputs * largest
+    return error + 8 * 2.0**-24 * flat * largest + 2.0**-118  # 2^31 times the product of units below normal numbers

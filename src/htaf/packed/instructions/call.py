@@ -10,13 +10,14 @@ from typing import Annotated, Any, NamedTuple, final
 import torch
 from torch import Tensor
 
+from htaf.kernels.float_layers.cpu import NO_WINDOW
 from htaf.kernels.layers import Geometry
 from htaf.packed import operators
 from htaf.packed.errors import PackedError
 from htaf.packed.instructions.contract import Instruction, Machine, Ready, Run, Seen, Values
 from htaf.packed.instructions.schema import Field, Made, items, mapping
 from htaf.packed.instructions.sizes import BATCH
-from htaf.packed.planning import NO_WINDOW, At, Planning
+from htaf.packed.planning import At, Planning
 
 # |f(x) - f(y)| <= |x - y| for the largest entry, with their inputs' bounds added up or not
 _KEEPING = {

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from htaf.kernels.float_layers import reference
+from htaf.kernels.float_layers.cpu import NO_WINDOW
 from htaf.packed.errors import PackedError
 from htaf.packed.instructions.contract import Instruction, Machine, Ready, Seen, Values
 from htaf.packed.instructions.layer import Written
 from htaf.packed.instructions.schema import Made, Read, TensorName
 from htaf.packed.instructions.sizes import empty, expect, expect_floats
-from htaf.packed.planning import NO_WINDOW, At, Planning
+from htaf.packed.planning import At, Planning
 
 
 @final
