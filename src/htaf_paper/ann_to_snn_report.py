@@ -70,22 +70,23 @@ def _claims(record: dict[str, Any], steps: Sequence[int], scale: Scale) -> tuple
     snn, last = best["snn"], str(steps[-1])
     passes = min((cell["passes_at"] for cell in cells if cell["passes_at"] is not None), default=None)
     few = [t for t in steps if t < (passes or 10**9)]
+    ahead = "ahead at no T" if passes is None else f"ahead from T = {passes} on"
     claims = [
         true(
             "The converted network is ahead of the SNN at large T alone, here T = 200", "Table 5",
             best["accuracy"][last] > snn["accuracy"] and bool(few),
-            f"T = {last}: {100 * best['accuracy'][last]:.1f}% against {100 * snn['accuracy']:.1f}%; ahead from "
-            f"T = {passes} on", rule="holds if it is ahead at the largest T and behind at the smallest", scale=scale,
+            f"T = {last}: {100 * best['accuracy'][last]:.1f}% against {100 * snn['accuracy']:.1f}%; {ahead}",
+            rule="holds if it is ahead at the largest T and behind at the smallest", scale=scale,
         )
     ]  # fmt: skip
     if scale == "smoke":
         return (*claims, untestable("It then takes about 60 times the SNN's time", "Table 5", "too few images"))
     ratio = best["seconds"][last] / snn["seconds"]
+    there = f"; where it passes the SNN, T = {passes}, about {ratio * passes / int(last):.0f} times" if passes else ""
     claims.append(
         true(
             "It then takes about 60 times the SNN's time", "Table 5", 30 <= ratio <= 120,
-            f"{ratio:.0f} times at T = {last}; where it passes the SNN, T = {passes}, about "
-            f"{ratio * (passes or int(last)) / int(last):.0f} times",
+            f"{ratio:.0f} times at T = {last}{there}",
             rule="holds if the ratio of times at the largest T lies within a factor of two of 60",
         )
     )  # fmt: skip

@@ -174,6 +174,7 @@ def cost(
 
     factor = machine_speed() if speed is None else speed
     rows: list[dict[str, Any]] = []
+    common: dict[tuple[str, Scale], list[float]] = {}
     for study in studies:
         for one in SCALES if scale is None else (nearest(study.settings, scale),):
             if (setting := study.settings.get(one)) is not None:
@@ -181,7 +182,11 @@ def cost(
                 rows.append(
                     {"id": study.id, "scale": one, "cpu_seconds": seconds, "gpu": setting.gpu, "about": setting.about}
                 )
-    total = sum(row["cpu_seconds"] for row in rows if not row["gpu"])
+                group, shared = setting.shared
+                if group and not setting.gpu:
+                    common.setdefault((group, one), []).append(min(shared, setting.cpu_seconds) / factor)
+    twice = sum(sum(some) - max(some) for some in common.values())  # cells that items share are computed once
+    total = sum(row["cpu_seconds"] for row in rows if not row["gpu"]) - twice
     if json:
         return print_json({"speed": factor, "items": rows, "cpu_seconds": total, "seconds": total / workers})
     text = TextTable(title=f"Cost, a core of this machine {factor:.2f} times the reference", title_justify="left")
@@ -190,7 +195,8 @@ def cost(
     for row in rows:
         text.add_row(row["id"], row["scale"], "a GPU" if row["gpu"] else _spoken(row["cpu_seconds"]), row["about"])
     Terminal().print(text)
-    return say(f"in all {_spoken(total)} of one core, {_spoken(total / workers)} with --workers {workers}")
+    once = f"; {_spoken(twice)} less than the sum, as items share cells" if twice else ""
+    return say(f"in all {_spoken(total)} of one core, {_spoken(total / workers)} with --workers {workers}{once}")
 
 
 def _spoken(seconds: float) -> str:

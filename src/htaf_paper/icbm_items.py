@@ -66,8 +66,13 @@ class Accuracy:
     def settings(self) -> Mapping[Scale, Setting]:
         return {
             "smoke": Setting(SMOKE, 3.0),
-            "reduced": Setting(f"{REDUCED}; {SEARCHED}", 8000.0, data=IMAGES),
-            "cpu": Setting(f"{CPU}; {EFFICIENTNET}", 1440.0, data=("CIFAR-10", "CUB", "weights of EfficientNet-Lite0")),
+            "reduced": Setting(f"{REDUCED}; {SEARCHED}", 8000.0, data=IMAGES, shared=("icbm", 7700.0)),
+            "cpu": Setting(
+                f"{CPU}; {EFFICIENTNET}",
+                1440.0,
+                data=("CIFAR-10", "CUB", "weights of EfficientNet-Lite0"),
+                shared=("icbm", 1440.0),
+            ),
             "full": Setting(GPU, 2.0e6, gpu=True, data=(*IMAGES, "Tiny-ImageNet", "weights of a hub")),
         }
 
@@ -236,8 +241,18 @@ class Compared:
     def settings(self) -> Mapping[Scale, Setting]:
         return {
             "smoke": Setting(SMOKE, 5.5),
-            "reduced": Setting(f"{REDUCED}; {SEARCHED}; SS at fixed betas: one seed", 8500.0, data=("CIFAR-10", "CUB")),
-            "cpu": Setting(f"{CPU}: accuracy alone", 1440.0, data=("CIFAR-10", "CUB", "weights of EfficientNet-Lite0")),
+            "reduced": Setting(
+                f"{REDUCED}; {SEARCHED}; SS at fixed betas: one seed",
+                8500.0,
+                data=("CIFAR-10", "CUB"),
+                shared=("icbm", 7850.0),
+            ),
+            "cpu": Setting(
+                f"{CPU}: accuracy alone",
+                1440.0,
+                data=("CIFAR-10", "CUB", "weights of EfficientNet-Lite0"),
+                shared=("icbm", 1440.0),
+            ),
             "full": Setting(GPU, 1.0e6, gpu=True, data=IMAGES[:2]),
         }
 
@@ -521,7 +536,7 @@ class Bottlenecks:
         about = "ResNet-18 of width 16 at 112 pixels on CUB's first 50 classes; 112 attributes of Koh et al. (2020)"
         return {
             "smoke": Setting(f"{SMOKE}, whose attributes are strokes", 3.0),
-            "reduced": Setting(about, 2850.0, data=("CUB",)),
+            "reduced": Setting(about, 2850.0, data=("CUB",), shared=("icbm", 2450.0)),
             "full": Setting(GPU, 4.0e5, gpu=True, data=("CUB",)),
         }
 

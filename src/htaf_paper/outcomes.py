@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -34,6 +35,7 @@ from htaf_paper.protocol import (
 
 FORMAT = 1
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+TESTED: tuple[Verdict, ...] = ("holds", "does not hold", "not settled")
 STYLES = ("line", "points", "bars", "steps")
 COMPARED = ("ours", "paper", "difference")  # columns in place of one whose figures the paper has
 ABOUT_DIFFERENCE = (
@@ -100,11 +102,33 @@ class Read:
 
 @dataclass(frozen=True)
 class Item:
-    """An item of the paper. shown: at its largest finished scale, or None; others: at other scales, largest first."""
+    """An item of the paper. shown: at its largest finished scale, or None; others: at other scales, largest first.
+
+    claims: of each scale those that are reported: a claim stands at the largest scale at which it was tested.
+    """
 
     id: str
     shown: Read | None
     others: tuple[Read, ...] = ()
+
+    @cached_property
+    def claims(self) -> dict[Scale, tuple[Claim, ...]]:
+        if self.shown is None:
+            return {}
+        reads = (self.shown, *(one for one in self.others if one.status == "finished" and one.scale != "smoke"))
+        at: dict[tuple[str, str], Scale] = {}  # by text and place
+        for untested in (False, True):
+            for read in reads:
+                for claim in read.outcome.claims:
+                    if untested or claim.verdict in TESTED:
+                        at.setdefault((claim.text, claim.place), read.scale)
+        own = {read.scale: tuple(c for c in read.outcome.claims if at[c.text, c.place] == read.scale) for read in reads}
+        return {scale: claims for scale, claims in own.items() if claims}
+
+    @property
+    def smaller(self) -> list[Read]:
+        """Reads at other scales, some of whose claims are reported."""
+        return [read for read in self.others if read.scale in self.claims and read is not self.shown]
 
     @property
     def title(self) -> str:
@@ -179,8 +203,8 @@ def judged(items: Iterable[Item]) -> dict[Scale, list[Judged]]:
     """All claims by scale, the largest first: claims that were tested at different scales do not compare."""
     found: dict[Scale, list[Judged]] = {scale: [] for scale in reversed(SCALES)}
     for item in items:
-        if item.shown is not None:
-            found[item.shown.scale] += [Judged(item, item.shown.scale, one) for one in item.shown.outcome.claims]
+        for scale, claims in item.claims.items():
+            found[scale] += [Judged(item, scale, one) for one in claims]
     return {scale: claims for scale, claims in found.items() if claims}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from htaf.report import parts
@@ -112,8 +113,8 @@ def _claims(scale: Scale, claims: Sequence[Judged]) -> str:
     body = f"<p class='muted'>{text(sentence(ABOUT_SCALES[scale]))} {text(sentence(counts))}</p>"
     return parts.section(
         f"claims-{scale}",
-        f"Claims tested at scale {scale}",
-        body + _judged_table([one.claim for one in claims], f"Claims tested at {scale}", [one.item for one in claims]),
+        f"Claims at scale {scale}",
+        body + _judged_table([one.claim for one in claims], f"Claims at scale {scale}", [one.item for one in claims]),
     )
 
 
@@ -170,7 +171,11 @@ def _contents(items: Sequence[Item]) -> str:
                 [(text(item.title), False), (text(item.paper), False), ("-", False), (text(item.reason), False)]
             )
             continue
-        said = outcomes.spoken(item.shown.counts()) or "no claim"
+        counts = {
+            "" if scale == item.shown.scale else f" at {scale}": outcomes.spoken(Counter(one.verdict for one in some))
+            for scale, some in item.claims.items()
+        }
+        said = "; ".join(f"{count}{at}" for at, count in counts.items()) or "no claim"
         if item.shown.status != "finished":
             said = f"{item.shown.status}; {said}"
         link = f"<a href='#h-{item.id}'>{text(item.title)}</a>"
@@ -182,17 +187,18 @@ def _contents(items: Sequence[Item]) -> str:
 def _item(item: Item, names: Mapping[tuple[str, str], str]) -> str:
     read = item.shown
     assert read is not None
-    outcome = read.outcome
+    outcome, reported = read.outcome, item.claims.get(read.scale, ())
     body = [
         f"<p class='muted'>{text(sentence(item.paper))} Scale <b>{read.scale}</b>: {text(read.about)}.</p>",
         f"<p class='warning'>Not finished: {text(read.message)}</p>" if read.status != "finished" else "",
-        _judged_table(outcome.claims, f"Claims of {item.title}") if outcome.claims else "",
+        _judged_table(reported, f"Claims of {item.title}") if reported else "",
         *(_table(one, item.title) for one in outcome.tables),
         *(_figure(one, names[item.id, one.name]) for one in outcome.drawings),
         _listed("Notes", outcome.notes),
         _missing(read),
         _listed("Where this differs from the paper's protocol", outcome.deviations),
         _listed("Errors in the paper", outcome.errata),
+        *(_smaller(item, one) for one in item.smaller),
         _others(item),
         _measured(read),
     ]
@@ -273,6 +279,16 @@ def _missing(read: Read) -> str:
         return ""
     told = parts.table(("row", "state", "how to run it"), rows, f"{read.title}, rows that were not run", kind="loose")
     return f"<h3>Rows that were not run</h3>{told}"
+
+
+def _smaller(item: Item, read: Read) -> str:
+    """What another scale tested that the section's own did not."""
+    of = f"{item.title} at {read.scale}"
+    return (
+        f"<h3>Tested at scale {read.scale} alone</h3><p class='muted'>{text(sentence(read.about))}</p>"
+        + _judged_table(item.claims[read.scale], f"Claims of {of}")
+        + parts.folded(f"Tables at scale {read.scale}", "".join(_table(one, of) for one in read.outcome.tables))
+    )
 
 
 def _others(item: Item) -> str:

@@ -47,13 +47,15 @@ class Setting:
     """An item at one scale.
 
     about: what is done, for people. cpu_seconds: of all its cells, measured on the machine of `REFERENCE`. gpu:
-    it needs one. data: what it needs beside the package, for people.
+    it needs one. data: what it needs beside the package, for people. shared: (group, seconds): so much of it are
+    cells that the other items of the group want at this scale too.
     """
 
     about: str
     cpu_seconds: float
     gpu: bool = False
     data: tuple[str, ...] = ()
+    shared: tuple[str, float] = ("", 0.0)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from htaf_paper.page import ABOUT_PAPER, CITED, commit, versions
 from htaf_paper.protocol import ABOUT_SCALES, Claim, Table
 
 FORMAT = 1
+TITLE = "# Does it hold? The paper, claim by claim"
 FIELDS: tuple[str, ...] = ("item", "scale", "place", "verdict", "claim", "evidence", "rule")
 
 
@@ -40,13 +41,13 @@ def markdown(items: Sequence[Item], names: Mapping[tuple[str, str], str], comman
     claims = judged(items)
     counts = outcomes.counted([one for some in claims.values() for one in some])
     missing = [item for item in items if item.shown is None]
-    lines = ["# Does it hold? The paper, claim by claim", "", escaped(CITED), "", *_paragraphs(ABOUT_PAPER)]
+    lines = [TITLE, "", escaped(CITED), "", *_paragraphs(ABOUT_PAPER)]
     lines += [
         f"**{outcomes.spoken(counts) or 'No claim was tested'}; items not run: {len(missing)} of {len(items)}.**",
         "",
     ]
     for scale, some in claims.items():
-        lines += [f"## Claims tested at scale {scale}", "", f"Scale {scale}: {escaped(ABOUT_SCALES[scale])}.", ""]
+        lines += [f"## Claims at scale {scale}", "", f"Scale {scale}: {escaped(ABOUT_SCALES[scale])}.", ""]
         lines += _header("verdict", "claim", "place", "evidence", "shown in")
         for one in some:
             c = one.claim
@@ -95,8 +96,8 @@ def _item(item: Item, names: Mapping[tuple[str, str], str]) -> list[str]:
     lines += [f"{escaped(sentence(item.paper))} Scale **{read.scale}**: {escaped(read.about)}.", ""]
     if read.status != "finished":
         lines += [f"**Not finished:** {escaped(read.message)}", ""]
-    lines += [_claim(claim) for claim in outcome.claims]
-    lines += [""] if outcome.claims else []
+    reported = item.claims.get(read.scale, ())
+    lines += [*map(_claim, reported), ""] if reported else []
     for table in outcome.tables:
         lines += _table(table)
     for one in outcome.drawings:
@@ -115,6 +116,11 @@ def _item(item: Item, names: Mapping[tuple[str, str], str]) -> list[str]:
     ):
         if some:
             lines += [f"{title}:", "", *(f"- {escaped(sentence(line))}" for line in some), ""]
+    for other in item.smaller:
+        lines += [f"### Tested at scale {other.scale} alone", "", escaped(sentence(other.about)), ""]
+        lines += [*map(_claim, item.claims[other.scale]), ""]
+        for table in other.outcome.tables:
+            lines += _table(table)
     if item.others:
         lines += ["Other scales:", "", *_header("scale", "state", "claims", "command")]
         for other in item.others:

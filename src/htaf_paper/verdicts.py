@@ -75,9 +75,10 @@ def _compared(
 ) -> Claim:  # fmt: skip
     """bounds: it holds if the interval lies above the first, and does not if it lies below the second."""
     if not differences:
-        return Claim(text, place, rule, "not run", "no pair was measured")
+        verdict: Verdict = "not testable at this scale" if scale == "smoke" else "not run"
+        return Claim(text, place, rule, verdict, "no pair was measured")
     mean, low, high = interval(differences)
-    verdict: Verdict = "not settled"
+    verdict = "not settled"
     if scale == "smoke":
         verdict = "not testable at this scale"
     elif low > bounds[0]:

@@ -11,7 +11,7 @@ from htaf_paper import drawing
 from htaf_paper.outcomes import Item, figure_names, read_items
 from htaf_paper.page import page
 from htaf_paper.protocol import PaperError, command_of
-from htaf_paper.summary import claims_csv, claims_json, markdown
+from htaf_paper.summary import TITLE, claims_csv, claims_json, markdown
 
 PAGE, MARKDOWN, FIGURES, CLAIMS = "report.html", "report.md", "figures", "claims"
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -35,6 +35,7 @@ def write_report(out: Path, *, command: str = "htaf paper report") -> Path:
         OSError: it cannot be written.
     """
     items = [_kept(out, item) for item in read_items(out)]
+    _expect_own(out)
     names = figure_names(items)
     made = _figures(out, items, names)
     texts = {
@@ -48,6 +49,13 @@ def write_report(out: Path, *, command: str = "htaf paper report") -> Path:
     for name, text in texts.items():
         write_atomic(out / name, text)
     return out / PAGE
+
+
+def _expect_own(out: Path) -> None:
+    """Raises PaperError where a report lies in the folder that this command did not write."""
+    file = out / MARKDOWN
+    if file.exists() and not file.read_text(errors="replace").startswith(TITLE):
+        raise PaperError(f"expected a folder of `htaf paper run --out`, {file} is another text: move it away")
 
 
 def _figures(out: Path, items: Sequence[Item], names: dict[tuple[str, str], str]) -> dict[str, bytes]:

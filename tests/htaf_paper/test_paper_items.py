@@ -14,7 +14,7 @@ from htaf.training.plan import Plan, Source
 from htaf.training.queue import OtherMachineError, Task
 from htaf.training.queue import Place as QueuePlace
 from htaf.training.results import Results, StudyError
-from htaf_paper import cells, engine, plans, verdicts
+from htaf_paper import cells, command, engine, plans, verdicts
 from htaf_paper.engine import Records, outcome_file, run, wanted
 from htaf_paper.images import BNN, DHN, PAPER, SNN, Images
 from htaf_paper.items import ITEMS, items
@@ -97,6 +97,16 @@ def test_the_scale_that_is_run() -> None:
     found = {scale: nearest(settings, scale) for scale in SCALES}
     assert found == {"smoke": "smoke", "reduced": "smoke", "cpu": "cpu", "full": "cpu"}
     assert nearest({"full": Setting("f", 1.0)}, "smoke") == "full"
+
+
+def test_cells_that_items_share_cost_once(capsys: pytest.CaptureFixture[str]) -> None:
+    def cost(*names: str) -> float:
+        command.cost(names, scale="reduced", speed=1.0, json=True)
+        return json.loads(capsys.readouterr().out)["cpu_seconds"]
+
+    first, second = cost("icbm-methods"), cost("binarisation")
+    assert max(first, second) <= cost("icbm-methods", "binarisation") < 0.6 * (first + second)
+    assert cost("icbm-methods", "pairs") == first + cost("pairs")
 
 
 def test_a_search_is_two_rounds(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_the_largest_finished_scale_is_shown_and_scales_are_not_mixed(tmp_path: 
     command = f"htaf paper run {first} --scale full --device cuda"
     put(tmp_path, first, "full", status="not run: GPU", message=f"{command}: 300 epochs")
     put(tmp_path, first, "cpu", Outcome(claims=(claim(text="at cpu"),)))
-    put(tmp_path, first, "reduced", Outcome(claims=(claim("not settled", "of quinces"),)))
+    put(tmp_path, first, "reduced", Outcome(claims=(claim("not settled", text="at cpu"),)))
     put(tmp_path, second, "full", Outcome(claims=(claim(text="at full"),)), status="failed", message="worker died")
     put(tmp_path, second, "smoke", Outcome(claims=(claim("not testable at this scale", "at smoke"),)))
     put(tmp_path, third, "full", Outcome(claims=(claim(text="half of it"),)), status="failed", message="a cell failed")
@@ -90,7 +90,6 @@ def test_the_largest_finished_scale_is_shown_and_scales_are_not_mixed(tmp_path: 
     assert "at cpu" in by_scale["cpu"]
     assert "at smoke" not in by_scale["cpu"]
     assert "at cpu" not in by_scale["full"]
-    assert "of quinces" not in words(page)
     assert f"<a href='outcomes/reduced/{first}.json'>" in page
     assert "1 not settled" in words(page)
     assert "Not finished: a cell failed" in words(page)
@@ -99,6 +98,28 @@ def test_the_largest_finished_scale_is_shown_and_scales_are_not_mixed(tmp_path: 
     assert f"`{command}`" in markdown
     assert "expected CIFAR-10, got nothing" in words(page)
     assert "expected CIFAR-10, got nothing" in markdown
+
+
+def test_a_claim_stands_at_the_largest_scale_that_tested_it(tmp_path: Path) -> None:
+    first = NAMES[0]
+    larger = (claim(text="on both"), claim("not testable at this scale", text="too small"), claim("not run", text="no"))
+    smaller = (
+        claim("does not hold", text="on both"), claim("not settled", text="too small"), claim("not run", text="no"),
+        claim("does not hold", text="of quinces"),
+    )  # fmt: skip
+    put(tmp_path, first, "cpu", Outcome((table(),), claims=larger))
+    put(tmp_path, first, "reduced", Outcome((table("a smaller one"),), claims=smaller))
+    put(tmp_path, first, "smoke", Outcome(claims=(claim("not testable at this scale", text="of plums"),)))
+    page, markdown, claims, _ = report(tmp_path)
+    assert [(one["claim"], one["scale"], one["verdict"]) for one in claims["claims"]] == [
+        ("on both", "cpu", "holds"), ("no", "cpu", "not run"),
+        ("too small", "reduced", "not settled"), ("of quinces", "reduced", "does not hold"),
+    ]  # fmt: skip
+    for shown in (words(page), markdown):
+        own, at_reduced = shown.split("Tested at scale reduced alone")
+        assert own.count("of quinces") == at_reduced.count("of quinces") == 1  # in the list of all, and here
+        assert "a smaller one" in at_reduced
+        assert "of plums" not in shown
 
 
 def test_ours_stand_beside_the_papers_with_the_difference(tmp_path: Path) -> None:
@@ -210,6 +231,16 @@ def test_a_damaged_outcome_is_named(tmp_path: Path, change, said: str) -> None:
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "report.html").exists()
+
+
+def test_another_text_is_not_written_over(tmp_path: Path) -> None:
+    put(tmp_path, NAMES[0], "full", full_outcome())
+    write_report(tmp_path)
+    write_report(tmp_path)
+    (tmp_path / "report.md").write_text("# My own report")
+    with pytest.raises(PaperError, match=r"report\.md is another text"):
+        write_report(tmp_path)
+    assert (tmp_path / "report.md").read_text() == "# My own report"
 
 
 def test_files_that_are_no_outcome_are_named(tmp_path: Path) -> None:
