@@ -122,7 +122,9 @@ class Item:
                 for claim in read.outcome.claims:
                     if untested or claim.verdict in TESTED:
                         at.setdefault((claim.text, claim.place), read.scale)
-        own = {read.scale: tuple(c for c in read.outcome.claims if at[c.text, c.place] == read.scale) for read in reads}
+        own: dict[Scale, tuple[Claim, ...]] = {
+            read.scale: tuple(c for c in read.outcome.claims if at[c.text, c.place] == read.scale) for read in reads
+        }
         return {scale: claims for scale, claims in own.items() if claims}
 
     @property
