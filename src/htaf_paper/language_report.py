@@ -48,11 +48,14 @@ DEVIATIONS = (
 
 def _claims(text: Mapping[str, Record], task: Mapping[str, Record], scale: Scale) -> tuple[Claim, ...]:
     drop = "As k grows HTAF loses less than straight-through"
+    less: dict[int, list[float]] = {}
+    for name, record in text.items():
+        if "-htaf-" in name and (other := text.get(name.replace("-htaf-", "-ste-"))) is not None:
+            gain = math.log(other["trained"]["perplexity"]) - math.log(record["trained"]["perplexity"])
+            less.setdefault(record["last_k"], []).append(100 * gain)
     perplexity = [
-        100 * (math.log(other["trained"]["perplexity"]) - math.log(record["trained"]["perplexity"]))
-        for name, record in text.items()
-        if "-htaf-" in name and (other := text.get(name.replace("-htaf-", "-ste-"))) is not None
-    ]
+        sum(gains) / len(gains) for gains in less.values()
+    ]  # of each k: seeds of one k are no pairs of their own
     accuracy = [
         100 * (record["trained"]["task"]["accuracy"] - other["trained"]["task"]["accuracy"])
         for name, record in task.items()
@@ -65,7 +68,14 @@ def _claims(text: Mapping[str, Record], task: Mapping[str, Record], scale: Scale
     falls = len(losses) > 1 and all(a[1] < b[1] for a, b in itertools.pairwise(losses))
     shown = ", ".join(f"k = {k}: {value:.2f}" for k, value in losses)
     return (
-        better(f"{drop} (perplexity on text)", "Figure 9", perplexity, scale, what="less perplexity by", unit="%"),
+        better(
+            f"{drop} (perplexity on text)",
+            "Figure 9",
+            perplexity,
+            scale,
+            what="less perplexity by, mean over k,",
+            unit="%",
+        ),
         better(f"{drop} (accuracy on OpenBookQA)", "Figure 9", accuracy, scale, what="more by", unit=" points"),
         true("The performance degrades as k grows", "Figure 9", falls, f"perplexity of HTAF {shown}", scale=scale),
     )
