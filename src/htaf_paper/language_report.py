@@ -53,9 +53,7 @@ def _claims(text: Mapping[str, Record], task: Mapping[str, Record], scale: Scale
         if "-htaf-" in name and (other := text.get(name.replace("-htaf-", "-ste-"))) is not None:
             gain = math.log(other["trained"]["perplexity"]) - math.log(record["trained"]["perplexity"])
             less.setdefault(record["last_k"], []).append(100 * gain)
-    perplexity = [
-        sum(gains) / len(gains) for gains in less.values()
-    ]  # of each k: seeds of one k are no pairs of their own
+    perplexity = [sum(gains) / len(gains) for gains in less.values()]  # by k
     accuracy = [
         100 * (record["trained"]["task"]["accuracy"] - other["trained"]["task"]["accuracy"])
         for name, record in task.items()
