@@ -577,8 +577,8 @@ class Bottlenecks:
         ]
         return Outcome(
             (Table(f"Test accuracy, {', '.join(label_of(pair) for pair in gathered)}, %", ("model", "accuracy"),
-                   tuple(lines), "The paper's figures: WideResNet on all 200 classes. CBMs need attributes: there are none on "
-                   "CIFAR-10 and CIFAR-100, as in the paper."),),
+                   tuple(lines), "The paper's figures: WideResNet on all 200 classes. CBMs need attributes: there are "
+                   "none on CIFAR-10 and CIFAR-100, as in the paper."),),
             claims=(
                 *claims,
                 Claim("ICBM is more accurate than a label-free CBM", "appendix on CBMs", ORDER, "not run",
