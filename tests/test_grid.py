@@ -214,3 +214,14 @@ def test_members_learn_with_the_weights_that_the_network_has() -> None:
     d = {"kind": "mlp", "in_features": 3, "out_features": 2, "hidden": [4], "batch_norm": True, "activation": act}
     net, x = build(d | {"weights": "int4", "members": 3}).eval(), torch.randn(8, 3)
     torch.testing.assert_close(net.member_outputs(x).mean(1), net(x))  # pyright: ignore[reportCallIssue]
+
+
+@pytest.mark.parametrize("bias", [-100.0, 100.0, 0.0])
+def test_what_a_layer_is_does_not_hang_on_the_weights(bias: float) -> None:
+    """A mean of bits that are all equal is 0 or 1, as bits are; it is a real number in every other network."""
+    steps = [nn.Conv2d(3, 8, 3), htaf.HTAF(), nn.Conv2d(8, 8, 1), htaf.HTAF()]
+    net = nn.Sequential(*steps, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+    nn.init.constant_(net.get_submodule("2").get_parameter("bias"), bias)
+    made = htaf.on_grid(net, torch.randn(2, 3, 8, 8))
+    assert isinstance(made.get_submodule("2"), GridConv2d)
+    assert isinstance(made.get_submodule("6"), WideLinear)

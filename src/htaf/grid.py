@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, Literal, final
+from typing import Any, Literal, cast, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from htaf.activations import Heaviside
 from htaf.convert import harden
 from htaf.convert.functional_sites import duplicate
 from htaf.convert.modes import evaluating
@@ -287,8 +288,8 @@ def on_grid(model: nn.Module, example: Any, *, bits: Bits = 8) -> nn.Module:
     Args:
         model: with smooth or exact steps, not changed. Other layers, subclasses of these, and convolutions with more
             than 258 real inputs for each output stay as they are.
-        example: inputs, a tensor or a tuple. A layer reads bits if its inputs in the hardened model are integers, so
-            small that no sum of them with the largest weights is beyond 2^24.
+        example: inputs, a tensor or a tuple. A layer reads bits if its inputs in the hardened model are integers when
+            the steps give random bits, so small that no sum of them with the largest weights is beyond 2^24.
         bits: of an integer weight, 4 or 8.
 
     Returns:
@@ -351,7 +352,11 @@ def _as(kind: type[nn.Module], module: nn.Module, **more: Any) -> nn.Module:
 
 def _over_integers(model: nn.Module, example: Any, bits: Bits) -> dict[str, bool]:
     """The layers that run, by their paths, and whether each reads integers alone when the model is hardened, of which
-    float32 holds every sum."""
+    float32 holds every sum.
+
+    The steps give random bits: so the answer is that of the architecture. Of a fresh network whose steps all give 0, a
+    mean of bits would look like an integer.
+    """
     try:
         exact = harden(model, share=True)
     except ValueError:  # it has no smooth step: it is hardened, or has none at all
@@ -364,9 +369,17 @@ def _over_integers(model: nn.Module, example: Any, bits: Bits) -> dict[str, bool
         held = largest * module.weight[0].numel() * (2 ** (bits - 1) - 1) <= EXACT  # pyright: ignore
         found[path] = found.get(path, True) and held and bool((x == x.round()).all())
 
+    random = torch.Generator().manual_seed(0)
+
+    def bits_of(step: nn.Module, given: tuple[Any, ...], y: Tensor) -> Tensor:
+        drawn = torch.randint(2, y.shape, generator=random).to(y)
+        return 2 * drawn - 1 if cast(Heaviside, step).bipolar else drawn
+
     for path, module in exact.named_modules():
         if type(module) in _LAYERS:
             module.register_forward_pre_hook(partial(see, path))
+        elif isinstance(module, Heaviside):
+            module.register_forward_hook(bits_of)
     with evaluating(exact):
         exact(*(example if isinstance(example, tuple) else (example,)))
     return found

@@ -58,9 +58,9 @@ def test_a_float_run_is_continued_on_a_grid_and_resumed_to_the_bit(real: Run, di
     assert resumed.record["model_sha256"] == whole.record["model_sha256"]
 
 
-@pytest.mark.parametrize("family", ["dhn"])
+@pytest.mark.parametrize("family", ["dhn", "snn"])
 def test_a_packed_run_predicts_every_row_as_the_run_does(family: str, digits: Images, tmp_path: Path) -> None:
-    small = {"dhn": {"depth": 10}}[family]
+    small = {"dhn": {"depth": 10}, "snn": {"depth": 18, "width": 4, "steps": 2}}[family]
     recipe = ready_recipe(family, "reduced").replace(**SMALL | {"epochs": 1}, **small, weights="int4")
     run = fit(recipe, digits, tmp_path / "run", source={"name": "digits"})
     run = open_run(tmp_path / "run")
@@ -81,8 +81,6 @@ def test_the_field_is_checked(unchecked: None) -> None:
             make_recipe(family, weights="int8")
     with pytest.raises(ValueError, match="method relu does not read weights"):
         make_recipe("dhn", weights="int8", method="relu").refuse_unread(["weights"])
-    with pytest.raises(ValueError, match="weights of family snn must be float"):
-        make_recipe("snn", weights="int8")
     float_, grid = (make_recipe("dhn", weights=weights) for weights in ("float", "int8"))
     assert "weights" not in float_.identity()
     assert grid.identity()["weights"] == "int8"
