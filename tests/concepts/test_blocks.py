@@ -232,6 +232,7 @@ def test_a_part_that_another_process_wrote_first_is_kept(run: runs.Run, photos: 
     class Twice(InProcess):
         def outcomes(self, job: Job, blocks: Sequence[Block]) -> Iterator[Outcome]:
             list(super().outcomes(job, blocks[:1]))
+            (job.out / ".part-00001.dead").mkdir()
             (job.out / "part-00001").mkdir()  # begun, without a record
             (job.out / "part-00001" / "x").touch()
             yield from super().outcomes(job, blocks)
@@ -239,6 +240,7 @@ def test_a_part_that_another_process_wrote_first_is_kept(run: runs.Run, photos: 
     found = extract_blocks(run, [str(photos)], tmp_path / "a", 100, engine=Twice("cpu"))
     assert len(found) == COUNT
     assert not (tmp_path / "a" / "part-00001" / "x").exists()
+    assert not list((tmp_path / "a").glob(".part-*"))
     open_sharded(tmp_path / "a", verify=True)
 
 

@@ -224,6 +224,7 @@ def extract_blocks(
             waiting, notes = _waiting(job, cut)
             done = total - sum(block.last - block.first for block in waiting)
             found = _run(engine, job, waiting, total, done, progress) if waiting else []
+            _clean(writer.path)  # of a node that died on the way
             _finish(job, cut, found, notes)
     return open_sharded(out)
 
