@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import tarfile
 import threading
 import time
@@ -98,6 +99,22 @@ def test_addresses_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         listening() as port,
         pytest.raises(RayError, match="takes connections, but no Ray answers"),
+        connected(f"127.0.0.1:{port}"),
+    ):
+        pass
+
+
+def test_a_cluster_that_asks_for_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `ray health-check` ends where RAY_AUTH_MODE, or the file of the token, is missing."""
+
+    def refused(asked: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        said = b"ray.exceptions.AuthenticationError: RPC error: InvalidAuthToken: Authentication token is missing"
+        return subprocess.CompletedProcess(asked, 1, b"", said)
+
+    monkeypatch.setattr(subprocess, "run", refused)
+    with (
+        listening() as port,
+        pytest.raises(RayError, match=rf"127\.0\.0\.1:{port} asks for its token.*RAY_AUTH_MODE=token"),
         connected(f"127.0.0.1:{port}"),
     ):
         pass

@@ -444,6 +444,24 @@ def test_finished_cells_are_shared_by_plans(
     assert [cell.seed for cell in computed.cells] == [2]
 
 
+def test_a_folder_is_of_one_study(source: Source, tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of another name must not replace the report, also before there is one or when plan.json is damaged."""
+    computed = Computed(monkeypatch, by_lr)
+    run_study(plan_of(source), tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.glob("*.*")}
+    other = dataclasses.replace(plan_of(source), name="other")
+    computed.cells.clear()
+    for gone in ((), ("report.json",), ("plan.json",)):
+        for name, data in before.items():
+            (tmp_path / name).write_bytes(data)
+        for name in gone:
+            (tmp_path / name).write_text("{")
+        with pytest.raises(StudyError, match=r"is the folder of the study 's', got the plan 'other'.*--out"):
+            run_study(other, tmp_path)
+        assert (tmp_path / "report.md").read_bytes() == before["report.md"]
+    assert computed.cells == []
+
+
 class Stopping:
     """A record of every cell until `left` is used up, then Ctrl-C."""
 

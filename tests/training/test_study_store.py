@@ -173,6 +173,34 @@ def test_results_of_another_study_and_damaged_ones(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "cells" / "k0.json").read_text() == "{"
 
 
+def test_a_store_that_knows_nothing_of_a_finished_study(tmp_path: Path) -> None:
+    """The results stay, and the change of store is said."""
+    said: list[str] = []
+
+    def tell(what: str, text: str) -> None:
+        said.append(text)
+
+    results = Results(tmp_path / "out")
+    for name in ("first", "second", "second"):
+        work = Work(str(tmp_path / name), kinds=KINDS, work=tmp_path / "work", leasing=LEASING)
+        with coordinated(work, "s", results, {}, 0, tell):
+            pass
+        assert len(said) == (name == "second")
+    assert "has nothing of this study yet; what is finished in" in said[0]
+
+
+def test_a_worker_says_what_it_waits_for(tmp_path: Path) -> None:
+    queue = filled(tmp_path, made(1))
+    lease = queue.claim(Owner("a", pid=7, host="left"))  # of a worker that was killed
+    assert lease is not None
+    lease.beat()
+    helper = Helper(Work(queue.store.address, work=tmp_path / "work", leasing=LEASING, kinds=KINDS)).join()
+    assert helper.found == {"computed": 1}
+    assert len(helper.notes) == 2
+    assert helper.notes[0].startswith("no cell is free; 1 cell is with process 7 on left: waiting, and taking over")
+    assert helper.notes[1].startswith("cell 0: ")
+
+
 def test_failures_and_a_second_call(tmp_path: Path) -> None:
     work = Work(str(tmp_path / "store"), kinds=KINDS, work=tmp_path / "work", leasing=LEASING)
     results, tasks = Results(tmp_path / "out"), [*made(2), Task("k9", "made", {"number": 9, "fails": "too few rows"})]

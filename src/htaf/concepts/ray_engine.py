@@ -106,9 +106,10 @@ class RayEngine:
         if self.told:
             of_nodes = ", ".join(f"{n['NodeName']} ({_resources(n)})" for n in nodes)
             gpu = f" and {self.gpus:g} GPU" if self.gpus else ""
+            parts = "1 part" if len(blocks) == 1 else f"{len(blocks):,} parts"
             err.print(
                 f"Ray: {len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}: {of_nodes}; {self.least} to {self.most} "
-                f"actors with {self.actors.cpus:g} CPU{gpu} each; {len(blocks):,} parts to make"
+                f"actors with {self.actors.cpus:g} CPU{gpu} each; {parts} to make"
             )
 
     def outcomes(self, job: Job, blocks: Sequence[Block]) -> Iterator[Outcome]:
@@ -322,6 +323,11 @@ def _reached(address: str) -> str:
     except subprocess.TimeoutExpired:
         done = None
     if done is None or done.returncode:
+        if done is not None and b"token" in (done.stdout + done.stderr).lower():
+            raise RayError(
+                f"the Ray cluster at {address} asks for its token, which this process did not show: expected "
+                "RAY_AUTH_MODE=token in the environment, and the head node's ~/.ray/auth_token on this machine"
+            )
         raise RayError(
             f"{address} takes connections, but no Ray answers there: expected the address of the head node, which "
             "`ray start --head` prints"

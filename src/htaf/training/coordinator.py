@@ -147,6 +147,8 @@ def coordinated(
         store.tell = lambda note: tell("note", note)
         about = {**about, "results": results.place, "token": results.token(work.run)}
         queue = Queue.made(store, name, about, work.leasing)
+        if about["token"] != work.run and not queue.trials():
+            tell("note", f"the store {store} has nothing of this study yet; what is finished in {results.place} counts")
         lease = queue.coordinate(Owner(work.run), lambda note: tell("note", note))
         try:
             with lease:

@@ -1,8 +1,8 @@
 """Many trainings as one study: cells keyed by content, candidates searched through Optuna, chosen on validation.
 
 A study folder holds `cells/<key>.json`, one record a finished cell, written whole; `work/<key>/`, run folders of cells
-that are not finished; `runs/<key>/`, those that are kept; `search.db`, Optuna's trials; `report.json` and `report.md`.
-A finished cell is never computed again, by this plan or another one in the same folder.
+that are not finished; `runs/<key>/`, those that are kept; `search.db`, Optuna's trials; `plan.json`; `report.json` and
+`report.md`. A folder is of one study, by its name. A finished cell is kept, also where the plan changes.
 
 With a store the cells are tasks of a queue, which workers on any machine compute (`htaf.training.queue`).
 """
@@ -31,7 +31,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from htaf._console import progress as progress_of
 from htaf._console import say_notes
 from htaf._errors import first_line
-from htaf._files import LOCK, BusyError, check_output_folder, hold
+from htaf._files import LOCK, BusyError, check_output_folder, hold, parse_json
 from htaf.contract import is_outside
 from htaf.data import images, tabular
 from htaf.data.attributes import Attributes
@@ -361,8 +361,9 @@ def run_study(
         reference values.
 
     Raises:
-        DataError: a data set cannot be loaded. StudyError: a worker died, no candidate of a search succeeded, or
-            another process runs a study in the folder or with the store. StoreError: the store cannot be used.
+        DataError: a data set cannot be loaded. StudyError: a worker died, no candidate of a search succeeded, another
+            process runs a study in the folder or with the store, or the folder is that of a study of another name.
+            StoreError: the store cannot be used.
     """
     out = Path(out)
     check_output_folder(out, own="study")
@@ -376,6 +377,7 @@ def run_study(
         raise StudyError(f"runs can be kept in a folder alone, got {found.place}: choose a folder for the results")
     tell = _told if progress else lambda what, text: None
     with locked(out, "another study runs in", StudyError):  # its own workers are of the process that holds it
+        _expect_plan(plan, out)
         at_once = max(1, workers if parallel is None else parallel)
         if store is None:
             run = functools.partial(run_cells, out=out, workers=workers, threads=threads, progress=progress)
@@ -389,6 +391,25 @@ def run_study(
         with coordinated(told, name, found, environment(), workers, tell) as coordinator:
             run = functools.partial(_queued, coordinator=coordinator, progress=progress)
             return _study(plan, out, coordinator.store, data_dir, device, at_once, run, found, keep_runs)
+
+
+def _expect_plan(plan: Plan, out: Path) -> None:
+    """Write the plan into plan.json of a study folder, which is of one study: a later one would replace its report.
+
+    Raises:
+        StudyError: the folder is that of a study of another name.
+    """
+    for name in ("plan.json", "report.json"):
+        try:
+            found = parse_json((out / name).read_bytes())["study"]
+        except (OSError, ValueError, TypeError, KeyError):  # not there, or damaged: it is written anew
+            continue
+        if found != plan.name:
+            raise StudyError(
+                f"{out} is the folder of the study {found!r}, got the plan {plan.name!r}, whose report would replace "
+                "that one: choose another folder by --out"
+            )
+    write_atomic(out / "plan.json", to_json({"study": plan.name, "plan": plan.describe()}))
 
 
 def _told(what: str, text: str) -> None:

@@ -25,6 +25,7 @@ from htaf.training.store import PATIENCE, Store, StoreError, open_store, quiet
 
 GOODBYE = 10.0  # seconds for which a store may be away when a process that was stopped puts its cell back
 LONGEST_WAIT = 10.0  # seconds between two looks of a worker that has nothing to do
+SHORT_WAIT = 2.0  # seconds without a cell after which a worker says, once, what it waits for
 RESTARTS = 20  # of worker processes of one command
 OWN_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE}  # not the cell's fault
 
@@ -79,13 +80,16 @@ def _computed(work: Work, tell: Tell) -> Counter[str]:
     store.tell = lambda note: tell("note", note)
     known = _queues(store, work, {})
     places: dict[str, Place] = {}
-    found, pause = Counter[str](), 0.2
+    found, pause, idle, told = Counter[str](), 0.2, time.monotonic(), work.only is not None
     while True:
         claimed = _claim(known, owner)
         if claimed is None:
             busy = sum(queue.busy(owner) for queue in known.values())  # asks all: each looks after its leases
             if not busy and not work.wait:
                 return found
+            if not told and time.monotonic() - idle > SHORT_WAIT:
+                told = True
+                tell("note", _waiting(known, work.leasing))
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(1.5 * pause, LONGEST_WAIT, work.leasing.heartbeat)
             known = _queues(store, work, known)
@@ -105,6 +109,7 @@ def _computed(work: Work, tell: Tell) -> Counter[str]:
                 with contextlib.suppress(HtafError):
                     lease.give_back()
                 raise
+        idle = time.monotonic()
         if lease.lost.is_set():
             found["lost"] += 1
             tell("note", f"{_title(lease)}: another worker had taken this cell, for this process did not answer")
@@ -114,6 +119,19 @@ def _queues(store: Store, work: Work, known: dict[str, Queue]) -> dict[str, Queu
     if work.only is None:
         return queues(store, work.leasing, known)
     return known or {work.only: Queue(store, work.only, work.leasing)}
+
+
+def _waiting(known: Mapping[str, Queue], leasing: Leasing) -> str:
+    """Why a worker has nothing to do, as a sentence."""
+    running = [(key, who) for queue in known.values() for key, who in queue.overview().running.items()]
+    who = ", ".join(sorted({who for _, who in running}))
+    if running:
+        cells = "1 cell is" if len(running) == 1 else f"{len(running)} cells are"
+        return (
+            f"no cell is free; {cells} with {who}: waiting, and taking over what shows no sign of life for "
+            f"{leasing.timeout:.0f} s"
+        )
+    return "no cell is free: waiting for more"
 
 
 def _claim(known: Mapping[str, Queue], owner: Owner) -> tuple[str, Lease] | None:
@@ -193,7 +211,7 @@ class Processes:
 
     def __init__(self, work: Work, count: int, tell: Tell = lambda what, text: None) -> None:
         self.found, self.troubles = Counter[str](), list[str]()
-        self._work, self._tell, self._restarts = work, tell, 0
+        self._work, self._tell, self._restarts, self._said = work, tell, 0, ""
         self._context = multiprocessing.get_context("spawn")  # fork would copy a process whose torch has threads
         self._others = [self._start() for _ in range(count)]
 
@@ -233,7 +251,8 @@ class Processes:
                 self.found += Counter(text)
             elif what == "trouble":
                 self.troubles.append(text)
-            else:
+            elif what != "note" or text != self._said:  # several processes may wait for the same
+                self._said = text if what == "note" else self._said
                 self._tell(what, text)
 
     def _ended(self, store: Store, process: Any, pipe: Any) -> None:
