@@ -32,7 +32,7 @@ from htaf.training.queue import Task
 from htaf_paper import ann_to_snn_report
 from htaf_paper.ann_to_snn_measure import ComparisonError, Pair, compare
 from htaf_paper.cells import Made
-from htaf_paper.protocol import Found, MissingError, Outcome, Place, Scale, Setting
+from htaf_paper.protocol import Found, Outcome, Place, Scale, Setting
 
 MODES: dict[str, dict[str, Any]] = {
     "max": {"mode": "max"},
@@ -103,6 +103,12 @@ def _preprocessor(run: Run) -> ImagePreprocessor:
     return found
 
 
+BY_HAND = (
+    "htaf train snn --recipe cifar10 --method relu --device cuda --out A, the same with --method htaf --out B, then "
+    "htaf_paper.ann_to_snn.pair_of and htaf_paper.ann_to_snn_measure.compare"
+)
+
+
 class ComparisonCells:
     """A ReLU network and a spiking one, trained and compared, for `htaf_paper.cells`."""
 
@@ -163,7 +169,9 @@ class AnnToSnn:
                 "SEW-ResNet-18 of width 16 on 5,000 images of CIFAR-10; 500 test images, T up to 200", 1700.0,
                 data=("cifar10",),
             ),
-            "full": Setting("ResNet-18 on both sets at full length", 2e6, gpu=True, data=("cifar10", "cifar100")),
+            "full": Setting(
+                "ResNet-18 on both sets at full length", 2e6, gpu=True, data=("cifar10", "cifar100"), by_hand=BY_HAND
+            ),
         }  # fmt: skip
 
     def made(self, scale: Scale) -> list[Made]:
@@ -178,8 +186,6 @@ class AnnToSnn:
         return [Made("ann-to-snn", {**shared, **recipes(data)}, f"ANN-to-SNN, {data}")]
 
     def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
-        if scale == "full":
-            raise MissingError("GPU", self.settings[scale].about)
         return [made.task(place.data_dir) for made in self.made(scale)]
 
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:

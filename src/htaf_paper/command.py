@@ -133,7 +133,7 @@ def run(
         print_json([vars(one) for one in found])
     else:
         for one in found:
-            cells = f", {one.cells} cells" if one.cells else ""
+            cells = f", {one.cells} {'cell' if one.cells == 1 else 'cells'}" if one.cells else ""
             say(f"{one.id}, {one.scale}: {one.status}{cells}{': ' + one.message if one.message else ''}")
         say(f"htaf paper report --out {out}")
     if failed := [one.id for one in found if one.status == "failed"]:

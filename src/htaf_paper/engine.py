@@ -21,7 +21,7 @@ from htaf.runs import environment
 from htaf.training.coordinator import coordinated
 from htaf.training.queue import Leasing, Task
 from htaf.training.results import Results, StudyError
-from htaf.training.store import PATIENCE
+from htaf.training.store import PATIENCE, open_store, quiet
 from htaf.training.study import run_path
 from htaf.training.worker import Work
 from htaf_paper.outcomes import FORMAT, outcome_file
@@ -75,11 +75,13 @@ def wanted(study: Study, scale: Scale, found: Found, place: Place) -> list[Task]
     """The cells that an item wants next: those that are neither there nor failed.
 
     Raises:
-        MissingError, DataError: it cannot be computed here.
+        MissingError, DataError: it cannot be computed here, or only by hand.
     """
-    if study.settings[scale].gpu and not place.device.startswith("cuda"):
-        command = command_of(study.id, scale, " --device cuda")
-        raise MissingError("GPU", f"{command}: {study.settings[scale].about}")
+    setting = study.settings[scale]
+    if setting.by_hand:
+        raise MissingError("GPU", f"{setting.by_hand}: {setting.about}")
+    if setting.gpu and not place.device.startswith("cuda"):
+        raise MissingError("GPU", f"{command_of(study.id, scale, ' --device cuda')}: {setting.about}")
     tasks = {task.key: task for task in study.tasks(scale, found, place)}
     return [task for key, task in tasks.items() if key not in found.failed and (key not in found or _lost(task, place))]
 
@@ -124,7 +126,6 @@ def run(
     Raises:
         StudyError: another process holds the folder, or a record is damaged. StoreError: the store cannot be used.
     """
-    out.mkdir(parents=True, exist_ok=True)
     own = Results(results or out)
     there, failed, missing = Records(own, records), dict[str, str](), dict[str, MissingError]()
     place = Place(out, data_dir, device)
@@ -145,6 +146,10 @@ def run(
         return [*tasks.values()]
 
     tasks = next_round()
+    if tasks and compute and store is not None:
+        with quiet():
+            open_store(store, patience=patience)  # one that does not answer leaves no folder
+    out.mkdir(parents=True, exist_ok=True)
     if tasks and compute:
         more: dict[str, Any] = {} if work is None else {"work": work}
         told = Work(

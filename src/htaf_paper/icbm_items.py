@@ -392,11 +392,12 @@ def _best_overall(
     for name, number, path, others in wanted:
         for other in others:
             printed = paper["ss-50" if other == "ss" else other][number]
+            shown = _named(other, scale) + (" (the paper's: beta 50)" if other == "ss" else "")
             own = paper["htaf"][number]
             differences = paired(of_scores(rows.get("htaf", {}), *path), of_scores(rows.get(other, {}), *path))
             claims.append(
                 better(
-                    f"{label}: HTAF has a higher {name} than {_named(other, scale)}", place, differences, scale,
+                    f"{label}: HTAF has a higher {name} than {shown}", place, differences, scale,
                     paper=None if printed is None or own is None else round(own - printed, 1),
                     what=f"HTAF less {_named(other, scale)}", unit=" points",
                 )

@@ -103,6 +103,12 @@ def _many(count: int, one: str, many: str = "") -> str:
     return f"{count} {one if count == 1 else many or one + 's'}"
 
 
+def prose(line: str) -> str:
+    """Text for HTML; what stands between two backticks is code."""
+    parts = re.split(r"(`[^`\n]+`)", line)
+    return "".join(f"<code>{text(p[1:-1])}</code>" if place % 2 else text(p) for place, p in enumerate(parts))
+
+
 def _badge(verdict: Verdict) -> str:
     return f"<span class='verdict {SIGNS[verdict]}'>{text(verdict)}</span>"
 
@@ -189,7 +195,7 @@ def _item(item: Item, names: Mapping[tuple[str, str], str]) -> str:
     assert read is not None
     outcome, reported = read.outcome, item.claims.get(read.scale, ())
     body = [
-        f"<p class='muted'>{text(sentence(item.paper))} Scale <b>{read.scale}</b>: {text(read.about)}.</p>",
+        f"<p class='muted'>{text(sentence(item.paper))} Scale <b>{read.scale}</b>: {prose(read.about)}.</p>",
         f"<p class='warning'>Not finished: {text(read.message)}</p>" if read.status != "finished" else "",
         _judged_table(reported, f"Claims of {item.title}") if reported else "",
         *(_table(one, item.title) for one in outcome.tables),
@@ -209,7 +215,7 @@ def _listed(title: str, lines: Sequence[str]) -> str:
     if not lines:
         return ""
     return (
-        f"<h3>{text(title)}</h3><ul class='notes'>{''.join(f'<li>{text(sentence(line))}</li>' for line in lines)}</ul>"
+        f"<h3>{text(title)}</h3><ul class='notes'>{''.join(f'<li>{prose(sentence(line))}</li>' for line in lines)}</ul>"
     )
 
 
@@ -240,7 +246,7 @@ def _table(table: Table, of: str) -> str:
                 cells.append(f"<{tag}{kind}>{text(words)}</{tag[:2]}>")
         rows.append(f"<tr>{''.join(cells)}</tr>")
     inside = f"<table class='figures'><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
-    said = "".join(f"<p class='place'>{text(line)}</p>" for line in outcomes.notes(table))
+    said = "".join(f"<p class='place'>{prose(line)}</p>" for line in outcomes.notes(table))
     return f"<h3>{text(table.title)}</h3>{parts.scrolled(f'{of}, {table.title}', inside)}{said}"
 
 
@@ -285,7 +291,7 @@ def _smaller(item: Item, read: Read) -> str:
     """What another scale tested that the section's own did not."""
     of = f"{item.title} at {read.scale}"
     return (
-        f"<h3>Tested at scale {read.scale} alone</h3><p class='muted'>{text(sentence(read.about))}</p>"
+        f"<h3>Tested at scale {read.scale} alone</h3><p class='muted'>{prose(sentence(read.about))}</p>"
         + _judged_table(item.claims[read.scale], f"Claims of {of}")
         + parts.folded(f"Tables at scale {read.scale}", "".join(_table(one, of) for one in read.outcome.tables))
     )
@@ -300,7 +306,7 @@ def _others(item: Item) -> str:
         rows.append(
             [
                 (f"<a href='{read.file}'>{read.scale}</a>", False),
-                (f"{text(read.about)}", False),
+                (f"{prose(read.about)}", False),
                 (f"{state}<br><code>{text(read.command)}</code>", False),
                 (said, False),
             ]
@@ -353,7 +359,7 @@ def _errata(items: Sequence[Item]) -> str:
     for item in items:
         for line in item.shown.outcome.errata if item.shown else ():
             found.setdefault(line, item.id)
-    lines = "".join(f"<li>{text(sentence(line))} <a href='#h-{name}'>{name}</a></li>" for line, name in found.items())
+    lines = "".join(f"<li>{prose(sentence(line))} <a href='#h-{name}'>{name}</a></li>" for line, name in found.items())
     return parts.section("errata", "All errors found in the paper", f"<ul class='notes'>{lines}</ul>") if lines else ""
 
 

@@ -48,7 +48,7 @@ class Setting:
 
     about: what is done, for people. cpu_seconds: of all its cells, measured on the machine of `REFERENCE`. gpu:
     it needs one. data: what it needs beside the package, for people. shared: (group, seconds): so much of it are
-    cells that the other items of the group want at this scale too.
+    cells that the other items of the group want at this scale too. by_hand: commands for what has no cells here.
     """
 
     about: str
@@ -56,6 +56,7 @@ class Setting:
     gpu: bool = False
     data: tuple[str, ...] = ()
     shared: tuple[str, float] = ("", 0.0)
+    by_hand: str = ""
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,14 @@ FIELDS: tuple[str, ...] = ("item", "scale", "place", "verdict", "claim", "eviden
 
 
 def escaped(text: object) -> str:
-    """Text that Markdown shows as it is, on one line."""
-    found = re.sub(r"([\\`*|~$])", r"\\\1", visible(str(text)))
+    """Text that Markdown shows as it is, on one line; what stands between two backticks is code."""
+    parts = re.split(r"(`[^`\n]+`)", str(text))
+    return "".join(code(part[1:-1]) if place % 2 else _plain(part) for place, part in enumerate(parts))
+
+
+def _plain(text: str) -> str:
+    """Text without any meaning in Markdown."""
+    found = re.sub(r"([\\`*|~$])", r"\\\1", visible(text))
     found = re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", found)
     found = found.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("](", r"]\(")
     return re.sub(r"^((?:[+-]|#{1,6}|\d+[.)])(?=\s)|\[)", lambda m: f"{m[0][:-1]}\\{m[0][-1]}", found)

@@ -14,6 +14,7 @@ from htaf.training.plan import Plan, Source
 from htaf.training.queue import OtherMachineError, Task
 from htaf.training.queue import Place as QueuePlace
 from htaf.training.results import Results, StudyError
+from htaf.training.store import StoreError
 from htaf_paper import cells, command, engine, plans, verdicts
 from htaf_paper.engine import Records, outcome_file, run, wanted
 from htaf_paper.images import BNN, DHN, PAPER, SNN, Images
@@ -203,10 +204,22 @@ def test_an_item_is_computed_once(tmp_path: Path) -> None:
         "htaf paper run made --scale full --device cuda --out DIR: on a GPU",
     )
     assert json.loads(outcome_file(again, "made", "full").read_bytes())["status"] == "not run: GPU"
+    with pytest.raises(StoreError, match="is a file"):
+        run([study], "smoke", tmp_path / "new", store=str(outcome_file(again, "made", "full")))
+    assert not (tmp_path / "new").exists()
     name = next(iter(stored))
     (out / "cells" / name).write_text("{")
     with pytest.raises(StudyError, match="damaged"):
         run([study], "smoke", out)
+
+
+@pytest.mark.parametrize(("item", "said"), [("language", "htaf train llm --model"), ("ann-to-snn", "htaf train snn")])
+def test_what_has_no_cells_names_commands_that_make_it(tmp_path: Path, item: str, said: str) -> None:
+    """Also on a machine with a GPU."""
+    (ran,) = run(items((item,)), "full", tmp_path, device="cuda")
+    assert ran.status == "not run: GPU"
+    assert ran.message.startswith(said)
+    assert "--scale full" not in ran.message
 
 
 def test_damaged_records_of_a_finished_study(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ import pytest
 from htaf_paper import drawing
 from htaf_paper.items import ITEMS
 from htaf_paper.outcomes import read_items, without_times
+from htaf_paper.page import prose
 from htaf_paper.protocol import Outcome, Panel, PaperError, Series
+from htaf_paper.summary import escaped
 from htaf_paper.writing import write_report
 from made_paper import HOSTILE, claim, drawings, full_outcome, photograph, put, table
 
@@ -326,3 +328,16 @@ def test_an_outcome_of_the_engine_is_read(tmp_path: Path) -> None:
     assert [(one.cells, bool(one.versions)) for one in shown.measured] == [(0, True)]  # no cell, but where it was made
     write_report(tmp_path)
     assert (tmp_path / "figures" / "bounds.svg").is_file()
+
+
+@pytest.mark.parametrize(
+    ("text", "markdown", "html"),
+    [
+        ("by `quick`, 3 < 4", "by `quick`, 3 &lt; 4", "by <code>quick</code>, 3 &lt; 4"),
+        ("one ` alone", r"one \` alone", "one ` alone"),
+        ("`a|<b>` and *c*", r"`a\|<b>` and \*c\*", "<code>a|&lt;b&gt;</code> and *c*"),
+    ],
+)
+def test_code_within_a_sentence(text: str, markdown: str, html: str) -> None:
+    assert escaped(text) == markdown
+    assert prose(text) == html
