@@ -14,6 +14,7 @@ hardened model; bytes of the file.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
 import statistics
 import tempfile
@@ -106,16 +107,13 @@ def main() -> None:
             print("OpenVINO is not installed (the extra `peers`): it is left out", flush=True)
         else:
             others.add("openvino")
-    rows = [
-        row
-        for name in arguments.nets
-        for batch in arguments.batches
-        for threads in arguments.threads
-        for row in measure(name, batch, threads, arguments.rounds, others)
-    ]
-    show(rows, Console(width=120))
-    print(measuring.one_line())
-    measuring.write(arguments.json, rows)
+    console, rows = Console(width=120), []
+    for name, batch, threads in itertools.product(arguments.nets, arguments.batches, arguments.threads):
+        found = measure(name, batch, threads, arguments.rounds, others)
+        show(found, console)
+        rows += found
+        measuring.write(arguments.json, rows)  # a benchmark that is stopped has said what it knows
+    console.print(measuring.one_line())
 
 
 if __name__ == "__main__":
