@@ -9,10 +9,12 @@
 
 #include "binary.hpp"
 #include "bind_packed.hpp"
+#include "integers.hpp"
 #include "maps.hpp"
 #include "parallel.hpp"
 #include "processor.hpp"
 #include "tables.hpp"
+#include "team.hpp"
 
 using namespace htaf;
 
@@ -33,13 +35,16 @@ struct Memory {
     }
 };
 
-// scale, shift, lower and upper: addresses; residual, y, bits
-using Ends = std::tuple<std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t, Place, Place, Place>;
+// scale, shift, lower, upper, wide scale and shift: addresses; residual, y, bits
+using Constants = std::tuple<std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t, std::uintptr_t>;
+using Ends = std::tuple<Constants, Place, Place, Place>;
 
 Epilogue epilogue_at(const Ends& e, const Memory& m) {
-    auto [scale, shift, lower, upper, residual, y, bits] = e;
+    auto& [constants, residual, y, bits] = e;
+    auto [scale, shift, lower, upper, wide_scale, wide_shift] = constants;
     return {htaf::at<const float>(scale), htaf::at<const float>(shift), m.at<const float>(residual), m.at<float>(y),
-            htaf::at<const float>(lower), htaf::at<const float>(upper), m.at<std::uint64_t>(bits)};
+            htaf::at<const float>(lower), htaf::at<const float>(upper), m.at<std::uint64_t>(bits),
+            htaf::at<const double>(wide_scale), htaf::at<const double>(wide_shift)};
 }
 
 class Plan {
@@ -63,6 +68,13 @@ class Plan {
                     htaf::at<const float>(columns)};
         add({bits}, e, [c = convolution(shape), t, bits, e](const Kernels& k, const Memory& m, int threads) {
             k.tables->forward(t, m.at<const std::uint64_t>(bits), c, epilogue_at(e, m), threads);
+        });
+    }
+    void integer(const Shape2d& shape, Place bits, const std::tuple<Address, std::size_t>& weights, const Ends& e) {
+        auto [values, planes] = weights;
+        IntegerWeights w = {htaf::at<const std::uint32_t>(values), planes};
+        add({bits}, e, [c = convolution(shape), w, bits, e](const Kernels& k, const Memory& m, int threads) {
+            k.integers->forward(c, w, m.at<const std::uint8_t>(bits), epilogue_at(e, m), threads);
         });
     }
     void floats(const Shape2d& shape, Place x, const Strides& strides, Address weights, const Window& w, const Ends& e) {
@@ -158,7 +170,9 @@ class Plan {
         }
         const Kernels& kernels = *for_packed(chosen());
         Memory memory = {tensors, scratch};
-        for (const auto& step : steps_) step(kernels, memory, threads);
+        together(steps_.size() > 1 ? threads : 1, [&] {
+            for (const auto& step : steps_) step(kernels, memory, threads);
+        });
     }
 
    private:
@@ -171,7 +185,7 @@ class Plan {
     }
     void add(std::initializer_list<Place> places, const Ends& e, Step step) {
         for (const Place& place : places) check(place);
-        check(std::get<4>(e)), check(std::get<5>(e)), check(std::get<6>(e));
+        check(std::get<1>(e)), check(std::get<2>(e)), check(std::get<3>(e));
         steps_.push_back(std::move(step));
     }
 
@@ -186,6 +200,7 @@ void bind_plan(nb::module_& m) {
         .def(nb::init<>())
         .def("binary", &Plan::binary)
         .def("table", &Plan::table)
+        .def("integer", &Plan::integer)
         .def("floats", &Plan::floats)
         .def("rounded", &Plan::rounded)
         .def("finish", &Plan::finish)

@@ -2,12 +2,14 @@
 // natively, and under an emulator for the processors that are not at hand. tests/test_packaging.py builds and runs it.
 // Arguments: the instruction sets that must have run, best first. Prints the worst error of each check and its limit.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,8 +20,10 @@
 #include "floats.hpp"
 #include "integers.hpp"
 #include "maps.hpp"
+#include "parallel.hpp"
 #include "processor.hpp"
 #include "tables.hpp"
+#include "team.hpp"
 
 using namespace htaf;
 
@@ -1109,9 +1113,50 @@ void Checks::everything() {
 
 }  // namespace
 
+// Loops of a team of threads: every part once, also within a loop; what one throws comes out, and the next ones run.
+static int check_teams() {
+    int failures = 0;
+    for (int threads : {1, 2, 3, 7}) {
+        constexpr std::size_t most = 1000, times = 20;
+        std::vector<std::size_t> seen(most), expected(most);
+        std::atomic<std::size_t> within{0};
+        std::size_t caught = 0;
+        together(threads, [&] {
+            for (std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{5}, most})
+                for (std::size_t k = 0; k < times; ++k) {
+                    parallel(n, threads, [&](std::size_t begin, std::size_t end) {
+                        for (std::size_t i = begin; i < end; ++i) ++seen[i];
+                    });
+                    for (std::size_t i = 0; i < n; ++i) ++expected[i];
+                    try {
+                        parallel(9, threads, [](std::size_t, std::size_t end) {
+                            if (end == 9) throw std::runtime_error("the last part");
+                        });
+                    } catch (const std::runtime_error&) {
+                        ++caught;
+                    }
+                }
+            parallel(3, threads, [&](std::size_t begin, std::size_t end) {
+                for (std::size_t i = begin; i < end; ++i)
+                    parallel(4, threads, [&](std::size_t first, std::size_t last) { within += last - first; });
+            });
+        });
+        bool thrown = false;
+        try {
+            together(threads, [] { throw std::runtime_error("between loops"); });
+        } catch (const std::runtime_error&) {
+            thrown = true;
+        }
+        bool right = seen == expected && caught == 5 * times && within == 12 && thrown;
+        std::printf("%s loops of %d threads\n", right ? "ok  " : "FAIL", threads);
+        failures += !right;
+    }
+    return failures;
+}
+
 int main(int count, char** arguments) {
     std::vector<std::string> wanted(arguments + 1, arguments + count), ran;
-    int failures = 0;
+    int failures = check_teams();
     for (const Kernels* k : available()) {
         Checks checks{*k};
         checks.everything();

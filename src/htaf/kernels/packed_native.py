@@ -120,7 +120,7 @@ def bound(
         run: takes the address of the bits, sizes, the epilogue's addresses and threads; keeps its weights alive.
         geometry: of the layer. epilogue: its constants; the residual is an argument of the call.
         native: the method of `Plan` of csrc/bind_plan.cpp that is this layer, and the addresses of its weights; None:
-            no plan holds it, as none holds a scale and shift in float64.
+            no plan holds it.
         planes: of bits, side by side in a pixel, each of the geometry's channels.
 
     Raises:
@@ -175,6 +175,6 @@ def bound(
         return y, found
 
     call.kept = (*kept, wide)  # pyright: ignore[reportFunctionMemberAccess]
-    if native is not None and wide is None:
-        call.native = (*native, (scale, shift, lower, upper))  # pyright: ignore[reportFunctionMemberAccess]
+    if native is not None:
+        call.native = (*native, (scale, shift, lower, upper, wide_scale, wide_shift))  # pyright: ignore[reportFunctionMemberAccess]
     return call

@@ -45,12 +45,30 @@ class Layout(NamedTuple):
 
 
 @dataclass
+class Ends:
+    """An epilogue. Constants by their addresses, 0 for none; values by their numbers."""
+
+    scale: int = 0
+    shift: int = 0
+    lower: int = 0
+    upper: int = 0
+    wide_scale: int = 0
+    wide_shift: int = 0
+    residual: int | None = None
+    y: int | None = None
+    bits: int | None = None
+
+    def constants(self) -> tuple[int, ...]:
+        return self.scale, self.shift, self.lower, self.upper, self.wide_scale, self.wide_shift
+
+
+@dataclass
 class Step:
-    """A call of a method of `Plan` (csrc/bind_plan.cpp). ends: constants, then residual, y and bits."""
+    """A call of a method of `Plan` (csrc/bind_plan.cpp). ends: None where it has none."""
 
     name: str
     arguments: list[Any]
-    ends: list[Any] | None
+    ends: Ends | None
     makes: list[int]
 
 
@@ -89,12 +107,8 @@ class Planning:
         self.kept.append(tensor)
         return tensor.data_ptr()
 
-    def ends(self, constants: Sequence[int], residual: int | None, y: int | None, bits: int | None) -> list[Any]:
-        """Of a step: scale, shift, lower and upper as addresses; values."""
-        return [*constants, At(residual), At(y), At(bits)]
-
-    def step(self, name: str, *arguments: Any, ends: list[Any] | None = None, makes: Sequence[int] = ()) -> None:
-        made = [*makes, *(at.value for at in (ends[5:] if ends else ()) if at.value is not None)]
+    def step(self, name: str, *arguments: Any, ends: Ends | None = None, makes: Sequence[int] = ()) -> None:
+        made = [*makes, *(v for v in ((ends.y, ends.bits) if ends else ()) if v is not None)]
         self.steps.append(Step(name, list(arguments), ends, made))
 
     def alias(self, value: int) -> bool:
@@ -107,11 +121,11 @@ class Planning:
     def with_bits(self, source: int, lower: int, upper: int, bits: int) -> bool:
         """Bits of floats that the last step makes, in that step; whether this can be."""
         last = self.steps[-1] if self.steps else None
-        if last is None or last.ends is None or last.ends[5] != At(source) or last.ends[6] != At(None):
+        if last is None or last.ends is None or last.ends.y != source or last.ends.bits is not None:
             return False
         if last.name not in ("floats", "rounded", "maximum"):
             return False
-        last.ends[2], last.ends[3], last.ends[6] = lower, upper, At(bits)
+        last.ends.lower, last.ends.upper, last.ends.bits = lower, upper, bits
         last.makes.append(bits)
         self._drop(last, source)
         return True
@@ -119,11 +133,11 @@ class Planning:
     def with_maximum(self, source: int, window: Any, y: int) -> bool:
         """The maximum over windows of floats that the last step makes and nothing else takes, in that step."""
         last = self.steps[-1] if self.steps else None
-        if last is None or last.ends is None or last.name not in ("floats", "rounded") or last.ends[5] != At(source):
+        if last is None or last.ends is None or last.name not in ("floats", "rounded") or last.ends.y != source:
             return False
-        if last.arguments[-1] != NO_WINDOW or last.ends[6] != At(None) or self.readers[source] != 1:
+        if last.arguments[-1] != NO_WINDOW or last.ends.bits is not None or self.readers[source] != 1:
             return False
-        last.arguments[-1], last.ends[5] = window, At(y)
+        last.arguments[-1], last.ends.y = window, y
         last.makes[:] = [y]
         return True
 
@@ -137,7 +151,7 @@ class Planning:
 
     def _drop(self, last: Step, source: int) -> None:
         if self.readers[source] == 1 and last.ends is not None:
-            last.ends[5] = At(None)
+            last.ends.y = None
             last.makes.remove(source)
 
 
@@ -185,8 +199,8 @@ def segment(planning: Planning, first: int, last: int, wanted: set[int]) -> Segm
     plan = extension().Plan()
     for step in steps:
         arguments = [_placed(a, place) for a in step.arguments]
-        if step.ends is not None:
-            arguments.append(tuple(_placed(a, place) for a in step.ends))
+        if (ends := step.ends) is not None:
+            arguments.append((ends.constants(), *(place(At(v)) for v in (ends.residual, ends.y, ends.bits))))
         getattr(plan, step.name)(*arguments)
     views = tuple(
         (v, (of := planning.origin(v))[0], layouts[v].shape, layouts[v].stride, of[1] // layouts[v].dtype.itemsize)
@@ -207,7 +221,9 @@ def _values(step: Step) -> list[int]:
             for item in argument:
                 look(item)
 
-    look([step.arguments, step.ends or []])
+    look(step.arguments)
+    if step.ends is not None:
+        look([At(step.ends.residual), At(step.ends.y), At(step.ends.bits)])
     return found
 
 

@@ -41,7 +41,7 @@ def bind(weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Bound:
     def run(bits: int, shape: Shape2d, finishing: tuple[int, ...], threads: int, kept: object = values) -> None:
         native(shape, bits, held, finishing, threads)
 
-    return bound(run, g, epilogue, planes=weights.planes)
+    return bound(run, g, epilogue, ("integer", held), planes=weights.planes)
 
 
 def forward(bits: Tensor, weights: Weights, geometry: Geometry, epilogue: Epilogue) -> Outputs:

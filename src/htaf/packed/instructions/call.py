@@ -17,7 +17,7 @@ from htaf.packed.errors import PackedError
 from htaf.packed.instructions.contract import Instruction, Machine, Ready, Run, Seen, Values
 from htaf.packed.instructions.schema import Field, Made, items, mapping
 from htaf.packed.instructions.sizes import BATCH
-from htaf.packed.planning import At, Planning
+from htaf.packed.planning import At, Ends, Planning
 
 # |f(x) - f(y)| <= |x - y| for the largest entry, with their inputs' bounds added up or not
 _KEEPING = {
@@ -172,7 +172,7 @@ def _convolution(call: Call, machine: Machine) -> _Layer | None:
         x = planning.example(source)
         if x.ndim != 4:
             return False
-        ends = planning.ends((0, planning.address(added), 0, 0), None, y, None)
+        ends = Ends(shift=planning.address(added), y=y)
         where = floats.shape_of(x, g), At(source), floats.strides_of(x), planning.address(laid)
         planning.step("floats", *where, NO_WINDOW, ends=ends)
         return True
@@ -208,7 +208,7 @@ def _linear(call: Call, machine: Machine) -> _Layer | None:
         if not x.is_contiguous():
             return False
         x = rows(x)
-        ends = planning.ends((0, planning.address(added), 0, 0), None, y, None)
+        ends = Ends(shift=planning.address(added), y=y)
         where = floats.shape_of(x, g), At(source), floats.strides_of(x), planning.address(laid)
         planning.step("floats", *where, NO_WINDOW, ends=ends)
         return True
@@ -331,7 +331,7 @@ def _plan_maximum(call: Call, planning: Planning) -> bool:
     from htaf.kernels.float_layers import cpu
 
     shape = cpu.shape_of(x, cpu.windows(x, *window))
-    planning.step("maximum", shape, At(source), ends=planning.ends((0, 0, 0, 0), None, y, None))
+    planning.step("maximum", shape, At(source), ends=Ends(y=y))
     return True
 
 

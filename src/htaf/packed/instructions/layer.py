@@ -17,7 +17,7 @@ from htaf.packed.errors import PackedError
 from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Seen, Values
 from htaf.packed.instructions.schema import LARGEST, Field, Made, Read, TensorName, field_of, integer, pair
 from htaf.packed.instructions.sizes import empty, expect, expect_bits, expect_channels
-from htaf.packed.planning import At, Planning
+from htaf.packed.planning import At, Ends, Planning
 
 # how bits and sums lie: [batch, height, width, .], [batch, length, .], [..., .]; whole: images as rows
 Form = Literal["image", "line", "row", "whole"]
@@ -219,7 +219,7 @@ class Layer(Instruction):
             if lay(residual).data_ptr() != residual.data_ptr():
                 return False
         name, weights, constants = native
-        ends = planning.ends(constants, self.residual, self.y, self.bits)
+        ends = Ends(*constants, residual=self.residual, y=self.y, bits=self.bits)
         planning.step(name, shape2d(take(bits), self.geometry), At(self.input), weights, ends=ends)
         return True
 

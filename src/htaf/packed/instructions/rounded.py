@@ -16,7 +16,7 @@ from htaf.packed.instructions.contract import Instruction, Machine, Ready, Seen,
 from htaf.packed.instructions.layer import Written
 from htaf.packed.instructions.schema import Made, Read, TensorName
 from htaf.packed.instructions.sizes import empty, expect, expect_floats
-from htaf.packed.planning import At, Planning
+from htaf.packed.planning import At, Ends, Planning
 
 
 @final
@@ -67,7 +67,7 @@ class Rounded(Instruction):
     def plan(self, planning: Planning, ready: Ready) -> bool:
         floats, laid, bias = ready.layer
         x = planning.example(self.input)
-        ends = planning.ends((0, planning.address(bias), 0, 0), None, self.y, None)
+        ends = Ends(shift=planning.address(bias), y=self.y)
         weights = planning.address(laid.values), planning.address(laid.unit)
         where = floats.shape_of(x, self.geometry), At(self.input), floats.strides_of(x), weights
         planning.step("rounded", *where, NO_WINDOW, ends=ends)

@@ -12,7 +12,7 @@ from htaf.kernels.layers import Epilogue
 from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Seen, Values
 from htaf.packed.instructions.schema import Axis, Made, Read, TensorName
 from htaf.packed.instructions.sizes import expect_channels, expect_floats, packed_along
-from htaf.packed.planning import At, Planning
+from htaf.packed.planning import At, Ends, Planning
 
 
 @final
@@ -60,7 +60,7 @@ class Threshold(Instruction):
         lower, upper = (planning.address(end) for end in ready.layer(x.shape[-1])[3:5])
         if planning.with_bits(self.input, lower, upper, self.bits):  # in the pass that makes the floats
             return True
-        ends = planning.ends((0, 0, lower, upper), None, None, self.bits)
+        ends = Ends(lower=lower, upper=upper, bits=self.bits)
         planning.step("finish", At(self.input), x.numel() // x.shape[-1], x.shape[-1], ends=ends)
         return True
 
