@@ -76,6 +76,13 @@ HTAF_INLINE void finish(const Epilogue& e, const float* sums, std::size_t pixel,
                         std::size_t channels) {
     std::size_t row = pixel * channels + first, j = 0;
     std::uint64_t word = 0;
+    // bits of the sums themselves: no choices within the loop
+    if (n % HTAF_LANES == 0 && e.bits && !e.y && !e.wide_scale && !e.scale && !e.shift && !e.residual) {
+        for (; j < n; j += HTAF_LANES)
+            word |= within(read<reg>(sums + j), read<reg>(e.lower + first + j), read<reg>(e.upper + first + j)) << j;
+        e.bits[pixel * ((channels + 63) / 64) + first / 64] = word;
+        return;
+    }
     for (; j + HTAF_LANES <= n; j += HTAF_LANES) {
         reg y = finish_floats(e, read<reg>(sums + j), first + j, row + j);
         if (e.bits) word |= within(y, read<reg>(e.lower + first + j), read<reg>(e.upper + first + j)) << j;

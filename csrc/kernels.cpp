@@ -114,6 +114,7 @@ extern const NeuronKernels neurons;
 extern const BinaryKernels binary;
 extern const TableKernels tables;
 extern const IntegerKernels integers;
+extern const DepthwiseKernels depthwise;
 extern const MapKernels maps;
 extern const FloatKernels floats;
 extern const GatedKernels gated;
@@ -123,6 +124,6 @@ extern const DecoderKernels decoder;
 
 namespace htaf {
 using namespace HTAF_NAMESPACE;
-const Kernels HTAF_KERNELS = {HTAF_NAME, &smooth,  &neurons,  &binary, &tables, &integers, &maps,     &floats,
+const Kernels HTAF_KERNELS = {HTAF_NAME, &smooth, &neurons, &binary,  &tables, &integers, &depthwise, &maps,  &floats,
                               &gated,    &decoder, heaviside, pack,    unpack,  transpose, count_common, nearest};
 }  // namespace htaf

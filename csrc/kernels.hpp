@@ -57,6 +57,7 @@ struct NeuronKernels {
 struct BinaryKernels;
 struct TableKernels;
 struct IntegerKernels;
+struct DepthwiseKernels;
 struct MapKernels;
 struct FloatKernels;
 struct GatedKernels;
@@ -66,10 +67,11 @@ struct Kernels {
     const char* name;
     const SmoothKernels* smooth;
     const NeuronKernels* neurons;
-    // the layers over packed bits: binary.hpp, tables.hpp, integers.hpp, maps.hpp
+    // the layers over packed bits: binary.hpp, tables.hpp, integers.hpp, depthwise.hpp, maps.hpp
     const BinaryKernels* binary;
     const TableKernels* tables;
     const IntegerKernels* integers;
+    const DepthwiseKernels* depthwise;
     const MapKernels* maps;
     const FloatKernels* floats;     // floats.hpp
     const GatedKernels* gated;      // gated.hpp

@@ -104,8 +104,8 @@ def networks(draw: st.DrawFn) -> tuple[nn.Sequential, tuple[int, ...]]:
     layers: list[nn.Module] = []
     width, side = channels, size
     for i in range(draw(st.integers(2, 3))):
-        groups = 1 if i == 0 else draw(st.sampled_from([1, 1, 2]))
-        made = 2 * draw(st.integers(1, 40))
+        groups = 1 if i == 0 else draw(st.sampled_from([1, 1, 2, width]))
+        made = width if groups > 2 else 2 * draw(st.integers(1, 40))
         kernel, stride, padding = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(0, 1))
         if width % groups or side + 2 * padding < kernel:
             groups, kernel = 1, 1

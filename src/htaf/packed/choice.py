@@ -58,7 +58,7 @@ def choose(
     chosen: dict[str, ChosenTables] = {}
 
     def after(instruction: Instruction, values: list[Any]) -> None:
-        if isinstance(instruction, Layer) and instruction.weights == "table":
+        if isinstance(instruction, Layer) and instruction.looks_up:
             found = measure(instruction, values[instruction.input], packed.program.tensors)
             fitting: list[Kind] = [kind for kind in KINDS if found[kind].error <= budget]
             fastest: Kind = min(fitting, key=lambda kind: found[kind].seconds)

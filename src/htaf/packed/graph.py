@@ -120,6 +120,9 @@ def _simplify(graph: Graph, constants: Constants) -> None:
         if node.target is aten.rrelu.default:  # whose slope is random in training alone
             source, lower, upper = (*node.args[:3], *(0.125, 1 / 3)[max(0, len(node.args) - 1) :])
             node.target, node.args, node.kwargs = aten.leaky_relu.default, (source, (lower + upper) / 2), {}
+        pools = (aten.adaptive_avg_pool2d.default, aten._adaptive_avg_pool2d.default)
+        if node.target in pools and list(node.args[1:]) == [[1, 1]]:  # PyTorch takes the mean there too
+            node.target, node.args, node.kwargs = aten.mean.dim, (node.args[0], [-1, -2], True), {}
         if any(word in str(node.target) for word in _DROPPED):
             graph.erase_node(node)
         elif (source := _unchanged(node, constants)) is not None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from htaf.kernels.depthwise_convolution.reference import MOST_PLANES, depthwise
 from htaf.kernels.integer_convolution.reference import EXACT, LARGEST_INPUT, MOST
 from htaf.kernels.layers import Geometry, row_bytes
 from htaf.packed.affine import Constants, aten, shape_of
@@ -154,14 +155,25 @@ def slower(site: LayerSite, kind: Bits) -> str | None:
     g = site.geometry
     if g.groups == 1:
         return None
+    if depthwise(g):
+        return _not_depthwise(site, kind)
     if g.groups == g.channels:
-        return "one channel a group"
+        return "one channel a group, with several outputs"
     if kind.most > 1:
         return "its groups would be made dense, as its input is a sum of spikes"
     binary = counts(g, kind) and binary_scales(site.weight) is not None
     if kind.low != 0.0 and g.padding != (0, 0) and not binary:
         return f"its groups would be made dense, as padding is none of {kind.low:g} and {kind.high:g}"
     return None
+
+
+def _not_depthwise(site: LayerSite, kind: Bits) -> str | None:
+    """Why the kernel for depthwise layers cannot take one; None where it can."""
+    if kind.planes > MOST_PLANES:
+        return f"its input is a sum of up to {kind.most} spikes"
+    if kind.low not in (0.0, -kind.high) and site.geometry.padding != (0, 0):
+        return f"its padding is none of {kind.low:g} and {kind.high:g}"
+    return None if bool(site.weight.isfinite().all()) else "its weights are not finite"
 
 
 @dataclass(frozen=True)
@@ -187,6 +199,8 @@ def prepare(site: LayerSite, kind: Bits) -> Prepared:
     g, weight = site.geometry, site.weight.detach()
     shift = torch.zeros(g.outputs, dtype=torch.float64) if site.bias is None else site.bias.double()
     one = torch.ones(g.outputs, dtype=torch.float64)
+    if depthwise(g):
+        return _prepare_depthwise(site, kind, shift)
     scales = binary_scales(weight)
     if scales is not None and counts(g, kind):
         falling = kind.low > kind.high  # bits that are 1 where the value is low, with the signs exchanged
@@ -206,6 +220,23 @@ def prepare(site: LayerSite, kind: Bits) -> Prepared:
         return Prepared(g, "table", weight.contiguous(), one, shift + inside.sum((1, 2)), False, False)
     wide = g._replace(channels=row_bytes(g.channels + 1) * 8)
     return Prepared(wide, "table", torch.cat([weight, inside.float().unsqueeze(1)], 1), one, shift, False, True)
+
+
+def _prepare_depthwise(site: LayerSite, kind: Bits, shift: Tensor) -> Prepared:
+    """The weights of a depthwise layer for levels 0 and 1, or -1 and 1: integers of at most a byte where they are."""
+    g, weight = site.geometry, site.weight.detach().double()
+    bipolar = kind.low == -kind.high
+    if not bipolar and kind.low != 0.0:
+        shift = shift + kind.low * weight.sum((1, 2, 3))
+    weight = weight * (kind.high if bipolar else kind.high - kind.low)
+    scales, rounded = binary_scales(weight), weight.float()
+    if scales is not None:
+        signs = weight.sign().to(torch.int8).contiguous()
+        return Prepared(g, "integer", signs, scales, shift, bipolar, False, kind.planes)
+    if (whole := integers(rounded, kind.most)) is not None:
+        return Prepared(g, "integer", *whole, shift, bipolar, False, kind.planes)
+    one = torch.ones(g.outputs, dtype=torch.float64)
+    return Prepared(g, "table", rounded.contiguous(), one, shift, bipolar, False, kind.planes)
 
 
 def packed(values: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
+from htaf.kernels.depthwise_convolution.reference import depthwise
 from htaf.kernels.layers import row_bytes
 from htaf.packed import operators
 from htaf.packed.affine import Affine, aten, shape_of
@@ -81,7 +82,8 @@ class Lowering(Emission):
         plain_scale = raw or bool((scale == 1).all())
         plain_shift = raw or bool((shift == 0).all())
         wide = None
-        if ready.kind == "integer" and not (plain_shift and bool((scale == scale.float()).all() and _powers(scale))):
+        in_float = plain_shift and bool((scale == scale.float()).all() and _powers(scale))
+        if ready.kind == "integer" and not raw and not in_float:
             wide = self._tensor(f"{node.name}.wide", torch.stack([scale, shift]))
             plain_scale = plain_shift = True
         residual = None if chain.residual is None else self._float(chain.residual)
@@ -114,6 +116,8 @@ class Lowering(Emission):
         bits = 8 if kept.dtype == torch.int8 else 4
         kinds = {"binary": "binary", "table": f"table {self.tables}", "integer": f"integer, {bits} bits"}
         how = f"packed: {kinds[ready.kind]}"
+        if depthwise(ready.geometry) and ready.kind != "binary":
+            how = f"packed: depthwise, {'float32' if ready.kind == 'table' else kinds['integer']}"
         if chain.end is not node:
             self.rows[:] = [r if r.name != node.name else Row(r.name, r.path, r.operator, how) for r in self.rows]
             self._row(chain.end, f"with {node.name}")

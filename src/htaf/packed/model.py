@@ -53,7 +53,7 @@ class PackedModel(nn.Module):
     @property
     def tables(self) -> dict[str, Kind]:
         """The kind of tables of each layer with real weights, by its name."""
-        return {i.name: i.tables for i in self.program.instructions if isinstance(i, Layer) and i.weights == "table"}
+        return {i.name: i.tables for i in self.program.instructions if isinstance(i, Layer) and i.looks_up}
 
     def forward(self, *inputs: Tensor) -> Any:
         if len(inputs) == 1 and type(x := inputs[0]) is Tensor:  # sizes that are known need no further look

@@ -46,7 +46,8 @@ class Report:
     @property
     def layers(self) -> int:
         """Layers that run over bits."""
-        return sum(row.how.startswith(("packed: binary", "packed: table", "packed: integer")) for row in self.rows)
+        kinds = ("packed: binary", "packed: table", "packed: integer", "packed: depthwise")
+        return sum(row.how.startswith(kinds) for row in self.rows)
 
     def __str__(self) -> str:
         cells = [("operator", "module", "what", "how"), *((r.name, r.path, r.operator, r.how) for r in self.rows)]

@@ -256,7 +256,10 @@ def _average(call: Call, machine: Machine) -> _Layer | None:
 
 def _mean(call: Call, machine: Machine) -> _Layer | None:
     """Of all pixels of images."""
-    dims = call.args[1] if len(call.args) == 2 else None
+    dims = call.args[1] if len(call.args) in (2, 3) else None
+    kept = call.args[2:] == [True]
+    if call.args[2:] not in ([], [True], [False]):
+        return None
     if not isinstance(dims, list) or sorted(d % 4 for d in dims if isinstance(d, int)) != [2, 3] or len(dims) != 2:
         return None
     if call.args[0] != {"v": call.reads[0]}:
@@ -266,7 +269,8 @@ def _mean(call: Call, machine: Machine) -> _Layer | None:
     def run(values: Values, batch: int) -> None:
         x = values[source]
         if _in_rows_of_channels(x):
-            values[y] = floats.average(x, (x.shape[2], x.shape[3]), (1, 1)).flatten(1)
+            means = floats.average(x, (x.shape[2], x.shape[3]), (1, 1))
+            values[y] = means if kept else means.flatten(1)
         else:
             fallback(values, batch)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, final
 import torch
 from torch import Tensor
 
+from htaf.kernels.depthwise_convolution.reference import MOST_PLANES, depthwise
 from htaf.kernels.layers import Epilogue, Geometry, row_bytes
 from htaf.kernels.packed_native import shape2d
 from htaf.kernels.table_convolution.reference import Kind
@@ -49,8 +50,9 @@ class Layer(Instruction):
     """A convolution or linear layer over bits and its epilogue; tensors by their names, values by their numbers.
 
     slope: the largest |derivative| of the pre-activation of the bits by what the interval is compared with.
+    bipolar: bits are -1 and 1; of binary weights and depthwise layers.
     planes: of a table, the bit planes of its input, which lie side by side as channels; its weights are kept once. Of
-        integers the same, but the geometry's channels are those of one plane.
+        integers and depthwise layers the same, but the geometry's channels are those of one plane.
     wide: float64 [2, outputs], scale and shift that are computed in float64.
     """
 
@@ -78,7 +80,8 @@ class Layer(Instruction):
     def sizes(self, values: Sequence[Any], tensors: Mapping[str, Tensor], most: int) -> list[Any]:
         g = self.geometry
         g.check()
-        apart = self.weights == "integer" and self.planes > 1  # else they are the geometry's channels
+        # else they are the geometry's channels
+        apart = self.planes > 1 and (self.weights == "integer" or depthwise(g))
         channels = 8 * self.planes * row_bytes(g.channels) if apart else g.channels
         x = expect_bits(values[self.input], {"image": 4, "line": 3}.get(self.form), channels)
         self._check_weights(tensors, most)
@@ -101,8 +104,10 @@ class Layer(Instruction):
             expect(tensors[self.weight], [g.outputs, self._kept(tensors[self.weight]), *g.kernel], torch.float32)
             if (size := 4 * g.outputs * per_group * math.prod(g.kernel)) > most:
                 raise PackedError(f"expected weights of at most {most:,} bytes, got {size:,}")
-        if self.bipolar and self.weights != "binary":
+        if self.bipolar and self.weights != "binary" and not (depthwise(g) and self.planes == 1):
             raise PackedError(f"expected bits 0 and 1 for weights of kind {self.weights}, got -1 and 1")
+        if depthwise(g) and self.planes > MOST_PLANES:
+            raise PackedError(f"expected at most {MOST_PLANES} planes of bits for a depthwise layer, got {self.planes}")
         if self.wide is not None:
             expect(tensors[self.wide], [2, g.outputs], torch.float64)
             if self.scale is not None or self.shift is not None:
@@ -124,12 +129,14 @@ class Layer(Instruction):
             expect(weight, [g.outputs, (each + 1) // 2], torch.uint8)
         else:
             expect(weight, [g.outputs, g.channels // g.groups, *g.kernel], torch.int8)
-        if self.planes > 1 and g.groups > 1:
+        if self.planes > 1 and g.groups > 1 and not depthwise(g):
             raise PackedError(f"expected one plane of bits for integer weights in groups, got {self.planes}")
 
     def _kept(self, weight: Tensor) -> int:
         """The channels of a table's weights, of which those of the file may be the first of each plane."""
         g = self.geometry
+        if depthwise(g):
+            return 1
         each = g.channels // g.groups // self.planes
         if g.channels // g.groups != each * self.planes or (self.planes > 1 and (g.groups > 1 or each % 64)):
             raise PackedError(f"expected {self.planes} planes of whole words in one group, got {g}")
@@ -165,14 +172,29 @@ class Layer(Instruction):
         """How many times the half bytes of `_check_padded` a channel of a copy has."""
         return 2 if self.weights == "integer" else 1
 
+    @property
+    def looks_up(self) -> bool:
+        """Whether it sums by tables, of which there are several kinds."""
+        return self.weights == "table" and not depthwise(self.geometry)
+
+    def _depthwise(self, machine: Machine) -> tuple[Any, Any]:
+        """The kernel for depthwise layers, and the weights as it takes them."""
+        weight = self._whole(machine) if self.weights == "integer" else machine.tensors[self.weight]
+        made = machine.depthwise.prepare(weight.float(), self.geometry, planes=self.planes, bipolar=self.bipolar)
+        return machine.depthwise, made
+
+    def _whole(self, machine: Machine) -> Tensor:
+        """Integer weights, int8 [outputs, channels / groups, kernel height, kernel width]."""
+        g, weight = self.geometry, machine.tensors[self.weight]
+        shape = (g.outputs, g.channels // g.groups, *g.kernel)
+        return from_nibbles(weight, shape) if weight.dtype == torch.uint8 else weight
+
     def _integers(self, machine: Machine) -> tuple[Any, Any]:
         """The kernel for integer weights, and these as it takes them: tables of bytes where they hold the sums.
 
         Products of bytes are faster for a few rows, and for several planes, which they take at once.
         """
-        g, weight = self.geometry, machine.tensors[self.weight]
-        if weight.dtype == torch.uint8:
-            weight = from_nibbles(weight, (g.outputs, g.channels // g.groups, *g.kernel))
+        g, weight = self.geometry, self._whole(machine)
         if self.planes == 1 and self.form in ("image", "line") and machine.tables.holds(weight, "int8"):
             return machine.tables, machine.tables.prepare(weight.float(), g, "int8", whole=True)
         return machine.integers, machine.integers.prepare(weight, g, planes=self.planes)
@@ -181,6 +203,8 @@ class Layer(Instruction):
         t, g = machine.tensors, self.geometry
         if self.weights == "binary":
             kernel, weights = machine.binary, machine.binary.prepare(t[self.weight], g, bipolar=self.bipolar)
+        elif depthwise(g):
+            kernel, weights = self._depthwise(machine)
         elif self.weights == "integer":
             kernel, weights = self._integers(machine)
         else:
