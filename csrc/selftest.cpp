@@ -628,20 +628,24 @@ void Checks::depthwise(const Convolution& c, std::size_t planes, bool bipolar) {
                 if (bipolar) level = 2 * level - 1;
                 want[p * c.channels + o] += static_cast<float>(level) * values[tap * row * 64 + channel];
             });
-    const std::vector<float> lower(c.channels, -90), upper(c.channels, 70);
+    std::vector<float> lower(c.channels), upper(c.channels);
+    for (std::size_t i = 0; i < c.channels; ++i) lower[i] = -9.0f * static_cast<float>(i % 20), upper[i] = lower[i] + 200;
     std::vector<std::uint64_t> want_bits(c.pixels() * row);
     for (std::size_t i = 0; i < want.size(); ++i)
-        if (-90 <= want[i] && want[i] <= 70)
+        if (lower[i % c.channels] <= want[i] && want[i] <= upper[i % c.channels])
             want_bits[i / c.channels * row + i % c.channels / 64] |= std::uint64_t{1} << i % c.channels % 64;
     char what[99];
     std::snprintf(what, sizeof what, "depthwise of %zu, %zu planes%s", c.channels, planes, bipolar ? ", -1 and 1" : "");
     for (int threads : {1, 3}) {
         std::vector<float> y(want.size() + 16, -7);
-        std::vector<std::uint64_t> found(want_bits.size() + 1, 7);
-        for_packed(&k)->depthwise->forward(c, {values.data(), planes, bipolar},
-                                           reinterpret_cast<const std::uint8_t*>(images.data()),
-                                           {nullptr, nullptr, nullptr, y.data(), lower.data(), upper.data(), found.data()},
-                                           threads);
+        std::vector<std::uint64_t> found(want_bits.size() + 1, 7), alone = found;
+        const auto* bytes = reinterpret_cast<const std::uint8_t*>(images.data());
+        const DepthwiseKernels* kernels = for_packed(&k)->depthwise;
+        kernels->forward(c, {values.data(), planes, bipolar}, bytes,
+                         {nullptr, nullptr, nullptr, y.data(), lower.data(), upper.data(), found.data()}, threads);
+        kernels->forward(c, {values.data(), planes, bipolar}, bytes,
+                         {nullptr, nullptr, nullptr, nullptr, lower.data(), upper.data(), alone.data()}, threads);
+        must(found == alone, what + std::string(": bits alone"));
         must(std::equal(want.begin(), want.end(), y.begin()), what + std::string(": sums"));
         must(std::equal(want_bits.begin(), want_bits.end(), found.begin()), what + std::string(": bits"));
         must(std::count(y.end() - 16, y.end(), -7) == 16 && found.back() == 7, what + std::string(" writes past the end"));
@@ -1118,6 +1122,7 @@ void Checks::everything() {
         depthwise({2, 5, 7, 64, 64, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 64}, planes, bipolar);
         depthwise({1, 8, 19, 70, 70, {3, 2}, {2, 1}, {2, 3}, {1, 2}, 70}, planes, bipolar);
         depthwise({3, 4, 9, 9, 9, {5, 5}, {1, 2}, {2, 2}, {1, 1}, 9}, planes, bipolar);
+        depthwise({1, 31, 27, 32, 32, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 32}, planes, bipolar);
     }
     for (Convolution c : {Convolution{1, 9, 7, 70, 67, {3, 2}, {1, 2}, {1, 1}, {1, 2}, 1}, {1, 1, 3, 90, 5, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1},
                           {2, 6, 20, 195, 9, {2, 3}, {2, 1}, {0, 3}, {1, 1}, 3}}) {
