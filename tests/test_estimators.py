@@ -28,6 +28,7 @@ from htaf.data.reading import DataError
 from htaf.data.tabular import Split, Table, from_frame, load
 from htaf.estimators import fit as fit_frame
 from htaf.estimators import parts
+from htaf.rules import RulesError, explain, importance
 from htaf.runs import RunError, open_run
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
@@ -203,6 +204,40 @@ def test_a_saved_estimator_is_a_run_of_the_command(classifier: HtafClassifier, t
         classifier.save(tmp_path / "other")
     with pytest.raises(RunError, match="does not say which rows it was trained on"):
         open_run(folder).part("validation", classifier_table())
+
+
+def test_a_run_on_a_frame_is_packed_exported_and_explained_by_any_rows(
+    classifier: HtafClassifier, tmp_path: Path, htaf
+) -> None:
+    folder, rows = classifier.save(tmp_path / "run"), frame().assign(target=LABELS)
+    rows.to_parquet(tmp_path / "rows.parquet")
+    data = ("--data", tmp_path / "rows.parquet")
+    for words in (("pack",), ("export", "--to", "onnx"), ("explain",)):
+        code, _, error = htaf(words[0], folder, *words[1:], *(("--out", tmp_path / words[0]) if words[1:] else ()))
+        assert (code, "give --data" in error or "--out" in error) == (2, True), error
+    assert htaf("pack", folder, *data, "--out", tmp_path / "run.packed")[0] == 0
+    assert htaf("export", folder, *data, "--to", "onnx", "--out", tmp_path / "run.onnx")[0] == 0
+    code, _, error = htaf("explain", folder, *data, "--bits", 2)
+    assert code == 0, error
+    assert "the rows of the training are not known" in error
+    code, _, error = htaf("report", folder, *data)
+    assert code == 2
+    assert f"htaf evaluate {folder} --data FILE" in error.replace("\n", " ")
+    found, told = explain(classifier.run_, rows), explain(open_run(folder), rows)
+    assert found.effects.tolist() == told.effects.tolist()
+    assert {*importance(classifier.run_, rows, repeats=1).columns.index} == {*frame()} - {"constant"}
+    with pytest.raises(RulesError, match="give data=, a data frame with the column 'target'"):
+        explain(classifier.run_)
+    with pytest.raises(DataError, match="expected a target column 'target'"):
+        explain(classifier.run_, frame())
+
+
+def test_columns_that_are_dropped_are_warned_of() -> None:
+    rows = frame().assign(target=LABELS)
+    rows["blanks"] = [" " if i == 3 else f"{i + 0.5}" for i in range(len(rows))]
+    with pytest.warns(UserWarning, match="'blanks' dropped: text with .* numbers: pandas.to_numeric") as told:
+        made = fit_frame(rows, "target", **TINY)
+    assert [str(one.message) for one in told] == [note for note in made.notes_ if " dropped: " in note]
 
 
 def load_estimator(folder: Path) -> HtafClassifier:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -156,7 +157,7 @@ class _TableEstimator(BaseEstimator):
 
     @property
     def notes_(self) -> tuple[str, ...]:
-        """What was handled in the data and in the training, one line each."""
+        """What was handled in the data and in the training, one line each. `fit` warns of dropped columns."""
         check_is_fitted(self)
         return tuple(self.run_.record["notes"])
 
@@ -241,6 +242,10 @@ class _TableEstimator(BaseEstimator):
             self._take(run)
         if self.verbose:
             say_notes(self.notes_)
+        else:  # what the caller may not have meant is said all the same
+            for note in self.notes_:
+                if note.startswith("column ") and (" dropped: " in note or " is text: " in note):
+                    warnings.warn(note, UserWarning, stacklevel=3)
         return self
 
     def _names(self) -> list[str] | None:

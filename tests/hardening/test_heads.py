@@ -65,6 +65,18 @@ def test_ridge_is_that_of_scikit_learn() -> None:
         np.testing.assert_allclose(refitted(HELD), known.predict(standardised(net, HELD)[0]), atol=1e-4)
 
 
+@pytest.mark.parametrize("count", [3, 11, 12])
+def test_ridge_of_few_rows_is_that_of_scikit_learn(count: int) -> None:
+    net, few = zeroed(network(2)), X[:count]
+    y = torch.stack([few[:, 0], few[:, 1] ** 2], 1)
+    refitted, _ = refit_head(net, [(few, y)], validation=[(few, y)], strengths=[0.1])
+    hidden = net.hidden(few).detach()
+    inputs = ((hidden - hidden.mean(0)) / hidden.std(0, correction=0))[:, hidden.std(0, correction=0) > 0].numpy()
+    known = Ridge(alpha=0.1 * count).fit(inputs, y.numpy())
+    with torch.no_grad():
+        np.testing.assert_allclose(refitted(few), known.predict(inputs), atol=1e-4)
+
+
 @pytest.mark.parametrize("codes", [True, False])
 def test_a_large_strength_gives_the_old_head_and_a_worse_one_is_refused(codes: bool) -> None:
     net = network(3 if codes else 1)

@@ -38,7 +38,7 @@ def explain(
         Positional[Path | None],
         arg(
             help="A CSV or Parquet file with the raw columns: the reasons of one of its rows.",
-            metavar="ROWS",
+            metavar="[ROWS]",
             help_behavior_hint="(default: rules and importance)",
         ),
     ] = None,
@@ -83,7 +83,7 @@ def explain(
     data: Annotated[
         str | None,
         arg(
-            help="The run's own table, where it lies now.",
+            help="The run's own table, where it lies now; of a run on a data frame any rows with the target.",
             metavar="NAME_OR_PATH",
             help_behavior_hint="(default: where it was at the training)",
         ),
@@ -126,11 +126,14 @@ def explain(
     from htaf.rules import vary as varied
     from htaf.rules.permutation import MOST_COLUMNS
     from htaf.runs import open_run
+    from htaf.runs.data import rows_are_known
 
     opened = open_run(run, method=step_of_run(method))
     TableBits.of(opened)  # before any data are read
     given = None if rows is None else _row(rows, row)
     table = _table(opened, data, data_dir)
+    if not rows_are_known(opened):
+        say_notes([f"the rows of the training are not known: rules and importance are by all rows of {data}"])
     found = opened_rules(opened, table, seed=seed)
     answers: dict[str, Any] = {"run": str(run), "table": found.name, "bits": len(found.bits), "dead": found.dead}
     asked = bool(changes) or vary is not None  # what if: of a row this alone is shown, and all of it written

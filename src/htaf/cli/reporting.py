@@ -31,6 +31,7 @@ def report(
     from htaf.data.tabular import Table
     from htaf.report.writing import PAGE, kept_baselines, write_report
     from htaf.runs import locked, open_run
+    from htaf.runs.data import rows_are_known
     from htaf.training.reproduce import command
 
     if is_language_model(run):
@@ -38,6 +39,11 @@ def report(
     opened = open_run(run, method=step_of_run(method))
     if opened.takes_images:
         raise UsageError(f"{run} was trained on images: expected a run of a table")
+    if not rows_are_known(opened):
+        raise UsageError(
+            f"{run} was trained in Python, on rows that it does not name, so none are known as test rows: "
+            f"`htaf evaluate {run} --data FILE` measures it, `htaf explain {run} --data FILE` says what it learned"
+        )
     with needs_source("give --data"):
         table = opened.data(data, data_dir=data_dir)
     assert isinstance(table, Table)

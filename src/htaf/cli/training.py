@@ -272,10 +272,13 @@ def _table_command(family: Family, none: Any) -> Callable[..., None]:
         chosen = _chosen(family, recipe, data, _given(overrides), running)
         check_seed(seed)
         from htaf.data.named import is_named
+        from htaf.data.reading import check_path
         from htaf.data.tabular import load, located
 
         named = is_named(data)
         place = data if named else str(located(data, data_dir))
+        if Path(place).suffix and not named:
+            check_path(Path(place))  # before what trains is imported
         source = _source(place, named, data_dir) | {"target": target, "task": task, "drop_empty": drop_empty}
         source |= {"exclude": list(exclude)} if exclude else {}
         source |= {"ids": list(id)} if id else {}

@@ -1,6 +1,7 @@
 """What a preprocessor learns about each column and the target, and its JSON form."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, cast
@@ -21,6 +22,10 @@ BLOCK = 65_536  # dates that are taken apart at once
 MISSING = ""  # the missing category; no present text is empty
 OTHER = "other"  # names the input of rare and unseen categories
 Kind = Literal["number", "category", "encoded", "date", "dropped"]
+_DECORATED = re.compile(r"[+-]?[$€£¥]? ?[+-]?(\d+|\d{1,3}([,.']\d{3})+)([.,]\d+)? ?[$€£¥%]?")
+
+NUMBERS_AS_TEXT = "its values are numbers: pandas.to_numeric(..., errors='coerce') makes it a number column"
+_PLAIN = re.compile(r"[+-]?\d+(\.\d+)?")
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,19 @@ class Target:
     mean: float = 0.0
     std: float = 1.0
     classes: tuple[str, ...] = ()
+
+
+def numbers_as_text(column: pd.Series) -> str:
+    """Of texts that are all numbers, with a currency, % or thousands or without: how to have them as numbers; else
+    empty."""
+    texts = to_text(column.dropna().drop_duplicates().head(1000))
+    known = [text for text in texts if text is not None]
+    if not known or not all(_DECORATED.fullmatch(text) for text in known):
+        return ""
+    decorated = [text for text in known if _PLAIN.fullmatch(text) is None]
+    if not decorated:  # of a data frame, whose dtypes decide; those of files were read as numbers
+        return NUMBERS_AS_TEXT
+    return f"{decorated[0]!r} is no plain number; write it as 1234.5 to have it as one"
 
 
 def category_values(column: pd.Series) -> Shaped[np.ndarray, " rows"]:

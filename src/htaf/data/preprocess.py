@@ -205,9 +205,11 @@ class Preprocessor:
             raise DataError(f"expected each column once, got {listed(doubled)} more than once")
         notes = Notes([], [], [])
         known = {*(column.name for column in self.columns), *self.ids}
-        extra = [name for name in present if name not in known]
+        extra = [name for name in present if name not in known and name != self.target.name]
         if extra:
             notes.lines.append(f"ignored, not used in training: {listed(extra)}")
+        if self.target.name in present and self.target.name not in known:
+            notes.lines.append(f"ignored: {self.target.name!r}, the target")
         inputs = np.zeros((len(features) if rows is None else len(rows), len(self.feature_names)), dtype=np.float32)
         if not len(inputs):
             return inputs, notes.lines

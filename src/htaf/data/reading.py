@@ -278,7 +278,7 @@ def read_frame(
         DataError: no such file, unknown kind, damaged, empty, header only, ragged or repeated columns.
     """
     path = Path(path)
-    _check_path(path)
+    check_path(path)
     if path.name.lower().endswith(".parquet"):
         try:
             frame, notes = pd.read_parquet(path), []
@@ -461,7 +461,7 @@ def csv_rows(text: str, separator: str) -> Iterator[list[str]]:
             yield [field.strip() for field in row]
 
 
-def _check_path(path: Path) -> None:
+def check_path(path: Path) -> None:
     if path.is_dir():
         inside = sorted(entry.name for entry in path.iterdir() if entry.name.lower().endswith(SUFFIXES))
         raise DataError(f"{path}: expected a file, got a folder; tables in it: {listed(inside) or 'none'}")

@@ -14,7 +14,16 @@ import pandas as pd
 from jaxtyping import Bool, Float64, Int64, Shaped
 
 from htaf._errors import expect_seed, suggestion
-from htaf.data.columns import MOST_ONE_HOT, RARE, RARE_AMONG, Target, one_spelling, some
+from htaf.data.columns import (
+    MOST_ONE_HOT,
+    NUMBERS_AS_TEXT,
+    RARE,
+    RARE_AMONG,
+    Target,
+    numbers_as_text,
+    one_spelling,
+    some,
+)
 from htaf.data.named import NAMED, is_named, lookup, read_named
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import (
@@ -394,7 +403,24 @@ def load_like(
     given, known = os.fspath(name_or_path), lookup(name_or_path)
     frame, notes = _read(given, data_dir, drop_empty)
     name = Path(given).name if known is None else known.name
-    _check_target(given if known is None else name, frame, target.name)
+    codes = () if known is None else known.special_codes
+    return _like(frame, target, notes, name, given if known is None else name, codes)
+
+
+def frame_like(frame: pd.DataFrame, *, target: Target, name: str = "frame") -> Table:
+    """As `load_like`, of a data frame with the column `target.name`. Args, raises: as there."""
+    return _like(frame.set_axis([str(column) for column in frame], axis=1), target, [], name, name)
+
+
+def _like(
+    frame: pd.DataFrame,
+    target: Target,
+    notes: list[str],
+    name: str,
+    where: str,
+    codes: tuple[float, ...] = (),
+) -> Table:
+    _check_target(where, frame, target.name)
     column, coded = frame[target.name], target.task == "classification"
     values = class_codes(name, column, target) if coded else amounts(name, column)
     present = ~np.isnan(values)
@@ -409,7 +435,6 @@ def load_like(
         notes.append(f"target {target.name!r}: no rows of {listed(absent)}")
     features = _by_dtype(frame.drop(columns=target.name)).loc[present].reset_index(drop=True)
     digest = _fingerprint(features, values, target.name, target.task, target.classes)
-    codes = () if known is None else known.special_codes
     return Table(name, features, values, target.task, target.name, target.classes, tuple(notes), digest, codes)
 
 
@@ -571,9 +596,6 @@ def _parted(name: str, beside: pd.DataFrame, present: np.ndarray, parting: Parti
     return parting, notes
 
 
-_DECORATED = re.compile(r"[+-]?[$€£¥]? ?[+-]?(\d+|\d{1,3}([,.']\d{3})+)([.,]\d+)? ?[$€£¥%]?")
-
-
 def _is_revised(features: pd.DataFrame) -> bool:
     """Whether some column is a date, or has many categories, spellings of one, or some that may be rare in training."""
     for name in features:
@@ -600,29 +622,22 @@ def _drop_useless(features: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     for name in features:
         column = features[name]
         distinct, present = distinct_values(column), int(column.notna().sum())
-        if distinct > 2 and is_text(column) and (example := _decorated(column)):
-            notes.append(
-                f"column {name!r} is text: {example!r} is no plain number; write it as 1234.5 to have it as one"
-            )
+        numbers = numbers_as_text(column) if distinct > 2 and is_text(column) else ""
+        if numbers not in ("", NUMBERS_AS_TEXT):
+            notes.append(f"column {name!r} is text: {numbers}")
         if distinct + (present < len(column)) <= 1 or distinct == 0:
             why = "one value in every row" if present else "all values are missing"
             notes.append(f"column {name!r} dropped: {why}")
         elif is_date(column):
             kept.append(str(name))
         elif is_text(column) and distinct >= ID_LIKE * present and distinct > 2:
-            notes.append(f"column {name!r} dropped: text with {distinct:,} distinct values in {present:,} rows")
+            more = f"; {numbers}" if numbers == NUMBERS_AS_TEXT else ""
+            notes.append(f"column {name!r} dropped: text with {distinct:,} distinct values in {present:,} rows{more}")
         else:
             kept.append(str(name))
             if not is_text(column) and distinct == len(column) == column.max() - column.min() + 1:
                 notes.append(f"column {name!r} looks like a row number and is kept: --exclude {name} if it is one")
     return features[kept]
-
-
-def _decorated(column: pd.Series) -> str:
-    """The first text of a column whose texts are all numbers with a currency, % or thousands; else empty."""
-    texts = to_text(column.dropna().drop_duplicates().head(1000))
-    known = [text for text in texts if text is not None]
-    return str(known[0]) if known and all(_DECORATED.fullmatch(text) for text in known) else ""
 
 
 def _fingerprint(

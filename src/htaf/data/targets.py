@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64
 
-from htaf.data.columns import Target, one_spelling, spelled
+from htaf.data.columns import Target, numbers_as_text, one_spelling, spelled
 from htaf.data.reading import (
     BLANKS,
     NUMBER_BLANKS,
@@ -80,7 +80,8 @@ def infer_target(
     if len(found) < 2:
         raise DataError(f"{name}: expected at least two classes in target {target!r}, got {labels[0]!r} only")
     if len(found) * 2 > len(column):
-        hint = "choose another column" if text else "choose another column, or task regression"
+        hint = numbers_as_text(column) if text else ""
+        hint = hint or ("choose another column" if text else "choose another column, or task regression")
         raise DataError(
             f"{name}: expected classes in target {target!r}, got {len(found):,} distinct values in "
             f"{len(column):,} rows: {hint}"

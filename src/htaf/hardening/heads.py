@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -247,14 +247,23 @@ class _Fit:
         w = torch.where(dead, 0.0, w / self.std)
         return w, b - w @ self.mean
 
+    @cached_property
+    def _gram(self) -> Tensor:
+        """z z' / n [rows, rows] where rows are fewer than inputs, else z' z / n [inputs, inputs]; double."""
+        z = self.z
+        return (z @ z.T if len(z) < z.shape[1] else z.T @ z).double() / len(z)
+
     def _ridge(self, w0: Tensor, strength: float) -> _Weights:
         z, n = self.z, len(self.z)
         y = self.y.double()
         b = y.mean(0) if self.biased else torch.zeros_like(y[0])
         target = (y - b) - (z @ w0.T.to(z)).double()
-        moments = (z.T @ z).double() / n
-        weight = max(strength, 1e-9) * torch.eye(len(moments), dtype=moments.dtype, device=moments.device)
-        d = torch.linalg.solve(moments + weight, (z.T @ target.to(z)).double() / n)
+        penalised = self._gram.clone()
+        penalised.diagonal().add_(max(strength, 1e-9))
+        if n < z.shape[1]:  # (z'z + n s)^-1 z' = z' (zz' + n s)^-1
+            d = (z.T @ _solved(penalised, target).to(z)).double() / n
+        else:
+            d = _solved(penalised, (z.T @ target.to(z)).double() / n)
         return w0 + d.T, b
 
     def _logistic(self, w: Tensor, b: Tensor, w0: Tensor, strength: float) -> _Weights:
@@ -284,6 +293,12 @@ class _Fit:
 
 COLUMNS = 64  # of which means are taken at once
 DOUBLE = 1 << 26  # numbers that are kept as doubles; more as they are
+
+
+def _solved(a: Tensor, b: Tensor) -> Tensor:
+    """The solution of a x = b for symmetric a, which rounding may have left without a Cholesky factor."""
+    factor, failed = torch.linalg.cholesky_ex(a)
+    return torch.linalg.solve(a, b) if int(failed) else torch.cholesky_solve(b, factor)
 
 
 def _loss(weights: _Weights, h: Tensor, y: Tensor) -> float:

@@ -18,7 +18,7 @@ from htaf.rules.bits import RulesError, TableBits
 from htaf.rules.explanation import drawn, own_table
 from htaf.rules.raw_columns import RARE, read
 from htaf.runs import Run
-from htaf.runs.data import table_rows
+from htaf.runs.data import rows_for_looking
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 CATEGORIES = 12  # that are tried of a category column
@@ -72,7 +72,7 @@ def what_if(run: Run, rows: pd.DataFrame, changes: Mapping[str, Any]) -> WhatIf:
 
 
 def vary(
-    run: Run, column: str, rows: pd.DataFrame | None = None, *, data: Table | None = None, seed: int = 0
+    run: Run, column: str, rows: pd.DataFrame | None = None, *, data: Table | pd.DataFrame | None = None, seed: int = 0
 ) -> pd.DataFrame:
     """The prediction over the values of one column.
 
@@ -93,7 +93,7 @@ def vary(
         RulesError: a column that the network does not read. RunError: another table than that of the training.
     """
     bits, table = TableBits.of(run), own_table(run, data)
-    parts = table_rows(run, table)
+    parts = rows_for_looking(run, table)
     known, training = bits.column(column), table.features[column].iloc[parts.train]
     given = table.features.iloc[drawn(parts.test, AVERAGED, seed)] if rows is None else rows
     values = read(known, training)

@@ -11,13 +11,15 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Int64, UInt8
 
-from htaf.data.tabular import Table
+from htaf.data.columns import Target
+from htaf.data.preprocess import Preprocessor
+from htaf.data.tabular import Table, frame_like
 from htaf.rules.bits import RulesError, TableBits, column_inputs
 from htaf.rules.conditions import Rule
 from htaf.rules.raw_columns import Encoded, RawColumns
 from htaf.rules.trees import Fidelity, fidelity, fit_rule
-from htaf.runs import Run
-from htaf.runs.data import table_rows
+from htaf.runs import Run, UnknownSourceError
+from htaf.runs.data import rows_for_looking
 
 MOST_ROWS = 10_000  # of a part
 SHOWN = 5  # reasons for, and against
@@ -309,12 +311,15 @@ class Explanation:
         return Reason(bit, worth, known.rule, known.fidelity and known.fidelity.faithful, agrees)
 
 
-def explain(run: Run, data: Table | None = None, *, most_rows: int = MOST_ROWS, seed: int = 0) -> Explanation:
+def explain(
+    run: Run, data: Table | pd.DataFrame | None = None, *, most_rows: int = MOST_ROWS, seed: int = 0
+) -> Explanation:
     """Open a run of a table for its rules.
 
     Args:
         run: from `htaf.runs.open_run`.
-        data: the table that it was trained on; None: `run.data()`, which reads it.
+        data: the table that it was trained on; None: `run.data()`, which reads it. Of a run on a data frame any
+            labelled rows, a data frame too.
         most_rows: of the training part and of the test part; of larger ones so many are drawn.
         seed: of the rows that are drawn, and of what is random in the rules.
 
@@ -326,7 +331,7 @@ def explain(run: Run, data: Table | None = None, *, most_rows: int = MOST_ROWS, 
     """
     bits = TableBits.of(run)
     table = own_table(run, data)
-    parts = table_rows(run, table)
+    parts = rows_for_looking(run, table)
     train, test = (table.features.iloc[drawn(rows, most_rows, seed)] for rows in (parts.train, parts.test))
     train_bits, _, _ = bits.of_rows(train)
     test_bits, outputs, _ = bits.of_rows(test)
@@ -334,12 +339,24 @@ def explain(run: Run, data: Table | None = None, *, most_rows: int = MOST_ROWS, 
     return Explanation(bits, table.name, columns, train, test, train_bits, test_bits, outputs, seed)
 
 
-def own_table(run: Run, data: Table | None) -> Table:
+def own_table(run: Run, data: Table | pd.DataFrame | None) -> Table:
     """The table of a run: the one given, or the one that its record names."""
-    found = run.data() if data is None else data
+    if isinstance(data, pd.DataFrame):
+        return frame_like(data, target=target_of(run))
+    try:
+        found = run.data() if data is None else data
+    except UnknownSourceError as error:
+        raise RulesError(f"{error.said}: give data=, a data frame with the column {target_of(run).name!r}") from None
     if not isinstance(found, Table):
         raise RulesError(f"expected a table for {run.path}, got the images {found.name}")
     return found
+
+
+def target_of(run: Run) -> Target:
+    """The target side of the preprocessing of a run of a table."""
+    preprocessor = run.preprocessor()
+    assert isinstance(preprocessor, Preprocessor)
+    return preprocessor.target
 
 
 def drawn(rows: Int64[np.ndarray, " part"], most: int, seed: int) -> Int64[np.ndarray, " some"]:

@@ -18,7 +18,7 @@ from htaf.models.mlp import Thermometer
 from htaf.rules.bits import RulesError, column_inputs, shuffles
 from htaf.rules.explanation import drawn, own_table
 from htaf.runs import Run, forward
-from htaf.runs.data import table_rows
+from htaf.runs.data import rows_for_looking
 from htaf.runs.metrics import LOWER_IS_BETTER, loss_function
 
 MOST_ROWS = 2_000  # that are looked at
@@ -57,7 +57,7 @@ class Importance:
 
 def importance(
     run: Run,
-    data: Table | None = None,
+    data: Table | pd.DataFrame | None = None,
     *,
     part: str = "test",
     repeats: int | None = None,
@@ -88,7 +88,7 @@ def importance(
     if not isinstance(preprocessor, Preprocessor):
         raise RulesError(f"expected a run of a table, {run.path} was trained on images")
     table = own_table(run, data)
-    parts = table_rows(run, table)
+    parts = rows_for_looking(run, table)
     if part not in ("train", "validation", "test"):
         raise RulesError(f"expected a part of train, validation, test, got {part!r}")
     if repeats is not None and repeats < 1:

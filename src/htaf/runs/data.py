@@ -69,6 +69,8 @@ def own_data(run: Run, place: Place | None = None, *, data_dir: Place | None = N
     if run.takes_images:
         return other_data(run, place, data_dir=data_dir or source.get("data_dir"))
     known = run.record["data"]
+    if not source.get("target"):  # it was trained on a data frame
+        return other_data(run, place, data_dir=data_dir)
     return tabular.load(
         place,
         target=source.get("target"),
@@ -118,24 +120,36 @@ def rows_of(run: Run, images: Images) -> dict[str, tuple[str, Int64[Tensor, " ro
     }
 
 
+def rows_are_known(run: Run) -> bool:
+    """Whether the record says on which rows of a table a run was trained; one on a data frame does not."""
+    return run.record["data"].get("split") != "given"
+
+
+def rows_for_looking(run: Run, table: tabular.Table) -> tabular.Split:
+    """As `table_rows`; where the rows of the training are not known, any labelled rows, divided anew.
+
+    Such parts show what a network does, not how well: it may have been trained on each of them.
+    """
+    return table_rows(run, table) if rows_are_known(run) else tabular.split(table, run.record["seed"])
+
+
 def table_rows(run: Run, table: tabular.Table) -> tabular.Split:
     """The row numbers of the parts of the table that a run was trained on.
 
     Raises:
         RunError: the run was trained on other data, or does not say on which rows.
     """
-    _expect_own(run, table)
-    mode = run.record["data"]["split"]
-    if mode == "given":
+    if not rows_are_known(run):
         raise RunError(f"{run.path} does not say which rows it was trained on: expected part 'all'")
-    return tabular.split(table, run.record["seed"], mode=mode)
+    _expect_own(run, table)
+    return tabular.split(table, run.record["seed"], mode=run.record["data"]["split"])
 
 
 def part_of(run: Run, data: Data, part: str) -> RunPart:
     """A part of the data of a run, or of other data; see `htaf.runs.Run.part`."""
     if part not in get_args(PartName):
         raise RunError(f"expected a part of {', '.join(get_args(PartName))}, got {part!r:.80}")
-    if part != "all":
+    if part != "all" and (run.takes_images or rows_are_known(run)):
         _expect_own(run, data)
     preprocessor = run.preprocessor()
     if isinstance(data, Images):
@@ -158,7 +172,7 @@ def part_of(run: Run, data: Data, part: str) -> RunPart:
 
 def raw_part(run: Run, data: tabular.Table, part: str) -> pd.DataFrame:
     """The raw rows of a part of the table of a run, as `Run.predict` takes them; `part` and raises as `Run.part`."""
-    return data.features.iloc[getattr(table_rows(run, data), part)]
+    return data.features if part == "all" else data.features.iloc[getattr(table_rows(run, data), part)]
 
 
 def _expect_own(run: Run, data: Data) -> None:

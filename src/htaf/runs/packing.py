@@ -24,7 +24,7 @@ from htaf._files import check_output, hold, lock_beside
 from htaf.activations import Heaviside
 from htaf.data.images import Images
 from htaf.models.mlp import Thermometer
-from htaf.runs.data import raw_part
+from htaf.runs.data import raw_part, rows_are_known
 from htaf.runs.folder import MODEL, Run, RunError
 from htaf.runs.packed import run_extra
 from htaf.runs.predictions import Agreement, agreement
@@ -126,6 +126,7 @@ def pack_run(
         RunError: a damaged run, one without steps, other data than its own, or a part without rows.
         PackedError: an operator that cannot be packed. OutputError, BusyError: the file cannot be written.
     """
+    part = _known_part(run, part)
     with _at(run, out, data, differing) as path:
         rows, training = _parts(run, data, data_dir, part)
         model = run.model()
@@ -181,6 +182,7 @@ def export_run(
         from htaf.export.onnx import check_opset
 
         check_opset(opset)
+    part = _known_part(run, part)
     with _at(run, out, data, differing) as path:
         own = _own(run, data, data_dir)
         rows, training = _parts(run, own, data_dir, part)
@@ -237,7 +239,12 @@ def _parts(run: Run, data: Data | Place | None, data_dir: Place | None, part: Pa
     rows = run.part(part, own)
     if not len(rows):
         raise RunError(f"{run.path} has no rows in its {part} part: choose another part")
-    return rows, run.part("train", own)
+    return rows, run.part(_known_part(run, "train"), own)
+
+
+def _known_part(run: Run, part: PartName) -> PartName:
+    """A part, or all rows where the run does not say which it was trained on: labelled rows of any origin will do."""
+    return part if run.takes_images or rows_are_known(run) else "all"
 
 
 def _some(rows: RunPart, most: int) -> Tensor:

@@ -64,7 +64,8 @@ class RowPredictions:
             for n in (n for n, kind in kinds.items() if kind == "date"):
                 typed[n] = pd.Series(dates.read(n, rows[n], columns[n].order), index=rows.index)
             typed_rows = rows.assign(**typed) if typed else rows
-            found, notes = of_rows(self.model, self.preprocessor, typed_rows)
+            beside = [name for name in self.ids if name not in columns and name not in self.preprocessor.ids]
+            found, notes = of_rows(self.model, self.preprocessor, typed_rows.drop(columns=beside))
         except DataError as error:
             raise DataError(
                 re.sub(r"\brow (\d+)\b", lambda m: f"row {int(m[1]) + self.rows}", str(error), count=1)
