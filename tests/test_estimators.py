@@ -230,6 +230,10 @@ def test_a_run_on_a_frame_is_packed_exported_and_explained_by_any_rows(
         explain(classifier.run_)
     with pytest.raises(DataError, match="expected a target column 'target'"):
         explain(classifier.run_, frame())
+    with pytest.raises(DataError, match="expected distinct column names, got 'truth' more than once"):
+        explain(classifier.run_, pd.concat([rows, rows["truth"]], axis=1))
+    code, _, error = htaf("pack", folder, *data, "--part", "validation", "--out", tmp_path / "other.packed")
+    assert (code, "expected part 'all', got 'validation'" in " ".join(error.split())) == (1, True), error
 
 
 def test_columns_that_are_dropped_are_warned_of() -> None:

@@ -120,6 +120,23 @@ def test_the_formula(case: Case) -> None:
 
 @compiled
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
+@pytest.mark.parametrize("steps", [(1, 1), (1, 2), (2, 3)])
+@pytest.mark.parametrize("dilation", [(1, 1), (2, 3)])
+def test_images_of_several_parts(instruction_set: str, steps: tuple[int, int], dilation: tuple[int, int]) -> None:
+    """A part is 24 columns by 28 rows of the output."""
+    g = Geometry(70, 70, (3, 3), steps, (2, 1), dilation, 70)
+    case = Case(g, 1, True, 1, 31 * steps[0] + 5, 60 * steps[1] + 5, 3)
+    expected = case.run(reference, True, case.epilogue("yb"))
+    with using(instruction_set):
+        got = case.run(cpu, True, case.epilogue("yb"))
+    for a, b in zip(got, expected, strict=True):
+        assert a is not None
+        assert b is not None
+        assert torch.equal(a, b)
+
+
+@compiled
+@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
 def test_threads_and_batches_change_nothing(instruction_set: str) -> None:
     g = Geometry(130, 130, (3, 3), (1, 2), (1, 1), (1, 1), 130)
     case = Case(g, 1, False, 3, 40, 41, 5)

@@ -277,8 +277,6 @@ def _table_command(family: Family, none: Any) -> Callable[..., None]:
 
         named = is_named(data)
         place = data if named else str(located(data, data_dir))
-        if Path(place).suffix and not named:
-            check_path(Path(place))  # before what trains is imported
         source = _source(place, named, data_dir) | {"target": target, "task": task, "drop_empty": drop_empty}
         source |= {"exclude": list(exclude)} if exclude else {}
         source |= {"ids": list(id)} if id else {}
@@ -288,6 +286,9 @@ def _table_command(family: Family, none: Any) -> Callable[..., None]:
         if time is not None and split != "random":
             raise UsageError(f"--time divides by time and does not go with --split {split}")
         check_output_folder(out, [] if named else [data], own="run")
+        check_place(out / LOCK)
+        if Path(place).suffix and not named:
+            check_path(Path(place))  # before what trains is imported
         mode = "time" if time is not None else "grouped" if group is not None else split
         of_rows: Any = {"test": test, "shares": shares or None, "group": group, "time": time, "ids": id}
 

@@ -340,10 +340,7 @@ def from_frame(
     Raises:
         DataError: no such target column, repeated columns, infinite values, or data that cannot be used.
     """
-    frame = frame.set_axis([str(column) for column in frame], axis=1)
-    repeated = frame.columns[frame.columns.duplicated()].unique().tolist()
-    if repeated:
-        raise DataError(f"{name}: expected distinct column names, got {listed(repeated)} more than once")
+    frame = _named(frame, name)
     if isinstance(target, str):
         _check_target(name, frame, target)
         return _table(name, frame.reset_index(drop=True), target, task, [], reading=_by_kind, least=1)
@@ -409,7 +406,16 @@ def load_like(
 
 def frame_like(frame: pd.DataFrame, *, target: Target, name: str = "frame") -> Table:
     """As `load_like`, of a data frame with the column `target.name`. Args, raises: as there."""
-    return _like(frame.set_axis([str(column) for column in frame], axis=1), target, [], name, name)
+    return _like(_named(frame, name), target, [], name, name)
+
+
+def _named(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """With texts for names of columns, which must differ."""
+    frame = frame.set_axis([str(column) for column in frame], axis=1)
+    repeated = frame.columns[frame.columns.duplicated()].unique().tolist()
+    if repeated:
+        raise DataError(f"{name}: expected distinct column names, got {listed(repeated)} more than once")
+    return frame
 
 
 def _like(

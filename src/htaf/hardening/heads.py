@@ -247,11 +247,16 @@ class _Fit:
         w = torch.where(dead, 0.0, w / self.std)
         return w, b - w @ self.mean
 
+    @property
+    def _few(self) -> bool:
+        """Whether fewer rows than inputs; not of float32, which would round what cancels."""
+        return len(self.z) < self.z.shape[1] and self.z.dtype == torch.float64
+
     @cached_property
     def _gram(self) -> Tensor:
-        """z z' / n [rows, rows] where rows are fewer than inputs, else z' z / n [inputs, inputs]; double."""
+        """z z' / n [rows, rows] where these are `_few`, else z' z / n [inputs, inputs]; double."""
         z = self.z
-        return (z @ z.T if len(z) < z.shape[1] else z.T @ z).double() / len(z)
+        return (z @ z.T if self._few else z.T @ z).double() / len(z)
 
     def _ridge(self, w0: Tensor, strength: float) -> _Weights:
         z, n = self.z, len(self.z)
@@ -260,7 +265,7 @@ class _Fit:
         target = (y - b) - (z @ w0.T.to(z)).double()
         penalised = self._gram.clone()
         penalised.diagonal().add_(max(strength, 1e-9))
-        if n < z.shape[1]:  # (z'z + n s)^-1 z' = z' (zz' + n s)^-1
+        if self._few:  # (z'z + n s)^-1 z' = z' (zz' + n s)^-1
             d = (z.T @ _solved(penalised, target).to(z)).double() / n
         else:
             d = _solved(penalised, (z.T @ target.to(z)).double() / n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -230,7 +231,7 @@ def _prepare_depthwise(site: LayerSite, kind: Bits, shift: Tensor) -> Prepared:
         shift = shift + kind.low * weight.sum((1, 2, 3))
     weight = weight * (kind.high if bipolar else kind.high - kind.low)
     scales, rounded = binary_scales(weight), weight.float()
-    if scales is not None:
+    if scales is not None and math.prod(g.kernel) * kind.most < EXACT:
         signs = weight.sign().to(torch.int8).contiguous()
         return Prepared(g, "integer", signs, scales, shift, bipolar, False, kind.planes)
     if (whole := integers(rounded, kind.most)) is not None:

@@ -80,6 +80,7 @@ def vary(
         run: from `htaf.runs.open_run`. column: of the table, one that the network reads.
         rows: raw rows; None: up to 2,000 rows of the test part.
         data: the table that the run was trained on; None: `run.data()`, which reads it.
+            As `explain` takes it.
         seed: of the rows that are drawn.
 
     Returns:

@@ -19,7 +19,7 @@ from htaf.rules.conditions import Rule
 from htaf.rules.raw_columns import Encoded, RawColumns
 from htaf.rules.trees import Fidelity, fidelity, fit_rule
 from htaf.runs import Run, UnknownSourceError
-from htaf.runs.data import rows_for_looking
+from htaf.runs.data import rows_are_known, rows_for_looking
 
 MOST_ROWS = 10_000  # of a part
 SHOWN = 5  # reasons for, and against
@@ -327,7 +327,8 @@ def explain(
         The bits with their rows. `rules()` has the rules, `reasons(rows)` the reasons of rows.
 
     Raises:
-        RulesError: a run of images, or one without bits. RunError: another table than that of the training.
+        RulesError: a run of images, or one without bits; a data frame where the rows of the training are known.
+        RunError: another table than that of the training. DataError: rows without a column or the target.
     """
     bits = TableBits.of(run)
     table = own_table(run, data)
@@ -342,6 +343,8 @@ def explain(
 def own_table(run: Run, data: Table | pd.DataFrame | None) -> Table:
     """The table of a run: the one given, or the one that its record names."""
     if isinstance(data, pd.DataFrame):
+        if rows_are_known(run):
+            raise RulesError(f"{run.path} knows the rows of its training: expected its table or none, got a data frame")
         return frame_like(data, target=target_of(run))
     try:
         found = run.data() if data is None else data

@@ -74,6 +74,7 @@ def importance(
 
     Args:
         run: from `htaf.runs.open_run`. data: the table that it was trained on; None: `run.data()`, which reads it.
+            As `explain` takes it.
         part: "train", "validation" or "test".
         repeats: shuffles of each column, >= 1; None: as many as are 200,000 rows through the network, 1 to 10.
         seed: of the shuffles. most_rows: of a larger part so many are drawn.

@@ -69,7 +69,7 @@ def own_data(run: Run, place: Place | None = None, *, data_dir: Place | None = N
     if run.takes_images:
         return other_data(run, place, data_dir=data_dir or source.get("data_dir"))
     known = run.record["data"]
-    if not source.get("target"):  # it was trained on a data frame
+    if not source and not rows_are_known(run):  # it was trained on a data frame
         return other_data(run, place, data_dir=data_dir)
     return tabular.load(
         place,

@@ -112,7 +112,8 @@ def pack_run(
         run: from `htaf.runs.open_run`; not of method relu.
         out: the file. Its folders are made.
         tables, budget: of sums of real weights over bits; stem: of convolutions of the images. See `htaf.pack`.
-        part: of the run's data, on which predictions are compared.
+        part: of the run's data, on which predictions are compared. Of a run on a data frame, which does not say on
+            which rows: all of `data`, any rows with the target.
         differing: rows of it that may have another prediction, from rounding; None: 0.2%, one at least.
         data: the run's own, from `run.data()`, or where they are now; None: where they were at the training.
         data_dir: a folder with the public sets.
@@ -239,12 +240,16 @@ def _parts(run: Run, data: Data | Place | None, data_dir: Place | None, part: Pa
     rows = run.part(part, own)
     if not len(rows):
         raise RunError(f"{run.path} has no rows in its {part} part: choose another part")
-    return rows, run.part(_known_part(run, "train"), own)
+    return rows, rows if not run.takes_images and not rows_are_known(run) else run.part("train", own)
 
 
 def _known_part(run: Run, part: PartName) -> PartName:
     """A part, or all rows where the run does not say which it was trained on: labelled rows of any origin will do."""
-    return part if run.takes_images or rows_are_known(run) else "all"
+    if run.takes_images or rows_are_known(run):
+        return part
+    if part not in ("test", "all"):  # the first is what is taken where nothing is asked for
+        raise RunError(f"{run.path} does not say which rows it was trained on: expected part 'all', got {part!r}")
+    return "all"
 
 
 def _some(rows: RunPart, most: int) -> Tensor:

@@ -17,6 +17,14 @@ from htaf.kernels.layers import Bound, Epilogue, Geometry, Outputs, Spare, row_b
 from htaf.kernels.packed_maps import reference as maps
 
 MOST_PLANES = 7
+COLUMNS = 24  # of the output that a part of the work has, see csrc/depthwise.cpp
+
+
+def scratch_bytes(geometry: Geometry) -> int:
+    """The most memory that the compiled kernel takes for its weights, or a thread for rows of floats."""
+    height, width = geometry.kernel
+    weights = 4 * height * width * 8 * row_bytes(geometry.channels)
+    return max(weights, 4 * 64 * height * max(2 * COLUMNS + width, COLUMNS * width))
 
 
 class Weights(NamedTuple):

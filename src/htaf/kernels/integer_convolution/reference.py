@@ -5,7 +5,6 @@ The inputs are bits, or sums of 2^i times the bits of plane i; weights are integ
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -52,7 +51,12 @@ def check(weight: Tensor, geometry: Geometry, planes: int) -> None:
         raise ValueError(f"expected weight {expected}, got {tuple(weight.shape)}")
     if not 1 <= planes <= LARGEST_INPUT.bit_length() - 1 or (planes > 1 and g.groups > 1):
         raise ValueError(f"expected 1 to 7 planes, 1 of layers in groups, got {planes} and {g.groups} groups")
-    if math.prod(expected) and bool((weight == -128).any()):
+    check_exact(weight, planes)
+
+
+def check_exact(weight: Tensor, planes: int) -> None:
+    """Raises ValueError for int8 weights [outputs, ...] of -128, or sums over so many planes that float32 rounds."""
+    if weight.numel() and bool((weight == -128).any()):
         raise ValueError("expected weights of -127 to 127, got -128")
     sums = weight.int().abs().flatten(1).sum(1) * (2**planes - 1)
     if len(sums) and int(sums.max()) >= EXACT:

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, final
 import torch
 from torch import Tensor
 
-from htaf.kernels.depthwise_convolution.reference import MOST_PLANES, depthwise
+from htaf.kernels.depthwise_convolution.reference import MOST_PLANES, depthwise, scratch_bytes
+from htaf.kernels.integer_convolution.reference import check_exact
 from htaf.kernels.layers import Epilogue, Geometry, row_bytes
 from htaf.kernels.packed_native import shape2d
 from htaf.kernels.table_convolution.reference import Kind
@@ -106,8 +107,8 @@ class Layer(Instruction):
                 raise PackedError(f"expected weights of at most {most:,} bytes, got {size:,}")
         if self.bipolar and self.weights != "binary" and not (depthwise(g) and self.planes == 1):
             raise PackedError(f"expected bits 0 and 1 for weights of kind {self.weights}, got -1 and 1")
-        if depthwise(g) and self.planes > MOST_PLANES:
-            raise PackedError(f"expected at most {MOST_PLANES} planes of bits for a depthwise layer, got {self.planes}")
+        if depthwise(g) and self.weights != "binary":
+            self._check_depthwise(most)
         if self.wide is not None:
             expect(tensors[self.wide], [2, g.outputs], torch.float64)
             if self.scale is not None or self.shift is not None:
@@ -119,6 +120,12 @@ class Layer(Instruction):
             raise PackedError("expected both ends of an interval where there are bits, got one or none")
         if self.y is None and self.bits is None:
             raise PackedError("expected a layer with an output, got none")
+
+    def _check_depthwise(self, most: int) -> None:
+        if self.planes > MOST_PLANES:
+            raise PackedError(f"expected at most {MOST_PLANES} planes of bits for a depthwise layer, got {self.planes}")
+        if (size := scratch_bytes(self.geometry)) > most:
+            raise PackedError(f"expected a depthwise layer that takes at most {most:,} bytes, got {size:,}")
 
     def _check_integers(self, weight: Tensor, most: int) -> None:
         g = self.geometry
@@ -179,7 +186,10 @@ class Layer(Instruction):
 
     def _depthwise(self, machine: Machine) -> tuple[Any, Any]:
         """The kernel for depthwise layers, and the weights as it takes them."""
-        weight = self._whole(machine) if self.weights == "integer" else machine.tensors[self.weight]
+        weight = machine.tensors[self.weight]
+        if self.weights == "integer":
+            weight = self._whole(machine)
+            check_exact(weight, self.planes)
         made = machine.depthwise.prepare(weight.float(), self.geometry, planes=self.planes, bipolar=self.bipolar)
         return machine.depthwise, made
 
