@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from htaf.training import coordinator
 from htaf.training.coordinator import coordinated
 from htaf.training.plan import Source
 from htaf.training.queue import Leasing, Owner, Queue, Task, queues
@@ -205,13 +206,28 @@ def test_failures_and_a_second_call(tmp_path: Path) -> None:
     work = Work(str(tmp_path / "store"), kinds=KINDS, work=tmp_path / "work", leasing=LEASING)
     results, tasks = Results(tmp_path / "out"), [*made(2), Task("k9", "made", {"number": 9, "fails": "too few rows"})]
     for _ in range(2):  # the second one tries again what failed
-        with coordinated(work, "s", results, {}, 0, lambda what, text: None) as coordinator:
+        with coordinated(work, "s", results, {}, 0, lambda what, text: None) as study:
             helper = Helper(dataclasses.replace(work, only="s", run="other"))
-            records, failures = coordinator.compute(tasks)
+            records, failures = study.compute(tasks)
         helper.join()
         assert records == {"k0": {"square": 0}, "k1": {"square": 1}}
         assert failures == {"k9": "ValueError: too few rows"}
     assert helper.found == {"failed": 1}
+
+
+def test_what_is_under_way_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The log of a job tells of cells that take long before the first one ends."""
+    monkeypatch.setattr(coordinator, "QUIET", 0.05)
+    work = Work(str(tmp_path / "store"), kinds=KINDS, work=tmp_path / "work", leasing=LEASING)
+    tasks = made(1, log=str(tmp_path / "log"), seconds=1.0)
+    with coordinated(work, "s", Results(tmp_path / "out"), {}, 0, lambda what, text: None) as study:
+        helper = Helper(dataclasses.replace(work, only="s", run="other"))
+        study.compute(tasks, progress=True, title="made")
+    helper.join()  # pyright: ignore[reportPossiblyUnboundVariable]
+    lines = [re.sub(r" in [^;]*", "", line) for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["made, cells: 0 of 1; under way: cell 0", "made, cells: 1 of 1; cell 0"]
 
 
 def test_a_second_write_is_counted(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from htaf.training.worker import GOODBYE, Processes, Tell, Work, helpers
 LONGEST_WAIT = 5.0  # seconds between two looks
 UNSEEN = 60.0  # seconds for which a result may stay unseen on a shared disk
 LONELY = 30.0  # seconds without any worker before a word
+QUIET = 10.0  # seconds without a line before one says what is under way
 
 
 class Coordinator:
@@ -38,7 +39,8 @@ class Coordinator:
         """Have the tasks computed by whoever claims them.
 
         Args:
-            tasks: each key once. progress: show a bar on a terminal, else a line a cell. title: its text.
+            tasks: each key once. progress: show a bar on a terminal, else a line a cell, and one of what is under way
+                where cells take long. title: its text.
 
         Returns:
             results by key, and error messages by key of tasks that failed; the next call tries those again.
@@ -54,6 +56,7 @@ class Coordinator:
         before = self.queue.ended()
         self.queue.put(left.values())
         unseen, alone, pause = dict[str, float](), time.monotonic(), 0.1
+        heard, said = alone, list[str]()
         with progress_of(f"{title}, cells", len(tasks), shown=progress, done=done, every=0) as advance:
             while left:
                 begun, had = time.monotonic(), len(left)
@@ -62,6 +65,11 @@ class Coordinator:
                 for task in [*left.values()]:
                     if self._ended(task, now, unseen, records, failures):
                         advance(1, left.pop(task.key).title)
+                        heard = begun
+                running = sorted(left[key].title for key in now.running if key in left)
+                if running and running != said and begun - heard > QUIET:
+                    advance(0, f"under way: {'; '.join(running)}")
+                    heard, said = begun, running
                 if now.running or self.processes.alive:
                     alone = begun
                 elif begun - alone > LONELY and left:
