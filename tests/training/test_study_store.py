@@ -225,7 +225,7 @@ def test_what_is_under_way_is_told(
     with coordinated(work, "s", Results(tmp_path / "out"), {}, 0, lambda what, text: None) as study:
         helper = Helper(dataclasses.replace(work, only="s", run="other"))
         study.compute(tasks, progress=True, title="made")
-    helper.join()  # pyright: ignore[reportPossiblyUnboundVariable]
+    helper.join()
     lines = [re.sub(r" in [^;]*", "", line) for line in capsys.readouterr().err.splitlines()]
     assert lines == ["made, cells: 0 of 1; under way: cell 0", "made, cells: 1 of 1; cell 0"]
 
