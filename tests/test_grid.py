@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 
 import pytest
@@ -100,8 +101,34 @@ def test_bad_bits_of_layers_and_models(unchecked: None) -> None:
             make(bits=5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="bits must be 4 or 8"):
         htaf.on_grid(nn.Linear(2, 2), torch.zeros(1, 2), bits=2)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="expected a model with a layer over the outputs of steps"):
+    with pytest.raises(
+        ValueError, match=r"expected a model with an nn\.Linear or nn\.Conv2d over the outputs of steps"
+    ):
         htaf.on_grid(nn.Sequential(nn.Linear(2, 2), htaf.HTAF()), torch.randn(4, 2))
+    grid = htaf.on_grid(nn.Sequential(nn.Linear(2, 2), htaf.HTAF(), nn.Linear(2, 2)), torch.randn(4, 2))
+    with pytest.raises(ValueError, match="real weights, got one that is on a grid already"):
+        htaf.on_grid(grid, torch.randn(4, 2))
+
+
+class OwnConv2d(nn.Conv2d):
+    """A subclass may compute anything."""
+
+
+def test_what_stays_real_is_named() -> None:
+    net = nn.Sequential(
+        nn.Conv2d(1, 64, 3), htaf.HTAF(), OwnConv2d(64, 4, 1), nn.GroupNorm(2, 4), htaf.HTAF(), nn.Conv2d(4, 32, 3),
+        nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 4, 3),
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="real weights and rounded sums stay in") as told:
+        grid = htaf.on_grid(net, torch.randn(2, 1, 9, 9))
+    (one,) = [str(w.message) for w in told]
+    assert one.endswith("2 (OwnConv2d); 3 (GroupNorm); 8 (Conv2d, 288 real inputs for each output)")
+    assert [type(grid[i]) for i in (0, 2, 5, 8)] == [GridConv2d, OwnConv2d, GridConv2d, nn.Conv2d]  # pyright: ignore
+    with pytest.raises(ValueError, match=r"got 1 of them over real inputs, and 2 \(OwnConv2d\)"):
+        htaf.on_grid(net[:3], torch.randn(2, 1, 9, 9))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        htaf.on_grid(nn.Sequential(*net[:2], nn.Conv2d(64, 4, 1)), torch.randn(2, 1, 9, 9))
 
 
 def test_on_grid_says_by_its_types_what_each_layer_reads() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from functools import partial
 from typing import Any, Literal, cast, final
 
@@ -282,12 +283,13 @@ def on_grid(model: nn.Module, example: Any, *, bits: Bits = 8) -> nn.Module:
         nn.BatchNorm1d, nn.BatchNorm2d                                WideBatchNorm1d, WideBatchNorm2d
 
     Then the hardened network computes the same bits on every processor, in any order of summation, and `htaf.pack`
-    keeps all of them. Train it as any other: the weights are real numbers that a forward rounds, and have their
-    gradient. Or give a model that is trained already, and train a few epochs more.
+    keeps all of them, if no other layer comes before a step. Train it as any other: the weights are real numbers that a
+    forward rounds, and have their gradient. Or give a model that is trained already, and train a few epochs more.
 
     Args:
         model: with smooth or exact steps, not changed. Other layers, subclasses of these, and convolutions with more
-            than 258 real inputs for each output stay as they are.
+            than 258 real inputs for each output stay as they are, and a warning names them; functional calls with
+            weights (F.linear) too, and no warning can.
         example: inputs, a tensor or a tuple. A layer reads bits if its inputs in the hardened model are integers when
             the steps give random bits, so small that no sum of them with the largest weights is beyond 2^24.
         bits: of an integer weight, 4 or 8.
@@ -296,7 +298,7 @@ def on_grid(model: nn.Module, example: Any, *, bits: Bits = 8) -> nn.Module:
         The new model, with the same state-dict keys and values.
 
     Raises:
-        ValueError: other bits, or a model without a layer over bits.
+        ValueError: other bits, a model on a grid, or one without a layer over bits.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(3, 4), htaf.HTAF(), nn.Linear(4, 2))
@@ -308,11 +310,19 @@ def on_grid(model: nn.Module, example: Any, *, bits: Bits = 8) -> nn.Module:
         )
     """
     _checked(bits)
+    if any(isinstance(module, _Grid) for module in model.modules()):
+        raise ValueError("expected a model with real weights, got one that is on a grid already")
     whole = _over_integers(model, example, bits)
+    left = _left(model, whole)
     if not any(whole.values()):
+        others = f", and {'; '.join(left)}" if left else ""
         raise ValueError(
-            f"expected a model with a layer over the outputs of steps, got {len(whole)} layers over real inputs"
+            "expected a model with an nn.Linear or nn.Conv2d over the outputs of steps, "
+            f"got {len(whole)} of them over real inputs{others}"
         )
+    if left:
+        shown = "; ".join(left[:_SHOWN]) + (f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else "")
+        warnings.warn(f"on_grid: real weights and rounded sums stay in {shown}", stacklevel=2)
     new = duplicate(model)
     for path, module in list(new.named_modules(remove_duplicate=False)):
         if (made := _made(module, whole.get(path), bits)) is not None:
@@ -324,6 +334,11 @@ def on_grid(model: nn.Module, example: Any, *, bits: Bits = 8) -> nn.Module:
 
 
 _LAYERS = (nn.Linear, nn.Conv2d)
+_SUMS = (  # what sums products of real weights or of values: its last bit depends on the order
+    nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear, nn.RNNBase, nn.MultiheadAttention,
+    nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm,
+)  # fmt: skip
+_SHOWN = 6  # layers that a warning names
 _NORMS: dict[type, type[nn.Module]] = {nn.BatchNorm1d: WideBatchNorm1d, nn.BatchNorm2d: WideBatchNorm2d}
 
 
@@ -337,9 +352,26 @@ def _made(module: nn.Module, whole: bool | None, bits: Bits) -> nn.Module | None
     if isinstance(module, nn.Linear):
         return _as(GridLinear, module, bits=bits) if whole else _as(WideLinear, module)
     assert isinstance(module, nn.Conv2d)
-    if not whole and module.weight[0].numel() * 127 * FEWEST > EXACT:
+    if not whole and _many(module):
         return None
     return _as(GridConv2d, module, bits=bits if whole else 8, real=not whole)
+
+
+def _many(layer: nn.Conv2d) -> bool:
+    """Whether a convolution over real inputs has so many for each output that their grid would be too coarse."""
+    return layer.weight[0].numel() * 127 * FEWEST > EXACT
+
+
+def _left(model: nn.Module, whole: dict[str, bool]) -> list[str]:
+    """The layers that `on_grid` leaves as they are, each with its class; of a convolution with its many inputs."""
+    found: list[str] = []
+    for path, module in model.named_modules():
+        kind = type(module)
+        if isinstance(module, nn.Conv2d) and kind is nn.Conv2d and whole.get(path) is False and _many(module):
+            found.append(f"{path or 'the model'} (Conv2d, {module.weight[0].numel()} real inputs for each output)")
+        elif isinstance(module, _SUMS) and kind not in (*_LAYERS, *_NORMS, WideLinear, *_NORMS.values()):
+            found.append(f"{path or 'the model'} ({kind.__name__})")
+    return found
 
 
 def _as(kind: type[nn.Module], module: nn.Module, **more: Any) -> nn.Module:

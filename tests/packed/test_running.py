@@ -7,6 +7,8 @@ import functools
 import pickle
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +20,7 @@ import htaf
 from htaf.kernels import native
 from htaf.kernels.layers import Epilogue, Geometry
 from htaf.models.wide_resnet import WideResNet
-from htaf.packed import PackedError, PackedModel, operators, pack, verify
+from htaf.packed import PackedError, PackedModel, load, operators, pack, save, verify
 from htaf.packed.instructions import Call, call
 from htaf.packed.operators import Pending
 
@@ -267,3 +269,57 @@ def test_packing_is_public() -> None:
     assert htaf.pack is pack
     assert htaf.PackedModel is PackedModel
     assert {"pack", "PackedModel"} <= set(htaf.__all__)
+
+
+class Returns(nn.Module):
+    """A network whose outputs are what a function makes of its logits and its input."""
+
+    def __init__(self, outputs: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 64), htaf.Heaviside(), nn.Linear(64, 4))
+        self.outputs = outputs
+
+    def forward(self, x: Tensor) -> Any:
+        return self.outputs(self.net(x), x)
+
+
+@pytest.mark.parametrize(("outputs", "words"), [
+    (lambda y, x: (y, 3), "expected tensors as outputs, or None, got 3"),
+    (lambda y, x: {"y": y, "name": "logits"}, "expected tensors as outputs, or None, got 'logits'"),
+    (lambda y, x: (y, x.shape[0]), "expected tensors as outputs, or None, got a size"),
+    (lambda y, x: y[y > 0], "expected sizes that do not depend on the data"),
+    (lambda y, x: y * x[0, 0].item(), "expected sizes that do not depend on the data"),
+    (lambda y, x: y + x.add_(1)[:, :4], "expected a model that leaves its inputs as they are"),
+])  # fmt: skip
+def test_what_cannot_be_returned_is_said(outputs: Callable[[Tensor, Tensor], Any], words: str) -> None:
+    with pytest.raises(PackedError, match=words):
+        pack(Returns(outputs), torch.randn(6, 8))
+
+
+def test_a_dict_keeps_its_order_in_a_file(tmp_path: Path) -> None:
+    x = torch.randn(6, 8)
+    packed = pack(Returns(lambda y, x: {"z": y, "none": None, "a": (y + 1, y * 2)}), x)
+    save(packed, tmp_path / "a.packed")
+    read = load(tmp_path / "a.packed")(x)
+    assert list(read) == list(packed(x)) == ["z", "none", "a"]
+    assert read["none"] is None
+    assert torch.equal(read["a"][1], packed(x)["a"][1])
+
+
+def test_a_packed_model_is_not_traced_packed_or_verified_again(unchecked: None) -> None:
+    x = torch.randn(6, 8)
+    exact = Returns(lambda y, x: y)
+    packed = pack(exact, x)
+    for whole in (packed, nn.Sequential(packed)):
+        with pytest.raises(PackedError, match=r"got torch\.jit\.trace"):
+            torch.jit.trace(whole, x)
+    with pytest.raises(PackedError, match="got one that is packed already"):
+        pack(packed, x)
+    with pytest.raises(PackedError, match="expected a packed model, then the hardened one, got Returns first"):
+        verify(exact, packed, x)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(PackedError, match="got one that is packed"):
+        verify(packed, packed, x)
+    with pytest.raises(PackedError, match="expected an example without NaN"):
+        pack(exact, x.index_fill(0, torch.tensor([0]), float("nan")))
+    with pytest.raises(PackedError, match="expected a budget >= 0, got 'a'"):
+        pack(exact, x, tables="auto", budget="a")  # pyright: ignore[reportArgumentType]

@@ -79,7 +79,11 @@ def predict(
 
     network = opened(run, exact=not smooth, method=method)
     if (bits or explain) and (run.is_file() or not network.takes_images):
-        raise UsageError(f"--bits and --explain: expected the run folder of an ICBM (htaf train icbm), got {run}")
+        packed = f"the packed file {run}; in Python open_packed(FILE).predict_images(files, bits=True) has its bits"
+        raise UsageError(
+            "--bits and --explain: expected the run folder of an ICBM (htaf train icbm), got "
+            f"{packed if run.is_file() else run}"
+        )
     if not network.takes_images:
         from htaf.cli.predicting_rows import predict_rows
 

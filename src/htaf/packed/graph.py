@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
@@ -79,6 +80,8 @@ def trace(model: nn.Module, example: tuple[Tensor, ...], *, dynamic_batch: bool 
     if exported.graph_signature.buffers_to_mutate:
         names = ", ".join(exported.graph_signature.buffers_to_mutate.values())
         raise PackedError(f"expected a model without state that changes, got one that writes to {names}")
+    if exported.graph_signature.user_inputs_to_mutate:
+        raise PackedError("expected a model that leaves its inputs as they are, got one that writes to them")
     graph, constants, inputs = exported.graph, {}, []
     for spec, node in zip(exported.graph_signature.input_specs, graph.find_nodes(op="placeholder"), strict=True):
         if spec.kind == InputKind.USER_INPUT:
@@ -92,11 +95,15 @@ def trace(model: nn.Module, example: tuple[Tensor, ...], *, dynamic_batch: bool 
         raise PackedError(f"expected {len(inputs)} inputs of the model, got an example of {len(example)}")
     module = exported.graph_module
     _simplify(graph, constants)
+    _check_sizes(graph)
     (result,) = graph.find_nodes(op="output")
     spec = exported.call_spec.out_spec
     assert spec is not None
-    outputs = tuple(n if isinstance(n, Node) else None for n in result.args[0])
-    return Traced(graph, constants, tuple(inputs), outputs, spec, module, shape_of(inputs[0])[0])
+    for n in result.args[0]:
+        if n is not None and not (isinstance(n, Node) and isinstance(n.meta.get("val"), Tensor)):
+            got = "a size" if isinstance(n, Node) else repr(n)
+            raise PackedError(f"expected tensors as outputs, or None, got {got:.80}")
+    return Traced(graph, constants, tuple(inputs), tuple(result.args[0]), spec, module, shape_of(inputs[0])[0])
 
 
 def _stays(node: Node) -> bool:
@@ -106,6 +113,15 @@ def _stays(node: Node) -> bool:
         or node.target in (*_NOTHING, *_RENAMED, aten.sym_size.int)
         or any(word in str(node.target) for word in _DROPPED)
     )
+
+
+def _check_sizes(graph: Graph) -> None:
+    """Raises PackedError where a size or a number depends on the data, as of a mask that is an index."""
+    for node in graph.nodes:
+        if node.op == "call_function" and free_unbacked_symbols(node.meta.get("val")):
+            raise PackedError(
+                f"expected sizes that do not depend on the data, got those of {node.target} ({node.name})"
+            )
 
 
 def _simplify(graph: Graph, constants: Constants) -> None:

@@ -69,6 +69,10 @@ class PackedModel(nn.Module):
         except _FAILURES as error:  # an operator whose sizes hold for other batches only
             raise PackedError(f"expected inputs that the steps take, got {first_line(error):.200}") from error
 
+    def _slow_forward(self, *inputs: Any, **named: Any) -> Any:
+        """What PyTorch calls in place of `forward` when it traces: of a plan a trace sees nothing."""
+        raise PackedError("expected a call, got torch.jit.trace, which cannot see packed kernels: use htaf.packed.save")
+
     def __reduce__(self) -> tuple[Any, ...]:
         return PackedModel, (self.program, self.report, self.extra)  # closures are made anew
 

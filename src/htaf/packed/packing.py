@@ -68,8 +68,10 @@ def pack(
         raise PackedError(f"expected tables of {', '.join(get_args(Kind))} or auto, got {tables!r}")
     if stem not in get_args(Stem):
         raise PackedError(f"expected a stem of {' or '.join(get_args(Stem))}, got {stem!r}")
-    if not budget >= 0:
-        raise PackedError(f"expected a budget >= 0, got {budget}")
+    if not isinstance(budget, (int, float)) or not budget >= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise PackedError(f"expected a budget >= 0, got {budget!r}")
+    if isinstance(model, PackedModel):
+        raise PackedError("expected a hardened model, got one that is packed already")
     given = arguments_of(example)
     with shown_progress("exporting the network", None, shown=progress):
         traced = trace(model, given, dynamic_batch=dynamic_batch)
@@ -89,6 +91,10 @@ def pack(
 def _agreeing(packed: PackedModel, traced: Traced, given: tuple[Any, ...], progress: bool) -> PackedModel:
     found = compare(packed, traced, given, progress=progress)
     if found.contradicted:
+        if any(bool(x.isnan().any()) for x in given):
+            raise PackedError(
+                "expected an example without NaN, got one with NaN, which steps and packed bits take apart"
+            )
         raise PackedError(f"expected the packed model to agree with the hardened one on the example, got:\n{found}")
     return packed
 

@@ -25,7 +25,10 @@ def rounded_stem(program: Program, report: Report) -> tuple[Program, Report]:
     made = [_rounded(i, program) for i in program.instructions]
     names = {new.name for new, old in zip(made, program.instructions, strict=True) if new is not old}
     if not names:
-        raise PackedError("expected a convolution that takes the input, for a stem of int16, got a network without one")
+        raise PackedError(
+            "expected a convolution that takes the input as it is, for a stem of int16, got a network without one; "
+            "with weights on a grid the stem is exact already"
+        )
     rows = tuple(replace(r, how=f"{r.how}, in int16") if r.name in names else r for r in report.rows)
     return replace(program, instructions=tuple(made)), replace(report, rows=rows)
 

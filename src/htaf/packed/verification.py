@@ -125,6 +125,10 @@ def verify(packed: PackedModel, hardened: nn.Module, inputs: Any, *, progress: b
     Raises:
         PackedError: the inputs do not fit, or `hardened` is another model.
     """
+    if not isinstance(packed, PackedModel):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise PackedError(f"expected a packed model, then the hardened one, got {type(packed).__name__} first")
+    if isinstance(hardened, PackedModel):
+        raise PackedError("expected the hardened model after the packed one, got one that is packed")
     given = arguments_of(inputs)
     with shown_progress("exporting the network", None, shown=progress):
         traced = trace(hardened, given)
