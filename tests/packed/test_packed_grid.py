@@ -18,13 +18,14 @@ from torch import Tensor, nn
 import htaf
 from htaf.grid import Bits
 from htaf.kernels import native
+from htaf.kernels.layers import Geometry
 from htaf.models.mlp import MLP
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.whitened import WhitenedConvNet
 from htaf.models.wide_resnet import WideResNet
 from htaf.packed import PackedError, PackedModel, load, pack, save, verify
-from htaf.packed.instructions import Layer
-from htaf.packed.instructions.layer import from_nibbles, to_nibbles
+from htaf.packed.instructions import Layer, layer
+from htaf.packed.instructions.layer import _ByPixels, from_nibbles, to_nibbles
 from htaf.packed.layers import integers
 from htaf.spiking.neurons import IF, LIF
 
@@ -217,3 +218,21 @@ def _using(name: str) -> Iterator[None]:
         yield
     finally:
         native.extension().use_instruction_set(before)
+
+
+@pytest.mark.parametrize("few", [0, 24, 10**6])
+def test_products_and_tables_give_the_same_sums(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From few pixels to many, by one kernel, by both, by the other: all as the hardened network."""
+    monkeypatch.setattr(layer, "FEW", few)
+    exact, x = drawn(partial(WideResNet, 10, 1, 4, ACT), (3, 8, 8), 8, seed=3)
+    packed = pack(exact, x)
+    with torch.no_grad():
+        for rows in (1, 2, 6):  # maps of 4, 16 and 64 pixels each
+            for _ in range(2):  # the second by a plan
+                assert float((packed(x[:rows]) - exact(x[:rows])).abs().max()) <= 1e-6
+
+
+def test_few_pixels_take_products() -> None:
+    of = _ByPixels("tables", lambda: "products", Geometry(64, 64, (3, 3), (2, 2), (1, 1))).of
+    assert of(torch.zeros(1, 8, 8, 8, dtype=torch.uint8)) == "products"  # 16 pixels
+    assert of(torch.zeros(2, 8, 8, 8, dtype=torch.uint8)) == "tables"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any, Literal, final
 
 import torch
@@ -40,6 +41,7 @@ def _geometry(value: Any) -> Geometry:
 Written = Annotated[Geometry, Field(_geometry)]
 Planes = Annotated[int, Field(integer(1, 8), missing=1)]  # version 1 of the file has none
 SMALL = 7  # of an integer weight that takes four bits
+FEW = 24  # output pixels up to which products of bytes are faster than tables of bytes, by AVX-512 and AVX2
 _NAME = field_of(TensorName)
 assert _NAME is not None
 Wide = Annotated[str | None, replace(_NAME.or_none(), missing=None)]  # versions 1 and 2 have none
@@ -202,12 +204,17 @@ class Layer(Instruction):
     def _integers(self, machine: Machine) -> tuple[Any, Any]:
         """The kernel for integer weights, and these as it takes them: tables of bytes where they hold the sums.
 
-        Products of bytes are faster for a few rows, and for several planes, which they take at once.
+        Products of bytes are faster for a few rows or pixels, and for several planes, which they take at once.
         """
         g, weight = self.geometry, self._whole(machine)
         if self.planes == 1 and self.form in ("image", "line") and machine.tables.holds(weight, "int8"):
             return machine.tables, machine.tables.prepare(weight.float(), g, "int8", whole=True)
         return machine.integers, machine.integers.prepare(weight, g, planes=self.planes)
+
+    def _products(self, machine: Machine, epilogue: Epilogue) -> Any:
+        """The layer by products of bytes."""
+        made = machine.integers.prepare(self._whole(machine), self.geometry, planes=self.planes)
+        return machine.integers.bind(made, self.geometry, epilogue)
 
     def prepare(self, machine: Machine) -> Ready:
         t, g = machine.tensors, self.geometry
@@ -226,7 +233,10 @@ class Layer(Instruction):
         )
         wide = None if self.wide is None else t[self.wide]
         source, residual, y_at, bits_at = self.input, self.residual, self.y, self.bits
-        layer = kernel.bind(weights, g, Epilogue(scale, shift, None, lower, upper, self.y is not None, wide))
+        epilogue = Epilogue(scale, shift, None, lower, upper, self.y is not None, wide)
+        layer = kernel.bind(weights, g, epilogue)
+        if self.weights == "integer" and kernel is machine.tables:
+            layer = _ByPixels(layer, lambda: self._products(machine, epilogue), g)
         outputs, width = g.outputs, row_bytes(g.outputs)
         take, lay, give = FORMS[self.form]
         spare = machine.spare
@@ -242,10 +252,11 @@ class Layer(Instruction):
         return Ready(run, weights, layer)
 
     def plan(self, planning: Planning, ready: Ready) -> bool:
-        if (native := getattr(ready.layer, "native", None)) is None:
-            return False
         take, lay, _ = FORMS[self.form]
         bits = planning.example(self.input)
+        layer = ready.layer.of(take(bits)) if isinstance(ready.layer, _ByPixels) else ready.layer
+        if (native := getattr(layer, "native", None)) is None:
+            return False
         if not bits.is_contiguous():
             return False
         if self.residual is not None:
@@ -273,6 +284,28 @@ class Layer(Instruction):
 
     def dense(self) -> tuple[int, ...]:
         return () if self.y is None or self.form != "image" else (self.y,)
+
+
+class _ByPixels:
+    """A layer of integer weights by two kernels with the same sums: products of bytes for few pixels, else tables.
+
+    Tables are made anew in every call, which few pixels do not repay. Products are prepared when first wanted.
+    """
+
+    def __init__(self, many: Any, products: Callable[[], Any], geometry: Geometry) -> None:
+        self.many, self._products, self.geometry = many, products, geometry
+
+    @cached_property
+    def few(self) -> Any:
+        return self._products()
+
+    def of(self, bits: Tensor) -> Any:
+        """The kernel for bits uint8 [batch, height, width, bytes]."""
+        pixels = bits.shape[0] * math.prod(self.geometry.out_size(*bits.shape[1:3]))
+        return self.few if pixels <= FEW else self.many
+
+    def __call__(self, bits: Tensor, residual: Tensor | None, spare: Any) -> tuple[Tensor | None, Tensor | None]:
+        return self.of(bits)(bits, residual, spare)
 
 
 def to_nibbles(weight: Tensor) -> Tensor:
