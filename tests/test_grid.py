@@ -119,7 +119,7 @@ def test_what_stays_real_is_named() -> None:
         nn.Conv2d(1, 64, 3), htaf.HTAF(), OwnConv2d(64, 4, 1), nn.GroupNorm(2, 4), htaf.HTAF(), nn.Conv2d(4, 32, 3),
         nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 4, 3),
     )  # fmt: skip
-    with pytest.warns(UserWarning, match="real weights and rounded sums stay in") as told:
+    with pytest.warns(UserWarning, match="sums stay rounded in") as told:
         grid = htaf.on_grid(net, torch.randn(2, 1, 9, 9))
     (one,) = [str(w.message) for w in told]
     assert one.endswith("2 (OwnConv2d); 3 (GroupNorm); 8 (Conv2d, 288 real inputs for each output)")
@@ -129,6 +129,13 @@ def test_what_stays_real_is_named() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         htaf.on_grid(nn.Sequential(*net[:2], nn.Conv2d(64, 4, 1)), torch.randn(2, 1, 9, 9))
+
+
+def test_a_layer_under_two_names_stays_one() -> None:
+    shared = nn.Linear(4, 4)
+    grid = htaf.on_grid(nn.Sequential(nn.Linear(2, 4), htaf.HTAF(), shared, htaf.HTAF(), shared), torch.randn(3, 2))
+    assert isinstance(grid[2], GridLinear)  # pyright: ignore[reportIndexIssue]
+    assert grid[2] is grid[4]  # pyright: ignore[reportIndexIssue]
 
 
 def test_on_grid_says_by_its_types_what_each_layer_reads() -> None:

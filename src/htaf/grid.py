@@ -288,8 +288,8 @@ def on_grid(model: nn.Module, example: Any, *, bits: Bits = 8) -> nn.Module:
 
     Args:
         model: with smooth or exact steps, not changed. Other layers, subclasses of these, and convolutions with more
-            than 258 real inputs for each output stay as they are, and a warning names them; functional calls with
-            weights (F.linear) too, and no warning can.
+            than 258 real inputs for each output stay as they are. A warning names the layers of PyTorch among them and
+            their subclasses; it cannot see functional calls with weights (F.linear).
         example: inputs, a tensor or a tuple. A layer reads bits if its inputs in the hardened model are integers when
             the steps give random bits, so small that no sum of them with the largest weights is beyond 2^24.
         bits: of an integer weight, 4 or 8.
@@ -298,7 +298,7 @@ def on_grid(model: nn.Module, example: Any, *, bits: Bits = 8) -> nn.Module:
         The new model, with the same state-dict keys and values.
 
     Raises:
-        ValueError: other bits, a model on a grid, or one without a layer over bits.
+        ValueError: other bits, a model with layers on a grid, or one without a layer over bits.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(3, 4), htaf.HTAF(), nn.Linear(4, 2))
@@ -312,8 +312,9 @@ def on_grid(model: nn.Module, example: Any, *, bits: Bits = 8) -> nn.Module:
     _checked(bits)
     if any(isinstance(module, _Grid) for module in model.modules()):
         raise ValueError("expected a model with real weights, got one that is on a grid already")
-    whole = _over_integers(model, example, bits)
-    left = _left(model, whole)
+    ran: list[str] = []
+    whole = _over_integers(model, example, bits, ran)
+    left = _left(model, whole, ran)
     if not any(whole.values()):
         others = f", and {'; '.join(left)}" if left else ""
         raise ValueError(
@@ -322,10 +323,12 @@ def on_grid(model: nn.Module, example: Any, *, bits: Bits = 8) -> nn.Module:
         )
     if left:
         shown = "; ".join(left[:_SHOWN]) + (f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else "")
-        warnings.warn(f"on_grid: real weights and rounded sums stay in {shown}", stacklevel=2)
-    new = duplicate(model)
+        warnings.warn(f"on_grid: sums stay rounded in {shown}", stacklevel=2)
+    new, known = duplicate(model), dict[nn.Module, nn.Module | None]()
     for path, module in list(new.named_modules(remove_duplicate=False)):
-        if (made := _made(module, whole.get(path), bits)) is not None:
+        if module not in known:  # a layer under two names stays one
+            known[module] = _made(module, whole.get(path), bits)
+        if (made := known[module]) is not None:
             if not path:
                 return made
             parent, _, name = path.rpartition(".")
@@ -335,8 +338,8 @@ def on_grid(model: nn.Module, example: Any, *, bits: Bits = 8) -> nn.Module:
 
 _LAYERS = (nn.Linear, nn.Conv2d)
 _SUMS = (  # what sums products of real weights or of values: its last bit depends on the order
-    nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear, nn.RNNBase, nn.MultiheadAttention,
-    nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm,
+    nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention,
+    nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm,
 )  # fmt: skip
 _SHOWN = 6  # layers that a warning names
 _NORMS: dict[type, type[nn.Module]] = {nn.BatchNorm1d: WideBatchNorm1d, nn.BatchNorm2d: WideBatchNorm2d}
@@ -362,11 +365,11 @@ def _many(layer: nn.Conv2d) -> bool:
     return layer.weight[0].numel() * 127 * FEWEST > EXACT
 
 
-def _left(model: nn.Module, whole: dict[str, bool]) -> list[str]:
+def _left(model: nn.Module, whole: dict[str, bool], ran: list[str]) -> list[str]:
     """The layers that `on_grid` leaves as they are, each with its class; of a convolution with its many inputs."""
     found: list[str] = []
-    for path, module in model.named_modules():
-        kind = type(module)
+    for path in dict.fromkeys(ran):
+        kind = type(module := model.get_submodule(path))
         if isinstance(module, nn.Conv2d) and kind is nn.Conv2d and whole.get(path) is False and _many(module):
             found.append(f"{path or 'the model'} (Conv2d, {module.weight[0].numel()} real inputs for each output)")
         elif isinstance(module, _SUMS) and kind not in (*_LAYERS, *_NORMS, WideLinear, *_NORMS.values()):
@@ -382,12 +385,12 @@ def _as(kind: type[nn.Module], module: nn.Module, **more: Any) -> nn.Module:
     return made
 
 
-def _over_integers(model: nn.Module, example: Any, bits: Bits) -> dict[str, bool]:
+def _over_integers(model: nn.Module, example: Any, bits: Bits, ran: list[str]) -> dict[str, bool]:
     """The layers that run, by their paths, and whether each reads integers alone when the model is hardened, of which
     float32 holds every sum.
 
     The steps give random bits: so the answer is that of the architecture. Of a fresh network whose steps all give 0, a
-    mean of bits would look like an integer.
+    mean of bits would look like an integer. ran: takes the paths of all layers of `_SUMS` that run.
     """
     try:
         exact = harden(model, share=True)
@@ -408,6 +411,8 @@ def _over_integers(model: nn.Module, example: Any, bits: Bits) -> dict[str, bool
         return 2 * drawn - 1 if cast(Heaviside, step).bipolar else drawn
 
     for path, module in exact.named_modules():
+        if isinstance(module, _SUMS):
+            module.register_forward_pre_hook(lambda *_, path=path: ran.append(path))
         if type(module) in _LAYERS:
             module.register_forward_pre_hook(partial(see, path))
         elif isinstance(module, Heaviside):

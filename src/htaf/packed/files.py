@@ -47,7 +47,7 @@ def save(packed: PackedModel, path: str | Path, extra: Mapping[str, Any] | None 
         metadata = {
             "format": FORMAT,
             "version": VERSION,
-            "graph": _text(graph, ordered=False),  # a dict of outputs keeps its order
+            "graph": _text(graph, by_name=False),  # a dict of outputs keeps its order
             "report": _text(packed.report.to_json()),
             "extra": _text(dict(packed.extra if extra is None else extra)),
         }
@@ -128,5 +128,5 @@ def _digest(header: Mapping[str, Any], body: bytes) -> str:
     return found.hexdigest()
 
 
-def _text(value: Any, *, ordered: bool = True) -> str:
-    return json.dumps(value, sort_keys=ordered, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+def _text(value: Any, *, by_name: bool = True) -> str:
+    return json.dumps(value, sort_keys=by_name, allow_nan=False, ensure_ascii=True, separators=(",", ":"))

@@ -95,7 +95,7 @@ def trace(model: nn.Module, example: tuple[Tensor, ...], *, dynamic_batch: bool 
         raise PackedError(f"expected {len(inputs)} inputs of the model, got an example of {len(example)}")
     module = exported.graph_module
     _simplify(graph, constants)
-    _check_sizes(graph)
+    _check_sizes(graph, constants)
     (result,) = graph.find_nodes(op="output")
     spec = exported.call_spec.out_spec
     assert spec is not None
@@ -115,10 +115,14 @@ def _stays(node: Node) -> bool:
     )
 
 
-def _check_sizes(graph: Graph) -> None:
-    """Raises PackedError where a size or a number depends on the data, as of a mask that is an index."""
+def _check_sizes(graph: Graph, constants: Constants) -> None:
+    """Raises PackedError where a size or a number depends on the data, as of a mask that is an index.
+
+    Those that constants have, such as a list of indices from a buffer, are known.
+    """
+    known = set[Any]().union(*(free_unbacked_symbols(node.meta.get("val", 0)) for node in constants))
     for node in graph.nodes:
-        if node.op == "call_function" and free_unbacked_symbols(node.meta.get("val")):
+        if node.op == "call_function" and free_unbacked_symbols(node.meta.get("val")) - known:
             raise PackedError(
                 f"expected sizes that do not depend on the data, got those of {node.target} ({node.name})"
             )

@@ -71,7 +71,9 @@ class PackedModel(nn.Module):
 
     def _slow_forward(self, *inputs: Any, **named: Any) -> Any:
         """What PyTorch calls in place of `forward` when it traces: of a plan a trace sees nothing."""
-        raise PackedError("expected a call, got torch.jit.trace, which cannot see packed kernels: use htaf.packed.save")
+        raise PackedError(
+            "expected a call, got a trace (torch.jit, torch.onnx), blind to packed kernels: use htaf.packed.save"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PackedModel, (self.program, self.report, self.extra)  # closures are made anew

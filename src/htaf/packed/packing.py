@@ -68,7 +68,7 @@ def pack(
         raise PackedError(f"expected tables of {', '.join(get_args(Kind))} or auto, got {tables!r}")
     if stem not in get_args(Stem):
         raise PackedError(f"expected a stem of {' or '.join(get_args(Stem))}, got {stem!r}")
-    if not isinstance(budget, (int, float)) or not budget >= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(budget, str) or not budget >= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise PackedError(f"expected a budget >= 0, got {budget!r}")
     if isinstance(model, PackedModel):
         raise PackedError("expected a hardened model, got one that is packed already")
@@ -93,7 +93,7 @@ def _agreeing(packed: PackedModel, traced: Traced, given: tuple[Any, ...], progr
     if found.contradicted:
         if any(bool(x.isnan().any()) for x in given):
             raise PackedError(
-                "expected an example without NaN, got one with NaN, which steps and packed bits take apart"
+                "expected an example without NaN, got one with NaN, of which a step makes NaN, and packed bits 0"
             )
         raise PackedError(f"expected the packed model to agree with the hardened one on the example, got:\n{found}")
     return packed
