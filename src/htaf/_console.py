@@ -83,6 +83,14 @@ def say_notes(notes: Sequence[str]) -> None:
         err.print(f"note: {note}")
 
 
+def quiet_transformers(json: bool = False) -> None:
+    """Keep transformers' bars out of logs and of JSON's company; on a terminal they stay."""
+    if json or not sys.stderr.isatty():
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()
+
+
 UNREAD = 3  # exit code: done, but for some inputs
 LISTED = 20
 

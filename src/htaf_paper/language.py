@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from htaf._console import quiet_transformers
 from htaf._files import LOCK, BusyError, hold
 from htaf.training.queue import OtherMachineError, Task
 from htaf.training.queue import Place as QueuePlace
@@ -158,6 +159,7 @@ class LanguageCells:
             except MissingError as error:
                 raise OtherMachineError(str(error)) from None
             task_train, task_test = str(folder / "train.jsonl"), str(folder / "test.jsonl")
+        quiet_transformers()
         setting = Shared(str(model), str(text), task_train, task_test, **settings["setting"])
         out = place.work / "language"
         with hold(place.work / f"language{LOCK}", "another process converts a language model", BusyError):

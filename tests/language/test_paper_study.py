@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 
-from htaf_paper.language import Cell, Shared, before, cells, run_cell
+import pytest
+from transformers.utils import logging
+
+from htaf._console import quiet_transformers
+from htaf.training.queue import Place
+from htaf.training.results import Results
+from htaf_paper.language import CELLS, STUDY, Cell, Shared, before, cells, run_cell
 from htaf_paper.language_report import outcome
 
 
@@ -38,3 +45,32 @@ def test_cells_and_report(model, text, tmp_path):
     assert {drawing.name for drawing in found.drawings} == {"language-text", "language-task"}
     assert found.claims[1].verdict == "not run"  # accuracy: no pair of the same k
     assert found.missing == (("text-k04-htaf-0", "not run: time", "the command"),)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def bars():
+    """Bars are on before a test, and after it."""
+    logging.enable_progress_bar()
+    yield logging.is_progress_bar_enabled
+    logging.enable_progress_bar()
+
+
+def test_bars_stay_on_a_terminal_alone(bars, monkeypatch):
+    monkeypatch.setattr("sys.stderr", Terminal())
+    quiet_transformers()
+    assert bars()
+    quiet_transformers(json=True)
+    assert not bars()
+
+
+def test_no_bars_in_the_log_of_a_worker(bars, monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    monkeypatch.setattr("htaf_paper.language.run_cell", lambda *_, **__: {"bars": bars()})
+    (_, task), *_ = STUDY.made("smoke")
+    place = Place(None, "cpu", 1, tmp_path, Results(tmp_path))
+    assert CELLS.compute(task.payload["settings"], task.key, place) == {"bars": False}

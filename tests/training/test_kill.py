@@ -134,7 +134,7 @@ candidates = 4
 splits = 2
 data = [{name = "DATA", target = "y"}]
 [recipe]
-epochs = 40
+epochs = 10
 hidden = [8]
 batch_size = 16
 [methods.htaf]
@@ -165,6 +165,7 @@ def test_a_study_stopped_goes_on(whole: tuple[Path, Path, float], tmp_path: Path
         str(out),
         "--workers",
         "2",
+        *("--heartbeat", "2", "--timeout", "10"),  # how long the second study waits for a process that was killed
     ]
     process = subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     wait_until(process, lambda: any((out / "cells").glob("*.json")) if out.exists() else False)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 from tyro.conf import arg
 
-from htaf._console import UsageError, check_seed, print_json, say, say_notes
+from htaf._console import UsageError, check_seed, print_json, quiet_transformers, say, say_notes
 from htaf._files import LOCK, check_output_folder, check_place
 from htaf.cli.concepts import Out, of_images, own_images, show
 from htaf.cli.flags import DataDir, Json, RunDir
@@ -68,7 +67,7 @@ def labelfree(
 
     given, notes = read_texts(texts)
     opened = of_images(open_run(run, method=step_of_run(method)))
-    _quiet(json)
+    quiet_transformers(json)
     try:
         model = load_image_text(clip)
         notes += cut_notes(given, model.too_long(given), model.length)
@@ -106,11 +105,3 @@ def cut_notes(texts: list[str], cut: list[int], length: int) -> list[str]:
     if not cut:
         return []
     return [f"{len(cut)} of {len(texts)} texts have more than {length} tokens and are cut, such as {texts[cut[0]]:.60}"]
-
-
-def _quiet(json: bool) -> None:
-    """Keep transformers' bars out of logs."""
-    if json or not sys.stderr.isatty():
-        from transformers.utils.logging import disable_progress_bar
-
-        disable_progress_bar()

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from rich.table import Table as TextTable
 from tyro.conf import Positional, arg
 
-from htaf._console import Terminal, UsageError, check_seed, print_json, progress, say, say_notes
+from htaf._console import Terminal, UsageError, check_seed, print_json, progress, quiet_transformers, say, say_notes
 from htaf._files import check_output_folder
 from htaf.cli.flags import LANGUAGE_RECORD, Json
 
@@ -188,10 +188,7 @@ def _quiet(json: bool = False) -> None:
     import logging
 
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    if json or not sys.stderr.isatty():
-        from transformers.utils.logging import disable_progress_bar
-
-        disable_progress_bar()
+    quiet_transformers(json)
 
 
 def evaluate_llm(folder: Path, data: str | None, json: bool) -> None:
