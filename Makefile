@@ -51,8 +51,9 @@ test: lint
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not slow" -n auto --dist worksteal --durations=10
 
+# with the checks of shapes and types on every call
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -q -m "slow or hypothesis" --hypothesis-profile many -n auto --dist loadfile --durations=10
+	HTAF_CHECK_SHAPES=1 $(BIN)/python -m pytest -q -m "slow or hypothesis" --hypothesis-profile many -n auto --dist loadfile --durations=10
 
 sanitize: $(STAMP)
 	$(BIN)/cmake -G Ninja -S . -B build/sanitize -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DHTAF_SELFTEST=ON -DHTAF_SANITIZE=ON

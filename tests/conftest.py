@@ -1,4 +1,4 @@
-"""Shapes are checked by beartype under pytest only; real data comes from HTAF_DATA."""
+"""Shapes are checked by beartype under `make test-all` only; real data comes from HTAF_DATA."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from jaxtyping import install_import_hook
 
 gc.disable()  # until all is imported and collected: see pytest_collection_finish
 
-# an int is good where a float is asked for, as type checkers hold it (PEP 484)
-install_import_hook("htaf", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+if os.environ.get("HTAF_CHECK_SHAPES") == "1":  # by `make test-all`: on every call it takes a third of a test's time
+    # an int is good where a float is asked for, as type checkers hold it (PEP 484)
+    install_import_hook("htaf", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job, whose children could not be stopped
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from packed_nets import one_export
 from torch import Tensor, nn
 
 import htaf
@@ -28,6 +29,7 @@ from htaf.packed.instructions import Layer, layer
 from htaf.packed.instructions.layer import _ByPixels, from_nibbles, to_nibbles
 from htaf.packed.layers import integers
 from htaf.spiking.neurons import IF, LIF
+from quick import slow_but
 
 SETS: list[str] = native.extension().instruction_sets() if native.available() else []
 ACT = partial(htaf.HTAF, 2.0, 11.0)
@@ -73,29 +75,35 @@ NETS: dict[str, tuple[Make, tuple[int, ...], float]] = {
 }
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("name", NETS)
+CASES = [(name, bits) for name in NETS for bits in (8, 4)]
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"), slow_but(CASES, ("wrn", 8), ("whitened", 4), ("thermometer", 8), ("sew", 8), rows=True)
+)
 def test_our_networks(name: str, bits: Bits, tmp_path: Path) -> None:
     make, shape, wander = NETS[name]
     exact, x = drawn(make, shape, bits, 0)
-    packed = pack(exact, x)
-    layers = [i for i in packed.program.instructions if isinstance(i, Layer)]
-    assert layers
-    assert all(layer.weights == "integer" for layer in layers)
-    for name in (SETS or [""])[: None if bits == 8 else 1]:
-        with _using(name):
-            again = PackedModel(packed.program, packed.report)
-            same(again, exact, x, wander)
+    with one_export():
+        packed = pack(exact, x)
+        layers = [i for i in packed.program.instructions if isinstance(i, Layer)]
+        assert layers
+        assert all(layer.weights == "integer" for layer in layers)
+        for name in (SETS or [""])[: None if bits == 8 else 1]:
+            with _using(name):
+                again = PackedModel(packed.program, packed.report)
+                same(again, exact, x, wander)
     save(packed, tmp_path / "net.packed")
     assert torch.equal(load(tmp_path / "net.packed")(x), packed(x))
 
 
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("whole", slow_but([True, False], False))
 def test_without_the_compiled_kernels(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "available", lambda: False)
     make, shape, wander = NETS["sew" if whole else "wrn"]
     exact, x = drawn(make, shape, 8, 3)
-    same(pack(exact, x), exact, x, wander)
+    with one_export():
+        same(pack(exact, x), exact, x, wander)
 
 
 @st.composite
@@ -127,10 +135,11 @@ def networks(draw: st.DrawFn) -> tuple[nn.Sequential, tuple[int, ...]]:
 def test_random_networks(made: tuple[nn.Sequential, tuple[int, ...]], bits: Bits, seed: int) -> None:
     net, shape = made
     exact, x = drawn(lambda: net, shape, bits, seed)
-    packed = pack(exact, x)
-    for name in SETS or [""]:
-        with _using(name):
-            same(PackedModel(packed.program, packed.report), exact, x, 1e-5)
+    with one_export():
+        packed = pack(exact, x)
+        for name in SETS or [""]:
+            with _using(name):
+                same(PackedModel(packed.program, packed.report), exact, x, 1e-5)
 
 
 def test_files_are_smaller(tmp_path: Path) -> None:
