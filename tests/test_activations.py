@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections.abc import Callable
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given
@@ -46,14 +45,6 @@ MODULES: dict[str, tuple[Callable[..., Smooth], set[str]]] = {
 @pytest.fixture(params=MODULES, ids=list(MODULES))
 def case(request: pytest.FixtureRequest) -> tuple[Callable[..., Smooth], set[str]]:
     return MODULES[request.param]
-
-
-@pytest.fixture
-def unchecked():
-    """Without beartype, as users have it: the library's own messages show."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize("bipolar", [False, True])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jaxtyping import config
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -331,14 +329,6 @@ def test_copies_and_pairs() -> None:
 
 
 # ---- errors ----
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without beartype, as users have it: the library's own messages show."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
 
 
 def mlp(*layers: nn.Module) -> nn.Sequential:

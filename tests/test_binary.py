@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,15 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from htaf.binary import BinaryConv2d, BinaryLinear, binary_weight, signs_and_scales
-
-
-@pytest.fixture
-def unchecked():
-    """Without beartype, as users have it: the library's own messages show."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
 
 SHAPES = [(4, 3, 3, 3), (5, 1, 1, 1), (1, 7), (6, 2, 4)]
 

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jaxtyping
 import mpmath
 import pytest
 import torch
@@ -33,14 +32,6 @@ SMOOTH = {htaf: (2.0, 11.0), scaled_sigmoid: (22.0,)}  # every smooth activation
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 X = torch.linspace(-6, 6, 4001)
 pytestmark = pytest.mark.filterwarnings("ignore:float16 gradients underflow")
-
-
-@pytest.fixture
-def unchecked():
-    """Without beartype, as users have it: the library's own messages show."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 class Figures(NamedTuple):

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -405,14 +404,6 @@ for neuron in (IF(), LIF(reset="soft", detach_reset=False), IF(StraightThrough()
 @pytest.mark.slow
 def test_compiled() -> None:
     subprocess.run([sys.executable, "-c", COMPILED], check=True)  # beartype's wrappers cannot be compiled
-
-
-@pytest.fixture
-def unchecked():
-    """Without beartype, as users have it: the library's own messages show."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -6,7 +6,6 @@ import math
 import statistics
 from decimal import ROUND_CEILING, Decimal
 
-import jaxtyping
 import mpmath
 import numpy as np
 import pytest
@@ -16,14 +15,6 @@ from htaf import theory
 
 mpmath.mp.dps = 50
 PAIRS = [(0.1, 220.0), (0.5, 44.0), (1.0, 22.0), (2.0, 11.0), (3.0, 7.3), (5.0, 4.4)]
-
-
-@pytest.fixture
-def unchecked():
-    """Without beartype, as users have it: the library's own messages show."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def curve(x, alpha0, alpha1):

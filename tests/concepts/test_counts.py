@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
-import jaxtyping
 import numpy as np
 import pytest
 from hypothesis import given
@@ -114,14 +112,6 @@ def test_a_label_that_is_no_class(label: int, shown: str) -> None:
     for function in (counts.class_counts, counts.class_sizes, counts.proportions):
         with pytest.raises(ConceptError, match=rf"^expected labels from 0 to 2, or -1 for none, got \[{shown}\]$"):
             function(codes)
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without beartype, as users have it: the library's own messages show."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("unchecked")

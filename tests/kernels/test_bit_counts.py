@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -177,14 +176,6 @@ def test_compiled_vmapped_and_on_their_side_twice() -> None:
     assert torch.equal(counts, torch.stack([c for _, c in expected]))
     one = torch.func.vmap(functional.count_common_bits, in_dims=(0, None))(bits, bits[1])
     assert torch.equal(one[2], functional.count_common_bits(bits[2], bits[1]))
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without beartype, as users have it: the library's own messages show."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 BITS = torch.zeros(3, 2, dtype=torch.uint8)

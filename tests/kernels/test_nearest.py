@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -98,14 +97,6 @@ def test_all_equal_all_different_and_itself() -> None:
     assert NearestInParts(opposite).query(~opposite.bits[:1], 1)[0].max() <= 512
     one = NearestInParts(opposite.take(np.arange(1)))
     assert one.query(~opposite.bits[:1], 1)[0].tolist() == [[512]]
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without beartype, as users have it: the library's own messages show."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import NamedTuple
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -419,14 +418,6 @@ def test_layouts_of_bits() -> None:
     turned = bits.transpose(1, 2).contiguous().transpose(1, 2)
     for other in (odd, turned):
         assert torch.equal(found(cpu.forward(other, weights, case.geometry, Epilogue())), expected)
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without beartype, as users have it: the library's own messages show."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 G = Geometry(70, 6, (3, 3))

@@ -7,7 +7,6 @@ import sys
 from functools import partial
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,14 +19,6 @@ from htaf.binary import BinaryConv2d
 from htaf.models.bireal import BiRealNet
 
 SIGN = partial(StraightThrough, surrogates.approx_sign, bipolar=True)
-
-
-@pytest.fixture
-def unchecked():
-    """Without beartype, as users have it: the library's own messages show."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def published_sign(x: Tensor) -> Tensor:

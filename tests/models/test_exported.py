@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor, nn
@@ -43,14 +42,6 @@ def made(family: str) -> tuple[nn.Module, Tensor]:
         for _ in range(3):
             net.train()(x + torch.randn_like(x))
     return harden(net).eval(), x
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Dynamo cannot go through the type checks that conftest.py installs."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def check(family: str, *, strict: bool = False, layout: torch.memory_format = torch.contiguous_format) -> None:

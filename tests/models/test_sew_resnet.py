@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F
@@ -169,14 +168,6 @@ def test_channels_last_stays() -> None:
     assert len(found) == 20
     for name, y in found:
         assert y.is_contiguous(memory_format=torch.channels_last), name
-
-
-@pytest.fixture
-def unchecked():
-    """Without beartype, as users have it: the library's own messages show."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("unchecked")
