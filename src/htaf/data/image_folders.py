@@ -14,7 +14,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from htaf.data.image_parts import FilePart, Images, Part, as_images
-from htaf.data.image_reading import SUFFIXES, look_all
+from htaf.data.image_reading import SUFFIXES, advice, look_all
 from htaf.data.reading import DataError, counted, listed
 
 SMALLEST, LARGEST, STEP = 32, 224, 32  # sizes that are chosen
@@ -213,7 +213,8 @@ def _present(
     empty = [name for name, count in zip(classes, counts.tolist(), strict=True) if not count]
     if empty and (strict or len(classes) - len(empty) < 2):
         least = "of each class" if strict else "of two classes or more"
-        raise DataError(f"{folder}: expected readable images {least} in the {where}, got none of {listed(empty, 5)}")
+        came = "; ".join([listed(empty, 5), *notes])
+        raise DataError(f"{folder}: expected readable images {least} in the {where}, got none of {came}")
     if empty:
         kind = "1 class" if len(empty) == 1 else f"{len(empty):,} classes"
         notes.append(f"{kind} without a readable image in the {where} left out: {listed(empty, 5)}")
@@ -246,5 +247,7 @@ def _listing(folder: Path, root: str, numbers: dict[str, int], notes: list[str])
             (images if path.suffix.lower() in SUFFIXES else others).append(relative.as_posix())
         found += [(image, number) for image in images]
     if others:
-        notes.append(f"{counted(len(others), 'file')} without an image's suffix not used: {listed(others, 3)}")
+        notes.append(
+            f"{counted(len(others), 'file')} without an image's suffix not used: {listed(others, 3)}{advice(others)}"
+        )
     return found

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from htaf.data.image_reading import read_files
+from htaf.data.image_reading import read_files, threads
+from htaf.data.reading import counted, listed
+
+MIDDLE = 4096  # bytes of a file that are read before all of it is
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +55,11 @@ class MemoryPart:
         digest.update(self.pixels.contiguous().numpy().data)
         digest.update(self.labels.numpy().astype("<i8").tobytes())
         return digest.hexdigest()
+
+    def telling(self) -> tuple[Callable[[int], Hashable], ...]:
+        """As `FilePart.telling`: of a row its pixels."""
+        pixels = self.pixels.contiguous().numpy()
+        return (lambda row: hashlib.sha256(pixels[row]).digest(),)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +111,24 @@ class FilePart:
             digest.update(json.dumps(entry).encode())
         return digest.hexdigest()
 
+    def telling(self) -> tuple[Callable[[int], Hashable], ...]:
+        """What tells rows apart: where all of it is equal, so are their files. Each is asked of rows alone that those
+        before it leave together, so that few files are read."""
+
+        def size(row: int) -> int:
+            return (self.folder / self.names[row]).stat().st_size
+
+        def middle(row: int) -> bytes:
+            with (self.folder / self.names[row]).open("rb") as file:
+                file.seek(max(0, (size(row) - MIDDLE) // 2))
+                return file.read(MIDDLE)
+
+        def content(row: int) -> bytes:
+            with (self.folder / self.names[row]).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").digest()
+
+        return size, middle, content
+
 
 Part = MemoryPart | FilePart
 
@@ -127,6 +155,44 @@ class Images:
 
 
 def as_images(name: str, classes: tuple[str, ...], train: Part, test: Part, notes: list[str]) -> Images:
-    """The set of these parts, with its fingerprint."""
+    """The set of these parts, with its fingerprint, and notes on equal images where they mislead."""
     content = json.dumps([*classes, train.fingerprint(), test.fingerprint()])
-    return Images(name, classes, train, test, hashlib.sha256(content.encode()).hexdigest(), tuple(notes))
+    found = hashlib.sha256(content.encode()).hexdigest()
+    return Images(name, classes, train, test, found, (*notes, *_about_equal(classes, train, test)))
+
+
+def _about_equal(classes: Sequence[str], train: Part, test: Part) -> list[str]:
+    """Notes on test images that the training part has too, and on equal images of several classes."""
+    if type(train) is not type(test):  # pixels and files cannot be compared
+        return []
+    border, total = len(train), len(train) + len(test)
+    groups: list[Sequence[int]] = [range(total)]  # rows of the training part, then those of the test part
+    for of_train, of_test in zip(train.telling(), test.telling(), strict=True):
+        asked = [row for group in groups for row in group]
+        with ThreadPoolExecutor(threads()) as pool:
+            ask = map if isinstance(train, MemoryPart) else pool.map  # threads wait for files
+            told = ask(lambda row: of_train(row) if row < border else of_test(row - border), asked)  # noqa: B023
+            apart: dict[tuple[int, Hashable], list[int]] = {}
+            for number, group in enumerate(groups):
+                for row in group:
+                    apart.setdefault((number, next(told)), []).append(row)
+        groups = [group for group in apart.values() if len(group) > 1]
+    labels = [*train.labels.tolist(), *test.labels.tolist()]
+
+    def named(row: int) -> str:
+        part, place = (train, row) if row < border else (test, row - border)
+        return f"{'train' if row < border else 'test'}/{place}" if part.names is None else part.names[place]
+
+    both = [(row, group[0]) for group in groups for row in group if row >= border > group[0]]
+    mixed = [group for group in groups if len({labels[row] for row in group}) > 1]
+    notes: list[str] = []
+    if both:
+        pairs = listed([f"{named(row)} = {named(first)}" for row, first in both], 3)
+        notes.append(
+            f"{len(both):,} of {len(test):,} test images are in the training part too, so the figures of the test part "
+            f"are too good: {pairs}"
+        )
+    if mixed:
+        pairs = listed([f"{named(row)} ({classes[labels[row]]})" for row in mixed[0]], 3)
+        notes.append(f"{counted(sum(map(len, mixed)), 'image')} equal to one of another class: {pairs}")
+    return notes

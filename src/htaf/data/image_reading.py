@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +25,14 @@ from htaf._errors import expect_memory, first_line
 from htaf.data.reading import DataError
 
 MOST_WORKERS = 1024  # processes that read images
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # of contents: no reader that runs another program
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".avif", ".tif", ".tiff", ".ppm", ".pgm")
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "AVIF", "TIFF", "PPM")  # no reader that runs another program
+HEIC = "HEIC is not read: save it as JPEG, for example with heif-convert A.heic A.jpg"
+ARCHIVE = "an archive is not read: unzip it and give the folder"
+UNREAD = {HEIC: (".heic", ".heif", ".hif"), ARCHIVE: (".zip", ".7z", ".rar", ".tar", ".tgz")}
 MAX_PIXELS = 89_478_485  # PIL's own limit for a decompression bomb: 256 MiB in RGB
+LARGEST_FILE = 8 * MAX_PIXELS  # bytes: four channels of 16 bits, uncompressed
+STRIP = 16  # times the pixels that are asked for: an image that covers more when it is enlarged is cropped before
 ORIENTATION = 0x0112  # the EXIF tag
 
 
@@ -60,19 +68,15 @@ def look(path: Path, *, whole: bool = True) -> Look:
         its size and what has to be handled, or the problem.
     """
     try:
-        if not path.stat().st_size:
-            return Look(problem="an empty file")
-        with Image.open(path) as image:
+        with _opened(path) as image:
             width, height = image.size
-            if width * height > MAX_PIXELS:
-                return Look(problem=f"{width} x {height} pixels, more than {MAX_PIXELS:,}")
             handled = tuple(word for word, found in _handled(image).items() if found)
             sideways = image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) > 4  # TIFF is upright already
             if whole:
                 image.draft(None, (1, 1))
                 _rgb(image)
     except Exception as error:  # PIL's readers raise nearly everything on damaged files
-        return Look(problem=_reason(error))
+        return Look(problem=_reason(error, path))
     return Look((width, height) if sideways else (height, width), handled)
 
 
@@ -88,6 +92,8 @@ def decode(path: Path | bytes, channels: int, size: tuple[int, int]) -> UInt8[np
 
     First frame, turned upright by its EXIF tag, 16 bits scaled to 8, transparency dropped, CMYK and grey to RGB (or
     all to grey); resized (bilinear, antialiased) to the smallest size that covers `size`, then the centre is cropped.
+    Of a long strip, which would cover over 16 times `size` and more than its own pixels, the ends that are cropped are
+    cut off before it is resized.
 
     Args:
         path: a file, or the content of one, of a kind in `FORMATS`.
@@ -99,23 +105,21 @@ def decode(path: Path | bytes, channels: int, size: tuple[int, int]) -> UInt8[np
         DataError: not readable as an image.
     """
     height, width = size
-    content = isinstance(path, bytes)
-    name = "image" if content else path
+    name = "image" if isinstance(path, bytes) else path
     try:
-        with Image.open(io.BytesIO(path), formats=FORMATS) if content else Image.open(path) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise DataError(f"{name}: expected at most {MAX_PIXELS:,} pixels, got {image.width} x {image.height}")
+        with _opened(path) as image:
             image.draft(None, (2 * max(size), 2 * max(size)))  # JPEG only: decodes at 1/2 to 1/8 where that is enough
             ImageOps.exif_transpose(image, in_place=True)
             plain = _rgb(image)
-    except DataError:
-        raise
     except Exception as error:  # as in `look`
-        raise DataError(f"{name}: expected an image, got {_reason(error)}") from error
+        raise DataError(f"{name}: expected an image, got {_reason(error, path)}") from error
     if channels == 1:
         plain = plain.convert("L")
     scale = max(height / plain.height, width / plain.width)
     cover = max(width, round(plain.width * scale)), max(height, round(plain.height * scale))
+    if cover[0] * cover[1] > max(plain.width * plain.height, STRIP * width * height):
+        plain = _middle(plain, width / scale, height / scale)
+        cover = max(width, round(plain.width * scale)), max(height, round(plain.height * scale))
     if cover != plain.size:
         plain = plain.resize(cover, Image.Resampling.BILINEAR)
     left, top = (cover[0] - width) // 2, (cover[1] - height) // 2
@@ -179,10 +183,50 @@ def read_each(
     return torch.from_numpy(pixels), problems
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnidentifiedImageError):
-        return "a file of another kind"
-    return (error.strerror if isinstance(error, OSError) else None) or first_line(error)
+@contextmanager
+def _opened(file: Path | bytes) -> Iterator[Image.Image]:
+    """An image that is not decoded yet.
+
+    Raises:
+        ValueError: an empty file, too large a one, none with an end (a pipe, a socket, a device), too many pixels.
+        Exception: nearly everything, of PIL's readers.
+    """
+    if isinstance(file, bytes):
+        size, source = len(file), io.BytesIO(file)
+    else:
+        status, source = file.stat(), file
+        size = status.st_size
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # opening could wait for ever
+            raise ValueError("a pipe, a socket or a device: only regular files are read")
+        if not size:
+            raise ValueError("an empty file")
+    if size > LARGEST_FILE:
+        raise ValueError(f"a file of {size / 1e9:,.1f} GB, more than {LARGEST_FILE / 1e9:,.1f}")
+    with Image.open(source, formats=FORMATS) as image:
+        if image.width * image.height > MAX_PIXELS:
+            raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_PIXELS:,}")
+        yield image
+
+
+def _middle(image: Image.Image, width: float, height: float) -> Image.Image:
+    """What is shown of an image, of these edges in its own pixels, with the pixels beside it that are mixed in."""
+    left, top = (max(0, (edge - ceil(shown) - 4) // 2) for edge, shown in zip(image.size, (width, height), strict=True))
+    return image.crop((left, top, image.width - left, image.height - top))
+
+
+def _reason(error: Exception, file: Path | bytes) -> str:
+    if isinstance(error, MemoryError):
+        return "more than memory holds"
+    if not isinstance(error, UnidentifiedImageError):
+        return (error.strerror if isinstance(error, OSError) else None) or first_line(error)
+    head = b""
+    with suppress(OSError), io.BytesIO(file) if isinstance(file, bytes) else file.open("rb") as stream:
+        head = stream.read(12)
+    if head.startswith(b"PK\3\4"):
+        return ARCHIVE
+    if head[4:12] in (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1", b"ftypmsf1"):
+        return HEIC
+    return "a file of another kind"
 
 
 def _handled(image: Image.Image) -> dict[str, bool]:
@@ -202,12 +246,21 @@ def _rgb(image: Image.Image) -> Image.Image:
         values = np.asarray(image)
         if values.size and (values.min() < 0 or values.max() > 65535):
             raise ValueError(f"values from {values.min()} to {values.max()}: 8 or 16 bits, 0 to 65535, are read")
-        image = Image.fromarray((values.astype(np.float64) / 257).round().astype(np.uint8))
+        values = values.astype(np.uint32)
+        values += 128  # rounds
+        values //= 257
+        image = Image.fromarray(values.astype(np.uint8))
     elif image.mode == "F":
         raise ValueError("floating-point values: 8 or 16 bits are read")
     elif image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert("RGB")
+
+
+def advice(names: Sequence[str | Path]) -> str:
+    """What to do with files that are no images by their endings, behind a semicolon; "" where there is nothing."""
+    endings = {os.path.splitext(name)[1].lower() for name in names}
+    return "".join(f"; {what}" for what, those in UNREAD.items() if not endings.isdisjoint(those))
 
 
 def image_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
@@ -228,14 +281,16 @@ def image_files(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
         inside = [path]
         if path.is_dir():
             shown = [p for p in path.rglob("*") if not any(step[0] == "." for step in p.relative_to(path).parts)]
-            inside = sorted(p for p in shown if p.suffix.lower() in SUFFIXES)
-            others += sorted(p for p in shown if p.suffix.lower() not in SUFFIXES and p.is_file())
-        if not inside:
-            raise DataError(f"{path}: expected image files ({', '.join(SUFFIXES)}), got none")
+            inside = sorted(p for p in shown if p.suffix.lower() in SUFFIXES and not p.is_dir())
+            beside = sorted(p for p in shown if p.suffix.lower() not in SUFFIXES and p.is_file())
+            if not inside:
+                came = f"{len(beside):,} others, such as {beside[0].name}{advice(beside)}" if beside else "none"
+                raise DataError(f"{path}: expected image files ({', '.join(SUFFIXES)}), got {came}")
+            others += beside
         found += inside
     if not others:
         return found, []
     if len(others) == 1:
-        return found, [f"1 file is left out, its ending is not that of an image: {others[0]}"]
+        return found, [f"1 file is left out, its ending is not that of an image: {others[0]}{advice(others)}"]
     count = f"{len(others):,} files are left out"
-    return found, [f"{count}, their endings are not those of images, such as {others[0]}"]
+    return found, [f"{count}, their endings are not those of images, such as {others[0]}{advice(others)}"]

@@ -14,13 +14,14 @@ run: no pickle is read.
 from __future__ import annotations
 
 import os
+import stat
 import tarfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
@@ -31,7 +32,7 @@ from jaxtyping import Int32, UInt8
 
 from htaf._errors import first_line
 from htaf._files import parse_json
-from htaf.data.image_reading import SUFFIXES, decode, image_files
+from htaf.data.image_reading import LARGEST_FILE, SUFFIXES, advice, decode, image_files
 from htaf.data.reading import DataError, listed
 
 SHARDS = (".parquet", ".tar")
@@ -39,6 +40,8 @@ PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 LABELS = ("label", "cls")  # of a Parquet column, of an entry of NAME.json
 GONE = (FileNotFoundError, PermissionError, ConnectionError, TimeoutError)
 LONGEST = 4096  # bytes of a label's file that are read
+HELD = 2**32  # bytes of files of one shard that a block may hold
+NEAR, SPAN = 2**20, 2**26  # bytes: files so near each other are read at once, so many at most
 
 Label = int | str | None
 Fetch = Callable[[], bytes | Path]
@@ -159,21 +162,26 @@ class ParquetRows:
 
     def images(self) -> list[Image]:
         found: list[Image] = []
+        held = 0
         with _opened(self.file) as stream, _parquet(self.file):
-            table, start = pq.ParquetFile(stream), 0
-            for group in range(table.num_row_groups):
-                end = start + table.metadata.row_group(group).num_rows
-                if start < self.last and self.first < end:
-                    rows = table.read_row_group(group, columns=[self.column, *([self.label] if self.label else [])])
-                    begin = max(self.first, start)
-                    rows = rows.slice(begin - start, min(self.last, end) - begin)
-                    labels = rows.column(self.label).to_pylist() if self.label else [None] * len(rows)
-                    for row, (value, label) in enumerate(zip(rows.column(self.column), labels, strict=True), begin):
-                        found.append(Image(f"{self.file}/{row}", _known(label), partial(_cell, value)))
-                start = end
+            for row, (value, label) in enumerate(self._rows(pq.ParquetFile(stream)), self.first):
+                held += value.nbytes
+                _expect_held(self.file, held)
+                found.append(Image(f"{self.file}/{row}", _known(label[0].as_py()), partial(_cell, value[0])))
         if len(found) != len(self):
             raise DataError(f"{self.file}: expected {self.last:,} rows, as it had before, got fewer")
         return found
+
+    def _rows(self, table: pq.ParquetFile) -> Iterator[tuple[pa.Array, pa.Array]]:
+        """The image and the label of each row, one at a time: a few bytes can stand for gigabytes of equal rows."""
+        columns, start = [self.column, *([self.label] if self.label else [])], 0
+        for group in range(table.num_row_groups):
+            end = start + table.metadata.row_group(group).num_rows
+            if start < self.last and self.first < end:
+                rows = table.iter_batches(1, row_groups=[group], columns=columns)
+                for one in islice(rows, max(0, self.first - start), self.last - start):
+                    yield one.column(self.column), one.column(self.label) if self.label else pa.nulls(1)
+            start = end
 
 
 @dataclass(frozen=True)
@@ -206,21 +214,15 @@ class TarMembers:
         return [[self.file, self.size], *([m.name, m.offset, m.size] for m in self.members)]
 
     def images(self) -> list[Image]:
-        places = [(m.offset, m.size) for m in self.members]
-        places += [(m.label_offset, m.label_size) for m in self.members if m.label]
-        begin = min(offset for offset, _ in places)
-        data = _range(self.file, begin, max(offset + size for offset, size in places))
+        places = [(m.offset, m.size) for m in self.members if m.size <= LARGEST_FILE]
+        places += [(m.label_offset, min(m.label_size, LONGEST)) for m in self.members if m.label]
+        _expect_held(self.file, sum(size for _, size in places))
+        data = _at_places(self.file, sorted(places))
         found: list[Image] = []
         for m in self.members:
-            label = None
-            if m.label:
-                start = m.label_offset - begin
-                label = _label(m.label, data[start : start + min(m.label_size, LONGEST)])
-            start = m.offset - begin
-            content = data[start : start + m.size]
-            found.append(
-                Image(f"{self.file}/{m.name}", label, partial(_cut_off, f"{self.file}/{m.name}", content, m.size))
-            )
+            name = f"{self.file}/{m.name}"
+            label = _label(m.label, data[m.label_offset]) if m.label else None
+            found.append(Image(name, label, partial(_of_member, name, data.get(m.offset), m.size)))
         return found
 
 
@@ -495,9 +497,9 @@ def _expanded_away(address: str, notes: list[str]) -> list[tuple[str, int]]:
     files = {name: info for name, info in sorted(listing.items()) if info.get("type") != "directory"}
     found = [(fs.unstrip_protocol(n), int(i.get("size") or 0)) for n, i in files.items() if n.lower().endswith(known)]
     if not found:
-        raise DataError(f"{address}: expected image files, Parquet files or tar shards, got none")
+        raise DataError(f"{address}: expected image files, Parquet files or tar shards, got none{advice([*files])}")
     if len(found) < len(files):
-        notes.append(f"{len(files) - len(found):,} files at {address} are left out, by their endings")
+        notes.append(f"{len(files) - len(found):,} files at {address} are left out, by their endings{advice([*files])}")
     return found
 
 
@@ -519,6 +521,8 @@ def _opened(file: str):
     stream: BinaryIO
     try:
         if is_local(file):
+            if stat.S_ISFIFO(os.stat(file).st_mode):  # opening could wait for ever
+                raise DataError(f"{file}: expected a regular file, got a pipe")
             stream = open(file, "rb")  # noqa: SIM115
         else:
             fs, path = _file_system(file)
@@ -536,16 +540,35 @@ def _whole(path: str) -> bytes | Path:
     if is_local(path):
         return Path(path)
     with _opened(path) as stream:
-        return stream.read()
+        return stream.read(LARGEST_FILE + 1)  # one more: `decode` says that it is too large
 
 
-def _range(file: str, begin: int, end: int) -> bytes:
+def _at_places(file: str, places: Sequence[tuple[int, int]]) -> dict[int, bytes]:
+    """What a file holds at these places, (offset, bytes) in order, by offset; what lies between is passed over."""
+    found: dict[int, bytes] = {}
+    first = 0
     with _opened(file) as stream:
-        try:
-            stream.seek(begin)
-            return stream.read(end - begin)
-        except Exception as error:  # as above
-            raise DataError(f"{file} cannot be read: {first_line(error)}") from error
+        for last in range(1, len(places) + 1):
+            (begin, _), end = places[first], sum(places[last - 1])
+            if last < len(places) and places[last][0] - end <= NEAR and sum(places[last]) - begin <= SPAN:
+                continue
+            try:
+                stream.seek(begin)
+                data = stream.read(end - begin)
+            except Exception as error:  # as above
+                raise DataError(f"{file} cannot be read: {first_line(error)}") from error
+            found |= {offset: data[offset - begin : offset - begin + size] for offset, size in places[first:last]}
+            first = last
+    return found
+
+
+def _expect_held(file: str, held: int) -> None:
+    """Raises DataError where the images of one block are more than it may hold."""
+    if held > HELD:
+        raise DataError(
+            f"{file}: expected at most {HELD / 1e9:.1f} GB of images in one block, got more: a smaller number of "
+            "images in a part (--part-images) makes blocks smaller"
+        )
 
 
 @contextmanager
@@ -642,7 +665,10 @@ def _split(name: str) -> tuple[str, str]:
     return str(path.with_name(first)) if first else name, f".{rest.lower()}"
 
 
-def _cut_off(name: str, content: bytes, size: int) -> bytes:
+def _of_member(name: str, content: bytes | None, size: int) -> bytes:
+    """The content of a member. Raises DataError: it was too large to be read, or is cut off."""
+    if content is None:
+        raise DataError(f"{name}: a file of {size / 1e9:,.1f} GB, more than {LARGEST_FILE / 1e9:,.1f}")
     if len(content) < size:
         raise DataError(f"{name}: expected {size:,} bytes, got {len(content):,}: the tar file is cut off")
     return content

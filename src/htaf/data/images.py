@@ -17,7 +17,7 @@ from htaf.data.downloads import obtain
 from htaf.data.image_folders import read_folder, shuffled_by_class
 from htaf.data.image_parts import FilePart, Images, MemoryPart, Part
 from htaf.data.image_preprocess import ImagePreprocessor, fit_preprocessor
-from htaf.data.image_reading import MAX_PIXELS
+from htaf.data.image_reading import MAX_PIXELS, advice
 from htaf.data.image_sets import SETS
 from htaf.data.reading import DataError, listed
 
@@ -100,7 +100,7 @@ def load(
         folder = obtain(known, archive, data_dir, download) if archive else Path()
         return SETS[known].read(folder, size)
     if not given or not Path(given).is_dir():  # "" would be the working folder
-        came = "a file" if given and Path(given).exists() else "neither"
+        came = f"a file{advice([given])}" if given and Path(given).exists() else "neither"
         near = suggestion(given, [*SETS])
         raise DataError(f"{given!r}: expected one of {listed([*SETS])} or a folder of images, got {came}{near}")
     return read_folder(Path(given), size, strict=strict)

@@ -22,6 +22,7 @@ Part = dict[str, Any]
 QUALITY = 90  # of JPEG
 PATCH = 28  # pixels: models of pictures take a token for about so many in each direction
 START = "data:image/jpeg;base64,"
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP")  # what models of pictures take; PIL knows some that run another program
 
 
 def text_part(text: str) -> Part:
@@ -72,7 +73,7 @@ def picture_pixels(url: str) -> UInt8[np.ndarray, "height width 3"]:
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(picture_bytes(url))) as picture:
+        with Image.open(io.BytesIO(picture_bytes(url)), formats=FORMATS) as picture:
             return np.asarray(picture.convert("RGB"))
     except OSError as error:
         raise ValueError(f"expected a picture, got something else: {error}") from None
@@ -85,7 +86,7 @@ def picture_tokens(url: str) -> int:
 
     if not url.startswith("data:"):
         return 0
-    with Image.open(io.BytesIO(picture_bytes(url))) as picture:  # reads the header alone
+    with Image.open(io.BytesIO(picture_bytes(url)), formats=FORMATS) as picture:  # reads the header alone
         width, height = picture.size
     return -(-width // PATCH) * -(-height // PATCH)
 
