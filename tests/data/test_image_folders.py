@@ -3,21 +3,25 @@
 import io
 import os
 import re
+import socket
 import struct
 import warnings
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, features
 
 from htaf.data.image_folders import read_folder
 from htaf.data.image_parts import FilePart, Images, MemoryPart
-from htaf.data.image_reading import decode, look, look_all, read_files
+from htaf.data.image_reading import decode, image_files, look, look_all, read_each, read_files
 from htaf.data.images import load
 from htaf.data.reading import DataError
+
+SOURCE = Path(__file__).parents[2] / "src" / "htaf"
 
 
 def picture(seed: int, size: tuple[int, int] = (20, 16), mode: str = "RGB") -> Image.Image:
@@ -206,6 +210,100 @@ def test_a_class_without_images_is_left_out(tmp_path: Path) -> None:
         load(tmp_path, strict=True)
 
 
+def test_kinds_that_would_run_another_program_are_refused_by_their_contents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test of the whole kind: every call of PIL's reader names the formats."""
+    started: list[str] = []
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: started.append("gs"))
+    path = tmp_path / "x.jpg"
+    picture(1).save(path, "EPS")
+    assert look(path).problem == "a file of another kind"
+    with pytest.raises(DataError, match=r"x\.jpg: expected an image, got a file of another kind"):
+        decode(path, 3, (8, 8))
+    assert not started
+    calls = [line for file in SOURCE.rglob("*.py") for line in file.read_text().splitlines() if "Image.open(" in line]
+    assert calls
+    assert all("formats=FORMATS" in line for line in calls), calls
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+def test_only_regular_files_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, {"a": 4, "b": 4})
+    os.mkfifo(tmp_path / "a" / "pipe.png")
+    with socket.socket(socket.AF_UNIX) as server:
+        monkeypatch.chdir(tmp_path / "b")  # names of sockets are short
+        server.bind("socket.png")
+    opened = Image.open
+
+    def only_files(file: Any, *args: Any, **options: Any) -> Any:
+        assert isinstance(file, io.BytesIO) or Path(file).is_file(), "it would wait for ever"
+        return opened(file, *args, **options)
+
+    monkeypatch.setattr(Image, "open", only_files)
+    special = "(a pipe, a socket or a device: only regular files are read)"
+    expected = f"2 unreadable files left out: 'a/pipe.png {special}', 'b/socket.png {special}'"
+    assert expected in read_folder(tmp_path, 96).notes
+    (tmp_path / "folder.png").mkdir()
+    files, _ = image_files([tmp_path])
+    assert len(files) == 10  # a folder is none, whatever it is called
+    _, problems = read_each(files, 3, (8, 8))
+    assert [files[row].name for row, why in enumerate(problems) if why] == ["pipe.png", "socket.png"]
+    assert special[1:-1] in str(problems[4])
+    (tmp_path / "large.webp").touch()
+    os.truncate(tmp_path / "large.webp", 10**9)  # takes no room on disk; PIL would read all of it
+    assert look(tmp_path / "large.webp").problem == "a file of 1.0 GB, more than 0.7"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("IMG_1.HEIC", b"\0\0\0\x18ftypheic" + bytes(40), "HEIC is not read: save it as JPEG"),
+        ("all.zip", b"PK\3\4" + bytes(40), "an archive is not read: unzip it"),
+    ],
+    ids=["heic", "zip"],
+)
+def test_what_is_to_be_done_with_other_kinds_is_said(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    for place in "ab":
+        (tmp_path / "of" / place).mkdir(parents=True)
+        (tmp_path / "of" / place / name).write_bytes(content)
+    (tmp_path / "x.jpg").write_bytes(content)  # by its content too
+    assert said in look(tmp_path / "x.jpg").problem
+    for refused in (
+        lambda: load(tmp_path / "of"),
+        lambda: image_files([tmp_path / "of"]),
+        lambda: load(tmp_path / name),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=f"(?s)got .*; {said}"):
+            refused()
+    fill(tmp_path / "more", {"a": 4, "b": 4})
+    (tmp_path / "more" / "a" / name).write_bytes(content)
+    assert [note for note in load(tmp_path / "more").notes if said in note and f"'a/{name}'" in note]
+    assert said in image_files([tmp_path / "more"])[1][0]
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="this Pillow was built without it")
+def test_avif_is_read(tmp_path: Path) -> None:
+    path = saved(Image.new("RGB", (20, 16), (200, 30, 90)), tmp_path / "x.avif")
+    assert np.abs(decode(path, 3, (16, 20))[:, 8, 8] - np.array([200.0, 30, 90])).max() < 12
+    assert image_files([tmp_path])[0] == [path]
+
+
+@pytest.mark.parametrize("size", [None, 96])  # in memory, by pixels; in files, by their contents
+def test_equal_images_in_both_parts_or_of_two_classes_are_told(tmp_path: Path, size: int | None) -> None:
+    fill(tmp_path / "train", {"a": 4, "b": 4})
+    fill(tmp_path / "test", {"b": 3, "a": 3})  # other seeds than those of the same class
+    notes = load(tmp_path, size=size).notes
+    same = [f"test/{two}/{n:03}.png = train/{one}/{n:03}.png" for one, two in ("ab", "ba") for n in range(3)]
+    told = "6 of 6 test images are in the training part too, so the figures of the test part are too good: "
+    assert f"{told}{', '.join(map(repr, same[:3]))} and 3 more" in notes
+    assert "12 images equal to one of another class: 'train/a/000.png (a)', 'test/b/000.png (b)'" in notes
+    for file in (tmp_path / "test").rglob("*.png"):
+        picture(int(file.stem) + 1000 + 10 * (file.parent.name == "a")).save(file)
+    assert not [note for note in load(tmp_path, size=size).notes if "training part too" in note or "equal" in note]
+
+
 def test_mostly_unreadable(tmp_path: Path) -> None:
     fill(tmp_path, {"a": 2, "b": 2})
     for place in range(5):
@@ -318,6 +416,12 @@ def test_cmyk(tmp_path: Path) -> None:
     assert pixels[1:].min() > 245
 
 
+def test_every_value_of_sixteen_bits_is_rounded(tmp_path: Path) -> None:
+    values = np.arange(2**16, dtype=np.uint16).reshape(256, 256)
+    path = saved(Image.fromarray(values), tmp_path / "all.png")
+    np.testing.assert_array_equal(decode(path, 1, (256, 256))[0], np.round(values / 257))
+
+
 @pytest.mark.parametrize("name", ["deep.png", "deep.tiff"])
 def test_sixteen_bits_are_scaled(tmp_path: Path, name: str) -> None:
     values = np.array([[0, 257, 128, 129], [65535, 65278, 32896, 1000]], dtype=np.uint16)
@@ -359,7 +463,10 @@ def test_images_are_turned_upright(tmp_path: Path, kind: str, orientation: int) 
     assert np.abs(pixels - upright).max() < 30
 
 
-@pytest.mark.parametrize(("size", "target"), [((40, 30), (15, 15)), ((30, 40), (16, 8)), ((7, 9), (20, 20))])
+@pytest.mark.parametrize(
+    ("size", "target"),
+    [((40, 30), (15, 15)), ((30, 40), (16, 8)), ((7, 9), (20, 20)), ((1, 16), (32, 32)), ((900, 20), (16, 16))],
+)
 def test_the_shorter_side_is_resized_and_the_centre_cropped(
     tmp_path: Path, size: tuple[int, int], target: tuple[int, int]
 ) -> None:
@@ -370,6 +477,27 @@ def test_the_shorter_side_is_resized_and_the_centre_cropped(
     resized = np.array(image.resize((width, height), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     top, left = (height - target[0]) // 2, (width - target[1]) // 2
     np.testing.assert_array_equal(pixels, resized[:, top : top + target[0], left : left + target[1]])
+
+
+@pytest.mark.parametrize(("size", "target"), [((1, 701), (32, 32)), ((900, 3), (20, 32)), ((1, 4000), (33, 7))])
+def test_a_strip_is_cropped_before_it_is_enlarged(
+    tmp_path: Path, size: tuple[int, int], target: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The centre is that of the whole strip enlarged, but for rounding; no image is made that is much larger."""
+    y, x = np.mgrid[: size[1], : size[0]]
+    image = Image.fromarray((128 + 100 * np.sin((x + y) / 3)).astype(np.uint8)).convert("RGB")
+    path, resize = saved(image, tmp_path / "x.png"), Image.Image.resize
+    scale = max(target[1] / size[0], target[0] / size[1])
+    width, height = round(size[0] * scale), round(size[1] * scale)
+    whole = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = (width - target[1]) // 2, (height - target[0]) // 2
+    expected = np.array(whole.crop((left, top, left + target[1], top + target[0])), dtype=int).transpose(2, 0, 1)
+    made: list[int] = []
+    monkeypatch.setattr(
+        Image.Image, "resize", lambda self, to, how: (made.append(to[0] * to[1]), resize(self, to, how))[1]
+    )
+    assert np.abs(decode(path, 3, target) - expected).max() <= 3
+    assert made[0] <= 16 * target[0] * target[1]
 
 
 def test_large_jpegs_are_close_to_the_full_decoding(tmp_path: Path) -> None:

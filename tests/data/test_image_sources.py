@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -16,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from htaf.data import image_sources
 from htaf.data.image_reading import decode
 from htaf.data.image_sources import Decoded, are_sources, blocks, read_block, source
 from htaf.data.reading import DataError
@@ -166,7 +170,7 @@ def test_a_file_that_is_gone_is_no_bad_image(tmp_path: Path) -> None:
         read_block(blocks(found, 3)[0], 3, SIZE, CLASSES)
 
 
-BAD: dict[str, tuple[Callable[[Path], None], str]] = {
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "none.parquet": (lambda p: None, r"none\.parquet: expected a file, got none"),
     "text.parquet": (lambda p: p.write_text("PAR1"), r"expected a Parquet file, got a damaged one"),
     "text.tar": (lambda p: p.write_text("no tar" * 200), r"expected a tar file, got a damaged one"),
@@ -202,6 +206,70 @@ def test_a_tar_file_that_was_cut_off(tmp_path: Path) -> None:
     assert "the tar file is cut off" in part.problems[0]
     with pytest.raises(DataError, match=r"expected a tar file, got a damaged one \(unexpected end of data\)"):
         source([str(tmp_path / "data.tar")])
+
+
+def test_what_lies_between_the_images_of_a_shard_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A film of 1 GB between two images, and an image that is larger than any: a hole, which takes no room on disk."""
+    monkeypatch.setattr(image_sources, "LARGEST_FILE", 2**20, raising=False)
+    shard, film = tmp_path / "data.tar", 10**9
+    with shard.open("wb") as file:
+        for name, content in (("0.png", png(0)), ("1.mp4", film), ("2.png", png(2)), ("3.png", film), ("2.cls", b"1")):
+            info = tarfile.TarInfo(name)
+            info.size = content if isinstance(content, int) else len(content)
+            file.write(info.tobuf())
+            begin = file.tell()
+            file.write(content if isinstance(content, bytes) else b"")
+            file.truncate(begin - -info.size // 512 * 512)
+            file.seek(0, os.SEEK_END)
+        file.write(bytes(1024))
+    opened, taken = image_sources._opened, []
+
+    @contextmanager
+    def counting(name: str) -> Iterator[Any]:
+        with opened(name) as stream:
+
+            def read(count: int) -> bytes:
+                assert count < 10**6, "the film is read"
+                taken.append(count)
+                return stream.read(count)
+
+            yield SimpleNamespace(seek=stream.seek, tell=stream.tell, read=read)
+
+    found, _ = source([str(shard)])
+    monkeypatch.setattr(image_sources, "_opened", counting)
+    part = read_block(blocks(found, 3)[0], 3, SIZE, CLASSES)
+    assert len(taken) == 3
+    assert [Path(name).name for name in part.ids] == ["0.png", "2.png"]
+    np.testing.assert_array_equal(part.pixels, [decode(png(n), 3, SIZE) for n in (0, 2)])
+    assert part.labels.tolist() == [-1, 1]
+    assert part.problems == (f"{shard}/3.png (a file of 1.0 GB, more than 0.0)",)
+
+
+def test_a_block_holds_no_more_than_so_many_bytes_of_a_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Parquet file of 2 kB whose dictionary has one image of 2 MB for 60 rows."""
+    monkeypatch.setattr(image_sources, "HELD", 2**23, raising=False)
+    image = png(0) + bytes(2**21)
+    rows = pa.DictionaryArray.from_arrays(pa.array([0] * 60, pa.int8()), pa.array([image]))
+    pq.write_table(pa.table({"image": rows}), tmp_path / "a.parquet", compression="zstd", store_schema=False)
+    write_tar(tmp_path / "b.tar", {f"{n}.png": image for n in range(6)})
+    assert (tmp_path / "a.parquet").stat().st_size < 2000
+    for name in ("a.parquet", "b.tar"):
+        found, _ = source([str(tmp_path / name)])
+        with pytest.raises(DataError, match=r"at most 0\.0 GB of images in one block, got more: .*--part-images"):
+            read_block(blocks(found, 6)[0], 3, SIZE, CLASSES)
+        part = read_block(blocks(found, 3)[1], 3, SIZE, CLASSES)
+        np.testing.assert_array_equal(part.pixels, [decode(png(0), 3, SIZE)] * 3)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+def test_a_shard_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    os.mkfifo(tmp_path / "more" / "0.tar")
+    held = os.open(tmp_path / "more" / "0.tar", os.O_RDWR | os.O_NONBLOCK)  # who opens it does not wait
+    for place in (tmp_path / "more", tmp_path / "more" / "0.tar"):
+        with pytest.raises(DataError, match=r"0\.tar: expected a (regular )?file, got"):
+            source([str(place)])
+    os.close(held)
 
 
 def test_the_column_is_chosen(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import numpy as np
 import openai
 import pytest
 from askings import Name, model_of
+from PIL import Image
 
 from htaf.llm import (
     BlindError,
@@ -21,7 +24,7 @@ from htaf.llm import (
     tokens_of,
 )
 from htaf.llm.chat import plain
-from htaf.llm.pictures import without_pictures
+from htaf.llm.pictures import picture_tokens, without_pictures
 from htaf.llm.sight import DIGITS, drawn_digits
 from scripted_server import Answer, scripted
 
@@ -48,6 +51,16 @@ def test_a_picture_arrives_and_is_counted() -> None:
 def test_what_is_no_picture(url: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         picture_pixels(url)
+
+
+def test_kinds_that_would_run_another_program_are_no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: pytest.fail("another program runs"))
+    file = io.BytesIO()
+    Image.fromarray(made()).save(file, "EPS")
+    url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    for reader in (picture_pixels, picture_tokens):
+        with pytest.raises((ValueError, OSError), match="cannot identify"):
+            reader(url)
 
 
 def test_the_cache_keeps_no_picture(tmp_path: Path) -> None:
