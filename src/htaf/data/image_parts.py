@@ -13,7 +13,7 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from htaf.data.image_reading import read_files, threads
-from htaf.data.reading import counted, listed
+from htaf.data.reading import listed
 
 MIDDLE = 4096  # bytes of a file that are read before all of it is
 
@@ -193,6 +193,7 @@ def _about_equal(classes: Sequence[str], train: Part, test: Part) -> list[str]:
             f"are too good: {pairs}"
         )
     if mixed:
-        pairs = listed([f"{named(row)} ({classes[labels[row]]})" for row in mixed[0]], 3)
-        notes.append(f"{counted(sum(map(len, mixed)), 'image')} equal to one of another class: {pairs}")
+        twins = [(group[0], next(row for row in group if labels[row] != labels[group[0]])) for group in mixed]
+        pairs = listed([" = ".join(f"{named(row)} ({classes[labels[row]]})" for row in pair) for pair in twins], 3)
+        notes.append(f"{sum(map(len, mixed)):,} images are equal to one of another class: {pairs}")
     return notes
