@@ -48,6 +48,31 @@ def test_random_groups_are_not_verified_and_score_as_chance() -> None:
     assert "held-out balanced accuracy" in found[0]["reason"]
 
 
+@pytest.mark.parametrize(("share", "verified"), [(1.0, True), (0.6, True), (0.4, False), (None, True)])
+def test_groups_of_training_images_alone_verify_no_name(share: float | None, verified: bool) -> None:
+    """A bit that all training images of group A have, and `share` of its test images; of group B the other ones."""
+    attributes = made(count=4)
+    has = attributes.binary().T[0].astype(bool)
+    labels = np.repeat(np.arange(30), 10)
+    training, bits = labels >= 0, [has[labels]]
+    if share is not None:
+        some = np.arange(300) % 10 < 10 * share
+        training, bits = np.repeat([True, False], 300), [*bits, np.where(has[labels], some, ~some)]
+    codes = codes_of(
+        np.concatenate(bits)[:, None], np.resize(labels, len(training)), np.zeros((30, 1)), np.zeros(30),
+        classes=attributes.classes, parts=np.where(training, 0, 2).astype(np.uint8),
+    )  # fmt: skip
+    (found,) = name_by_attributes(codes, attributes, shuffles=0)
+    assert (found["name"], found["verified"]) == ("a0", verified)
+    if share is None:
+        assert (found["test_a"], found["test_b"]) == (None, None)
+    else:
+        assert (found["test_a"], found["test_b"]) == pytest.approx((share, 1 - share))
+    if share is not None and not verified:
+        said = f"not so on test images: {share:.0%} of group A and {1 - share:.0%} of group B have it"
+        assert (found["reason"], found["status"]) == (said, "not verified")
+
+
 def test_p_values_of_random_groups_are_even() -> None:
     attributes = made(24, 12)
     rng = np.random.default_rng(2)

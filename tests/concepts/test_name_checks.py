@@ -53,7 +53,10 @@ def test_the_draw_depends_on_seed_and_concept_alone() -> None:
 
 def test_counts_of_the_groups() -> None:
     shares = np.array([[1.0, 0.9, 0.5, 0.1, np.nan]])
-    assert counts(groups(shares), 0) == {"group_a": 2, "group_b": 1, "mixed": 1, "empty": 1}
+    sizes = {"group_a": 2, "group_b": 1, "mixed": 1, "empty": 1}
+    assert counts(groups(shares), 0) == sizes | {"test_a": None, "test_b": None}
+    held = np.array([[0.7, np.nan, 0.0, 0.4, 0.0]])
+    assert counts(groups(shares, held=held), 0) == sizes | {"test_a": 0.7, "test_b": 0.4}
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=40))

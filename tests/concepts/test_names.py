@@ -33,7 +33,7 @@ def entries(draw: st.DrawFn) -> list[dict[str, Any]]:
     for number in sorted(numbers):
         entry: dict[str, Any] = {"concept": number, "name": draw(texts), "label_1": draw(texts), "label_0": draw(texts)}
         entry |= {"verified": entry["name"] is not None and draw(st.booleans()), "reason": draw(texts) or ""}
-        entry |= {key: draw(shares) for key in ("held_out", "p_value", "agreement", "naming")}
+        entry |= {key: draw(shares) for key in ("held_out", "p_value", "agreement", "naming", "test_a", "test_b")}
         entry |= {key: draw(counts) for key in ("group_a", "group_b", "mixed")}
         entry |= {"justification": draw(texts), "source": draw(st.sampled_from(["attributes", "model", "hand"]))}
         entry |= {"checked_by": draw(texts)}

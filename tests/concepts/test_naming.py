@@ -11,7 +11,7 @@ import pytest
 from made_askers import HOSTILE, QUICK, Counted, Scripted, made, shares
 
 from htaf.concepts.codes import codes_of
-from htaf.concepts.naming import ConceptName, estimate, name_by_model, naming_plan, read_names, write_names
+from htaf.concepts.naming import ConceptName, check_names, estimate, name_by_model, naming_plan, read_names, write_names
 from htaf.concepts.naming.by_model import judged
 from htaf.data.attributes import Attributes
 from htaf.llm import BudgetError
@@ -32,6 +32,20 @@ def test_a_model_that_knows_finds_names_that_hold() -> None:
         assert [each["name"] for each in entry["rounds_detail"]] == [name] * 3
         assert entry["model"] == "table model: table"
         assert entry["baseline"]["p95"] < 0.9
+
+
+def test_no_name_is_verified_of_training_images_alone() -> None:
+    """Groups that test images turn round: found names and given ones alike."""
+    table = made()
+    has, labels = table.binary().T[:1].astype(bool), np.repeat(np.arange(24), 2)
+    bits = np.where(np.arange(48) % 2 == 0, has[0][labels], ~has[0][labels])[:, None]
+    codes = codes_of(bits, labels, np.zeros((24, 1)), np.zeros(24), classes=table.classes,
+                     parts=np.tile([0, 2], 24).astype(np.uint8))  # fmt: skip
+    (found,) = name_by_model(codes, TableModel(table), settings=QUICK)
+    (given,) = check_names(codes, TableModel(table), [{"concept": 0, "name": "a0"}], settings=QUICK)
+    for entry in (found, given):
+        assert (entry["held_out"], entry["verified"], entry["status"]) == (1, False, "not verified")
+        assert entry["reason"] == "not so on test images: 0% of group A and 100% of group B have it"
 
 
 def test_a_round_never_sees_the_classes_that_judge_it() -> None:

@@ -34,7 +34,7 @@ def test_a_line_a_concept_the_verified_first() -> None:
         entry(1, "\u6771" * 40),
         entry(2, None, "waiting for replies", None),
         entry(3, "a name that is rather long by itself", "and a reason that is as long as the name"),
-        entry(4, "fits", "too"),
+        entry(4, "fits", "too") | {"test_a": 0.91, "test_b": 0.04},
         entry(5, "sixth"),
         entry(6, None, "dead: always 1", None),
         entry(7, "two\nlines \x1b[31m"),
@@ -45,11 +45,11 @@ def test_a_line_a_concept_the_verified_first() -> None:
     assert all(cell_len(line) <= 80 for line in lines)
     assert cell_len(lines[3]) >= 79  # what fits is used
     assert lines[1].endswith("two\\nlines \\u001b[31m")
-    assert lines[4].endswith("-      -  100/80/20  (dead: always 1)")
-    assert lines[5].endswith("0.90  0.001  100/80/20  fits (too)")
+    assert lines[4].endswith("-      -  100/80        -  (dead: always 1)")
+    assert lines[5].endswith("0.90  0.001  100/80    91/4%  fits (too)")
     assert lines[6].endswith("\u2026)")
-    assert lines[7].endswith("100/80/20  -")
-    assert "short (shuffled classes do" in lines[8]
+    assert lines[7].endswith("100/80        -  -")
+    assert "short (shuffled classes" in lines[8]
     assert "\u2026" not in "".join(name_lines(names, range(8), 400))
 
 

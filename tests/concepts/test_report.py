@@ -47,6 +47,10 @@ def test_write_report(tmp_path: Path) -> None:
     assert f"| concept accuracy: all; live | {100 * scores['concept_accuracy']['mean']:.1f}%" in text
     assert f"**Minimal concept set: {found['needed']}**" in text
     assert "| plain, binarised |" in text
+    first = next(t for entry in scores["importance"] for t in entry["top"][:5] if t["reversed"])
+    both = f"{first['contribution']:+z.2f} / {first['fitted_contribution']:+z.2f}"
+    assert f"{first['concept']} ({first['weight']:+.2f}, {both}, reversed)" in text
+    assert "| cat | 33 | " in text
     assert "| a\\|b |" in text  # a class's name does not break the table
     blocks = "\n".join(line if line.startswith("|") else "" for line in text.splitlines()).split("\n\n")
     for block in filter(None, (block.strip() for block in blocks)):  # every line of a table is as wide
@@ -109,7 +113,7 @@ def test_pictures_of_a_dead_concept_and_of_grey_images() -> None:
 def test_titles(monkeypatch: pytest.MonkeyPatch) -> None:
     labels = np.arange(60) % 3
     bits = (labels != 2)[:, None] & (np.arange(60) % 2 == 0)[:, None] | (labels == 0)[:, None]
-    bits[30:] |= (labels == 2)[30:, None]  # the groups are those of the training part
+    bits[30:] |= (labels == 2)[30:, None]  # the groups are those of the part that is drawn
     codes = codes_of(
         bits,
         labels,
@@ -125,7 +129,8 @@ def test_titles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Figure, "suptitle", lambda self, t, **kw: (seen.append(t), original(self, t, **kw))[1])
     pictures(codes, numbered()[0], 0, count=2, name="legs")
     assert seen == [
-        "concept 0: legs, 83% of test images have it\nabove: activated (A: cat)\nbelow: unactivated (B: fish)"
+        "concept 0: legs, 83% of test images have it\nabove: activated (A: cat, fish (training 0%))"
+        "\nbelow: unactivated (B: none)"
     ]
 
 

@@ -60,7 +60,7 @@ def with_class_gaps(codes: Codes, seed: int) -> Codes:
 def test_scores_are_their_formulae(sizes: dict[str, int], gaps: bool) -> None:
     codes = with_class_gaps(some(**sizes), 1) if gaps else some(**sizes)
     result = score(codes)
-    train, (test, of_test) = split_of(codes, 0)[0], split_of(codes, 2)
+    (train, of_train), (test, of_test) = split_of(codes, 0), split_of(codes, 2)
     json.loads(to_json(result))  # plain and strict
 
     np.testing.assert_allclose(result["rates"]["fitted"], train.mean(0))
@@ -119,6 +119,11 @@ def test_scores_are_their_formulae(sizes: dict[str, int], gaps: bool) -> None:
                 )
             else:
                 assert t["contribution"] is None
+            inside = train[of_train == k, j]
+            fitted = weight[j] * (inside.mean() - train[:, j].mean()) if len(inside) else None
+            assert t["fitted_contribution"] == pytest.approx(fitted, abs=1e-12)
+            assert t["reversed"] == (None not in (fitted, t["contribution"]) and fitted * t["contribution"] < 0)
+        assert entry["images"] == (of_test == k).sum()
         added = [t["contribution"] for t in entry["top_contributions"]]
         assert added == sorted(added, reverse=True)
 

@@ -40,7 +40,7 @@ def test_every_file_is_as_the_page_reads_it(tmp_path: Path) -> None:
         *(f"data/{name}.js" for name in ("page", "concepts", "arrays", "rows", "flips", "bits-0000", "ids-0000")),
     }
     head, arrays = found["page"], found["arrays"]
-    assert (head["format"], head["title"], head["part"], head["about"]) == (2, "T", "test", [["Run", "r"]])
+    assert (head["format"], head["title"], head["part"], head["about"]) == (3, "T", "test", [["Run", "r"]])
     assert (head["concepts"], head["images"], head["classes"]) == (21, 40, list("01234"))
     assert head["parts"] == {"train": 40, "validation": 40, "test": 40, "other": 0}
     assert head["groups"] == {"low": 0.2, "high": 0.8}
@@ -56,11 +56,12 @@ def test_every_file_is_as_the_page_reads_it(tmp_path: Path) -> None:
         np.testing.assert_array_equal(arrays[name], getattr(test, name))
     assert {name: array.dtype.str for name, array in arrays.items()} == {
         "bits": "|u1", "labels": "<i4", "exact": "<i4", "smooth": "<i4", "weight": "<f4", "bias": "<f4",
-        "random": "|u1", "shares": "<f4", "concept_order": "<i4", "class_order": "<i4", "related": "<i4",
+        "random": "|u1", "shares": "<f4", "held": "<f4", "concept_order": "<i4", "class_order": "<i4", "related": "<i4",
         "related_by": "<f4", "typical": "<i4", "samples": "<i4", "confusion": "<i4", "off_accuracy": "<f4",
         "off_changed": "<i4",
     }  # fmt: skip
     np.testing.assert_allclose(arrays["shares"], proportions(codes.part("train")), rtol=1e-6)
+    np.testing.assert_allclose(arrays["held"], proportions(codes.part("test")), rtol=1e-6)
     assert found["images"]["ids"] == test.ids
     assert arrays["random"].tolist() == [1] * 40, "all are shown"
 
@@ -298,7 +299,12 @@ def test_5000_classes_most_without_images(tmp_path: Path) -> None:
     found = read_page(tmp_path / "p")
     assert found["arrays"]["shares"].shape == (4, 5000)
     assert len(found["page"]["per_class"]) == 5000
-    assert "4,992 of 5,000 classes have no training images: they are in no group" in made["notes"]
+    assert "4,992 of 5,000 classes have no training images: nothing stands beside their shares" in made["notes"]
+    assert "4,992 of 5,000 classes have no test images: their shares are of training images alone" in made["notes"]
+    few = build_page(made_codes(), tmp_path / "few", seconds=0)["notes"]
+    assert any("classes have fewer than 10 test images: their shares say little" in note for note in few)
+    own = build_page(made_codes(), tmp_path / "own", part="train", seconds=0)["notes"]
+    assert "the training images are shown, to which the network was fitted: shares of others differ" in own
 
 
 @pytest.mark.parametrize("options", [{"images": 0}, {"thumbnail": 15}, {"thumbnail": 1025}, {"seconds": float("nan")}])

@@ -99,7 +99,7 @@ def test_what_a_former_page_had_is_removed(tmp_path: Path) -> None:
     assert not list(out.glob("data/sprite-*"))
 
 
-@pytest.mark.parametrize("content", ["", 'htafData("page", {"format": 3});\n', "htafData(", "[" * 10_000, "\xff"])
+@pytest.mark.parametrize("content", ["", 'htafData("page", {"format": 4});\n', "htafData(", "[" * 10_000, "\xff"])
 def test_a_folder_of_others_is_left_alone(tmp_path: Path, content: str) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "page.js").write_text(content)

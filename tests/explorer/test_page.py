@@ -180,8 +180,7 @@ def test_concepts_are_searched_sorted_and_filtered(site: Site, visit: Open) -> N
         assert concepts_on(page) == expected
     page.fill("input[type=search]", "cedar")
     until(page, "() => !document.querySelector('.empty')")
-    train = site.codes.part("train")
-    share = train.unpack()[train.labels == 2].mean(0)
+    share = site.shown.unpack()[site.shown.labels == 2].mean(0)
     assert sorted(concepts_on(page)) == np.flatnonzero(share >= 0.8).tolist()
     page.fill("input[type=search]", "")
     for state, expected in [("verified", [3]), ("unverified", [4]), ("dead", [20])]:

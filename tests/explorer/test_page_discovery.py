@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from visits import Site, Visit, pictures, until
 
+from htaf.concepts.codes import Codes, codes_of
 from htaf.concepts.counts import proportions
 from htaf.explorer.build import build_page
 from made_pages import made_codes, read_page
@@ -58,7 +59,7 @@ def test_the_first_decision_adds_up(site: Site, visit: Open) -> None:
 def test_the_map_is_read_and_left_by_keyboard(site: Site, visit: Open) -> None:
     page = visit(site).go()
     arrays = read_page(site.folder)["arrays"]
-    shares = proportions(site.codes.part("train"))
+    shares, trained = (proportions(site.codes.part(part)) for part in ("test", "train"))
     page.focus(".heat-frame")
     page.keyboard.press("Home")
     for _ in range(10):
@@ -67,7 +68,8 @@ def test_the_map_is_read_and_left_by_keyboard(site: Site, visit: Open) -> None:
     concept, k = arrays["concept_order"][1], arrays["class_order"][0]
     until(page, "text => document.querySelector('.heat-said').textContent.includes(text)", site.codes.classes[k])
     said = page.inner_text(".heat-said")
-    assert f"{100 * shares[concept, k]:.0f}% of its training images" in said
+    assert f"{100 * shares[concept, k]:.0f}% of its test images have it (training: " in said
+    assert f"(training: {100 * trained[concept, k]:.0f}%)" in said
     page.keyboard.press("Enter")
     until(page, "title => document.title.startsWith(title)", f"Concept {concept}")
     page.go_back()
@@ -185,24 +187,74 @@ def test_a_mistake_leads_to_what_separates_the_classes(site: Site, visit: Open) 
     page.focus(".heat-frame")
     page.keyboard.press("Enter")
     page.wait_for_selector("[data-separation]")
-    shares, weight = proportions(site.codes.part("train")), site.codes.weight.astype(float)
-    separation = (shares[:, label] - shares[:, guess]) * (weight[label] - weight[guess])
-    order = np.argsort(-np.abs(separation), kind="stable")
+    weight, apart = site.codes.weight.astype(float), []
+    shares = {part: proportions(site.codes.part(part)) for part in ("test", "train")}
+    by = {part: (of[:, label] - of[:, guess]) * (weight[label] - weight[guess]) for part, of in shares.items()}
+    order = np.argsort(-np.abs(by["test"]), kind="stable")
     rows = page.eval_on_selector_all(
-        "[data-separation]", "all => all.map(row => [+row.dataset.concept, +row.dataset.separation])"
+        "[data-separation]",
+        "all => all.map(row => [+row.dataset.concept, +row.dataset.separation, +row.dataset.trained, "
+        "row.innerText.includes('reversed')])",
     )
-    np.testing.assert_allclose([value for _, value in rows], separation[order[:16]], atol=1e-5)
-    assert [concept for concept, _ in rows][:5] == order[:5].tolist()
-    train = site.codes.part("train")
-    leads = train.logits().astype(float) @ (np.eye(5)[label] - np.eye(5)[guess])
-    apart = leads[train.labels == label].mean() - leads[train.labels == guess].mean()
-    assert separation.sum() == pytest.approx(apart, abs=1e-4), "what the page says of the sum"
-    assert f"{apart:.2f} higher" in page.inner_text("section[aria-labelledby=separating]")
+    listed = [int(concept) for concept, *_ in rows]
+    np.testing.assert_allclose([value for _, value, *_ in rows], by["test"][order[:16]], atol=1e-5)
+    np.testing.assert_allclose([trained for _, _, trained, _ in rows], by["train"][listed], atol=1e-5)
+    assert [told for *_, told in rows] == (by["test"] * by["train"] < 0)[listed].tolist()
+    assert listed[:5] == order[:5].tolist()
+    for part in ("test", "train"):
+        some = site.codes.part(part)
+        leads = some.logits().astype(float) @ (np.eye(5)[label] - np.eye(5)[guess])
+        apart.append(leads[some.labels == label].mean() - leads[some.labels == guess].mean())
+        assert by[part].sum() == pytest.approx(apart[-1], abs=1e-4), "what the page says of the sum"
+    said = page.inner_text("section[aria-labelledby=separating]").replace("\u2212", "-")
+    assert f"{apart[0]:.2f} higher for test images of A than for those of B (training: {apart[1]:.2f})" in said
+    learned = by["train"] > 0
+    assert (
+        f"Of the {learned.sum()} concepts that separate training images, {(by['test'][learned] <= 0).sum()} do" in said
+    )
+    first = page.inner_text("[data-separation] >> nth=0").split()
+    told = [f"{100 * shares[part][order[0], k]:.0f}%" for k in (label, guess) for part in ("test", "train")]
+    assert [word for word in first if word.endswith("%")] == told
     wrong = np.flatnonzero((site.shown.labels == label) & (site.shown.exact == guess))
     mistaken = page.locator(".side", has_text="A, taken for B").locator(".thumb")
     assert mistaken.count() == min(8, len(wrong))
     page.click("text=Swap")
     until(page, "a => location.hash.includes(`a=${a}`)", str(guess))
+
+
+def memorised() -> Codes:
+    """Two classes: all training images of the first have the only live bit and none of the second; of the test images
+    55% and 40% of them, the other way round. A third class has no test images."""
+    train, test = np.repeat([0, 1, 2], 20), np.repeat([0, 1], 20)
+    live = np.concatenate([train == 0, np.where(test == 0, np.arange(40) % 20 < 8, np.arange(40) % 20 < 11)])
+    return codes_of(
+        np.stack([live, ~live], axis=1), np.concatenate([train, test]), np.array([[1, 0], [0, 1], [0, 0]]),
+        np.zeros(3), classes=("ash", "birch", "cedar"), parts=np.repeat([0, 2], [60, 40]).astype(np.uint8),
+    )  # fmt: skip
+
+
+def test_what_holds_for_training_images_alone_is_marked(visit: Open, tmp_path: Path) -> None:
+    """Class and concept views too; a class without held-out images shows those of training, and says so."""
+    build_page(memorised(), tmp_path / "page", seconds=0.0)
+    tab = visit(Site(tmp_path / "page", memorised()))
+    page = tab.go("#/pair?a=0&b=1")
+    assert "nothing that both the training and the test images show" in page.inner_text(".sentence >> nth=0")
+    assert page.locator("[data-separation] .badge", has_text="reversed").count() == 2
+    assert "Of the 2 concepts that separate training images, 2 do not" in page.inner_text("#separating ~ p >> nth=0")
+    page = tab.go("#/pair?a=0&b=2")
+    assert "there are no test images of B" in page.inner_text("[data-not-held-out]")
+    assert "(100% of A, 0% of B)" in page.inner_text(".sentence >> nth=0")
+    row = tab.go("#/class/0").inner_text("table.weights tbody tr >> nth=0")
+    assert row.split()[:2] == ["0", "unnamed"]
+    for said in ("40%", "training 100%", "reversed", "mixed", "training A"):
+        assert said in row
+    assert "it has no test images" in tab.go("#/class/2").inner_text("#concepts ~ p >> nth=0")
+    page = tab.go("#/concept/0")
+    groups = page.locator("section[aria-labelledby=classes] .columns > div").all_inner_texts()
+    assert [name for name in ("ash", "birch", "cedar") if name in groups[0] + groups[1]] == ["cedar"]
+    assert "training images alone" in groups[1]
+    assert groups[2].split() == ["Mixed", "2", "birch", "55%", "training", "0%", "reversed", "ash", "40%", "training",
+                                 "100%", "reversed"]  # fmt: skip
 
 
 def test_concepts_off_in_all_images(site: Site, visit: Open) -> None:

@@ -195,7 +195,7 @@ def broken(site: Site, folder: Path, name: str, text: str | None) -> str:
         ("rows.js", 'htafData("rows", 5);', "expected an object in data/rows.js"),
         ("arrays.js", "WHOLE", "data/arrays.js is damaged"),
         ("concepts.js", "", "data/concepts.js is damaged"),
-        ("page.js", 'htafData("page", {"format": 3});', "expected data of format 2, got 3"),
+        ("page.js", 'htafData("page", {"format": 4});', "expected data of format 3, got 4"),
         ("page.js", 'htafData("page", null);', "expected an object in data/page.js"),
         ("concepts.js", 'htafData("concepts", []);', "expected 21 entries, got 0"),
         ("arrays.js", 'htafData("arrays", {});', "expected the array related, which is missing"),

@@ -4,7 +4,7 @@ import type { Head } from "./head.ts";
 import type { ImageMaps } from "./maps.ts";
 import type { ArrayData, BesideData, ConceptData, ImagesData, PageData } from "./types.ts";
 
-export const FORMAT = 2;
+export const FORMAT = 3;
 
 /** A table of numbers with rows of one length. */
 export interface Rows<T> {
@@ -26,7 +26,8 @@ export interface Explorer {
   labels: Int32Array; // -1: unknown
   exact: Int32Array;
   smooth: Int32Array;
-  shares: Float32Array; // [concepts, classes]; NaN: a class without images
+  trained: Float32Array; // [concepts, classes], shares of training images; NaN: a class without any
+  held: Float32Array; // the same of the part's images
   ids: string[];
   drawn: Uint8Array; // 1: drawn at random; 0: shown because it is misclassified
   counterfactuals: ImagesData["flips"];
@@ -84,7 +85,8 @@ export function open(found: Record<string, unknown>): Explorer {
     mapped: new Set(page.maps?.rows ?? []),
     maps: new Map<number, ImageMaps>(),
     strongToWeak: "strong_to_weak" in arrays ? decodeRows(arrays, "strong_to_weak", "i4", size) : null,
-    shares: decode(arrays, "shares", "f4", [page.concepts, classes]),
+    trained: decode(arrays, "shares", "f4", [page.concepts, classes]),
+    held: decode(arrays, "held", "f4", [page.concepts, classes]),
     conceptOrder: decode(arrays, "concept_order", "i4", [size]),
     classOrder: decode(arrays, "class_order", "i4", [classes]),
     related,
@@ -116,12 +118,24 @@ export const bitsOf = (explorer: Explorer, row: number): Uint8Array =>
 
 export const weightOf = ({ head }: Explorer, k: number, concept: number): number => head.weight[k * head.concepts + concept]!;
 
-export const shareOf = ({ shares, head }: Explorer, k: number, concept: number): number => shares[concept * head.classes + k]!;
+export const trainedShareOf = ({ trained, head }: Explorer, k: number, concept: number): number => trained[concept * head.classes + k]!;
+
+/** Whether the part has images of the class that did not teach the network. */
+export const isHeldOut = ({ page }: Explorer, k: number): boolean => page.part !== "train" && page.per_class[k]!.images > 0;
+
+/** The share of a class's held-out images that have the concept; of its training images where there are no others. */
+export const shareOf = (explorer: Explorer, k: number, concept: number): number =>
+  isHeldOut(explorer, k) ? explorer.held[concept * explorer.head.classes + k]! : trainedShareOf(explorer, k, concept);
+
+/** Most training images of the class have the concept and most held-out ones lack it, or the other way round. */
+export const isReversed = (explorer: Explorer, k: number, concept: number): boolean =>
+  (trainedShareOf(explorer, k, concept) - 0.5) * (shareOf(explorer, k, concept) - 0.5) < 0;
 
 export type Group = "A" | "B" | "mixed" | "empty";
+export type ShareOf = typeof shareOf;
 
-export function groupOf(explorer: Explorer, k: number, concept: number): Group {
-  const share = shareOf(explorer, k, concept);
+export function groupOf(explorer: Explorer, k: number, concept: number, of: ShareOf = shareOf): Group {
+  const share = of(explorer, k, concept);
   if (Number.isNaN(share)) return "empty";
   if (atLeast(share, explorer.page.groups.high)) return "A";
   return atLeast(-share, -explorer.page.groups.low) ? "B" : "mixed";
@@ -131,10 +145,10 @@ export function groupOf(explorer: Explorer, k: number, concept: number): Group {
 const atLeast = (share: number, bound: number): boolean => share >= Math.fround(bound);
 
 /** The classes of one group: A and mixed by falling share, B by rising. */
-export function classesOf(explorer: Explorer, concept: number, group: Group): [number, number][] {
+export function classesOf(explorer: Explorer, concept: number, group: Group, of: ShareOf = shareOf): [number, number][] {
   const found: [number, number][] = [];
   for (let k = 0; k < explorer.head.classes; k++) {
-    if (groupOf(explorer, k, concept) === group) found.push([k, shareOf(explorer, k, concept)]);
+    if (groupOf(explorer, k, concept, of) === group) found.push([k, of(explorer, k, concept)]);
   }
   const sign = group === "B" ? 1 : -1;
   return found.sort((a, b) => sign * (a[1] - b[1]) || a[0] - b[0]);

@@ -1,6 +1,6 @@
 // Names as shown: those of the data, or what was written on this page and is kept in this browser.
 import { readCsv, unguard, guard, writeCsv } from "./csv.ts";
-import { classesOf, type Explorer } from "./explorer.ts";
+import { classesOf, trainedShareOf, type Explorer } from "./explorer.ts";
 import { keep, recall, Store, useStore } from "./store.ts";
 import type { ConceptData } from "./types.ts";
 
@@ -19,6 +19,8 @@ export interface Naming extends Words {
   held_out: number | null;
   p_value: number | null;
   agreement: number | null;
+  test_a: number | null;
+  test_b: number | null;
   justification: string | null;
   source: string | null;
   model: string | null;
@@ -34,7 +36,7 @@ export interface Naming extends Words {
 
 export const BY_HAND = "named by hand, not checked";
 export const COLUMNS =
-  "concept,name,label_1,label_0,verified,held_out,p_value,agreement,naming,group_a,group_b,mixed,source,reason,justification,checked_by,codes,seal".split(",");
+  "concept,name,label_1,label_0,verified,held_out,p_value,agreement,naming,group_a,group_b,mixed,test_a,test_b,source,reason,justification,checked_by,codes,seal".split(",");
 const FIELDS = ["name", "label_1", "label_0"] as const;
 
 export const edits = new Store<Edits>(new Map());
@@ -92,7 +94,7 @@ export function namingOf(explorer: Explorer, concept: number, now: Edits = edits
   if (words) {
     const reason = words.name ? BY_HAND : "";
     const checks = { status: null, auprc: null, f1: null, correlation: null, checked_on: null, only_class: null };
-    const none = { ...checks, held_out: null, p_value: null, agreement: null, justification: null, model: null, checked_by: null, seal: null };
+    const none = { ...checks, test_a: given.test_a, test_b: given.test_b, held_out: null, p_value: null, agreement: null, justification: null, model: null, checked_by: null, seal: null };
     return { ...words, ...none, edited: true, verified: false, reason, source: "hand" };
   }
   const { status = null, auprc = null, f1 = null, correlation = null, checked_on = null, only_class = null } = given;
@@ -112,7 +114,8 @@ export function exportCsv(explorer: Explorer): string {
   const number = (value: number | null): string => (value === null ? "" : String(value));
   const rows = explorer.concepts.map((_, concept) => {
     const naming = namingOf(explorer, concept);
-    const sizes = (["A", "B", "mixed"] as const).map((group) => String(classesOf(explorer, concept, group).length));
+    // the groups that names are looked for in: of training images
+    const sizes = (["A", "B", "mixed"] as const).map((group) => String(classesOf(explorer, concept, group, trainedShareOf).length));
     return [
       String(concept),
       ...FIELDS.map((field) => text(naming[field])),
@@ -120,6 +123,7 @@ export function exportCsv(explorer: Explorer): string {
       ...[naming.held_out, naming.p_value, naming.agreement].map(number),
       "",
       ...sizes,
+      ...[naming.test_a, naming.test_b].map(number),
       naming.source ?? "",
       text(naming.reason),
       text(naming.justification),

@@ -1,22 +1,37 @@
 // Two classes, and what tells them apart.
-import { shareOf, weightOf, type Explorer } from "./explorer.ts";
+import { isHeldOut, shareOf, trainedShareOf, weightOf, type Explorer, type ShareOf } from "./explorer.ts";
+
+/** (share in a - share in b) * (weight for a - weight for b), and its shares. */
+export interface Separation {
+  shares: [number, number];
+  value: number;
+}
 
 export interface Separating {
   concept: number;
-  shares: [number, number];
   weights: [number, number];
-  separation: number; // (share in a - share in b) * (weight for a - weight for b)
+  held: Separation; // of held-out images; of training images where `pairIsHeldOut` is false
+  trained: Separation;
+  reversed: boolean; // in training images the other way round
 }
 
-/** All concepts, those that separate the two classes most first. */
+/** Whether both classes have images that did not teach the network. */
+export const pairIsHeldOut = (explorer: Explorer, a: number, b: number): boolean => isHeldOut(explorer, a) && isHeldOut(explorer, b);
+
+/** All concepts, those that separate the held-out images of the two classes most first. */
 export function separating(explorer: Explorer, a: number, b: number): Separating[] {
+  const of = pairIsHeldOut(explorer, a, b) ? shareOf : trainedShareOf;
   const found = explorer.concepts.map((_, concept): Separating => {
-    const shares: [number, number] = [shareOf(explorer, a, concept), shareOf(explorer, b, concept)];
     const weights: [number, number] = [weightOf(explorer, a, concept), weightOf(explorer, b, concept)];
-    const separation = (shares[0] - shares[1]) * (weights[0] - weights[1]);
-    return { concept, shares, weights, separation: Number.isNaN(separation) ? 0 : separation };
+    const separation = (share: ShareOf): Separation => {
+      const shares: [number, number] = [share(explorer, a, concept), share(explorer, b, concept)];
+      const value = (shares[0] - shares[1]) * (weights[0] - weights[1]);
+      return { shares, value: Number.isNaN(value) ? 0 : value };
+    };
+    const [held, trained] = [separation(of), separation(trainedShareOf)];
+    return { concept, weights, held, trained, reversed: held.value * trained.value < 0 };
   });
-  return found.sort((x, y) => Math.abs(y.separation) - Math.abs(x.separation) || x.concept - y.concept);
+  return found.sort((x, y) => Math.abs(y.held.value) - Math.abs(x.held.value) || x.concept - y.concept);
 }
 
 /** How many images of a class are predicted as each: [class, images], of the whole part. */

@@ -1,6 +1,6 @@
 // Small parts that several views use.
 import type { ComponentChildren, JSX } from "preact";
-import type { Explorer } from "./explorer.ts";
+import { isHeldOut, isReversed, shareOf, trainedShareOf, type Explorer } from "./explorer.ts";
 import { Term, type TermKey } from "./glossary.tsx";
 import { format, setQuery } from "./route.ts";
 import { namingOf, stateOf, useEdits, type State } from "./names.ts";
@@ -76,6 +76,30 @@ export function Share({ value, digits = 0 }: { value: number | null; digits?: nu
       <span class="value">{percent(value, digits)}</span>
     </span>
   );
+}
+
+export function Reversed(): JSX.Element {
+  return (
+    <span class="badge unverified">
+      <Term of="reversed">reversed</Term>
+    </span>
+  );
+}
+
+/** The share of a class's held-out images that have a concept, the training share below it, and whether they disagree. */
+export function Shares({ explorer, k, concept }: { explorer: Explorer; k: number; concept: number }): JSX.Element {
+  return (
+    <span class="shares" data-trained={trainedShareOf(explorer, k, concept)}>
+      <Share value={shareOf(explorer, k, concept)} />
+      <Training>{isHeldOut(explorer, k) ? percent(trainedShareOf(explorer, k, concept)) : "images alone"}</Training>
+      {isReversed(explorer, k, concept) && <Reversed />}
+    </span>
+  );
+}
+
+/** What stands beside a figure of held-out images. */
+export function Training({ children }: { children: ComponentChildren }): JSX.Element {
+  return <span class="beside-held">training {children}</span>;
 }
 
 /** A signed number as a bar from the middle. */

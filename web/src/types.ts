@@ -84,6 +84,8 @@ export interface ConceptData {
   held_out: number | null;
   p_value: number | null;
   agreement: number | null;
+  test_a: number | null; // mean share of test images with the bit, over the classes of the groups of the name
+  test_b: number | null;
   source: string | null;
   model: string | null;
   checked_by: string | null; // who sorted by a given name; then no class was held out

@@ -78,7 +78,7 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
 
     Returns:
         Accuracy smooth and exact, the scores that a table shows, and of the strongest concepts the number, the classes
-        of which most and few images have it, and the picture; "names", how many, and how many verified; "page",
+        of which most and few test images have it, and the picture; "names", how many, and how many verified; "page",
         what to open in a browser.
     """
     images = load_images("digits")
@@ -89,7 +89,7 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
     write_report(scores, out / "concepts", title="Concepts of handwritten digits")
     test = codes.part("test")
     order = by_importance(codes.weight, np.array(scores["rates"]["fitted"]))
-    members = groups(proportions(codes.part("train")), classes=codes.classes)
+    members = groups(proportions(codes.part("test")), classes=codes.classes)
     strongest = []
     for concept in order[:SHOWN].tolist():
         file = out / "concepts" / f"concept-{concept}.png"

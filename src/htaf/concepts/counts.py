@@ -83,6 +83,16 @@ def proportions(codes: Codes) -> Float64[np.ndarray, "concepts classes"]:
     return shares(class_counts(codes), class_sizes(codes))
 
 
+def part_proportions(codes: Codes, part: PartName) -> Float64[np.ndarray, "concepts classes"]:
+    """`proportions` of the labelled images of a part; nan throughout where there are none.
+
+    Raises:
+        ConceptError: a label that is no class.
+    """
+    rows = labelled_rows(codes, part)
+    return proportions(taken(codes, rows)) if len(rows) else np.full((codes.concepts, len(codes.classes)), np.nan)
+
+
 def shares(
     counts: Int64[np.ndarray, "concepts classes"], sizes: Int64[np.ndarray, " classes"]
 ) -> Float64[np.ndarray, "concepts classes"]:

@@ -25,6 +25,7 @@ class Groups:
         proportions: float64 [C, K]: the share of the class's images that have the bit.
         classes: K names.
         low, high: the bounds; A is >= high, B is <= low.
+        held: float64 [C, K]: the same share of images that no one learned from; nan for a class without any.
     """
 
     member: Int8[np.ndarray, "concepts classes"]
@@ -32,12 +33,29 @@ class Groups:
     classes: tuple[str, ...]
     low: float
     high: float
+    held: Float64[np.ndarray, "concepts classes"]
 
     @property
     def one_sided(self) -> Bool[np.ndarray, " concepts"]:
         """Concepts with an empty group A or B, bool [C]: dead ones and others that separate no classes; no name can
         say what sets A apart."""
         return ~((self.member == IN_A).any(1) & (self.member == IN_B).any(1))
+
+    def on_test(self, concept: int) -> dict[str, float | None]:
+        """ "test_a" and "test_b": the mean of `held` over the classes of A and of B; None where they have no images."""
+        found: dict[str, float | None] = {}
+        for key, code in (("test_a", IN_A), ("test_b", IN_B)):
+            some = self.held[concept][(self.member[concept] == code) & ~np.isnan(self.held[concept])]
+            found[key] = float(some.mean()) if len(some) else None
+        return found
+
+    def reversal(self, concept: int) -> str:
+        """Why the groups are none of the classes' own: test images do not tell them apart, or the other way round.
+        Empty where they do, or where there are none."""
+        a, b = self.on_test(concept).values()
+        if a is None or b is None or a > b:
+            return ""
+        return f"not so on test images: {a:.0%} of group A and {b:.0%} of group B have it"
 
     def describe(self, concept: int) -> dict[str, Any]:
         """Plain values of one concept: "A", "B" and "mixed", each [[class, share], ...], and "note".
@@ -75,6 +93,7 @@ def groups(
     high: float = HIGH,
     *,
     classes: Sequence[str] = (),
+    held: Float64[np.ndarray, "concepts classes"] | None = None,
 ) -> Groups:
     """Each class in group A when a share >= high of its images has the bit, in B when <= low, else mixed.
 
@@ -83,6 +102,8 @@ def groups(
             class without images, which is left out.
         low, high: 0 <= low < high <= 1.
         classes: K names; default: the numbers.
+        held: float64 [C, K], proportions of images that were not trained on, nan for a class without any; None: there
+            are none.
 
     Raises:
         ConceptError: bounds or proportions that are none.
@@ -99,4 +120,4 @@ def groups(
     if empty.all(1).any():
         raise ConceptError("expected images of one class or more, got none")
     member = np.select([empty, values >= high, values <= low], [EMPTY, IN_A, IN_B], MIXED).astype(np.int8)
-    return Groups(member, values, names, low, high)
+    return Groups(member, values, names, low, high, np.full_like(values, np.nan) if held is None else held)

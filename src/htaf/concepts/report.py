@@ -12,8 +12,8 @@ from jaxtyping import Int64, UInt8
 from matplotlib.figure import Figure
 
 from htaf.concepts.codes import Codes, ConceptError, PartName
-from htaf.concepts.counts import labelled, proportions
-from htaf.concepts.groups import IN_A, IN_B, groups
+from htaf.concepts.counts import labelled, part_proportions, proportions
+from htaf.concepts.groups import HIGH, IN_A, IN_B, LOW, MIXED, groups
 from htaf.concepts.scores import BINS
 from htaf.runs import to_json, write_atomic
 
@@ -115,15 +115,16 @@ def tables(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None, 
         lines += ["", *_minimal_lines(minimal)]
     if "leakage" in scores:
         lines += ["", *leakage_lines(scores["leakage"])]
-    lines += ["", "| Class | concepts of largest weight: number (weight, contribution in its images) |", "|---|---|"]
+    title = f"number (weight, contribution in its {scored} images / {fitted} images)"
+    lines += ["", f"| Class | {scored} images | concepts of largest weight: {title} |", "|---|---|---|"]
     dead = {*scores["dead"]["always_0"], *scores["dead"]["always_1"]}
     for entry in scores["importance"]:
         found = ", ".join(
-            f"{t['concept']} ({t['weight']:+.2f}, "
-            f"{'-' if t['contribution'] is None else format(t['contribution'], '+z.2f')})"
+            f"{t['concept']} ({t['weight']:+.2f}, {_added(t['contribution'])} / {_added(t['fitted_contribution'])}"
+            f"{', reversed' if t['reversed'] else ''})"
             for t in [t for t in entry["top"] if t["concept"] not in dead][:5]
         )
-        lines.append(f"| {_cell(entry['class'])} | {found} |")
+        lines.append(f"| {_cell(entry['class'])} | {entry['images']:,} | {found} |")
     lines += ["", *READING]
     return "\n".join(lines) + "\n"
 
@@ -135,7 +136,8 @@ READING = (
     "class decides every bit. *The same, rare to frequent*: the first column for four groups of concepts, the rarest "
     "first. *By spread*: concepts in the order of how far they move the logits between classes; *by weight*: of max "
     "|w|. *Contribution*: weight times how much more often the class's images have the concept than all images; with "
-    "its sign it says whether the concept speaks for the class.",
+    "its sign it says whether the concept speaks for the class. Beside it that of the images which the weights were "
+    "fitted to; *reversed*: the two have other signs, so that the network learned its images, not the class.",
 )
 
 
@@ -278,7 +280,6 @@ def pictures(
     concept: int,
     *,
     part: PartName = "test",
-    fitted: PartName = "train",
     count: int = 8,
     seed: int = 0,
     name: str = "",
@@ -289,21 +290,26 @@ def pictures(
         codes: of the images.
         images: gives uint8 [n, 3 or 1, height, width], as `Part.batch` does, for n row numbers of `codes`.
         concept: its number.
-        part: of which labelled images are drawn.
-        fitted: of which the groups A and B of classes are taken.
+        part: of which labelled images are drawn, and the groups A and B of classes are taken.
         count: images in a row, fewer where there are not so many.
         seed: of the draw.
         name: of the concept, for the title.
 
     Returns:
-        the picture. Its title names the classes of groups A and B (`htaf.concepts.groups`).
+        the picture. Its title names the classes of groups A and B (`htaf.concepts.groups`), each with the share of its
+        training images that have the concept where that is in another group.
 
     Raises:
         ConceptError: no such concept, count < 1, no such images, or images of another shape.
     """
     sides = examples(codes, concept, part=part, count=count, seed=seed)
     rate = np.mean(labelled(codes, part).bits[:, concept // 8] >> concept % 8 & 1)
-    member = groups(proportions(labelled(codes, fitted))[[concept]], classes=codes.classes).member[0]
+    shares = proportions(labelled(codes, part))[concept]
+    member = groups(shares[None], classes=codes.classes).member[0]
+    trained = part_proportions(codes, "train")[concept]
+    before = np.select([trained >= HIGH, trained <= LOW], [IN_A, IN_B], MIXED)
+    other = ~np.isnan(trained) & (before != member)
+    told = [f"{k} (training {trained[i]:.0%})" if other[i] else k for i, k in enumerate(codes.classes)]
     members = [np.flatnonzero(member == group) for group in (IN_A, IN_B)]
 
     figure = Figure(figsize=(1.25 * count + 0.3, 4.3), layout="constrained")
@@ -317,7 +323,7 @@ def pictures(
         if not len(side):
             grid[line, 0].text(0, 0.5, f"no {which} image", fontsize=8)
     title = f"concept {concept}{': ' + name if name else ''}, {rate:.0%} of {part} images have it"
-    a, b = (_short(", ".join(codes.classes[k] for k in group) or "none", 20 * count) for group in members)
+    a, b = (_short(", ".join(told[k] for k in group) or "none", 20 * count) for group in members)
     figure.suptitle(f"{title}\nabove: activated (A: {a})\nbelow: unactivated (B: {b})", fontsize=8, parse_math=False)
     return _png(figure)
 
@@ -338,6 +344,10 @@ def _png(figure: Figure) -> bytes:
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=120)
     return data.getvalue()
+
+
+def _added(value: float | None) -> str:
+    return "-" if value is None else f"{value:+z.2f}"
 
 
 def _percent(value: float | None, digits: int = 1) -> str:

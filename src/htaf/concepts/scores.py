@@ -158,7 +158,7 @@ def score_tally(
         "class_specificity": specificity(counts[1], sizes[1])
         | {"baselines": {name: _baseline(other, found) for name, other in (baseline or {}).items()}},
         "sparsity": sparsity(test, rates[0]),
-        "importance": importance(test, rates[0], counts[1], sizes[1], top=top),
+        "importance": importance(test, rates[0], counts, sizes, top=top),
         "completeness": completeness(test, rates[0], points=points),
         "redundancy": redundancy(found.pairs, int(sizes[0].sum()), by_importance(weight, rates[0])).report(),
     }
@@ -281,29 +281,35 @@ def _baseline(other: Tally, found: Tally) -> dict[str, Any]:
 def importance(
     codes: Codes,
     means: Float64[np.ndarray, " concepts"],
-    counts: Int64[np.ndarray, "concepts classes"],
-    sizes: Int64[np.ndarray, " classes"],
+    counts: tuple[Int64[np.ndarray, "concepts classes"], Int64[np.ndarray, "concepts classes"]],
+    sizes: tuple[Int64[np.ndarray, " classes"], Int64[np.ndarray, " classes"]],
     *,
     top: int = 10,
 ) -> list[dict[str, Any]]:
     """For each class its concepts of largest importance |w_kj|, as the paper has it.
 
     Beside it the signed contribution w_kj (p_kj - mean_j), what the concept adds on average to the class's logit among
-    images of the class (share p_kj have it), compared with all images. It knows how often the concept fires.
+    images of the class (share p_kj have it), compared with all images. It knows how often the concept fires: in scored
+    images, and beside it in fitted ones, of which the weights were made and which look better for it.
 
     Args:
         codes: for the head.
-        means: [C] of the fitted part. counts, sizes: of the scored part.
+        means: [C] of the fitted part. counts, sizes: of the fitted and of the scored part.
         top: how many of each class.
 
     Returns:
-        K objects {"class", "top": [{"concept", "weight", "importance", "contribution"}], "top_contributions": [...]};
-        contribution is None for a class without images, top_contributions the same by descending contribution.
+        K objects {"class", "images", "top": [{"concept", "weight", "importance", "contribution",
+        "fitted_contribution", "reversed"}], "top_contributions": [...]}; images of the class in the scored part; a
+        contribution is None for a class without images of that part; reversed where one is above and the other below
+        0; top_contributions the same by descending contribution.
     """
     result = []
     for number, name in enumerate(codes.classes):
-        weight, size = codes.weight[number].astype(np.float64), int(sizes[number])
-        added = weight * (counts[:, number] / size - means) if size else None
+        weight = codes.weight[number].astype(np.float64)
+        fitted, added = (
+            weight * (count[:, number] / size[number] - means) if size[number] else None
+            for count, size in zip(counts, sizes, strict=True)
+        )
         orders = {"top": np.abs(weight), "top_contributions": added}
         lists = {
             key: []
@@ -314,12 +320,14 @@ def importance(
                     "weight": float(weight[j]),
                     "importance": float(abs(weight[j])),
                     "contribution": None if added is None else float(added[j]),
+                    "fitted_contribution": None if fitted is None else float(fitted[j]),
+                    "reversed": bool(added is not None and fitted is not None and added[j] * fitted[j] < 0),
                 }
                 for j in np.argsort(-by, kind="stable")[:top].tolist()
             ]
             for key, by in orders.items()
         }
-        result.append({"class": name, **lists})
+        result.append({"class": name, "images": int(sizes[1][number]), **lists})
     return result
 
 

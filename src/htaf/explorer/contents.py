@@ -26,9 +26,10 @@ from htaf.explorer.discovery import (
 from htaf.explorer.scripts import packed
 
 CONFUSIONS = 20
+FEW = 10  # images of a class, below which a share says little
 BITS, IDS = 2**20, 16_384  # bytes of bits, and ids, in one file
 NAMED = ("name", "label_1", "label_0", "justification", "verified", "reason", "held_out", "p_value", "agreement")
-NAMED += ("source", "model", "checked_by", "status", "only_class")
+NAMED += ("test_a", "test_b", "source", "model", "checked_by", "status", "only_class")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,11 @@ class CodeStatistics:
     shares: Float64[np.ndarray, "concepts classes"]
     counts: Int64[np.ndarray, "concepts classes"]
     sizes: Int64[np.ndarray, " classes"]
+
+    @property
+    def held(self) -> Float64[np.ndarray, "concepts classes"]:
+        """Share of the part's images of a class with the concept; nan without any."""
+        return shares(self.counts, self.sizes)
 
     @property
     def most_frequent(self) -> float:
@@ -128,7 +134,8 @@ def _scores_of(name: Mapping[str, Any]) -> dict[str, Any]:
 
 def arrays_of(found: CodeStatistics, codes: Codes) -> dict[str, np.ndarray]:
     """data/arrays.js, before packing: of the network."""
-    return {"weight": codes.weight, "bias": codes.bias, "shares": found.shares.astype(np.float32)}
+    of_classes = {"shares": found.shares.astype(np.float32), "held": found.held.astype(np.float32)}
+    return {"weight": codes.weight, "bias": codes.bias, **of_classes}
 
 
 def rows_of(shown: Codes, drawn: Bool[np.ndarray, " images"]) -> dict[str, np.ndarray]:
@@ -281,11 +288,19 @@ def notes_of(
     unknown = whole - int(found.sizes.sum())
     if unknown:
         notes.append(f"{unknown:,} of the {whole:,} {part} images have no label: no score counts them")
+    if part == "train":
+        notes.append("the training images are shown, to which the network was fitted: shares of others differ")
+    elif lacking := int((found.sizes == 0).sum()):
+        notes.append(
+            f"{lacking:,} of {classes:,} classes have no {part} images: their shares are of training images alone"
+        )
+    elif few := int((found.sizes < FEW).sum()):
+        notes.append(f"{few:,} of {classes:,} classes have fewer than {FEW} {part} images: their shares say little")
     empty = int(np.isnan(found.shares[:1]).sum()) if codes.concepts else 0
     if empty == classes:
-        notes.append("there are no labelled training images: classes are in no group")
+        notes.append("there are no labelled training images: nothing stands beside the shares")
     elif empty:
-        notes.append(f"{empty:,} of {classes:,} classes have no training images: they are in no group")
+        notes.append(f"{empty:,} of {classes:,} classes have no training images: nothing stands beside their shares")
     if found.scores is not None and classes > 1:
         accuracy, chance = found.scores["accuracy"][part]["exact"], found.most_frequent
         luck = 2 * np.sqrt(chance * (1 - chance) / found.sizes.sum())  # two standard deviations

@@ -12,7 +12,7 @@ from htaf.concepts.codes import ConceptError
 from htaf.explorer.scripts import value_of
 from htaf.runs import LOCK, locked, write_atomic
 
-FORMAT = 2
+FORMAT = 3
 PAGE = Path(__file__).parent / "page"
 INDEX, DATA, FULL = "index.html", "data", "full"
 MARK = ".htaf-explorer"  # in a folder from the first moment, so that a build that was killed can be repeated

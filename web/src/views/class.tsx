@@ -1,9 +1,9 @@
 import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { Spark } from "../charts.tsx";
-import { entries, groupOf, shareOf, weightOf, wrong, type Explorer } from "../explorer.ts";
+import { entries, groupOf, isHeldOut, shareOf, trainedShareOf, weightOf, wrong, type Explorer } from "../explorer.ts";
 import { namingOf, useEdits } from "../names.ts";
-import { Choice, ClassName, classText, ConceptName, classLink, pageOf, Pages, Share, Signed, SortHeader } from "../parts.tsx";
+import { Choice, ClassName, classText, ConceptName, classLink, pageOf, Pages, Shares, Signed, SortHeader, Training } from "../parts.tsx";
 import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { format, setQuery, useQuery } from "../route.ts";
 import { Rest, Text } from "../text.tsx";
@@ -88,6 +88,8 @@ const GROUPS: [string, string][] = [
 ];
 
 function ClassConcepts({ explorer, k }: { explorer: Explorer; k: number }): JSX.Element {
+  const { part, per_class } = explorer.page;
+  const [heldOut, numbers] = [isHeldOut(explorer, k), per_class[k]!];
   const now = useEdits();
   const { sort = "-weight", group = "", page: asked = "1" } = useQuery();
   const { found, most } = useMemo(() => {
@@ -108,7 +110,7 @@ function ClassConcepts({ explorer, k }: { explorer: Explorer; k: number }): JSX.
   return (
     <section aria-labelledby="concepts">
       <h2 id="concepts">Concepts</h2>
-      <p class="muted">The weight is what a concept adds to this class's logit. The share is that of the class's training images.</p>
+      <p class="muted">The weight is what a concept adds to this class's logit. {heldOut ? `The share is that of the class's ${plural(numbers.images, `${part} image`)}, that of its training images below it.` : `The share is that of the class's training images alone: ${part === "train" ? "this page shows them" : `it has no ${part} images`}.`}</p>
       <div class="tools">
         <Choice label="Group" value={group} options={GROUPS} onChange={(value) => setQuery({ group: value, page: null })} />
         <p class="found" role="status">
@@ -149,9 +151,12 @@ function ClassConcepts({ explorer, k }: { explorer: Explorer; k: number }): JSX.
                   <Signed value={weightOf(explorer, k, concept)} most={most} />
                 </td>
                 <td class="rate">
-                  <Share value={shareOf(explorer, k, concept)} />
+                  <Shares explorer={explorer} k={k} concept={concept} />
                 </td>
-                <td class="wide-only">{groupOf(explorer, k, concept)}</td>
+                <td class="wide-only">
+                  {groupOf(explorer, k, concept)}
+                  {heldOut && <Training>{groupOf(explorer, k, concept, trainedShareOf)}</Training>}
+                </td>
                 <td class="num wide-only">{percent(explorer.concepts[concept]!.balanced)}</td>
               </tr>
             ))}

@@ -1,9 +1,9 @@
 import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { bitOf } from "../bits.ts";
-import { classesOf, shareOf, weightOf, type Explorer, type Group } from "../explorer.ts";
+import { classesOf, weightOf, type Explorer, type Group } from "../explorer.ts";
 import { namingOf, stateOf, useEdits, type Naming } from "../names.ts";
-import { Badge, ClassName, classTells, conceptLink, Share, Signed } from "../parts.tsx";
+import { Badge, ClassName, classTells, conceptLink, Shares, Signed } from "../parts.tsx";
 import { Grid, Thumb, Verdict } from "../pictures.tsx";
 import { permutation } from "../random.ts";
 import { useQuery } from "../route.ts";
@@ -84,6 +84,9 @@ export function Concept({ explorer, concept }: { explorer: Explorer; concept: nu
         <h2 id="classes">
           Classes <Term of="group" />
         </h2>
+        <p class="muted">
+          {explorer.page.part === "train" ? "By the training images, which this page shows: nothing is held out." : `By the ${explorer.page.part} images of each class, the share of its training images below; training images alone where there are no others.`}
+        </p>
         <div class="columns three">
           {(["A", "B", "mixed"] as const).map((group) => (
             <ClassGroup key={`${group}${concept}`} explorer={explorer} concept={concept} group={group} />
@@ -121,8 +124,9 @@ function OfTwo({ explorer, concept }: { explorer: Explorer; concept: number }): 
         {[a, b].map((k) => (
           <div key={`${concept} ${k}`} class="side">
             <h3>
-              <ClassName explorer={explorer} k={k} limit={40} /> <span class="muted">{percent(shareOf(explorer, k, concept))} of training images have it</span>
+              <ClassName explorer={explorer} k={k} limit={40} /> <span class="muted">images with it</span>
             </h3>
+            <Shares explorer={explorer} k={k} concept={concept} />
             <OfClass explorer={explorer} concept={concept} k={k} count={EACH} />
           </div>
         ))}
@@ -188,6 +192,9 @@ function Check({ explorer, concept, naming }: { explorer: Explorer; concept: num
             />
           )}
           {naming.p_value !== null && <Fact label="p, against shuffled classes" term="p-value" value={decimal(naming.p_value, 3)} />}
+          {naming.test_a !== null && naming.test_b !== null && (
+            <Fact label="Test images with it, groups A and B of the name" term="group" value={`${percent(naming.test_a)} and ${percent(naming.test_b)}`} />
+          )}
           {naming.agreement !== null &&
             (naming.source === "model" ? (
               <Fact label="Agreement of the namings (kappa)" term="agreement" value={decimal(naming.agreement)} />
@@ -263,10 +270,10 @@ function ClassGroup({ explorer, concept, group }: { explorer: Explorer; concept:
       </h3>
       {found.length === 0 && <p class="empty">No class.</p>}
       <ul class="rows">
-        {found.slice(0, shown).map(([k, share]) => (
+        {found.slice(0, shown).map(([k]) => (
           <li key={k}>
             <ClassName explorer={explorer} k={k} limit={48} />
-            <Share value={share} />
+            <Shares explorer={explorer} k={k} concept={concept} />
           </li>
         ))}
       </ul>

@@ -1,7 +1,7 @@
 // What the overview begins with: one decision, and all concepts beside all classes.
 import type { JSX } from "preact";
 import { useCallback, useMemo } from "preact/hooks";
-import { bitsOf, shareOf, weightOf, wrong, type Explorer } from "../explorer.ts";
+import { bitsOf, isHeldOut, shareOf, trainedShareOf, weightOf, wrong, type Explorer } from "../explorer.ts";
 import { Term } from "../glossary.tsx";
 import { HeatMap, type Cell } from "../heatmap.tsx";
 import { logits } from "../head.ts";
@@ -93,7 +93,8 @@ export function ConceptsByClasses({ explorer }: { explorer: Explorer }): JSX.Ele
           <ConceptName explorer={explorer} concept={concept} limit={40} /> in <ClassName explorer={explorer} k={k} limit={40} />
         </span>
         <span>
-          <strong>{percent(shareOf(explorer, k, concept))}</strong> of its training images have it; <Term of="weight">weight</Term>{" "}
+          <strong>{percent(shareOf(explorer, k, concept))}</strong> of its {isHeldOut(explorer, k) ? explorer.page.part : "training"} images have it
+          {isHeldOut(explorer, k) && ` (training: ${percent(trainedShareOf(explorer, k, concept))})`}; <Term of="weight">weight</Term>{" "}
           <strong>{signed(weightOf(explorer, k, concept))}</strong>
         </span>
         <a href={format("images", null, { class: k, has: concept })}>Its images with the concept</a>

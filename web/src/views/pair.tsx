@@ -2,16 +2,17 @@ import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { entries, type Explorer } from "../explorer.ts";
 import { Term } from "../glossary.tsx";
-import { confusionOf, separating } from "../pairs.ts";
-import { Choice, ClassName, classText, ConceptName, conceptText, Share, Signed } from "../parts.tsx";
+import { confusionOf, pairIsHeldOut, separating } from "../pairs.ts";
+import { Choice, ClassName, classText, ConceptName, conceptText, Reversed, Share, Signed, Training } from "../parts.tsx";
 import { Grid, Thumb } from "../pictures.tsx";
 import { format, setQuery, useQuery } from "../route.ts";
-import { count, decimal, percent, plural } from "../words.ts";
+import { count, decimal, percent, plural, signed } from "../words.ts";
 import { Colours } from "../seen.tsx";
 import { Needs } from "../waiting.tsx";
 import { ShortName } from "./decision.tsx";
 import { OfClass } from "./of_class.tsx";
 
+const FEW = 10; // images of a class, below which a share says little
 const SIZE = 16;
 const SHOWN = 8;
 const STRIPS = 3;
@@ -23,17 +24,21 @@ const numberIn = (text: string | undefined, below: number, other: number): numbe
 /** Two classes: the concepts that separate them, and the images that were mistaken. */
 export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
   const query = useQuery();
-  const { classes, confusions, part } = explorer.page;
+  const { classes, confusions, part, per_class } = explorer.page;
   const [first, second] = confusions[0] ?? [0, Math.min(1, classes.length - 1)];
   const [a, b] = [numberIn(query.a, classes.length, first), numberIn(query.b, classes.length, second)];
   const [shown, setShown] = useState(SIZE);
   const found = useMemo(() => separating(explorer, a, b), [explorer, a, b]);
   const confusion = useMemo(() => confusionOf(explorer), [explorer]);
   const options = useMemo(() => classes.map((_, k): [string, string] => [String(k), classText(explorer, k, 50)]), [explorer]);
-  const total = found.reduce((sum, { separation }) => sum + separation, 0);
-  const most = Math.max(1e-9, ...found.slice(0, 1).map(({ separation }) => Math.abs(separation)));
+  const heldOut = pairIsHeldOut(explorer, a, b);
+  const shownPart = heldOut ? part : "training";
+  const [total, trained] = found.reduce(([held, before], one) => [held + one.held.value, before + one.trained.value], [0, 0]);
+  const learned = found.filter((one) => one.trained.value > 0);
+  const lost = learned.filter((one) => one.held.value <= 0).length;
+  const most = Math.max(1e-9, ...found.slice(0, 1).map(({ held }) => Math.abs(held.value)));
   const images = (of: number, as: number): number => confusion.get(of)?.get(as) ?? 0;
-  const clear = found.filter(({ separation }) => separation > 0).slice(0, 3);
+  const clear = found.filter(({ held, trained }) => held.value > 0 && trained.value > 0).slice(0, 3);
   return (
     <>
       <header class="view-head">
@@ -59,17 +64,28 @@ export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
             </h2>
             <p class="sentence">
               <ClassName explorer={explorer} k={a} limit={40} /> is told from <ClassName explorer={explorer} k={b} limit={40} /> most of all by{" "}
-              {clear.map(({ concept, shares }, place) => (
+              {clear.map(({ concept, held, trained }, place) => (
                 <span key={concept}>
                   {place > 0 && (place === clear.length - 1 ? " and " : ", ")}
                   <ShortName explorer={explorer} concept={concept} query={{ a, b }} />{" "}
                   <span class="muted">
-                    ({percent(shares[0])} of A, {percent(shares[1])} of B)
+                    ({percent(held.shares[0])} of A, {percent(held.shares[1])} of B
+                    {heldOut && `; training ${percent(trained.shares[0])}, ${percent(trained.shares[1])}`})
                   </span>
                 </span>
               ))}
-              {clear.length === 0 && "nothing that the training images show"}.
+              {clear.length === 0 && (heldOut ? `nothing that both the training and the ${part} images show` : "nothing that the training images show")}.
             </p>
+            {heldOut ? (
+              <p class="muted">
+                Shares of the {count(per_class[a]!.images)} {part} images of A and the {count(per_class[b]!.images)} of B.
+                {Math.min(per_class[a]!.images, per_class[b]!.images) < FEW && " These are few: one image more or less moves a share far."}
+              </p>
+            ) : (
+              <p class="warn" data-not-held-out>
+                Shares of training images alone: {part === "train" ? "this page shows the training images" : `there are no ${part} images of ${per_class[a]!.images ? "B" : per_class[b]!.images ? "A" : "A and B"}`}. Other images may look otherwise.
+              </p>
+            )}
             <p class="muted">
               Of the {part} images, {plural(images(a, b), "image")} of A {images(a, b) === 1 ? "is" : "are"} taken for B and {count(images(b, a))} of B for A;{" "}
               {count(images(a, a))} and {count(images(b, b))} are right.
@@ -80,13 +96,14 @@ export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
               Concepts that separate them <Term of="separation" />
             </h2>
             <p class="muted">
-              Together they give the mean <Term of="lead">lead</Term> of A over B: {decimal(total)} higher for training images of A than for those of B. Below 0: the
-              concept misleads.
+              Together they give the mean <Term of="lead">lead</Term> of A over B: {decimal(total)} higher for {shownPart} images of A than for those of B
+              {heldOut && ` (training: ${decimal(trained)})`}. Below 0: the concept misleads.
+              {heldOut && ` Of the ${plural(learned.length, "concept")} that separate training images, ${count(lost)} do not separate ${part} images, or the wrong way round. The order is that of the ${part} images, so the first look somewhat better than on new ones.`}
             </p>
             <Needs explorer={explorer} of={["bits"]}>
               {() => (
                 <div class="columns three pair-strips">
-                  {found.slice(0, STRIPS).map(({ concept, shares }) => (
+                  {found.slice(0, STRIPS).map(({ concept, held: { shares } }) => (
                     <div key={concept} data-strip={concept}>
                       <h3>
                         <ConceptName explorer={explorer} concept={concept} limit={40} query={{ a, b }} />
@@ -128,20 +145,22 @@ export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
                 </tr>
               </thead>
               <tbody>
-                {found.slice(0, shown).map(({ concept, shares, weights, separation }) => (
-                  <tr key={concept} data-concept={concept} data-separation={separation}>
+                {found.slice(0, shown).map(({ concept, held, trained, weights, reversed }) => (
+                  <tr key={concept} data-concept={concept} data-separation={held.value} data-trained={trained.value}>
                     <th scope="row">
                       <ConceptName explorer={explorer} concept={concept} limit={48} query={{ a, b }} />
                     </th>
                     <td>
-                      <Signed value={separation} most={most} />
+                      <Signed value={held.value} most={most} />
+                      {heldOut && <Training>{signed(trained.value)}</Training>}
+                      {reversed && <Reversed />}
                     </td>
-                    <td>
-                      <Share value={shares[0]} />
-                    </td>
-                    <td>
-                      <Share value={shares[1]} />
-                    </td>
+                    {held.shares.map((share, side) => (
+                      <td key={side}>
+                        <Share value={share} />
+                        {heldOut && <Training>{percent(trained.shares[side]!)}</Training>}
+                      </td>
+                    ))}
                     <td class="num wide-only">{decimal(weights[0])}</td>
                     <td class="num wide-only">{decimal(weights[1])}</td>
                   </tr>

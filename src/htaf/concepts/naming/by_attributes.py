@@ -11,9 +11,9 @@ from jaxtyping import Bool, Float64
 
 from htaf._errors import expect_seed
 from htaf.concepts.codes import Codes, ConceptError
-from htaf.concepts.counts import proportions
-from htaf.concepts.groups import EMPTY, HIGH, IN_A, IN_B, LOW, MIXED, Groups, groups
-from htaf.concepts.naming.checks import LEVEL
+from htaf.concepts.counts import part_proportions, proportions
+from htaf.concepts.groups import HIGH, IN_A, IN_B, LOW, Groups, groups
+from htaf.concepts.naming.checks import LEVEL, counts
 from htaf.concepts.naming.files import FEW_CLASSES, NOT_VERIFIED, NOTHING, VERIFIED, NameEntry
 from htaf.data.attributes import Attributes
 
@@ -85,7 +85,9 @@ def name_by_attributes(
         "verified", "status", "reason" (why not), "held_out" (the score), "naming" (balanced accuracy on the classes
         that chose, too high as a score), "agreement" (share of rounds that chose the name or one of "same_column"),
         "rounds", "p_value" and "baseline" (mean and 95th percentile of the score when classes are shuffled), "group_a",
-        "group_b", "mixed", "empty" (numbers of classes), "same_column" (other candidates that no used class tells
+        "group_b", "mixed", "empty" (numbers of classes), "test_a", "test_b" (mean share of their test images that have
+        the bit, over the classes of each group; where that of A is not larger, no name is verified; None without such
+        images), "same_column" (other candidates that no used class tells
         apart from the name), "candidates" (the five best, name first; only the name is checked), "source"
         ("attributes"). `htaf.concepts.naming.write_names` writes them.
     Raises:
@@ -99,14 +101,14 @@ def name_by_attributes(
         )
     if isinstance(concepts, Codes):
         attributes = attributes.of(concepts.classes)
-        shares = proportions(concepts.part("train"))
+        shares, held = proportions(concepts.part("train")), part_proportions(concepts, "test")
     else:
-        shares = np.asarray(concepts, dtype=np.float64)
+        shares, held = np.asarray(concepts, dtype=np.float64), None
     if shares.ndim != 2 or shares.shape[1] != len(attributes.classes):
         raise ConceptError(f"expected proportions [concepts, {len(attributes.classes)} classes], got {shares.shape}")
     if not attributes.names:
         raise ConceptError("expected one attribute or more, got none")
-    grouped = groups(shares, low, high, classes=attributes.classes)
+    grouped = groups(shares, low, high, classes=attributes.classes, held=held)
     known = attribute_candidates(attributes)
     return [
         _named(grouped, concept, known, rounds, held_out, threshold, shuffles, np.random.default_rng((seed, concept)))
@@ -180,17 +182,15 @@ def _named(
 ) -> NameEntry:
     """One concept."""
     member = grouped.member[concept]
-    counts = {"group_a": member == IN_A, "group_b": member == IN_B}
     result: NameEntry = {
         "concept": concept, "name": None, "attribute": None, "negated": None, "verified": False,
         "status": NOTHING, "reason": grouped.note(concept), "held_out": None, "naming": None, "agreement": None,
-        "rounds": rounds, "p_value": None, "baseline": None, **{key: int(value.sum()) for key, value in counts.items()},
-        "mixed": int((member == MIXED).sum()), "empty": int((member == EMPTY).sum()),
+        "rounds": rounds, "p_value": None, "baseline": None, **counts(grouped, concept),
         "same_column": [], "candidates": [], "source": "attributes",
     }  # fmt: skip
     if result["reason"]:
         return result
-    used = np.flatnonzero(counts["group_a"] | counts["group_b"])
+    used = np.flatnonzero((member == IN_A) | (member == IN_B))
     inside = member[used] == IN_A
     local = AttributeCandidates(known.names, known.have[used], known.values[used])
     result["candidates"] = ranked(inside, local)
@@ -223,6 +223,8 @@ def _named(
         return result | {"reason": f"only {agreement:.0%} of the rounds chose this name"}
     if shuffles and result["p_value"] > LEVEL:
         return result | {"reason": f"shuffled classes do as well: p = {result['p_value']:.2f} > {LEVEL}"}
+    if reason := grouped.reversal(concept):
+        return result | {"reason": reason}
     return result | {"verified": True, "status": VERIFIED}
 
 

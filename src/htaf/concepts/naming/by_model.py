@@ -25,7 +25,7 @@ from jaxtyping import Float64, Int64
 
 from htaf.concepts.codes import Codes, ConceptError
 from htaf.concepts.completeness import by_importance
-from htaf.concepts.counts import class_counts, class_sizes, shares
+from htaf.concepts.counts import class_counts, class_sizes, part_proportions, shares
 from htaf.concepts.groups import Groups, groups
 from htaf.concepts.naming.checks import (
     Case,
@@ -171,11 +171,12 @@ def naming_plan(
         train, classes = concepts.part("train"), concepts.classes
         counts, sizes = class_counts(train), class_sizes(train)
         table, rates = shares(counts, sizes), counts.sum(1) / max(1, int(sizes.sum()))
+        held = part_proportions(concepts, "test")
         order = by_importance(concepts.weight, rates).tolist()
     else:
-        table = np.asarray(concepts, dtype=np.float64)
+        table, held = np.asarray(concepts, dtype=np.float64), None
         order = range(len(table))
-    grouped = groups(table, settings.low, settings.high, classes=classes)
+    grouped = groups(table, settings.low, settings.high, classes=classes, held=held)
     return NamingPlan(grouped, tuple(candidates), settings, tuple(order))
 
 
@@ -338,9 +339,11 @@ def name_by_model(
         the rounds did not hold out), "own" and "shown" (those of the shown name alone on the classes held out of it,
         and on all sorted ones; `htaf.concepts.naming.checks.poorly_shown` says what they must be), "rounds",
         "rounds_detail", "scored" (classes that were sorted), "group_a", "group_b", "mixed", "empty" (numbers of
-        classes), "source" ("model"), "model", "candidate" (whether chosen from a list), "settings" (a hash of what it
-        rests on; None where no usable reply came, so that it is asked for again). The name shown is that of the round
-        whose sorting agrees most with the others', which knows nothing of the groups.
+        classes), "test_a" and "test_b" (mean share of their test images that have the bit, over the classes of each
+        group; where that of A is not larger, no name is verified; None without such images), "source" ("model"),
+        "model", "candidate" (whether chosen from a list), "settings" (a hash of what it rests on; None where no usable
+        reply came, so that it is asked for again). The name shown is that of the round whose sorting agrees most with
+        the others', which knows nothing of the groups.
     Raises:
         ConceptError: settings out of range, no such concept. ModelError: the server or the budget gave out; whatever
             was finished has been saved.
@@ -457,7 +460,8 @@ def judged(plan: NamingPlan, case: Case, names: Sequence[ConceptName], sortings:
     said = np.stack(sortings)[fold, np.arange(len(fold))]  # each class by the round that held it out
     found = verdict(inside, said, fold, plan.settings, case.concept, agreement)
     own, shown = details[best]["held_out"], balanced(inside, sortings[best])
-    if found["verified"] and (reason := poorly_shown(shown, own, plan.settings.threshold)):
+    poor = poorly_shown(shown, own, plan.settings.threshold)
+    if found["verified"] and (reason := poor or plan.grouped.reversal(case.concept)):
         found |= {"verified": False, "reason": reason}
     found["status"] = class_status(case, found["verified"], folds=True)
     return _shown(names[best]) | found | {
@@ -490,6 +494,8 @@ def _rechecked(plan: NamingPlan, given: NameEntry, client: Client, stop: threadi
     inside = case.inside[case.scored]
     one_fold = np.zeros(len(inside), dtype=np.int64)
     found = verdict(inside, said, one_fold, plan.settings, concept, None)
+    if found["verified"] and (reason := plan.grouped.reversal(concept)):
+        found |= {"verified": False, "reason": reason}
     return entry | found | {"scored": len(inside), "status": class_status(case, found["verified"], folds=False)}
 
 

@@ -141,11 +141,11 @@ def case_of(grouped: Groups, concept: int, settings: NamingSettings) -> Case:
     return Case(concept, used, inside, fold, rounds if rounds >= 2 else 0, note)
 
 
-def counts(grouped: Groups, concept: int) -> dict[str, int]:
-    """How many classes are in A, in B, mixed, and without images."""
+def counts(grouped: Groups, concept: int) -> dict[str, Any]:
+    """How many classes are in A, in B, mixed, and without images; and the groups' shares of test images."""
     member = grouped.member[concept]
     codes = {"group_a": IN_A, "group_b": IN_B, "mixed": MIXED, "empty": EMPTY}
-    return {key: int((member == code).sum()) for key, code in codes.items()}
+    return {key: int((member == code).sum()) for key, code in codes.items()} | grouped.on_test(concept)
 
 
 def balanced(inside: Bool[np.ndarray, " n"], said: Float64[np.ndarray, " n"]) -> float:

@@ -23,7 +23,7 @@ NameEntry = dict[str, Any]  # the name of one concept, how it was found and what
 SOURCES = ("attributes", "model", "pictures", "hand", "supervised", "label-free")
 SECONDS = 1.0  # between two writings of a file that grows
 LONGEST = 200  # characters of a name, a label, a candidate
-NUMBERS = ("held_out", "p_value", "agreement", "naming", "own")
+NUMBERS = ("held_out", "p_value", "agreement", "naming", "own", "test_a", "test_b")
 COUNTS = ("group_a", "group_b", "mixed", "empty", "rounds", "scored")
 COLUMNS: list[str] = [
     "concept",
@@ -39,6 +39,8 @@ COLUMNS: list[str] = [
     "group_a",
     "group_b",
     "mixed",
+    "test_a",
+    "test_b",
     "source",
     "reason",
     "justification",
@@ -63,7 +65,7 @@ _COMMON: dict[str, Any] = {
     "name": None, "label_1": None, "label_0": None, "verified": False, "status": None, "reason": "",
     "held_out": None, "p_value": None,
     "agreement": None, "naming": None, "baseline": None, "group_a": None, "group_b": None, "mixed": None,
-    "empty": None, "rounds": 0, "source": "hand", "justification": None,
+    "test_a": None, "test_b": None, "empty": None, "rounds": 0, "source": "hand", "justification": None,
 }  # fmt: skip
 _KINDS: dict[str, tuple[type, str]] = {"verified": (bool, "true or false"), "candidate": (bool, "true or false")}
 _KINDS |= {"negated": (bool, "true or false"), "baseline": (dict, "an object"), "rounds_detail": (list, "a list")}
@@ -325,7 +327,9 @@ def _entry(entry: Mapping[str, Any], place: str) -> NameEntry:
         read |= {"verified": False, "status": None, "reason": BY_HAND if read["name"] else ""}
     seal = seal_of(read)
     if read.pop("seal", None) != seal and seal is not None:
-        kept = {key: read[key] for key in ("concept", *SEALED, "group_a", "group_b", "mixed", "empty")}
+        kept = {
+            key: read[key] for key in ("concept", *SEALED, "group_a", "group_b", "mixed", "empty", "test_a", "test_b")
+        }
         return _COMMON | kept | {"reason": RENAMED, "status": NOT_CHECKED}
     read["verified"] = read["verified"] and read["name"] is not None
     return read | {"status": status_of(read)}

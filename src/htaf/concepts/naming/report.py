@@ -17,9 +17,9 @@ if TYPE_CHECKING:  # it needs pydantic, which names of attributes do without
 
 ELLIPSIS = "…"
 FEW_GROUPED = 8  # below it permuted classes do as well too often
-COLUMNS = ("concept", "verified", "held out", "p", "A/B/mixed")
+COLUMNS = ("concept", "verified", "held out", "p", "A/B", "on test")
 SHORT = {FEW_CLASSES: "few", FEW_IMAGES: "few"}  # statuses that are no failure of a name
-LEAST = 24  # cells for a name and its reason, on a terminal however narrow
+LEAST = 20  # cells for a name and its reason, on a terminal however narrow
 
 
 def estimate_line(needed: Estimate) -> str:
@@ -95,7 +95,7 @@ def name_lines(names: Sequence[Mapping[str, Any]], order: Sequence[int], width: 
     rows: list[tuple[str, ...]] = [COLUMNS]
     for entry in names:
         waits = entry["reason"] == WAITING
-        sizes = ("-" if entry[key] is None else str(entry[key]) for key in ("group_a", "group_b", "mixed"))
+        sizes = ("-" if entry[key] is None else str(entry[key]) for key in ("group_a", "group_b"))
         held_out, p_value = entry["held_out"], entry["p_value"]
         rows.append((
             str(entry["concept"]),
@@ -103,6 +103,8 @@ def name_lines(names: Sequence[Mapping[str, Any]], order: Sequence[int], width: 
             "-" if held_out is None else f"{held_out:.2f}",
             "-" if p_value is None else f"{p_value:.3f}",
             "/".join(sizes),
+            "-" if entry.get("test_a") is None or entry.get("test_b") is None
+            else f"{100 * entry['test_a']:.0f}/{100 * entry['test_b']:.0f}%",
         ))  # fmt: skip
     wide = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     rest = max(LEAST, width - sum(wide) - 2 * len(wide))
