@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from htaf.concepts.codes import ConceptError
+from htaf.concepts.codes import ConceptError, codes_key
+from htaf.concepts.extract import extract
+from htaf.concepts.naming import write_names
 from htaf.concepts.reasons import predict_with_bits, reasons_of, said
 from htaf.runs import Run
 from made_runs import PLAIN, digits, made_run
@@ -78,17 +80,23 @@ def test_the_command_gives_bits_names_and_reasons(htaf, run: Run, pictures: Path
     plain = list(csv.DictReader(io.StringIO(htaf("predict", run.path, pictures)[1])))
     assert [row["prediction"] for row in rows] == [row["prediction"] for row in plain]
     net = run.model()
-    bits = np.array([[int(row[f"concept_{c} stroke {c}"]) for c in range(21)] for row in rows[:6]], np.uint8)
+    bits = np.array(
+        [[int(row[f"concept_{c} stroke {c} (unverified)"]) for c in range(21)] for row in rows[:6]], np.uint8
+    )
     reasons = reasons_of(bits, net.head.weight.detach().numpy(), net.head.bias.detach().numpy())  # pyright: ignore
     assert [row["prediction"] for row in rows[:6]] == [str(number) for number in reasons.predicted]
     assert [row["runner_up"] for row in rows[:6]] == [str(number) for number in reasons.runner_up]
     best = reasons.strongest(0)[0]
     state = "on" if bits[0, best] else "off"
-    assert rows[0]["reasons"].startswith(f"concept {best} (stroke {best}) is {state}, +")
-    assert not rows[6]["concept_0 stroke 0"]
+    assert rows[0]["reasons"].startswith(f"concept {best} (stroke {best}, unverified) is {state}, +")
+    assert "note: 21 of 21 names are not verified: nothing has shown that they fit\n" in err
+    assert not rows[6]["concept_0 stroke 0 (unverified)"]
     assert not rows[6]["reasons"]
     made = json.loads(htaf(*words, "--json")[1])
     assert made[0]["reasons"][0]["concept"] == best
+    assert [(one["name"], one["verified"]) for one in made[0]["reasons"]] == [
+        (f"stroke {one['concept']}", False) for one in made[0]["reasons"]
+    ]
     assert made[6]["reasons"] == []
     code, _, err = htaf(*words, "--strict")
     assert code == 1
@@ -107,7 +115,8 @@ def test_notes_tell_where_numbers_are_explained_and_what_is_left_out(htaf, run: 
     assert note.startswith("note: concepts have numbers, not names: the page of `htaf explore`")
     assert f"index.html#/concept/{concept}." in note
     (tmp_path / "names.csv").write_text("concept,name\n0,stroke\n")
-    assert not htaf("predict", run.path, folder, "--explain", "--names", tmp_path / "names.csv")[2]
+    err = htaf("predict", run.path, folder, "--explain", "--names", tmp_path / "names.csv")[2]
+    assert err == "note: 1 of 1 names are not verified: nothing has shown that they fit\n"
     (folder / "b" / "notes.txt").write_text("")
     (folder / ".hidden").write_text("")
     code, _, err = htaf("predict", run.path, folder)
@@ -118,6 +127,17 @@ def test_notes_tell_where_numbers_are_explained_and_what_is_left_out(htaf, run: 
     err = htaf("predict", run.path, folder)[2]
     assert err == f"note: 2 files are left out, their endings are not those of images, such as {folder / 'a.csv'}\n"
     assert not htaf("predict", run.path, folder / "0.png")[2]
+
+
+def test_names_of_another_network_are_refused(htaf, run: Run, pictures: Path, tmp_path: Path) -> None:
+    """A file that says whose its names are; of this run's codes they are taken."""
+    codes, names = extract(run, digits(), tmp_path / "codes", parts=["test"]), tmp_path / "names.json"
+    write_names([{"concept": 0, "name": "stroke"}], names, codes=codes_key(codes))
+    assert htaf("predict", run.path, pictures / "0.png", "--bits", "--names", names)[0] == 0
+    write_names([{"concept": 0, "name": "stroke"}], names, codes="abcdefghijkl")
+    code, _, err = htaf("predict", run.path, pictures / "0.png", "--bits", "--names", names)
+    assert code == 1
+    assert "expected names of this network's concepts" in err
 
 
 @pytest.mark.parametrize(
@@ -143,4 +163,17 @@ def test_no_files_and_words(run: Run) -> None:
     frame, listed = predict_with_bits(run, [], bits=True, explain=True)
     assert isinstance(frame, pd.DataFrame)
     assert len(frame) == len(listed) == 0
-    assert said({"concept": 3, "name": None, "bit": 0, "worth": 0.5}) == "concept 3 is off, +0.50"
+    assert said({"concept": 3, "name": None, "verified": None, "bit": 0, "worth": 0.5}) == "concept 3 is off, +0.50"
+
+
+def test_verified_names_alone_stand_without_a_word(run: Run, pictures: Path) -> None:
+    names = [{"concept": c, "name": f"n{c}", "verified": c % 2 == 0} for c in range(20)]
+    frame, listed = predict_with_bits(run, [pictures / "0.png"], bits=True, explain=True, names=names)
+    assert [column for column in map(str, frame) if column.startswith("concept_")][-4:] == [
+        "concept_17 n17 (unverified)", "concept_18 n18", "concept_19 n19 (unverified)", "concept_20",
+    ]  # fmt: skip
+    assert [one["verified"] for one in listed[0]] == [
+        None if one["concept"] == 20 else one["concept"] % 2 == 0 for one in listed[0]
+    ]
+    told = [", unverified)" in text for text in frame["reasons"].iloc[0].split("; ")]
+    assert told == [one["verified"] is False for one in listed[0]]

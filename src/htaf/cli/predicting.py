@@ -100,6 +100,21 @@ def predict(
     )  # fmt: skip
 
 
+def _concepts_of(run: Run) -> tuple[int, str | None]:
+    """How many concepts a run has, and what its codes are known by; 0 and None of a run without."""
+    import torch
+
+    from htaf.concepts.codes import network_key
+
+    net: Any = run.model()
+    preprocessor: Any = run.preprocessor()
+    if not hasattr(net, "pre_activations"):
+        return 0, None
+    weight = net.head.weight.detach()
+    bias = torch.zeros(len(weight)) if net.head.bias is None else net.head.bias.detach()
+    return net.size, network_key(preprocessor.classes, weight.numpy(), bias.numpy())
+
+
 def _predict_images(
     run: Path, network: Run | PackedRun, inputs: tuple[Path, ...], out: Path | None, *, exact: bool,
     method: str | None, bits: bool, explain: bool, names: Path | None, strict: bool, json: bool,
@@ -116,10 +131,12 @@ def _predict_images(
         from htaf.runs import open_run
 
         known_run = open_run(run, method=step_of_run(method))
-        count = int(getattr(known_run.model(), "size", 0))
-        known = {} if names is None else {e["concept"]: e["name"] for e in read_names(names, count) if e["name"]}
+        count, key = _concepts_of(known_run)
+        known = [] if names is None else [e for e in read_names(names, count, codes=key) if e["name"]]
         frame, reasons = predict_with_bits(known_run, files, bits=bits, explain=explain, names=known, strict=strict)
         frame = frame.reset_index()
+        if doubtful := sum(not entry["verified"] for entry in known):
+            say_notes([f"{doubtful:,} of {len(known):,} names are not verified: nothing has shown that they fit"])
         shown = next((row[0]["concept"] for row in reasons if row), None)
         if names is None and shown is not None:
             say_notes(

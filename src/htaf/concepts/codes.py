@@ -152,11 +152,21 @@ def codes_key(codes: Codes) -> str:
     images, or made on another device, have the same key, and so has a network whose head was edited
     (`htaf.concepts.edit_head`). Letters alone, as spreadsheets turn digits into numbers.
     """
-    said = (codes.concepts, codes.classes, codes.info.get("settings", {}).get("thresholds"))
+    return network_key(codes.classes, codes.weight, codes.bias, codes.info.get("settings", {}).get("thresholds"))
+
+
+def network_key(
+    classes: Sequence[str],
+    weight: Float32[np.ndarray, "classes concepts"],
+    bias: Float32[np.ndarray, " classes"],
+    thresholds: Any = None,
+) -> str:
+    """The `codes_key` of all codes of a network with these classes and this head."""
+    said = (weight.shape[1], tuple(classes), thresholds)
     digest = hashlib.sha256(repr(said).encode("utf-8", "backslashreplace"))
-    digest.update(np.ascontiguousarray(codes.bias).data)
-    if not codes.bias.any():  # an untrained bias tells networks not apart
-        digest.update(np.ascontiguousarray(codes.weight).data)
+    digest.update(np.ascontiguousarray(bias).data)
+    if not bias.any():  # an untrained bias tells networks not apart
+        digest.update(np.ascontiguousarray(weight).data)
     return letters(digest.hexdigest()[:12])
 
 

@@ -73,20 +73,21 @@ def predict_with_bits(
     *,
     bits: bool = False,
     explain: bool = False,
-    names: Mapping[int, str] | None = None,
+    names: Sequence[Mapping[str, Any]] | None = None,
     strict: bool = False,
 ) -> tuple[pd.DataFrame, list[list[dict[str, Any]]]]:
     """Predictions for image files with the bits that made them.
 
     Args:
         run: of `htaf train icbm`, not plain. paths: files of any size and kind that Pillow reads.
-        bits: a column for each concept, `concept_17`, 0 or 1. names: of concepts, which become part of these columns
-            and of the reasons.
+        bits: a column for each concept, `concept_17`, 0 or 1. names: as `htaf.concepts.naming.read_names` gives them;
+            they become part of these columns and of the reasons, those that are not verified with that word.
         explain: the columns `runner_up`, `margin` and `reasons`.
         strict: raise for a file that cannot be read; else its row has only the reason, in a column `error`.
 
     Returns:
-        As `Run.predict_images` with these columns, and for each image its reasons: {"concept", "name", "bit", "worth"}.
+        As `Run.predict_images` with these columns, and for each image its reasons: {"concept", "name", "verified",
+        "bit", "worth"}; without a name both are None.
 
     Raises:
         ConceptError: a run without bits. DataError: as `Run.predict_images`.
@@ -105,7 +106,7 @@ def predict_with_bits(
         handle.remove()
     found = torch.cat(seen).numpy()[: len(frame)] if seen else np.zeros((0, net.size), np.uint8)
     read = frame["error"].isna().to_numpy() if "error" in frame else np.ones(len(frame), bool)
-    known = names or {}
+    known = {entry["concept"]: entry for entry in names or () if entry.get("name")}
     more: dict[str, Any] = {}
     listed: list[list[dict[str, Any]]] = [[] for _ in range(len(frame))]
     if explain:
@@ -119,7 +120,8 @@ def predict_with_bits(
         more["reasons"] = ["; ".join(map(said, row)) if row else None for row in listed]
     if bits:
         for concept in range(net.size):
-            name = f" {known[concept]}" if known.get(concept) else ""
+            one = known.get(concept)
+            name = f" {one['name']}{'' if one.get('verified') else ' (unverified)'}" if one else ""
             more[f"concept_{concept}{name}"] = pd.array(np.where(read, found[:, concept], 0), dtype="Int64")
     frame = pd.concat([frame, pd.DataFrame(more, index=frame.index)], axis=1) if more else frame
     if bits:
@@ -128,11 +130,14 @@ def predict_with_bits(
     return frame, listed
 
 
-def _listed(reasons: Reasons, bits: np.ndarray, row: int, names: Mapping[int, str]) -> list[dict[str, Any]]:
+def _listed(
+    reasons: Reasons, bits: np.ndarray, row: int, names: Mapping[int, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
     return [
         {
             "concept": concept,
-            "name": names.get(concept),
+            "name": names[concept]["name"] if concept in names else None,
+            "verified": bool(names[concept].get("verified")) if concept in names else None,
             "bit": int(bits[row, concept]),
             "worth": round(float(reasons.worth[row, concept]), 6),
         }
@@ -141,6 +146,6 @@ def _listed(reasons: Reasons, bits: np.ndarray, row: int, names: Mapping[int, st
 
 
 def said(reason: Mapping[str, Any]) -> str:
-    """A reason in words: "concept 17 (red wing) is on, +1.32"."""
-    name = f" ({reason['name']})" if reason["name"] else ""
+    """A reason in words: "concept 17 (red wing, unverified) is on, +1.32"."""
+    name = f" ({reason['name']}{'' if reason['verified'] else ', unverified'})" if reason["name"] else ""
     return f"concept {reason['concept']}{name} is {'on' if reason['bit'] else 'off'}, {reason['worth']:+.2f}"
