@@ -115,6 +115,19 @@ def test_codes_names_part_and_number(htaf, folder: Path, codes: Path, tmp_path: 
     assert not (tmp_path / "p-codes").exists()
 
 
+def test_codes_without_the_part_name_the_flag(htaf, folder: Path, tmp_path: Path) -> None:
+    """Photos of one's own are of the part other; `--part other` shows them."""
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "own.png")
+    assert htaf("concepts", "extract", folder / "run", "--files", tmp_path / "own.png", "--out", tmp_path / "c")[0] == 0
+    words = ("explore", folder / "run", "--out", tmp_path / "p", "--codes", tmp_path / "c")
+    code, _, err = htaf(*words)
+    assert code == 1
+    assert "expected images of the part 'test', got only other: give --part other" in one_line(err)
+    code, _, err = htaf(*words, "--part", "other", "--maps", 0)
+    assert code == 0, err
+    assert "10 of 10 classes have neither training nor other images: they are in no group" in err
+
+
 def test_the_page_of_a_run_from_python(htaf, folder: Path, codes: Path, tmp_path: Path) -> None:
     made = build_run_page(runs.open_run(folder / "run"), tmp_path / "a", codes=codes)
     assert (made["images"], made["concepts"]) == (359, 21)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,7 +15,7 @@ from htaf._console import Terminal, UsageError, check_seed, err, print_json, say
 from htaf._files import LOCK, check_output, check_output_folder, check_place
 from htaf.cli.flags import DataDir, Json, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
-from htaf.concepts.codes import PartName
+from htaf.concepts.codes import ConceptError, MissingPartError, PartName
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
@@ -23,6 +24,19 @@ if TYPE_CHECKING:
 CodesDir = Annotated[Positional[Path], arg(help="Folder that extract or binarise wrote.", metavar="CODES")]
 Out = Annotated[Path, arg(help="Folder: a new one, or that of a stopped command, to continue it.", metavar="DIR")]
 ScoredPart = Annotated[PartName, arg(help="Which images are scored.")]
+
+
+@contextlib.contextmanager
+def offering_parts(part: PartName) -> Iterator[None]:
+    """Where codes lack the part that --part says, say which they have."""
+    try:
+        yield
+    except MissingPartError as error:
+        if error.part != part or not error.present:
+            raise
+        raise ConceptError(f"{error}: give --part {error.present[0]}") from None
+
+
 Rows = Sequence[Sequence[object]]
 
 
@@ -329,7 +343,8 @@ def score(
     others = {folder.name: opens(folder) for folder in baseline}
     if len(others) < len(baseline):
         raise UsageError(f"expected folders of different names for --baseline, got {', '.join(map(str, baseline))}")
-    scores = score_parts(opens(codes), baseline=others, scored=part, progress=not json)
+    with offering_parts(part):
+        scores = score_parts(opens(codes), baseline=others, scored=part, progress=not json)
     if leakage:
         scores["leakage"] = _leakage(open_codes(codes), codes, names, attributes, part, data_dir)
     files = write_report(scores, out, title=codes.name) if out is not None else []
@@ -496,7 +511,8 @@ def pictures(
             ids = [opened.ids[row] for row in rows]
             return pixels_of(images, ids) if maps is None else maps.over(ids, number)
 
-        picture = draw(opened, seen, number, part=part, count=count)
+        with offering_parts(part):
+            picture = draw(opened, seen, number, part=part, count=count)
         files.append(out / f"concept-{number}.png")
         write_atomic(files[-1], picture)
     if json:

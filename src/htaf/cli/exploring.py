@@ -8,7 +8,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from htaf._console import UsageError, err, print_json, say, say_notes
-from htaf.cli.concepts import of_images
+from htaf.cli.concepts import of_images, offering_parts
 from htaf.cli.flags import DataDir, Json, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.concepts.codes import PartName
@@ -91,7 +91,7 @@ def explore(
 
     opened = of_images(open_run(run, method=step_of_run(method)))
     try:
-        with needs_source("give --codes"):
+        with needs_source("give --codes"), offering_parts(part):
             made = build_run_page(
                 opened,
                 out,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import UseAppendAction, arg
 
 from htaf._console import UsageError, print_json, say
-from htaf.cli.concepts import CodesDir, ScoredPart, show
+from htaf.cli.concepts import CodesDir, ScoredPart, offering_parts, show
 from htaf.cli.flags import DataDir, Json, RunDir, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 
@@ -115,7 +115,8 @@ def intervene(
 
     opened = open_codes(codes)
     chosen = points or doubling(opened.concepts)
-    curve = intervention_curve(opened, order=order, seeds=seeds, points=chosen, scored=part).to_json()
+    with offering_parts(part):
+        curve = intervention_curve(opened, order=order, seeds=seeds, points=chosen, scored=part).to_json()
     if json:
         return print_json(curve)
     columns = ("points", "accuracy", "accuracy_sd", "changed")

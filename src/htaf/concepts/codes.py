@@ -23,6 +23,18 @@ class ConceptError(HtafError):
     """Concepts that cannot be used as asked."""
 
 
+class MissingPartError(ConceptError):
+    """There are no images of a part, or none with a label.
+
+    part: that is missing. present: the parts that there are.
+    """
+
+    def __init__(self, part: PartName, present: Sequence[str], *, labelled: bool = False) -> None:
+        self.part, self.present = part, tuple(present)
+        what = "labelled images" if labelled else "images"
+        super().__init__(f"expected {what} of the part {part!r}, got only {', '.join(present) or 'none'}")
+
+
 def class_number(classes: Sequence[str], label: int | str) -> int:
     """The number of a class, given by its name or its number; a name that looks like a number is a name.
 
@@ -85,12 +97,11 @@ class Codes:
         """The images of a part, copied into memory.
 
         Raises:
-            ConceptError: there are none.
+            MissingPartError: there are none.
         """
         rows = self.rows(part)
         if not len(rows):
-            present = [name for i, name in enumerate(PARTS) if (self.parts == i).any()]
-            raise ConceptError(f"expected images of the part {part!r}, got only {', '.join(present) or 'none'}")
+            raise MissingPartError(part, [name for i, name in enumerate(PARTS) if (self.parts == i).any()])
         return self.take(rows)
 
     def row(self, image: str) -> int:

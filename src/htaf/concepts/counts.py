@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int32, Int64, UInt8
 
-from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
+from htaf.concepts.codes import PARTS, Codes, ConceptError, MissingPartError, PartName
 from htaf.functional import count_common_bits, transpose_bits
 
 CHUNK = 65_536  # images at once, a multiple of 8: 4 MiB of 512 concepts
@@ -143,13 +143,13 @@ def labelled(codes: Codes, part: PartName) -> Codes:
     else a copy.
 
     Raises:
-        ConceptError: there are none.
+        MissingPartError: there are none.
     """
     rows = labelled_rows(codes, part)
     if not len(rows):
         known = np.asarray(codes.parts)[np.asarray(codes.labels) >= 0]
         present = [name for i, name in enumerate(PARTS) if (known == i).any()]
-        raise ConceptError(f"expected labelled images of the part {part!r}, got only {', '.join(present) or 'none'}")
+        raise MissingPartError(part, present, labelled=True)
     return taken(codes, rows)
 
 

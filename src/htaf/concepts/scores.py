@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float32, Float64, Int64
 
 from htaf._console import progress as progress_of
-from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
+from htaf.concepts.codes import PARTS, Codes, ConceptError, MissingPartError, PartName
 from htaf.concepts.completeness import by_importance, completeness
 from htaf.concepts.redundancy import redundancy
 from htaf.concepts.sharded import ShardedCodes
@@ -170,7 +170,7 @@ def score_tally(
 def _need_labelled(found: Tally, side: int, part: PartName) -> None:
     if not found.sizes[side].any():
         present = [name for name, row in zip(PARTS, found.predictions, strict=True) if row[LABELLED]]
-        raise ConceptError(f"expected labelled images of the part {part!r}, got only {', '.join(present) or 'none'}")
+        raise MissingPartError(part, present, labelled=True)
 
 
 def _accuracy(found: Tally) -> dict[str, Any]:

@@ -288,19 +288,17 @@ def notes_of(
     unknown = whole - int(found.sizes.sum())
     if unknown:
         notes.append(f"{unknown:,} of the {whole:,} {part} images have no label: no score counts them")
+    trained = ~np.isnan(found.shares).any(0)
+    held, few = found.sizes > 0, (found.sizes > 0) & (found.sizes < FEW)
+    of_classes = [
+        (few, f"have fewer than {FEW} {part} images: their shares say little"),
+        (trained & ~held, f"have no {part} images: their shares are of training images alone"),
+        (held & ~trained, "have no training images: nothing stands beside their shares"),
+        (~held & ~trained, f"have neither training nor {part} images: they are in no group"),
+    ]
     if part == "train":
         notes.append("the training images are shown, to which the network was fitted: shares of others differ")
-    elif lacking := int((found.sizes == 0).sum()):
-        notes.append(
-            f"{lacking:,} of {classes:,} classes have no {part} images: their shares are of training images alone"
-        )
-    elif few := int((found.sizes < FEW).sum()):
-        notes.append(f"{few:,} of {classes:,} classes have fewer than {FEW} {part} images: their shares say little")
-    empty = int(np.isnan(found.shares[:1]).sum()) if codes.concepts else 0
-    if empty == classes:
-        notes.append("there are no labelled training images: nothing stands beside the shares")
-    elif empty:
-        notes.append(f"{empty:,} of {classes:,} classes have no training images: nothing stands beside their shares")
+    notes += [f"{int(which.sum()):,} of {classes:,} classes {what}" for which, what in of_classes if which.any()]
     if found.scores is not None and classes > 1:
         accuracy, chance = found.scores["accuracy"][part]["exact"], found.most_frequent
         luck = 2 * np.sqrt(chance * (1 - chance) / found.sizes.sum())  # two standard deviations
