@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -369,3 +370,24 @@ def test_nothing_is_left_of_a_file_that_fails_late(
     assert "column 'a', row 51: expected a number, got 'oops'" in err
     assert (tmp_path / f"out.{suffix}").read_text() == "former"
     assert len([*tmp_path.iterdir()]) == 2
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "stdout", "json"])
+def test_ids_that_a_spreadsheet_would_run(suffix: str, run: Path, htaf, tmp_path: Path) -> None:
+    """In CSV with a ' in front; a phone number is a number; elsewhere as they are."""
+    rows = table().head(4).astype({"id": object})
+    rows["id"] = ["=1+1", "-rf", "+4917012", "plain"]
+    rows.to_parquet(tmp_path / "rows.parquet")
+    out = tmp_path / f"out.{suffix}"
+    flags = ("--json",) if suffix == "json" else () if suffix == "stdout" else ("--out", out)
+    code, printed, err = htaf("predict", run, tmp_path / "rows.parquet", "--id", "id", *flags)
+    assert code == 0, err
+    if suffix == "parquet":
+        found = pd.read_parquet(out)["id"].tolist()
+    elif suffix == "json":
+        found = [row["id"] for row in json.loads(printed)]
+    else:
+        text = out.read_text() if suffix == "csv" else printed
+        found = pd.read_csv(io.StringIO(text), dtype=str)["id"].tolist()
+    guarded = suffix in ("csv", "stdout")
+    assert found == (["'=1+1", "'-rf", "+4917012", "plain"] if guarded else rows["id"].tolist())

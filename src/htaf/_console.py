@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 import unicodedata
@@ -19,6 +20,7 @@ from rich.text import Text
 from htaf._errors import HtafError, expect_seed
 from htaf._files import OutputError
 
+_MARKUP = re.compile(r"[\\`*\[\]<>|~&$]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is none
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # control, format (bidirectional too), surrogates, line, paragraph
 
 
@@ -32,6 +34,12 @@ def visible(text: str, keep: str = "") -> str:
     return "".join(
         _escaped(letter) if letter not in keep and unicodedata.category(letter) in HIDDEN else letter for letter in text
     )
+
+
+def markdown_text(text: str) -> str:
+    """A name that others gave as plain text in Markdown, in a cell of a table too: no markup, no HTML, nothing hidden
+    in it (`visible`)."""
+    return _MARKUP.sub(r"\\\g<0>", visible(text))
 
 
 def _escaped(letter: str) -> str:

@@ -3,27 +3,75 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import json
 import math
 import os
+import re
 import socket
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
 from htaf._errors import HtafError, first_line
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+# web/src/csv.ts has the same rules
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")  # what a spreadsheet would run, however often it was guarded
+_GUARDED = re.compile(r"'+[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DEEPEST = 100  # levels: what walks over the values again must not run out of stack
 
 
 def to_json(value: Any) -> str:
     """Strict, sorted JSON: the same text for the same content."""
     return json.dumps(value, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def guarded(cell: Any) -> Any:
+    """A cell of a CSV: a text that a spreadsheet would run as a formula gets a ' in front; numbers, as texts too, do
+    not. `unguarded` takes it away."""
+    formula = isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if formula else cell
+
+
+def unguarded(cell: str) -> str:
+    """The text that `guarded` was given."""
+    return cell[1:] if _GUARDED.match(cell) else cell
+
+
+def csv_text(rows: Iterable[Iterable[object]], *, lineterminator: str = "\n") -> str:
+    """Rows as CSV, their cells `guarded`; None is an empty cell."""
+    lines = io.StringIO(newline="")
+    table = csv.writer(lines, lineterminator="\r\n")  # with \n alone it would leave \r in a cell without quotes
+    text = ""
+    for row in rows:
+        table.writerow(map(guarded, row))
+        text += lines.getvalue().removesuffix("\r\n") + lineterminator
+        lines.seek(0)
+        lines.truncate()
+    return text
+
+
+def frame_csv(frame: pd.DataFrame, *, header: bool = True) -> str:
+    """A frame without its index as CSV, its cells and the names of its columns `guarded`."""
+    safe = frame.copy(deep=False)
+    for place, kind in enumerate(frame.dtypes):
+        if kind.kind == "O":  # texts and categories
+            cells: Any = frame.iloc[:, place].astype(object).map(guarded)
+            safe.isetitem(place, cells)
+    options: Any = {"index": False, "header": [guarded(name) for name in frame] if header else False}
+    text = safe.to_csv(**options)
+    # a \r in a cell would stand without quotes, and end the line for many readers
+    return safe.to_csv(**options, quoting=csv.QUOTE_NONNUMERIC) if "\r" in text else text
 
 
 def read_record(file: Path, known: int, error: type[HtafError]) -> dict[str, Any] | None:

@@ -1,9 +1,10 @@
-// Comma-separated values as htaf/concepts/naming/names.py reads and writes them.
+// Comma-separated values as htaf/_files.py writes them.
 
 const FORMULA = /^'*[=+\-@\t\r]/; // what a spreadsheet would run, however often it was guarded
 const GUARDED = /^'+[=+\-@\t\r]/;
+const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
 
-export const guard = (text: string): string => (FORMULA.test(text) ? `'${text}` : text);
+export const guard = (text: string): string => (FORMULA.test(text) && !NUMBER.test(text) ? `'${text}` : text);
 export const unguard = (cell: string): string => (GUARDED.test(cell) ? cell.slice(1) : cell);
 
 const quoted = (cell: string): string => (/[",\r\n]|^\s|\s$/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell);

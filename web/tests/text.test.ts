@@ -14,8 +14,8 @@ test("csv is read as it was written", () => {
 });
 
 test("no cell is a formula", () => {
-  for (const text of ["=1", "+1", "-1", "@a", "\ta", "\ra", "'=1"]) assert.match(guard(text), /^'/);
-  for (const text of ["a=1", "'tis", "0"]) assert.equal(guard(text), text);
+  for (const text of ["=1", "+a", "-1+2", "@a", "\ta", "\ra", "'=1", "'-1"]) assert.match(guard(text), /^'/);
+  for (const text of ["a=1", "'tis", "0", "-1", "+.5", "-1e-3"]) assert.equal(guard(text), text);
 });
 
 test("csv of spreadsheets: semicolons, BOM, no last line end, empty lines", () => {

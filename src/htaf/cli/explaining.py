@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +9,7 @@ from rich.table import Table as TextTable
 from tyro.conf import Positional, UseAppendAction, arg
 
 from htaf._console import Terminal, UsageError, check_seed, print_json, progress, say, say_notes
-from htaf._files import check_output, to_json, write_atomic
+from htaf._files import check_output, csv_text, to_json, write_atomic
 from htaf.cli.flags import DataDir, Json, RunDir, is_language_model, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 
@@ -228,17 +226,18 @@ def _what_if_json(changed: WhatIf, changes: dict[str, str]) -> dict[str, Any]:
 
 def _csv(rules: list[BitRule]) -> str:
     """A line for each bit: its rule in words and its fidelity."""
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(("bit", "effect", "on", "rule", "columns", "depth", "balanced", "accuracy", "majority", "faithful"))
+    lines: list[tuple[object, ...]] = [
+        ("bit", "effect", "on", "rule", "columns", "depth", "balanced", "accuracy", "majority", "faithful")
+    ]
     for one in rules:
         about = one.fidelity
         assert about is not None
         faithful = {None: "", True: "yes", False: "no"}[about.faithful]
         figures = (*(_figure(v, 6) for v in (about.balanced, about.accuracy, about.majority)), faithful)
         of_rule = "" if one.rule is None else "; ".join(one.rule.columns)
-        lines.writerow((one.bit, f"{one.effect:.6g}", f"{one.on:.6f}", one.rule, of_rule, one.depth, *figures))
-    return text.getvalue()
+        rule = None if one.rule is None else str(one.rule)
+        lines.append((one.bit, f"{one.effect:.6g}", f"{one.on:.6f}", rule, of_rule, one.depth, *figures))
+    return csv_text(lines)
 
 
 def _figure(value: float | None, digits: int = 3) -> str:

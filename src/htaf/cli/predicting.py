@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from htaf._console import UsageError, print_csv, print_json, say, say_notes, say_unread
-from htaf._files import check_output, write_atomic
+from htaf._files import check_output, frame_csv, write_atomic
 from htaf.cli.flags import Json
 from htaf.cli.methods import MethodOfRun, step_of_run
 
@@ -153,13 +153,13 @@ def _predict_images(
         first = next(iter(unread))
         raise DataError(f"none of {len(frame)} files can be read as an image: {first}: {unread[first]}")
     if out is not None:
-        data: Any = frame.to_csv(index=False) if out.suffix == ".csv" else frame.to_parquet(index=False)
+        data: Any = frame_csv(frame) if out.suffix == ".csv" else frame.to_parquet(index=False)
         write_atomic(out, data)
     if json:
         rows = frame.astype(object).where(frame.notna(), None).to_dict(orient="records")
         print_json([row | {"reasons": why} for row, why in zip(rows, reasons, strict=True)] if explain else rows)
     elif out is None:
-        print_csv(frame.to_csv(index=False))
+        print_csv(frame_csv(frame))
     else:
         say(f"{len(frame)} rows: {out}")
     say_unread([f"{file}: {reason}" for file, reason in unread.items()], len(frame))

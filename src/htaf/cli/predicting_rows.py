@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from htaf._console import UsageError, print_csv, print_json, progress, say, say_notes
-from htaf._files import written_whole
+from htaf._files import frame_csv, written_whole
 from htaf.data.chunks import WHOLE, read_chunks
 from htaf.data.reading import DataError, listed
 from htaf.runs.packed import PackedRun
@@ -108,7 +108,7 @@ def _csv(write: Callable[[str], Any]) -> Callable[[pd.DataFrame], None]:
 
     def add(frame: pd.DataFrame) -> None:
         nonlocal header
-        write(frame.to_csv(index=False, header=header))
+        write(frame_csv(frame, header=header))
         header = False
 
     return add

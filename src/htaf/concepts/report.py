@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 from matplotlib.figure import Figure
 
+from htaf._console import markdown_text
 from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.counts import labelled, part_proportions, proportions
 from htaf.concepts.groups import HIGH, IN_A, IN_B, LOW, MIXED, groups
@@ -69,7 +70,7 @@ def tables(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None, 
     specific, same, complete = scores["class_specificity"], scores["redundancy"], scores["completeness"]
     fitted, scored = scores["fitted"], scores["scored"]
     lines = [
-        f"# {title}",
+        f"# {markdown_text(title)}",
         "",
         f"{scores['concepts']} concepts, {len(scores['classes'])} classes; fitted on the part {fitted!r}, scored on "
         f"{scored!r}. All scores: {SCORES}.",
@@ -102,7 +103,7 @@ def tables(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None, 
         "the same, rare to frequent |",
         "|---|---|---|---|---|",
         *(
-            f"| {name} | {_percent(row['extreme'])} | {_percent(row['extreme_live'])} | "
+            f"| {markdown_text(name)} | {_percent(row['extreme'])} | {_percent(row['extreme_live'])} | "
             f"{_percent(row['explained'])} | {', '.join(_percent(group['extreme']) for group in row['by_rate'])} |"
             for name, row in {"these concepts": specific, **specific["baselines"]}.items()
         ),
@@ -124,7 +125,7 @@ def tables(scores: Mapping[str, Any], minimal: Mapping[str, Any] | None = None, 
             f"{', reversed' if t['reversed'] else ''})"
             for t in [t for t in entry["top"] if t["concept"] not in dead][:5]
         )
-        lines.append(f"| {_cell(entry['class'])} | {entry['images']:,} | {found} |")
+        lines.append(f"| {markdown_text(entry['class'])} | {entry['images']:,} | {found} |")
     lines += ["", *READING]
     return "\n".join(lines) + "\n"
 
@@ -352,10 +353,6 @@ def _added(value: float | None) -> str:
 
 def _percent(value: float | None, digits: int = 1) -> str:
     return "-" if value is None else f"{100 * value:.{digits}f}%"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _short(text: str, most: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64
 
+from htaf._console import markdown_text
 from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.counts import labelled
 from htaf.concepts.heads import Head
@@ -164,7 +165,7 @@ def table(result: Mapping[str, Any], *, title: str = "Sparse heads") -> str:
     """The result as Markdown."""
     own, part = result["own_head"], result["part"]
     lines = [
-        f"# {title}",
+        f"# {markdown_text(title)}",
         "",
         f"{result['concepts']} concepts, {result['classes']} classes, {result['images'][part]:,} images of the part "
         f"{part!r}. At most so many concepts a class; *all*: no limit.",
@@ -185,7 +186,7 @@ def table(result: Mapping[str, Any], *, title: str = "Sparse heads") -> str:
         if other is not None:
             less = f"{100 * other['difference']:+.1f} ({_range(other['interval'], sign='+')})"
         lines.append(
-            f"| {row['bits'].replace('|', '/')} | {row['target'] or 'all'} | {100 * row['accuracy']:.1f}{interval} | "
+            f"| {markdown_text(row['bits'])} | {row['target'] or 'all'} | {100 * row['accuracy']:.1f}{interval} | "
             f"{spread} | {less} | {row['nec']:.1f} | {row['ncc']:.1f} |"
         )
     return "\n".join([*lines, "", *READING, "", result["algorithm"], ""])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,8 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
+
+from htaf._files import csv_text
 
 COUNTED = 20  # classes whose cells have room for counts
 LABELLED = 30  # classes whose names fit beside a picture
@@ -53,20 +54,13 @@ def per_class(matrix: Int64[np.ndarray, "true predicted"], classes: Sequence[str
 
 def matrix_csv(matrix: Int64[np.ndarray, "true predicted"], classes: Sequence[str]) -> str:
     """The matrix as CSV: a row for each true class, a column for each predicted one."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["true", *classes])
-    writer.writerows([name, *map(int, row)] for name, row in zip(classes, matrix, strict=True))
-    return text.getvalue()
+    rows = ([name, *map(int, row)] for name, row in zip(classes, matrix, strict=True))
+    return csv_text([["true", *classes], *rows])
 
 
 def classes_csv(figures: Sequence[dict[str, Any]]) -> str:
     """The figures of classes as CSV."""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(figures[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(figures)
-    return text.getvalue()
+    return csv_text([figures[0], *(row.values() for row in figures)])
 
 
 def picture(matrix: Int64[np.ndarray, "true predicted"], classes: Sequence[str], title: str) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any
 
 from scipy.special import stdtrit
 
+from htaf._console import markdown_text
 from htaf.activations import SATURATION
 from htaf.runs import short_commit
 from htaf.runs.metrics import LOWER_IS_BETTER
@@ -182,14 +183,18 @@ def markdown(report: dict[str, Any]) -> str:
     images = isinstance(base.data, ImageData)
     titles = ["data", "metric", "method", "exact", "smooth", "reference", "candidates", "chosen"]
     titles += ["CPU seconds a run"] if images else []
-    lines = [f"# {report['study']}", "", *([_scale(base, plan.get("search_epochs")), ""] if images else [])]
+    lines = [
+        f"# {markdown_text(report['study'])}",
+        "",
+        *([_scale(base, plan.get("search_epochs")), ""] if images else []),
+    ]
     lines += _header(*titles)
     for row in report["rows"]:
         figures = [_figure(row[k], plan["splits"]) for k in ("exact", "smooth", "reference")]
         chosen = ", ".join(f"{k}={v}" for k, v in _chosen(row, plan).items())
         if row["recipe"]["method"] == "htaf" and row["recipe"]["alpha1"] <= SATURATION:
             chosen += " (alpha1 <= ln 99: binarity 0)"
-        cells = [row["data"], row["metric"], row["method"], *figures, row["candidates"], chosen]
+        cells = [markdown_text(row["data"]), row["metric"], row["method"], *figures, row["candidates"], chosen]
         if images:
             cells.append("-" if row["cpu_seconds"] is None else f"{row['cpu_seconds']['mean']:.0f}")
         lines.append("| " + " | ".join(map(str, cells)) + " |")
@@ -211,7 +216,7 @@ def markdown(report: dict[str, Any]) -> str:
     if len({entry["commit"] for entry in report["measured"]}) > 1:
         lines.append("The cells come from more than one commit: compare rows with care.")
     lines += [f"The cells come from more than one {what}: compare rows with care." for what in differing(report)]
-    lines += [f"Failed: {message}" for message in report["failures"]]
+    lines += [f"Failed: {markdown_text(message)}" for message in report["failures"]]
     return "\n".join(lines) + "\n"
 
 
@@ -254,7 +259,7 @@ def _compared(comparison: dict[str, Any]) -> list[str]:
     for data, metric in dict.fromkeys((row["data"], row["metric"]) for row in comparison["rows"]):
         own = [gains.get((data, method)) for method in methods]
         cells = ["-" if row is None else _bounded(row["gain"], 2) for row in own]
-        lines.append(f"| {data} | {metric} | {' | '.join(cells)} |")
+        lines.append(f"| {markdown_text(data)} | {metric} | {' | '.join(cells)} |")
     return [
         *lines,
         "",

@@ -8,14 +8,13 @@ import hashlib
 import io
 import json
 import math
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from htaf._errors import first_line
-from htaf._files import to_json, write_atomic
+from htaf._files import csv_text, to_json, unguarded, write_atomic
 from htaf.concepts.codes import ConceptError, letters
 
 NameEntry = dict[str, Any]  # the name of one concept, how it was found and what its check gave
@@ -72,8 +71,6 @@ _KINDS |= {"negated": (bool, "true or false"), "baseline": (dict, "an object"), 
 _KINDS |= dict.fromkeys(("scores", "at_rate", "within", "pictures"), (dict, "an object"))
 _KINDS |= {"only_class": (bool, "true or false")}
 _KINDS |= dict.fromkeys((*TEXTS, "model", "settings"), (str, "text"))
-_FORMULA = re.compile(r"'*[=+\-@\t\r]")  # what a spreadsheet would run, however often it was guarded
-_GUARDED = re.compile(r"'+[=+\-@\t\r]")
 
 
 def valid_text(text: str) -> str:
@@ -147,19 +144,10 @@ def write_names(names: Sequence[Mapping[str, Any]], path: str | Path, *, codes: 
     if path.suffix.lower() == ".json":
         write_atomic(path, valid_text(to_json(names)))
     elif path.suffix.lower() == ".csv":
-        text = io.StringIO(newline="")
-        table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\r\n")
-        table.writeheader()
-        for entry in names:
-            guarded = {key: _guard(entry[key]) for key in TEXTS if entry.get(key) is not None}
-            table.writerow({**entry, **guarded})
-        write_atomic(path, valid_text(text.getvalue()))
+        rows = [[entry.get(key) for key in COLUMNS] for entry in names]
+        write_atomic(path, valid_text(csv_text([COLUMNS, *rows], lineterminator="\r\n")))
     else:
         raise ConceptError(f"{path}: expected a path that ends in .json or .csv")
-
-
-def _guard(text: str) -> str:
-    return f"'{text}" if _FORMULA.match(text) else text
 
 
 def read_names(path: str | Path, concepts: int | None = None, *, codes: str | None = None) -> list[NameEntry]:
@@ -292,7 +280,7 @@ def _from_csv(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
 def _cell(name: str, cell: str) -> Any:
     """A cell as JSON would have it."""
     if name in TEXTS:
-        return (cell[1:] if _GUARDED.match(cell) else cell) or None
+        return unguarded(cell) or None
     plain = cell.strip()
     if name == "verified":
         return plain.lower() in ("true", "yes", "1")  # a word of another language is not believed

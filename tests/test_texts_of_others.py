@@ -1,0 +1,123 @@
+"""Names that others gave, in files that spreadsheets and Markdown readers open: nothing in them is run or hidden."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+import htaf
+from htaf._console import markdown_text, visible
+from htaf._files import csv_text, frame_csv, guarded, unguarded
+from htaf.concepts.codes import codes_of
+from htaf.concepts.report import tables
+from htaf.concepts.scores import score
+from htaf.concepts.sparse_report import compare, table
+from htaf.runs.confusion import classes_csv, matrix_csv, per_class
+
+FORMULAE = ["=1+1", "'=1+1", "+cmd|' /C calc'!A0", "-rf", "@SUM(A1)", "\tx", "\r=1", '=HYPERLINK("a","b")']
+NUMBERS = ["-1", "+1", "-0.5", "-1e-3", "+.5", "-2."]
+HTML = '<img src=x onerror="alert(1)">\x1b[31m|`a`&lt;[b](c)_d_*e*\u202e\\\n# f'
+
+
+@given(st.text() | st.sampled_from([*FORMULAE, *NUMBERS]))
+def test_a_guarded_text_comes_back(text: str) -> None:
+    assert unguarded(guarded(text)) == text
+    assert not re.match(r"[=@\t\r]|[+-](?![\d.])", guarded(text))
+
+
+@pytest.mark.parametrize("text", [*NUMBERS, "plain", "", "a=b", "1-2", None, -1, 2.5, True])
+def test_numbers_and_other_texts_stay(text: object) -> None:
+    assert guarded(text) is text
+
+
+def read(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text, newline="")))
+
+
+@pytest.mark.parametrize("dtype", ["object", "string", "category"])
+def test_a_frame(dtype: str) -> None:
+    """Cells, whatever their type, and the names of columns, "self" among them."""
+    frame = pd.DataFrame({"=a": pd.Series([*FORMULAE, None], dtype=dtype), "self": np.arange(9) - 0.5})
+    header, *rows = read(frame_csv(frame))
+    assert header == ["'=a", "self"]
+    assert [row[0] for row in rows] == [f"'{text}" for text in FORMULAE] + [""]
+    assert [float(row[1]) for row in rows] == frame["self"].tolist()
+    assert read(frame_csv(frame, header=False)) == rows
+    assert frame["=a"].tolist()[:8] == FORMULAE, "the frame itself stays"
+
+
+def test_confusion_and_classes() -> None:
+    names = [*FORMULAE, "-1"]
+    expected = [*(f"'{name}" for name in FORMULAE), "-1"]
+    matrix = np.arange(81).reshape(9, 9)
+    header, *rows = read(matrix_csv(matrix, names))
+    assert header == ["true", *expected]
+    assert [row[0] for row in rows] == expected
+    assert [[int(cell) for cell in row[1:]] for row in rows] == matrix.tolist()
+    header, *rows = read(classes_csv(per_class(matrix, names)))
+    assert header[:3] == ["class", "rows", "predicted"]
+    assert [row[0] for row in rows] == expected
+    assert {row[header.index("taken_for")] for row in rows} <= set(expected)
+    assert csv_text([(None, True, 0.5)]) == ",True,0.5\n"
+
+
+def test_no_csv_is_written_past_the_one_rule() -> None:
+    """Those that write figures alone have none of anybody's texts."""
+    room = Path(htaf.__file__).parent
+    past = re.compile(r"\.to_csv\(|csv\.(DictWriter|writer)\(")
+    found = {path.relative_to(room).as_posix() for path in room.rglob("*.py") if past.search(path.read_text("utf-8"))}
+    assert found == {"_files.py", "training/callbacks.py", "training/gradient_log.py"}
+
+
+class Tags(HTMLParser):
+    """The tags of a page, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags, self.text = set[str](), ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def rendered(text: str) -> Tags:
+    return Tags(MarkdownIt("commonmark").enable("table").enable("strikethrough").render(text))
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=1) | st.just(HTML))
+def test_markdown_shows_a_text_as_it_is(text: str) -> None:
+    page = rendered(f"x{markdown_text(text)}x\n\n| a | b |\n|---|---|\n| x{markdown_text(text)}x | c |\n")
+    assert page.tags == {"p", "table", "thead", "tbody", "tr", "th", "td"}
+    assert page.text.count(f"x{visible(text)}x") >= 2
+
+
+def test_markdown_of_scores_and_sparse_heads() -> None:
+    """Classes, titles and names of folders of others."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(90) % 3
+    codes = codes_of(
+        rng.random((90, 4)) < 0.5, labels, rng.normal(size=(3, 4)), np.zeros(3), classes=[HTML, "a_b", "c"],
+        parts=(np.arange(90) // 3 % 3).astype(np.uint8),
+    )  # fmt: skip
+    sparse, _ = compare(codes, {HTML: [codes]}, targets=(2,))
+    for text in (tables(score(codes, baseline={HTML: codes}), title=HTML), table(sparse, title=HTML)):
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert "<" not in text.replace("\\<", "").replace("<=", "").replace("< 0.01", "")
+        page = rendered(text)
+        assert "img" not in page.tags
+        assert page.text.count(visible(HTML)) >= 2
