@@ -167,9 +167,17 @@ SAID = {
     "device": (lambda g, m: _call(g, "_to_copy.default", device="meta"), "no argument device"),
     "layout": (lambda g, m: _call(g, "full_like.default", 1, layout=2), "no argument layout"),
     "place": (lambda g, m: _call(g, "to.dtype", {"d": "float32"}, False, False, 1), "no argument memory_format"),
-    "half": (lambda g, m: _call(g, "_to_copy.default", dtype=5), "float16"),
-    "complex": (lambda g, m: _call(g, "_to_copy.default", dtype=9), "complex64"),
-    "quantized": (lambda g, m: _call(g, "full_like.default", 1, dtype=12), "expected|[Qq]uant"),
+    "half": (lambda g, m: _call(g, "_to_copy.default", dtype={"d": "float16"}), "an argument of an operator"),
+    "a dtype by number": (lambda g, m: _call(g, "_to_copy.default", dtype=2**31 - 1), r"ScalarType.* dtype, got 2147"),
+    "another one": (lambda g, m: _call(g, "softmax.int", 1, -1), r"ScalarType.* dtype, got -1"),
+    "a text": (lambda g, m: _call(g, "mul.Scalar", "2"), "expected number as the argument other, got '2'"),
+    "a flag": (lambda g, m: _call(g, "select.int", True, 0), "expected int as the argument dim, got True"),
+    "a list of numbers": (lambda g, m: _call(g, "permute.default", [0, 1, 2.0, 3]), r"expected List\[int\]"),
+    "a tensor": (lambda g, m: _call(g, "mul.Scalar", {"v": 0}), "as the argument other, got Tensor"),
+    "too many": (lambda g, m: _call(g, "relu.default", 1), "at most 1 arguments in order, got 2"),
+    "unknown": (lambda g, m: _call(g, "relu.default", other=1), "each argument of the operator once, got 'other'"),
+    "twice": (lambda g, m: _call(g, "relu.default", self={"v": 0}), "each argument of the operator once, got 'self'"),
+    "an item of a tensor": (lambda g, m: _call(g, "getitem", 0), "a list of values and an integer"),
     "random": (lambda g, m: _call(g, "rand_like.default"), "an operator of a packed model"),
     "memory as it is found": (lambda g, m: _call(g, "empty_like.default"), "an operator of a packed model"),
     "strides": (lambda g, m: _call(g, "as_strided.default", [1], [1]), "an operator of a packed model"),
@@ -204,7 +212,10 @@ def test_values_may_be_as_large_as_large_inputs_make_them() -> None:
     with pytest.raises(PackedError, match="at most"):
         check(
             Program(
-                ((None, 1 << 10),), (replace(step, operator="repeat.default", args=[{"v": 0}, [1 << 18, 1]]),), {}, {}
+                ((None, 1 << 10),),
+                (replace(step, operator="repeat.default", args=[{"v": 0}, [1 << 18, 1]]),),
+                {"v": 1},
+                {},
             )
         )
 

@@ -258,14 +258,20 @@ def test_what_an_instruction_makes_is_checked(blocks: tuple[Any, str]) -> None:
         def sizes(self, values, tensors, most):
             return []
 
+    class Unbounded(at_least):
+        opcode = "unbounded"
+        name: str
+
         def bounds(self, seen):
             return []
 
-    program = Program(((None, 70),), (Short("s", 0, 0.0, 1),), {"v": 1}, {})
+    def program(step: type[Instruction]) -> Program:
+        return Program(((None, 70),), (step("s", 0, 0.0, 1),), {"v": 1}, {})  # pyright: ignore[reportCallIssue]
+
     with pytest.raises(PackedError, match="s: expected the sizes of 1 values, got 0"):
-        checking.check(program)
+        checking.check(program(Short))
     with pytest.raises(PackedError, match="s: expected the bounds of 1 values, got 0"):
-        PackedModel(program, Report((), 0, 0)).follow((X,), lambda *_: None)
+        PackedModel(program(Unbounded), Report((), 0, 0)).follow((X,), lambda *_: None)
 
 
 # ---- half of one ----

@@ -17,9 +17,10 @@ import htaf
 from htaf.kernels import native
 from htaf.kernels.layers import Epilogue, Geometry, row_bytes
 from htaf.packed import PackedError, PackedModel, checking, pack
-from htaf.packed.instructions import Layer, Pool, Threshold
+from htaf.packed.instructions import Call, Layer, Pool, Threshold
 from htaf.packed.instructions.contract import Machine, kernels
 from htaf.packed.program import Program
+from htaf.packed.report import Report
 
 
 class Both(nn.Module):
@@ -106,6 +107,23 @@ def test_values_are_bounded_together() -> None:
     many = [Layer(**{**vars(layer), "name": str(i), "y": 2 + i}) for i in range(3000)]
     with pytest.raises(PackedError, match="together"):
         checking.check(Program(one.inputs, (one.instructions[0], *many), {"v": 2}, one.tensors))
+
+
+def test_values_are_bounded_for_the_batch_that_comes() -> None:
+    grown = Call("a", "expand.default", [{"v": 0}, [{"s": [2**20, 1, 0]}, {"s": [1, 1, 0]}, 1]], {}, 1)
+    program = Program(((None, 1),), (grown, Call("b", "mean.default", [{"v": 1}], {}, 2)), {"v": 2}, {})
+    model = PackedModel(program, Report((), 0, 0))
+    assert model(torch.ones(3, 1)) == 1
+    with pytest.raises(PackedError, match=r"at most 1,073,741,824 bytes, got \[.*batch of 300: give fewer rows"):
+        model(torch.ones(300, 1))
+
+
+def test_the_time_of_a_program_is_bounded() -> None:
+    """Sums of 2^27 copies of the input: each is small, and takes a moment."""
+    wide = Call("wide", "expand.default", [{"v": 0}, [2**26, 2, 1]], {}, 1)
+    sums = [Call(str(i), "sum.default", [{"v": 1}], {}, 2 + i) for i in range(20)]
+    with pytest.raises(PackedError, match="read and made together"):
+        checking.check(Program(((None, 1),), (wide, *sums), {"v": 2}, {}))
 
 
 def test_depthwise_layers_made_by_hand() -> None:

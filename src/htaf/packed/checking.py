@@ -14,12 +14,16 @@ from htaf.packed.errors import PackedError
 from htaf.packed.instructions.sizes import BATCH, empty
 from htaf.packed.program import Program
 
-_LARGEST, _TIMES = 1 << 30, 1 << 10  # bytes of a value for a batch of two, and where it is more: times the inputs'
-_TOGETHER = 4  # times that: of all values that a file makes
+_LARGEST, _TIMES = 1 << 30, 1 << 10  # bytes of a value, and where it is more: times the inputs'
+_TOGETHER = 4  # times that: of values in memory at once, and of all that are read and made for a batch of two
 
 
-def check(program: Program) -> None:
-    """Go through the instructions with tensors that have sizes and no content, for a batch of two.
+def check(program: Program, batch: int = BATCH) -> None:
+    """Go through the instructions with tensors that have sizes and no content.
+
+    Args:
+        batch: the size of the inputs where it is open. What fits for one batch may not for another: values can grow
+            with its square.
 
     Raises:
         PackedError: an operator that is not allowed, or sizes that do not fit or are too large.
@@ -27,25 +31,35 @@ def check(program: Program) -> None:
     meta = {name: tensor.to("meta") for name, tensor in program.tensors.items()}
     values: list[Any] = []
     for sizes in program.inputs:
-        values.append(empty([BATCH if size is None else size for size in sizes], torch.float32))
-    most = max(_LARGEST, _TIMES * sum(_bytes(x) for x in values))
-    left = _TOGETHER * most
-    for instruction in program.instructions:
+        values.append(empty([batch if size is None else size for size in sizes], torch.float32))
+    given = _TIMES * sum(_bytes(x) for x in values)
+    most = max(_LARGEST, given)
+    left = _TOGETHER * max(_LARGEST * max(batch, BATCH) // BATCH, given)  # time is in proportion to what is moved
+    last = {value: at for at, i in enumerate(program.instructions) for value in (*i.makes, *i.reads)}
+    last |= dict.fromkeys(program.returned(), len(program.instructions))
+    size = {value: _bytes(x) for value, x in enumerate(values)}
+    held = 0
+    for at, instruction in enumerate(program.instructions):
         try:
             made = instruction.sizes(values, meta, most)
             if len(made) != len(instruction.makes):
                 raise PackedError(f"expected the sizes of {len(instruction.makes)} values, got {len(made)}")
-            left -= sum(_check_size(value, most) for value in made)
+            size |= {y: _check_size(x, most, batch) for y, x in zip(instruction.makes, made, strict=True)}
         except PackedError as error:
             raise PackedError(f"{instruction.name}: {error}") from None
         except Exception as error:  # whatever an operator raises for arguments that do not fit
             raise PackedError(f"{instruction.name}: {first_line(error):.200}") from None
-        if left < 0:
-            raise PackedError(f"expected values of at most {_TOGETHER * most:,} bytes together, got more")
+        held += sum(size[value] for value in instruction.makes)
+        left -= sum(size[value] for value in (*instruction.reads, *instruction.makes))
+        if held > _TOGETHER * most or left < 0:
+            how = "together" if left >= 0 else "read and made together"
+            raise PackedError(f"expected values of at most {_TOGETHER * most:,} bytes {how}, got more{_advice(batch)}")
+        done = {v for v in (*instruction.reads, *instruction.makes) if last[v] == at and v >= len(program.inputs)}
+        held -= sum(size[value] for value in done)
         values += made
 
 
-def _check_size(value: Any, most: int) -> int:
+def _check_size(value: Any, most: int, batch: int) -> int:
     """The bytes of a value."""
     total = 0
     for tensor in value if isinstance(value, (list, tuple)) else [value]:
@@ -54,9 +68,14 @@ def _check_size(value: Any, most: int) -> int:
         if tensor.dtype not in operators.DTYPES:
             raise PackedError(f"expected values in float32 or whole numbers, got {tensor.dtype}")
         if _bytes(tensor) > most:
-            raise PackedError(f"expected values of at most {most:,} bytes, got {list(tensor.shape)}")
+            got = f"{list(tensor.shape)}{_advice(batch)}"
+            raise PackedError(f"expected values of at most {most:,} bytes, got {got}")
         total += _bytes(tensor)
     return total
+
+
+def _advice(batch: int) -> str:
+    return f" for a batch of {batch}: give fewer rows at a time" if batch > BATCH else ""
 
 
 def _bytes(tensor: Tensor) -> int:

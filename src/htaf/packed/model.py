@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from htaf._errors import first_line
 from htaf.kernels.packed_maps import reference as maps
+from htaf.packed.checking import check
 from htaf.packed.errors import PackedError
 from htaf.packed.execution import Execution
 from htaf.packed.instructions import Instruction, Layer, Threshold
@@ -45,6 +46,7 @@ class PackedModel(nn.Module):
         self.program, self.report = program, report
         self.extra: dict[str, Any] = dict(extra or {})
         self._execution = Execution(program)
+        self._fitting = {0}  # batch sizes with which all values fit; an empty one is refused first
         self._expected = [
             (len(sizes), [(i, s) for i, s in enumerate(sizes) if s is not None]) for sizes in program.inputs
         ]
@@ -148,6 +150,9 @@ class PackedModel(nn.Module):
         batches = [x.shape[0] for x, wanted in zip(inputs, self.program.inputs, strict=True) if wanted[0] is None]
         if len(set(batches)) > 1:
             raise PackedError(f"expected inputs of one batch size, got {batches}")
+        if (batch := inputs[0].shape[0]) not in self._fitting:
+            check(self.program, batch)
+            self._fitting.add(batch)
 
     def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> PackedModel:  # pyright: ignore
         moved = fn(torch.zeros(1))

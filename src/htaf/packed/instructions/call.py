@@ -16,7 +16,6 @@ from htaf.packed import operators
 from htaf.packed.errors import PackedError
 from htaf.packed.instructions.contract import Instruction, Machine, Ready, Run, Seen, Values
 from htaf.packed.instructions.schema import Field, Made, items, mapping
-from htaf.packed.instructions.sizes import BATCH
 from htaf.packed.planning import At, Ends, Planning
 
 # |f(x) - f(y)| <= |x - y| for the largest entry, with their inputs' bounds added up or not
@@ -79,18 +78,17 @@ class Call(Instruction):
         function = operators.allowed(self.operator)
         if function is None:
             raise PackedError(f"expected an operator of a packed model, got {self.operator!r:.40}")
-        if any(not k.isidentifier() for k in self.kwargs):
-            raise PackedError("expected names of arguments, got others")
+        batch = values[0].shape[0]
 
         def given(written: Any) -> Any:
             argument = operators.decode(written, tensors)
-            return argument.get(values, BATCH) if isinstance(argument, operators.Pending) else argument
+            return argument.get(values, batch) if isinstance(argument, operators.Pending) else argument
 
         args = [given(a) for a in self.args]
-        operators.check_arguments(function, args, self.kwargs)
         named = {k: given(a) for k, a in self.kwargs.items()}
+        operators.check_arguments(function, args, named)
         where = {"device": "meta"} if operators.makes(function) else {}
-        return [function(*args, **named, **where)]
+        return [_as_float32(self, function, args, "meta")(*args, **named, **where)]
 
     def prepare(self, machine: Machine) -> Ready:
         if machine.floats is not None and (layer := _layer(self, machine)) is not None:
@@ -349,9 +347,7 @@ def _run(call: Call, tensors: Mapping[str, Tensor]) -> Run:
     kwargs = {k: operators.decode(a, tensors) for k, a in call.kwargs.items()}
     pending = [(i, a) for i, a in enumerate(args) if isinstance(a, operators.Pending)]
     named = [(k, a) for k, a in kwargs.items() if isinstance(a, operators.Pending)]
-    if call.operator == "where.Scalar" and float in map(type, args[1:]):  # or their dtype is PyTorch's default
-        function = torch.where
-        args[1:] = [torch.tensor(level, dtype=torch.float32, device="cpu") for level in args[1:]]
+    function = _as_float32(call, function, args, "cpu")
     if operators.makes(function):
         kwargs["device"] = "cpu"
     y = call.y
@@ -370,6 +366,14 @@ def _run(call: Call, tensors: Mapping[str, Tensor]) -> Run:
             values[y] = function(*given, **kwargs)
 
     return run
+
+
+def _as_float32(call: Call, function: Callable[..., Any], args: list[Any], device: str) -> Callable[..., Any]:
+    """The operator; of levels that are numbers, whose dtype would be PyTorch's default, they become float32."""
+    if call.operator != "where.Scalar" or float not in map(type, args[1:]):
+        return function
+    args[1:] = [torch.tensor(level, dtype=torch.float32, device=device) for level in args[1:]]
+    return torch.where
 
 
 def _pointwise(call: Call, args: list[Any]) -> Run | None:

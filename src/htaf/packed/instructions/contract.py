@@ -149,7 +149,7 @@ class Instruction(ABC):
         """What it makes, in the order of `makes`, as tensors on the device "meta": sizes and dtypes alone.
 
         Args:
-            values: those made before, for a batch of `sizes.BATCH`, on "meta".
+            values: those made before, on "meta"; the first input has the batch in dimension 0.
             tensors: of the program, on "meta".
             most: the bytes that a value, or a copy that a kernel makes, may have.
 
