@@ -75,10 +75,52 @@ JOINS: dict[str, Form] = {
     "pool of -1 and 1": lambda y, net: max_pool2d(torch.where(y > 1, 1.0, -1.0), 3, 1, 1),
     "pool of a sum": lambda y, net: max_pool2d(_bit(y) + _bit(y - 2), 2, 1),
 }
+
+
+def _set(x: Tensor) -> Tensor:
+    x[:, :2, 1] = 1
+    return x
+
+
+# of bits, for which the layer before and the one after are over bits
+MOVES: dict[str, Form] = {
+    "turned": lambda y, net: _bit(y).permute(0, 1, 3, 2),
+    "transposed": lambda y, net: _bit(y).transpose(-1, 2),
+    "channels last and back": lambda y, net: _bit(y).permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2),
+    "a sum, turned": lambda y, net: (_bit(y) + _bit(-y)).transpose(2, 3),
+    "flip": lambda y, net: torch.where(y > 1, -1.0, 2.0).flip(-1, 2),
+    "flip of channels": lambda y, net: torch.where(y > 1, -1.0, 2.0).flip(1, 2),
+    "channel shuffle": lambda y, net: _bit(y).view(-1, 2, 3, 5, 4).transpose(1, 2).reshape(-1, 6, 5, 4),
+    "channel shuffle by name": lambda y, net: nn.functional.channel_shuffle(_bit(y), 3),
+    "chunk and cat": lambda y, net: torch.cat(_bit(y).chunk(2, 1)[::-1], 1),
+    "split, and cat with others": lambda y, net: torch.cat([_bit(y).split([2, 4], 1)[1], _bit(-y)[:, :2]], 1),
+    "cat with zeros": lambda y, net: torch.cat([_bit(y)[:, 2:], torch.zeros_like(y)[:, :2]], 1),
+    "padded channels": lambda y, net: nn.functional.pad(_bit(y)[:, :4], (0, 0, 0, 0, 1, 1)),
+    "roll": lambda y, net: _bit(y).roll(1, 2),
+    "picked": lambda y, net: _bit(y)[:, [5, 3, 3, 0, 1, 2]],
+    "repeated": lambda y, net: _bit(y)[:, ::2].repeat(1, 2, 1, 1),
+    "enlarged": lambda y, net: max_pool2d(nn.functional.interpolate(_bit(y), scale_factor=2.0), 2),
+    "written into": lambda y, net: _set(_bit(y)),
+    "cut": lambda y, net: max_pool2d(_bit(y)[:, :, 1:], 2, 1),
+}
+MAPS: dict[str, Form] = {
+    "relu_": lambda y, net: torch.relu_(torch.where(y > 1, 2.0, -1.0)),
+    "relu, in place": lambda y, net: nn.functional.relu(torch.where(y > 1, 2.0, -1.0), inplace=True),
+    "clamp_": lambda y, net: torch.where(y > 1, 2.0, -1.0).clamp_(0, 1),
+    "+=": lambda y, net: torch.where(y > 1, 2.0, -1.0).add_(1).mul_(0.5),
+    "copy_": lambda y, net: torch.empty_like(y).copy_(_bit(y)),
+    "hardtanh": lambda y, net: nn.functional.hardtanh(3 * _bit(y), inplace=True),
+    "relu6": lambda y, net: nn.functional.relu6(9 * _bit(y)),
+    "neg and div": lambda y, net: -_bit(y) / 3,
+    "sigmoid": lambda y, net: _bit(y).sigmoid_(),
+    "relu of a sum": lambda y, net: torch.relu(_bit(y) + _bit(-y)),
+}
 FORMS = {
     **{f"affine: {k}": (lambda y, net, f=f: _bit(f(y, net))) for k, f in AFFINE.items()},
     **{f"step: {k}": f for k, f in STEPS.items()},
     **{f"join: {k}": f for k, f in JOINS.items()},
+    **{f"move: {k}": f for k, f in MOVES.items()},
+    **{f"map: {k}": f for k, f in MAPS.items()},
 }
 
 
@@ -152,9 +194,9 @@ def test_forms_are_packed(forms: tuple[PackedModel, Verification]) -> None:
         row for row in packed.report.rows if row.operator.startswith("aten.conv2d") and row.how.startswith("float")
     ]
     groups = [row for row in floats if "its groups" in row.how]
-    # other levels, or two complements, added or multiplied; pools of integers or rounded up
-    assert len(floats) - len(groups) == 6, packed.report
-    assert len(groups) == 5  # of sums, and of levels other than 0 with padding
+    # other levels, or two complements, added or multiplied; pools of integers
+    assert len(floats) - len(groups) == 5, packed.report
+    assert len(groups) == 7  # of sums, and of levels other than 0 with padding
     assert len(found.layers) > 50
 
 

@@ -137,6 +137,11 @@ def _simplify(graph: Graph, constants: Constants) -> None:
         if node.target is aten.pad.default and (len(node.args) < 3 or node.args[2] == "constant"):
             value = node.args[3] if len(node.args) > 3 else node.kwargs.get("value")
             node.target, node.args, node.kwargs = aten.constant_pad_nd.default, (*node.args[:2], value or 0), {}
+        if node.target is aten.transpose.int:
+            rank, swapped = len(shape_of(node)), [int(d) for d in node.args[1:]]  # pyright: ignore[reportArgumentType]
+            dims = list(range(rank))
+            dims[swapped[0]], dims[swapped[1]] = dims[swapped[1]], dims[swapped[0]]
+            node.target, node.args = aten.permute.default, (node.args[0], dims)
         if node.target is aten.rrelu.default:  # whose slope is random in training alone
             source, lower, upper = (*node.args[:3], *(0.125, 1 / 3)[max(0, len(node.args) - 1) :])
             node.target, node.args, node.kwargs = aten.leaky_relu.default, (source, (lower + upper) / 2), {}
@@ -189,10 +194,14 @@ def _unchanged(node: Node, constants: Constants) -> Node | None:
         return source if source.target is aten.batch_norm.default else None
     if node.target in _NOTHING:
         return source
+    if node.target is aten.copy.default:  # as of operators in place, which write over all that was there
+        source = node.args[1]
+        if not isinstance(source, Node) or source in constants:
+            return None
     before, after = source.meta.get("val"), node.meta.get("val")
     if not isinstance(before, Tensor) or not isinstance(after, Tensor) or before.dtype != after.dtype:
         return None
     if node.target in (aten._to_copy.default, aten.to.dtype):
         return source
-    views = (aten.reshape.default, aten.expand.default, aten.slice.Tensor)
+    views = (aten.reshape.default, aten.expand.default, aten.slice.Tensor, aten.copy.default)
     return source if node.target in views and same(shape_of(source), shape_of(node)) else None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.fx.node import map_arg
 
 from htaf.packed.affine import Constants, aten, same, shape_of
 
@@ -92,14 +94,58 @@ def _number(item: Any, constants: Constants) -> float | None:
     return float(value.item()) if value is not None and value.numel() == 1 else None
 
 
-def infer(nodes: list[Node], constants: Constants) -> dict[Node, Bits]:
-    """The values that are worth keeping as bits: those that a layer, or a pooling before one, takes."""
+def infer(nodes: list[Node], constants: Constants) -> tuple[dict[Node, Bits], set[Node]]:
+    """The values that are worth keeping as bits: those that a layer, or a pooling before one, takes.
+
+    Also, which of them an operator makes of the floats of other bits: it only moves these, but not by whole channels.
+    """
     found: dict[Node, Bits] = {}
+    levels: dict[Node, set[float]] = {}
+    moved: set[Node] = set()
     for node in nodes:
         kind = _kind(node, found, constants)
+        if kind is None and (both := _levels(node, found, levels, constants)) is not None:
+            levels[node] = both
+            if (kind := _moved(node, both, constants)) is not None:
+                moved.add(node)
         if kind is not None:
             found[node] = kind
-    return found
+    return found, moved
+
+
+def _levels(
+    node: Node, found: dict[Node, Bits], levels: dict[Node, set[float]], constants: Constants
+) -> set[float] | None:
+    """The one or two numbers that the entries of a value can be, as entries of bits are; None for other values."""
+    if not moves(node):
+        return None
+    both: set[float] = set()
+    for source in node.all_input_nodes if node.target is not aten.copy.default else [node.args[1]]:
+        if not isinstance(source, Node):
+            return None
+        if isinstance(source.meta.get("val"), torch.Tensor) and _dtype(source) != torch.float32:
+            continue  # a mask or an index
+        if source in constants:
+            both |= set(constants[source].unique()[:3].tolist())
+        elif source.target in (aten.full.default, aten.full_like.default):
+            both.add(float(source.args[1]))  # pyright: ignore[reportArgumentType]
+        elif source in levels:
+            both |= levels[source]
+        elif source in found and found[source].most == 1:
+            both |= {found[source].low, found[source].high}
+        elif isinstance(source.meta.get("val"), (torch.Tensor, list, tuple)):  # no size
+            return None
+    if node.target is aten.constant_pad_nd.default:
+        both.add(float(node.args[2] if len(node.args) > 2 else 0))  # pyright: ignore[reportArgumentType]
+    return both if len(both) <= 2 and all(map(math.isfinite, both)) else None
+
+
+def _moved(node: Node, both: set[float], constants: Constants) -> Bits | None:
+    """The kind of a value that was moved, if it is taken as bits right there."""
+    shape, axis = shape_of(node), wanted_axis(node, constants, set(), moving=False)
+    if len(both) < 2 or _dtype(node) != torch.float32 or not axis or not isinstance(shape[axis], int):
+        return None
+    return Bits(shape[axis], axis, min(both), max(both))
 
 
 def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | None:
@@ -118,7 +164,7 @@ def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | N
     operands = [found.get(a) for a in node.args if isinstance(a, Node)] if node.op == "call_function" else []
     kind = operands[0] if operands else None
     if kind is None:
-        return _scaled(node, found)
+        return _mapped(node, found)
     if len(operands) == 2 and operands[1] is not None:
         return _joined(node, kind, operands[1])
     if is_pool(node) and kind.axis == 1 and kind.most == 1 and kind.whole is None:
@@ -127,31 +173,37 @@ def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | N
         return kind if pads_bits(node, kind) else None
     if node.target is aten.reshape.default:
         return viewed(kind, shape_of(node.args[0]), shape_of(node))  # pyright: ignore[reportArgumentType]
-    if node.target is aten.relu.default:
-        low, high = max(kind.low, 0.0), max(kind.high, 0.0)
-        return replace(kind, low=low, high=high) if low != high else None
-    return _scaled(node, found)
+    if node.target is aten.permute.default and kind.whole is None:
+        axis = dims_of(node).index(kind.axis)
+        return replace(kind, axis=axis) if axis else None
+    if node.target is aten.flip.default and kind.whole is None:
+        return kind if kind.axis not in dims_of(node) else None
+    return _mapped(node, found)
 
 
-def _scaled(node: Node, found: dict[Node, Bits]) -> Bits | None:
-    """A number added to, or times, a value of two levels."""
-    if len(node.args) < 2 or len(node.all_input_nodes) != 1 or set(node.kwargs) - {"alpha"}:
+def maps_each(node: Node) -> bool:
+    """Whether a node is a function of every entry of one value, with numbers for its other arguments."""
+    tags = getattr(node.target, "tags", ())
+    once = sum(isinstance(a, Node) for a in node.args) == len(node.all_input_nodes) == 1
+    return torch.Tag.pointwise in tags and once and _dtype(node) == _dtype(node.all_input_nodes[0]) == torch.float32
+
+
+def _mapped(node: Node, found: dict[Node, Bits]) -> Bits | None:
+    """A function of every entry of bits: the levels are what it makes of them."""
+    if not maps_each(node) or (kind := found.get(node.all_input_nodes[0])) is None:
         return None
-    left, right = node.args[:2]
-    source, number = (left, right) if isinstance(left, Node) else (right, left)
-    kind = found.get(source) if isinstance(source, Node) else None
-    alpha = node.kwargs.get("alpha", 1)
-    if kind is None or kind.most > 1 or not isinstance(number, (int, float)) or len(node.args) > 2 or alpha != 1:
-        return None
-    name = str(node.target).split(".")[1]
-    maps = {
-        "add": lambda v: v + number, "mul": lambda v: v * number, "rsub": lambda v: number - v,
-        "sub": (lambda v: v - number) if source is left else (lambda v: number - v),
-    }  # fmt: skip
-    if name not in maps:
-        return None
-    low, high = maps[name](kind.low), maps[name](kind.high)
+    before = torch.tensor([kind.low, kind.high]) if kind.most == 1 else torch.arange(kind.most + 1.0)
+    args, kwargs = map_arg((node.args, node.kwargs), lambda _: before)
+    after = node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]
+    if kind.most > 1:
+        return kind if torch.equal(before, after) else None
+    low, high = (float(level) for level in after)
     return replace(kind, low=low, high=high) if low != high and math.isfinite(low + high) else None
+
+
+def dims_of(node: Node) -> list[int]:
+    """The dimensions that a node lists as its second argument, counted from 0."""
+    return [int(d) % len(shape_of(node)) for d in node.args[1]]  # pyright: ignore
 
 
 def _joined(node: Node, a: Bits, b: Bits) -> Bits | None:
@@ -184,8 +236,29 @@ def viewed(kind: Bits, before: tuple[Any, ...], after: tuple[Any, ...]) -> Bits 
     return None
 
 
-def wanted_axis(node: Node, constants: Constants, seen: set[Node]) -> int | None:
-    """The dimension along which the first layer that takes this value sums, in the node's own order."""
+# of these, every entry of the result is one of an argument, or the fill of a border
+_MOVES = {
+    "reshape", "permute", "transpose", "t", "unsqueeze", "squeeze", "unflatten", "expand", "repeat", "slice", "select",
+    "split", "split_with_sizes", "chunk", "unbind", "cat", "stack", "flip", "roll", "index", "index_select", "gather",
+    "pixel_shuffle", "pixel_unshuffle", "upsample_nearest1d", "upsample_nearest2d", "constant_pad_nd", "pad",
+    "reflection_pad1d", "reflection_pad2d", "replication_pad2d", "slice_scatter", "select_scatter", "amax", "amin",
+    "maximum", "minimum", "copy",
+}  # fmt: skip
+
+
+def moves(node: Node) -> bool:
+    """Whether a node only puts entries of its arguments elsewhere, or leaves some out."""
+    if node.target is aten.max_pool2d.default:
+        return pool_sizes(node)[2] == (0, 0)  # a window without a pixel gives -inf
+    name = str(node.target).removeprefix("aten.").partition(".")[0]
+    return node.op == "call_function" and (name in _MOVES or node.target is operator.getitem)
+
+
+def wanted_axis(node: Node, constants: Constants, seen: set[Node], *, moving: bool = True) -> int | None:
+    """The dimension along which the first layer that takes this value sums, in the node's own order.
+
+    moving: also where its entries are moved before, as by a channel shuffle; then some dimension.
+    """
     rank = len(shape_of(node))
     for user in node.users:
         if user in seen or user.op != "call_function":
@@ -199,18 +272,34 @@ def wanted_axis(node: Node, constants: Constants, seen: set[Node]) -> int | None
             if rank > 1:
                 return rank - 1
         elif user.target is aten.reshape.default:
-            axis = wanted_axis(user, constants, seen)
+            axis = wanted_axis(user, constants, seen, moving=moving)
             before, after = shape_of(node), shape_of(user)
             moved = len(after) - len(before)
             if axis is not None and axis - moved >= 1 and same(before[axis - moved :], after[axis:]):
                 return axis - moved
             if axis is not None and axis == len(after) - 1 and 1 <= axis < rank and same(before[:axis], after[:axis]):
                 return axis
-        elif is_pool(user) or user.target in (aten.relu.default, aten.constant_pad_nd.default, *_ELEMENTWISE):
-            axis = wanted_axis(user, constants, seen)
+            if axis is not None and moving:
+                return _any_axis(rank)
+        elif is_pool(user) or maps_each(user) or user.target in (aten.constant_pad_nd.default, *_ELEMENTWISE):
+            axis = wanted_axis(user, constants, seen, moving=moving)
             if axis is not None and len(shape_of(user)) == rank:
                 return axis
+        elif moves(user):
+            axis = wanted_axis(user, constants, seen, moving=moving)
+            if axis is None:
+                continue
+            if user.target is aten.permute.default and (axis := dims_of(user)[axis]):
+                return axis
+            if user.target is aten.flip.default and axis not in dims_of(user):
+                return axis
+            if moving:
+                return axis if axis and len(shape_of(user)) == rank else _any_axis(rank)
     return None
+
+
+def _any_axis(rank: int) -> int:
+    return rank - 3 if rank > 3 else rank - 1
 
 
 def _counted(node: Node, seen: set[Node]) -> bool:

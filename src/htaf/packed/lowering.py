@@ -20,7 +20,7 @@ from htaf.packed.fusion import Chain, Fusion, Tail, fuse
 from htaf.packed.graph import Traced
 from htaf.packed.instructions import Layer, Pool, Spikes, Threshold
 from htaf.packed.instructions.layer import SMALL, Kind, to_nibbles
-from htaf.packed.kinds import CONVOLUTIONS, PRODUCTS, Bits, infer, is_pool, is_spikes, pool_sizes
+from htaf.packed.kinds import CONVOLUTIONS, PRODUCTS, Bits, dims_of, infer, is_pool, is_spikes, pool_sizes
 from htaf.packed.layers import LayerSite, packed, prepare
 from htaf.packed.program import Program
 from htaf.packed.report import Report, Row
@@ -35,7 +35,8 @@ class Lowering(Emission):
         nodes = [n for n in traced.graph.nodes if n.op == "call_function" and n not in traced.constants]
         nodes = [n for n in nodes if isinstance(n.meta.get("val"), (Tensor, list, tuple))]  # not sizes
         outputs = {n for n in traced.outputs if n is not None}
-        self.kinds |= infer(nodes, traced.constants)
+        kinds, self.moved = infer(nodes, traced.constants)
+        self.kinds |= kinds
         self.fusion: Fusion = fuse(nodes, self.kinds, traced.constants, outputs)
         for node in nodes:
             self._lower(node)
@@ -59,6 +60,8 @@ class Lowering(Emission):
             self._threshold(node, fusion.tails[node])
         elif node in self.kinds and is_spikes(node):
             self._spikes(node)
+        elif node in self.moved:
+            self._repacked(node, self.kinds[node])
         elif node in self.kinds:
             self._on_bits(node, self.kinds[node])
         else:
@@ -179,6 +182,15 @@ class Lowering(Emission):
         self.bits[node] = (spikes.bits,)
         self._row(node, "packed: spikes of floats")
 
+    def _repacked(self, node: Node, kind: Bits) -> None:
+        """Bits of floats that are the levels of other bits, moved."""
+        self._call(node, "packed: bits that were moved as floats")
+        middle, infinity = torch.tensor([(kind.low + kind.high) / 2, torch.inf]).split(1)
+        ends = self._ends(node, (middle, infinity), kind.channels)
+        threshold = Threshold(node.name, self.floats[node], kind.axis, *ends, self._value(), follows=True)
+        self.instructions.append(threshold)
+        self.bits[node] = (threshold.bits,)
+
     def _on_bits(self, node: Node, kind: Bits) -> None:
         """A value that is bits because its sources are."""
         first, *others = [a for a in node.args if isinstance(a, Node)]
@@ -194,6 +206,8 @@ class Lowering(Emission):
             planes, how = self._padded(node, planes, kind), "packed: padded bits"
         elif node.target is aten.reshape.default and kind.whole is None:
             planes = tuple(self._viewed(node, first, p) for p in planes)
+        elif node.target in (aten.permute.default, aten.flip.default):
+            planes, how = tuple(self._turned(node, first, p) for p in planes), "packed: moved bits"
         elif others:
             planes, how = self._joined(node, first, others[0])
         self.bits[node] = planes
@@ -230,6 +244,17 @@ class Lowering(Emission):
         sizes = [self._size(s) for s in shape]
         return self._aten(node, "reshape.default", [{"v": plane}, [*sizes, row_bytes(before.channels)]])
 
+    def _turned(self, node: Node, source: Node, plane: int) -> int:
+        """A permutation of the dimensions, or a flip along some: of the packed bits, whose channels come last."""
+        dims, rank = dims_of(node), len(shape_of(node))
+        before = [d for d in range(rank) if d != self.kinds[source].axis]
+        if node.target is aten.flip.default:
+            return self._aten(node, "flip.default", [{"v": plane}, [before.index(d) for d in dims]])
+        after = [before.index(d) for d in dims if d in before]
+        if after == sorted(after):
+            return plane
+        return self._aten(node, "permute.default", [{"v": plane}, [*after, rank - 1]])
+
     def _joined(self, node: Node, first: Node, second: Node) -> tuple[tuple[int, ...], str]:
         a, b = self.bits[first], self.bits[second]
         if node.target is aten.mul.Tensor:
@@ -255,7 +280,7 @@ class Lowering(Emission):
     def _bitwise(self, node: Node, name: str, a: int, b: int) -> int:
         return self._aten(node, f"bitwise_{name}.Tensor", [{"v": a}, {"v": b}])
 
-    def _call(self, node: Node) -> None:
+    def _call(self, node: Node, how: str | None = None) -> None:
         name = operators.name_of(node)
         if name is None:
             raise PackedError(f"expected operators that a packed model can run, got {node.target} ({node.name})")
@@ -266,7 +291,7 @@ class Lowering(Emission):
         y = self._aten(node, name, args, kwargs)
         self.floats[node] = y
         source = next(iter(node.all_input_nodes), None)
-        self._row(node, f"float: {self._why(node, source)}" if source is not None else "float")
+        self._row(node, how or (f"float: {self._why(node, source)}" if source is not None else "float"))
 
     def _why(self, node: Node, source: Node) -> str:
         if node in self.fusion.reasons:

@@ -372,7 +372,7 @@ FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], C
     "line": (lambda bits: bits.unsqueeze(1), lambda x: x.transpose(1, 2).contiguous().unsqueeze(1), _line_give),
     "row": (_rows, _rows, _row_give),
     "whole": (
-        lambda bits: bits.view(bits.shape[0], -1, *bits.shape[-2:]),
+        lambda bits: bits.reshape(bits.shape[0], -1, *bits.shape[-2:]),
         lambda x: x.contiguous().view(x.shape[0], 1, 1, x.shape[1]),
         _whole_give,
     ),

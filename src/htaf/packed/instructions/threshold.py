@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Annotated, Any, final
 
 from torch import Tensor
 
 from htaf.kernels.layers import Epilogue
 from htaf.packed.instructions.contract import Decided, Instruction, Machine, Ready, Seen, Values
-from htaf.packed.instructions.schema import Axis, Made, Read, TensorName
+from htaf.packed.instructions.schema import Axis, Field, Made, Read, TensorName, flag
 from htaf.packed.instructions.sizes import expect_channels, expect_floats, packed_along
 from htaf.packed.planning import At, Ends, Planning
+
+Follows = Annotated[bool, Field(flag, missing=False)]
 
 
 @final
 @dataclass(frozen=True)
 class Threshold(Instruction):
-    """Bits of floats: lower <= x <= upper for every channel, the dimension `axis` of x."""
+    """Bits of floats: lower <= x <= upper for every channel, the dimension `axis` of x.
+
+    follows: the floats are the two levels of bits that were moved, so that no rounding can flip them.
+    """
 
     opcode = "threshold"
 
@@ -29,6 +34,7 @@ class Threshold(Instruction):
     upper: TensorName
     bits: Made
     slope: float = 1.0
+    follows: Follows = False
 
     def sizes(self, values: Sequence[Any], tensors: Mapping[str, Tensor], most: int) -> list[Any]:
         x = expect_floats(values[self.input], self.axis)
@@ -65,10 +71,10 @@ class Threshold(Instruction):
         return True
 
     def bounds(self, seen: Seen) -> list[float]:
-        return [seen.errors[self.input] * self.slope]
+        return [0.0 if self.follows else seen.errors[self.input] * self.slope]
 
-    def decided(self) -> Decided:
-        return Decided(self.bits, self.axis)
+    def decided(self) -> Decided | None:
+        return None if self.follows else Decided(self.bits, self.axis)
 
     def holds(self) -> tuple[int, ...]:
         return ()
