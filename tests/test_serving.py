@@ -222,6 +222,22 @@ def test_bits_are_those_of_the_last_step(
         open_packed(image_file).predict_images(given, bits=True)
 
 
+def test_a_model_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 16), Heaviside(), torch.nn.Linear(16, 2))
+    x = torch.randn(3, 4)
+    save(model := pack(net, x), file := tmp_path / "own.htaf")
+    bad = [b"[[1, 2]]", b"[]", b"{}", b"[[1, 2, 3, NaN]]", b'[["a", 2, 3, 4]]', b"[[1, 2], [3]]", b"[" * 100_000]
+    found = answers_of(
+        predictor(file, monkeypatch), [json.dumps(x[:1].tolist()).encode(), *bad, b"%a" % x[1:].tolist()]
+    )
+    assert [status for status, _ in found] == [200, *[422] * len(bad), 200]
+    assert all(text.startswith(("expected JSON lists", "expected a list of inputs")) for _, text in found[1:-1])
+    torch.testing.assert_close(torch.tensor([*found[0][1], *found[-1][1]]), model(x))
+    with pytest.raises(ValueError, match="one input and one output, and no --bits"):
+        predictor(file, monkeypatch, bits=True)
+
+
 def test_without_batches(image_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker, (content,) = predictor(image_file, monkeypatch, batch=1), contents(1)
     answer = worker.forward(content)

@@ -5,6 +5,10 @@
     curl --data-binary @photo.jpg localhost:8000/predict
     curl --data '[{"age": 31, "plan": "basic"}]' localhost:8000/predict
 
+A model of your own, written by htaf.packed.save, takes its input tensor as nested lists and gives its outputs so:
+
+    curl --data '[[0.1, -2.0, 0.5]]' localhost:8000/predict
+
 GET / answers 200 once all workers are ready, GET /metrics is for Prometheus. SIGTERM ends what is begun, then stops.
 """
 
@@ -26,13 +30,26 @@ class Predict(Worker):
         torch.set_num_threads(int(os.environ["HTAF_SERVE_THREADS"]))
         self.options = {"bits": True} if os.environ["HTAF_SERVE_BITS"] else {}
         self.run = self.open(Path(os.environ["HTAF_SERVE_FILE"]))
-        columns = [] if self.run.takes_images else self.run.preprocessor().columns
-        self.columns = [column.name for column in columns if column.kind != "dropped"]
+        self.columns = []
+        if isinstance(self.run, torch.nn.Module):
+            self.found = self.tensors
+        elif self.run.takes_images:
+            self.found = self.images
+        else:
+            self.found = self.tables
+            columns = self.run.preprocessor().columns
+            self.columns = [column.name for column in columns if column.kind != "dropped"]
 
     def open(self, path):
+        from htaf.packed import load
         from htaf.runs import open_packed
 
-        return open_packed(path)
+        model = load(path)
+        if "run" in model.extra:
+            return open_packed(path)
+        if self.options or len(model.program.inputs) != 1 or model.program.outputs.keys() != {"v"}:
+            raise ValueError("expected a model with one input and one output, and no --bits, or a file of htaf pack")
+        return model
 
     def deserialize(self, data):
         return bytes(data)  # no more: mosec would answer the whole batch with an error of one request
@@ -48,8 +65,7 @@ class Predict(Worker):
         from htaf.data.reading import DataError
 
         try:
-            found = self.images(bodies) if self.run.takes_images else self.tables(bodies)
-            return [b"200" + json.dumps(one, ensure_ascii=False).encode() for one in found]
+            return [b"200" + json.dumps(one, ensure_ascii=False).encode() for one in self.found(bodies)]
         except DataError as error:
             refused = b"422" + str(error)[:1000].encode(errors="replace")
         except Exception:
@@ -71,6 +87,27 @@ class Predict(Worker):
         frame = pd.DataFrame(cells, columns=self.columns, dtype=object)
         answers = iter(self.run.predict(frame, **self.options).to_dict("records"))
         return [[next(answers) for _ in some] for some in rows]
+
+    def tensors(self, bodies):
+        import torch
+
+        inputs = [self.tensor(body) for body in bodies]
+        answers = self.run(torch.cat(inputs)).split([len(x) for x in inputs])
+        return [answer.tolist() for answer in answers]
+
+    def tensor(self, body):
+        import torch
+
+        from htaf.data.reading import DataError
+
+        wanted = list(self.run.program.inputs[0][1:])
+        try:
+            x = torch.tensor(json.loads(body), dtype=torch.float32)
+        except (ValueError, TypeError, RuntimeError, RecursionError) as error:
+            raise DataError(f"expected JSON lists of numbers, got {error}") from None
+        if not x.ndim or not len(x) or list(x.shape[1:]) != wanted or not bool(x.isfinite().all()):
+            raise DataError(f"expected a list of inputs of shape {wanted}, finite numbers, got shape {list(x.shape)}")
+        return x
 
     def rows(self, body):
         """The rows of one request; checked here for what rows of others beside them would hide."""

@@ -14,10 +14,12 @@ from torch import nn
 
 import htaf
 from htaf._console import progress
+from htaf._errors import HtafError
+from htaf.kernels import native
 from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
 from htaf.models.wide_resnet import WideResNet
-from htaf.packed import PackedError, pack, packing, verify
+from htaf.packed import PackedError, load, pack, packing, save, verify
 from htaf.packed.report import compared
 from htaf.packed.verification import compare
 
@@ -65,9 +67,9 @@ def test_kinds_of_tables_are_chosen_within_the_budget() -> None:
         (lambda: nn.Sequential(nn.Linear(3, 4), htaf.HTAF()), torch.zeros(2, 3), "harden"),
         (lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU()), torch.zeros(2, 3), "nothing to pack: expected steps"),
         (
-            lambda: nn.Sequential(nn.Conv1d(3, 4, 1), htaf.Heaviside(), nn.ReflectionPad1d(1), nn.Conv1d(4, 2, 1)),
+            lambda: nn.Sequential(nn.Conv1d(3, 4, 1), htaf.Heaviside(), nn.AvgPool1d(2), nn.Conv1d(4, 2, 1)),
             torch.zeros(2, 3, 4),
-            "nothing to pack: .*that takes the bits of a step, got what runs in float: aten.pad.default",
+            "nothing to pack: .*that takes the bits of a step, got what runs in float: aten.avg_pool1d",
         ),
         (lambda: nn.Sequential(nn.Linear(3, 4), htaf.Heaviside(), nn.Linear(4, 2)), [1, 2], "a tensor"),
         (lambda: nn.Sequential(nn.Linear(3, 4), htaf.Heaviside(), nn.Linear(4, 2)), torch.zeros(2, 5), "torch.export"),
@@ -137,3 +139,21 @@ def test_sizes_are_compared_in_words() -> None:
 
 def test_a_report_of_no_floats_is_shown() -> None:
     assert "bytes" not in str(packing.Report((), 8, 0))
+
+
+@pytest.mark.parametrize(("level", "said"), [(torch.nan, "NaN in 2.weight"), (torch.inf, "the kernels take: .*finite")])
+def test_weights_that_are_not_finite_are_refused(level: float, said: str) -> None:
+    net = nn.Sequential(nn.Linear(8, 16), htaf.Heaviside(), nn.Linear(16, 2)).eval()
+    with torch.no_grad():
+        net[2].weight[0, 0] = level
+    with pytest.raises(PackedError, match=said):
+        pack(net, torch.randn(2, 8))
+
+
+def test_another_instruction_set_is_no_matter_of_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(8, 16), htaf.Heaviside(), nn.Linear(16, 2)).eval()
+    save(pack(net, torch.randn(2, 8)), tmp_path / "net")
+    monkeypatch.setenv("HTAF_INSTRUCTION_SET", "mmx")
+    monkeypatch.setattr(native, "load", native.load.__wrapped__)
+    with pytest.raises(HtafError, match=r"^HTAF_INSTRUCTION_SET must be one of .*got 'mmx'"):
+        load(tmp_path / "net")

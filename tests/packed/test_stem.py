@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def both() -> tuple[nn.Module, PackedModel]:
 def test_what_rounding_changes_is_within_its_bound(both: tuple[nn.Module, PackedModel], tmp_path: Path) -> None:
     model, packed = both
     assert [type(i) for i in packed.program.instructions].count(Rounded) == 1
-    assert "in int16" in str(packed.report)
+    assert re.search(r"in int16: \d+% of all products", str(packed.report))  # the rest gains nothing
     x = torch.randn(64, *SIZE)
     found = verify(packed, model, x)
     assert found.ok, found

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from htaf._errors import HtafError
 from htaf.kernels.formulas import Scalar
 
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # the order of Type in csrc/kernels.hpp
@@ -35,7 +36,7 @@ def load() -> tuple[ModuleType | None, str]:
     wanted = os.environ.get("HTAF_INSTRUCTION_SET")
     if wanted:
         if wanted not in _native.instruction_sets():
-            raise ValueError(f"HTAF_INSTRUCTION_SET must be one of {_native.instruction_sets()}, got {wanted!r}")
+            raise HtafError(f"HTAF_INSTRUCTION_SET must be one of {_native.instruction_sets()}, got {wanted!r}")
         _native.use_instruction_set(wanted)
     return _native, ""
 

@@ -18,12 +18,15 @@ _LARGEST, _TIMES = 1 << 30, 1 << 10  # bytes of a value, and where it is more: t
 _TOGETHER = 4  # times that: of values in memory at once, and of all that are read and made for a batch of two
 
 
-def check(program: Program, batch: int = BATCH) -> None:
+def check(program: Program, batch: int = BATCH) -> list[Any]:
     """Go through the instructions with tensors that have sizes and no content.
 
     Args:
         batch: the size of the inputs where it is open. What fits for one batch may not for another: values can grow
             with its square.
+
+    Returns:
+        The values by number, as tensors on "meta" and lists of them.
 
     Raises:
         PackedError: an operator that is not allowed, or sizes that do not fit or are too large.
@@ -57,6 +60,7 @@ def check(program: Program, batch: int = BATCH) -> None:
         done = {v for v in (*instruction.reads, *instruction.makes) if last[v] == at and v >= len(program.inputs)}
         held -= sum(size[value] for value in done)
         values += made
+    return values
 
 
 def _check_size(value: Any, most: int, batch: int) -> int:

@@ -138,10 +138,7 @@ def _simplify(graph: Graph, constants: Constants) -> None:
             value = node.args[3] if len(node.args) > 3 else node.kwargs.get("value")
             node.target, node.args, node.kwargs = aten.constant_pad_nd.default, (*node.args[:2], value or 0), {}
         if node.target is aten.transpose.int:
-            rank, swapped = len(shape_of(node)), [int(d) for d in node.args[1:]]  # pyright: ignore[reportArgumentType]
-            dims = list(range(rank))
-            dims[swapped[0]], dims[swapped[1]] = dims[swapped[1]], dims[swapped[0]]
-            node.target, node.args = aten.permute.default, (node.args[0], dims)
+            _permute(node)
         if node.target is aten.rrelu.default:  # whose slope is random in training alone
             source, lower, upper = (*node.args[:3], *(0.125, 1 / 3)[max(0, len(node.args) - 1) :])
             node.target, node.args, node.kwargs = aten.leaky_relu.default, (source, (lower + upper) / 2), {}
@@ -168,6 +165,14 @@ def _simplify(graph: Graph, constants: Constants) -> None:
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and not node.users:
             graph.erase_node(node)
+
+
+def _permute(node: Node) -> None:
+    """A transposition as a permutation of all dimensions."""
+    source, a, b = node.args
+    dims: list[Any] = list(range(len(shape_of(node))))
+    dims[a], dims[b] = dims[b], dims[a]  # pyright: ignore
+    node.target, node.args = aten.permute.default, (source, dims)
 
 
 def _fold_items(graph: Graph, node: Node, value: Any, constants: Constants) -> None:

@@ -38,14 +38,18 @@ class PackedModel(nn.Module):
     of the example. `report` says what became of every operator; `extra` is what was saved beside it.
 
     Raises:
-        PackedError: inputs of other shapes, dtypes or devices, or `to` another device or dtype.
+        PackedError: weights that are not finite; inputs of other shapes, dtypes or devices, or whose values would take
+            too much memory; `to` another device or dtype.
     """
 
     def __init__(self, program: Program, report: Report, extra: Mapping[str, Any] | None = None) -> None:
         super().__init__()
         self.program, self.report = program, report
         self.extra: dict[str, Any] = dict(extra or {})
-        self._execution = Execution(program)
+        try:
+            self._execution = Execution(program)
+        except ValueError as error:  # of a kernel's weights: not finite, or too many
+            raise PackedError(f"expected layers that the kernels take: {error}") from None
         self._fitting = {0}  # batch sizes with which all values fit; an empty one is refused first
         self._expected = [
             (len(sizes), [(i, s) for i, s in enumerate(sizes) if s is not None]) for sizes in program.inputs

@@ -55,9 +55,9 @@ def pack(
         operator.
 
     Raises:
-        PackedError: a model that is smooth, cannot be exported, holds nothing to pack or operators that a packed model
-            does not know, or whose packed form does not agree with it on the example; another value of `tables`,
-            `stem` or `budget`; a stem of int16 where no convolution takes the input.
+        PackedError: a model that is smooth, has NaN, cannot be exported, holds nothing to pack or operators that a
+            packed model does not know, or whose packed form does not agree with it on the example; another value of
+            `tables`, `stem` or `budget`; a stem of int16 where no convolution takes the input.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(8, 64), htaf.Heaviside(), nn.Linear(64, 2))
@@ -75,6 +75,9 @@ def pack(
     given = arguments_of(example)
     with shown_progress("exporting the network", None, shown=progress):
         traced = trace(model, given, dynamic_batch=dynamic_batch)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_floating_point() and bool(tensor.isnan().any()):
+            raise PackedError(f"expected a model without NaN, got NaN in {name}")
     program, report = lower(traced, "float32" if tables == "auto" else tables)
     if not report.layers:
         raise PackedError(f"there is nothing to pack: {_why_none(traced)}")

@@ -48,8 +48,10 @@ def rounding(weight: Images) -> Rounded:
         ValueError: weights that are not finite, or more than 2^17 inputs of an output.
     """
     w, inputs = weight.double(), weight[0].numel()
-    if not w.isfinite().all() or inputs > 2**17:
-        raise ValueError(f"expected finite weights of at most {2**17} inputs, got {inputs} inputs")
+    if not w.isfinite().all():
+        raise ValueError(f"expected finite weights, got {int((~w.isfinite()).sum())} of {w.numel()} not")
+    if inputs > 2**17:
+        raise ValueError(f"expected weights of at most {2**17} inputs, got {inputs}")
     flat = w.flatten(1).abs()
     unit = torch.maximum(flat.amax(1) / 32767, flat.sum(1) / (LIMIT - inputs)).clamp(min=2.0**-100)
     unit = unit.float().nextafter(torch.tensor(torch.inf))  # or sums might be a little too large
