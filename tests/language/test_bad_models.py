@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,6 +46,24 @@ def test_a_gguf_file_is_read(tmp_path):
         assert torch.isfinite(network(torch.arange(3, 20)[None]).logits).all()
     report = calibrate(network, torch.randint(3, 259, (4, 16)), 1)
     assert [layer.layer for layer in report] == [3]
+
+
+LARGE = {
+    "layers": ({"num_hidden_layers": 10**7}, "layers as its weights can have, config.json says 10,000,000"),
+    "layers of a list": ({"model_type": "qwen2", "num_hidden_layers": 10**9}, "config.json says 1,000,000,000"),
+    "tensors": ({"num_hidden_layers": 1000}, "expected a network of .* got a larger one"),
+    "words": ({"vocab_size": 10**10}, "expected a network of .* got a larger one"),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_configuration_asks_for_no_more_than_the_files_hold(model, tmp_path, name):
+    changes, said = LARGE[name]
+    shutil.copytree(model, tmp_path, dirs_exist_ok=True)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    with pytest.raises(LanguageError, match=said):
+        files.load(tmp_path)
 
 
 def test_an_unknown_name_without_a_network(monkeypatch):

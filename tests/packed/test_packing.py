@@ -145,7 +145,7 @@ def test_a_report_of_no_floats_is_shown() -> None:
 def test_weights_that_are_not_finite_are_refused(level: float, said: str) -> None:
     net = nn.Sequential(nn.Linear(8, 16), htaf.Heaviside(), nn.Linear(16, 2)).eval()
     with torch.no_grad():
-        net[2].weight[0, 0] = level
+        net[2].weight[0, 0] = level  # pyright: ignore[reportIndexIssue]
     with pytest.raises(PackedError, match=said):
         pack(net, torch.randn(2, 8))
 

@@ -7,7 +7,10 @@ thresholds, scales and widths of the gates. Without that file transformers would
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from htaf._files import write_atomic
 from htaf.activations import Heaviside
 from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, gated_mlps, gates_of
+from htaf.models.build import at_most
 from htaf.runs import content_hash
 
 GATES = "htaf_gates.safetensors"
@@ -57,10 +61,11 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
         )
     try:
         known = {k: v for k, v in options.items() if k == "gguf_file"}
-        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False, **known)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            place, dtype=dtype, trust_remote_code=False, output_loading_info=True, **options
-        )
+        with _as_large_as_its_files(Path(place)):
+            tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False, **known)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                place, dtype=dtype, trust_remote_code=False, output_loading_info=True, **options
+            )
     except ImportError as error:
         raise LanguageError(
             f"{model}: {first_line(error)}; pip install 'htaf[language]' brings what is needed"
@@ -87,6 +92,34 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
     elif getattr(made.config, _MARK, None) is not None:
         raise LanguageError(f"{model} has gates, as its config.json says: expected a folder with {GATES} too")
     return made.eval(), tokenizer
+
+
+@contextmanager
+def _as_large_as_its_files(folder: Path) -> Iterator[None]:
+    """Models that are made in the block have about as many layers and weights as files of their size can hold.
+
+    Raises:
+        ValueError: config.json asks for more, as by ten million layers, for which it needs a few bytes.
+    """
+    if not folder.is_dir():
+        yield
+        return
+    size = sum(f.stat().st_size for f in folder.iterdir() if f.suffix in (".safetensors", ".bin", ".gguf"))
+    tensors = size // 64  # the header of each takes more
+    config = folder / "config.json"
+    if config.is_file() and (most := max(_layers(json.loads(config.read_text())), default=0)) > tensors:
+        raise ValueError(f"expected as many layers as its weights can have, config.json says {most:,}")
+    with at_most(8 * size, tensors):  # of one bit each
+        yield
+
+
+def _layers(written: Any) -> Iterator[int]:
+    """The numbers of layers in a configuration."""
+    for key, value in written.items() if isinstance(written, dict) else ():
+        if isinstance(value, dict):
+            yield from _layers(value)
+        elif "layer" in key and type(value) is int:
+            yield value
 
 
 def fingerprint(model: str | Path) -> str:
