@@ -22,7 +22,7 @@ from htaf.data import tabular
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, read_frame
 from htaf.rules import RulesError
-from htaf.rules.conditions import Condition, Rule, joined
+from htaf.rules.conditions import Condition, Rule, joined, simplified
 from htaf.rules.explanation import OTHERS, drawn
 from htaf.rules.raw_columns import RARE, RawColumn, RawColumns, roundest
 from htaf.rules.trees import LEAST_LEAF, fidelity, fit_rule
@@ -229,28 +229,72 @@ def test_words_of_conditions() -> None:
     )
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["above", "upto", "in", "out", "code", "missing"]), st.integers(0, 5)), max_size=5
-    )
-)
-def test_joined_conditions_hold_for_the_same_rows(given: list[tuple[str, int]]) -> None:
-    made = {
-        "above": lambda k: Condition("x", "number", above=float(k), missing=k % 2 == 0),
-        "upto": lambda k: Condition("x", "number", upto=float(k), missing=k % 2 == 0),
-        "in": lambda k: Condition("c", "category", among=COLORS[: k % 4]),
-        "out": lambda k: Condition("c", "category", among=COLORS[k % 4 :], negated=True),
-        "code": lambda k: Condition("x", "code", code=float(k), negated=k % 2 == 0),
-        "missing": lambda k: Condition("x", "missing", negated=k % 2 == 0),
-    }
-    conditions = [made[kind](k) for kind, k in given]
+CONDITIONS = {
+    "above": lambda k: Condition("x", "number", above=float(k), missing=k % 2 == 0),
+    "upto": lambda k: Condition("x", "number", upto=float(k), missing=k % 2 == 0),
+    "month": lambda k: Condition("d", "number", upto=float(k), part="month"),
+    "in": lambda k: Condition("c", "category", among=COLORS[: k % 4]),
+    "out": lambda k: Condition("c", "category", among=COLORS[k % 4 :], negated=True),
+    "code": lambda k: Condition("x", "code", code=float(k), negated=k % 2 == 0),
+    "missing": lambda k: Condition("x", "missing", negated=k % 2 == 0),
+}
+conjunctions = st.lists(st.tuples(st.sampled_from([*CONDITIONS]), st.integers(0, 5)), max_size=5)
+
+
+def many_rows(rows: int = 400) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
-    x = rng.integers(-1, 7, 200).astype(float)
+    x = rng.integers(-1, 7, rows).astype(float)
     x[::5] = np.nan
-    values = {"x": x, "x\0": x, "c": rng.choice([*COLORS, "new"], 200).astype(object)}
-    one, other = (Rule(True, (tuple(some),)).predict(values, 200) for some in (conditions, joined(conditions)))
+    code = np.where(rng.random(rows) < 0.3, x, np.nan)
+    other = {"c": rng.choice([*COLORS, "new", ""], rows).astype(object), "d\0month": rng.permutation(x)}
+    return {"x": np.where(np.isnan(code), x, np.nan), "x\0": code, **other}
+
+
+@given(conjunctions)
+def test_joined_conditions_hold_for_the_same_rows(given: list[tuple[str, int]]) -> None:
+    conditions, values = [CONDITIONS[kind](k) for kind, k in given], many_rows()
+    one, other = (Rule(True, (tuple(some),)).predict(values, 400) for some in (conditions, joined(conditions)))
     assert np.array_equal(one, other)
     assert len(joined(conditions)) <= len(conditions)
+
+
+@given(st.lists(conjunctions, max_size=4))
+def test_a_simplified_rule_holds_for_the_same_rows(given: list[list[tuple[str, int]]]) -> None:
+    alternatives = [[CONDITIONS[kind](k) for kind, k in every] for every in given]
+    found, values = simplified(alternatives), many_rows()
+    one, other = (Rule(True, tuple(map(tuple, some))).predict(values, 400) for some in (alternatives, found))
+    assert np.array_equal(one, other)
+    assert sum(map(len, found)) <= sum(map(len, alternatives))
+    assert len(found) <= len(alternatives)
+    assert simplified(found) == found
+
+
+def test_rules_without_needless_conditions() -> None:
+    a, c = (Condition(name, "category", among=("Yes",)) for name in ("a", "c"))
+    no_a, no_c = (replace(one, negated=True) for one in (a, c))
+    few, more = (Condition("b", "category", among=tuple(names)) for names in ("p", "pq"))
+    low, lower, upto3 = (Condition("x", "number", upto=bound) for bound in (2.0, 1.0, 3.0))
+    other_few = replace(few, negated=True)
+    high, higher = (Condition("x", "number", above=bound) for bound in (2.0, 1.0))
+    for alternatives, said in (
+        ([(no_a, no_c), (a, no_c)], "c is not Yes"),
+        ([(a,), (no_a, c)], "a is Yes; or c is Yes"),
+        ([(a, c), (a, no_c)], "a is Yes"),
+        ([(few, c), (other_few, more, c)], "c is Yes and b in {p, q}"),
+        ([(more, few), (more, other_few)], "b in {p, q}"),
+        ([(lower,), (higher, low)], "x <= 2"),
+        ([(low, higher, c), (high, upto3, c)], "1 < x <= 3 and c is Yes"),
+        ([(Condition("x", "missing", negated=True), high)], "x > 2"),
+        ([(a, low), (a, high), (a, Condition("x", "missing"))], "a is Yes"),
+        ([(a, c), (no_a, no_c)], "a is Yes and c is Yes; or a is not Yes and c is not Yes"),
+    ):
+        assert str(Rule(True, simplified(alternatives))) == f"on if {said}"
+    rows = pd.DataFrame(np.random.default_rng(0).choice(["Yes", "No"], (400, 3)), columns=[*"abc"])
+    majority = ((rows == "Yes").sum(axis=1) >= 2).to_numpy()
+    told = ruled(learned(rows), rows, majority)
+    assert len(re.findall(" is ", told)) == 5, told  # not 6: one pair of the three needs nothing beside it
+    assert simplified([(a,), (no_a,)]) == ((),)
+    assert simplified([(a, no_a)]) == simplified([]) == ()
 
 
 def test_a_category_that_training_lacks_is_in_no_set() -> None:

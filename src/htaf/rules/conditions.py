@@ -5,7 +5,7 @@ from __future__ import annotations
 import calendar
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -141,6 +141,66 @@ def joined(conditions: Sequence[Condition]) -> tuple[Condition, ...]:
         else:
             made.append(condition)
     return tuple(made)
+
+
+def simplified(alternatives: Sequence[Sequence[Condition]]) -> tuple[tuple[Condition, ...], ...]:
+    """Alternatives that hold for the same rows, without a condition or an alternative that can be left out.
+
+    "a is x and b is y; or a is not x and b is y" becomes "b is y", "a is x; or a is not x and b is y" becomes "a is x;
+    or b is y". Whatever is left out, the others hold for the same of all cases that the conditions tell apart.
+
+    Args:
+        alternatives: conjunctions, of a tree's depth: the cases are all combinations of values of their columns.
+    """
+    truth = _in_every_case({condition for every in alternatives for condition in every})
+    always = np.ones(len(next(iter(truth.values()), [True])), dtype=bool)
+    found = [tuple(dict.fromkeys(every)) for every in alternatives]
+
+    def all_of(conditions: Sequence[Condition]) -> Bool[np.ndarray, " cases"]:
+        return np.logical_and.reduce([always, *(truth[condition] for condition in conditions)])
+
+    def any_of(every: Sequence[Sequence[Condition]]) -> Bool[np.ndarray, " cases"]:
+        return np.logical_or.reduce([~always, *map(all_of, every)])
+
+    def shorter() -> Iterator[list[tuple[Condition, ...]]]:
+        for place in range(len(found)):
+            yield [*found[:place], *found[place + 1 :]]
+        for one, other in itertools.combinations(range(len(found)), 2):
+            held = any_of([found[one], found[other]])
+            shared = tuple(c for c in dict.fromkeys((*found[one], *found[other])) if truth[c][held].all())
+            yield [*found[:one], shared, *found[one + 1 : other], *found[other + 1 :]]
+        for place, conditions in enumerate(found):
+            for gone in conditions:
+                yield [*found[:place], tuple(c for c in conditions if c != gone), *found[place + 1 :]]
+
+    wanted = any_of(found)
+    while (less := next((some for some in shorter() if np.array_equal(any_of(some), wanted)), None)) is not None:
+        found = less
+    return tuple(map(joined, found))
+
+
+def _in_every_case(conditions: Collection[Condition]) -> dict[Condition, Bool[np.ndarray, " cases"]]:
+    """Whether each condition holds in the cases that they tell apart; every row there may be is like one of these."""
+    columns: dict[str, list[Condition]] = {}
+    for condition in conditions:
+        columns.setdefault(part_key(condition.column, condition.part), []).append(condition)
+    cases = itertools.product(*(_cases(of_column) for of_column in columns.values()))
+    values: dict[str, np.ndarray] = {}
+    for name, column in zip(columns, zip(*cases, strict=True), strict=True):
+        values[name], values[coded(name)] = (np.array(side, dtype=object) for side in zip(*column, strict=True))
+    return {condition: condition.holds(values) for condition in conditions}
+
+
+def _cases(conditions: Sequence[Condition]) -> list[tuple[Any, float]]:
+    """Of conditions on one column the values that they tell apart, each with its special code, NaN for none."""
+    if conditions[0].kind == "category":
+        sets = [frozenset(condition.among) for condition in conditions]
+        alike = {tuple(value in one for one in sets): value for some in sets for value in sorted(some)}
+        return [(value, math.nan) for value in (alike | {(False,) * len(sets): "\0"}).values()]  # "\0": in no set
+    bounds = {bound for c in conditions for bound in (c.above, c.upto) if bound is not None}
+    codes = {c.code for c in conditions if c.kind == "code"}
+    none = [(math.nan, code) for code in (math.nan, *sorted(codes))]
+    return [*none, *((bound, math.nan) for bound in (*sorted(bounds), math.inf))]  # each ends what is told apart
 
 
 @dataclass(frozen=True)

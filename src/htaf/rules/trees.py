@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 from sklearn.tree import DecisionTreeClassifier
 
-from htaf.rules.conditions import Condition, Rule, joined
+from htaf.rules.conditions import Condition, Rule, simplified
 from htaf.rules.raw_columns import Encoded, sides
 
 DEEPEST = 3
@@ -73,7 +73,7 @@ def fit_rule(encoded: Encoded, bit: Bool[np.ndarray, " rows"], seed: int = 0) ->
     splits = _splits(tree, inputs, encoded, orders)
 
     def alternatives(value: bool) -> Side:
-        return tuple(map(joined, _paths(tree, 0, value, lambda node: splits[node])))
+        return simplified(_paths(tree, 0, value, lambda node: splits[node]))
 
     on, off = Rule(True, alternatives(True)), Rule(False, alternatives(False))
     return (off if _length(off) < _length(on) else on), depth
