@@ -121,6 +121,13 @@ def test_bad_files_in_pieces(data: bytes, message: str, small_pieces: None, tmp_
         list(read_chunks(tmp_path / "rows.csv"))
 
 
+def test_a_line_without_an_end(small_pieces: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "LONGEST", 2000)
+    (tmp_path / "rows.csv").write_bytes(b"a,b\n1,2\n" + b"3," * 2000)
+    with pytest.raises(DataError, match="expected lines of less than 2,000 characters, got a longer one"):
+        list(read_chunks(tmp_path / "rows.csv"))
+
+
 def test_bad_parquet(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").write_bytes(b"PAR1 no more")
     with pytest.raises(DataError, match="expected a Parquet file"):

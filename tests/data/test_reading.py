@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from htaf import _errors
 from htaf._errors import HtafError, TooLargeError
 from htaf.data import attributes, images, tabular
 from htaf.data.image_reading import read_each
@@ -105,6 +106,22 @@ def test_bad_files(tmp_path: Path, content: str | bytes, name: str, message: str
     assert name in str(caught.value)
 
 
+def test_files_that_unpack_beyond_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_errors, "_memory", lambda: 5e6)
+    packed = write(tmp_path, gzip.compress(b"a,b\n" + b"1,2\n" * 500_000, mtime=0), "t.csv.gz")
+    with pytest.raises(
+        TooLargeError, match=r"t\.csv\.gz: a text of 0\.0 GB or more needs .*: unpack it, as plain files"
+    ):
+        read_frame(packed)
+    plain = write(tmp_path, b"a,b\n" + "1,\xe9\n".encode("latin-1") * 500_000)
+    with pytest.raises(TooLargeError, match="save it as UTF-8 or as Parquet"):
+        read_frame(plain)
+    path = tmp_path / "t.parquet"
+    pd.DataFrame({"a": np.zeros(10**6)}).to_parquet(path)
+    with pytest.raises(TooLargeError, match=r"t\.parquet: a table of 1,000,000 rows and 1 columns needs 0\.0 GB"):
+        read_frame(path)
+
+
 def test_blank_lines_under_given_names(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="expected a table, got blank lines only"):
         read_frame(write(tmp_path, ",\n,\n"), names=["a", "b"])
@@ -130,6 +147,13 @@ def test_numbers_and_text() -> None:
     values, wrong = to_number(column)
     np.testing.assert_array_equal(values[:7], [1, 2.5, np.nan, np.nan, np.nan, np.nan, -1000])
     assert np.flatnonzero(wrong).tolist() == [7, 8, 10]
+    apart = ["1,352", "-12,345,678.5", "1'352", "+999,000"]
+    no = ["1,35", "0,352", "1,352,1", "1'352,000", "8E467", "-1e999", ",352", "1,3520", "1352,000"]
+    values, wrong = to_number(pd.Series([*apart, *no, "-inf"], dtype=object))
+    np.testing.assert_array_equal(values[:4], [1352, -12345678.5, 1352, 999000])
+    assert np.flatnonzero(wrong).tolist() == [*range(4, 13)]
+    assert values[-1] == -np.inf
+    assert np.isnan(values[wrong]).all()
     assert to_text(column).tolist()[:6] == ["1", "2.5", None, "None", None, None]
     assert to_text(pd.Series([1.0, np.nan, 1.5])).tolist() == ["1", None, "1.5"]
 

@@ -652,7 +652,7 @@ def test_a_target_of_truth_values_is_not_text(tmp_path: Path) -> None:
         ("{:,.2f} €", True),
         ("${:,.2f}", True),
         ("{:.1f}%", True),
-        ("{:,.2f}", True),
+        ("{:,.2f}", False),
         ("x{:.1f}", False),
         ("+49 {:.0f}", False),
     ],

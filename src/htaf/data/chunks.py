@@ -8,8 +8,7 @@ import gzip
 import io
 import os
 import zlib
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,15 @@ import pandas as pd
 from htaf._errors import first_line
 from htaf.data.reading import (
     DataError,
+    check_names,
     commas_in,
-    listed,
+    named,
     read_frame,
     separator_of,
 )
 
 ROWS = 65_536  # of a piece
+LONGEST = 64 << 20  # characters of a line
 WHOLE = 8 << 20  # bytes of a text file that is read at once; in memory it is about ten times as large
 
 
@@ -70,9 +71,9 @@ def _parquet(path: Path) -> Iterator[tuple[pd.DataFrame, list[str]]]:
             for i, piece in enumerate(file.iter_batches(ROWS)):
                 # whole numbers beside missing ones stay whole: they may be ids
                 frame = Table.from_batches([piece]).to_pandas(integer_object_nulls=True).reset_index(drop=True)
-                frame.columns = [str(column).strip() for column in frame.columns]
-                notes = _check_names(path, [*frame.columns])
-                yield frame.loc[:, [bool(column) for column in frame.columns]], [] if i else notes
+                frame = named(frame)
+                kept, notes = check_names(str(path), [*frame.columns])
+                yield frame.loc[:, kept], [] if i else notes
     except DataError:
         raise
     except Exception as error:  # Arrow's readers raise nearly everything on damaged files
@@ -86,13 +87,13 @@ def _text(path: Path) -> Iterator[tuple[pd.DataFrame, list[str]]]:
     try:
         encoding = _encoding(path, notes)
         with _opened(path) as raw, _decoded(raw, encoding) as file:
-            separator = separator_of(file.read(100_000))
+            separator = separator_of(path, file.read(100_000))
         commas = frozenset[int]()
         if separator != ",":
             with _opened(path) as raw, _decoded(raw, encoding) as file:
-                commas = _decimal_commas(csv.reader(file, delimiter=separator))
+                commas = _decimal_commas(csv.reader(_lines(path, file), delimiter=separator))
         with _opened(path) as raw, _decoded(raw, encoding) as file:
-            yield from _pieces(path, csv.reader(file, delimiter=separator), separator, commas, notes)
+            yield from _pieces(path, csv.reader(_lines(path, file), delimiter=separator), separator, commas, notes)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {first_line(error)}") from error
 
@@ -134,6 +135,7 @@ def _pieces(
 ) -> Iterator[tuple[pd.DataFrame, list[str]]]:
     """commas: places of the columns with decimal commas."""
     names: list[str] = []
+    kept: list[bool] = []
     rows: list[list[str]] = []
 
     def piece() -> pd.DataFrame:
@@ -142,7 +144,7 @@ def _pieces(
             values = np.array([row[place] for row in rows], dtype=object)
             if place in commas:
                 values[:] = [value.replace(".", "").replace(",", ".") for value in values]
-            if name:
+            if kept[place]:
                 columns[name] = pd.Series(values, dtype=object)
         return pd.DataFrame(columns)
 
@@ -153,7 +155,8 @@ def _pieces(
                 continue  # blank lines, most often the last
             if not names:
                 names = [field.strip() for field in row]
-                notes += _check_names(path, names)
+                kept, told = check_names(str(path), names)
+                notes += told
                 notes += [f"column {names[place]!r}: decimal commas read as points" for place in sorted(commas)]
                 continue
             if len(row) != len(names):
@@ -176,21 +179,20 @@ def _pieces(
         raise DataError(f"{path}: expected {expected}")
 
 
-def _check_names(path: Path, names: Sequence[str]) -> list[str]:
-    if repeated := sorted(name for name, times in Counter(names).items() if name and times > 1):
-        raise DataError(f"{path}: expected distinct column names, got {listed(repeated)} more than once")
-    if "" not in names:
-        return []
-    places = [str(place + 1) for place, name in enumerate(names) if not name]
-    return [f"left out without a name: column {', '.join(places)} of {len(names)}"]
-
-
 def _opened(path: Path) -> io.BufferedIOBase:
     return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")
 
 
 def _decoded(raw: Any, encoding: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(raw, encoding, errors="replace", newline="")
+
+
+def _lines(path: Path, file: io.TextIOWrapper) -> Iterator[str]:
+    """The lines of a file, with their ends; none is held that is longer than a table's may be."""
+    while line := file.readline(LONGEST):
+        if len(line) == LONGEST:
+            raise DataError(f"{path}: expected lines of less than {LONGEST:,} characters, got a longer one")
+        yield line
 
 
 def _encoding(path: Path, notes: list[str]) -> str:

@@ -27,7 +27,7 @@ from htaf.data.columns import (
     strict_keys,
     texts,
 )
-from htaf.data.reading import DataError, counted, listed, to_number
+from htaf.data.reading import DataError, Frame, counted, listed, named, to_number, without_names
 
 FORMAT, VERSION = "htaf-tabular", 2
 BLOCK = 65_536  # rows of a date's or an encoding's inputs that are made at once
@@ -139,7 +139,7 @@ class Preprocessor:
         )
 
     def transform(
-        self, features: pd.DataFrame, rows: Int64[np.ndarray, " part"] | None = None
+        self, features: Frame, rows: Int64[np.ndarray, " part"] | None = None
     ) -> Float32[np.ndarray, "rows columns"]:
         """Raw rows to network inputs; columns are found by name, in any order.
 
@@ -148,7 +148,7 @@ class Preprocessor:
         trained on are ignored. `transform_with_notes` says where.
 
         Args:
-            features: raw rows of any dtypes, [rows, raw columns].
+            features: raw rows of any dtypes, [rows, raw columns], of pandas, Polars or pyarrow.
             rows: int64 [part], those that are wanted, taken a column at a time; None: all.
         Returns:
             float32 [rows, len(feature_names)].
@@ -176,7 +176,7 @@ class Preprocessor:
         """
         return self._transform(features, np.asarray(target), rows)[0]
 
-    def transform_with_notes(self, features: pd.DataFrame) -> tuple[Float32[np.ndarray, "rows columns"], list[str]]:
+    def transform_with_notes(self, features: Frame) -> tuple[Float32[np.ndarray, "rows columns"], list[str]]:
         """As `transform`, with what was handled in these rows.
 
         Args:
@@ -190,15 +190,17 @@ class Preprocessor:
         return self._transform(features, None, None)
 
     def _transform(
-        self, features: pd.DataFrame, target: np.ndarray | None, rows: Int64[np.ndarray, " part"] | None
+        self, features: Frame, target: np.ndarray | None, rows: Int64[np.ndarray, " part"] | None
     ) -> tuple[Float32[np.ndarray, "rows columns"], list[str]]:
         """target: of training rows, which are cross-fitted by it."""
-        present = [str(name) for name in features.columns]
+        features = named(features)
+        present = [*features.columns]
         where = {name: place for place, name in enumerate(present)}
         wanted = [column for column in self.columns if column.kind != "dropped"]
         absent = [column.name for column in wanted if column.name not in where]
         if absent:
-            raise DataError(f"expected the columns {listed(absent)} too, got only {listed(present)}")
+            hint = without_names(present) if len(absent) == len(wanted) else ""
+            raise DataError(f"expected the columns {listed(absent)} too, got only {listed(present)}{hint}")
         times = Counter(present) if len(where) < len(present) else {}
         doubled = [column.name for column in wanted if times.get(column.name, 1) > 1]
         if doubled:

@@ -8,15 +8,15 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float64, Shaped
 
-from htaf._errors import HtafError, first_line, suggestion
+from htaf._errors import HtafError, TooLargeError, expect_memory, first_line, suggestion
 
 if TYPE_CHECKING:
     from htaf.data.dates import Dates
@@ -25,11 +25,18 @@ TEXT_SUFFIXES = (".csv", ".tsv", ".txt", ".data")
 SUFFIXES = (*TEXT_SUFFIXES, *(suffix + ".gz" for suffix in TEXT_SUFFIXES), ".parquet")
 BLANKS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "?", "<na>"})
 NUMBER_BLANKS = BLANKS | {"none"}  # "None" is a common category, but never a number
+WORDS = 0.25  # share of texts among numbers from which a column is a category
+SECONDS = 86_400  # of a day
 LARGE = 64 * 2**20  # bytes of a file from which Arrow reads it
 FEW = 1000  # columns of a frame that are taken out one by one
+HELD = 10  # bytes of memory for one of a text file that is read at once
 PIECE, WIDE = 4 * 2**20, 4096  # bytes that it holds as text at a time; of each column at least
 MIXED_CATEGORIES = 20  # a column that mixes numbers and text is a category up to this many distinct values
 
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:(?:,\d{3})+|(?:'\d{3})+)(?:\.\d+)?")
+_JOINED = str.maketrans("", "", ",'")
+_NO_NAME = re.compile(r"(Unnamed: \d+(\.\d+)?)?")  # as pandas writes it
+_SEP_LINE = re.compile(r'\ufeff?"?sep=(.*?)"?\s*', re.IGNORECASE)
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][+-]?\d+)?")
 
 
@@ -78,11 +85,17 @@ def to_text(column: pd.Series, blanks: frozenset[str] = BLANKS) -> Shaped[np.nda
 def to_number(column: pd.Series) -> tuple[Float64[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
     """One column as numbers, and where it holds text that is no number.
 
+    Thousands may be set apart, as in 1,352 or 1'352.5. Durations are in days. A text beyond float64, such as the code
+    8E467, is no number.
+
     Args:
         column: any dtype, [rows].
     Returns:
         values float64 [rows], NaN where missing or wrong; wrong bool [rows].
     """
+    if is_duration(column):
+        values = column.dt.total_seconds().to_numpy(dtype=np.float64, na_value=np.nan) / SECONDS
+        return values, np.zeros(len(values), dtype=bool)
     if pd.api.types.is_numeric_dtype(column):
         plain = column.dtype == np.float64  # the same memory
         values = column.to_numpy() if plain else column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -97,10 +110,12 @@ def to_number(column: pd.Series) -> tuple[Float64[np.ndarray, " rows"], Bool[np.
             continue
         try:
             values[row] = float(text)
+            wrong[row] = "_" in text or (np.isinf(values[row]) and "inf" not in text.lower())  # float() reads 1_000
         except ValueError:
-            wrong[row] = True
-        if "_" in text:  # float() reads 1_000, a table does not
-            values[row], wrong[row] = np.nan, True
+            wrong[row] = _THOUSANDS.fullmatch(text) is None
+            if not wrong[row]:
+                values[row] = float(text.translate(_JOINED))
+    values[wrong] = np.nan
     return values, wrong
 
 
@@ -127,14 +142,19 @@ def lost_digits(column: pd.Series, values: Float64[np.ndarray, " rows"]) -> tupl
 
 
 def is_text(column: pd.Series) -> bool:
-    """Whether a column is a category by its dtype: text and truth values are, numbers are not.
+    """Whether a column is a category by its dtype: text and truth values are, numbers and durations are not.
 
     Args:
         column: any dtype, [rows].
     Returns:
         True for text and truth values.
     """
-    return pd.api.types.is_bool_dtype(column) or not pd.api.types.is_numeric_dtype(column)
+    return pd.api.types.is_bool_dtype(column) or not (pd.api.types.is_numeric_dtype(column) or is_duration(column))
+
+
+def is_duration(column: pd.Series) -> bool:
+    """Whether a column holds differences of times by its dtype, which `to_number` gives in days."""
+    return getattr(column.dtype, "kind", "") == "m"
 
 
 def is_date(column: pd.Series) -> bool:
@@ -162,17 +182,23 @@ def distinct_values(column: pd.Series) -> int:
 
 
 def typed(
-    frame: pd.DataFrame, *, target: str | None = None, plain: bool = False, consume: bool = False
+    frame: pd.DataFrame,
+    *,
+    target: str | None = None,
+    texts: Collection[str] = (),
+    plain: bool = False,
+    consume: bool = False,
 ) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Every column as float64 (NaN where missing), datetime64[us] (NaT) or text (object, None where missing).
 
     A column is a number when every value that is present reads as one, and a date as `htaf.data.dates.find` says.
     Truth values are text. A column that mixes numbers and text is a category, with a note, when it has at most 20
-    distinct values or is mostly text; else the text among the numbers is taken for a mistake.
+    distinct values or a quarter of its values are text; else the text among the numbers is taken for a mistake.
 
     Args:
         frame: any dtypes, [rows, columns].
         target: a column in which dates are not looked for. plain: dates are text, as before they were known.
+        texts: columns that are text whatever their values are.
         consume: take the columns out of `frame`, so that none is held twice.
     Returns:
         the typed frame with a fresh index, and the notes. `attrs["dates"]` has the order of each column of dates.
@@ -185,38 +211,46 @@ def typed(
     notes: list[str] = []
     orders: dict[str, str] = {}
     rows = len(frame)
+    kept = {*texts}
     consume = consume and frame.shape[1] <= FEW  # taking one out takes time by the number of columns
     for name in list(frame.columns):
         column = frame.pop(name) if consume else frame[name]
         _refuse_containers(str(name), column)
-        texts = functools.cache(functools.partial(to_text, column))
-        dates = None if plain or name == target or _has_numbers(column) else find(str(name), column, texts)
+        if name in kept:
+            columns[name] = pd.Series(to_text(column), dtype=object)
+            continue
+        in_text = functools.cache(functools.partial(to_text, column))
+        dates = None if plain or name == target or _has_numbers(column) else find(str(name), column, in_text)
         if dates is not None:
             columns[name], orders[str(name)] = pd.Series(dates.values), dates.order
             notes.append(_about_dates(str(name), dates))
             continue
         values, wrong = to_number(column)
-        if np.isinf(values).any():
-            row = int(np.argmax(np.isinf(values))) + 1
-            came = str(column.iloc[row - 1])
-            came = came if len(came) <= 40 else f"{came[:40]}..."
-            raise DataError(f"column {name!r}, row {row}: expected a finite number, got {came}")
         numbers = int(np.count_nonzero(~np.isnan(values)))
         if not pd.api.types.is_bool_dtype(column) and not wrong.any():
+            if np.isinf(values).any():
+                row = int(np.argmax(np.isinf(values))) + 1
+                came = str(column.iloc[row - 1])
+                came = came if len(came) <= 40 else f"{came[:40]}..."
+                raise DataError(f"column {name!r}, row {row}: expected a finite number, got {came}")
             columns[name] = pd.Series(values)
+            if is_duration(column):
+                notes.append(f"column {name!r}: durations, in days")
+            if grouped := _first_grouped(column):
+                notes.append(f"column {name!r}: thousands set apart, {grouped!r} read as {grouped.translate(_JOINED)}")
             if lost := lost_digits(column, values):
                 notes.append(
                     f"column {name!r}: whole numbers beyond 2^53 are rounded (first {column.iloc[lost[0]]}, row "
                     f"{lost[0] + 1}); of names, put a letter before each"
                 )
             continue
-        text = texts()
+        text = in_text()
         columns[name] = pd.Series(text, dtype=object)  # not pandas' own text type: None stays None
         if numbers == 0 or pd.api.types.is_bool_dtype(column):
             continue
         count, row = int(wrong.sum()), int(np.argmax(wrong)) + 1
         distinct = len({value for value in text if value is not None})
-        if numbers >= count and distinct > MIXED_CATEGORIES:
+        if count < WORDS * (numbers + count) and distinct > MIXED_CATEGORIES:
             raise DataError(
                 f"column {name!r}, row {row}: expected a number as in {numbers:,} other rows, "
                 f"got {text[row - 1]!r} ({count:,} such rows); correct them or leave them blank"
@@ -231,7 +265,15 @@ def typed(
 
 
 def _has_numbers(column: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column)
+    return pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column) or is_duration(column)
+
+
+def _first_grouped(column: pd.Series) -> str | None:
+    """The first text of a column of numbers that sets thousands apart."""
+    if _has_numbers(column):
+        return None
+    values = column.cat.categories if isinstance(column.dtype, pd.CategoricalDtype) else column
+    return next((value.strip() for value in values if isinstance(value, str) and ("," in value or "'" in value)), None)
 
 
 def _refuse_containers(name: str, column: pd.Series) -> None:
@@ -280,30 +322,82 @@ def read_frame(
     path = Path(path)
     check_path(path)
     if path.name.lower().endswith(".parquet"):
+        from pyarrow.parquet import read_metadata
+
         try:
+            about = read_metadata(path)
+            what = f"{path}: a table of {about.num_rows:,} rows and {about.num_columns:,} columns"
+            expect_memory(8.0 * about.num_rows * about.num_columns, what, "take some of the rows")
             frame, notes = pd.read_parquet(path), []
+        except TooLargeError:
+            raise
         except Exception as error:  # Arrow's and pandas' readers raise nearly everything on damaged files
             raise DataError(
                 f"{path}: expected a Parquet file, this one cannot be read as one ({first_line(error)})"
             ) from error
-        frame.columns = [str(name).strip() for name in frame.columns]
+        frame = named(frame)
     else:
         notes = list[str]()
         frame = _large(path, texts) if names is None and path.stat().st_size > LARGE else None
         if frame is None:
             text, notes = _decode(path)
             frame = _parse(path, text, names, notes)
-    seen = list(frame.columns)
-    repeated = sorted(name for name, times in Counter(seen).items() if times > 1 and name)
-    if repeated:
-        raise DataError(f"{path}: expected distinct column names, got {listed(repeated)} more than once")
-    if "" in seen:
-        places = [str(place + 1) for place, name in enumerate(seen) if not name]
-        notes.append(f"left out without a name: column {', '.join(places)} of {len(seen)}")
-        frame = frame.loc[:, [bool(name) for name in seen]]
+    kept, told = check_names(str(path), [*frame.columns])
+    notes += told
+    frame = frame if all(kept) else frame.loc[:, kept]
     if not len(frame):
         raise DataError(f"{path}: expected rows below the column names, got the header only")
     return frame, tuple(notes)
+
+
+def check_names(where: str, names: Sequence[str]) -> tuple[list[bool], list[str]]:
+    """Which columns have a name, with a note of the others: a saved index, or a separator at the ends of lines.
+
+    Args:
+        where: the table, for messages. names: without blanks around them.
+    Raises:
+        DataError: a name twice.
+    """
+    kept = [_NO_NAME.fullmatch(name) is None for name in names]
+    repeated = sorted(name for name, times in Counter(names).items() if times > 1 and _NO_NAME.fullmatch(name) is None)
+    if repeated:
+        raise DataError(
+            f"{where}: expected distinct column names, got {listed(repeated)} more than once{without_names(names)}"
+        )
+    places = [str(place) for place, has_name in enumerate(kept, start=1) if not has_name]
+    return kept, [f"left out without a name: column {', '.join(places)} of {len(names)}"] if places else []
+
+
+def without_names(names: Sequence[str]) -> str:
+    """Of names among which are numbers: that the line of names may be missing; else empty."""
+    return "; if its first line is data, add a line of names" if any(map(_is_number, names)) else ""
+
+
+@runtime_checkable
+class GivesPandas(Protocol):
+    """A table of Polars, of pyarrow, or another one that gives a data frame of pandas."""
+
+    @property
+    def columns(self) -> Any:
+        """Of the table."""
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The same rows."""
+        ...
+
+
+Frame = pd.DataFrame | GivesPandas
+
+
+def in_pandas(frame: Any) -> Any:
+    """A `Frame` as a data frame of pandas; anything else as it is."""
+    return frame.to_pandas() if isinstance(frame, GivesPandas) and not isinstance(frame, pd.DataFrame) else frame
+
+
+def named(frame: Frame) -> pd.DataFrame:
+    """A data frame of pandas with its columns named as those of a file: by texts, without blanks around them."""
+    plain: pd.DataFrame = in_pandas(frame)
+    return plain.set_axis([str(name).strip() for name in plain.columns], axis=1)
 
 
 def _large(path: Path, texts: Sequence[str] | None) -> pd.DataFrame | None:
@@ -329,12 +423,16 @@ def _large(path: Path, texts: Sequence[str] | None) -> pd.DataFrame | None:
         text = head[: error.start].decode("utf-8-sig") if error.start > len(head) - 4 else ""
     if not text.strip():
         return None
-    separator = separator_of(text)
+    separator = separator_of(path, text)
     header = next(csv_rows(text, separator))
     first, end, _ = text.partition("\n")
     if not end or not first.strip() or any("\n" in name for name in header):
         return None  # Arrow skips one line for the names
-    if len(set(header)) < len(header) or "" in header or sum(map(_is_number, header)) * 2 > len(header):
+    if (
+        len(set(header)) < len(header)
+        or any(map(_NO_NAME.fullmatch, header))
+        or sum(map(_is_number, header)) * 2 > len(header)
+    ):
         return None
     kept = None if texts is None else {*texts}
     try:
@@ -474,11 +572,25 @@ def check_path(path: Path) -> None:
         raise DataError(f"{path}: expected a file ending in {', '.join(SUFFIXES)}, got {path.suffix or 'none'}{excel}")
 
 
+def _content(path: Path) -> bytes:
+    """The content of a file, unpacked.
+
+    Raises:
+        TooLargeError: more than memory holds as a table, found as soon as so much is unpacked.
+    """
+    packed, blocks, size = path.name.lower().endswith(".gz"), list[bytes](), 0
+    instead = "unpack it, as plain files are read in pieces" if packed else "save it as UTF-8 or as Parquet"
+    with gzip.open(path) if packed else path.open("rb") as file:
+        while block := file.read(PIECE):
+            size += len(block)
+            expect_memory(HELD * size, f"{path}: a text of {size / 1e9:,.1f} GB or more", instead)
+            blocks.append(block)
+    return b"".join(blocks)
+
+
 def _decode(path: Path) -> tuple[str, list[str]]:
     try:
-        data = path.read_bytes()
-        if path.name.lower().endswith(".gz"):
-            data = gzip.decompress(data)
+        data = _content(path)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {first_line(error)}") from error
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -494,7 +606,7 @@ def _decode(path: Path) -> tuple[str, list[str]]:
 def _parse(path: Path, text: str, names: Sequence[str] | None, notes: list[str]) -> pd.DataFrame:
     if not text.strip():
         raise DataError(f"{path}: expected a table, got an empty file")
-    separator = separator_of(text)
+    separator = separator_of(path, text)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     header = None if names is None else list(names)
     rows: list[list[str]] = []
@@ -531,15 +643,32 @@ def _parse(path: Path, text: str, names: Sequence[str] | None, notes: list[str])
     return frame
 
 
-def separator_of(text: str) -> str:
-    """The separator whose column count in the header is kept by most of the first lines, comma if none."""
+def separator_of(path: Path, text: str) -> str:
+    """The separator whose column count in the header is kept by most of the first lines, comma if none.
+
+    Raises:
+        DataError: a line that tells Excel of the separator, or columns that something else separates.
+    """
     lines = [line for line in text[:100_000].splitlines()[:50] if line.strip()]
+    if lines and _SEP_LINE.fullmatch(lines[0]):
+        raise DataError(
+            f"{path}: expected the column names, got {lines[0].strip()!r}, which is for Excel: delete this line"
+        )
     best, best_score = ",", (0.0, 0)
     for separator in ",;\t":
         counts = [len(row) for row in csv.reader(lines, delimiter=separator)]
         if counts and counts[0] > 1:
             score = (sum(count == counts[0] for count in counts) / len(counts), counts[0])
             best, best_score = (separator, score) if score > best_score else (best, best_score)
+    if best_score > (0.0, 0):
+        return best
+    for what, fields in (("'|'", [line.split("|") for line in lines]), ("blanks", [line.split() for line in lines])):
+        alike = len({len(row) for row in fields}) == 1 and len(lines) > 1 and len(fields[0]) > 1
+        if alike and all(any(map(_is_number, row)) for row in fields[1:]):
+            raise DataError(
+                f"{path}: expected columns separated by commas, semicolons or tabs, got {what}: write a comma in place "
+                "of each"
+            )
     return best
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -29,15 +29,19 @@ from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import (
     SUFFIXES,
     DataError,
+    Frame,
+    check_names,
     counted,
     distinct_values,
     is_date,
     is_text,
     listed,
+    named,
     read_frame,
     to_number,
     to_text,
     typed,
+    without_names,
 )
 from htaf.data.targets import Task, amounts, class_codes, infer_target
 
@@ -313,7 +317,7 @@ def _leave_out(
 
 
 def from_frame(
-    frame: pd.DataFrame,
+    frame: Frame,
     target: str | Float64[np.ndarray, " rows"] | Int64[np.ndarray, " rows"],
     *,
     task: Task | None = None,
@@ -323,11 +327,12 @@ def from_frame(
 ) -> Table:
     """A data frame as a table, treated as `load` treats a file, but that what a column is follows from its dtype.
 
-    Numbers are numbers, nullable ones too. Text, categories and truth values are categories, also where they read as
-    numbers. A column of objects is what its values are: numbers, or else text. Any number of rows will do.
+    Numbers are numbers, nullable ones too; durations are numbers of days. Categories are categories, and so is text
+    that a reader of files would have made numbers. Other texts are what they are in a file, such as numbers with "?"
+    for a missing one, or words among numbers. Any number of rows will do.
 
     Args:
-        frame: any dtypes, [rows, columns].
+        frame: any dtypes, [rows, columns]; of pandas, Polars or pyarrow.
         target: the name of the target column; rows without it are dropped, and the task is inferred as by `load`. Or
             values for the rows of the frame: float64 for a regression, class codes for a classification; then nothing
             is inferred or refused.
@@ -340,36 +345,32 @@ def from_frame(
     Raises:
         DataError: no such target column, repeated columns, infinite values, or data that cannot be used.
     """
-    frame = _named(frame, name)
+    frame = named(frame)
+    kept, notes = check_names(name, [*frame.columns])
+    frame = frame.loc[:, kept].reset_index(drop=True).infer_objects()
     if isinstance(target, str):
         _check_target(name, frame, target)
-        return _table(name, frame.reset_index(drop=True), target, task, [], reading=_by_kind, least=1)
+        return _table(name, frame, target, task, notes, texts=_kept_texts(frame), least=1)
     if task is None or len(target) != len(frame):
         raise DataError(f"{name}: expected a task and {len(frame)} target values, got {task} and {len(target)}")
     while target_name in frame:
         target_name += "_"
-    raw = frame.reset_index(drop=True).assign(**{target_name: np.asarray(target, dtype=np.float64)})
+    raw = frame.assign(**{target_name: np.asarray(target, dtype=np.float64)})
     known = target, task, tuple(classes)
-    return _table(name, raw, target_name, task, [], reading=_by_kind, least=1, known=known)
+    return _table(name, raw, target_name, task, notes, texts=_kept_texts(frame), least=1, known=known)
 
 
-def _by_kind(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """As `typed`, but text and categories stay what they are where some of their values read as numbers."""
-    columns, notes, dates = {}, list[str](), dict[str, str]()
-    for name in frame:
-        column = frame[name].infer_objects()
-        kept = isinstance(column.dtype, pd.CategoricalDtype)
-        if not kept and is_text(column) and not is_date(column):
-            kept = not np.isnan(to_number(column)[0]).all()
-        if kept:
-            columns[name] = pd.Series(to_text(column), dtype=object)
-        else:
-            read, told = typed(column.to_frame())
-            columns[name], notes = read[name], [*notes, *told]
-            dates |= read.attrs.get("dates", {})
-    made = pd.DataFrame(columns, index=pd.RangeIndex(len(frame)))
-    made.attrs["dates"] = dates
-    return made, tuple(notes)
+def _kept_texts(frame: pd.DataFrame) -> list[str]:
+    """Columns that are categories by their dtype, or text although a reader of files would have made them numbers."""
+
+    def kept(column: pd.Series) -> bool:
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            return True
+        present = column[column.notna()]
+        texts = is_text(column) and all(isinstance(value, str) for value in present)
+        return texts and len(present) > 0 and bool(pd.to_numeric(present, errors="coerce").notna().all())
+
+    return [str(name) for name in frame if kept(frame[name])]
 
 
 def load_like(
@@ -404,18 +405,11 @@ def load_like(
     return _like(frame, target, notes, name, given if known is None else name, codes)
 
 
-def frame_like(frame: pd.DataFrame, *, target: Target, name: str = "frame") -> Table:
+def frame_like(frame: Frame, *, target: Target, name: str = "frame") -> Table:
     """As `load_like`, of a data frame with the column `target.name`. Args, raises: as there."""
-    return _like(_named(frame, name), target, [], name, name)
-
-
-def _named(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """With texts for names of columns, which must differ."""
-    frame = frame.set_axis([str(column) for column in frame], axis=1)
-    repeated = frame.columns[frame.columns.duplicated()].unique().tolist()
-    if repeated:
-        raise DataError(f"{name}: expected distinct column names, got {listed(repeated)} more than once")
-    return frame
+    frame = named(frame)
+    kept, notes = check_names(name, [*frame.columns])
+    return _like(frame.loc[:, kept], target, notes, name, name)
 
 
 def _like(
@@ -488,6 +482,7 @@ def _check_target(where: str, frame: pd.DataFrame, target: str) -> None:
     if target not in names:
         raise DataError(
             f"{where}: expected a target column {target!r}{suggestion(target, names)}, got the columns {listed(names)}"
+            f"{without_names(names)}"
         )
 
 
@@ -500,7 +495,7 @@ def _table(
     classes: tuple[str, ...] = (),
     special_codes: tuple[float, ...] = (),
     *,
-    reading: Callable[[pd.DataFrame], tuple[pd.DataFrame, tuple[str, ...]]] | None = None,
+    texts: Sequence[str] = (),
     least: int = MIN_ROWS,
     known: tuple[np.ndarray, Task, tuple[str, ...]] | None = None,
     beside: pd.DataFrame | None = None,
@@ -508,16 +503,13 @@ def _table(
     parting: Parting = Parting(),
     plain: bool = False,
 ) -> Table:
-    """The table of raw rows; reading: instead of `typed`. known: target values, task and classes where they need not be
-    read from the column. beside: the columns that are its ids, or that it is divided by; ids: which are its ids."""
+    """The table of raw rows; texts: as `typed` takes them. known: target values, task and classes where they need not
+    be read from the column. beside: the columns that are its ids, or that it is divided by; ids: which are its ids."""
     notes = list(notes)
     beside = pd.DataFrame(index=raw.index) if beside is None else beside
     rows, raw_target = len(raw), raw[target]
     # before rows go, so that errors count the file's rows
-    if reading is None:
-        table, typing_notes = typed(raw, target=target, plain=plain, consume=True)  # rows are not held twice
-    else:
-        table, typing_notes = reading(raw)
+    table, typing_notes = typed(raw, target=target, texts=texts, plain=plain, consume=True)  # rows are not held twice
     present = table[target].notna().to_numpy()
     gone = int((~present).sum())
     if gone * 2 > rows:

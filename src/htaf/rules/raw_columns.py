@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float32, Float64, Int64, Shaped
 from htaf.data import dates
 from htaf.data.columns import MISSING, Column, category_values, places
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import to_number
+from htaf.data.reading import named, to_number
 from htaf.rules.conditions import SHOWN, Condition, Values, coded, part_key
 
 RARE = "other (rare or new)"  # what a network reads alike: categories of few training rows, and new ones
@@ -128,6 +128,7 @@ class RawColumns:
     def read(self, rows: pd.DataFrame) -> Values:
         """The values of raw rows, as `Condition.holds` takes them; the columns are there."""
         values: dict[str, np.ndarray] = {}
+        rows = named(rows)
         for column in self.columns:
             if column.part:
                 continue  # made with its date

@@ -39,7 +39,7 @@ from htaf._files import LOCK, expect_folder, hold, parse_json, to_json, write_at
 from htaf.contract import StepFactory, is_outside
 from htaf.data.images import ImagePreprocessor
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import DataError
+from htaf.data.reading import DataError, Frame
 from htaf.models.build import KINDS, Method, activation, at_most, build
 from htaf.runs.predictions import of_images, of_rows
 
@@ -306,7 +306,7 @@ class Run:
 
         return evaluate(self, self.data() if data is None else data, part=part)
 
-    def predict(self, rows: pd.DataFrame, *, exact: bool = True) -> pd.DataFrame:
+    def predict(self, rows: Frame, *, exact: bool = True) -> pd.DataFrame:
         """Predictions for raw rows.
 
         Args:
@@ -322,7 +322,7 @@ class Run:
         """
         return self.predict_with_notes(rows, exact=exact)[0]
 
-    def predict_with_notes(self, rows: pd.DataFrame, *, exact: bool = True) -> tuple[pd.DataFrame, list[str]]:
+    def predict_with_notes(self, rows: Frame, *, exact: bool = True) -> tuple[pd.DataFrame, list[str]]:
         """As `predict`, with what was handled in these rows: unseen categories, missing values, ignored columns."""
         preprocessor = self.preprocessor()
         if isinstance(preprocessor, ImagePreprocessor):

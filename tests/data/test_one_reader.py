@@ -1,0 +1,215 @@
+"""One reader, one rule: a CSV file is the same table by the command and from a data frame of pandas."""
+
+import csv
+import gzip
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from htaf.data import chunks, reading
+from htaf.data.chunks import read_chunks
+from htaf.data.columns import Column
+from htaf.data.reading import DataError, named
+from htaf.data.tabular import Table, from_frame, load
+
+ROWS = 60
+
+
+@dataclass(frozen=True)
+class File:
+    """A file: its columns of texts or its content, beside a column of numbers and the target "y".
+
+    Attributes:
+        columns: name and values, repeated up to `ROWS`. options: with which pandas has to be told how to read it.
+        said: a part of what is said of it, by both; refused: it is an error.
+    """
+
+    columns: dict[str, Sequence[str]] = field(default_factory=dict)
+    separator: str = ","
+    quoting: Any = csv.QUOTE_MINIMAL
+    ends: str = "\n"
+    encoding: str = "utf-8"
+    before: str = ""
+    target: Sequence[str] = ("up", "down", "down")
+    header: bool = True
+    options: dict[str, Any] = field(default_factory=dict)
+    said: str = ""
+    refused: bool = False
+    packed: bool = False
+
+    def write(self, folder: Path) -> Path:
+        names = {**self.columns, "n": each("{}7"), "y": self.target}
+        stream = io.StringIO()
+        writer = csv.writer(stream, delimiter=self.separator, quoting=self.quoting, lineterminator=self.ends)
+        if self.header:
+            writer.writerow(names)
+        writer.writerows(islice(zip(*map(cycle, names.values()), strict=True), ROWS))
+        content = (self.before + stream.getvalue()).encode(self.encoding)
+        path = folder / f"table.csv{'.gz' if self.packed else ''}"
+        path.write_bytes(gzip.compress(content, mtime=0) if self.packed else content)
+        return path
+
+
+def each(form: str, count: int = ROWS) -> list[str]:
+    return [form.format(row) for row in range(count)]
+
+
+def mixed(words: int, of: int = ROWS) -> list[str]:
+    """So many words among numbers, all different."""
+    return [f"A/5 {row}" if row < words else f"{20_000 + row * 7}" for row in range(of)]
+
+
+FRUIT = ("apple", "pear", "fig", "apple")
+EURO = {"sep": ";", "decimal": ","}
+FILES = {
+    # numbers
+    "whole numbers": File({"x": each("{}")}),
+    "a row number": File({"id": each("{}")}, said="looks like a row number"),
+    "decimals": File({"x": each("{}.25"), "z": ("-1.5", "2e-3", "+7", "1E5")}),
+    "blanks before values": File({"x": each(" {} "), "c": (" red", "blue ", "red")}),
+    "blanks around names": File({" x ": each("{}"), " c": FRUIT}),
+    "missing numbers": File({"x": ("1", "", "3", "NA", "N/A", "nan", "NULL", "7")}),
+    "question marks": File({"x": ["?", *each("{}", 29)], "z": ("1", "2", "?")}),
+    "blanks of several kinds": File({"x": ["#N/A", "?", "null", "<NA>", "n/a", "", *each("{}", 30)]}),
+    "None among numbers": File({"x": ["None", *each("{}", 29)]}),
+    "dots of databases": File({"x": ("1", ".", "3")}, said="mixes"),
+    "thousands": File({"x": each("{0},{0:0>3}.5")[1:], "z": ("1,352", "999", "-12,000,001")}, said="'1,352' read as"),
+    "thousands with apostrophes": File({"x": ["1'352", "17", *each("{}", 29)]}, said="thousands set apart"),
+    "thousands and blanks": File({"x": ["1,352", "", "?", *each("{}", 29)]}),
+    "no thousands": File({"x": [*each("1,{}"), "12,5"]}, said="is text"),
+    "large whole numbers": File({"x": each("90071992547409{:0>2}1")}, said="beyond 2^53"),
+    "one value": File({"x": ["7"]}, said="'x' dropped: one value"),
+    "nothing": File({"x": [""]}, said="'x' dropped: all values are missing"),
+    "one value or none": File({"x": ["7", ""]}),
+    "leading zeros": File({"x": each("{:0>5}")}),
+    "a plus": File({"x": each("+{}")}),
+    "infinite": File({"x": [*each("{}", 30), "inf"]}, said="expected a finite number, got inf", refused=True),
+    "no float": File({"x": [*each("{}", 30), "1_000"]}, said="got '1_000'", refused=True),
+    "percent": File({"x": each("{} %")}, said="is text"),
+    "euros": File({"x": each("{} €")}, said="is text"),
+    # words
+    "few categories": File({"c": FRUIT}),
+    "None as a category": File({"c": (*FRUIT, "None")}, options={"keep_default_na": False}),
+    "missing categories": File({"c": (*FRUIT, "", "NA", "?")}),
+    "many categories": File({"c": each("town {}", 25)}),
+    "spellings": File({"c": ("Yes", "yes", "no", "YES", "No")}),
+    "rare categories": File({"c": [*["a", "b"] * 28, "c", "d", "e", "f"]}),
+    "ids": File({"c": each("K-{}")}, said="'c' dropped: text with 60 distinct values"),
+    "hexadecimal": File({"c": each("{:x}f")}),
+    "codes and one number": File({"c": [*each("A{}", 30), "8E467"]}),
+    "codes and numbers": File({"c": [*each("{}F", 20), *each("{}E2", 20)]}, said="mixes"),
+    "codes and infinity": File({"c": [*each("A{}", 20), "INF"]}),
+    "a code among numbers": File({"c": [*each("{}47"), "8E467"][1:]}, refused=True),
+    "tickets": File({"Ticket": mixed(16)}, said="mixes 44 numbers with 16 texts"),
+    "a quarter of words": File({"x": mixed(15)}, said="mixes 45 numbers with 15 texts"),
+    "less than a quarter": File({"x": mixed(14)}, said="row 1: expected a number as in 46 other rows", refused=True),
+    "one word": File({"x": ["unknown", *each("{}", 59)]}, said="got 'unknown' (1 such rows)", refused=True),
+    "few values and a word": File({"x": ("1", "2", "unknown", "2")}, said="mixes"),
+    "words and a number": File({"x": [*each("flat {}", 30), "7"]}, said="mixes"),
+    "quotes and line ends": File({"c": ('say "so"', "two\nlines", "a,b")}),
+    "accents": File({"c": ("café", "thé", "日本")}),
+    "long texts": File({"c": each("{} " + "x" * 500)}, said="dropped"),
+    # truth values and dates
+    "truth values": File({"b": ("True", "False", "False")}),
+    "missing truth values": File({"b": ("True", "", "False")}),
+    "TRUE": File({"b": ("TRUE", "FALSE", "FALSE")}),
+    "yes and no": File({"b": ("yes", "no")}),
+    "zero and one": File({"b": ("0", "1", "1")}),
+    "dates": File({"d": each("2012-01-{:0>2}", 29)[1:]}, said="column 'd': dates"),
+    "days first": File({"d": each("{:0>2}.03.2012", 29)[1:]}, said="day-month-year"),
+    "months by name": File({"d": each("Mar {}, 2012", 29)[1:]}),
+    "dates with times": File({"d": each("2012-03-01T{:0>2}:30:00Z", 24), "t": each("2012-03-01 {:0>2}:30", 24)}),
+    "missing dates": File({"d": ["2012-01-31", "", "2013-02-01", "?"]}),
+    "dates of two forms": File({"d": ["2012-01-31", "31.01.2013"]}, said="dates of one form", refused=True),
+    "a word among dates": File({"d": ["soon", *each("2012-01-{:0>2}", 31)[1:]]}, refused=True),
+    "times and durations": File({"t": ("12:30", "13:45"), "s": ("1 days", "2 days 03:00:00")}),
+    "years": File({"d": ("2011", "2012", "2013")}),
+    # targets
+    "a target of numbers": File({"x": each("{}")}, target=each("{}.5")),
+    "a target of whole numbers": File({"x": each("{}")}, target=("1", "2", "3")),
+    "a target of truth values": File({"x": each("{}")}, target=("True", "False")),
+    "a target of dates": File({"x": each("{}")}, target=("2012-01-31", "2013-01-31")),
+    "a target with blanks": File({"x": each("{}")}, target=("up", "down", "", "down")),
+    "a target of numbers and a word": File({"x": each("{}")}, target=("1", "2", "x")),
+    "a target with thousands": File({"x": each("{}")}, target=each("1,{:0>3}.5")),
+    # files
+    "semicolons": File({"c": FRUIT, "x": each("{}")}, separator=";", options={"sep": ";"}),
+    "tabs": File({"c": FRUIT}, separator="\t", options={"sep": "\t"}),
+    "decimal commas": File({"x": each("{},5"), "z": each("{}")}, separator=";", options=EURO),
+    "decimal commas, thousands": File({"x": each("1.{:0>3},5")}, separator=";", options=EURO | {"thousands": "."}),
+    "quotes around all": File({"c": FRUIT, "x": each("{}")}, quoting=csv.QUOTE_ALL),
+    "line ends of Windows": File({"c": FRUIT}, ends="\r\n"),
+    "a mark": File({"c": FRUIT}, encoding="utf-8-sig"),
+    "UTF-16": File({"c": ("é", "日")}, encoding="utf-16", options={"encoding": "utf-16"}),
+    "Latin-1": File({"c": ("é", "ü")}, encoding="latin-1", options={"encoding": "latin-1"}),
+    "packed": File({"c": FRUIT}, packed=True),
+    "blank lines": File({"c": FRUIT}, before="\n\n"),
+    "a saved index": File({"": each("{}"), "c": FRUIT}, said="left out without a name: column 1 of 4"),
+    "a saved index, twice": File({"": each("{}"), "Unnamed: 0": each("{}")}, said="without a name: column 1, 2 of 4"),
+    "numbers for names": File({"0": each("{}"), "1": FRUIT}),
+    # what to do is said
+    "a line for Excel": File({"c": FRUIT}, separator=";", before="sep=;\n", said="delete this line", refused=True),
+    "no names": File({"x": each("{}")}, header=False, said="add a line of names", refused=True),
+    "blanks for separators": File({"c": FRUIT}, separator=" ", said="got blanks: write a comma", refused=True),
+    "bars for separators": File({"c": FRUIT}, separator="|", said="got '|': write a comma", refused=True),
+    "a name twice": File({"x": each("{}"), "x ": each("{}")}, said="expected distinct column names", refused=True),
+}  # fmt: skip
+OTHERWISE = {"a line for Excel", "blanks for separators", "bars for separators", "a code among numbers"}  # by pandas
+
+
+def learned(table: Table) -> tuple[Any, ...]:
+    """Everything that a network is told of a table, and why."""
+    preprocessor = table.fit_preprocessor(np.arange(len(table.target)))
+    notes = [note for note in table.notes if note.startswith(("column ", "left out")) and "decimal commas" not in note]
+    target = (table.task, [*map(str.lower, table.classes)], table.target.tolist())
+    return [_told(column) for column in preprocessor.columns], target, notes
+
+
+def _told(column: Column) -> tuple[Any, ...]:
+    """Of truth values without their case, which pandas does not keep."""
+    truth = {name.lower() for name in column.categories} - {""} == {"true", "false"}
+    names = tuple(map(str.lower, column.categories)) if truth else column.categories
+    return column.name, column.kind, names, column.outputs, column.lows, column.highs, (column.low, column.high)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_the_same_table_by_command_and_from_a_frame(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the command at once, in pieces and as a large file is read."""
+    file = FILES[name]
+    path = file.write(tmp_path)
+    monkeypatch.setattr(chunks, "ROWS", 17)
+    monkeypatch.setattr(chunks, "WHOLE", 0)
+    if file.refused:
+        with pytest.raises(DataError) as caught:
+            load(path, target="y")
+        assert file.said in str(caught.value)
+        with pytest.raises(DataError) as again:
+            from_frame(pd.read_csv(path, **file.options), "y")
+        if name not in OTHERWISE:
+            assert str(again.value).removeprefix("frame: ") in str(caught.value)
+        monkeypatch.setattr(reading, "LARGE", 0)
+        with pytest.raises(DataError) as large:
+            load(path, target="y")
+        assert str(large.value) == str(caught.value)
+        return
+    frame = pd.read_csv(path, **file.options)
+    read, given = load(path, target="y"), from_frame(frame, "y")
+    assert learned(given) == learned(read)
+    assert file.said in "\n".join(read.notes)
+    preprocessor = read.fit_preprocessor(np.arange(len(read.target)))
+    inputs = preprocessor.transform(read.features)
+    present = (named(frame)["y"].notna()).to_numpy()
+    assert np.array_equal(preprocessor.transform(frame)[present], inputs)
+    monkeypatch.setattr(reading, "LARGE", 0)
+    assert load(path, target="y").fingerprint == read.fingerprint
+    pieces = np.concatenate([preprocessor.transform(piece) for piece, _ in read_chunks(path)])
+    assert np.array_equal(pieces[present], inputs)
