@@ -8,9 +8,11 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +30,7 @@ from htaf.data.reading import DataError
 from htaf.data.tabular import Split, Table, from_frame, load
 from htaf.estimators import fit as fit_frame
 from htaf.estimators import parts
-from htaf.rules import RulesError, explain, importance
+from htaf.rules import RulesError, explain, importance, what_if
 from htaf.runs import RunError, open_run
 from htaf.training.families import ready_recipe
 from htaf.training.fit import fit
@@ -238,10 +240,12 @@ def test_a_run_on_a_frame_is_packed_exported_and_explained_by_any_rows(
 
 def test_columns_that_are_dropped_are_warned_of() -> None:
     rows = frame().assign(target=LABELS)
-    rows["blanks"] = [" " if i == 3 else f"{i + 0.5}" for i in range(len(rows))]
-    with pytest.warns(UserWarning, match="'blanks' dropped: text with .* numbers: pandas.to_numeric") as told:
+    rows["blanks"] = [" " if i == 3 else f"{i + 0.5}" for i in range(len(rows))]  # read as a file's: numbers
+    rows["texts"] = pd.Series([None if i == 3 else f"{i + 0.5}" for i in range(len(rows))], dtype="str").to_numpy()
+    with pytest.warns(UserWarning, match="'texts' dropped: text with .* numbers: pandas.to_numeric") as told:
         made = fit_frame(rows, "target", **TINY)
     assert [str(one.message) for one in told] == [note for note in made.notes_ if " dropped: " in note]
+    assert "blanks" in made.feature_names_in_
 
 
 def load_estimator(folder: Path) -> HtafClassifier:
@@ -313,13 +317,82 @@ def test_recipes_and_what_they_do_not_read() -> None:
             HtafClassifier(**bad).fit(frame(), LABELS)  # pyright: ignore[reportArgumentType]
 
 
+def frames() -> pd.DataFrame:
+    """Numbers, dates, durations and texts."""
+    rng = np.random.default_rng(0)
+    when = pd.date_range("2020-01-01", periods=40)
+    took = pd.to_timedelta(rng.integers(0, 10**5, 40), unit="s")
+    return pd.DataFrame({"x": rng.normal(size=40), "when": when, "took": took, "c": rng.choice(["a", "b"], 40)})
+
+
+def test_numbers_for_names_of_columns(tmp_path: Path) -> None:
+    rows = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 3))).assign(y=["a", "b"] * 20)
+    model = htaf.fit(rows, "y", **TINY)
+    predicted = model.predict(rows).tolist()
+    assert model.predict(rows[[2, 1, 0]]).tolist() == predicted
+    model.save(tmp_path / "run")
+    assert load_estimator(tmp_path / "run").predict(rows).tolist() == predicted
+    assert open_run(tmp_path / "run").predict(rows)["prediction"].tolist() == predicted
+    found = explain(model.run_, rows)
+    assert len(found.reasons(rows.head(2))) == 2
+    changed = what_if(model.run_, rows.head(2), {"0": 1.0})
+    assert len(changed.after) == 2
+    spaced = rows.rename(columns={0: " 0", 1: "1 "})
+    assert model.predict(spaced).tolist() == predicted
+    with pytest.raises(DataError, match="expected the columns '0', '1' too, got only '2', 'y'"):
+        model.predict(rows[[2, "y"]])
+
+
+@pytest.mark.parametrize("kind", ["polars", "pyarrow", "dtypes of pyarrow"])
+def test_frames_of_others(kind: str) -> None:
+    rows = frames().assign(y=np.where(frames()["x"] > 0, "up", "down"))
+    given: Any = rows.convert_dtypes(dtype_backend="pyarrow")
+    if kind == "polars":
+        given = pytest.importorskip("polars").from_pandas(rows)
+    elif kind == "pyarrow":
+        given = pyarrow.Table.from_pandas(rows)
+    table, wanted = from_frame(given, "y"), from_frame(rows, "y")
+    assert (table.fingerprint, table.notes) == (wanted.fingerprint, wanted.notes)
+    assert table.features.dtypes.map(str).tolist() == ["float64", "datetime64[us]", "float64", "object"]
+    assert "column 'took': durations, in days" in table.notes
+    assert table.features["took"].tolist() == (rows["took"] / pd.Timedelta(days=1)).tolist()
+    if kind == "pyarrow":
+        model = htaf.fit(given, "y", **TINY)
+        expected = model.predict(rows).tolist()
+        assert model.predict(given).tolist() == expected
+        assert model.run_.predict(given)["prediction"].tolist() == expected
+        features = given.drop(["y"])
+        assert len(HtafClassifier(**TINY).fit(features, given["y"]).predict(features)) == 40
+
+
+def test_labels_that_are_dates_come_back_as_dates(tmp_path: Path) -> None:
+    rows = frames()[["x", "c"]]
+    days = pd.Series(np.where(rows["x"] > 0, "2020-01-01", "2021-05-05T03:00")).astype("datetime64[s]")
+    for place, model in enumerate((htaf.fit(rows.assign(y=days), "y", **TINY), HtafClassifier(**TINY).fit(rows, days))):
+        assert isinstance(model, HtafClassifier)
+        assert model.classes_.dtype.kind == "M"
+        assert [*model.classes_] == sorted({*days.to_numpy()})
+        model.save(tmp_path / str(place))
+        again = load_estimator(tmp_path / str(place)).predict(rows)
+        assert again.dtype == model.classes_.dtype
+        assert again.tolist() == model.predict(rows).tolist()
+    zoned = htaf.fit(rows.assign(y=days.dt.tz_localize("UTC")), "y", **TINY)
+    assert isinstance(zoned, HtafClassifier)
+    assert [*zoned.classes_] == sorted({*days.to_numpy()})
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_unknown_arguments_are_refused_with_a_suggestion() -> None:
     for kind in (HtafClassifier, HtafRegressor):
         with pytest.raises(TypeError, match=rf"arguments of {kind.__name__}, got 'epoch' \(did you mean 'epochs'\?\)"):
             kind(epoch=3)  # pyright: ignore[reportCallIssue]
-        with pytest.raises(TypeError, match=r"got 'droput' \(did you mean 'dropout'\?\)"):
+        with pytest.raises(TypeError, match=r"got 'droput' \(did you mean 'dropout'\?\), in fields=\{"):
             kind(droput=0.1)  # pyright: ignore[reportCallIssue]
+        for name in ("class_weight", "sample_weight"):
+            with pytest.raises(TypeError, match=rf"no argument '{name}': every row and every class weighs the same"):
+                kind(**{name: "balanced"})
+            with pytest.raises(ValueError, match=rf"expected fields of a recipe, got '{name}'$"):
+                kind(fields={name: "balanced"})._recipe()
         with pytest.raises(TypeError, match=r"'dropout', which is a field of the recipe: expected fields=\{'dropout'"):
             kind(dropout=0.1)  # pyright: ignore[reportCallIssue]
         with pytest.raises(ValueError, match=r"expected fields of a recipe, got 'droput' \(did you mean 'dropout'\?\)"):

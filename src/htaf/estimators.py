@@ -27,7 +27,7 @@ from torch import nn
 from htaf._console import say_notes
 from htaf._errors import expect_seed, suggestion
 from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import DataError, is_text, listed, to_number, to_text
+from htaf.data.reading import DataError, Frame, in_pandas, is_date, is_text, listed, named, to_number, to_text
 from htaf.data.tabular import Split, Table, from_frame
 from htaf.data.targets import Task
 from htaf.runs import Run, RunError, forward, open_run
@@ -51,6 +51,7 @@ FIELDS = (
     "refit",
 )
 ENTRY = "estimator"  # of a record: what the folder of a saved estimator holds beyond that of a run
+WEIGHTS = ("class_weight", "sample_weight", "scale_pos_weight")  # of other estimators
 LEAST = 3  # rows: batch norm trains on two, one validates
 SEEDS = 2**31
 
@@ -76,11 +77,15 @@ def _known_arguments(init: Init) -> Init:
 
 def _refuse(name: str, kind: str, names: Sequence[str]) -> None:
     """Raises TypeError for an argument that is none of an estimator's; a field of a recipe is said to be one."""
+    if name in WEIGHTS:
+        raise TypeError(f"{kind} has no argument {name!r}: every row and every class weighs the same in its training")
     if name in _first_fields():
         raise TypeError(
             f"{kind} has no argument {name!r}, which is a field of the recipe: expected fields={{{name!r}: ...}}"
         )
-    raise TypeError(f"expected the arguments of {kind}, got {name!r}{suggestion(name, [*names, *_first_fields()])}")
+    near = suggestion(name, names) or suggestion(name, _first_fields())
+    field = "" if suggestion(name, names) or not near else ", in fields={...}"
+    raise TypeError(f"expected the arguments of {kind}, got {name!r}{near}{field}")
 
 
 class _TableEstimator(BaseEstimator):
@@ -204,7 +209,7 @@ class _TableEstimator(BaseEstimator):
         family, changes = family_of("mlp"), self._changes()
         base = family.ready(self.recipe or family.suited(changes) or _first())
         if unknown := [name for name in changes if name not in base.flat() and name not in _every_field()]:
-            near = suggestion(unknown[0], [*base.flat()])
+            near = "" if unknown[0] in WEIGHTS else suggestion(unknown[0], [*base.flat()])
             raise ValueError(f"fields: expected fields of a recipe, got {unknown[0]!r}{near}")
         recipe, notes = family.changed(base, changes)
         recipe.refuse_unread(changes.keys())
@@ -286,6 +291,9 @@ class _TableEstimator(BaseEstimator):
         """
         if reset:
             self.__dict__.pop("_by_name", None)
+        X = in_pandas(X)
+        if self._by_name and isinstance(X, pd.DataFrame):
+            X = named(X)
         if isinstance(X, pd.DataFrame):
             known = None if reset else getattr(self, "feature_names_in_", None)
             absent = [] if known is None else [str(name) for name in known if name not in X.columns]
@@ -324,9 +332,9 @@ _BUILT = ("_networks", "_preprocessor")
 class HtafClassifier(ClassifierMixin, _TableEstimator):
     """A network with 0/1 activations for classification, as a scikit-learn estimator.
 
-    X: an array, or a DataFrame whose dtypes decide: numbers are scaled; text, categories and truth values are
-    categories; NaN and None are missing. Predictions are those of the exact network. `sample_weight` is not taken:
-    the training has no weights of rows.
+    X: an array, or a data frame (of pandas, Polars or pyarrow) whose dtypes decide: numbers and durations are scaled,
+    dates are taken apart; text, categories and truth values are categories; NaN and None are missing. Predictions are
+    those of the exact network. `sample_weight` is not taken: the training has no weights of rows.
 
     Args:
         recipe: a ready recipe of `htaf train tabular`; None: its default one. Each field below that is None stays as
@@ -397,8 +405,10 @@ class HtafClassifier(ClassifierMixin, _TableEstimator):
         self.classes_ = labels[self._order]
 
     def _labels(self) -> dict[str, Any]:
-        kind = self.classes_.dtype
-        values = self.classes_[np.argsort(self._order)].tolist()
+        kind, found = self.classes_.dtype, self.classes_[np.argsort(self._order)]
+        if kind.kind in "mM":  # JSON has no dates: the counts of their unit
+            return {"classes": found.astype(np.int64).tolist(), "dtype": kind.str}
+        values = found.tolist()
         plain = kind.kind in "biuf" or all(isinstance(value, str) for value in values)
         return {"classes": values, "dtype": kind.str if kind.kind in "biuf" else "O"} if plain else {}
 
@@ -438,9 +448,7 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
         return self._preprocessor.inverse(outputs)
 
 
-def fit(
-    frame: pd.DataFrame, target: str, *, task: Task | None = None, **options: Any
-) -> HtafClassifier | HtafRegressor:
+def fit(frame: Frame, target: str, *, task: Task | None = None, **options: Any) -> HtafClassifier | HtafRegressor:
     """Train on a data frame with one column to predict, as `htaf train tabular` does on a file.
 
         model = htaf.fit(frame, "churned", epochs=10)
@@ -450,7 +458,7 @@ def fit(
     notes say so (`model.notes_`).
 
     Args:
-        frame: [rows, columns]; its dtypes decide what a column is.
+        frame: [rows, columns], of pandas, Polars or pyarrow; its dtypes decide what a column is.
         target: the column to predict.
         task: "regression" or "classification"; None: by the column, as for a file.
         options: as `HtafClassifier` takes them.
@@ -459,9 +467,10 @@ def fit(
         A fitted `HtafClassifier` or `HtafRegressor`; it ignores columns that it was not trained on.
 
     Raises:
-        TypeError: no data frame, or no such option. ValueError: an option out of range. DataError: no such column, or
+        TypeError: no such table, or no such option. ValueError: an option out of range. DataError: no such column, or
             data that cannot be used.
     """
+    frame = in_pandas(frame)
     if not isinstance(frame, pd.DataFrame):
         got = f"{str(frame)!r}: read it first, as pandas.read_csv does" if isinstance(frame, str | PathLike) else ""
         raise TypeError(f"expected a pandas data frame, got {got or type(frame).__name__}")
@@ -478,9 +487,12 @@ def fit(
     names = [str(name) for name in table.features]
     made.n_features_in_, made.feature_names_in_, made._by_name = len(names), np.array(names, dtype=object), True
     if isinstance(made, HtafClassifier):
-        column = frame.set_axis([str(name) for name in frame], axis=1)[target]
-        spelled = is_text(column) and not pd.api.types.is_bool_dtype(column)
-        made._know(np.array(table.classes, dtype=object) if spelled else _read_labels(table.classes))
+        column = named(frame)[target]
+        if is_date(column) or pd.api.types.infer_dtype(column) == "date":
+            made._know(pd.to_datetime([*table.classes], utc=True).tz_localize(None).to_numpy())
+        else:
+            spelled = is_text(column) and not pd.api.types.is_bool_dtype(column)
+            made._know(np.array(table.classes, dtype=object) if spelled else _read_labels(table.classes))
     return made._learn(table, names)
 
 
