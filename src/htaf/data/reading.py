@@ -4,6 +4,7 @@ import csv
 import functools
 import gzip
 import io
+import math
 import os
 import re
 import zlib
@@ -109,13 +110,15 @@ def to_number(column: pd.Series) -> tuple[Float64[np.ndarray, " rows"], Bool[np.
         if text is None:
             continue
         try:
-            values[row] = float(text)
-            wrong[row] = "_" in text or (np.isinf(values[row]) and "inf" not in text.lower())  # float() reads 1_000
+            number = float(text)
         except ValueError:
             wrong[row] = _THOUSANDS.fullmatch(text) is None
-            if not wrong[row]:
-                values[row] = float(text.translate(_JOINED))
-    values[wrong] = np.nan
+            values[row] = np.nan if wrong[row] else float(text.translate(_JOINED))
+            continue
+        if "_" in text or (math.isinf(number) and "inf" not in text.lower()):  # float() reads 1_000, a table does not
+            wrong[row] = True
+        else:
+            values[row] = number
     return values, wrong
 
 
