@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ from htaf.data.columns import (
     strict_keys,
     texts,
 )
-from htaf.data.reading import DataError, Frame, counted, listed, named, to_number, without_names
+from htaf.data.reading import DataError, Frame, counted, in_pandas, listed, to_number, without_names
 
 FORMAT, VERSION = "htaf-tabular", 2
 BLOCK = 65_536  # rows of a date's or an encoding's inputs that are made at once
@@ -193,8 +193,10 @@ class Preprocessor:
         self, features: Frame, target: np.ndarray | None, rows: Int64[np.ndarray, " part"] | None
     ) -> tuple[Float32[np.ndarray, "rows columns"], list[str]]:
         """target: of training rows, which are cross-fitted by it."""
-        features = named(features)
-        present = [*features.columns]
+        features = cast(pd.DataFrame, in_pandas(features))
+        known = {*(column.name for column in self.columns), *self.ids}
+        names = known | {self.target.name}
+        present = [name if name in names else name.strip() for name in map(str, features.columns)]  # as a file's
         where = {name: place for place, name in enumerate(present)}
         wanted = [column for column in self.columns if column.kind != "dropped"]
         absent = [column.name for column in wanted if column.name not in where]
@@ -206,7 +208,6 @@ class Preprocessor:
         if doubled:
             raise DataError(f"expected each column once, got {listed(doubled)} more than once")
         notes = Notes([], [], [])
-        known = {*(column.name for column in self.columns), *self.ids}
         extra = [name for name in present if name not in known and name != self.target.name]
         if extra:
             notes.lines.append(f"ignored, not used in training: {listed(extra)}")
