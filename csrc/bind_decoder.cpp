@@ -28,7 +28,7 @@ using Layer = std::tuple<std::array<std::uintptr_t, 7>, std::array<std::uintptr_
 }  // namespace
 
 void bind_decoder(nb::module_& m) {
-    nb::class_<Held>(m, "Decoder")
+    nb::class_<Held>(m, "Decoder", nb::is_weak_referenceable())
         // sizes: size, heads, groups, width, rotated, vocabulary, context; whole: embedding, head, norm, cosines, sines
         .def("__init__", [](Held* self, int type, const std::array<std::size_t, 7>& sizes, float epsilon, float scale,
                             const std::array<std::uintptr_t, 5>& whole, const std::vector<Layer>& layers) {

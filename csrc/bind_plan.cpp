@@ -204,7 +204,7 @@ class Plan {
 }  // namespace
 
 void bind_plan(nb::module_& m) {
-    nb::class_<Plan>(m, "Plan")
+    nb::class_<Plan>(m, "Plan", nb::is_weak_referenceable())
         .def(nb::init<>())
         .def("binary", &Plan::binary)
         .def("table", &Plan::table)

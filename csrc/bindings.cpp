@@ -40,6 +40,9 @@ void bind_decoder(nb::module_&);
 
 NB_MODULE(_native, m) {
     m.doc() = "Kernels on the CPU. Addresses of dense tensors in memory order; see htaf/kernels/native.py.";
+    // Modules of PyTorch outlive the interpreter with what they hold, such as the data set of a worker process and its
+    // packed model: that is said to leak, though the process ends. That plans go while it runs is tested.
+    nb::set_leak_warnings(false);
 
     m.def("instruction_sets", [] {
         std::vector<std::string> names;

@@ -19,7 +19,7 @@ from htaf.kernels import native
 from htaf.models.icbm import ICBM
 from htaf.models.mlp import MLP
 from htaf.models.wide_resnet import WideResNet
-from htaf.packed import PackedError, load, pack, packing, save, verify
+from htaf.packed import PackedError, PackedModel, load, pack, packing, save, verify
 from htaf.packed.report import compared
 from htaf.packed.verification import compare
 
@@ -122,7 +122,7 @@ def test_a_packed_model_that_differs_is_found_out() -> None:
     packed = pack(model, x)
     name = next(n for n in packed.program.tensors if n.endswith(".lower"))
     packed.program.tensors[name] += 0.05
-    found = verify(packed, model, x)
+    found = verify(PackedModel(packed.program, packed.report), model, x)
     assert not found.ok
     assert found.flips
     assert found.flips[0].distance > 0

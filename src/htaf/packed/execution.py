@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -26,7 +26,8 @@ class Execution:
         self.program = program
         self.spare: Spare = {}  # of the batch size that ran last
         self.batch = 0
-        machine = Machine(program.tensors, *kernels(), self.spare, float_layers if native.available() else None)
+        tensors = _owned(program.tensors)
+        machine = Machine(tensors, *kernels(), self.spare, float_layers if native.available() else None)
         instructions = program.instructions
         self.count = 1 + max([len(program.inputs) - 1, *(v for i in instructions for v in i.makes)])
         last: dict[int, int] = {}
@@ -43,7 +44,7 @@ class Execution:
             self.runs.append((self.ready[-1].run, tuple(done - reusable), tuple(done & reusable)))
         self.outputs = _gather(program.outputs)
         self.plans: dict[Any, Planned] = {}  # by shapes and strides of the inputs
-        self.fast: dict[Any, Callable[[Tensor], Any]] = {}  # of plans that are the whole network, likewise
+        self.fast: dict[Any, Callable[[int], Any]] = {}  # of plans that are the whole network, likewise
         self.scratch: list[Tensor] = []  # that no call uses now
 
     def __call__(self, inputs: tuple[Tensor, ...], *, after: Callable[[int, Values], None] | None = None) -> Any:
@@ -98,7 +99,11 @@ class Planned:
     """A run of a program for one size of inputs: plans, and closures of instructions that have none."""
 
     def __init__(self, execution: Execution, known: dict[int, Layout]) -> None:
-        self.execution, program = execution, execution.program
+        program = execution.program
+        # not the execution itself, which holds this: without a cycle a model's memory goes with its last reference
+        self.runs, self.pool, self.outputs, self.written = (
+            execution.runs, execution.scratch, execution.outputs, program.outputs
+        )  # fmt: skip
         instructions = program.instructions
         readers: dict[int, int] = {}
         for value in [v for i in instructions for v in i.reads] + program.returned():
@@ -130,31 +135,31 @@ class Planned:
             done.setdefault(at, []).append(value)
         self.done = done
 
-    def whole(self) -> Callable[[Tensor], Any] | None:
-        """The run as one call, where the network is one plan from its only input to its only output."""
+    def whole(self) -> Callable[[int], Any] | None:
+        """The run as one call with the input's address, where the network is one plan from its only input to its only
+        output. It keeps what the plan points at, so that it may outlive the model."""
         part = self.parts[0] if len(self.parts) == 1 else None
         if not isinstance(part, Segment) or part.takes != (0,) or len(part.gives) != 1 or part.views:
             return None
         (value, shape, stride, dtype), run, threads = part.gives[0], part.plan.run, torch.get_num_threads
-        if self.execution.program.outputs != {"v": value}:
+        if self.written != {"v": value}:
             return None
-        pool, size, empty = self.execution.scratch, self.scratch, torch.empty_strided
+        pool, size, empty = self.pool, self.scratch, torch.empty_strided
 
-        def call(x: Tensor) -> Tensor:
+        def call(address: int, kept: tuple[Any, ...] = part.kept) -> Tensor:
             y = empty(shape, stride, dtype=dtype, device=CPU)
             scratch = _scratch(pool, size)
-            run([x.data_ptr(), y.data_ptr()], scratch.data_ptr(), threads())
+            run([address, y.data_ptr()], scratch.data_ptr(), threads())
             pool.append(scratch)
             return y
 
         return call
 
     def __call__(self, values: Values, batch: int) -> Any:
-        execution, pool = self.execution, self.execution.scratch
-        scratch = _scratch(pool, self.scratch)
+        scratch = _scratch(self.pool, self.scratch)
         for part in self.parts:
             if isinstance(part, int):
-                execution.runs[part][0](values, batch)
+                self.runs[part][0](values, batch)
                 first, last = part, part + 1
             else:
                 first, last = part.first, part.last
@@ -167,13 +172,23 @@ class Planned:
                         of = values[root]
                         values[value] = of.as_strided(shape, stride, of.storage_offset() + offset)
                 else:
-                    for run, _, _ in execution.runs[first:last]:
+                    for run, _, _ in self.runs[first:last]:
                         run(values, batch)
             for at in range(first, last):
                 for value in self.done.get(at, ()):
                     values[value] = None
-        pool.append(scratch)
-        return execution.outputs(values)
+        self.pool.append(scratch)
+        return self.outputs(values)
+
+
+def _owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies that nobody else reaches, as addresses of them are kept between calls.
+
+    Memory that others reach is moved or freed behind these: to pickle a tensor for another process, PyTorch moves it
+    into shared memory.
+    """
+    copies = {id(x): x.detach().clone() for x in tensors.values()}  # one where several names are of one tensor
+    return {name: copies[id(x)] for name, x in tensors.items()}
 
 
 def _is(x: Tensor, layout: tuple[Any, ...]) -> bool:

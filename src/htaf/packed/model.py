@@ -64,9 +64,11 @@ class PackedModel(nn.Module):
     def forward(self, *inputs: Tensor) -> Any:
         if len(inputs) == 1 and type(x := inputs[0]) is Tensor:  # sizes that are known need no further look
             whole = self._execution.fast.get((x.shape, x.stride()))
-            if whole is not None and x.dtype is torch.float32 and x.is_cpu and not x.data_ptr() % 4:
-                return whole(x)
-        self._check(inputs)
+            if whole is not None and x.dtype is torch.float32 and x.is_cpu and not x.is_neg():
+                address = x.data_ptr()
+                if address and not address % 4:
+                    return whole(address)
+        inputs = self._checked(inputs)
         if not inputs[0].shape[0]:
             raise PackedError("expected a batch of at least one, got none")
         try:
@@ -133,11 +135,12 @@ class PackedModel(nn.Module):
         return self._watched(inputs, bounded), errors
 
     def _watched(self, inputs: tuple[Tensor, ...], after: Callable[[int, Values], None]) -> Any:
-        self._check(inputs)
+        inputs = self._checked(inputs)
         with torch.no_grad(), _float32():
             return self._execution(inputs, after=after)
 
-    def _check(self, inputs: tuple[Tensor, ...]) -> None:
+    def _checked(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Inputs whose memory holds their numbers, which it does not where a sign or zeros are lazy."""
         if len(inputs) != len(self._expected):
             raise PackedError(f"expected {len(self._expected)} inputs, got {len(inputs)}")
         for x, (rank, sizes), wanted in zip(inputs, self._expected, self.program.inputs, strict=True):
@@ -151,15 +154,18 @@ class PackedModel(nn.Module):
                 raise PackedError(f"expected an input on the CPU, got one on {x.device}")
             if x.dtype != torch.float32:
                 raise PackedError(f"expected an input in float32, got {x.dtype}")
+            if x.layout != torch.strided:
+                raise PackedError(f"expected a dense input, got one with the layout {x.layout}")
         batches = [x.shape[0] for x, wanted in zip(inputs, self.program.inputs, strict=True) if wanted[0] is None]
         if len(set(batches)) > 1:
             raise PackedError(f"expected inputs of one batch size, got {batches}")
         if (batch := inputs[0].shape[0]) not in self._fitting:
             check(self.program, batch)
             self._fitting.add(batch)
+        return tuple(x.resolve_neg().clone() if x.is_neg() or x._is_zerotensor() else x for x in inputs)
 
     def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> PackedModel:  # pyright: ignore
-        moved = fn(torch.zeros(1))
+        moved = fn(torch.zeros(1, dtype=torch.float32))
         if moved.device.type != "cpu" or moved.dtype != torch.float32:
             raise PackedError(
                 f"expected a packed model to stay on the CPU in float32, got {moved.device}, {moved.dtype}"

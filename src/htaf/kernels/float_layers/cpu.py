@@ -38,11 +38,12 @@ def convolution(x: Tensor, weights: Tensor, bias: Tensor | None, geometry: Geome
         raise TypeError(f"x must be float32 on the CPU, got {x.dtype} on {x.device}")
     if x.ndim != 4 or x.shape[1] != g.channels or g.groups != 1:
         raise ValueError(f"expected images of {g.channels} channels in one group, got {tuple(x.shape)} and {g}")
-    check_floats("weights", weights, ((g.outputs + BLOCK - 1) // BLOCK, *g.kernel, g.channels, BLOCK))
+    weights = check_floats("weights", weights, ((g.outputs + BLOCK - 1) // BLOCK, *g.kernel, g.channels, BLOCK))
+    bias = None if bias is None else check_floats("bias", bias, (g.outputs,))  # named, so that a dense copy stays
     batch, _, height, width = x.shape
     out = g.out_size(height, width)
     y = torch.empty(batch, *out, g.outputs, dtype=torch.float32, device=CPU)
-    shift = 0 if bias is None else check_floats("bias", bias, (g.outputs,)).data_ptr()
+    shift = 0 if bias is None else bias.data_ptr()
     extension().float_convolution(
         shape_of(x, g), x.data_ptr(), strides_of(x), weights.data_ptr(), NO_WINDOW,
         (0, shift, 0, y.data_ptr(), 0, 0, 0, 0, 0), torch.get_num_threads(),
@@ -79,8 +80,9 @@ def rounded(x: Tensor, weights: Laid, bias: Tensor | None, geometry: Geometry) -
     blocks, pairs = (g.outputs + BLOCK - 1) // BLOCK, (g.channels * g.kernel[1] + 1) // 2
     values = check_weights("weights", weights.values, torch.int16, (blocks, g.kernel[0], pairs, BLOCK, 2))
     unit = check_floats("unit", weights.unit, (blocks * BLOCK,))
+    bias = None if bias is None else check_floats("bias", bias, (g.outputs,))
     y = torch.empty(x.shape[0], *g.out_size(*x.shape[2:]), g.outputs, dtype=torch.float32, device=CPU)
-    shift = 0 if bias is None else check_floats("bias", bias, (g.outputs,)).data_ptr()
+    shift = 0 if bias is None else bias.data_ptr()
     extension().rounded_convolution(
         shape_of(x, g), x.data_ptr(), strides_of(x), (values.data_ptr(), unit.data_ptr()), NO_WINDOW,
         (0, shift, 0, y.data_ptr(), 0, 0, 0, 0, 0), torch.get_num_threads(),

@@ -40,7 +40,8 @@ def kernels() -> tuple[Any, Any, Any, Any, Any]:
 
 
 class Machine(NamedTuple):
-    """What instructions are run with: the program's tensors, the kernels, and memory that layers may write over."""
+    """What instructions are run with: copies of the program's tensors, whose addresses may be kept, the kernels, and
+    memory that layers may write over."""
 
     tensors: Mapping[str, Tensor]
     binary: Any

@@ -190,14 +190,14 @@ class Layer(Instruction):
         """The kernel for depthwise layers, and the weights as it takes them."""
         weight = machine.tensors[self.weight]
         if self.weights == "integer":
-            weight = self._whole(machine)
+            weight = self._whole(weight)
             check_exact(weight, self.planes)
         made = machine.depthwise.prepare(weight.float(), self.geometry, planes=self.planes, bipolar=self.bipolar)
         return machine.depthwise, made
 
-    def _whole(self, machine: Machine) -> Tensor:
+    def _whole(self, weight: Tensor) -> Tensor:
         """Integer weights, int8 [outputs, channels / groups, kernel height, kernel width]."""
-        g, weight = self.geometry, machine.tensors[self.weight]
+        g = self.geometry
         shape = (g.outputs, g.channels // g.groups, *g.kernel)
         return from_nibbles(weight, shape) if weight.dtype == torch.uint8 else weight
 
@@ -206,15 +206,15 @@ class Layer(Instruction):
 
         Products of bytes are faster for a few rows or pixels, and for several planes, which they take at once.
         """
-        g, weight = self.geometry, self._whole(machine)
+        g, weight = self.geometry, self._whole(machine.tensors[self.weight])
         if self.planes == 1 and self.form in ("image", "line") and machine.tables.holds(weight, "int8"):
             return machine.tables, machine.tables.prepare(weight.float(), g, "int8", whole=True)
         return machine.integers, machine.integers.prepare(weight, g, planes=self.planes)
 
-    def _products(self, machine: Machine, epilogue: Epilogue) -> Any:
+    def _products(self, kernel: Any, weight: Tensor, epilogue: Epilogue) -> Any:
         """The layer by products of bytes."""
-        made = machine.integers.prepare(self._whole(machine), self.geometry, planes=self.planes)
-        return machine.integers.bind(made, self.geometry, epilogue)
+        made = kernel.prepare(self._whole(weight), self.geometry, planes=self.planes)
+        return kernel.bind(made, self.geometry, epilogue)
 
     def prepare(self, machine: Machine) -> Ready:
         t, g = machine.tensors, self.geometry
@@ -236,7 +236,8 @@ class Layer(Instruction):
         epilogue = Epilogue(scale, shift, None, lower, upper, self.y is not None, wide)
         layer = kernel.bind(weights, g, epilogue)
         if self.weights == "integer" and kernel is machine.tables:
-            layer = _ByPixels(layer, lambda: self._products(machine, epilogue), g)
+            products, weight = machine.integers, t[self.weight]  # without the machine, which holds all tensors
+            layer = _ByPixels(layer, lambda: self._products(products, weight, epilogue), g)
         outputs, width = g.outputs, row_bytes(g.outputs)
         take, lay, give = FORMS[self.form]
         spare = machine.spare
@@ -264,6 +265,7 @@ class Layer(Instruction):
             if lay(residual).data_ptr() != residual.data_ptr():
                 return False
         name, weights, constants = native
+        planning.kept.append(layer)  # with its weights, of which these are addresses
         ends = Ends(*constants, residual=self.residual, y=self.y, bits=self.bits)
         planning.step(name, shape2d(take(bits), self.geometry), At(self.input), weights, ends=ends)
         return True
