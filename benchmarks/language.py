@@ -89,7 +89,7 @@ def weights(model: packed.PackedLanguageModel, *, eight: bool) -> float:
 
     eight: the gate is read in 8 bits, and no row of it in floats.
     """
-    shares, kept = model.open_shares(), model.tensors
+    shares, kept = model.open_shares(), model.tensors()
     head = kept.get("head", kept["embedding"])
     whole = needed = head.numel() * head.element_size()
     for name, tensor in kept.items():
@@ -140,7 +140,7 @@ def main() -> None:
             for run, record in records.items():
                 made = packed.pack(files.load(run)[0], dtype)
                 key = f"{record['last_k']} layers with gates"
-                without = packed.PackedLanguageModel(made.tensors, made.about, eight=False)
+                without = packed.PackedLanguageModel(made.tensors(), made.about, eight=False)
                 samples[f"{key}, dense"] = partial(own, without, prompt, given.count, True)
                 samples[f"{key}, open rows"] = partial(own, without, prompt, given.count, False)
                 samples[f"{key}, open rows, gate in 8 bits"] = partial(own, made, prompt, given.count, False)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from dataclasses import asdict
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -15,7 +20,7 @@ from tests.language.models import tiny
 from htaf import HTAF
 from htaf.kernels import native
 from htaf.language import LanguageError, gates_of, replace_gates
-from htaf.language.packed import FILE, load, pack
+from htaf.language.packed import FILE, PackedLanguageModel, _digest, load, pack
 
 pytestmark = pytest.mark.skipif(native.load()[0] is None, reason="packed language models need the compiled kernels")
 
@@ -49,11 +54,11 @@ def test_the_same_logits_as_transformers(kind, last_k):
 def test_one_token_at_a_time_or_all_at_once_with_the_same_bits():
     packed, tokens = pack(gated("llama"), torch.float32), torch.randint(64, (40,))
     whole = packed.logits(tokens)
-    opened = packed.decoder.opened.clone()
+    opened = packed.decoder.reading.opened.clone()
     packed.decoder.restart()
     for i, token in enumerate(tokens):
         assert torch.equal(packed.decoder.read(token[None]), whole[i])
-    assert torch.equal(packed.decoder.opened, opened)
+    assert torch.equal(packed.decoder.reading.opened, opened)
 
 
 @pytest.mark.parametrize("name", INSTRUCTION_SETS)
@@ -110,10 +115,89 @@ def test_bad_input(tmp_path):
     (tmp_path / FILE).write_bytes(b"x" * 100)
     with pytest.raises(LanguageError, match="is damaged"):
         load(tmp_path)
-    del packed.tensors["1.up"]
+    del packed._tensors["1.up"]
     packed.save(tmp_path)
     with pytest.raises(LanguageError, match="parts do not fit: 'up'"):
         load(tmp_path)
+
+
+def moved(packed, tensors) -> None:
+    ForkingPickler.dumps(packed)
+
+
+def shared(packed, tensors) -> None:
+    for x in tensors.values():
+        x.share_memory_()
+
+
+@pytest.mark.parametrize("act", [moved, shared, lambda packed, tensors: tensors.clear()])
+def test_what_moves_or_changes_tensors_does_not_reach_the_decoder(act):
+    made, tokens = pack(gated("llama"), torch.float32), torch.randint(64, (30,))
+    arrays = {name: x.numpy().copy() for name, x in made.tensors().items()}
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    packed, wanted = PackedLanguageModel(tensors, made.about), made.logits(tokens)
+    act(packed, tensors)
+    for array in arrays.values():  # what was theirs, if something still points there
+        array.fill(np.nan)
+    assert torch.equal(packed.logits(tokens), wanted)
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda x: pickle.loads(ForkingPickler.dumps(x))])
+def test_a_pickled_model_computes_the_same(how, tmp_path):
+    pack(gated("qwen3", 4), torch.bfloat16).save(tmp_path)
+    packed, tokens = load(tmp_path, context=40), torch.randint(64, (30,))
+    again = how(packed)
+    assert again.context == 40
+    assert torch.equal(again.logits(tokens), packed.logits(tokens))
+
+
+def test_texts_at_the_same_time_do_not_mix():
+    packed = pack(gated("llama"), torch.float32)
+    packed.about = replace(packed.about, ends=())
+    prompts = [torch.randint(64, (n,)) for n in (3, 9)]
+    alone = [list(packed.generate(prompt, most=12)) for prompt in prompts]
+    together = zip(*(packed.generate(prompt, most=12) for prompt in prompts), strict=True)
+    assert [list(tokens) for tokens in zip(*together, strict=True)] == alone
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda p: list(packed.generate(p, most=12)), prompts * 4)) == alone * 4
+
+
+def test_a_flipped_bit_is_noticed(tmp_path):
+    packed = pack(gated("llama"))
+    written = []
+
+    class Tokenizer:
+        def save_pretrained(self, folder):
+            written.append(folder / "tokenizer.json")
+            written[0].write_text('{"a": 1}')
+            return str(written[0]), str(folder / "none.json")
+
+    packed.save(tmp_path, Tokenizer())
+    whole = load(tmp_path).logits(torch.arange(9))
+    assert torch.equal(whole, packed.logits(torch.arange(9)))
+    file = tmp_path / FILE
+    data = file.read_bytes()
+    for at in (300, len(data) // 2, len(data) - 1):
+        file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(LanguageError, match="damaged|got htaf"):
+            load(tmp_path)
+    file.write_bytes(data)
+    written[0].write_text('{"b": 1}')
+    with pytest.raises(LanguageError, match=r"tokenizer.json is damaged: expected the file that was written with"):
+        load(tmp_path)
+    written[0].unlink()
+    with pytest.raises(LanguageError, match=r"tokenizer.json is damaged"):
+        load(tmp_path)
+
+
+def test_another_default_dtype_changes_nothing():
+    packed, tokens = pack(gated("llama"), torch.float32), torch.randint(64, (30,))
+    wanted = packed.logits(tokens)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert torch.equal(packed.logits(tokens), wanted)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("rope", ["dynamic", "longrope"])
@@ -134,7 +218,7 @@ def test_half_precision_models_stay_as_they_are():
     model = gated("llama").bfloat16()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     packed = pack(model)
-    assert packed.tensors["0.gate"].dtype == torch.bfloat16
+    assert packed.tensors()["0.gate"].dtype == torch.bfloat16
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
@@ -147,20 +231,23 @@ def test_a_context_longer_than_the_first_room(monkeypatch):
     torch.testing.assert_close(found, logits(model, tokens), rtol=1e-4, atol=1e-4)
 
 
+def write(folder, tensors, numbers) -> None:
+    """A file as `save` writes it, of numbers that `save` does not have."""
+    about = {"format": "htaf-packed-language", "version": "2", "about": json.dumps(numbers)}
+    (folder / FILE).write_bytes(safetensors.torch.save(tensors, about | {"sha256": _digest(tensors, about)}))
+
+
 def test_damaged_numbers(tmp_path):
     packed = pack(gated("llama"))
     for change in ({"epsilon": -1.0}, {"ends": 5}, {"heads": 0}, {"activations": []}, {"windows": [0]}, {"x": 1}):
         numbers = {**asdict(packed.about), **change}
-        about = {"format": "htaf-packed-language", "version": "1", "about": json.dumps(numbers)}
-        (tmp_path / FILE).write_bytes(safetensors.torch.save(packed.tensors, about))
+        write(tmp_path, packed.tensors(), numbers)
         with pytest.raises(LanguageError, match="is damaged"):
             load(tmp_path)
     for frequencies in (None, torch.zeros(2, 2, 2, 2)):
-        tensors = {k: v for k, v in packed.tensors.items() if k != "frequencies"}
+        tensors = {k: v for k, v in packed.tensors().items() if k != "frequencies"}
         tensors |= {} if frequencies is None else {"frequencies": frequencies}
-        (tmp_path / FILE).write_bytes(
-            safetensors.torch.save(tensors, about | {"about": json.dumps(asdict(packed.about))})
-        )
+        write(tmp_path, tensors, asdict(packed.about))
         with pytest.raises(LanguageError, match="parts do not fit"):
             load(tmp_path)
     packed.save(tmp_path)

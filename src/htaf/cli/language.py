@@ -227,8 +227,7 @@ def pack_llm(folder: Path, out: Path, weights: Dtype, json: bool) -> None:
     text = torch.cat([begin, torch.tensor(list(made.generate(begin, most=256, temperature=1.0)), dtype=torch.int64)])
     with torch.inference_mode():
         near = nearness(made.logits(text), model(input_ids=text[None], use_cache=False).logits[0])
-    made.save(out)
-    tokenizer.save_pretrained(out)
+    made.save(out, tokenizer)
     size = (out / packed.FILE).stat().st_size
     told = {"folder": str(out), "bytes": size, "weights": weights, "kl": near[0], "agreement": near[1]}
     if json:

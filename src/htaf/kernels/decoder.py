@@ -68,8 +68,34 @@ class Whole:
     scale: float
 
 
+class Reading:
+    """What was read of one text.
+
+    position: how many tokens. keys, values: float32 [layers, groups, room, width] of these. opened: int64 [layers], how
+    many gates opened.
+    """
+
+    def __init__(self, layers: int, groups: int, width: int) -> None:
+        self.position = 0
+        self.keys = self.values = torch.empty(layers, groups, 0, width, dtype=torch.float32, device=CPU)
+        self.opened = torch.zeros(layers, dtype=torch.int64, device=CPU)
+
+    def make_room(self, positions: int, most: int) -> None:
+        """For so many positions at least: twice as many as before, so that copies stay few."""
+        layers, groups, room, width = self.keys.shape
+        if positions <= room:
+            return
+        room = min(most, max(positions, 2 * room, FIRST_ROOM))
+        for name in ("keys", "values"):
+            larger = torch.empty(layers, groups, room, width, dtype=torch.float32, device=CPU)
+            larger[:, :, : self.position] = getattr(self, name)[:, :, : self.position]
+            setattr(self, name, larger)
+
+
 class Decoder:
-    """A decoder and the keys and values of what it has read.
+    """A decoder, and what it has read of the last text that was begun.
+
+    It keeps the tensors and their addresses: nothing else may move, free or change their memory.
 
     Raises:
         ValueError: a tensor has another shape than the rest asks for, or is not dense on the CPU.
@@ -138,25 +164,27 @@ class Decoder:
         self._native = extension().Decoder(TYPES[kind], sizes, whole.epsilon, whole.scale, ends, made)
         self.layers = len(layers)
         self._shape = (len(layers), whole.groups, whole.width)
-        self._keys = self._values = torch.empty(len(layers), whole.groups, 0, whole.width, device=CPU)
         self.restart()
 
-    def restart(self) -> None:
-        """Forget what was read."""
-        self.position = 0
-        self.opened = torch.zeros(self.layers, dtype=torch.int64, device=CPU)
+    def restart(self) -> Reading:
+        """Begin a text, from now on the last one."""
+        self.reading = Reading(*self._shape)
+        return self.reading
 
-    def read(self, tokens: Int[Tensor, " count"], *, every: bool = False, dense: bool = False) -> Tensor:
+    def read(
+        self, tokens: Int[Tensor, " count"], reading: Reading | None = None, *, every: bool = False, dense: bool = False
+    ) -> Tensor:
         """Read tokens behind those that were read before.
 
         Args:
             tokens: int64.
+            reading: of the text that they are of, which `restart` gave; None: the last one. One thread at a time.
             every: logits behind each token instead of the last alone.
             dense: read rows of closed gates too, as a dense network does; for comparisons.
 
         Returns:
-            Logits float32 [vocabulary], or [count, vocabulary]. `opened` has grown by the number of gates that opened
-            in each layer.
+            Logits float32 [vocabulary], or [count, vocabulary]. `reading.opened` has grown by the number of gates that
+            opened in each layer.
 
         Raises:
             ValueError: no tokens, unknown ones, or more than the context takes.
@@ -167,24 +195,15 @@ class Decoder:
             raise ValueError(
                 f"expected one or more tokens in 0 to {self.vocabulary - 1}, [count], got {tuple(tokens.shape)}"
             )
-        if self.position + count > self.context:
-            raise ValueError(f"expected at most {self.context} tokens in all, got {self.position + count}")
-        self._make_room(self.position + count)
-        logits = torch.empty(count if every else 1, self.vocabulary, device=CPU)
+        reading = self.reading if reading is None else reading
+        if reading.position + count > self.context:
+            raise ValueError(f"expected at most {self.context} tokens in all, got {reading.position + count}")
+        reading.make_room(reading.position + count, self.context)
+        keys, values = reading.keys, reading.values
+        logits = torch.empty(count if every else 1, self.vocabulary, dtype=torch.float32, device=CPU)
         self._native.read(
-            self._keys.data_ptr(), self._values.data_ptr(), self._keys.shape[2], tokens.data_ptr(), count,
-            self.position, logits.data_ptr(), every, self.opened.data_ptr(), dense, torch.get_num_threads(),
+            keys.data_ptr(), values.data_ptr(), keys.shape[2], tokens.data_ptr(), count,
+            reading.position, logits.data_ptr(), every, reading.opened.data_ptr(), dense, torch.get_num_threads(),
         )  # fmt: skip
-        self.position += count
+        reading.position += count
         return logits if every else logits[0]
-
-    def _make_room(self, positions: int) -> None:
-        """Keys and values of so many positions at least: twice as many as before, so that copies stay few."""
-        if positions <= self._keys.shape[2]:
-            return
-        layers, groups, width = self._shape
-        capacity = min(self.context, max(positions, 2 * self._keys.shape[2], FIRST_ROOM))
-        for name in ("_keys", "_values"):
-            larger = torch.empty(layers, groups, capacity, width, device=CPU)
-            larger[:, :, : self.position] = getattr(self, name)[:, :, : self.position]
-            setattr(self, name, larger)

@@ -6,9 +6,10 @@ rotary positions, RMS norms in front of attention and MLP, gated MLPs; some with
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,13 @@ from torch import Tensor, nn
 from htaf._errors import first_line
 from htaf._files import parse_json, write_atomic
 from htaf.kernels import native
-from htaf.kernels.decoder import ACTIVATIONS, Activation, Decoder, Layer, Whole
+from htaf.kernels.decoder import ACTIVATIONS, Activation, Decoder, Layer, Reading, Whole
 from htaf.kernels.gated_mlp.reference import Weights, rounded
 from htaf.language.errors import LanguageError
+from htaf.language.files import file_hash
 from htaf.language.gates import Gate, GatedMLP, decoder_of, gated_mlps, gates_of
 
-FILE, FORMAT, VERSION = "htaf_packed.safetensors", "htaf-packed-language", "1"
+FILE, FORMAT, VERSION = "htaf_packed.safetensors", "htaf-packed-language", "2"
 CHECKED = 48  # tokens on which a packed model is compared with its original
 NEAR = 1e-4  # relative root mean square of the logits' difference in float32, at most
 
@@ -74,10 +76,10 @@ class About:
 
 
 class PackedLanguageModel:
-    """A language model with 0/1 gates, ready to decode on the CPU.
+    """A language model with 0/1 gates, ready to decode on the CPU. It can be pickled, and several threads may use it.
 
     Args:
-        tensors: as in the file. about: its numbers.
+        tensors: as in the file; they are copied. about: its numbers.
         context: positions at most; memory for their keys and values is taken as they come. None: all it was made for.
         eight: keep gates in 8 bits too, and read their rows only where 8 bits cannot decide; the bits are the same.
 
@@ -86,13 +88,15 @@ class PackedLanguageModel:
     """
 
     def __init__(
-        self, tensors: dict[str, Tensor], about: About, *, context: int | None = None, eight: bool = True
+        self, tensors: Mapping[str, Tensor], about: About, *, context: int | None = None, eight: bool = True
     ) -> None:
         if not native.available():
             raise LanguageError(f"packed language models need the compiled kernels ({native.load()[1]})")
         if context is not None and not 1 <= context <= about.context:
             raise LanguageError(f"context must be in 1 to {about.context}, as the model was made for, got {context}")
-        self.tensors, self.about = tensors, about
+        # the decoder keeps addresses of these: nothing outside, nor a pickling, may reach their memory
+        self._tensors = tensors = {name: x.detach().clone().contiguous() for name, x in tensors.items()}
+        self.about, self._options = about, (context, eight)
         try:
             positions = torch.arange(context or about.context).float()
             angles = positions[:, None] * tensors["frequencies"].view(1, -1)
@@ -107,13 +111,20 @@ class PackedLanguageModel:
             raise LanguageError(f"a packed language model whose parts do not fit: {first_line(error)}") from None
 
     def _layer(self, number: int, eight: bool) -> Layer:
-        found = {name.partition(".")[2]: x for name, x in self.tensors.items() if name.startswith(f"{number}.")}
+        found = {name.partition(".")[2]: x for name, x in self._tensors.items() if name.startswith(f"{number}.")}
         mlp = Weights(*(found.pop(name) for name in ("gate", "up", "down", "threshold")))
         activation = self.about.activations[number]
         if eight and activation == "step":
             mlp = rounded(mlp)
         optional: dict[str, Any] = {name: found.pop(name, None) for name in ("inputs_bias", "query_norm", "key_norm")}
         return Layer(**found, **optional, mlp=mlp, activation=activation, window=self.about.windows[number])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.tensors(), self.about, *self._options)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Copies of the tensors, as in the file."""
+        return {name: x.clone() for name, x in self._tensors.items()}
 
     @property
     def context(self) -> int:
@@ -126,8 +137,7 @@ class PackedLanguageModel:
         Raises:
             LanguageError: unknown tokens, or too many.
         """
-        self.decoder.restart()
-        return self._read(tokens, every=True, dense=dense)
+        return self._read(tokens, self.decoder.restart(), every=True, dense=dense)
 
     def generate(
         self, tokens: Int[Tensor, " count"], *, most: int = 200, temperature: float = 0.0, seed: int = 0
@@ -144,8 +154,8 @@ class PackedLanguageModel:
         if len(tokens) >= self.context:
             raise LanguageError(f"expected a prompt of fewer than {self.context} tokens, got {len(tokens)}")
         generator = torch.Generator().manual_seed(seed)
-        self.decoder.restart()
-        logits = self._read(tokens)
+        reading = self.decoder.restart()
+        logits = self._read(tokens, reading)
         most = min(most, self.context - len(tokens))
         for made in range(1, most + 1):
             if temperature == 0:
@@ -156,31 +166,54 @@ class PackedLanguageModel:
                 return
             yield token
             if made < most:
-                logits = self._read(torch.tensor([token]))
+                logits = self._read(torch.tensor([token]), reading)
 
     def open_shares(self) -> dict[int, float]:
-        """Share of open gates in each layer that has bits, over what was read since the last start."""
-        read = max(self.decoder.position, 1)
+        """Share of open gates in each layer that has bits, over what was read of the text that was begun last."""
+        reading = self.decoder.reading
+        read = max(reading.position, 1)
         return {
-            number: self.decoder.opened[number].item() / read / len(self.tensors[f"{number}.threshold"])
+            number: reading.opened[number].item() / read / len(self._tensors[f"{number}.threshold"])
             for number, kind in enumerate(self.about.activations)
             if kind == "step"
         }
 
-    def save(self, folder: str | Path) -> None:
-        """Write htaf_packed.safetensors into a folder."""
+    def save(self, folder: str | Path, tokenizer: Any = None) -> None:
+        """Write htaf_packed.safetensors into a folder, with digests of all that is read again.
+
+        Args:
+            folder: new, or one that is written over.
+            tokenizer: of transformers, to be written beside it.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        written = [] if tokenizer is None else [Path(file) for file in tokenizer.save_pretrained(folder)]
+        beside = {file.name: file_hash(file) for file in written if file.is_file()}
         about = {"format": FORMAT, "version": VERSION, "about": json.dumps(asdict(self.about))}
-        write_atomic(folder / FILE, safetensors.torch.save(self.tensors, about))
+        about["files"] = json.dumps(beside)
+        about["sha256"] = _digest(self._tensors, about)
+        write_atomic(folder / FILE, safetensors.torch.save(self._tensors, about))
 
-    def _read(self, tokens: Tensor, *, every: bool = False, dense: bool = False) -> Tensor:
+    def _read(self, tokens: Tensor, reading: Reading, *, every: bool = False, dense: bool = False) -> Tensor:
         if not isinstance(tokens, Tensor):
             raise LanguageError(f"expected tokens as a tensor [count], got {type(tokens).__name__}")
         try:
-            return self.decoder.read(tokens, every=every, dense=dense)
+            return self.decoder.read(tokens, reading, every=every, dense=dense)
         except ValueError as error:
             raise LanguageError(str(error)) from None
+
+
+def _again(tensors: dict[str, Tensor], about: About, context: int | None, eight: bool) -> PackedLanguageModel:
+    return PackedLanguageModel(tensors, about, context=context, eight=eight)
+
+
+def _digest(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
+    """SHA-256 of what the file says, without the digest itself, and of its tensors with their names and shapes."""
+    found = hashlib.sha256(json.dumps({k: v for k, v in about.items() if k != "sha256"}, sort_keys=True).encode())
+    for name, x in sorted(tensors.items()):
+        found.update(f"\n{name} {x.dtype} {list(x.shape)}\n".encode())
+        found.update(x.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 @torch.no_grad()
@@ -205,7 +238,9 @@ def pack(model: Any, dtype: torch.dtype = torch.bfloat16) -> PackedLanguageModel
         for parameter, values in kept:  # compared in float32, where nothing but rounding may differ
             parameter.data = values.float()
         tensors, about = _taken(model, decoder, config, mlps)
-        off = _difference(model, tensors, about)
+        generator = torch.Generator().manual_seed(0)
+        tokens = torch.randint(len(tensors["embedding"]), (min(CHECKED, about.context),), generator=generator)
+        wanted = _with_open_gates(model, tokens)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise LanguageError(
             f"{type(model).__name__} is not of the Llama family that can be packed ({first_line(error)}): "
@@ -214,6 +249,9 @@ def pack(model: Any, dtype: torch.dtype = torch.bfloat16) -> PackedLanguageModel
     finally:
         for parameter, values in kept:
             parameter.data = values
+    opened = {k: torch.full_like(v, -torch.inf) if k.endswith(".threshold") else v for k, v in tensors.items()}
+    off = PackedLanguageModel(opened, about, eight=False).logits(tokens) - wanted
+    off = (off.square().mean() / wanted.square().mean().clamp_min(1e-30)).sqrt().item()  # relative root mean square
     if not off <= NEAR:
         raise LanguageError(
             f"{type(model).__name__} computes something else than the Llama family that can be packed: logits differ "
@@ -223,22 +261,16 @@ def pack(model: Any, dtype: torch.dtype = torch.bfloat16) -> PackedLanguageModel
     return PackedLanguageModel(matrices, about)
 
 
-def _difference(model: Any, tensors: dict[str, Tensor], about: About) -> float:
-    """Relative root mean square of the difference in logits on random tokens, while all gates are open: a bit that
-    rounding turns would hide whether the rest is right."""
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(len(tensors["embedding"]), (min(CHECKED, about.context),), generator=generator)
-    opened = {k: torch.full_like(v, -torch.inf) if k.endswith(".threshold") else v for k, v in tensors.items()}
+def _with_open_gates(model: Any, tokens: Tensor) -> Tensor:
+    """Logits while all gates are open: a bit that rounding turns would hide whether the rest is right."""
     kept = {gate: gate.threshold.clone() for gate in gates_of(model).values()}
     try:
         for gate in kept:
             gate.threshold.fill_(-torch.inf)
-        wanted = model(input_ids=tokens[None].to(model.device), use_cache=False).logits[0].float().cpu()
+        return model(input_ids=tokens[None].to(model.device), use_cache=False).logits[0].float().cpu()
     finally:
         for gate, threshold in kept.items():
             gate.threshold.copy_(threshold)
-    off = PackedLanguageModel(opened, about, eight=False).logits(tokens) - wanted
-    return (off.square().mean() / wanted.square().mean().clamp_min(1e-30)).sqrt().item()
 
 
 def _taken(model: Any, decoder: Any, config: Any, mlps: list[GatedMLP]) -> tuple[dict[str, Tensor], About]:
@@ -299,7 +331,7 @@ def _put_mlp(tensors: dict[str, Tensor], name: str, mlp: GatedMLP, plain: Any) -
     tensors[name + "up"] = plain(up.float() * activation.scale[:, None] if bits else up)  # pyright: ignore
     tensors[name + "down"] = plain(module.down_proj.weight.T)
     tensors[name + "threshold"] = (
-        activation.threshold.detach().float().cpu().clone() if bits else torch.zeros(len(gate))
+        activation.threshold.detach().float().cpu().clone() if bits else torch.zeros(len(gate), dtype=torch.float32)
     )  # pyright: ignore
     if bits:
         return "step"
@@ -329,20 +361,29 @@ def load(folder: str | Path, *, context: int | None = None, eight: bool = True) 
     """Read a packed language model. Arguments: as `PackedLanguageModel`.
 
     Raises:
-        LanguageError: no such file, damaged, or of another format.
+        LanguageError: no such file, damaged, or of another format; a file of the tokenizer is not the one that was
+            written with it.
     """
-    file = Path(folder) / FILE
+    folder = Path(folder)
+    file = folder / FILE
     if not file.is_file():
         raise LanguageError(f"expected a folder that `htaf pack` wrote of a language model, {folder} has no {FILE}")
     try:
         with safetensors.safe_open(file, "pt") as opened:
             said = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        numbers = parse_json(said.get("about", "null"))
+        numbers, beside = parse_json(said.get("about", "null")), dict(parse_json(said.get("files", "{}")))
     except Exception as error:
         raise LanguageError(f"{file} is damaged: {first_line(error)}") from None
     if (said.get("format"), said.get("version")) != (FORMAT, VERSION):
         raise LanguageError(f"{file}: expected {FORMAT} {VERSION}, got {said.get('format')} {said.get('version')}")
+    if _digest(tensors, said) != said.get("sha256"):
+        raise LanguageError(f"{file} is damaged: expected the SHA-256 in its metadata, got another")
+    for name, digest in beside.items():
+        if not (folder / name).is_file() or file_hash(folder / name) != digest:
+            raise LanguageError(
+                f"{folder / name} is damaged: expected the file that was written with {FILE}, got another"
+            )
     try:
         read: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()}
         about = About(**read)
