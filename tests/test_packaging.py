@@ -44,10 +44,10 @@ def environment(**changes: str) -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k not in {"CC", "CXX", "HTAF_NO_EXTENSION"}} | changes
 
 
-def wheel(to: Path, env: dict[str, str], fails: bool = False) -> str:
+def wheel(to: Path, env: dict[str, str], *settings: str, fails: bool = False) -> str:
     pins = ROOT / "constraints.txt"
     pip = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--build-constraint", pins, "--wheel-dir", to)
-    return run(*pip, ROOT, env=env, fails=fails)
+    return run(*pip, *(f"--config-settings={one}" for one in settings), ROOT, env=env, fails=fails)
 
 
 def configure(to: Path, *arguments: str, env: dict[str, str] | None = None, fails: bool = False) -> str:
@@ -139,11 +139,43 @@ def test_the_kernels_of_this_processor(selftest: Path) -> None:
     check_kernels(selftest)
 
 
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the program and the extension, built with AddressSanitizer and UndefinedBehaviorSanitizer."""
+    folder = tmp_path_factory.mktemp("sanitized")
+    options = ("cmake.define.HTAF_SELFTEST=ON", "cmake.define.HTAF_SANITIZE=ON")
+    wheel(folder, environment(), f"build-dir={folder}", *options)
+    return folder
+
+
 @LINUX
 @pytest.mark.slow
-def test_the_kernels_under_sanitizers(tmp_path: Path) -> None:
+def test_the_kernels_under_sanitizers(sanitized: Path) -> None:
     """What is read or written beyond an allocation, and what C++ leaves undefined: `make sanitize`."""
-    check_kernels(build_selftest(tmp_path, "-DHTAF_SANITIZE=ON"))
+    check_kernels(sanitized / "selftest")
+
+
+# tests with another extension than the one that is installed
+WITH_EXTENSION = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("htaf.kernels._native", sys.argv[1])
+sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules[spec.name])
+import pytest
+sys.exit(pytest.main(sys.argv[2:]))
+"""
+
+
+@LINUX
+@pytest.mark.slow
+def test_packed_models_under_sanitizers(sanitized: Path) -> None:
+    """That kernels read no memory which was freed: PyTorch's comes from the sanitizer's allocator."""
+    (extension,) = sanitized.glob("_native*.so")
+    libraries = [run(tool("c++"), f"-print-file-name=lib{name}.so").strip() for name in ("asan", "ubsan", "stdc++")]
+    env = environment(LD_PRELOAD=":".join(libraries), ASAN_OPTIONS="detect_leaks=0", PYTHONMALLOC="malloc")
+    tests = ("tests/packed/test_memory.py", "tests/language/test_packed.py")
+    how = ("-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist")
+    run(sys.executable, "-c", WITH_EXTENSION, extension, *how, *tests, env=env)
 
 
 @X86
