@@ -117,6 +117,15 @@ class ByArguments(Owner):
         return x - 0.1
 
 
+class Formulas(Owner):
+    """Activations written out: a product, and two whose input an earlier call shows."""
+
+    def forward(self, x):
+        x = x * torch.sigmoid(x) - 0.2
+        x = x * F.relu6(x + 3) / 6 - 0.1
+        return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x**3)))
+
+
 class Looping(Owner):
     def __init__(self, times):
         super().__init__()
@@ -903,7 +912,7 @@ def test_fused_layers_are_named_with_and_without_an_example(layer, line):
 def test_calls_in_a_compiled_function_are_seen():
     compiled = torch.compile(swish, fullgraph=True)  # no mode can follow where it is really compiled
     new = replace(nn.Sequential(Form(lambda x: compiled(x)), nn.ReLU()), HTAF, example=X)
-    assert names(conversion(new).replaced) == ["0.sigmoid_0", "1"]
+    assert names(conversion(new).replaced) == ["0.silu_1", "1"]
 
 
 def test_calls_of_hooks_are_named_and_left_alone():
@@ -1208,7 +1217,7 @@ def test_state_dict_round_trip_and_training():
 def compile_in_one_graph():
     """Every odd model, smooth and exact, values and gradients; True when all agree with eager."""
     models = (Calls(), Nested(), DiscardsMethods(), DiscardsModule(), Looping(2), Shared(), Attribute(F.relu))
-    for model in (*models, ByArguments()):
+    for model in (*models, ByArguments(), Formulas()):
         smooth = replace(model, HTAF, example=X)
         for new in (smooth, harden(smooth), replace(model, nn.Sigmoid, example=X)):
             torch._dynamo.reset()

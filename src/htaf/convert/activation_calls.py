@@ -22,6 +22,8 @@ from torch.autograd.function import FunctionMeta
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from htaf.convert.written_out import Value, Values, Whole
+
 # name of a torch function or method, without the in-place underscore -> kind
 FUNCTIONS = {
     "relu": "relu",
@@ -76,11 +78,39 @@ BY_ARGUMENTS_IN_PLACE = {
     "masked_fill_": "masked_fill",
     "__setitem__": "setitem",
 }
-_BY_ARGUMENTS = BY_ARGUMENTS | BY_ARGUMENTS_IN_PLACE
+# no activations themselves, but what the formulas of some are made of
+_ARITHMETIC = {
+    name: name
+    for name in (
+        *("add", "sub", "rsub", "div", "neg", "pow", "square", "sqrt", "rsqrt", "reciprocal", "abs", "sign"),
+        *("exp", "exp2", "expm1", "log", "log1p", "logaddexp", "erf", "sin", "cos", "atan", "sinh", "cosh"),
+        *("clamp_max", "minimum", "gt", "ge", "lt", "le", "zeros_like", "ones_like"),
+    )
+} | {
+    "subtract": "sub",
+    "divide": "div",
+    "true_divide": "div",
+    "negative": "neg",
+    "absolute": "abs",
+    "fmin": "minimum",
+    "min": "minimum",
+    "special_erf": "erf",
+    "special_expm1": "expm1",
+    "special_log1p": "log1p",
+    "__rsub__": "rsub",
+    "__rdiv__": "rdiv",
+    "__rpow__": "rpow",
+}
+_ARITHMETIC_IN_PLACE = {f"{name}_": kind for name, kind in _ARITHMETIC.items() if name.isalpha()}
+IN_PLACE_BY_ARGUMENTS = BY_ARGUMENTS_IN_PLACE | _ARITHMETIC_IN_PLACE
+_BY_ARGUMENTS = BY_ARGUMENTS | _ARITHMETIC | IN_PLACE_BY_ARGUMENTS
+_COUNTED = frozenset(_BY_ARGUMENTS.values())  # where one of them is an activation in that forward
 # names in code, without the in-place underscore, that are worth a look
 NAMING = FUNCTIONS.keys() | {"clamp", "clip", "clamp_min", "maximum"}
 # inside a module of its own these make an activation too; elsewhere they are mostly something else
 ALSO_IN_A_MODULE = {"erf", "special_erf", "sign", "heaviside", "gt", "ge", "lt", "le"} | BY_ARGUMENTS.keys() - {"mul"}
+# which argument of a call is the input of an activation; or the number of an earlier call, and which of its arguments
+Source = int | str | tuple[int, int | str]
 # layers of torch.nn that hold activations which no module can stand in for; "": the layer says which
 FUSED_MODULES: dict[type[nn.Module], str] = {
     nn.RNNBase: "",
@@ -112,6 +142,7 @@ _DOUBTFUL = {
     **dict.fromkeys(("maximum", "fmax"), "maximum"),
     **dict.fromkeys(("minimum", "fmin"), "minimum"),
     **{name: name for name in ("exp", "exp2", "expm1", "erf", "sin", "cos", "abs", "sign", "heaviside", "round")},
+    **{name: name for name in ("logaddexp", "erfc", "atan", "sinh", "cosh", "asinh")},
 }
 
 
@@ -194,8 +225,8 @@ def kind_by_arguments(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
                     return "relu", where
         case "masked_fill" | "setitem":
             mask, value = argument(1, "mask")[0], argument(2, "value")[0]
-            if _is_input(x) and _is_zero(value) and _is_gate(mask, x, flip=True):
-                return "relu", source
+            if _is_input(x) and _is_gate(mask, x, flip=True):
+                return ("relu" if _is_zero(value) else "gate"), source
     return None, source
 
 
@@ -409,13 +440,13 @@ def _is_autograd_function(value: object) -> bool:
 # ---- seeing ----
 
 
-@dataclass
+@dataclass(eq=False)
 class _Call:
     """A call that a forward may count."""
 
     name: str
     kind: str | None  # None: no activation with these arguments
-    source: int | str = 0  # the argument that is its input
+    source: Source = 0  # the argument that is its input
     fixed: bool = False  # inside an autograd Function, whose backward would not know of another
 
 
@@ -426,6 +457,8 @@ class _Frame:
     module: nn.Module
     calls: list[_Call] = field(default_factory=list)
     forward: bool = False  # its forward runs, not its hooks
+    run: int = -1  # of a site: the number of the run
+    values: Values = field(default_factory=Values)
 
 
 class CallRecorder(TorchFunctionMode):
@@ -433,10 +466,10 @@ class CallRecorder(TorchFunctionMode):
 
     Args:
         paths: id of a module -> its path.
-        sites: ids of the modules that are sites; what they call is their own affair.
+        sites: ids of the modules that are sites, with their kinds; what they call is their own affair.
     """
 
-    def __init__(self, paths: dict[int, str], sites: set[int]) -> None:
+    def __init__(self, paths: dict[int, str], sites: dict[int, str]) -> None:
         super().__init__()
         self.paths, self.sites = paths, sites
         self.order: dict[tuple[str, int | None], int] = {}  # (path, call index) -> times, in order of first run
@@ -450,7 +483,11 @@ class CallRecorder(TorchFunctionMode):
         self.doubtful: dict[str, dict[str, None]] = {}  # path -> operators that may be activations
         self.functions: dict[str, dict[str, None]] = {}  # path -> autograd Functions
         self._ran: list[tuple[str, _Frame | None, int]] = []
+        # as in `order`: activations that are nothing but a part of others -> these
+        self.parts: dict[tuple[str, int | None], set[tuple[str, int]]] = {}
         self._left: list[tuple[str, _Frame]] = []
+        self._made: dict[Value, int] = {}  # by the run of a module
+        self._doubts: list[tuple[str, str, Value | None]] = []  # (path, operator, what it made)
         self._stack: list[_Frame] = []
         self._covered = 0
         self._stale: dict[object, tuple[str, Tensor]] = {}
@@ -479,8 +516,11 @@ class CallRecorder(TorchFunctionMode):
         path = self.paths[id(module)]
         if self._stack:
             self.callees.setdefault(self.paths[id(self._stack[-1].module)], set()).add(path)
+            if id(module) not in self.sites:
+                self._stack[-1].values.escape(args)
         self._stack.append(_Frame(module))
         if id(module) in self.sites:
+            self._stack[-1].run = len(self._ran)
             self._ran.append((path, None, 0))
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -501,7 +541,13 @@ class CallRecorder(TorchFunctionMode):
         if id(module) not in self.sites:
             self._left.append((path, frame))
             self._read(output)
-        elif id(module) in self._writers and args and isinstance(args[0], Tensor):
+            frame.values.escape(output)
+            return
+        if self._stack and self._stack[-1].forward and args:
+            value = self._stack[-1].values.follow_module(module, self.sites[id(module)], args[0], output)
+            if value is not None:
+                self._made[value] = frame.run
+        if id(module) in self._writers and args and isinstance(args[0], Tensor):
             self._stale[_storage(args[0])] = (path, args[0])
 
     def _read(self, value: object) -> None:
@@ -521,12 +567,20 @@ class CallRecorder(TorchFunctionMode):
             self._read((args, kwargs))
         # torch's own compositions (normalize, losses) are known to be no activations
         covers = getattr(func, "__module__", None) == "torch.nn.functional"
-        if self._stack and not self._covered and id(self._stack[-1].module) not in self.sites:
-            covers = self._note(func, name, args, kwargs) or covers
-        if not covers:
-            return func(*args, **kwargs)
-        with self.covering():
-            return func(*args, **kwargs)
+        if not self._stack or self._covered or id(self._stack[-1].module) in self.sites:
+            with self.covering() if covers else contextlib.nullcontext():
+                return func(*args, **kwargs)
+        frame = self._stack[-1]
+        counted, doubts = len(frame.calls), len(self._doubts)
+        covers = self._note(func, name, args, kwargs) or covers
+        with self.covering() if covers else contextlib.nullcontext():
+            result = func(*args, **kwargs)
+        if frame.forward:
+            call = frame.calls[counted] if len(frame.calls) > counted else None
+            with self.covering():
+                made = frame.values.follow(func, args, kwargs, result, None if call is None or call.fixed else call)
+            self._doubts[doubts:] = [(path, kind, made) for path, kind, _ in self._doubts[doubts:]]
+        return result
 
     @contextlib.contextmanager
     def covering(self) -> Iterator[None]:
@@ -560,16 +614,16 @@ class CallRecorder(TorchFunctionMode):
             return False
         if call.kind == "gate":
             call.kind = None
-            self.beyond[path, "an activation written with where", "make it a module without children"] = None
+            self.beyond[path, f"an activation written with {call.name}", "make it a module without children"] = None
         if call.kind == "unclear":
             call.kind = None
-            self.doubtful.setdefault(path, {})["where"] = None
+            self._doubts.append((path, "where", None))
         if not frame.forward:
             if call.kind:
                 self.beyond[path, f"{call.kind} called by a hook", "make it a module"] = None
             return call.kind is not None
-        if function is not None and call.kind is not None:
-            call.fixed = True
+        call.fixed = function is not None
+        if call.fixed and call.kind is not None:
             self.beyond[path, f"autograd Function {function}, which calls {call.kind}", "write it as a module"] = None
         frame.calls.append(call)
         if call.kind is not None and not call.fixed:
@@ -593,7 +647,7 @@ class CallRecorder(TorchFunctionMode):
         elif name in _OPERATOR_KINDS:  # seen by no function mode
             self.beyond[path, f"{kind} in scripted, compiled or C++ code", "call it from Python"] = None
         elif not (kind == "clamp" and len(args) > 1 and type(args[1]) in (int, float) and 0 < args[1] <= 1e-3):
-            self.doubtful.setdefault(path, {})[kind] = None  # (a clamp to a small positive number guards a division)
+            self._doubts.append((path, kind, None))  # (a clamp to a small positive number guards a division)
 
     def _running_function(self) -> str | None:
         """The autograd Function whose forward runs in the innermost module, found on the stack: torch tells nobody."""
@@ -606,24 +660,67 @@ class CallRecorder(TorchFunctionMode):
 
     def settle(self) -> None:
         """Once the run is over: which calls a forward counts, and the index of each site among them."""
+        wholes: dict[
+            int, tuple[str, _Frame, Whole]
+        ] = {}  # by one of its parts, a call or the number of a run -> the formula, and where
+        for path, frame in self._left:
+            for whole in frame.values.wholes():
+                wholes |= {self._made.get(part, id(part.call)): (path, frame, whole) for part in whole.inside}
+                if whole.problem:
+                    told = f"{whole.kind} written out as a formula, {whole.problem}"
+                    self.beyond[path, told, "make it a module without children"] = None
+        formulas = [(path, frame, whole) for path, frame, whole in wholes.values() if not whole.problem]
+        explained = {value for *_, whole in formulas for value in whole.within}
+        for path, operator, value in self._doubts:
+            if value not in explained:
+                self.doubtful.setdefault(path, {})[operator] = None
         for path, frame, position in self._ran:
             if frame is not None:
-                name = frame.calls[position].name
-                self.watched[path] = self.watched.get(path, frozenset()) | {name} & set(_BY_ARGUMENTS.values())
+                self._watch(path, frame.calls[position])
+        for path, _, whole in formulas:
+            self._watch(path, whole.output.call)
+            if whole.shown is not None:
+                self._watch(path, whole.shown[0])
         for path, frame in self._left:
             self.forwards.setdefault(path, set()).add(tuple(call.name for call in self._counted(path, frame)))
-        for path, frame, position in self._ran:
+        done = set()
+        for run, (path, frame, position) in enumerate(self._ran):
             key: tuple[str, int | None] = (path, None)
+            part = run
             if frame is not None:
-                counted, call = self._counted(path, frame), frame.calls[position]
-                index = next(i for i, one in enumerate(counted) if one is call)
-                key = (path, index)
-                self.calls.setdefault((path, index), call)
+                call = frame.calls[position]
+                key, part = (path, self._index(path, frame, call)), id(call)
+                self.calls.setdefault(key, call)
+            if part in wholes:
+                path, frame, whole = wholes[part]
+                within = self.parts.setdefault(key, set())
+                if whole.shown is None or whole.problem:
+                    continue
+                call, (shown, source) = whole.output.call, whole.shown
+                key = (path, self._index(path, frame, call))
+                within.add(key)
+                if whole in done:
+                    continue
+                done.add(whole)
+                at = source if shown is call else (self._index(path, frame, shown), source)
+                self.calls[key] = _Call(call.name, whole.kind, at)
             self.order[key] = self.order.get(key, 0) + 1
+        for key in self.parts.keys() & self.order.keys():
+            del self.order[key]
+            self.parts[key] = set()
+            if key[1] is None:
+                told = "a part of an activation in one place, an activation in another"
+                self.beyond[key[0], told, "use two modules"] = None
+
+    def _watch(self, path: str, call: _Call) -> None:
+        self.watched[path] = self.watched.get(path, frozenset()) | {call.name} & _COUNTED
+
+    def _index(self, path: str, frame: _Frame, call: _Call) -> int:
+        return next(i for i, one in enumerate(self._counted(path, frame)) if one is call)
 
     def _counted(self, path: str, frame: _Frame) -> list[_Call]:
         watched = self.watched.get(path, frozenset())
-        return [call for call in frame.calls if call.name in watched or call.name not in _BY_ARGUMENTS.values()]
+        return [call for call in frame.calls if call.name in watched or call.name not in _COUNTED]
 
 
 class Operators(TorchDispatchMode):

@@ -15,6 +15,7 @@ from htaf.activations import Heaviside
 from htaf.contract import SmoothStep, lacking, looks_smooth
 from htaf.convert import activation_calls as calls
 from htaf.convert.functional_sites import duplicate, own_class
+from htaf.convert.written_out import known_kind
 
 _MODULES: dict[type, str] = {
     nn.CELU: "celu",
@@ -59,7 +60,8 @@ class Site:
         module_type: class of the module; None for a function.
         aliases: further paths of the same module.
         in_place: the model still reads the input that the activation overwrites.
-        source: of a functional call, the argument that is its input.
+        source: of a functional call, the argument that is its input; or the number of an earlier call that has it, and
+            which of its arguments it is.
     """
 
     path: str
@@ -70,7 +72,7 @@ class Site:
     module_type: type | None = None
     aliases: tuple[str, ...] = ()
     in_place: bool = field(default=False, repr=False)
-    source: int | str = field(default=0, repr=False)
+    source: calls.Source = field(default=0, repr=False)
 
     @property
     def name(self) -> str:
@@ -97,6 +99,8 @@ class Found:
     forwards: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
     watched: dict[str, frozenset[str]] = field(default_factory=dict)
     callees: dict[str, set[str]] = field(default_factory=dict)
+    # activations inside a formula that is a site, with the path and index of each such site
+    parts: tuple[tuple[Site, set[tuple[str, int]]], ...] = ()
 
 
 class _Stored(nn.Module):
@@ -136,8 +140,8 @@ def find(
     with torch.random.fork_rng(devices=[]):
         trial = duplicate(model, parameters=True).eval()
         protos: dict[int, Site] = {}
-        inner: set[int] = set()  # what a smooth step is made of is its own affair; elsewhere it is a site
-        steps: list[str] = []  # where smooth steps are, each with a dot
+        inner: set[int] = set()  # what a site is made of is its own affair; elsewhere it is a site itself
+        steps: list[str] = []  # where sites are, each with a dot
         for path, module in list(trial.named_modules(remove_duplicate=False)):
             if path.startswith(tuple(steps)):
                 inner.add(id(module))
@@ -145,13 +149,13 @@ def find(
             if id(module) in protos:
                 site = protos[id(module)]
                 protos[id(module)] = dataclasses.replace(site, aliases=(*site.aliases, path))
-                steps += [f"{path}."] if looks_smooth(module) else []
+                steps.append(f"{path}.")
                 continue
             if calls.is_of_a_parameter(path) and not (of_parameters and looks_smooth(module)):
                 continue
             kind = _module_kind(module)
             if kind is not None:
-                steps += [f"{path}." if path else ""] if looks_smooth(module) else []
+                steps.append(f"{path}." if path else "")
                 protos[id(module)] = Site(path, kind, module_type=own_class(module))
                 continue
             for name, value in list(vars(module).items()):
@@ -164,7 +168,7 @@ def find(
                     protos[id(stored)] = Site(f"{path}.{name}" if path else name, kind, in_place=overwrites)
         paths = {id(module): path for path, module in trial.named_modules()}
         paths |= {of: site.path for of, site in protos.items()}  # of one that a step before it holds too: its own
-        record = calls.CallRecorder(paths, set(protos) | inner)
+        record = calls.CallRecorder(paths, dict.fromkeys(inner, "") | {of: site.kind for of, site in protos.items()})
         if example is not None:
             _run(trial, record, *example)
             record.settle()
@@ -174,6 +178,14 @@ def find(
     if example is None:
         return Found(tuple(protos.values()), hints, beyond, scripted)
     modules = {site.path: site for site in protos.values()}
+    parts = []
+    for (path, index), wholes in record.parts.items():
+        site = modules.pop(path, None) if index is None else None
+        if index is not None:
+            call = record.calls[path, index]
+            site = Site(path, call.kind or "", functional=True, index=index, source=call.source)
+        if site is not None and wholes:
+            parts.append((site, wholes))
     ran = []
     for (path, index), times in record.order.items():
         if index is None:
@@ -186,7 +198,8 @@ def find(
             assert call.kind is not None
             ran.append(Site(path, call.kind, times, functional=True, index=index, source=call.source))
     never = [dataclasses.replace(site, calls=0) for site in modules.values()]
-    return Found((*ran, *never), hints, beyond, scripted, record.forwards, record.watched, record.callees)
+    seen = (record.forwards, record.watched, record.callees)
+    return Found((*ran, *never), hints, beyond, scripted, *seen, tuple(parts))
 
 
 def _beyond(trial: nn.Module, record: calls.CallRecorder) -> Iterator[str]:
@@ -270,9 +283,12 @@ def _module_kind(module: nn.Module) -> str | None:
     for base in type(module).__mro__:
         if base in _MODULES:
             return _MODULES[base]
-    childless = not any(True for _ in module.children())
     stateless = not any(True for _ in (*module.parameters(), *module.buffers()))
-    if not (childless and stateless) or type(module).__module__.startswith("torch.nn.modules"):
+    if not stateless or type(module).__module__.startswith("torch.nn.modules"):
         return None
     trial = duplicate(module)
-    return type(module).__name__.lower() if calls.acts_elementwise(trial.forward) else None
+    if not trial._modules:
+        return type(module).__name__.lower() if calls.acts_elementwise(trial.forward) else None
+    inner = [child for child in trial.modules() if child is not trial and _module_kind(child) is not None]
+    kind = known_kind(trial.forward) if inner else None  # written out around an activation of its own
+    return None if any(known_kind(child) == kind for child in inner) else kind  # which is the site where it is all

@@ -19,7 +19,7 @@ import torch.fx
 from torch import nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from htaf.convert.activation_calls import BY_ARGUMENTS_IN_PLACE, IN_PLACE, call_input, call_name
+from htaf.convert.activation_calls import IN_PLACE, IN_PLACE_BY_ARGUMENTS, Source, call_input, call_name
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,9 @@ class Calls:
 
     path: str
     kinds: tuple[str, ...]  # or the name of a function that is an activation with some arguments
-    children: tuple[str | None, ...]  # None: the call is left as it is
-    sources: tuple[int | str, ...] = ()  # the argument that is the input; of none: the first one
+    children: tuple[str | None, ...]  # None: the call is left as it is; "": nobody uses what it would return
+    sources: tuple[Source, ...] = ()  # the argument that is the input; of none: the first one
+    kept: tuple[tuple[int, int | str], ...] = ()  # arguments of a call that are the input of a later one
     watched: frozenset[str] = frozenset()  # the functions that are counted beside those that are activations always
 
 
@@ -39,6 +40,7 @@ class _Diverted(TorchFunctionMode):
     def __init__(self, owner: nn.Module, calls: Calls) -> None:
         super().__init__()
         self.owner, self.calls, self.position = owner, calls, 0
+        self.kept: dict[Source, Any] = {}  # inputs of calls that are still to come
         self.inside: list[nn.Module] = []  # modules that run now inside the owner: their calls are not the owner's
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -50,15 +52,21 @@ class _Diverted(TorchFunctionMode):
         self.position = position + 1
         if position >= len(self.calls.kinds) or self.calls.kinds[position] != kind:
             raise RuntimeError(_unexpected(self.calls, position, kind))
+        for at in self.calls.kept:
+            if at[0] == position:
+                self.kept[at] = call_input(args, kwargs, at[1])
         name = self.calls.children[position]
         if name is None:
             return func(*args, **kwargs)
         source = self.calls.sources[position] if self.calls.sources else 0
-        x, module = call_input(args, kwargs, source), self.owner._modules[name]
+        x = self.kept[source] if isinstance(source, tuple) else call_input(args, kwargs, source)
+        if not name:  # inside a formula for which a module stands in
+            return x
+        module = self.owner._modules[name]
         assert module is not None
         if kwargs.get("out") is not None:
             return kwargs["out"].copy_(module(x))
-        if getattr(func, "__name__", None) in BY_ARGUMENTS_IN_PLACE:
+        if getattr(func, "__name__", None) in IN_PLACE_BY_ARGUMENTS:
             return args[0].copy_(module(x.clone()))
         # the step keeps its input for the backward pass, so it gets a copy of what is overwritten
         if getattr(func, "__name__", None) in IN_PLACE or kwargs.get("inplace"):
@@ -161,7 +169,7 @@ def divert(
     owner: nn.Module,
     path: str,
     kinds: tuple[str, ...],
-    modules: dict[int, tuple[str, int | str, nn.Module]],
+    modules: dict[int, tuple[str, Source, nn.Module | None]],
     watched: frozenset[str] = frozenset(),
 ) -> dict[int, str]:
     """Let modules stand in for some of the activation calls that `owner` still makes itself.
@@ -170,7 +178,8 @@ def divert(
         owner: changed in place.
         path: its path, for messages.
         kinds: what those calls are in one forward, in order.
-        modules: index of a call -> its kind, the argument that is its input, and the module.
+        modules: index of a call -> its kind, the argument that is its input, and the module; None: the call is inside
+            a formula for which one of the others stands in.
         watched: functions that are counted beside those that are activations always.
 
     Returns:
@@ -184,18 +193,23 @@ def divert(
             f"{path or 'the model'}: expected a {type(owner).__name__} that runs the forward of its class, got a "
             "traced graph or a forward set on the instance: its functional calls cannot be replaced"
         )
-    before = owner.__dict__.get("_htaf_calls") or Calls(path, kinds, (None,) * len(kinds), (0,) * len(kinds), watched)
+    before = owner.__dict__.get("_htaf_calls") or Calls(
+        path, kinds, (None,) * len(kinds), (0,) * len(kinds), (), watched
+    )
     still = [position for position, child in enumerate(before.children) if child is None]
     children, names = list(before.children), {}
     sources = list(before.sources or (0,) * len(children))
     for index, (kind, source, module) in modules.items():
-        name = f"{kind}_{still[index]}"
-        while hasattr(owner, name):
+        name = f"{kind}_{still[index]}" if module is not None else ""
+        while name and hasattr(owner, name):
             name += "_"
-        owner.add_module(name, module)
-        children[still[index]] = names[index] = name
-        sources[still[index]] = source
-    owner.__dict__["_htaf_calls"] = Calls(path, before.kinds, tuple(children), tuple(sources), before.watched)
+        if module is not None:
+            owner.add_module(name, module)
+            names[index] = name
+        children[still[index]] = name
+        sources[still[index]] = (still[source[0]], source[1]) if isinstance(source, tuple) else source
+    kept = tuple(source for source in sources if isinstance(source, tuple))
+    owner.__dict__["_htaf_calls"] = Calls(path, before.kinds, tuple(children), tuple(sources), kept, before.watched)
     derive(owner)
     return names
 

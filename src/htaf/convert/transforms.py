@@ -20,6 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from htaf.contract import ContractError, SmoothStep, lacking, looks_smooth
 from htaf.convert import functional_sites as functional
+from htaf.convert.activation_calls import Source
 from htaf.convert.finding import Found, Site, arguments, find, left_smooth
 
 logger = logging.getLogger("htaf.convert")
@@ -34,7 +35,7 @@ class Conversion:
         left: the sites that are as they were.
         hints: where activations may act that the transform could not see.
         beyond: activations that no module can stand in for, and what to do: inside torch's fused recurrent layers and
-            GLU, in an autograd Function, in scripted code, in a hook.
+            GLU, in an autograd Function, in scripted code, in a hook, in a formula whose parts are used elsewhere too.
     """
 
     replaced: tuple[Site, ...]
@@ -62,12 +63,14 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
     parameters that calls an activation function, or compares, and maps every element by itself), an activation function
     kept in an attribute (`TransformerEncoderLayer.activation`), or one called inside a forward. There `x.clamp(min=0)`,
     `torch.maximum(x, zeros)`, `torch.where(x > 0, x, 0)`, `x * (x > 0)`, `x.masked_fill(x < 0, 0)`, `x[x < 0] = 0` and
-    their like count as relu, `x.clamp(0, 6)` as relu6; the values of the example decide.
+    their like count as relu, `x.clamp(0, 6)` as relu6; the values of the example decide. A formula around an activation
+    is one site as a whole: `x * x.sigmoid()`, `x * F.relu6(x + 3) / 6`, GELU by tanh, `F.relu(x) ** 2`, every product of
+    functions of one x. `x * sigmoid(g(x))` with a layer g is a gate: its sigmoid is the site.
 
     Softmax and functions applied to a parameter are no sites. What acts like an activation and cannot be replaced is
     none either, but `conversion` names it after `replace`: the activations inside torch's recurrent layers and GLU,
-    those in an autograd Function, in scripted or compiled code, in a hook; in its notes other elementwise functions
-    (`x.clamp(0, 1)`, `x.sin()`, `x.exp()`), which mostly are no activations.
+    those in an autograd Function, in scripted or compiled code, in a hook, in a formula whose parts are used elsewhere
+    too; in its notes other elementwise functions (`x.clamp(0, 1)`, `x.sin()`, `x.exp()`), which mostly are none.
 
     The example runs once, in eval mode without gradients, on a copy that shares the parameters: the model is not
     touched. The fused path of torch's transformer layers is off during that run.
@@ -143,13 +146,21 @@ def replace(
     new = functional.duplicate(model, parameters=share, buffers=share)
     modules = dict(new.named_modules(remove_duplicate=False))
     made = [_placed(factory(), new) for _ in chosen]
-    calls: dict[str, dict[int, tuple[str, int | str, nn.Module]]] = {}
+    calls: dict[str, dict[int, tuple[str, Source, nn.Module | None]]] = {}
     for site, module in zip(chosen, made, strict=True):
         if site.functional:
             module.train(modules[site.path].training)
             calls.setdefault(site.path, {})[site.index] = site.kind, site.source, module
         else:
             new = _put(new, modules, site, module)
+    formulas = {(site.path, site.index) for site in chosen if site.functional}
+    for site, wholes in found.parts:
+        if not wholes <= formulas:
+            continue
+        if site.functional:
+            calls[site.path][site.index] = site.kind, site.source, None
+        elif not (modules[site.path].state_dict() if site.path in modules else {}):
+            new = _put(new, modules, site, nn.Identity())
     for path, stand_ins in calls.items():
         if len(found.forwards[path]) > 1:
             ways = " or ".join(sorted(", ".join(kinds) or "none" for kinds in found.forwards[path]))

@@ -1,0 +1,376 @@
+"""A hundred ways in which public code writes an activation: each is replaced as a whole, or named and left alone."""
+
+import copy
+import functools
+import math
+import operator
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from htaf.activations import HTAF
+from htaf.convert import conversion, harden, replace, sites
+
+STEP = HTAF()
+X = torch.linspace(-4.5, 4.0, 48).reshape(4, 12)
+SQRT_2_BY_PI = math.sqrt(2 / math.pi)
+
+
+class Calls(nn.Module):
+    """Calls a function in its forward, after a linear layer."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(12, 12)
+        self.function = [function]  # in a list: not the function is the site, but what it calls
+        with torch.no_grad():
+            self.linear.weight.copy_(torch.eye(12))
+            self.linear.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function[0](self.linear(x))
+
+
+class Holds(nn.Module):
+    """Holds modules, and calls a function of them and x."""
+
+    def __init__(self, function: Callable[..., Tensor], **modules: nn.Module) -> None:
+        super().__init__()
+        for name, module in modules.items():
+            self.add_module(name, module)
+        self.function, self.names = [function], list(modules)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function[0](x, *(self.get_submodule(name) for name in self.names))
+
+
+class Beta(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.beta = nn.Parameter(torch.full((12,), 1.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(self.beta * x)
+
+
+class WrittenPReLU(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.tensor([0.25]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x) - self.slope * F.relu(-x)
+
+
+class SwishFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
+        (x,) = ctx.saved_tensors
+        return grad * (torch.sigmoid(x) * (1 + x * (1 - torch.sigmoid(x))))
+
+
+class Written(nn.Module):
+    """A module of its own without children."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = [function]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function[0](x)
+
+
+def in_place(function: Callable[[Tensor], object]) -> Callable[[Tensor], Tensor]:
+    def run(x: Tensor) -> Tensor:
+        function(x)
+        return x
+
+    return run
+
+
+def leaky_by_mask(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[y < 0] *= 0.1
+    return y
+
+
+def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = x.chunk(2, dim=-1)
+    return a, b
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    return 0.5 * x * (1.0 + torch.tanh(SQRT_2_BY_PI * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+def gated(act: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: act(halves(x)[0]) * halves(x)[1]
+
+
+def shared_gate(x: Tensor) -> Tensor:
+    gate = torch.sigmoid(x)
+    return gate * x + (1 - gate) * x.flip(-1)
+
+
+def overwritten(x: Tensor) -> Tensor:
+    y = 0.5 * x
+    x += torch.ones_like(x).cumsum(0)
+    return y * (1 + torch.tanh(y))
+
+
+H_SIGMOID = functools.partial(Holds, lambda x, relu: relu(x + 3) / 6)
+
+# each is the whole activation
+WHOLE: dict[str, Callable[[], nn.Module]] = {
+    # modules
+    **{
+        f"nn.{kind.__name__}": kind
+        for kind in (
+            nn.ReLU,
+            nn.ReLU6,
+            nn.LeakyReLU,
+            nn.PReLU,
+            nn.RReLU,
+            nn.ELU,
+            nn.SELU,
+            nn.CELU,
+            nn.GELU,
+            nn.SiLU,
+            nn.Mish,
+            nn.Hardswish,
+            nn.Hardsigmoid,
+            nn.Hardtanh,
+            nn.Sigmoid,
+            nn.Tanh,
+            nn.Softplus,
+            nn.Softsign,
+            nn.LogSigmoid,
+            nn.Tanhshrink,
+        )
+    },
+    "nn.ReLU(inplace=True)": lambda: nn.ReLU(inplace=True),
+    "nn.Threshold": lambda: nn.Threshold(0.0, 0.0),
+    "nn.Sequential": lambda: nn.Sequential(nn.Identity(), nn.ReLU()),
+    "nn.ModuleDict": lambda: Holds(lambda x, acts: acts["act"](x), acts=nn.ModuleDict({"act": nn.GELU()})),
+    "nn.ModuleList": lambda: Holds(lambda x, acts: acts[0](x), acts=nn.ModuleList([nn.GELU()])),
+    "module of one's own": lambda: Written(gelu_tanh),
+    "module around a module": lambda: Holds(lambda x, sigmoid: x * sigmoid(x), sigmoid=nn.Sigmoid()),
+    "h_sigmoid around a module": lambda: H_SIGMOID(relu=nn.ReLU6()),
+    "h_swish around two": lambda: Holds(lambda x, sigmoid: x * sigmoid(x), sigmoid=H_SIGMOID(relu=nn.ReLU6())),
+    "module of a product, beside a layer": lambda: Holds(
+        lambda x, linear, sigmoid: x * sigmoid(x), linear=nn.Linear(2, 2), sigmoid=nn.Sigmoid()
+    ),
+    "swish with a parameter": Beta,
+    "PReLU written out": WrittenPReLU,
+    # functionals, methods, in place
+    **{
+        f"F.{name}": functools.partial(Calls, getattr(F, name))
+        for name in (
+            "relu",
+            "gelu",
+            "silu",
+            "mish",
+            "elu",
+            "selu",
+            "leaky_relu",
+            "hardswish",
+            "hardsigmoid",
+            "softplus",
+        )
+    },
+    "F.relu inplace": lambda: Calls(lambda x: F.relu(x, inplace=True)),
+    "F.relu inplace, thrown away": lambda: Calls(in_place(lambda x: F.relu(x, inplace=True))),
+    "F.threshold": lambda: Calls(lambda x: F.threshold(x, 0.0, 0.0)),
+    "torch.threshold_": lambda: Calls(lambda x: torch.threshold_(x, 0.0, 0.0)),
+    "torch.relu": lambda: Calls(torch.relu),
+    "x.relu": lambda: Calls(lambda x: x.relu()),
+    "x.relu_": lambda: Calls(in_place(lambda x: x.relu_())),
+    "x.sigmoid": lambda: Calls(lambda x: x.sigmoid()),
+    "x.tanh": lambda: Calls(lambda x: x.tanh()),
+    "torch.special.expit": lambda: Calls(torch.special.expit),
+    "partial": lambda: Calls(functools.partial(F.gelu, approximate="tanh")),
+    "F.hardtanh to 6": lambda: Calls(lambda x: F.hardtanh(x, 0.0, 6.0)),
+    # ReLU otherwise
+    "clamp": lambda: Calls(lambda x: x.clamp(min=0)),
+    "clamp_": lambda: Calls(in_place(lambda x: x.clamp_(min=0))),
+    "clip": lambda: Calls(lambda x: torch.clip(x, 0)),
+    "clamp to 6": lambda: Calls(lambda x: torch.clamp(x, 0, 6)),
+    "maximum": lambda: Calls(lambda x: torch.maximum(x, torch.zeros_like(x))),
+    "max": lambda: Calls(lambda x: torch.max(x, torch.tensor(0.0))),
+    "where": lambda: Calls(lambda x: torch.where(x > 0, x, torch.zeros_like(x))),
+    "x * (x > 0)": lambda: Calls(lambda x: x * (x > 0)),
+    "x * mask.float()": lambda: Calls(lambda x: x * (x > 0).float()),
+    "x *= mask": lambda: Calls(lambda x: operator.imul(x, x > 0)),
+    "masked_fill": lambda: Calls(lambda x: x.masked_fill(x < 0, 0.0)),
+    "relu6 as a minimum": lambda: Calls(lambda x: torch.minimum(F.relu(x), torch.tensor(6.0))),
+    "relu6 as a clamp": lambda: Calls(lambda x: F.relu(x).clamp(max=6)),
+    # SiLU
+    "x * sigmoid(x)": lambda: Calls(lambda x: x * torch.sigmoid(x)),
+    "sigmoid(x) * x": lambda: Calls(lambda x: x.sigmoid() * x),
+    "torch.mul": lambda: Calls(lambda x: torch.mul(x, F.sigmoid(x))),
+    "x.mul": lambda: Calls(lambda x: x.mul(x.sigmoid())),
+    "x.mul_": lambda: Calls(lambda x: x.mul_(x.sigmoid())),
+    "x *= sigmoid(x)": lambda: Calls(lambda x: operator.imul(x, torch.sigmoid(x))),
+    "x * expit(x)": lambda: Calls(lambda x: x * torch.special.expit(x)),
+    "swish in float32": lambda: Calls(lambda x: (x.float() * torch.sigmoid(x.float())).to(x.dtype)),
+    "swish of a beta": lambda: Calls(lambda x: x * torch.sigmoid(1.5 * x)),
+    "swish after a ReLU6": lambda: Calls(lambda x: x * F.hardsigmoid(x)),
+    "x / (1 + exp(-x)) by softplus": lambda: Calls(lambda x: x * torch.exp(-F.softplus(-x))),
+    # Mish, GELU
+    "x * tanh(softplus(x))": lambda: Calls(lambda x: x * torch.tanh(F.softplus(x))),
+    "mish by exp": lambda: Calls(lambda x: x * torch.tanh(torch.log1p(torch.exp(x)))),
+    "gelu by tanh": lambda: Calls(gelu_tanh),
+    "gelu by tanh, x ** 3": lambda: Calls(lambda x: x * 0.5 * (1 + torch.tanh(SQRT_2_BY_PI * (x + 0.044715 * x**3)))),
+    "gelu by tanh, x * x * x": lambda: Calls(
+        lambda x: 0.5 * (x * (1 + F.tanh(SQRT_2_BY_PI * (x + 0.044715 * x * x * x))))
+    ),
+    "gelu by tanh, factored": lambda: Calls(
+        lambda x: 0.5 * x * (1 + torch.tanh(x * 0.7978845608 * (1 + 0.044715 * x * x)))
+    ),
+    "quick gelu": lambda: Calls(lambda x: x * torch.sigmoid(1.702 * x)),
+    # the hard ones
+    "x * relu6(x + 3) / 6": lambda: Calls(lambda x: x * F.relu6(x + 3) / 6),
+    "x * (relu6(x + 3) / 6)": lambda: Calls(lambda x: x * (F.relu6(x + 3.0, inplace=True) / 6.0)),
+    "x * clamp(x + 3, 0, 6) / 6": lambda: Calls(lambda x: x * torch.clamp(x + 3, 0, 6) / 6),
+    "x.mul(relu6.div)": lambda: Calls(lambda x: x.mul(F.relu6(x.add(3)).div(6))),
+    "x.add(3).clamp_().div_().mul_": lambda: Calls(lambda x: x.add(3).clamp_(0.0, 6.0).div_(6.0).mul_(x)),
+    "relu6(x + 3) / 6": lambda: Calls(lambda x: F.relu6(x + 3) / 6),
+    "hardtanh(x + 3, 0, 6) / 6": lambda: Calls(lambda x: F.hardtanh(x + 3, 0.0, 6.0) / 6),
+    # others
+    "sigmoid by tanh": lambda: Calls(lambda x: 0.5 * (1 + torch.tanh(0.5 * x))),
+    "tanh by sigmoid": lambda: Calls(lambda x: 2 * torch.sigmoid(2 * x) - 1),
+    "log of a sigmoid": lambda: Calls(lambda x: torch.log(torch.sigmoid(x))),
+    "x - tanh(x)": lambda: Calls(lambda x: x - x.tanh()),
+    "relu ** 2": lambda: Calls(lambda x: F.relu(x) ** 2),
+    "square(relu)": lambda: Calls(lambda x: torch.square(F.relu(x))),
+    "relu * relu": lambda: Calls(lambda x: F.relu(x) * F.relu(x)),
+    "x * relu(x)": lambda: Calls(lambda x: x * F.relu(x)),
+    "relu.pow_": lambda: Calls(lambda x: F.relu(x).pow_(2)),
+    "leaky ReLU by two": lambda: Calls(lambda x: F.relu(x) - 0.1 * F.relu(-x)),
+    "x * tanh(x)": lambda: Calls(lambda x: x * x.tanh()),
+    "SinLU": lambda: Calls(lambda x: (x + torch.sin(x)) * torch.sigmoid(x)),
+    "sigmoid(x) * tanh(x)": lambda: Calls(lambda x: torch.sigmoid(x) * torch.tanh(x)),
+}
+# a part of a larger expression is the activation; the rest stays, and what comes out is this
+PARTS: dict[str, tuple[Callable[[], nn.Module], Callable[[Tensor], Tensor]]] = {
+    "residual": (lambda: Calls(lambda x: x + F.relu(x)), lambda x: x + STEP(x)),
+    "residual of a swish": (lambda: Calls(lambda x: x + x * x.sigmoid()), lambda x: x + STEP(x)),
+    "gain": (lambda: Calls(lambda x: math.sqrt(2) * F.leaky_relu(x, 0.2)), lambda x: math.sqrt(2) * STEP(x)),
+    "softcap": (lambda: Calls(lambda x: 30 * torch.tanh(x / 30)), lambda x: 30 * STEP(x / 30)),
+    "chain": (lambda: Calls(lambda x: F.relu(F.relu(x) - 0.3)), lambda x: STEP(STEP(x) - 0.3)),
+    "swish of a ReLU": (
+        lambda: Calls(lambda x: (lambda h: h * h.sigmoid())(F.relu(x) - 0.3)),
+        lambda x: STEP(STEP(x) - 0.3),
+    ),
+    "GLU": (lambda: Calls(lambda x: halves(x)[0] * torch.sigmoid(halves(x)[1])), lambda x: x[:, :6] * STEP(x[:, 6:])),
+    "SwiGLU": (lambda: Calls(gated(F.silu)), lambda x: STEP(x[:, :6]) * x[:, 6:]),
+    "SwiGLU written out": (lambda: Calls(gated(lambda x: x * x.sigmoid())), lambda x: STEP(x[:, :6]) * x[:, 6:]),
+    "GEGLU": (lambda: Calls(gated(F.gelu)), lambda x: STEP(x[:, :6]) * x[:, 6:]),
+    "ReGLU": (lambda: Calls(gated(F.relu)), lambda x: STEP(x[:, :6]) * x[:, 6:]),
+    "a gate of means": (
+        lambda: Calls(lambda x: x * torch.sigmoid(x.mean(1, keepdim=True))),
+        lambda x: x * STEP(x.mean(1, keepdim=True)),
+    ),
+    "a gate of a layer": (
+        lambda: Holds(lambda x, layer: x * torch.sigmoid(layer(x)), layer=nn.Softmax(-1)),
+        lambda x: x * STEP(x.softmax(-1)),
+    ),
+    "CReLU": (
+        lambda: Calls(lambda x: torch.cat([F.relu(x), F.relu(-x)], 1)),
+        lambda x: torch.cat([STEP(x), STEP(-x)], 1),
+    ),
+}
+# left as it is, and named in these words
+NAMED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "nn.GLU": (nn.GLU, "sigmoid inside a fused layer"),
+    "F.glu": (lambda: Calls(F.glu), "sigmoid inside glu"),
+    "a part used elsewhere": (lambda: Calls(shared_gate), "silu written out as a formula, a part of which is used"),
+    "an input overwritten": (lambda: Calls(overwritten), "silu written out as a formula, whose input is"),
+    "autograd Function": (lambda: Calls(SwishFunction.apply), "autograd Function SwishFunction, which calls sigmoid"),
+    "1 / (1 + exp(-x))": (lambda: Calls(lambda x: 1 / (1 + torch.exp(-x))), "also computes exp"),
+    "x / (1 + exp(-x))": (lambda: Calls(lambda x: x / (1 + torch.exp(-x))), "also computes exp"),
+    "log(1 + exp(x))": (lambda: Calls(lambda x: torch.log(1 + torch.exp(x))), "also computes exp"),
+    "logaddexp": (lambda: Calls(lambda x: torch.logaddexp(x, torch.zeros_like(x))), "also computes logaddexp"),
+    "gelu by erf": (lambda: Calls(lambda x: x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))), "also computes erf"),
+    "softsign by abs": (lambda: Calls(lambda x: x / (1 + x.abs())), "also computes abs"),
+    "(x + |x|) / 2": (lambda: Calls(lambda x: (x + x.abs()) / 2), "also computes abs"),
+    "leaky by where": (lambda: Calls(lambda x: torch.where(x > 0, x, 0.1 * x)), "an activation written with where"),
+    "elu by where": (
+        lambda: Calls(lambda x: torch.where(x > 0, x, torch.expm1(x))),
+        "an activation written with where",
+    ),
+    "leaky by maximum": (lambda: Calls(lambda x: torch.maximum(x, 0.1 * x)), "also computes maximum"),
+    "leaky by a mask": (lambda: Calls(leaky_by_mask), "an activation written with setitem"),
+    "clamp to [-1, 1]": (lambda: Calls(lambda x: x.clamp(-1, 1)), "also computes clamp"),
+    "sine": (lambda: Calls(torch.sin), "also computes sin"),
+    "atan": (lambda: Calls(torch.atan), "also computes atan"),
+    "gaussian": (lambda: Calls(lambda x: torch.exp(-(x**2))), "also computes exp"),
+    "x * ndtr(x)": (lambda: Calls(lambda x: x * torch.special.ndtr(x)), "also computes erf"),
+}
+
+
+@pytest.mark.parametrize("spelling", WHOLE)
+def test_replaced_as_a_whole(spelling: str) -> None:
+    model = nn.Sequential(WHOLE[spelling]()).eval()
+    new = replace(model, HTAF, example=X.clone())
+    account = conversion(new)
+    assert str(account).startswith("replaced 1 of 1 activation sites\n")
+    assert torch.equal(new(X.clone()), STEP(X))
+
+
+@pytest.mark.parametrize("spelling", PARTS)
+def test_replaced_inside_a_larger_expression(spelling: str) -> None:
+    make, expected = PARTS[spelling]
+    new = replace(nn.Sequential(make()), HTAF, example=X.clone())
+    account = conversion(new)
+    assert (account.left, account.hints, account.beyond) == ((), (), ())
+    torch.testing.assert_close(new(X.clone()), expected(X))
+
+
+@pytest.mark.parametrize("spelling", NAMED)
+def test_left_and_named(spelling: str) -> None:
+    make, words = NAMED[spelling]
+    model = nn.Sequential(make(), nn.ReLU())  # so that there is something to replace
+    new = replace(model, HTAF, example=X.clone())
+    account = conversion(new)
+    assert [site.path for site in account.replaced] == ["1"]
+    assert words in "\n".join((*account.hints, *account.beyond))
+    assert torch.equal(new.get_submodule("0")(X.clone()), model[0](X.clone()))
+
+
+def test_what_is_inside_a_replaced_formula_is_no_site_any_more() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.sigmoid = nn.Linear(12, 12), nn.Sigmoid()
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.linear(x)
+            x = self.linear(x * self.sigmoid(x))
+            x = self.linear(x * F.relu6(x + 3) / 6)
+            return gelu_tanh(x)
+
+    net = Net()
+    assert [site.kind for site in sites(net, X)] == ["silu", "hardswish", "gelu_tanh"]
+    part = replace(net, HTAF, example=X, where="hardswish*")
+    assert [site.kind for site in conversion(part).left] == ["silu", "gelu_tanh"]
+    new = replace(part, HTAF, example=X)
+    assert sorted(site.kind for site in sites(new, X)) == ["htaf"] * 3
+    assert isinstance(new.sigmoid, nn.Identity)
+    whole = replace(net, HTAF, example=X)
+    assert torch.equal(new(X), whole(X))
+    exact = harden(whole)
+    x = X
+    for _ in range(3):
+        x = (net.linear(x) >= 0).float()
+    assert torch.equal(exact(X), x)
+    assert torch.equal(copy.deepcopy(exact)(X), exact(X))
+    new(X).sum().backward()
