@@ -22,6 +22,7 @@ from torch import nn
 
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.convert import Site, conversion, harden, replace, sites
+from htaf.packed import pack
 from htaf.spiking import IF, LIF
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
@@ -646,6 +647,44 @@ def test_functional_calls_that_were_not_seen_are_hinted_at():
 
     (hint,) = conversion(replace(Aux(), HTAF, example=X)).hints
     assert hint == "aux (Looping): never ran in the example; its forward names activation functions"
+
+
+def test_what_was_not_looked_at_is_told_by_every_step_until_it_is():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.act, self.second, self.last = nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.last(F.relu(self.second(self.act(self.first(x)))))
+
+    told = (
+        r"activations may be left that nobody looked at: the model \(Net\): pass example= to convert functional calls"
+    )
+    with pytest.warns(UserWarning, match=told):
+        new = replace(Net(), HTAF)
+    with pytest.warns(UserWarning, match=told):
+        exact = harden(new).eval()
+    assert str(conversion(exact)).startswith("replaced 1 of 1 activation sites that were seen\n")
+    with pytest.warns(UserWarning, match=told):
+        pack(exact, X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        whole = harden(replace(Net(), HTAF, example=X))
+        pack(whole.eval(), X)
+    assert (conversion(whole).hints, conversion(whole).unseen, len(conversion(whole).replaced)) == ((), (), 2)
+
+    class Gate(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.act = nn.Linear(4, 4), nn.Sigmoid()
+
+        def forward(self, x):
+            x = self.linear(x)
+            return x * self.act(x)
+
+    (hint,) = conversion(replace(Gate(), HTAF)).hints
+    assert hint == "the model (Gate): pass example= to see whether what it multiplies is one activation, x * sigmoid(x)"
 
 
 def test_conversion_is_printable_logged_and_outside_the_state_dict(caplog):

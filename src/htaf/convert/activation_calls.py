@@ -6,6 +6,7 @@ A call belongs to the innermost running module, its owner. `CallRecorder` sees t
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import inspect
 import math
@@ -334,6 +335,14 @@ def probably_calls(module: nn.Module) -> bool:
     own = module._modules.keys() | vars(module).keys()
     names = _names_in(_plain_function(inspect.getattr_static(type(module), "forward", None)), type(module))
     return bool({name.removesuffix("_") for name in names - own} & NAMING)
+
+
+def multiplies(module: nn.Module) -> bool:
+    """Whether the forward of a module multiplies; read off its code without running it."""
+    forward = _plain_function(inspect.getattr_static(type(module), "forward", None))
+    if type(forward) is not types.FunctionType or type(module).__module__.startswith("torch.nn.modules"):
+        return False
+    return any(step.argrepr in ("*", "*=", "mul", "mul_", "multiply") for step in dis.get_instructions(forward))
 
 
 def names_one_of(module: nn.Module, functions: tuple[types.FunctionType, ...]) -> bool:

@@ -101,6 +101,7 @@ class Found:
     callees: dict[str, set[str]] = field(default_factory=dict)
     # activations inside a formula that is a site, with the path and index of each such site
     parts: tuple[tuple[Site, set[tuple[str, int]]], ...] = ()
+    unseen: tuple[str, ...] = ()  # of the hints those that tell of a forward that did not run
 
 
 class _Stored(nn.Module):
@@ -173,10 +174,12 @@ def find(
             _run(trial, record, *example)
             record.settle()
     scripted = tuple(_scripted(trial))
-    hints = (*scripted, *_hints(trial, inner | protos.keys(), record, example is not None))
+    unseen = tuple(_unseen(trial, inner | protos.keys(), record, example is not None))
+    products = () if example is not None else _products(trial, {of: site.kind for of, site in protos.items()})
+    hints = (*scripted, *unseen, *products, *_hints(trial, record))
     beyond = tuple(_beyond(trial, record))
     if example is None:
-        return Found(tuple(protos.values()), hints, beyond, scripted)
+        return Found(tuple(protos.values()), hints, beyond, scripted, unseen=unseen)
     modules = {site.path: site for site in protos.values()}
     parts = []
     for (path, index), wholes in record.parts.items():
@@ -199,7 +202,7 @@ def find(
             ran.append(Site(path, call.kind, times, functional=True, index=index, source=call.source))
     never = [dataclasses.replace(site, calls=0) for site in modules.values()]
     seen = (record.forwards, record.watched, record.callees)
-    return Found((*ran, *never), hints, beyond, scripted, *seen, tuple(parts))
+    return Found((*ran, *never), hints, beyond, scripted, *seen, tuple(parts), unseen)
 
 
 def _beyond(trial: nn.Module, record: calls.CallRecorder) -> Iterator[str]:
@@ -241,16 +244,28 @@ def _scripted(trial: nn.Module) -> Iterator[str]:
             yield f"{_label(trial, path)}: scripted, so its activations cannot be seen; convert before scripting"
 
 
-def _hints(trial: nn.Module, known_modules: set[int], record: calls.CallRecorder, ran: bool) -> Iterator[str]:
-    """Where functional calls may be that were not seen."""
+def _unseen(trial: nn.Module, known_modules: set[int], record: calls.CallRecorder, ran: bool) -> Iterator[str]:
+    """Forwards that did not run and name activation functions."""
     for path, module in trial.named_modules():
-        label = _label(trial, path)
         if isinstance(module, torch.jit.ScriptModule):
             continue
         seen = id(module) in known_modules or path in record.forwards or "_htaf_calls" in module.__dict__
         if not seen and calls.probably_calls(module):
             reason = "never ran in the example" if ran else "pass example= to convert functional calls"
-            yield f"{label}: {reason}; its forward names activation functions"
+            yield f"{_label(trial, path)}: {reason}; its forward names activation functions"
+
+
+def _products(trial: nn.Module, sites: dict[int, str]) -> Iterator[str]:
+    """Forwards that multiply, perhaps x by an activation of x that they hold."""
+    for path, module in trial.named_modules():
+        kinds = [sites[id(child)] for child in module.children() if id(child) in sites]
+        if kinds and id(module) not in sites and calls.multiplies(module) and not calls.probably_calls(module):
+            what = f"x * {kinds[0]}(x)"
+            yield f"{_label(trial, path)}: pass example= to see whether what it multiplies is one activation, {what}"
+
+
+def _hints(trial: nn.Module, record: calls.CallRecorder) -> Iterator[str]:
+    """What ran and may be an activation."""
     known = {path for path, *_ in record.beyond}
     for path, functions in record.functions.items():
         if path not in known:

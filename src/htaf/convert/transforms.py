@@ -34,6 +34,8 @@ class Conversion:
         replaced: the sites that have new modules.
         left: the sites that are as they were.
         hints: where activations may act that the transform could not see.
+        unseen: of the hints those that tell of code which was not looked at, for want of an example that runs it. A
+            warning tells of them too.
         beyond: activations that no module can stand in for, and what to do: inside torch's fused recurrent layers and
             GLU, in an autograd Function, in scripted code, in a hook, in a formula whose parts are used elsewhere too.
     """
@@ -42,6 +44,7 @@ class Conversion:
     left: tuple[Site, ...]
     hints: tuple[str, ...] = ()
     beyond: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         everything = len(self.replaced) + len(self.left) + len(self.beyond)
@@ -64,7 +67,7 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
     kept in an attribute (`TransformerEncoderLayer.activation`), or one called inside a forward. There `x.clamp(min=0)`,
     `torch.maximum(x, zeros)`, `torch.where(x > 0, x, 0)`, `x * (x > 0)`, `x.masked_fill(x < 0, 0)`, `x[x < 0] = 0` and
     their like count as relu, `x.clamp(0, 6)` as relu6; the values of the example decide. A formula around an activation
-    is one site as a whole: `x * x.sigmoid()`, `x * F.relu6(x + 3) / 6`, GELU by tanh, `F.relu(x) ** 2`, every product of
+    is one site as a whole: `x * x.sigmoid()`, `x * F.relu6(x + 3) / 6`, GELU by tanh, `F.relu(x) ** 2`, any product of
     functions of one x. `x * sigmoid(g(x))` with a layer g is a gate: its sigmoid is the site.
 
     Softmax and functions applied to a parameter are no sites. What acts like an activation and cannot be replaced is
@@ -125,7 +128,8 @@ def replace(
         share: the new model holds the same parameter and buffer tensors, for evaluation while the first one trains.
 
     Returns:
-        The new model; `conversion` gives the account.
+        The new model; `conversion` gives the account. A warning names modules whose forward calls activation functions
+        and was not looked at: without an `example`, or because the example does not run it.
 
     Raises:
         ValueError: no site matched, or the example itself made different calls in different forwards.
@@ -174,7 +178,8 @@ def replace(
     if not share:
         _follow(model, new)
     left = tuple(site for site in found.sites if site not in chosen)
-    return with_account(new, Conversion(tuple(chosen), left, found.hints, found.beyond))
+    tell_unseen(found.unseen)
+    return with_account(new, Conversion(tuple(chosen), left, found.hints, found.beyond, found.unseen))
 
 
 def harden(model: nn.Module, *, where: Where | None = None, share: bool = False) -> nn.Module:
@@ -218,7 +223,26 @@ def harden(model: nn.Module, *, where: Where | None = None, share: bool = False)
     for site in chosen:
         new = _put(new, modules, site, _exact(modules[site.path], site.path))
     left = tuple(site for site in found.sites if site not in chosen)
-    return with_account(new, Conversion(tuple(chosen), left, found.scripted, (*found.beyond, *beyond)))
+    hints, unseen = _not_looked_at(model, found)
+    tell_unseen(unseen)
+    return with_account(new, Conversion(tuple(chosen), left, hints, (*found.beyond, *beyond), unseen))
+
+
+def _not_looked_at(model: nn.Module, found: Found) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The hints that hold for a hardened model, and of these what `replace` was not shown."""
+    accounts = [account for module in model.modules() if (account := account_of(module)) is not None]
+    if not accounts:  # made by hand: what its forward calls may be meant to stay
+        return (*found.scripted, *found.unseen), ()
+    hints = [hint for account in accounts for hint in account.hints if hint not in found.scripted]
+    return (*found.scripted, *hints), tuple(hint for account in accounts for hint in account.unseen)
+
+
+def tell_unseen(unseen: tuple[str, ...]) -> None:
+    """Warn the caller of the caller of code that was not looked at."""
+    if unseen:
+        more = f" and {len(unseen) - 3} more" if len(unseen) > 3 else ""
+        text = f"activations may be left that nobody looked at: {'; '.join(unseen[:3])}{more}"
+        warnings.warn(text, stacklevel=3)
 
 
 def _exact(smooth: nn.Module, path: str) -> nn.Module:
@@ -240,10 +264,14 @@ def conversion(model: nn.Module) -> Conversion:
     Raises:
         ValueError: the model did not come from either.
     """
-    account = model.__dict__.get("_htaf_conversion")
+    account = account_of(model)
     if account is None:
         raise ValueError(f"expected a model made by htaf.replace or htaf.harden, got a plain {type(model).__name__}")
     return account
+
+
+def account_of(model: nn.Module) -> Conversion | None:
+    return model.__dict__.get("_htaf_conversion")
 
 
 def with_account(model: nn.Module, account: Conversion) -> nn.Module:

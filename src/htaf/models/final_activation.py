@@ -108,7 +108,8 @@ def without_final_activation(model: nn.Module, example: Tensor) -> nn.Module:
     if len(chosen) == 1 and (chosen[0].calls or 0) > 1:
         return _checked(_without_last_call(model, (chosen[0].path, *chosen[0].aliases)), example)
     if all(site.calls == 1 for site in chosen):
-        return _checked(convert.replace(model, nn.Identity, where=[site.name for site in chosen]), example)
+        names = [site.name for site in chosen]
+        return _checked(convert.replace(model, nn.Identity, where=names, example=example), example)
     raise ValueError(_unclear(model))
 
 
