@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -372,9 +373,24 @@ def test_dead_activation() -> None:
         to_spiking(net, [X])
 
 
-def test_what_is_no_tensor(unchecked: None) -> None:
-    with pytest.raises(TypeError, match="got str"):
-        to_spiking(mlp(nn.ReLU()), ["x"])  # pyright: ignore[reportArgumentType]
+class Two(nn.Module):
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return (a + b).relu()
+
+
+@pytest.mark.parametrize(
+    ("net", "batches", "message"),
+    [
+        (mlp(nn.ReLU()), ["x"], "must hold tensors, or tuples that begin with one, got str"),
+        (mlp(nn.ReLU()), [{"x": X}], "got dict; a model that takes something else needs a module around it"),
+        (mlp(nn.ReLU()), None, "batches of training data, such as a list of tensors, got NoneType"),
+        (None, [X], "expected a model that is a torch.nn.Module, got NoneType"),
+        (Two(), [X], r"the arguments of Two.forward\(.*missing a required argument: 'b'"),
+    ],
+)
+def test_what_is_of_the_wrong_type(unchecked: None, net: Any, batches: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        to_spiking(net, batches)
 
 
 def test_max_pooling_kept_on_request() -> None:

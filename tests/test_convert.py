@@ -392,6 +392,10 @@ def test_example_may_be_a_tensor_a_tuple_or_a_mapping():
     assert names(sites(Calls(), X)) == names(sites(Calls(), (X,))) == names(sites(Calls(), {"x": X}))
     with pytest.raises(TypeError, match=r"example must be a tensor.*got list"):
         sites(Calls(), [X])
+    with pytest.raises(TypeError, match=r"arguments of Calls.forward\(.*'x'; a model that takes one mapping"):
+        sites(Calls(), {"y": X})
+    with pytest.raises(TypeError, match=r"arguments of Calls.forward\(.*too many positional arguments$"):
+        sites(Calls(), (X, X))
 
 
 def test_fused_transformer_paths_are_off_while_looking():

@@ -195,3 +195,28 @@ def test_cifar10(data_dir: Path, tmp_path: Path) -> None:
     with torch.no_grad():
         found = agreement(onnx_network(tmp_path / "net.onnx")(x), net(x))
     assert found.predictions >= 598
+
+
+class Direct(nn.Module):
+    """Steps, bipolar steps, binary weights and neurons, whose sums are exact in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.step, self.second = nn.Linear(16, 32), Heaviside(), BinaryLinear(32, 32)
+        self.sign, self.third, self.fire = Heaviside(bipolar=True), nn.Linear(32, 8), IF(Heaviside(), reset="soft")
+        for parameter in self.parameters():
+            parameter.data = (parameter.data * 64).round() / 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.third(self.sign(self.second(self.step(self.first(x)))))
+        return self.fire(torch.stack([x, x / 2])).mean(0)
+
+
+@pytest.mark.parametrize("dynamo", [True, False])
+@pytest.mark.filterwarnings("ignore")
+def test_torch_exports_a_hardened_model_itself(tmp_path: Path, dynamo: bool) -> None:
+    """By torch.onnx.export, today's and the one before, with the same bits in onnxruntime."""
+    net = Direct().eval()
+    x = (8 * torch.randn(6, 16)).round() / 4
+    torch.onnx.export(net, (x,), str(tmp_path / "net.onnx"), dynamo=dynamo, opset_version=18, verbose=False)
+    assert torch.equal(onnx_network(tmp_path / "net.onnx")(x), net(x))

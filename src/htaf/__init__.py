@@ -91,3 +91,4 @@ __getattr__, __dir__ = lazy(
     | dict.fromkeys(("Tuning", "tune"), "htaf.tuning")
     | {"ICBM": "htaf.models.icbm", "SmoothStep": "htaf.contract"},
 )
+_compat.declare_operators()  # at the end: they belong to this package

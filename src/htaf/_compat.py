@@ -2,6 +2,9 @@
 
 Ctrl-C during the imports of the command ends it without a traceback.
 
+Operators: programs that torch.export or AOTInductor wrote name `torch.ops.htaf`, and PyTorch asks nobody for what it
+does not know. So they are declared with torch, whichever is imported first.
+
 One repair: the default torchvision wheel is built for CUDA and fails to import beside a CPU-only torch.
 
 Its first import then ends in `operator torchvision::nms does not exist`, which also breaks lightning, torchmetrics
@@ -10,12 +13,16 @@ and transformers, because they import it. Declaring the two operators' schemas f
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import signal
 import sys
 from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 
 def quiet_interrupt() -> None:
@@ -27,6 +34,33 @@ def quiet_interrupt() -> None:
             os._exit(130)  # an exception would pass through the imports of others, some of which catch it
 
         signal.signal(signal.SIGINT, stop)
+
+
+class _Torch(MetaPathFinder):
+    """Finds torch as others do, and has the operators declared once it is imported."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: object = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path) if fullname == "torch" else None
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            declare_operators()
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def declare_operators() -> None:
+    """Declare `torch.ops.htaf`: now where torch is there, else as soon as it is imported."""
+    if "torch" in sys.modules:
+        importlib.import_module("htaf.kernels.operators")
+    elif not any(isinstance(finder, _Torch) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Torch())
 
 
 def is_mismatched() -> bool:

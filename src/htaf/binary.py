@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any, Literal, final
 
 import torch
+import torch.fx
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from htaf.functional import sign
 from htaf.kernels.registration import transformed
+
+torch.fx.wrap("binary_weight")
 
 
 def binary_weight(w: Float[Tensor, "*shape"], dim: int = 0) -> Float[Tensor, "*shape"]:
@@ -95,7 +98,7 @@ class BinaryConv2d(nn.Conv2d):
     holds the real weights [out_channels, in_channels / groups, *kernel_size], with nn.Conv2d's initial values.
     """
 
-    binary_weights = True  # as `htaf.diagnostics.operations` counts them
+    has_binary_weights = True  # as `htaf.diagnostics.operations` counts them
 
     def __init__(
         self,
@@ -126,7 +129,7 @@ class BinaryLinear(nn.Linear):
     holds the real weights [out_features, in_features], with nn.Linear's initial values.
     """
 
-    binary_weights = True
+    has_binary_weights = True
 
     def __init__(
         self,

@@ -13,12 +13,15 @@ import numbers
 import warnings
 
 import torch
+import torch.fx
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from htaf.kernels import operators
 from htaf.kernels.formulas import Scalar, compute_dtype
 
+for _name in ("heaviside", "sign", "htaf", "scaled_sigmoid"):
+    torch.fx.wrap(_name)  # torch.fx.symbolic_trace keeps a call of them as it is
 LEAST, MOST = 2.0**-123, 2.0**123  # of parameters, whatever the dtype of x: small multiples are normal in float32 too
 
 

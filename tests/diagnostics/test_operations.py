@@ -29,7 +29,7 @@ class Lambda(nn.Module):
 
 
 def binary(layer: nn.Module) -> nn.Module:
-    layer.binary_weights = True  # pyright: ignore[reportArgumentType]
+    layer.has_binary_weights = True  # pyright: ignore[reportArgumentType]
     return layer
 
 

@@ -279,12 +279,24 @@ def test_images_that_a_backbone_cannot_take() -> None:
         ICBM.from_timm("vgg11", 2, image_size=8)
 
 
-def test_bad_arguments() -> None:
+class InADict(nn.Module):
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"features": x.mean((2, 3))}
+
+
+def test_bad_arguments(unchecked: None) -> None:
     x = torch.randn(2, 3, 8, 8)
     with pytest.raises(ValueError, match="sizes must be positive, got classes=0"):
         ICBM(Ends("none"), 0, example=x)
     with pytest.raises(ValueError, match=r"expected a backbone with features \[batch, features\], got \(2, 6, 6, 6\)"):
         ICBM(Ends("square"), 2, example=x)
+    for wrong in (None, {"pixel_values": x}, x[0, 0]):
+        with pytest.raises(ValueError, match=r"an example of images, a tensor \[batch, channels, height, width"):
+            ICBM(Ends("none"), 2, example=wrong)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"\[batch, features\], got dict from InADict: put a module around it"):
+        ICBM(InADict(), 2, example=x)
+    with pytest.raises(TypeError, match="expected a backbone that is a module, got str"):
+        ICBM("resnet18", 2, example=x)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"name of a timm model, got 'resnet_18' \(did you mean .*resnet18"):
         ICBM.from_timm("resnet_18", 2)
     with pytest.raises(ValueError, match="expected an image model of transformers"):

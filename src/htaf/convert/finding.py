@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -128,6 +129,21 @@ def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     )
 
 
+def check_fit(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises TypeError where a model does not take these arguments."""
+    try:
+        signature = inspect.signature(model.forward)
+    except (TypeError, ValueError):  # of compiled code
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        hint = "; a model that takes one mapping gets it in a tuple, example=(mapping,)" if kwargs else ""
+        raise TypeError(
+            f"expected an example with the arguments of {type(model).__name__}.forward{signature}: {error}{hint}"
+        ) from None
+
+
 def find(
     model: nn.Module, example: tuple[tuple[Any, ...], dict[str, Any]] | None, *, of_parameters: bool = False
 ) -> Found:
@@ -138,6 +154,8 @@ def find(
         raise ValueError(
             f"expected a model before torch.compile, got a compiled one: convert its {compiled[0]} instead"
         )
+    if example is not None:
+        check_fit(model, *example)
     with torch.random.fork_rng(devices=[]):
         trial = duplicate(model, parameters=True).eval()
         protos: dict[int, Site] = {}

@@ -101,7 +101,7 @@ def operations(
     Args:
         model: any module.
         example: a batch [samples, ...], or a tuple of positional arguments of which the first is one.
-        binary_weights: says of a layer whether its weights are binary; None: its attribute `binary_weights`, if any.
+        binary_weights: says of a layer whether its weights are binary; None: its attribute `has_binary_weights`.
         energy: joules of each operation.
 
     Returns:
@@ -113,13 +113,16 @@ def operations(
     Source: accumulations as in Rathi and Roy 2020 (arXiv:2008.03658), energies Horowitz 2014.
     """
     arguments = example if isinstance(example, tuple) else (example,)
-    if not arguments or not isinstance(arguments[0], Tensor) or not arguments[0].numel():
+    if not arguments or not isinstance(arguments[0], Tensor):
+        shown = type(arguments[0]).__name__ if arguments else "an empty tuple"
+        raise ValueError(f"expected an example that is a tensor, or a tuple that begins with one, got {shown}")
+    if not arguments[0].numel():
         raise ValueError("expected an example with at least one sample, got an empty one")
-    is_binary = binary_weights or (lambda module: bool(getattr(module, "binary_weights", False)))
+    is_binary = binary_weights or (lambda module: bool(getattr(module, "has_binary_weights", False)))
     counters = {
         path: _Counter(module)
         for path, module in model.named_modules()
-        if isinstance(module, (nn.Linear, *CONVOLUTIONS, *TRANSPOSED)) or hasattr(module, "binary_weights")
+        if isinstance(module, (nn.Linear, *CONVOLUTIONS, *TRANSPOSED)) or hasattr(module, "has_binary_weights")
     }
     others: list[str] = []
     handles = [module.register_forward_hook(counters[p].see) for p, module in model.named_modules() if p in counters]

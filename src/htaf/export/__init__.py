@@ -1,15 +1,18 @@
 """Hardened networks for other software: ONNX files, which any runtime runs, and NIR graphs, for spiking hardware.
 
 Both go through `torch.export`, so that any model that it takes can be written. What the operators of htaf do stands in
-the file in terms of its own format: nothing of htaf is needed to run it.
+the file in terms of its own format: nothing of htaf is needed to run it. `DECOMPOSITIONS` gives the same operators in
+terms of PyTorch's, for `ExportedProgram.run_decompositions`.
 """
 
 from htaf.export.nir import to_nir
 from htaf.export.onnx import onnx_network, to_onnx
 from htaf.export.program import ExportError
 from htaf.export.tables import onnx_table, preparation, raw_columns, table_to_onnx
+from htaf.kernels.operators import DECOMPOSITIONS
 
 __all__ = [
+    "DECOMPOSITIONS",
     "ExportError",
     "onnx_network",
     "onnx_table",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from htaf._files import check_output, write_atomic
 from htaf.convert.exported import cause_of, quiet
 from htaf.export.program import Example, ExportError, exported, require
+from htaf.kernels.operators import DECOMPOSITIONS
 
 OPSET = 18
 
@@ -44,10 +45,10 @@ def to_onnx(model: nn.Module, example: Example, path: str | Path, *, opset: int 
 def network_proto(model: nn.Module, example: Example, *, opset: int = OPSET) -> Any:
     """What `to_onnx` writes, as an onnx.ModelProto. Takes and raises as it does."""
     require("onnxscript")
-    program = exported(model, example, STEPS)
+    program = exported(model, example, DECOMPOSITIONS)
     try:
         with quiet(), torch.no_grad():
-            program = program.run_decompositions({**STEPS})
+            program = program.run_decompositions({**DECOMPOSITIONS})
             inputs = [node.name for node in program.graph.nodes if node.op == "placeholder"]
             inputs = [name for name in inputs if name in program.graph_signature.user_inputs]
             outputs = program.graph_signature.user_outputs
@@ -88,47 +89,6 @@ def onnx_network(path: str | Path) -> Callable[[Tensor], Tensor]:
     session = tried(runtime.InferenceSession, str(path), providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
     return lambda x: torch.from_numpy(tried(session.run, None, {name: x.contiguous().numpy()})[0])
-
-
-# ---- what htaf's operators are in terms of PyTorch's ----
-
-
-def _heaviside(x: Tensor, bipolar: bool) -> Tensor:
-    step = (x >= 0).to(x.dtype)
-    return torch.where(torch.isnan(x), x, 2 * step - 1 if bipolar else step)
-
-
-def _spikes(x: Tensor, leak: float, gain: float, threshold: float, soft: bool) -> Tensor:
-    v, found = None, []
-    for now in x.to(torch.float64 if x.dtype == torch.float64 else torch.float32).unbind(0):
-        h = now if gain == 1 else now * gain
-        h = h if v is None else h + (v if leak == 1 else v * leak)
-        spike = _heaviside(h - threshold, False)
-        v = h - spike * threshold if soft else h - spike * h
-        found.append(spike)
-    return torch.stack(found).to(x.dtype)
-
-
-def _pack(x: Tensor) -> Tensor:
-    bits = nn.functional.pad((x >= 0).to(torch.int32), (0, -x.shape[-1] % 8)).unflatten(-1, (-1, 8))
-    return (bits * _places()).sum(-1).to(torch.uint8)
-
-
-def _unpack(bits: Tensor, size: int, dtype: torch.dtype, bipolar: bool) -> Tensor:
-    values = (bits.to(torch.int32).unsqueeze(-1) // _places() % 2).flatten(-2)[..., :size].to(dtype)
-    return 2 * values - 1 if bipolar else values
-
-
-def _places() -> Tensor:
-    return (2.0 ** torch.arange(8)).to(torch.int32)  # a constant tensor or a shift does not pass the translation
-
-
-STEPS: dict[Any, Callable[..., Tensor]] = {
-    torch.ops.htaf.heaviside.default: _heaviside,
-    torch.ops.htaf.spikes.default: _spikes,
-    torch.ops.htaf.pack_bits.default: _pack,
-    torch.ops.htaf.unpack_bits.default: _unpack,
-}
 
 
 def _name_batch(graph: Any) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from htaf.kernels import native
+from htaf.kernels import decomposed, native
 from htaf.kernels.formulas import compute_dtype
 from htaf.kernels.neuron.reference import Neuron, backward, forward
 from htaf.kernels.registration import (
@@ -292,7 +292,10 @@ def _common_like(a: Tensor, b: Tensor) -> Tensor:
     return a.new_empty((a.shape[0], b.shape[0]), dtype=torch.int64)
 
 
-heaviside = Operator("heaviside(Tensor x, bool bipolar) -> Tensor", _step, like(0), elementwise, _step_backward)
+heaviside = Operator(
+    "heaviside(Tensor x, bool bipolar) -> Tensor",
+    _step, like(0), elementwise, _step_backward, formula=decomposed.heaviside,
+)  # fmt: skip
 straight_through = Operator(
     "straight_through(Tensor x, str slope, float[] parameters, bool bipolar) -> Tensor",
     _straight_through, like(0), elementwise, _straight_through_backward,
@@ -307,11 +310,13 @@ surrogate = Operator(
 )  # fmt: skip
 spikes = Operator(
     "spikes(Tensor x, float leak, float gain, float threshold, bool soft) -> Tensor",
-    _spikes, _spikes_like, over_time, _spikes_backward,
+    _spikes, _spikes_like, over_time, _spikes_backward, formula=decomposed.spikes,
 )  # fmt: skip
-pack_bits = Operator("pack_bits(Tensor x) -> Tensor", _pack, _pack_like, elementwise)
+pack_bits = Operator("pack_bits(Tensor x) -> Tensor", _pack, _pack_like, elementwise, formula=decomposed.pack_bits)
 unpack_bits = Operator(
-    "unpack_bits(Tensor bits, int size, ScalarType dtype, bool bipolar) -> Tensor", _unpack, _unpack_like, elementwise
-)
+    "unpack_bits(Tensor bits, int size, ScalarType dtype, bool bipolar) -> Tensor",
+    _unpack, _unpack_like, elementwise, formula=decomposed.unpack_bits,
+)  # fmt: skip
 transpose_bits = Operator("transpose_bits(Tensor bits, int size) -> Tensor", _transpose, _transpose_like, one_by_one)
 count_common_bits = Operator("count_common_bits(Tensor a, Tensor b) -> Tensor", _common, _common_like, one_by_one)
+DECOMPOSITIONS: dict[Any, Any] = {one.op: one.formula for one in (heaviside, spikes, pack_bits, unpack_bits)}

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import register_decomposition
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
@@ -52,7 +53,8 @@ class Operator:
     """A torch operator and its derivatives.
 
     `backward(needed, grads, *inputs)` gives the gradients of the inputs. `forward(tangents, *inputs)` gives the
-    tangents of the results; it may be left out where a value depends on none but its own one of each input.
+    tangents of the results; it may be left out where a value depends on none but its own one of each input. `formula`
+    is the same in terms of PyTorch's own operators.
     """
 
     def __init__(
@@ -63,18 +65,23 @@ class Operator:
         vmap: Callable[[Callable[..., Any]], Callable[..., Any]],
         backward: Callable[..., Any] | None = None,
         forward: Callable[..., Any] | None = None,
+        formula: Callable[..., Any] | None = None,
     ) -> None:
         LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
         name = schema[: schema.index("(")]
         packet, _, overload = name.partition(".")
         self.op = getattr(getattr(torch.ops.htaf, packet), overload or "default")
         self.run, self.backward, self.forward = run, backward, forward or self.forward_by_backward
+        self.formula = formula
         LIBRARY.impl(name, run, "CompositeExplicitAutograd")
         torch.library.register_fake(f"htaf::{name}", fake, lib=LIBRARY)
         torch.library.register_vmap(f"htaf::{name}", vmap(self.op), lib=LIBRARY)
         if backward is not None:
             # register_autograd knows neither forward mode, whose tangents it would drop, nor torch.func
             LIBRARY.impl(name, self.record, "Autograd", with_keyset=True)
+        if formula is not None:  # torch.onnx.export asks there
+            register_decomposition(self.op)(formula)
+            register_decomposition(self.op, type="meta")(fake)  # or fake tensors would take the formula
 
     def __call__(self, *inputs: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -83,6 +90,8 @@ class Operator:
             if self.backward is not None and torch.is_grad_enabled() and _any_requires_grad(inputs):
                 return _Eager.apply(self, *inputs)
             return self.run(*inputs)
+        if self.formula is not None and torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
+            return self.formula(*inputs)  # a TorchScript file, and the older export to ONNX
         return self.op(*inputs)
 
     def record(self, keys: Any, *inputs: Any) -> Any:

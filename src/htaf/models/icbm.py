@@ -76,6 +76,14 @@ class ICBM(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        if not isinstance(backbone, nn.Module):
+            raise TypeError(f"expected a backbone that is a module, got {type(backbone).__name__}")
+        if not isinstance(example, Tensor) or example.ndim != 4:
+            shown = f"shape {tuple(example.shape)}" if isinstance(example, Tensor) else type(example).__name__
+            raise ValueError(
+                f"expected an example of images, a tensor [batch, channels, height, width], got {shown}; a backbone "
+                "that takes something else needs a module around it that takes images"
+            )
         channels, height, width = example.shape[1:]
         self.channels, self.image_size, self.enlarge = channels, (height, width), enlarge
         if enlarge is not None:
@@ -212,7 +220,7 @@ def _features(backbone: nn.Module, example: Tensor) -> int:
     training = {module: module.training for module in backbone.modules()}
     try:
         with torch.no_grad():
-            return backbone.eval()(example).shape[1]
+            output = backbone.eval()(example)
     except Exception as error:  # too small for its strides, no multiple of its patches, ...
         raise ValueError(
             f"{type(backbone).__name__} cannot take images of {_shape(example)}: {first_line(error)}"
@@ -220,6 +228,13 @@ def _features(backbone: nn.Module, example: Tensor) -> int:
     finally:
         for module, mode in training.items():
             module.training = mode
+    if not isinstance(output, Tensor) or output.ndim < 2:
+        shown = f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+        raise ValueError(
+            f"expected a backbone with features [batch, features], got {shown} from {type(backbone).__name__}: put a "
+            "module around it that returns the features alone"
+        )
+    return output.shape[1]
 
 
 def _shape(example: Tensor) -> str:

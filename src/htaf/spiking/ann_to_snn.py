@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from htaf import convert
 from htaf.activations import Remembering
 from htaf.convert import functional_sites as functional
-from htaf.convert.finding import Site
+from htaf.convert.finding import Site, check_fit
 from htaf.convert.transforms import with_account
 from htaf.kernels.formulas import compute_dtype
 from htaf.spiking.calibration import Mode, ThresholdRecorder, Watch, check, other_calls
@@ -203,13 +203,20 @@ def to_spiking(
     Raises:
         ValueError: a bad argument, no batch, no ReLU, something that `strict` forbids, or an activation whose s is
             not > 0 and finite.
-        TypeError: a batch is no tensor.
+        TypeError: the model is no module, `batches` cannot be gone through, a batch is no tensor, or the model takes
+            more than one.
     """
     check(mode, percentile, momentum, v0)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"expected a model that is a torch.nn.Module, got {type(model).__name__}")
+    if not isinstance(batches, Iterable):
+        shown = type(batches).__name__
+        raise TypeError(f"batches must be batches of training data, such as a list of tensors, got {shown}")
     inputs = _inputs(batches, model)
     first = next(inputs, None)
     if first is None:
         raise ValueError("batches must hold at least one batch, got none")
+    check_fit(model, (first,), {})
     plain = fuse_batch_norm(model, first.clone()) if fuse else functional.duplicate(model).eval()
     found = convert.sites(plain, first.clone())
     if not any(map(_is_relu, found)):
@@ -259,7 +266,10 @@ def _inputs(batches: Iterable[Tensor | Sequence[Tensor]], model: nn.Module) -> I
     for batch in batches:
         x = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
         if not isinstance(x, Tensor):
-            raise TypeError(f"batches must hold tensors, or tuples that begin with one, got {type(x).__name__}")
+            raise TypeError(
+                f"batches must hold tensors, or tuples that begin with one, got {type(x).__name__}; a model that takes "
+                "something else needs a module around it that takes one tensor"
+            )
         if len(x) == 0:
             raise ValueError(f"a batch must hold at least one input, got shape {tuple(x.shape)}")
         yield x.to(device)

@@ -1,0 +1,36 @@
+"""The exact operators in terms of PyTorch's own, for exporters that know no others, such as ONNX's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def heaviside(x: Tensor, bipolar: bool) -> Tensor:
+    step = (x >= 0).to(x.dtype)
+    return torch.where(torch.isnan(x), x, 2 * step - 1 if bipolar else step)
+
+
+def spikes(x: Tensor, leak: float, gain: float, threshold: float, soft: bool) -> Tensor:
+    v, found = None, []
+    for now in x.to(torch.float64 if x.dtype == torch.float64 else torch.float32).unbind(0):
+        h = now if gain == 1 else now * gain
+        h = h if v is None else h + (v if leak == 1 else v * leak)
+        spike = heaviside(h - threshold, False)
+        v = h - spike * threshold if soft else h - spike * h
+        found.append(spike)
+    return torch.stack(found).to(x.dtype)
+
+
+def pack_bits(x: Tensor) -> Tensor:
+    bits = nn.functional.pad((x >= 0).to(torch.int32), (0, -x.shape[-1] % 8)).unflatten(-1, (-1, 8))
+    return (bits * _places()).sum(-1).to(torch.uint8)
+
+
+def unpack_bits(bits: Tensor, size: int, dtype: torch.dtype, bipolar: bool) -> Tensor:
+    values = (bits.to(torch.int32).unsqueeze(-1) // _places() % 2).flatten(-2)[..., :size].to(dtype)
+    return 2 * values - 1 if bipolar else values
+
+
+def _places() -> Tensor:
+    return (2.0 ** torch.arange(8)).to(torch.int32)  # a constant tensor or a shift does not pass the translation

@@ -1,0 +1,62 @@
+"""Programs that other parts of PyTorch write of a hardened model, read by a process that imported torch and htaf."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from htaf.activations import Heaviside
+from htaf.binary import BinaryLinear
+
+READ = """
+program = torch.export.load(FILE).module()
+x, y = torch.load(FILE + ".pt")
+assert torch.equal(program(x), y)
+"""
+TRACE = """
+from htaf.binary import BinaryLinear
+net = torch.nn.Sequential(BinaryLinear(16, 4), htaf.HTAF(), torch.nn.Linear(4, 2), htaf.Heaviside(bipolar=True))
+for model in (net, htaf.harden(net).eval()):
+    traced = torch.fx.symbolic_trace(model)
+    assert torch.equal(traced(x), model(x))
+"""
+
+
+def network() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    return nn.Sequential(BinaryLinear(16, 8), Heaviside(), nn.Linear(8, 3)).eval(), torch.randn(4, 16)
+
+
+def run(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("order", ["torch, htaf", "htaf; assert 'torch' not in sys.modules; import torch"])
+def test_a_program_is_read_after_the_two_imports(order: str, tmp_path: Path) -> None:
+    net, x = network()
+    file = str(tmp_path / "net.pt2")
+    torch.export.save(torch.export.export(net, (x,)), file)
+    torch.save((x, net(x)), file + ".pt")
+    # shape checks of pytest would meet the proxies of a trace, so it is made there
+    run(f"import sys; import {order}\nFILE = {file!r}\n{READ}{TRACE if order == 'torch, htaf' else ''}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alone", [False, True], ids=["with htaf", "alone"])
+def test_a_compiled_package(alone: bool, tmp_path: Path) -> None:
+    """AOTInductor: its package asks for htaf's operators; of a decomposed program it needs torch alone."""
+    net, x = network()
+    file = str(tmp_path / "net.pt2")
+    program = torch.export.export(net, (x,))
+    if alone:
+        from htaf.export import DECOMPOSITIONS
+
+        program = program.run_decompositions({**DECOMPOSITIONS})
+    torch._inductor.aoti_compile_and_package(program, package_path=file)
+    torch.save((x, net(x)), file + ".pt")
+    read = READ.replace("torch.export.load(FILE).module()", "torch._inductor.aoti_load_package(FILE)")
+    run(f"import torch{'' if alone else ', htaf'}\nFILE = {file!r}\n{read}")
