@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 import io
 import json
 import math
@@ -11,7 +12,7 @@ import os
 import re
 import socket
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")  # what a spreadsheet would run, however often it was guarded
 _GUARDED = re.compile(r"'+[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+SEAL = "sha256"  # of a record: that of the rest of it
 _DEEPEST = 100  # levels: what walks over the values again must not run out of stack
 
 
@@ -74,11 +76,27 @@ def frame_csv(frame: pd.DataFrame, *, header: bool = True) -> str:
     return safe.to_csv(**options, quoting=csv.QUOTE_NONNUMERIC) if "\r" in text else text
 
 
+def sealed(record: Mapping[str, Any]) -> str:
+    """The JSON text of a record with the SHA-256 of the rest of it, by which `read_record` sees damage."""
+    plain = json.loads(to_json(dict(record)))
+    return to_json({**plain, SEAL: _seal(plain)})
+
+
+def _seal(plain: dict[str, Any]) -> str:
+    return hashlib.sha256(to_json(plain).encode()).hexdigest()
+
+
+def file_sha256(file: Path) -> str:
+    """Of the bytes of a file, in hexadecimal digits."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
 def read_record(file: Path, known: int, error: type[HtafError]) -> dict[str, Any] | None:
-    """The object of a JSON file with a `format`; None where the file is not there.
+    """The object of a JSON file with a `format`, less its seal; None where the file is not there.
 
     Raises:
-        error: no JSON, or of another format than `known`.
+        error: no JSON, of another format than `known`, or changed since it was sealed.
     """
     if "\0" in str(file):
         raise error(f"expected a path, got {str(file)!r}, which holds a null character")
@@ -91,6 +109,8 @@ def read_record(file: Path, known: int, error: type[HtafError]) -> dict[str, Any
     if not isinstance(record, dict) or record.get("format") != known:
         found = record.get("format") if isinstance(record, dict) else type(record).__name__
         raise error(f"{file}: expected format {known}, got {found}")
+    if (seal := record.pop(SEAL, None)) is not None and seal != _seal(record):
+        raise error(f"{file} is damaged: its SHA-256 differs from the one in it")
     return record
 
 
@@ -183,7 +203,7 @@ KINDS = {
     "folder of maps": FolderKind((("where.json",),), ("index.jsonl",)),
     "language model": FolderKind(
         (("htaf_record.json",),),
-        ("model.safetensors", "htaf_gates.safetensors", "config.json", "generation_config.json", "tokenizer.json",
+        ("model.htaf.safetensors", "htaf_gates.safetensors", "config.json", "generation_config.json", "tokenizer.json",
          "tokenizer_config.json", "chat_template.jinja", "work"),
     ),
     "packed language model": FolderKind((("htaf_packed.safetensors",),), ("tokenizer.json", "tokenizer_config.json")),

@@ -17,6 +17,7 @@ import pytest
 import torch
 from tests.language.models import tiny, write_gguf
 
+from htaf._files import sealed
 from htaf.language import LanguageError, calibrate, files
 from htaf.language.generating import Clock, pieces, prompt_tokens
 from htaf.language.run import RECORD, read
@@ -153,14 +154,14 @@ def test_killed_at_any_time_it_ends_with_the_same_bits(model, text, tmp_path):
     whole, killed = (read(tmp_path / name) for name in ("whole", "killed"))
     assert killed["trained"] == whole["trained"]
     assert killed["validation"] == whole["validation"]
-    for name in ("model.safetensors", files.GATES):
+    for name in ("model.htaf.safetensors", files.GATES):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert (tmp_path / "killed" / RECORD).is_file()
 
 
 def test_a_run_that_was_begun_is_not_read(run, tmp_path):
     out, _ = run
-    (tmp_path / RECORD).write_text((out / RECORD).read_text().replace('"finished"', '"running"'))
+    (tmp_path / RECORD).write_text(sealed(read(out) | {"status": "running"}))
     with pytest.raises(LanguageError, match="unfinished training: give its command again"):
         read(tmp_path)
     with pytest.raises(LanguageError, match=r"has no htaf_record\.json"):

@@ -12,7 +12,6 @@ from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 from tests.kernels.instruction_sets import INSTRUCTION_SETS, using
 from tests.language.models import tiny
@@ -20,7 +19,8 @@ from tests.language.models import tiny
 from htaf import HTAF
 from htaf.kernels import native
 from htaf.language import LanguageError, gates_of, replace_gates
-from htaf.language.packed import FILE, PackedLanguageModel, _digest, load, pack
+from htaf.language.packed import FILE, PackedLanguageModel, load, pack
+from htaf.packed.files import sealed_tensors
 
 pytestmark = pytest.mark.skipif(native.load()[0] is None, reason="packed language models need the compiled kernels")
 
@@ -179,14 +179,14 @@ def test_a_flipped_bit_is_noticed(tmp_path):
     data = file.read_bytes()
     for at in (300, len(data) // 2, len(data) - 1):
         file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        with pytest.raises(LanguageError, match="damaged|got htaf"):
+        with pytest.raises(LanguageError, match=r"damaged|got htaf"):
             load(tmp_path)
     file.write_bytes(data)
     written[0].write_text('{"b": 1}')
-    with pytest.raises(LanguageError, match=r"tokenizer.json is damaged: expected the file that was written with"):
+    with pytest.raises(LanguageError, match=r"tokenizer\.json is damaged"):
         load(tmp_path)
     written[0].unlink()
-    with pytest.raises(LanguageError, match=r"tokenizer.json is damaged"):
+    with pytest.raises(LanguageError, match=r"tokenizer\.json is missing"):
         load(tmp_path)
 
 
@@ -231,23 +231,18 @@ def test_a_context_longer_than_the_first_room(monkeypatch):
     torch.testing.assert_close(found, logits(model, tokens), rtol=1e-4, atol=1e-4)
 
 
-def write(folder, tensors, numbers) -> None:
-    """A file as `save` writes it, of numbers that `save` does not have."""
-    about = {"format": "htaf-packed-language", "version": "2", "about": json.dumps(numbers)}
-    (folder / FILE).write_bytes(safetensors.torch.save(tensors, about | {"sha256": _digest(tensors, about)}))
-
-
 def test_damaged_numbers(tmp_path):
     packed = pack(gated("llama"))
     for change in ({"epsilon": -1.0}, {"ends": 5}, {"heads": 0}, {"activations": []}, {"windows": [0]}, {"x": 1}):
         numbers = {**asdict(packed.about), **change}
-        write(tmp_path, packed.tensors(), numbers)
+        about = {"format": "htaf-packed-language", "version": "2", "about": json.dumps(numbers), "files": "{}"}
+        (tmp_path / FILE).write_bytes(sealed_tensors(packed.tensors(), about))
         with pytest.raises(LanguageError, match="is damaged"):
             load(tmp_path)
     for frequencies in (None, torch.zeros(2, 2, 2, 2)):
         tensors = {k: v for k, v in packed.tensors().items() if k != "frequencies"}
         tensors |= {} if frequencies is None else {"frequencies": frequencies}
-        write(tmp_path, tensors, asdict(packed.about))
+        (tmp_path / FILE).write_bytes(sealed_tensors(tensors, about | {"about": json.dumps(asdict(packed.about))}))
         with pytest.raises(LanguageError, match="parts do not fit"):
             load(tmp_path)
     packed.save(tmp_path)

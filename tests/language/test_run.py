@@ -13,8 +13,9 @@ import safetensors.torch
 import torch
 from tests.language.models import MORE, QUICK, tiny
 from tests.quick import slow_but
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
+from htaf._files import sealed
 from htaf.language import LanguageError, files, gates_of
 from htaf.language.generating import Clock, pieces, prompt_tokens
 from htaf.language.lora import Training
@@ -51,9 +52,19 @@ def test_another_process_reads_the_same_network(run):
     with torch.no_grad():
         assert mine(input_ids=torch.arange(3, 40)[None]).logits.double().sum().item() == total
     assert layers == [2, 3]
-    plain = AutoModelForCausalLM.from_pretrained(out)  # without htaf's file: the same weights, the old activation
-    assert not gates_of(plain)
-    assert torch.equal(plain.model.layers[3].mlp.down_proj.weight, mine.model.layers[3].mlp.down_proj.weight)
+
+
+@pytest.mark.parametrize("reader", [AutoConfig, AutoModelForCausalLM, LlamaForCausalLM])
+def test_no_other_reader_computes_the_old_activation(run, reader):
+    out, _ = run
+    with pytest.raises((ValueError, OSError), match=r"htaf.language.load|no file named model.safetensors"):
+        reader.from_pretrained(out)
+    # what converters look for: llama.cpp reads architectures, vLLM and MLX model_type
+    content = json.loads((out / "config.json").read_text())
+    assert content["architectures"] == ["HtafGatedForCausalLM"]
+    assert "hidden_act" not in content
+    ids = AutoTokenizer.from_pretrained(out)("red cats")["input_ids"]  # a tokenizer is the same everywhere
+    assert ids == files.load(out)[1]("red cats")["input_ids"]
 
 
 @pytest.mark.parametrize("kind", slow_but(MORE, "qwen3_5_text"))
@@ -105,8 +116,7 @@ def test_other_text_and_questions_are_scored(model, text, run, tmp_path, htaf):
     assert (code, "accuracy on 1 questions" in said, "1 line left out (line 2" in told) == (0, True, True)
     away = tmp_path / "away"
     shutil.copytree(out, away)
-    moved = json.loads((away / "htaf_record.json").read_text()) | {"model": str(tmp_path / "gone")}
-    (away / "htaf_record.json").write_text(json.dumps(moved))
+    (away / "htaf_record.json").write_text(sealed(read(away) | {"model": str(tmp_path / "gone")}))
     found = json.loads(htaf("evaluate", away, "--data", text, "--json")[1])
     assert (found["original"], found["run"]["kl"]) == (None, None)
     assert any("without the original" in note for note in found["notes"])
@@ -117,7 +127,7 @@ def test_models_without_a_record(model, text, run, tmp_path, htaf):
     out, _ = run
     network, tokenizer = files.load(out)
     files.save(network, tokenizer, tmp_path / "own")
-    assert json.loads((tmp_path / "own" / "config.json").read_text())["htaf_gates"] == files.GATES
+    assert json.loads((tmp_path / "own" / "config.json").read_text())["model_type"] == files.KIND
     said = [htaf("generate", folder, "red cats", "--tokens", "5", "--json")[1] for folder in (out, tmp_path / "own")]
     assert json.loads(said[0])["text"] == json.loads(said[1])["text"] != ""
     for number, (folder, layers) in enumerate(((model, 0), (tmp_path / "own", 2))):
@@ -179,7 +189,11 @@ def test_weights_and_gates_that_are_missing(model, run, tmp_path):
         files.load(lacking)
     shutil.copytree(run[0], without)
     (without / files.GATES).unlink()
-    with pytest.raises(LanguageError, match=r"has gates, as its config.json says: expected a folder with htaf_gates"):
+    with pytest.raises(LanguageError, match=r"htaf_gates.safetensors is missing: put back a copy"):
+        files.load(without)
+    shutil.copy(model / "config.json", without)  # as a folder of an earlier version was
+    shutil.copy(run[0] / files.GATES, without)
+    with pytest.raises(LanguageError, match=r"has gates, and its config.json is none of format 2"):
         files.load(without)
 
 
@@ -195,9 +209,9 @@ def test_what_a_run_was_made_of_has_changed(model, text, run, tmp_path, htaf):
     for name in ("run", "model"):
         shutil.copytree(run[0] if name == "run" else model, tmp_path / name)
     (tmp_path / "text.txt").write_text(text.read_text())
-    record = json.loads((tmp_path / "run" / "htaf_record.json").read_text())
+    record = read(tmp_path / "run")
     record["data"]["text"], record["model"] = str(tmp_path / "text.txt"), str(tmp_path / "model")
-    (tmp_path / "run" / "htaf_record.json").write_text(json.dumps(record))
+    (tmp_path / "run" / "htaf_record.json").write_text(sealed(record))
     assert json.loads(htaf("evaluate", tmp_path / "run", "--data", text, "--json")[1])["notes"] == []
     weights = (tmp_path / "model" / "model.safetensors").read_bytes()
     (tmp_path / "model" / "model.safetensors").write_bytes(weights[:-1] + b"x")
@@ -444,7 +458,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(model, text, run, tmp_path):
     again = fit(str(model), data, QUICK, tmp_path / "a", last_k=2, say=said.append)
     assert not any(line.startswith(("layer", "step 0")) for line in said)  # calibration and first steps were kept
     assert again["trained"] == record["trained"]
-    for name in ("model.safetensors", files.GATES):
+    for name in ("model.htaf.safetensors", files.GATES):
         assert (tmp_path / "a" / name).read_bytes() == (out / name).read_bytes()
 
 
@@ -458,12 +472,13 @@ def test_a_wrong_first_call_leaves_the_folder_free(model, text, tmp_path):
 def test_weights_that_were_not_kept_are_made_when_asked_for(model, text, tmp_path):
     data, way = Data(str(text), length=32, calibration=16, training=40, test=8), Training(steps=0)
     first = fit(str(model), data, way, tmp_path / "a", last_k=1, save=False)
-    assert not (tmp_path / "a" / "model.safetensors").exists()
+    assert not (tmp_path / "a" / "model.htaf.safetensors").exists()
     again = fit(str(model), data, way, tmp_path / "a", last_k=1)
     assert again["trained"] == first["trained"]
-    (tmp_path / "a" / "model.safetensors").unlink()
+    whole = (tmp_path / "a" / "model.htaf.safetensors").read_bytes()
+    (tmp_path / "a" / "model.htaf.safetensors").write_bytes(whole[:-1] + b"x")  # damaged
     fit(str(model), data, way, tmp_path / "a", last_k=1)
-    assert (tmp_path / "a" / "model.safetensors").is_file()
+    assert (tmp_path / "a" / "model.htaf.safetensors").read_bytes() == whole
 
 
 def test_a_run_on_another_model_cannot_be_begun_with(model, text, run, tmp_path):

@@ -1,15 +1,20 @@
-"""Language models from names, folders and GGUF files; a converted one as a folder of transformers with one more file.
+"""Language models from names, folders and GGUF files; a converted one as a folder that htaf alone reads.
 
-The folder that `save` writes has merged weights, which transformers reads as they are, and `htaf_gates.safetensors`:
-thresholds, scales and widths of the gates. Without that file transformers would compute the original activation.
+config.json               the kind of folder, the configuration of transformers, SHA-256 of the files and of itself
+model.htaf.safetensors    merged weights
+htaf_gates.safetensors    thresholds, scales and widths of the gates
+and the tokenizer's files and generation_config.json, as transformers writes them.
+
+Another reader would compute the original activation and say nothing. So the kind of model, its architecture and the
+name of its weights are none that transformers, vLLM, llama.cpp's converter or MLX know.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,21 +25,28 @@ import torch
 from torch import nn
 
 from htaf._errors import first_line
-from htaf._files import write_atomic
+from htaf._files import file_sha256, read_record, sealed, write_atomic
 from htaf.activations import Heaviside
 from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, gated_mlps, gates_of
 from htaf.models.build import at_most
+from htaf.models.icbm import without_loading
 from htaf.runs import content_hash
 
-GATES = "htaf_gates.safetensors"
-FORMAT = "1"
+CONFIG, GATES = "config.json", "htaf_gates.safetensors"
+FORMAT = 2
+KIND = "htaf_gated: read by htaf.language.load"  # in the message of a reader that does not know it
+_ARCHITECTURE, _VARIANT = "HtafGatedForCausalLM", "htaf"
 _PARTS = ("threshold", "scale", "width")
-_MARK = "htaf_gates"  # in config.json
+_COUNTS = ("n_layer", "num_labels")  # and what ends with "layers"
+_MOST_TENSORS = 1 << 15  # of a model at the hub, whose files are not here yet
+_ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu", quantize: bool = False) -> Any:
     """A causal language model and its tokenizer.
+
+    Of a configuration nothing is taken that would load code, kernels or other weights.
 
     Args:
         model: a folder of transformers, one that `save` wrote (its gates are put in), a .gguf file, or a name at the
@@ -47,12 +59,17 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
         (model in eval mode, tokenizer).
 
     Raises:
-        LanguageError: there is no such model, it cannot be read or reached, weights are missing, or its gates are or
-            do not fit.
+        LanguageError: there is no such model, it cannot be read or reached, its files have changed since `save` wrote
+            them, its configuration asks for a larger model than its weights are, weights are missing or not finite, or
+            its gates are or do not fit.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     place, options = _place(str(model))
+    gated = _is_gated(Path(place))
+    if gated:
+        options |= {"variant": _VARIANT, "use_safetensors": True}
+    known = {k: v for k, v in options.items() if k == "gguf_file"}
     if quantize:
         from transformers import BitsAndBytesConfig
 
@@ -60,12 +77,14 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
         )
     try:
-        known = {k: v for k, v in options.items() if k == "gguf_file"}
-        with _as_large_as_its_files(Path(place)):
-            tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False, **known)
+        with _bounded(place, known.get("gguf_file")) as tensors:
+            given = known if known else {"config": _configuration(place, tensors)}
+            tokenizer = _tokenizer(place, **given)
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                place, dtype=dtype, trust_remote_code=False, output_loading_info=True, **options
+                place, dtype=dtype, trust_remote_code=False, output_loading_info=True, **(options | given)
             )
+    except LanguageError:
+        raise
     except ImportError as error:
         raise LanguageError(
             f"{model}: {first_line(error)}; pip install 'htaf[language]' brings what is needed"
@@ -76,6 +95,8 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
     if missing := sorted(about["missing_keys"]):
         some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise LanguageError(f"expected all weights of the model in {model}, {len(missing)} are missing: {some}")
+    _expect_finite(made, str(model))
+    _expect_tokens(made, str(model))
     if quantize:
         _expect_blocks_of_64(made)
     if "gguf_file" in options:  # its weights are plain floats by now, which can be saved and trained
@@ -86,40 +107,144 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
         made = made if quantize else made.to(device)
     except (RuntimeError, AssertionError) as error:
         raise LanguageError(f"device {device} cannot be used: {first_line(error)}") from None
-    file = Path(place) / GATES
-    if file.is_file():
-        _put_gates(made, file)
-    elif getattr(made.config, _MARK, None) is not None:
-        raise LanguageError(f"{model} has gates, as its config.json says: expected a folder with {GATES} too")
+    if gated:
+        _put_gates(made, Path(place) / GATES)
     return made.eval(), tokenizer
 
 
-@contextmanager
-def _as_large_as_its_files(folder: Path) -> Iterator[None]:
-    """Models that are made in the block have about as many layers and weights as files of their size can hold.
+def verify(folder: str | Path) -> None:
+    """See that the files of a folder that `save` wrote are as it wrote them.
 
     Raises:
-        ValueError: config.json asks for more, as by ten million layers, for which it needs a few bytes.
+        LanguageError: one is missing or damaged, or it is another folder.
     """
+    file = Path(folder) / CONFIG
+    record = read_record(file, FORMAT, LanguageError)
+    if record is None or record.get("model_type") != KIND or not isinstance(record.get("files"), dict):
+        raise LanguageError(f"{file}: expected model_type {KIND!r} and files")
+    expect_files(file, record["files"])
+
+
+def expect_files(record: Path, digests: Mapping[str, str]) -> None:
+    """Raises LanguageError where a file beside a record is missing, or has another SHA-256 than the record says."""
+    for name, digest in digests.items():
+        file = record.parent / name
+        if not file.is_file():
+            raise LanguageError(f"{file} is missing: put back a copy of it")
+        if file_sha256(file) != digest:
+            raise LanguageError(
+                f"{file} is damaged: its SHA-256 differs from the one in {record.name}; put back a copy of it"
+            )
+
+
+def _is_gated(folder: Path) -> bool:
+    """Whether `save` wrote a folder; its files are then as they were written."""
     if not folder.is_dir():
-        yield
-        return
-    size = sum(f.stat().st_size for f in folder.iterdir() if f.suffix in (".safetensors", ".bin", ".gguf"))
-    tensors = size // 64  # the header of each takes more
-    config = folder / "config.json"
-    if config.is_file() and (most := max(_layers(json.loads(config.read_text())), default=0)) > tensors:
-        raise ValueError(f"expected as many layers as its weights can have, config.json says {most:,}")
-    with at_most(8 * size, tensors):  # of one bit each
-        yield
+        return False
+    try:
+        content = json.loads((folder / CONFIG).read_bytes())
+    except (OSError, ValueError, RecursionError):  # transformers says what is wrong
+        content = None
+    kind = content.get("model_type") if isinstance(content, dict) else None
+    if kind == KIND or (isinstance(content, dict) and content.get("architectures") == [_ARCHITECTURE]):
+        verify(folder)
+        return True
+    if (folder / GATES).exists() or (isinstance(content, dict) and "htaf_gates" in content):
+        raise LanguageError(
+            f"{folder} has gates, and its {CONFIG} is none of format {FORMAT}: give the command that made it again, "
+            "into a new folder"
+        )
+    return False
 
 
-def _layers(written: Any) -> Iterator[int]:
-    """The numbers of layers in a configuration."""
-    for key, value in written.items() if isinstance(written, dict) else ():
+def _configuration(place: str, tensors: int) -> Any:
+    """The configuration object of a folder or a name at the hub, without what would load anything.
+
+    Args:
+        tensors: how many its weights have.
+
+    Raises:
+        LanguageError: it asks for more layers, for quantised weights, or for an adapter.
+    """
+    from transformers import AutoConfig, PretrainedConfig
+
+    if (Path(place) / "adapter_config.json").is_file():
+        raise LanguageError(
+            f"expected whole weights, {place} holds an adapter: merge it first (peft: merge_and_unload)"
+        )
+    content: dict[str, Any] = PretrainedConfig.get_config_dict(place)[0]
+    content = content["model"] if content.get("model_type") == KIND else content
+    if not isinstance(content.get("model_type"), str):  # transformers would look for one in the name of the folder
+        raise LanguageError(f"{place}: expected {CONFIG} with a model_type, got {content.get('model_type')!r:.40}")
+    quantised = content.get("quantization_config")
+    if quantised is not None:
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
+        raise LanguageError(f"expected weights as floats, {place} has quantised ones ({method!r:.40})")
+    content = without_loading(content)
+    _expect_layers(content, tensors, place)
+    with tempfile.TemporaryDirectory() as folder:  # transformers' own reading of older configurations
+        (Path(folder) / CONFIG).write_text(json.dumps(content))
+        made = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    made._name_or_path = place
+    return made
+
+
+def _expect_layers(content: Any, tensors: int, place: str) -> None:
+    """Raises LanguageError where a configuration counts more layers than its weights have tensors."""
+    for name, value in content.items() if isinstance(content, dict) else ():
         if isinstance(value, dict):
-            yield from _layers(value)
-        elif "layer" in key and type(value) is int:
-            yield value
+            _expect_layers(value, tensors, place)
+        elif isinstance(value, int | float) and value > tensors and (name.endswith("layers") or name in _COUNTS):
+            raise LanguageError(
+                f"{Path(place) / CONFIG}: expected {name} of at most {tensors:,}, as many as its weights have tensors, "
+                f"got {value:.20g}"
+            )
+
+
+@contextmanager
+def _bounded(place: str, gguf: str | None) -> Iterator[int]:
+    """While it is open, networks may be as large as the weights in a folder; gives how many tensors these have."""
+    folder, size, tensors = Path(place), 1 << 44, _MOST_TENSORS
+    if folder.is_dir():
+        files = (
+            [f for f in folder.iterdir() if f.suffix in (".safetensors", ".bin")] if gguf is None else [folder / gguf]
+        )
+        size, tensors = sum(file.stat().st_size for file in files), sum(map(_tensors, files))
+    with at_most(2 * size, tensors):
+        yield tensors
+
+
+def _tensors(file: Path) -> int:
+    """How many tensors a file of weights has, at most."""
+    if file.suffix == ".safetensors":
+        try:
+            with safetensors.safe_open(file, "pt") as opened:
+                return len(list(opened.keys()))
+        except (OSError, safetensors.SafetensorError) as error:
+            raise LanguageError(f"{file} is damaged: {first_line(error)}") from None
+    if file.suffix == ".gguf":
+        with file.open("rb") as opened:
+            return min(int.from_bytes(opened.read(16)[8:], "little"), file.stat().st_size // 32)
+    return file.stat().st_size // 128
+
+
+def _expect_finite(model: nn.Module, name: str) -> None:
+    """Raises LanguageError where a weight is NaN or infinite."""
+    for path, weight in model.named_parameters():
+        if weight.is_floating_point() and weight.device.type != "meta" and not torch.isfinite(weight).all():
+            raise LanguageError(f"expected finite weights in {name}, {path} holds NaN or infinity")
+
+
+def _expect_tokens(model: Any, name: str) -> None:
+    """Raises LanguageError where what begins, ends or fills a text is no token."""
+    for about in (model.generation_config, model.config):
+        for key in _ENDS:
+            value = getattr(about, key, None)
+            for token in value if isinstance(value, list | tuple) else [] if value is None else [value]:
+                if type(token) is not int:
+                    raise LanguageError(
+                        f"{name}: expected {key} to be the number of a token or some, got {value!r:.40}"
+                    )
 
 
 def fingerprint(model: str | Path) -> str:
@@ -134,13 +259,7 @@ def fingerprint(model: str | Path) -> str:
     names = {"config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", GATES}
     found = [Path(place) / options["gguf_file"]] if options else sorted(Path(place).iterdir())
     read = [file for file in found if options or file.name in names or file.suffix in (".safetensors", ".bin")]
-    return content_hash([(file.name, file_hash(file)) for file in read])
-
-
-def file_hash(file: Path) -> str:
-    """SHA-256 of a file."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    return content_hash([(file.name, file_sha256(file)) for file in read])
 
 
 def tokenizer_of(folder: str | Path) -> Any:
@@ -149,16 +268,22 @@ def tokenizer_of(folder: str | Path) -> Any:
     Raises:
         LanguageError: it has none.
     """
-    from transformers import AutoTokenizer
-
     try:
-        return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        return _tokenizer(str(folder))
     except Exception as error:
         raise LanguageError(f"expected the files of a tokenizer in {folder}: {first_line(error)}") from None
 
 
+def _tokenizer(place: str, **given: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    made = AutoTokenizer.from_pretrained(place, trust_remote_code=False, **given)
+    made("a")  # values of wrong types in its files show when it is used
+    return made
+
+
 def save(model: Any, tokenizer: Any, folder: str | Path) -> None:
-    """Write a converted model as a folder that transformers and `load` read.
+    """Write a converted model as a folder that `load` reads, and other readers refuse.
 
     Args:
         model: with gates, all exact; LoRA adapters merged.
@@ -166,25 +291,42 @@ def save(model: Any, tokenizer: Any, folder: str | Path) -> None:
         folder: new, or one that is written over.
 
     Raises:
-        LanguageError: a gate is smooth, or there are none. OSError: the disk is full.
+        LanguageError: a gate is smooth, there are none, or a weight is not finite. OSError: the disk is full.
     """
     folder, gates = Path(folder), gates_of(model)
     if not gates:
         raise LanguageError("expected a model with gates, got one without")
     if smooth := [number for number, gate in gates.items() if not gate.exact]:
         raise LanguageError(f"expected exact gates, got smooth ones in layers {', '.join(map(str, smooth))}")
+    _expect_finite(model, type(model).__name__)
     folder.mkdir(parents=True, exist_ok=True)
     own = {f"{path}.{name}" for path, module in model.named_modules() if isinstance(module, Gate) for name in _PARTS}
     weights = {name: value for name, value in model.state_dict().items() if name not in own}
-    setattr(model.config, _MARK, GATES)  # a reader of config.json sees that the activation is another
-    model.save_pretrained(folder, state_dict=weights)
-    tokenizer.save_pretrained(folder)
+    (folder / CONFIG).unlink(missing_ok=True)  # what is half written is no model
+    model.save_pretrained(folder, state_dict=weights, variant=_VARIANT)
     tensors = {
         f"{number}.{name}": getattr(gate, name).detach().float().cpu().contiguous()
         for number, gate in gates.items()
         for name in _PARTS
     }
-    write_atomic(folder / GATES, safetensors.torch.save(tensors, {"format": FORMAT}))
+    write_atomic(folder / GATES, safetensors.torch.save(tensors, {"format": str(FORMAT)}))
+    record = {
+        "model_type": KIND, "architectures": [_ARCHITECTURE], "format": FORMAT,
+        "model": json.loads((folder / CONFIG).read_text()),
+        "files": tokenizer_files(tokenizer, folder)
+        | {
+            file.name: file_sha256(file)
+            for file in (folder / GATES, folder / "generation_config.json", *folder.glob(f"model*.{_VARIANT}*"))
+            if file.is_file()
+        },
+    }  # fmt: skip
+    write_atomic(folder / CONFIG, sealed(record))
+
+
+def tokenizer_files(tokenizer: Any, folder: Path) -> dict[str, str]:
+    """Write a tokenizer into a folder: the SHA-256 of its files by their names."""
+    written = {Path(file) for file in tokenizer.save_pretrained(folder)}
+    return {str(file.relative_to(folder)): file_sha256(file) for file in sorted(written) if file.is_file()}
 
 
 def _put_gates(model: nn.Module, file: Path) -> None:
@@ -195,7 +337,7 @@ def _put_gates(model: nn.Module, file: Path) -> None:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except Exception as error:
         raise LanguageError(f"{file} is damaged: {first_line(error)}") from None
-    if about.get("format") != FORMAT:
+    if about.get("format") != str(FORMAT):
         raise LanguageError(f"{file}: expected format {FORMAT}, got {about.get('format')}")
     mlps = {str(mlp.layer): mlp for mlp in gated_mlps(model)}
     for number in sorted({name.partition(".")[0] for name in tensors}):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Generator
+from contextlib import suppress
+from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
 from typing import Any
@@ -10,8 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from htaf.language.errors import LanguageError
+from htaf._errors import HtafError, first_line
+from htaf.language.errors import LanguageError, expect_scores
 from htaf.language.packed import PackedLanguageModel
+
+LONGEST, LARGEST, MOST = 10, 1 << 30, 100_000  # a chat template's seconds and bytes, and its characters
 
 
 class Clock:
@@ -53,7 +59,8 @@ def prompt_tokens(tokenizer: Any, prompt: str, chat: bool | None = None) -> Tens
         chat: put the prompt into the model's chat template; None: where it has one.
 
     Raises:
-        LanguageError: the prompt is empty or no text, or there is no chat template.
+        LanguageError: the prompt is empty or no text, or there is no chat template, or none that gives a text within 10
+            seconds and a gibibyte.
     """
     if not prompt.strip():
         raise LanguageError("expected a prompt, got an empty one")
@@ -65,13 +72,60 @@ def prompt_tokens(tokenizer: Any, prompt: str, chat: bool | None = None) -> Tens
     if chat and not templated:
         raise LanguageError("this model has no chat template: give the prompt as plain text (--chat off)")
     if templated if chat is None else chat:
-        message = [{"role": "user", "content": prompt}]
-        given = tokenizer.apply_chat_template(
-            message, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
+        given = tokenizer(_rendered(tokenizer, prompt), add_special_tokens=False, return_tensors="pt")
     else:
         given = tokenizer(prompt, return_tensors="pt")
     return given["input_ids"][0]
+
+
+def _rendered(tokenizer: Any, prompt: str) -> str:
+    """The prompt as a message in the chat template: a program of whoever made the model, so it runs in a process of
+    its own, which may not take long or much memory."""
+    ways = multiprocessing.get_all_start_methods()
+    context: Any = multiprocessing.get_context("fork" if "fork" in ways else None)
+    ours, theirs = context.Pipe(duplex=False)
+    worker = context.Process(target=_render, args=(tokenizer, prompt, theirs), daemon=True)
+    worker.start()
+    theirs.close()
+    try:
+        ours.recv()  # it has begun
+        good, text = ours.recv() if ours.poll(LONGEST) else (False, f"it took more than {LONGEST} seconds")
+    except EOFError:  # it was ended by the system
+        good, text = False, f"it took more than {LARGEST >> 30} GiB of memory, or its process ended"
+    finally:
+        worker.kill()
+        worker.join()
+        ours.close()
+    if not good:
+        raise LanguageError(f"the chat template of this model fails: {text}; --chat off gives the prompt as plain text")
+    return text
+
+
+def _render(tokenizer: Any, prompt: str, answer: Any) -> None:
+    """In a process of its own: send that it has begun, then (whether it went well, the text or what was wrong)."""
+    _limit_memory()
+    answer.send(None)
+    try:
+        message = [{"role": "user", "content": prompt}]
+        text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+        if not isinstance(text, str) or not 0 < len(text) <= len(prompt) + MOST:
+            raise ValueError(f"expected a text of 1 to {MOST:,} characters and the prompt, got {text!r:.40}")
+        text.encode()  # half of a surrogate pair has no tokens
+        answer.send((True, text))
+    except MemoryError:
+        answer.send((False, f"it took more than {LARGEST >> 30} GiB of memory"))
+    except Exception as error:  # a template raises what it likes
+        answer.send((False, first_line(error)))
+
+
+def _limit_memory() -> None:
+    """Let this process take `LARGEST` bytes more than it has, where the system can see to it."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + LARGEST
+        resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def packed_pieces(
@@ -103,6 +157,9 @@ def pieces(
 ) -> Generator[str]:
     """What a model says after a prompt, as it is made; with a cache of keys and values.
 
+    Of the model's generation_config.json only the tokens that end a text count: a penalty or a filter there would make
+    another token than the likeliest.
+
     Args:
         model: of transformers, with gates or without. tokenizer: its own.
         prompt: of `prompt_tokens`.
@@ -112,9 +169,9 @@ def pieces(
         clock: is told each token.
 
     Raises:
-        LanguageError: the prompt is too long.
+        LanguageError: the prompt is too long, or the model gives NaN.
     """
-    from transformers import TextIteratorStreamer
+    from transformers import GenerationConfig, TextIteratorStreamer
 
     most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     count = len(prompt)
@@ -140,11 +197,17 @@ def pieces(
     )
     failure: list[BaseException] = []
 
+    def check(ids: Tensor, scores: Tensor) -> Tensor:
+        expect_scores(scores)
+        return scores
+
     def work() -> None:
+        kept = model.generation_config
         try:
             torch.manual_seed(seed)
+            model.generation_config = GenerationConfig(eos_token_id=kept.eos_token_id)
             model.generate(
-                given, **options, attention_mask=torch.ones_like(given), streamer=streamer,
+                given, **options, attention_mask=torch.ones_like(given), streamer=streamer, logits_processor=[check],
                 stopping_criteria=[lambda ids, _: torch.full((len(ids),), stopped.is_set(), device=ids.device)],
                 max_new_tokens=tokens if most is None else min(tokens, most - count),
                 pad_token_id=tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
@@ -152,6 +215,8 @@ def pieces(
         except BaseException as error:
             failure.append(error)
             streamer.end()
+        finally:
+            model.generation_config = kept
 
     worker = Thread(target=work, daemon=True)
     clock.begin(count)
@@ -161,5 +226,9 @@ def pieces(
     finally:  # a reader who goes, or Ctrl-C: the worker must not outlive this
         stopped.set()
         worker.join()
-    if failure:
+    if failure and (isinstance(failure[0], HtafError) or not isinstance(failure[0], Exception)):
         raise failure[0]
+    if failure:  # transformers raises nearly everything on values of a configuration that make no sense
+        raise LanguageError(
+            f"{type(model).__name__} cannot go on from a prompt: {first_line(failure[0])}"
+        ) from failure[0]

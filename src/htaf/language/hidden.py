@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -83,8 +84,12 @@ def hidden_states(
     )
     files = [folder / name for name in ("inputs.bin", "outputs.bin")]
     with FileLock(folder / LOCK):  # another process may compute the same
-        done = _done(note, key) if all(file.is_file() for file in files) else 0
-        done = min(done, *(file.stat().st_size // row for file in files if file.is_file())) if done else 0
+        known, done = list[str](), 0
+        for digest in _known(note, key) if all(file.is_file() for file in files) else []:
+            end = min(done + CHUNK, len(tokens))
+            if digest != _digest([_part(file, done * row, (end - done) * row) for file in files]):
+                break  # damaged: computed again from here
+            known, done = [*known, digest], end
         while done < len(tokens):
             end = min(done + CHUNK, len(tokens))
             found: list[list[bytes]] = [[], []]
@@ -100,7 +105,8 @@ def hidden_states(
                     opened.write(b"".join(kept))
                     opened.truncate()
             done = end
-            write_atomic(note, json.dumps({"key": key, "done": done}))
+            known.append(_digest([b"".join(kept) for kept in found]))
+            write_atomic(note, json.dumps({"key": key, "sha256": known}))
             if tell is not None:
                 tell(done, len(tokens))
     read = [np.memmap(file, plain, "r", shape=shape) for file in files]
@@ -115,13 +121,26 @@ def autocast(device: torch.device, half: bool, learning: bool = False) -> torch.
     return torch.autocast(device.type, torch.bfloat16, enabled=half, cache_enabled=not learning)
 
 
-def _done(note: Path, key: str) -> int:
-    """How many blocks of the same states are there."""
+def _known(note: Path, key: str) -> list[str]:
+    """The SHA-256 of each `CHUNK` blocks of the same states that are there."""
     try:
         kept = json.loads(note.read_text())
-        return int(kept["done"]) if kept["key"] == key else 0
+        return list(kept["sha256"]) if kept["key"] == key else []
     except (OSError, ValueError, KeyError, TypeError):
-        return 0
+        return []
+
+
+def _part(file: Path, begin: int, size: int) -> bytes:
+    with file.open("rb") as opened:
+        opened.seek(begin)
+        return opened.read(size)
+
+
+def _digest(parts: list[bytes]) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()
 
 
 def _capture(model: nn.Module, tokens: Tensor, start: int) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,6 @@ rotary positions, RMS norms in front of attention and MLP, gated MLPs; some with
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.torch
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -25,9 +23,10 @@ from htaf._files import parse_json, write_atomic
 from htaf.kernels import native
 from htaf.kernels.decoder import ACTIVATIONS, Activation, Decoder, Layer, Reading, Whole
 from htaf.kernels.gated_mlp.reference import Weights, rounded
-from htaf.language.errors import LanguageError
-from htaf.language.files import file_hash
+from htaf.language.errors import LanguageError, expect_scores
+from htaf.language.files import expect_files, tokenizer_files
 from htaf.language.gates import Gate, GatedMLP, decoder_of, gated_mlps, gates_of
+from htaf.packed.files import seal_holds, sealed_tensors
 
 FILE, FORMAT, VERSION = "htaf_packed.safetensors", "htaf-packed-language", "2"
 CHECKED = 48  # tokens on which a packed model is compared with its original
@@ -179,41 +178,31 @@ class PackedLanguageModel:
         }
 
     def save(self, folder: str | Path, tokenizer: Any = None) -> None:
-        """Write htaf_packed.safetensors into a folder, with digests of all that is read again.
+        """Write htaf_packed.safetensors into a folder, with the SHA-256 of itself and of the tokenizer's files.
 
         Args:
             folder: new, or one that is written over.
-            tokenizer: of transformers, to be written beside it.
+            tokenizer: of transformers, to write beside it.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        written = [] if tokenizer is None else [Path(file) for file in tokenizer.save_pretrained(folder)]
-        beside = {file.name: file_hash(file) for file in written if file.is_file()}
-        about = {"format": FORMAT, "version": VERSION, "about": json.dumps(asdict(self.about))}
-        about["files"] = json.dumps(beside)
-        about["sha256"] = _digest(self._tensors, about)
-        write_atomic(folder / FILE, safetensors.torch.save(self._tensors, about))
+        files = {} if tokenizer is None else tokenizer_files(tokenizer, folder)
+        about = {"about": json.dumps(asdict(self.about)), "files": json.dumps(files)}
+        write_atomic(folder / FILE, sealed_tensors(self._tensors, {"format": FORMAT, "version": VERSION, **about}))
 
     def _read(self, tokens: Tensor, reading: Reading, *, every: bool = False, dense: bool = False) -> Tensor:
         if not isinstance(tokens, Tensor):
             raise LanguageError(f"expected tokens as a tensor [count], got {type(tokens).__name__}")
         try:
-            return self.decoder.read(tokens, reading, every=every, dense=dense)
+            logits = self.decoder.read(tokens, reading, every=every, dense=dense)
         except ValueError as error:
             raise LanguageError(str(error)) from None
+        expect_scores(logits)
+        return logits
 
 
 def _again(tensors: dict[str, Tensor], about: About, context: int | None, eight: bool) -> PackedLanguageModel:
     return PackedLanguageModel(tensors, about, context=context, eight=eight)
-
-
-def _digest(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
-    """SHA-256 of what the file says, without the digest itself, and of its tensors with their names and shapes."""
-    found = hashlib.sha256(json.dumps({k: v for k, v in about.items() if k != "sha256"}, sort_keys=True).encode())
-    for name, x in sorted(tensors.items()):
-        found.update(f"\n{name} {x.dtype} {list(x.shape)}\n".encode())
-        found.update(x.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
 
 
 @torch.no_grad()
@@ -361,8 +350,7 @@ def load(folder: str | Path, *, context: int | None = None, eight: bool = True) 
     """Read a packed language model. Arguments: as `PackedLanguageModel`.
 
     Raises:
-        LanguageError: no such file, damaged, or of another format; a file of the tokenizer is not the one that was
-            written with it.
+        LanguageError: no such file, of another format, or it or a file of the tokenizer has changed since then.
     """
     folder = Path(folder)
     file = folder / FILE
@@ -372,18 +360,17 @@ def load(folder: str | Path, *, context: int | None = None, eight: bool = True) 
         with safetensors.safe_open(file, "pt") as opened:
             said = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        numbers, beside = parse_json(said.get("about", "null")), dict(parse_json(said.get("files", "{}")))
+        numbers, files = (parse_json(said.get(name, "null")) for name in ("about", "files"))
+        whole = seal_holds(file)
     except Exception as error:
         raise LanguageError(f"{file} is damaged: {first_line(error)}") from None
     if (said.get("format"), said.get("version")) != (FORMAT, VERSION):
         raise LanguageError(f"{file}: expected {FORMAT} {VERSION}, got {said.get('format')} {said.get('version')}")
-    if _digest(tensors, said) != said.get("sha256"):
-        raise LanguageError(f"{file} is damaged: expected the SHA-256 in its metadata, got another")
-    for name, digest in beside.items():
-        if not (folder / name).is_file() or file_hash(folder / name) != digest:
-            raise LanguageError(
-                f"{folder / name} is damaged: expected the file that was written with {FILE}, got another"
-            )
+    if not whole or not isinstance(files, dict):
+        raise LanguageError(
+            f"{file} is damaged: its SHA-256 differs from the one in its metadata; put back a copy of it"
+        )
+    expect_files(file, files)
     try:
         read: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in numbers.items()}
         about = About(**read)

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 import safetensors
-import safetensors.torch
 import torch
 from filelock import FileLock
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from htaf._files import LOCK, read_record, to_json, write_atomic
+from htaf._files import LOCK, read_record, sealed, write_atomic
 from htaf.activations import Heaviside
 from htaf.language import files, text
 from htaf.language.calibration import CalibratedLayer, Calibration, calibrate
@@ -32,6 +31,7 @@ from htaf.language.lora import Measured, Training, lora_changes, train
 from htaf.language.losses import hidden_losses
 from htaf.language.ranks import Ranks, joined
 from htaf.language.scores import TextScores, choice_scores, counting_open_gates, text_scores
+from htaf.packed.files import seal_holds, sealed_tensors
 from htaf.runs import content_hash, environment, locked
 
 RECORD, WORK, FORMAT = "htaf_record.json", "work", 1
@@ -245,7 +245,7 @@ class _Work:
                 yield True
                 return
             started = {"format": FORMAT, "status": "running", "key": key, **self.about(), **_environment()}
-            write_atomic(self.out / RECORD, to_json(started))
+            write_atomic(self.out / RECORD, sealed(started))
             try:
                 yield False
             except LanguageError:
@@ -260,11 +260,12 @@ class _Work:
         return self.identity | {"model": self.model, "data": asdict(self.data), "start_from": self.start_from}
 
     def saved(self, record: dict[str, Any]) -> bool:
-        """Whether the files of a finished run are there."""
-        sizes = record["files"]
-        return bool(sizes) and all(
-            (self.out / name).is_file() and (self.out / name).stat().st_size == size for name, size in sizes.items()
-        )
+        """Whether the files of a finished run are there, as they were written."""
+        try:
+            files.verify(self.out)
+        except LanguageError:
+            return False
+        return bool(record["files"])
 
     def load(self, model: str, device: str, *, whole: bool = True) -> Any:
         """A model; whole: not in 4 bits."""
@@ -359,7 +360,7 @@ class _Work:
                 "layers": [asdict(layer) for layer in layers], "validation": [asdict(row) for row in told],
                 "seconds": time.perf_counter() - began,
             }  # fmt: skip
-            write_atomic(self.out / RECORD, to_json(record))
+            write_atomic(self.out / RECORD, sealed(record))
             shutil.rmtree(self.out / WORK, ignore_errors=True)
         ranks.wait()
 
@@ -377,10 +378,11 @@ class _Work:
             return compute()
         file = self.cache / f"{key}.scores.json"
         with FileLock(file.with_suffix(".lock")):
-            if file.is_file():
-                return json.loads(file.read_text())
+            with suppress(LanguageError):  # damaged: computed again
+                if (kept := read_record(file, FORMAT, LanguageError)) is not None:
+                    return kept["scores"]
             found = compute()
-            write_atomic(file, to_json(found))
+            write_atomic(file, sealed({"format": FORMAT, "scores": found}))
         return found
 
     def _scored(
@@ -465,12 +467,14 @@ def _write_calibration(model: nn.Module, report: Sequence[CalibratedLayer], file
         if name.startswith(paths) and value.is_floating_point() and name.endswith(_CALIBRATED)
     }
     about = {"report": json.dumps([asdict(layer) for layer in report])}
-    write_atomic(file, safetensors.torch.save(changed, about))
+    write_atomic(file, sealed_tensors(changed, about))
 
 
 def _read_calibration(model: nn.Module, last_k: int, file: Path) -> list[CalibratedLayer] | None:
-    """Put a calibration that was kept into a model; None where there is none that can be read."""
+    """Put a calibration that was kept into a model; None where there is none that can be read, or it is damaged."""
     try:
+        if not seal_holds(file):
+            return None
         with safetensors.safe_open(file, "pt") as opened:
             report = [CalibratedLayer(**row) for row in json.loads((opened.metadata() or {})["report"])]
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from htaf.language.errors import LanguageError
+from htaf.language.errors import LanguageError, expect_scores
 from htaf.language.gates import gates_of
 from htaf.language.text import Question
 
@@ -24,6 +24,9 @@ class TextScores:
     tokens: how many were predicted. loss: mean negative log-likelihood of a token, nats. perplexity: exp(loss).
     kl: mean KL divergence of the original's next-token distribution from this one, nats.
     agreement: share of tokens at which both find the same token the likeliest.
+
+    Raises:
+        LanguageError: a loss that is not finite.
     """
 
     tokens: int
@@ -31,6 +34,11 @@ class TextScores:
     perplexity: float
     kl: float | None
     agreement: float | None
+
+    def __post_init__(self) -> None:
+        for name, value in (("loss", self.loss), ("KL divergence", self.kl)):
+            if value is not None and not math.isfinite(value):
+                raise LanguageError(f"expected a finite {name} on the text, the model gives {value}: check its weights")
 
 
 @dataclass(frozen=True)
@@ -155,6 +163,7 @@ def log_likelihoods(
         x = x.to(next(model.parameters()).device)
         first = max(0, min(encoded[i][1] for i in batch) - 1)
         logits = model(input_ids=x, use_cache=False, logits_to_keep=x.shape[1] - first).logits.float()
+        expect_scores(logits)
         for row, i in enumerate(batch):
             ids, known = encoded[i]
             logs = logits[row, known - 1 - first : len(ids) - 1 - first].log_softmax(-1)

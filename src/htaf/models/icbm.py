@@ -28,7 +28,10 @@ _FLAGS = ("class_token", "qkv_bias", "dynamic_img_size", "no_embed_class")
 _POOLS = ("avg", "max", "avgmax", "catavgmax", "token", "map")
 OPTIONS = (*_SHARES, *_SIZES, *_FLAGS, "global_pool")
 # of a configuration of transformers: what would load code, or weights of another place, beside the model itself
-_LOADING = ("auto_map", "attn_implementation", "experts_implementation", "quantization_config", "trust_remote_code")
+_LOADING = (
+    "auto_map", "attn_implementation", "experts_implementation", "quantization_config", "trust_remote_code",
+    "transformers_weights", "fusion_config", "kernel_config", "distributed_config",
+)  # fmt: skip
 
 
 @final
@@ -397,7 +400,7 @@ def safe_config(library: Any, content: Mapping[str, Any]) -> Any:
     Raises:
         ValueError: no such kind of model, or one that is built around a model of timm or of the hub.
     """
-    content = dict(_without_loading(content))
+    content = dict(without_loading(content))
     kind = content.pop("model_type", None)
     if not isinstance(kind, str):
         raise ValueError(f"its configuration lacks model_type, got {kind!r:.80}")
@@ -410,11 +413,12 @@ def safe_config(library: Any, content: Mapping[str, Any]) -> Any:
     return config
 
 
-def _without_loading(value: Any) -> Any:
+def without_loading(value: Any) -> Any:
+    """The values of a configuration of transformers without those that would load code, kernels or other weights."""
     if isinstance(value, Mapping):
         kept = {k: v for k, v in value.items() if isinstance(k, str) and k not in _LOADING and not k.startswith("_")}
-        return {key: _without_loading(inner) for key, inner in kept.items()}
-    return [_without_loading(inner) for inner in value] if isinstance(value, list) else value
+        return {key: without_loading(inner) for key, inner in kept.items()}
+    return [without_loading(inner) for inner in value] if isinstance(value, list) else value
 
 
 def transformers_backbone(

@@ -13,6 +13,7 @@ from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from htaf._errors import first_line
 from htaf._files import check_output, parse_json, write_atomic
@@ -53,16 +54,11 @@ def save(packed: PackedModel, path: str | Path, extra: Mapping[str, Any] | None 
         }
     except (TypeError, ValueError) as error:
         raise PackedError(f"expected JSON values to save beside the model: {error}") from None
-    plain = safetensors.torch.save({k: t for k, t in packed.program.tensors.items() if k not in graph["same"]})
-    header, body = _parts(plain)
-    header["__metadata__"] = metadata
-    metadata["sha256"] = _digest(header, body)
-    text = json.dumps(header, ensure_ascii=True, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    data = sealed_tensors({k: t for k, t in packed.program.tensors.items() if k not in graph["same"]}, metadata)
     if not path.parent.is_dir():
         raise PackedError(f"{path} cannot be written: expected the folder {path.parent}, got none")
     try:
-        write_atomic(path, len(text).to_bytes(8, "little") + text + body)
+        write_atomic(path, data)
     except OSError as error:
         raise PackedError(f"{path} cannot be written: {error.strerror or error}") from None
 
@@ -92,7 +88,7 @@ def load(path: str | Path, *, instructions: Iterable[type[Instruction]] = ()) ->
         if metadata.get("version") not in _READ:
             wanted = " or ".join(_READ)
             raise PackedError(f"expected version {wanted} of the format, got {metadata.get('version')!r:.40}")
-        if _digest(header, body) != metadata.get("sha256"):
+        if _digest(header, [body]) != metadata.get("sha256"):
             raise PackedError("it is damaged: expected the SHA-256 in its metadata, got another")
         tensors = safetensors.torch.load(data)
         program = program_from_json(json.loads(metadata["graph"]), tensors, classes)
@@ -109,6 +105,33 @@ def load(path: str | Path, *, instructions: Iterable[type[Instruction]] = ()) ->
         raise PackedError(f"{path} is no packed model: {first_line(error)}") from None
 
 
+def sealed_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """A safetensors file whose metadata hold its SHA-256 too."""
+    header, body = _parts(safetensors.torch.save(dict(tensors)))
+    header["__metadata__"] = dict(metadata)
+    header["__metadata__"]["sha256"] = _digest(header, [body])
+    text = json.dumps(header, ensure_ascii=True, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + body
+
+
+def seal_holds(file: Path) -> bool:
+    """Whether a file of `sealed_tensors` is as it was written; it is not read into memory at once.
+
+    Raises:
+        ValueError: no safetensors file. OSError: it cannot be read.
+    """
+    with file.open("rb") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        if size > min(file.stat().st_size, _LONGEST_HEADER):
+            raise ValueError("expected a safetensors file, got one without a whole header")
+        header = json.loads(opened.read(size).decode())
+        metadata = header.get("__metadata__") if isinstance(header, dict) else None
+        if not isinstance(metadata, dict):
+            raise ValueError("expected metadata, got none")
+        return _digest(header, iter(lambda: opened.read(1 << 20), b"")) == metadata.get("sha256")
+
+
 def _parts(data: bytes) -> tuple[dict[str, Any], bytes]:
     """The header of a safetensors file and the bytes of its tensors."""
     size = int.from_bytes(data[:8], "little")
@@ -120,11 +143,12 @@ def _parts(data: bytes) -> tuple[dict[str, Any], bytes]:
     return header, data[8 + size :]
 
 
-def _digest(header: Mapping[str, Any], body: bytes) -> str:
+def _digest(header: Mapping[str, Any], body: Iterable[bytes]) -> str:
     """SHA-256 of the header without the digest itself, and of the tensors."""
     metadata = {k: v for k, v in header["__metadata__"].items() if k != "sha256"}
     found = hashlib.sha256(_text({**header, "__metadata__": metadata}).encode())
-    found.update(body)
+    for chunk in body:
+        found.update(chunk)
     return found.hexdigest()
 
 
