@@ -25,6 +25,7 @@ import torch
 from filelock import FileLock
 
 from htaf import __version__, _console, _files, cli, runs
+from htaf._files import sealed
 from htaf.cli.verbs import GROUPS, VERBS, Verb
 from htaf.training.plan import PlanError, read_plan
 
@@ -179,7 +180,7 @@ def test_threads_of_a_table(htaf, table: Path, tmp_path: Path, monkeypatch: pyte
         torch.set_num_threads(before)
     assert [record["threads"] for record in found] == [1, 3, 2]
     record = json.loads((tmp_path / "one" / "record.json").read_text())
-    (tmp_path / "one" / "record.json").write_text(json.dumps(record | {"status": "running"}))
+    (tmp_path / "one" / "record.json").write_text(sealed(record | {"status": "running"}))
     code, out, err = htaf(*words, "--out", tmp_path / "one", "--threads", "3")
     assert json.loads(out)["threads"] == 1
     assert "began with 1, which a resumed training keeps" in err

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from htaf._files import sealed
 from htaf.runs import open_run
 from htaf.training.reproduce import command
 
@@ -109,7 +110,7 @@ def test_a_run_from_before_dates_were_known_finds_its_data(htaf, file: Path, tmp
     old = tabular.load(file, target="y", plain=True)
     del record["data"]["columns"]
     record["data"]["fingerprint"] = old.fingerprint
-    (out / "record.json").write_text(json.dumps(record))
+    (out / "record.json").write_text(sealed(record))
     assert "when" not in open_run(out).data().features  # it was dropped: text with 120 values in 120 rows
 
 

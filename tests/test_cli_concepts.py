@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from htaf._files import sealed
 from htaf.concepts.codes import ConceptError, class_number
 from htaf.concepts.counterfactuals import counterfactual
 from htaf.concepts.intervene import flip
@@ -153,7 +154,7 @@ def test_runs_without_images(htaf, folder: Path, codes: Path, tmp_path: Path) ->
     shutil.copytree(folder / "run", tmp_path / "table")
     record = json.loads((tmp_path / "table" / "record.json").read_text())
     table = record | {"model": {"kind": "mlp", "in_features": 5, "out_features": 3, "hidden": [6]}}
-    (tmp_path / "table" / "record.json").write_text(json.dumps(table))
+    (tmp_path / "table" / "record.json").write_text(sealed(table))
     extract = ("extract", tmp_path / "table", "--out", tmp_path / "a")
     draw = ("pictures", codes, tmp_path / "table", "--out", tmp_path / "p")
     for words in (extract, (*extract, "--data", tmp_path), (*extract, "--files", tmp_path), draw):
@@ -161,7 +162,7 @@ def test_runs_without_images(htaf, folder: Path, codes: Path, tmp_path: Path) ->
         assert code == 2
         assert one_line(err).endswith("table was trained on a table")
     del record["source"]
-    (tmp_path / "table" / "record.json").write_text(json.dumps(record))
+    (tmp_path / "table" / "record.json").write_text(sealed(record))
     edit = ("edit", tmp_path / "table", "--off", "0:0", "--out", tmp_path / "e")
     for words, instead in ((extract, "give --data"), (draw, "report.pictures"), (edit, "edit_head.edit_run")):
         code, _, err = htaf("concepts", *words)

@@ -25,7 +25,7 @@ from filelock import FileLock
 from torch import nn
 
 from htaf import _files, runs
-from htaf._files import KINDS, OutputError, check_output, check_output_folder
+from htaf._files import KINDS, OutputError, check_output, check_output_folder, sealed
 from htaf.activations import HTAF, Heaviside
 from htaf.cli import sparse_heads
 from htaf.concepts import labelfree, report, sharded, store
@@ -275,7 +275,7 @@ def edit(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
         record = json.loads((path / "record.json").read_text())
         change(record)
-        (path / "record.json").write_text(json.dumps(record))
+        (path / "record.json").write_text(sealed(record))
 
     return damage
 
@@ -361,6 +361,18 @@ def test_weights_that_do_not_fit_the_record(copy: Path, change: Callable[[dict[s
     edit(change)(copy)
     with pytest.raises(RunError, match=r"model.safetensors cannot be read: "):
         open_run(copy).model()
+
+
+def test_a_changed_figure_is_told(copy: Path) -> None:
+    file = copy / "record.json"
+    text = file.read_text()
+    for was, now in (('"seed": 0', '"seed": 1'), ('"lr": 0.1', '"lr": 0.3'), ('"headline"', '"headlinf"')):
+        assert was in text
+        file.write_text(text.replace(was, now, 1))
+        with pytest.raises(RunError, match=r"record.json is damaged: its SHA-256 differs from the one in it"):
+            open_run(copy)
+    file.write_text(sealed(json.loads(text)))
+    assert file.read_text() == text
 
 
 def test_an_edited_kind_is_told(copy: Path) -> None:

@@ -78,7 +78,7 @@ def frame_csv(frame: pd.DataFrame, *, header: bool = True) -> str:
 
 def sealed(record: Mapping[str, Any]) -> str:
     """The JSON text of a record with the SHA-256 of the rest of it, by which `read_record` sees damage."""
-    plain = json.loads(to_json(dict(record)))
+    plain = json.loads(to_json({name: value for name, value in record.items() if name != SEAL}))
     return to_json({**plain, SEAL: _seal(plain)})
 
 

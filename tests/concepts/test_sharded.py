@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from htaf import runs
+from htaf._files import sealed
 from htaf.concepts import extract as extraction
 from htaf.concepts import sharded_writing, store, writing
 from htaf.concepts.codes import PARTS, Codes, ConceptError
@@ -195,7 +196,7 @@ def test_no_part_is_usable(tmp_path: Path) -> None:
 
 def edit(path: Path, **changes: Any) -> None:
     record = json.loads((path / MANIFEST).read_text())
-    (path / MANIFEST).write_text(json.dumps(record | changes))
+    (path / MANIFEST).write_text(sealed(record | changes))
 
 
 PART = {"folder": "part-00000", "images": 9, "sha256": "0"}

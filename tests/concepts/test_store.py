@@ -17,6 +17,7 @@ from filelock import FileLock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from htaf._files import sealed
 from htaf.concepts import store, writing
 from htaf.concepts.codes import PARTS, ConceptError
 from htaf.concepts.store import open_codes, open_features
@@ -266,7 +267,11 @@ def test_a_damaged_file_is_refused(tmp_path: Path, name: str, how: str) -> None:
 def test_features_too(tmp_path: Path) -> None:
     write(tmp_path / "a", *made())
     file = tmp_path / "a" / "features.npy"
-    file.write_bytes(file.read_bytes()[:-1])
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(ConceptError, match=r"features\.npy is damaged: its SHA-256 differs"):
+        open_features(tmp_path / "a")
+    file.write_bytes(whole[:-1])
     open_codes(tmp_path / "a", verify=True).unpack()
     with pytest.raises(ConceptError, match=r"features\.npy"):
         open_features(tmp_path / "a")
@@ -276,6 +281,14 @@ def test_features_too(tmp_path: Path) -> None:
     write(tmp_path / "c", *made(codes=False))
     with pytest.raises(ConceptError, match="htaf concepts binarise"):
         open_codes(tmp_path / "c")
+
+
+def test_a_changed_record_is_seen(tmp_path: Path) -> None:
+    write(tmp_path / "a", *made())
+    file = tmp_path / "a" / "concepts.json"
+    file.write_text(file.read_text().replace('"python": "3', '"python": "4', 1))
+    with pytest.raises(ConceptError, match=r"concepts\.json is damaged: its SHA-256 differs from the one in it"):
+        open_codes(tmp_path / "a")
 
 
 def test_a_turned_bit_is_seen(tmp_path: Path) -> None:
@@ -297,7 +310,7 @@ def rewrite(folder: Path, name: str, data: bytes) -> None:
     (folder / name).write_bytes(data)
     record = json.loads((folder / "concepts.json").read_text())
     record["files"][name] = hashlib.sha256(data).hexdigest()
-    (folder / "concepts.json").write_text(json.dumps(record))
+    (folder / "concepts.json").write_text(sealed(record))
 
 
 def test_no_changed_byte_ends_the_process(tmp_path: Path) -> None:
@@ -359,7 +372,7 @@ def test_values_that_cannot_be(tmp_path: Path, name: str) -> None:
 def test_a_record_that_does_not_fit_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     write(tmp_path / "a", *made(features=False))
     file = tmp_path / "a" / "concepts.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    file.write_text(sealed(json.loads(file.read_text()) | change))
     with pytest.raises(ConceptError, match=message):
         open_codes(tmp_path / "a")
 

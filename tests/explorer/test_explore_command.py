@@ -18,6 +18,7 @@ import safetensors.torch
 from PIL import Image
 
 from htaf import runs
+from htaf._files import sealed
 from htaf.concepts.codes import ConceptError, codes_key
 from htaf.concepts.naming import write_names
 from htaf.concepts.store import open_codes
@@ -182,7 +183,7 @@ def test_other_weights_of_a_run(htaf, folder: Path, codes: Path, tmp_path: Path)
     data = safetensors.torch.save({name: tensor * 2 for name, tensor in weights.items()})
     (again / "model.safetensors").write_bytes(data)
     record = json.loads((again / "record.json").read_text()) | {"model_sha256": hashlib.sha256(data).hexdigest()}
-    (again / "record.json").write_text(runs.to_json(record))
+    (again / "record.json").write_text(sealed(record))
     code, _, err = htaf("explore", again, "--out", tmp_path / "p", "--codes", codes)
     assert code == 1
     assert "holds codes of other weights of it" in one_line(err)

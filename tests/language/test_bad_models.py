@@ -14,13 +14,15 @@ import time
 import gguf
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from tests.language.models import tiny, write_gguf
 
 from htaf._files import sealed
-from htaf.language import LanguageError, calibrate, files
+from htaf.language import LanguageError, calibrate, files, load_packed, pack
 from htaf.language.generating import Clock, pieces, prompt_tokens
 from htaf.language.run import RECORD, read
+from htaf.language.scores import log_likelihoods, text_scores
 
 
 def test_a_gguf_file_of_an_unknown_architecture(tmp_path):
@@ -49,26 +51,124 @@ def test_a_gguf_file_is_read(tmp_path):
     assert [layer.layer for layer in report] == [3]
 
 
-LARGE = {
-    "layers": ({"num_hidden_layers": 10**7}, "layers as its weights can have, config.json says 10,000,000"),
-    "layers of a list": ({"model_type": "qwen2", "num_hidden_layers": 10**9}, "config.json says 1,000,000,000"),
-    "tensors": ({"num_hidden_layers": 1000}, "expected a network of .* got a larger one"),
-    "words": ({"vocab_size": 10**10}, "expected a network of .* got a larger one"),
-}
+def test_one_changed_byte_of_any_file_is_told(run, tmp_path, htaf):
+    assert htaf("pack", run[0], "--out", tmp_path / "packed")[0] == 0
+    for folder, load in ((run[0], files.load), (tmp_path / "packed", load_packed)):
+        names = sorted(file.name for file in folder.iterdir() if file.name not in (RECORD, ".lock"))
+        assert len(names) >= 3
+        shutil.copytree(folder, tmp_path / "changed", dirs_exist_ok=True)
+        load(tmp_path / "changed")
+        for name in names:
+            data = (folder / name).read_bytes()
+            for place in (len(data) // 3, len(data) - 3):
+                changed = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+                (tmp_path / "changed" / name).write_bytes(changed)
+                with pytest.raises(LanguageError, match=r"is damaged|cannot be read|is none of format 2"):
+                    load(tmp_path / "changed")
+            (tmp_path / "changed" / name).write_bytes(data)
+        shutil.rmtree(tmp_path / "changed")
+    shutil.copy(run[0] / RECORD, tmp_path)
+    text = (tmp_path / RECORD).read_text()
+    (tmp_path / RECORD).write_text(text.replace('"perplexity": 6', '"perplexity": 5', 1))
+    with pytest.raises(LanguageError, match=r"htaf_record.json is damaged: its SHA-256 differs"):
+        read(tmp_path)
 
 
-@pytest.mark.parametrize("name", LARGE)
-def test_a_configuration_asks_for_no_more_than_the_files_hold(model, tmp_path, name):
-    changes, said = LARGE[name]
-    shutil.copytree(model, tmp_path, dirs_exist_ok=True)
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+def with_config(**changes):
+    return lambda folder: edit(folder / "config.json", **changes)
+
+
+def edit(file, **changes):
+    file.write_text(json.dumps((json.loads(file.read_text()) if file.exists() else {}) | changes))
+
+
+def nan_weight(folder):
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    weights["model.layers.2.mlp.up_proj.weight"][3, 3] = float("nan")
+    safetensors.torch.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (with_config(num_hidden_layers=10**7), "num_hidden_layers of at most 39, as many as its weights have tensors"),
+        (with_config(num_labels=10**9), "num_labels of at most 39"),
+        (with_config(hidden_size=10**7), "expected a network of .* weights in 39 tensors, got a larger one"),
+        (with_config(quantization_config={"quant_method": "fp8"}), r"as floats, .* quantised ones \('fp8'\)"),
+        (with_config(model_type=None), "expected config.json with a model_type, got None"),
+        (lambda folder: edit(folder / "adapter_config.json", base_model_name_or_path="a/b"), "holds an adapter: merge"),
+        (nan_weight, "expected finite weights in .*, model.layers.2.mlp.up_proj.weight holds NaN"),
+        (lambda folder: edit(folder / "generation_config.json", eos_token_id="x"), "eos_token_id to be the number"),
+        (lambda folder: edit(folder / "tokenizer_config.json", model_max_length="x"), "cannot be read as a causal"),
+        (lambda folder: edit(folder / "tokenizer.json", model=[1]), "cannot be read as a causal"),
+    ],
+)
+def test_folders_of_strangers_that_are_refused(model, tmp_path, change, said):
+    shutil.copytree(model, tmp_path / "made")
+    change(tmp_path / "made")
     with pytest.raises(LanguageError, match=said):
-        files.load(tmp_path)
+        files.load(tmp_path / "made")
+
+
+def test_a_configuration_loads_nothing_and_makes_no_other_token(model, tmp_path):
+    network, tokenizer = files.load(model)
+    prompt = prompt_tokens(tokenizer, "red cats")
+    wanted = list(pieces(network, tokenizer, prompt, tokens=12))
+    shutil.copytree(model, tmp_path / "made")
+    kernel = dict.fromkeys(("attn_implementation", "experts_implementation"), "owner/kernel")
+    code = {"auto_map": {"AutoConfig": "a/b--c.D"}, "transformers_weights": "other.safetensors"}
+    edit(tmp_path / "made" / "config.json", **kernel, **code)
+    edit(tmp_path / "made" / "generation_config.json", repetition_penalty=9.0, num_beams=3, stop_strings=["a"])
+    made, tokenizer = files.load(tmp_path / "made")
+    assert list(pieces(made, tokenizer, prompt, tokens=12)) == wanted
+    assert made.generation_config.repetition_penalty == 9.0  # there for those who call generate themselves
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{% for", "unexpected 'end of template'"),
+        ("{{ ''.__class__.__mro__ }}", "is unsafe"),
+        ("{{ raise_exception('no such role') }}", "no such role"),
+        ("{{ 'a' * 10**11 }}", "more than 1 GiB of memory"),
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "more than 1 seconds"),
+        ("{{ 'a' * 10**6 }}", "expected a text of 1 to 100,000 characters"),
+        ("", "expected a text of 1 to 100,000 characters and the prompt, got ''"),
+    ],
+)
+def test_chat_templates_that_give_no_text(model, template, said, monkeypatch):
+    monkeypatch.setattr("htaf.language.generating.LONGEST", 1)
+    tokenizer = files.tokenizer_of(model)
+    tokenizer.chat_template = template
+    with pytest.raises(LanguageError, match=f"the chat template of this model fails: .*{said}.*--chat off"):
+        prompt_tokens(tokenizer, "red cats")
+    assert len(prompt_tokens(tokenizer, "red cats", chat=False)) == 2
+
+
+def test_a_chat_template_gives_the_tokens_of_transformers(model):
+    tokenizer = files.tokenizer_of(model)
+    tokenizer.chat_template = "<s>{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}</s>"
+    wanted = tokenizer.apply_chat_template([{"role": "user", "content": "red cats"}], return_dict=True)["input_ids"]
+    assert prompt_tokens(tokenizer, "red cats").tolist() == wanted
+
+
+def test_logits_that_are_not_finite(model):
+    network, tokenizer = files.load(model)
+    with torch.no_grad():
+        network.lm_head.weight.fill_(float("nan"))  # as a model that was never a file
+    prompt = prompt_tokens(tokenizer, "red cats")
+    with pytest.raises(LanguageError, match="expected finite logits"):
+        list(pieces(network, tokenizer, prompt, tokens=3))
+    with pytest.raises(LanguageError, match="expected a finite loss on the text"):
+        text_scores(network, None, prompt[None].expand(1, 2))
+    with pytest.raises(LanguageError, match="expected finite logits"):
+        log_likelihoods(network, tokenizer, [("red", " cats")])
+    with pytest.raises(LanguageError, match="expected finite logits"):
+        pack(network)
 
 
 def test_an_unknown_name_without_a_network(monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the variable is read at the import
     with pytest.raises(LanguageError, match=r"no-one/no-model is not in the cache.*give a folder"):
         files.load("no-one/no-model")
 

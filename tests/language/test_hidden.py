@@ -57,6 +57,20 @@ def test_it_goes_on_where_it_was_stopped(tmp_path):
     assert (hidden_states(model, TOKENS, 2, tmp_path).inputs == whole.inputs).all()
 
 
+def test_a_changed_byte_is_computed_again(tmp_path):
+    model, told = tiny("llama"), []
+    wanted = hidden_states(model, TOKENS, 2, tmp_path).inputs.copy()
+    (file,) = tmp_path.glob("*/inputs.bin")
+    for place, chunks in ((-1, [20]), (0, [16, 20])):
+        data = bytearray(file.read_bytes())
+        data[place] ^= 1
+        file.write_bytes(data)
+        told.clear()
+        kept = hidden_states(model, TOKENS, 2, tmp_path, tell=lambda done, of: told.append(done))
+        assert told == chunks
+        assert (kept.inputs == wanted).all()
+
+
 def test_a_file_that_was_cut_is_computed_again(tmp_path):
     model = tiny("llama")
     whole = hidden_states(model, TOKENS, 2, tmp_path)

@@ -16,11 +16,11 @@ from tests.quick import slow_but
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from htaf._files import sealed
-from htaf.language import LanguageError, files, gates_of
+from htaf.language import LanguageError, calibrate, files, gates_of
 from htaf.language.generating import Clock, pieces, prompt_tokens
 from htaf.language.lora import Training
 from htaf.language.ranks import Ranks
-from htaf.language.run import Data, fit, held_out_blocks, read
+from htaf.language.run import Data, _read_calibration, _Work, _write_calibration, fit, held_out_blocks, read
 from htaf.language.scores import text_scores
 from htaf.language.text import by_parts, documents, questions, task_files
 from htaf_paper.tiny_language import TEXT
@@ -313,6 +313,25 @@ def test_runs_share_hidden_states_and_calibrations(model, text, tmp_path):
     more = fit(str(model), data, QUICK, tmp_path / "d", last_k=2, cache=tmp_path / "cache")
     assert more["before"] == alone["before"]
     assert more["calibrated"] != alone["calibrated"]
+
+
+def test_what_was_kept_and_has_changed_is_computed_again(tmp_path):
+    def flip(file):
+        data = file.read_bytes()
+        file.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+
+    network, kept = tiny("llama"), tmp_path / "kept.safetensors"
+    report = calibrate(network, torch.randint(3, 64, (2, 16)), 1)
+    _write_calibration(network, report, kept)
+    assert _read_calibration(tiny("llama"), 1, kept) == report
+    flip(kept)
+    assert _read_calibration(tiny("llama"), 1, kept) is None
+    work = _Work("x", Data("y"), QUICK, tmp_path, 1, None, torch.float32, False, "down", tmp_path, print, None)
+    asked = [work._known("key", lambda: {"loss": 1.25})]
+    asked.append(work._known("key", lambda: {"loss": 9.0}))
+    flip(tmp_path / "key.scores.json")
+    asked.append(work._known("key", lambda: {"loss": 2.5}))
+    assert [found["loss"] for found in asked] == [1.25, 1.25, 2.5]
 
 
 def test_rounded_weights_and_rounded_products_share_no_hidden_states(model, text, tmp_path):

@@ -46,6 +46,7 @@ import safetensors.torch
 import torch
 
 from htaf._errors import HtafError
+from htaf._files import SEAL
 
 SECONDS, BYTES = 20, 1 << 30
 LIBRARIES = ("htaf", "torch", "numpy", "pyarrow", "safetensors", "pillow", "timm", "transformers", "optuna", "pandas")
@@ -123,7 +124,7 @@ def seal_packed(files: Files) -> None:
     data = files.get("net.packed", b"")
     with contextlib.suppress(Exception):
         header, body = packed_files._parts(data)
-        header["__metadata__"]["sha256"] = packed_files._digest(header, body)
+        header["__metadata__"]["sha256"] = packed_files._digest(header, [body])
         text = json.dumps(header).encode()
         files["net.packed"] = len(text).to_bytes(8, "little") + text + body
 
@@ -133,6 +134,7 @@ def edit(files: Files, name: str, change: Callable[[Any], object]) -> None:
     with contextlib.suppress(Exception):
         value = json.loads(files[name])
         change(value)
+        value.pop(SEAL, None)
         files[name] = json.dumps(value).encode()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from htaf._files import expect_folder, written_whole
+from htaf._files import expect_folder, sealed, written_whole
 from htaf.concepts import store
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.sharded import FORMAT, KIND, MANIFEST, ROWS, Part, ShardedCodes, open_sharded, plain_name
@@ -96,7 +96,7 @@ def writing_parts(path: Path, settings: Mapping[str, Any]) -> Iterator[PartsWrit
             if others:
                 raise ConceptError(f"expected a new or empty folder, {path} holds {others[0]!r}: choose another --out")
             record = {"format": FORMAT, "kind": KIND, "status": "running", "key": key, "settings": here}
-            write_atomic(path / MANIFEST, to_json(record))
+            write_atomic(path / MANIFEST, sealed(record))
         elif record["key"] != key:
             there = record["settings"]
             differences = [
@@ -167,7 +167,7 @@ def write_manifest(
         **{name: records[0][name] for name in ("classes", "concepts", "arrays")},
         **environment(),
     }
-    write_atomic(out / MANIFEST, to_json(manifest))
+    write_atomic(out / MANIFEST, sealed(manifest))
     return open_sharded(out)
 
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 FORMAT = 1
 CHUNK = 1000  # images written at once: a whole number of batches of 250, as evaluation takes them
 RECORD, IMAGES, HEAD, DONE = "concepts.json", "images.arrow", "head.safetensors", "done.npy"
-UNHASHED = ("features", "margins")  # gigabytes of floats, which nothing indexes with
 SCHEMA = pa.schema([("id", pa.large_string()), ("label", pa.int32()), ("part", pa.dictionary(pa.uint8(), pa.string()))])
 
 
@@ -135,7 +134,7 @@ def open_features(path: str | Path) -> Features:
 
 
 def open_margins(path: str | Path) -> Float16[np.ndarray, "images concepts"] | None:
-    """The pre-activations of a finished folder of codes, to order images by; memory-mapped, unlike the bits not hashed.
+    """The pre-activations of a finished folder of codes, to order images by; memory-mapped.
 
     Returns:
         float16 [N, C], rows as in `open_codes`; >= 0 just where the bit is 1. None of a folder that has none: an older
@@ -207,8 +206,8 @@ def read_record(path: Path) -> dict[str, Any] | None:
 def open_arrays(path: Path, record: Mapping[str, Any], *names: str, verify: bool = True) -> list[np.ndarray]:
     shapes, files = array_shapes(record), {name: path / f"{name}.npy" for name in names}
     arrays = [map_array(file, *shapes[name]) for name, file in files.items()]
-    for name, file in files.items():
-        if verify and name not in UNHASHED and sha256(file) != record["files"].get(file.name):
+    for file in files.values():
+        if verify and sha256(file) != record["files"].get(file.name):
             raise damaged(file)
     return arrays
 

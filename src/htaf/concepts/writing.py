@@ -15,7 +15,7 @@ import pyarrow as pa
 import safetensors.numpy
 from jaxtyping import Float32, Int32, UInt8
 
-from htaf._files import expect_folder
+from htaf._files import expect_folder, sealed
 from htaf.concepts.codes import PARTS, ConceptError
 from htaf.concepts.store import (
     CHUNK,
@@ -24,7 +24,6 @@ from htaf.concepts.store import (
     HEAD,
     IMAGES,
     RECORD,
-    UNHASHED,
     array_shapes,
     chunk_count,
     in_parts,
@@ -86,10 +85,10 @@ class Writer:
         if self.pending:
             raise ValueError(f"expected all chunks to be written, {len(self.pending)} are not")
         if self.record["status"] != "finished":
-            names = [IMAGES, HEAD, *(f"{name}.npy" for name in array_shapes(self.record) if name not in UNHASHED)]
+            names = [IMAGES, HEAD, *(f"{name}.npy" for name in array_shapes(self.record))]
             files = {name: sha256(self.path / name) for name in names}
             self.record = {**self.record, "status": "finished", "files": files}
-            write_atomic(self.path / RECORD, to_json(self.record))
+            write_atomic(self.path / RECORD, sealed(self.record))
         (self.path / DONE).unlink(missing_ok=True)
 
 
@@ -118,7 +117,7 @@ def _open(path: Path, contents: Contents) -> Writer:
         if others := sorted(p.name for p in path.iterdir() if p.name != LOCK):
             raise ConceptError(f"expected a new or empty folder, {path} holds {others[0]!r}: choose another --out")
         record = _new_record(contents)
-        write_atomic(path / RECORD, to_json(record))
+        write_atomic(path / RECORD, sealed(record))
     elif record["key"] != content_hash(contents.settings):
         there, here = record["settings"], json.loads(to_json(contents.settings))
         differences = [

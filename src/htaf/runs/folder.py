@@ -35,7 +35,7 @@ from torch import nn
 
 from htaf import _files, convert
 from htaf._errors import HtafError, first_line
-from htaf._files import LOCK, expect_folder, hold, parse_json, to_json, write_atomic
+from htaf._files import LOCK, expect_folder, hold, parse_json, sealed, to_json, write_atomic
 from htaf.contract import StepFactory, is_outside
 from htaf.data.images import ImagePreprocessor
 from htaf.data.preprocess import Preprocessor
@@ -239,7 +239,7 @@ class Run:
         with locked(path, "another process writes"):
             for name, data in held.items():
                 write_atomic(path / name, data)
-            write_atomic(path / RECORD, to_json(self.record))
+            write_atomic(path / RECORD, sealed(self.record))
         return Run(path, self.record, self.step)
 
     def data(self, place: str | PathLike[str] | None = None, *, data_dir: str | PathLike[str] | None = None) -> Data:
@@ -544,7 +544,7 @@ def start_run(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     for left in path.glob(f".{RECORD}.*"):
         left.unlink(missing_ok=True)
     record = {"format": FORMAT, "status": "running", "key": key, **json.loads(to_json(identity)), **environment()}
-    write_atomic(path / RECORD, to_json(record))
+    write_atomic(path / RECORD, sealed(record))
     return record
 
 
@@ -600,7 +600,7 @@ def finish_run(
         write_atomic(path / name, data)
     hashes = {HASHED[name]: _sha256(data) for name, data in files.items()}
     record = {**record, "status": "finished", **hashes}
-    write_atomic(path / RECORD, to_json(record))
+    write_atomic(path / RECORD, sealed(record))
     return Run(path, record, method)
 
 
