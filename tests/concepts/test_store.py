@@ -286,7 +286,7 @@ def test_features_too(tmp_path: Path) -> None:
 def test_a_changed_record_is_seen(tmp_path: Path) -> None:
     write(tmp_path / "a", *made())
     file = tmp_path / "a" / "concepts.json"
-    file.write_text(file.read_text().replace('"python": "3', '"python": "4', 1))
+    file.write_text(file.read_text().replace('"run": "r"', '"run": "q"', 1))
     with pytest.raises(ConceptError, match=r"concepts\.json is damaged: its SHA-256 differs from the one in it"):
         open_codes(tmp_path / "a")
 
