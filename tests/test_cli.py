@@ -51,9 +51,27 @@ def run(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished classification run."""
     out = tmp_path_factory.mktemp("runs") / "label"
     words = ("train", "tabular", "--data", table, "--target", "label", "--out", out, *QUICK)
-    done = subprocess.run([sys.executable, "-m", "htaf.cli", *map(str, words)], capture_output=True, text=True)
+    code = f"""
+        import sys
+        sys.path.append({str(Path(__file__).parent)!r})
+        import sklearn, torch._dynamo  # PyTorch imports it at some time, and leaves a filter of warnings
+        from global_state import changed, snapshot
+        from htaf.cli import main
+        before = snapshot()
+        main()
+        print("changed:", changed(before))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, words)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
+    out.with_name("state.txt").write_text(done.stdout)
     return out
+
+
+def test_a_new_interpreter_is_as_it_was_after_a_training(run: Path) -> None:
+    """Here lightning and others are imported for the first time; what they leave would be there before other tests."""
+    assert run.with_name("state.txt").read_text().splitlines()[-1] == "changed: {}"
 
 
 def one_line(err: str) -> str:
@@ -843,3 +861,34 @@ def test_flags_in_messages_exist(flags_of) -> None:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 named |= dict.fromkeys(re.findall(r"(?<![\w(-])--[a-z][a-z0-9-]+(?![\w:-])", node.value), path.name)
     assert {flag: where for flag, where in named.items() if flag not in known} == {}
+
+
+HELD_UP = """
+    import os, signal, sys, threading, time
+    from concurrent.futures import ThreadPoolExecutor
+    from htaf import _console, cli
+    _console.GRACE = 0.3
+
+    def verb() -> None:
+        with ThreadPoolExecutor(2) as pool:  # as images are read
+            pool.submit(open, sys.argv[2]) if sys.argv[3] == "read" else None
+            threading.Timer(0.2, os.kill, (os.getpid(), getattr(signal, sys.argv[4]))).start()
+            time.sleep(60)
+
+    cli._run = lambda words: verb()
+    cli.main()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.parametrize(
+    ("thread", "sent"),
+    [("read", "SIGTERM"), pytest.param("read", "SIGINT", marks=pytest.mark.slow), ("none", "SIGTERM")],
+)
+def test_one_signal_ends_the_command(tmp_path: Path, thread: str, sent: str) -> None:
+    """At once, or after a moment where a thread waits for what never comes."""
+    os.mkfifo(tmp_path / "pipe")
+    words = [sys.executable, "-c", textwrap.dedent(HELD_UP), "htaf", str(tmp_path / "pipe"), thread, sent]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 130
+    assert one_line(done.stderr).startswith("htaf: error: stopped; to continue")

@@ -16,8 +16,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import random
 import signal
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -61,6 +65,39 @@ def declare_operators() -> None:
         importlib.import_module("htaf.kernels.operators")
     elif not any(isinstance(finder, _Torch) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Torch())
+
+
+@contextmanager
+def free_start_method() -> Iterator[None]:
+    """How processes start is chosen by whoever asks first (lightning, tqdm); after the block it is open as before."""
+    import multiprocessing
+
+    before = multiprocessing.get_start_method(allow_none=True)
+    try:
+        yield
+    finally:
+        if before is None:
+            multiprocessing.set_start_method(None, force=True)  # pyright: ignore[reportArgumentType]
+
+
+@contextmanager
+def no_trace() -> Iterator[None]:
+    """Import other libraries in the block: what they set for the whole process is as it was when it ends.
+
+    These are the filters and the format of warnings, environment variables, the start method of processes, and the
+    numbers that `random` draws. Lightning leaves filters with classes of its own, which scikit-learn sends to its
+    workers: there they would import lightning, without the repair below.
+    """
+    shown, environment, drawn = warnings.formatwarning, dict(os.environ), random.getstate()
+    try:
+        with warnings.catch_warnings(), free_start_method():
+            yield
+    finally:
+        warnings.formatwarning = shown
+        random.setstate(drawn)
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
 
 
 def is_mismatched() -> bool:

@@ -6,19 +6,24 @@ import contextlib
 import json
 import os
 import re
+import signal
+import socket
 import sys
+import threading
 import time
 import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
-from rich.text import Text
-
+from htaf._compat import no_trace
 from htaf._errors import HtafError, expect_seed
 from htaf._files import OutputError
+
+with no_trace():  # rich draws a number of `random`
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.text import Text
 
 _MARKUP = re.compile(r"[\\`*\[\]<>|~&$]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is none
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # control, format (bidirectional too), surrogates, line, paragraph
@@ -194,6 +199,41 @@ def check_seed(seed: int) -> None:
     expect_seed(seed, UsageError, "--seed")
 
 
+STOPPED = "stopped; to continue, give the same command again (train, study and concepts extract keep what is done)"
+GRACE = 3.0  # seconds to put away what is half done; what is kept is written whole or not at all
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Ctrl-C and what a scheduler sends, SIGTERM, raise KeyboardInterrupt in the block; where that does not end the
+    process soon (a thread that waits for a file, a long call of C++), it is ended all the same, with exit code 130."""
+    stops = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in stops}
+    heard, told = socket.socketpair()
+    told.setblocking(False)
+    wakeup = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)  # at once, whatever the main thread does
+    left = threading.Event()
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while number := heard.recv(1):
+                if number[0] in stops:
+                    time.sleep(GRACE)
+                    if not left.is_set():  # else the block has said why
+                        os.write(2, f"htaf: error: {STOPPED}\n".encode())
+                    os._exit(130)
+
+    threading.Thread(target=watch, daemon=True, name="signals").start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        left.set()
+        told.close()  # ends the thread, unless a signal has come
+
+
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
     """One clear line and an exit code instead of a traceback, for errors that a user can cause."""
@@ -206,10 +246,7 @@ def plain_errors() -> Iterator[None]:
     except HtafError as error:
         fail(str(error), 1)
     except KeyboardInterrupt:
-        fail(
-            "stopped; to continue, give the same command again (train, study and concepts extract keep what is done)",
-            130,
-        )
+        fail(STOPPED, 130)
     except BrokenPipeError:
         pass  # the reader has gone: head, less
     except OSError as error:

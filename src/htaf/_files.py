@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import hashlib
 import io
 import json
@@ -226,24 +227,22 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     Raises:
         OSError: the disk is full or the folder is not writable; it names `path`. The old file, if any, is untouched.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        _write(path, data)
-    except OSError as error:  # of the temporary file, whose name says nothing to a reader
-        raise OSError(error.errno, error.strerror, str(path)) from None
+    with written_whole(path) as new:
+        new.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
-def _write(path: Path, data: bytes | str) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+@contextmanager
+def naming(path: Path, temporary: str | None = None) -> Iterator[None]:
+    """Errors of the block name `path` where they name its temporary file, or no file and they are those of writing."""
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        unnamed = error.filename is None and error.errno in _UNWRITTEN
+        if unnamed or (temporary is not None and error.filename == temporary):
+            raise OSError(error.errno, os.strerror(error.errno or errno.EIO), str(path)) from None
         raise
 
 
@@ -255,18 +254,18 @@ def written_whole(path: Path) -> Iterator[Path]:
         OSError: as `write_atomic`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:  # of the temporary file, whose name says nothing to a reader
+        raise OSError(error.errno, error.strerror, str(path)) from None
     os.close(handle)
     try:
-        yield Path(name)
-        with open(name, "rb+") as file:
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except OSError as error:  # of the temporary file, whose name says nothing to a reader
-        if error.filename == name:
-            raise OSError(error.errno, error.strerror, str(path)) from None
-        raise
+        with naming(path, name):
+            yield Path(name)
+            with open(name, "rb+") as file:
+                os.fsync(file.fileno())
+            os.chmod(name, 0o644)
+            os.replace(name, path)
     finally:
         Path(name).unlink(missing_ok=True)
 

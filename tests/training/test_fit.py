@@ -13,6 +13,7 @@ import pickle
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -475,10 +476,12 @@ def interruptible() -> Iterator[Any]:
 
 
 def test_control_c(runs: Callable[[str], Run], table: Table, tmp_path: Path, interruptible: Any) -> None:
+    sigterm = signal.getsignal(signal.SIGTERM)
     with pytest.MonkeyPatch.context() as patch:
         original = Training.training_step
 
         def interrupted(self: Training, batch: Any, i: int) -> Any:
+            assert signal.getsignal(signal.SIGTERM) is sigterm, "not Lightning's, which goes on"
             if self.current_epoch == 2:
                 signal.raise_signal(signal.SIGINT)
             return original(self, batch, i)
@@ -551,6 +554,28 @@ def test_resumed_in_another_number_of_processes_is_noted(table: Table, tmp_path:
         run = train(tmp_path / "run", table)
     assert run.record["devices"] == 1
     assert [note for note in run.record["notes"] if note.startswith("began with devices 2")]
+
+
+def test_checkpoints_go_straight_into_the_run(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not through the folder of temporary files, which is often small and in memory."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    stop_at(monkeypatch, Training, "training_step", 2)
+    with pytest.raises(Stopped):
+        train(tmp_path / "run", table)
+    assert last_checkpoint(tmp_path / "run" / "checkpoints") is not None
+
+
+def test_a_checkpoint_for_which_there_is_no_room(table: Table, tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource", reason="no limits of files here")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # bytes of a file; the system then says EFBIG
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            train(tmp_path / "run", table, make_recipe(hidden=(64, 64), epochs=2, batch_size=64))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.filename == str(tmp_path / "run" / "checkpoints" / "epoch-000000.ckpt")
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == []
 
 
 @pytest.mark.parametrize("call", [1, 2, 3, 7, 8, 10])

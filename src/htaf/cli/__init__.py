@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import io
 import pkgutil
-import signal
 import sys
 from collections.abc import Callable
 
 from htaf import __version__
-from htaf._console import UsageError, plain_errors, say
+from htaf._console import UsageError, ended_by_signals, plain_errors, say
 from htaf._errors import suggestion
 from htaf.cli.verbs import GROUPS, VERBS
 
@@ -27,9 +26,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")  # names of classes and columns are any text
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # in place of that of `_compat`
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a scheduler sends is to stop as Ctrl-C does
-    with plain_errors():
+    with ended_by_signals(), plain_errors():
         _run(sys.argv[1:])
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import safetensors.numpy
 from jaxtyping import Float32, Int32, UInt8
 
-from htaf._files import expect_folder, sealed
+from htaf._files import expect_folder, naming, sealed
 from htaf.concepts.codes import PARTS, ConceptError
 from htaf.concepts.store import (
     CHUNK,
@@ -200,7 +200,7 @@ def _plain(name: str) -> str:
 
 def write_rows(file: Path, first: int, values: np.ndarray) -> None:
     """Rows of an npy file. By file operations: on a full disk a memory map would end the process instead of raising."""
-    with file.open("r+b") as stream:
+    with naming(file), file.open("r+b") as stream:
         np.lib.format.read_magic(stream)
         np.lib.format.read_array_header_1_0(stream)
         stream.seek(first * values[:1].nbytes, os.SEEK_CUR)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from htaf import _errors
+from htaf._compat import no_trace
 from htaf._errors import HtafError
 from htaf.contract import looks_smooth
 
@@ -93,7 +94,7 @@ def quiet() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)  # with tracebacks; what bears on the model comes as an exception
     try:
-        with warnings.catch_warnings():
+        with no_trace():
             warnings.simplefilter("ignore")
             yield
     finally:

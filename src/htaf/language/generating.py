@@ -204,14 +204,16 @@ def pieces(
     def work() -> None:
         kept = model.generation_config
         try:
-            torch.manual_seed(seed)
             model.generation_config = GenerationConfig(eos_token_id=kept.eos_token_id)
-            model.generate(
-                given, **options, attention_mask=torch.ones_like(given), streamer=streamer, logits_processor=[check],
-                stopping_criteria=[lambda ids, _: torch.full((len(ids),), stopped.is_set(), device=ids.device)],
-                max_new_tokens=tokens if most is None else min(tokens, most - count),
-                pad_token_id=tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
-            )  # fmt: skip
+            with torch.random.fork_rng(devices=[] if given.device.type == "cpu" else [given.device]):
+                torch.manual_seed(seed)
+                model.generate(
+                    given, **options, attention_mask=torch.ones_like(given), streamer=streamer,
+                    logits_processor=[check],
+                    stopping_criteria=[lambda ids, _: torch.full((len(ids),), stopped.is_set(), device=ids.device)],
+                    max_new_tokens=tokens if most is None else min(tokens, most - count),
+                    pad_token_id=tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
+                )  # fmt: skip
         except BaseException as error:
             failure.append(error)
             streamer.end()

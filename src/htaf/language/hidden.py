@@ -16,7 +16,7 @@ from filelock import FileLock
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from htaf._files import LOCK, write_atomic
+from htaf._files import LOCK, naming, write_atomic
 from htaf.language.gates import decoder_of
 from htaf.runs import content_hash
 
@@ -100,7 +100,7 @@ def hidden_states(
                     values = values[0].to(dtype).cpu().contiguous()
                     kept.append((values if dtype == torch.float32 else values.view(torch.uint16)).numpy().tobytes())
             for file, kept in zip(files, found, strict=True):
-                with file.open("r+b" if file.exists() else "wb") as opened:
+                with naming(file), file.open("r+b" if file.exists() else "wb") as opened:
                     opened.seek(done * row)
                     opened.write(b"".join(kept))
                     opened.truncate()

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from htaf import surrogates
+from htaf._compat import no_trace
 from htaf._files import write_atomic
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.language.errors import LanguageError
@@ -180,15 +181,17 @@ class _Through(nn.Module):
 def adapted(model: Any, training: Training) -> Any:
     """A calibrated model with LoRA on every projection of the layers that have gates, as peft's model; only LoRA and,
     with gate_lr > 0, the gates learn."""
-    from peft import LoraConfig, get_peft_model
+    with no_trace():
+        from peft import LoraConfig, get_peft_model
 
     decoder, layers = decoder_of(model), gates_of(model)
     inside = {id(module) for number in layers for module in decoder.layers[number].modules()}
     targets = [p for p, m in model.named_modules() if isinstance(m, nn.Linear) and id(m) in inside]
-    torch.manual_seed(training.seed)
     config = LoraConfig(r=training.rank, lora_alpha=training.lora_alpha, target_modules=targets, lora_dropout=0.0)
-    with warnings.catch_warnings():
+    device = next(model.parameters()).device
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing")  # peft asks by its old name
+        torch.manual_seed(training.seed)
         made = get_peft_model(model, config)
     for gate in layers.values():
         for parameter in (gate.threshold, gate.scale):

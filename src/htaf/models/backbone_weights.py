@@ -19,6 +19,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from htaf._compat import no_trace
 from htaf._errors import first_line
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
@@ -295,7 +296,8 @@ def _resample(backbone: nn.Module, state: dict[str, Tensor], wanted: Mapping[str
         return
     if state[key].ndim != 3 or state[key].shape[2] != wanted[key].shape[2]:
         return
-    from timm.layers.pos_embed import resample_abs_pos_embed
+    with no_trace():
+        from timm.layers.pos_embed import resample_abs_pos_embed
 
     prefix: Any = 0 if getattr(backbone, "no_embed_class", False) else getattr(backbone, "num_prefix_tokens", 1)
     state[key] = resample_abs_pos_embed(state[key], list(grid), num_prefix_tokens=prefix)

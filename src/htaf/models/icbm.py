@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from htaf._compat import no_trace
 from htaf._errors import first_line, suggestion
 from htaf.activations import HTAF
 from htaf.models.backbone_weights import load_backbone
@@ -247,7 +248,8 @@ def _shape(example: Tensor) -> str:
 def _import(name: str) -> Any:
     """A library that only some backbones need."""
     try:
-        return importlib.import_module(name)
+        with no_trace():
+            return importlib.import_module(name)
     except ImportError as error:
         raise ValueError(f"this backbone needs {name}: pip install 'htaf[backbones]' ({error})") from None
 

@@ -13,6 +13,7 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from htaf._compat import no_trace
 from htaf._errors import first_line
 from htaf.models.backbone_weights import tensors_sha256
 from htaf.models.icbm import safe_config, transformers_normalisation
@@ -93,6 +94,7 @@ def _unit(output: Any) -> Tensor:
     return vectors / vectors.norm(dim=1, keepdim=True).clamp_min(_LEAST)
 
 
+@no_trace()  # transformers imports others as a model needs them
 def load_image_text(place: str | Path) -> ImageText:
     """A model of images and texts of transformers, in eval mode: CLIP, SigLIP and their kin.
 

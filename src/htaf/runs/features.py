@@ -10,6 +10,7 @@ again. The folder lies in the cache (XDG_CACHE_HOME/htaf/features, or ~/.cache/h
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from numpy.lib.format import open_memmap
 from torch import Tensor, nn
 
 from htaf._console import progress as progress_of
-from htaf._files import LOCK, cache_folder, to_json, write_atomic
+from htaf._files import LOCK, cache_folder, naming, to_json, write_atomic
 from htaf.data.augment import Augment, augment
 from htaf.data.images import ImagePreprocessor, Part
 from htaf.data.parts import Keyed
@@ -140,8 +141,13 @@ class FeatureStore:
 
     def _begin(self, shape: tuple[int, int]) -> None:
         (self.folder / RECORD).unlink(missing_ok=True)
-        open_memmap(self.folder / FEATURES, "w+", np.float32, shape)
-        open_memmap(self.folder / CHECKS, "w+", np.uint32, shape[:1])
+        for name, dtype, size in ((FEATURES, np.float32, shape), (CHECKS, np.uint32, shape[:1])):
+            file = self.folder / name
+            with naming(file):
+                open_memmap(file, "w+", dtype, size)
+                if hasattr(os, "posix_fallocate"):  # where there is no room, to write a mapped file ends the process
+                    with file.open("r+b") as whole:
+                        os.posix_fallocate(whole.fileno(), 0, file.stat().st_size)
         write_atomic(self.folder / RECORD, self._record())
 
     def _record(self) -> str:

@@ -136,7 +136,8 @@ class Run:
         file, data = self.path / name, self._checked(name)
         try:
             state = safetensors.torch.load(data)
-            with warnings.catch_warnings(), at_most(sum(map(torch.numel, state.values())), len(state)):
+            known = at_most(sum(map(torch.numel, state.values())), len(state))
+            with warnings.catch_warnings(), known, torch.random.fork_rng(devices=[]):  # first weights are drawn
                 warnings.simplefilter("ignore")  # the training said what there is to say of the pair
                 model = build(self.record["model"], self.step)
             model.load_state_dict(state)

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from htaf._compat import no_trace
+
 LOWER_IS_BETTER = frozenset({"rmse", "mae", "loss"})
 
 
@@ -34,8 +36,8 @@ def metrics(outputs: Tensor, target: Tensor, task: str, scale: float = 1.0) -> d
         loss and rmse, mae, r2; or loss and accuracy, auroc (macro, one against the rest, for more than two classes).
         None where a metric is not defined, such as AUROC of rows that lack a class.
     """
-    # a run is read, and its predictions made, without them
-    from torchmetrics.functional import accuracy, auroc, mean_absolute_error, mean_squared_error, r2_score
+    with no_trace():  # a run is read, and its predictions made, without them
+        from torchmetrics.functional import accuracy, auroc, mean_absolute_error, mean_squared_error, r2_score
 
     result: dict[str, float] = {"loss": loss_function(task)(outputs, target).item()}
     if task == "regression":

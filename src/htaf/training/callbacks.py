@@ -13,16 +13,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback, Checkpoint
 from matplotlib.figure import Figure
 from rich.progress import BarColumn, Progress, TextColumn
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from htaf._console import Terminal, span, visible
+from htaf._files import written_whole
 from htaf.runs import METRICS, write_atomic
+from htaf.training._lightning import Callback, Checkpoint, L, TorchCheckpointIO
 from htaf.training.module import Training
 from htaf.training.problems import Problem
 from htaf.training.progressive import Progressive, stage_line
@@ -151,22 +151,26 @@ class AtomicCheckpoint(Checkpoint):
         if not due or not trainer.strategy.reduce_boolean_decision(_finite(pl_module), all=True):
             return
         path = self.folder / f"epoch-{trainer.current_epoch:06d}.ckpt"
-        temporary = path.with_suffix(".tmp")
         if not trainer.is_global_zero:
-            trainer.save_checkpoint(temporary)  # writes nothing
+            trainer.save_checkpoint(path)  # writes nothing
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            trainer.save_checkpoint(temporary)
-            with temporary.open("r+b") as file:
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with written_whole(path) as new:
+            trainer.save_checkpoint(new)
         self.history.write()
         for old in sorted(self.folder.glob("epoch-*.ckpt"))[:-2]:
             old.unlink()
         self.last = time.monotonic()
+
+
+class PlainCheckpoints(TorchCheckpointIO):
+    """Writes a checkpoint where it is to lie; Lightning's own passes it through the memory and the folder TMPDIR."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        try:
+            with open(path, "wb") as file:
+                torch.save(checkpoint, file)
+        except RuntimeError as error:  # PyTorch's, in place of the system's
+            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
 
 @torch.no_grad()

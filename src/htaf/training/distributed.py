@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,13 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, final, get_args
 
-import lightning as L
 import torch
 import torch.distributed as dist
-from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.strategies import ModelParallelStrategy
-from lightning.pytorch.utilities import rank_zero_only
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -30,6 +26,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from htaf._errors import HtafError
 from htaf.runs import read_record, shown
+from htaf.training._lightning import Callback, L, ModelParallelStrategy, SLURMEnvironment, rank_zero_only
 from htaf.training.recipe import Recipe, TableData
 
 Strategy = Literal["auto", "ddp", "fsdp"]
@@ -101,12 +98,13 @@ class Processes:
         if self.sharded and (self.sync_batch_norm or compiled):
             raise TrainingError("strategy fsdp goes with neither sync_batch_norm nor compile: use ddp")
 
-    def options(self, device: str) -> dict[str, Any]:
-        """Arguments of Lightning's trainer."""
+    def options(self, device: str, *plugins: Any) -> dict[str, Any]:
+        """Arguments of Lightning's trainer; plugins: of one's own."""
         accelerator = "gpu" if device == "cuda" else device
         # a job that SLURM starts again is resumed by its own command, from the checkpoints in the run folder
-        plugins = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else None
-        shared = {"accelerator": accelerator, "devices": self.devices, "num_nodes": self.nodes, "plugins": plugins}
+        cluster = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+        shared = {"accelerator": accelerator, "devices": self.devices, "num_nodes": self.nodes}
+        shared["plugins"] = [*cluster, *plugins]
         if self.world == 1:
             return shared
         strategy = ModelParallelStrategy(self.world, 1, save_distributed_checkpoint=False) if self.sharded else "ddp"
@@ -227,8 +225,11 @@ class Together(Callback):
 
     def __init__(self, processes: Processes, key: str, number: int) -> None:
         self.processes, self.key, self.threads = processes, key, number
+        self.sigterm = signal.getsignal(signal.SIGTERM)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self.sigterm)  # Lightning's handler goes on, and can wait for other processes
         if self.processes.world == 1:
             return
         _end_with_parent(trainer.local_rank)

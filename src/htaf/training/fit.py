@@ -8,16 +8,17 @@ import math
 import shutil
 import signal
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import torch
 from torch import nn
 
 from htaf import convert
+from htaf._compat import free_start_method
 from htaf._console import err
 from htaf._console import progress as progress_of
 from htaf._errors import expect_memory, expect_seed, first_line, release_memory
@@ -50,7 +51,8 @@ from htaf.runs import (
 from htaf.runs.evaluation import measure
 from htaf.runs.metrics import loss_function
 from htaf.sharpening import set_sharpness
-from htaf.training.callbacks import AtomicCheckpoint, EpochBar, History, last_checkpoint
+from htaf.training._lightning import L
+from htaf.training.callbacks import AtomicCheckpoint, EpochBar, History, PlainCheckpoints, last_checkpoint
 from htaf.training.distributed import (
     PeerError,
     Processes,
@@ -134,6 +136,22 @@ class _Prepared:
                 callback.say(text)
 
 
+@contextmanager
+def _as_before() -> Iterator[None]:
+    """Lightning without its banners and tips; what is set for the whole process is afterwards as it was."""
+    there = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    before = [logger.level for logger in there]
+    for logger in there:
+        logger.setLevel(logging.WARNING)
+    try:
+        with free_start_method():
+            yield
+    finally:
+        for logger, level in zip(there, before, strict=True):
+            logger.setLevel(level)
+
+
+@_as_before()
 def fit(
     recipe: Recipe,
     data: Data,
@@ -601,10 +619,8 @@ def _trainer(recipe: Recipe, posed: Problem, out: Path, options: _Options, image
     if options.progress:
         callbacks.append(EpochBar(posed, recipe, history, "images" if images else "rows", every=options.every))
     callbacks.append(AtomicCheckpoint(out / CHECKPOINTS, history, options.checkpoint_seconds))
-    for name in ("lightning.pytorch", "lightning.fabric"):  # their banners and tips
-        logging.getLogger(name).setLevel(logging.WARNING)
     trainer = L.Trainer(
-        **options.processes.options(options.device),
+        **options.processes.options(options.device, PlainCheckpoints()),
         max_epochs=training.epochs,
         precision="bf16-mixed" if training.precision == "bfloat16" else "32-true",
         gradient_clip_val=training.clip or None,
@@ -643,7 +659,8 @@ def _train(train: _Prepared, net: nn.Module, number: int, stages: Stages | None)
         with warnings.catch_warnings():
             for known in _EXPECTED:
                 warnings.filterwarnings("ignore", message=known)
-            with torch.random.fork_rng(enabled=module.draws):
+            # a loader draws from the CPU's generator
+            with torch.random.fork_rng(devices=None if module.draws else []):
                 trainer.fit(module, *parts, ckpt_path=start, weights_only=True)
         if train.history.best_epoch < 0:
             raise TrainingError(f"no epoch of {train.out} had a finite validation loss: lower lr, or check the data")

@@ -7,14 +7,13 @@ import io
 from pathlib import Path
 from typing import Any, final
 
-import lightning as L
 import matplotlib as mpl
-from lightning.pytorch.callbacks import Callback
 from matplotlib.figure import Figure
 from torch import nn
 
 from htaf.diagnostics import GradientNorms, LayerGradient, mean_by_layer
 from htaf.runs import write_atomic
+from htaf.training._lightning import Callback, L
 
 CSV, PLOT = "gradients.csv", "gradients.png"
 COLUMNS = ["epoch", "layer", "norm", "per_sample"]

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, final, get_args
 
-import lightning as L
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from torch import nn
 
 from htaf.contract import SmoothStep, sharpness_of
 from htaf.convert.exported import cause_of
 from htaf.runs import content_hash
+from htaf.training._lightning import Callback, L, Logger, TensorBoardLogger, WandbLogger
 from htaf.training.distributed import TrainingError
 
 LoggerName = Literal["tensorboard", "wandb"]

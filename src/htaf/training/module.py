@@ -7,18 +7,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import cos, pi
 from typing import Any, final
 
-import lightning as L
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, OneCycleLR
 from torch.utils.data import DataLoader, Sampler
 
+from htaf._compat import no_trace
 from htaf.contract import looks_smooth
 from htaf.convert import harden
 from htaf.data.parts import Part
 from htaf.runs.metrics import loss_function
 from htaf.sharpening import learn_within, set_sharpness
+from htaf.training._lightning import L
 from htaf.training.distributed import TrainingError, first_cause, pooled, shard, share, share_buffers, whole_state
 from htaf.training.recipe import Recipe
 from htaf.training.stages import Noise
@@ -199,7 +200,8 @@ class Training(L.LightningModule):
                     parameters, recipe.lr, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.nesterov
                 )
             case "muon":
-                from timm.optim.muon import Muon  # timm takes a second to import
+                with no_trace():
+                    from timm.optim.muon import Muon  # timm takes a second to import
 
                 groups = undecayed(parameters)
                 optimizer = Muon(groups, recipe.lr, recipe.weight_decay, recipe.momentum, ns_steps=NEWTON_SCHULZ)

@@ -7,9 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
@@ -19,6 +17,7 @@ from htaf.activations import Heaviside
 from htaf.contract import looks_smooth
 from htaf.convert.modes import evaluating
 from htaf.hardening.report import expect_batches
+from htaf.training._lightning import Callback, L
 from htaf.training.recipe import Hardening, Schedule
 from htaf.training.stages import Mask, Stages, momentum, rate
 

@@ -1,0 +1,27 @@
+"""What the training uses of lightning, imported such that it leaves no trace in this process."""
+
+from __future__ import annotations
+
+from htaf._compat import no_trace
+
+with no_trace():
+    import lightning as L
+    from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+    from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+    from lightning.pytorch.callbacks import Callback, Checkpoint
+    from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
+    from lightning.pytorch.strategies import ModelParallelStrategy
+    from lightning.pytorch.utilities import rank_zero_only
+
+__all__ = [
+    "Callback",
+    "Checkpoint",
+    "L",
+    "Logger",
+    "ModelParallelStrategy",
+    "SLURMEnvironment",
+    "TensorBoardLogger",
+    "TorchCheckpointIO",
+    "WandbLogger",
+    "rank_zero_only",
+]
