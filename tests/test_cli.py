@@ -892,3 +892,49 @@ def test_one_signal_ends_the_command(tmp_path: Path, thread: str, sent: str) -> 
     done = subprocess.run(words, capture_output=True, text=True, timeout=30)
     assert done.returncode == 130
     assert one_line(done.stderr).startswith("htaf: error: stopped; to continue")
+
+
+def test_a_flag_that_takes_one_value_is_given_once(run: Path, table: Path, htaf) -> None:
+    for words in (("--data", table, "--json", "--data", table), (f"--data={table}", "--no-json", "--json")):
+        code, _, err = htaf("evaluate", run, *words)
+        assert code == 2
+        assert re.search(r"expected --(data|json) once, got it 2 times", one_line(err))
+    assert htaf("explain", run, table, "--set", "a=1", "--set", "b=2", "--json")[0] == 0
+
+
+def test_long_values_are_cut_in_messages(run: Path, htaf) -> None:
+    for words in (("predict", run, f"{'x' * 5000}.csv"), ("y " * 2500,)):
+        err = one_line(htaf(*words)[2])
+        assert len(err) < 800
+        assert "5,00" in err
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_only_files_are_read(run: Path, tmp_path: Path, htaf) -> None:
+    """A pipe would be waited for for ever; a link may lead to nothing, or in a circle."""
+    pipe, record = tmp_path / "pipe.csv", tmp_path / "run" / "record.json"
+    shutil.copytree(run, record.parent)
+    record.unlink()
+    for path in (pipe, record):
+        os.mkfifo(path)
+    for words in (
+        ("predict", run, pipe), ("train", "tabular", "--data", pipe, "--target", "y", "--out", tmp_path / "new"),
+        ("evaluate", record.parent), ("study", pipe.rename(tmp_path / "plan.toml"), "--out", tmp_path / "new"),
+    ):  # fmt: skip
+        os.path.lexists(pipe) or os.mkfifo(pipe)
+        code, _, err = htaf(*words)
+        assert code, words
+        assert "expected a file, got a named pipe" in one_line(err)
+    (tmp_path / "a.csv").symlink_to(tmp_path / "b.csv")
+    for _ in range(2):  # nowhere, then in a circle
+        for words in (("predict", run), ("train", "tabular", "--target", "y", "--out", tmp_path / "new", "--data")):
+            err = one_line(htaf(*words, tmp_path / "a.csv")[2])
+            assert err.endswith("a.csv: expected a file, got a link that leads to none")
+        err = one_line(htaf("train", "dhn", "--out", tmp_path / "new", "--data", tmp_path / "a.csv")[2])
+        assert err.endswith("or a folder of images, got a link that leads nowhere")
+        os.path.lexists(tmp_path / "b.csv") or (tmp_path / "b.csv").symlink_to(tmp_path / "a.csv")
+
+
+def test_the_package_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "htaf", "--version"], capture_output=True, text=True)
+    assert done.stdout == f"htaf {__version__}\n", done.stderr

@@ -264,8 +264,18 @@ def _warning(message: Warning | str, *_: object) -> str:
     return f"warning: {visible(str(message))}\n"
 
 
+LONGEST = 300  # letters of one value in a message
+_VALUES = re.compile(rf"(?<=')[^']{{{LONGEST},}}(?=')|\S{{{LONGEST},}}")
+
+
+def _cut(found: re.Match[str]) -> str:
+    """A long value: how it begins, how it ends and how long it is."""
+    value = found[0]
+    return f"{value[:100]}...{value[-100:]} ({len(value):,} letters)"
+
+
 def fail(message: str, code: int) -> None:
     """Print one line and leave."""
     with contextlib.suppress(BrokenPipeError):
-        err.print(f"htaf: error: {message}")
+        err.print(f"htaf: error: {_VALUES.sub(_cut, message)}")
     raise SystemExit(code)

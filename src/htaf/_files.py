@@ -12,6 +12,7 @@ import math
 import os
 import re
 import socket
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -93,6 +94,31 @@ def file_sha256(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
+class NoFileError(OSError):
+    """There is something at a path that is no file: who opens it would wait for ever, or read without an end."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
+def regular(path: Path) -> Path:
+    """The path, to open, where it leads to a file, or where nothing can be said of it.
+
+    Raises:
+        NoFileError: a named pipe, a socket or a device. What the process has open already may be one: /dev/stdin, and
+            the /dev/fd/N that a shell makes of `<(...)`.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return path
+    odd = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+    what = odd.get(stat.S_IFMT(mode))
+    if what is None or str(path) == "/dev/stdin" or path.parent in (Path("/dev/fd"), Path("/proc/self/fd")):
+        return path
+    raise NoFileError(errno.EINVAL, f"expected a file, got {what}", str(path))
+
+
 def read_record(file: Path, known: int, error: type[HtafError]) -> dict[str, Any] | None:
     """The object of a JSON file with a `format`, less its seal; None where the file is not there.
 
@@ -102,7 +128,7 @@ def read_record(file: Path, known: int, error: type[HtafError]) -> dict[str, Any
     if "\0" in str(file):
         raise error(f"expected a path, got {str(file)!r}, which holds a null character")
     try:
-        record = parse_json(file.read_bytes())
+        record = parse_json(regular(file).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as reason:

@@ -9,6 +9,7 @@ import io
 import pkgutil
 import sys
 from collections.abc import Callable
+from typing import get_type_hints
 
 from htaf import __version__
 from htaf._console import UsageError, ended_by_signals, plain_errors, say
@@ -42,6 +43,7 @@ def _run(words: list[str]) -> None:
         from htaf.cli.flags import registry
 
         function = pkgutil.resolve_name(VERBS[verb].function)
+        _expect_once(words, function)
         return tyro.cli(function, prog=f"htaf {verb}", args=words[len(verb.split()) :], registry=registry)
     group = words[0] if words and words[0] in GROUPS else None
     word = next(iter(words[0 if group is None else 1 :]), None)
@@ -50,6 +52,20 @@ def _run(words: list[str]) -> None:
     if word is not None and word.startswith("--tyro-"):  # tyro's own, such as --tyro-print-completion SHELL
         return _list(words, whole=True)
     raise UsageError(_unknown(word, group))
+
+
+def _expect_once(words: list[str], function: Callable[..., None]) -> None:
+    """Raises UsageError for a flag that is given twice: the first one would count for nothing."""
+    from tyro.conf import UseAppendAction
+
+    hints = get_type_hints(function, include_extras=True).items()
+    repeated = {name for name, kind in hints if UseAppendAction in getattr(kind, "__metadata__", ())}
+    words = words[: words.index("--")] if "--" in words else words
+    given = [word.partition("=")[0][2:].replace("_", "-") for word in words if word.startswith("--")]
+    flags = [name.removeprefix("no-") for name in given]
+    for name in flags:
+        if flags.count(name) > 1 and name not in repeated:
+            raise UsageError(f"expected --{name} once, got it {flags.count(name)} times: its values belong behind one")
 
 
 def _unknown(word: str | None, group: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -88,8 +89,8 @@ def discover(
     recipe, why = resolved(recipe, images)
     if not quiet:
         say_notes([*images.notes, *why, *about_names(recipe, images)])
-    name = data.lower() if is_named(data) else str(Path(data).resolve())
-    source = {"name": name, "data_dir": None if data_dir is None else str(Path(data_dir).resolve()), "size": size}
+    name = data.lower() if is_named(data) else os.path.realpath(data)
+    source = {"name": name, "data_dir": None if data_dir is None else os.path.realpath(data_dir), "size": size}
 
     def train() -> Run:
         with thread_count(default_threads(recipe)):

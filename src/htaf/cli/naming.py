@@ -15,7 +15,7 @@ from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._console import Terminal, UsageError, check_seed, err, print_json, say, say_notes
 from htaf._console import progress as progress_of
-from htaf._files import check_output, hold, lock_beside
+from htaf._files import check_output, hold, lock_beside, regular
 from htaf.cli.concepts import CodesDir
 from htaf.cli.flags import DataDir, Json
 
@@ -337,7 +337,7 @@ def _client(model: str, asking: AskingFlags, server: ServerFlags) -> Iterator[Ba
     key = None
     if server.key_file is not None:
         try:
-            key = server.key_file.read_text(encoding="utf-8").strip()
+            key = regular(server.key_file).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             what = error.strerror if isinstance(error, OSError) else "something else"  # never what stands in it
             raise UsageError(f"--key-file {server.key_file}: expected a text file with the key, got: {what}") from None

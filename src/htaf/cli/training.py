@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -11,6 +12,7 @@ from rich.table import Table as TextTable
 from tyro.conf import OmitArgPrefixes, arg
 
 from htaf._console import Terminal, UsageError, check_seed, err, figures, print_json, say, say_notes
+from htaf._errors import HtafError
 from htaf._files import LOCK, check_output_folder, check_place
 from htaf.cli.flags import Baselines, DataDir, Json, check_outside_images
 from htaf.cli.methods import outside_step
@@ -280,7 +282,7 @@ def _table_command(family: Family, none: Any) -> Callable[..., None]:
         source = _source(place, named, data_dir) | {"target": target, "task": task, "drop_empty": drop_empty}
         source |= {"exclude": list(exclude)} if exclude else {}
         source |= {"ids": list(id)} if id else {}
-        source |= {} if test is None else {"test": str(located(test, data_dir).resolve())}
+        source |= {} if test is None else {"test": os.path.realpath(located(test, data_dir))}
         if group is not None and split == "stratified":
             raise UsageError("--group keeps rows together and does not go with --split stratified")
         if time is not None and split != "random":
@@ -396,6 +398,10 @@ def _train(
     json: bool,
 ) -> None:
     """Check what can be checked before the data are read; load, train, print."""
+    try:
+        chosen.recipe.network.fingerprint()  # before what takes seconds to import
+    except ValueError as error:
+        raise HtafError(str(error)) from None
     from htaf.cli.reporting import say_baselines
     from htaf.report.writing import PAGE, kept_baselines
     from htaf.runs import check_folder, short_commit
@@ -505,5 +511,5 @@ def _print_recipe(recipe: Recipe, json: bool) -> None:
 
 def _source(data: str, named: bool, data_dir: str | None) -> dict[str, Any]:
     """Where the data came from, in a form that holds from any working folder."""
-    name = data if named else str(Path(data).resolve())
-    return {"name": name, "data_dir": None if data_dir is None else str(Path(data_dir).resolve())}
+    name = data if named else os.path.realpath(data)
+    return {"name": name, "data_dir": None if data_dir is None else os.path.realpath(data_dir)}

@@ -215,7 +215,7 @@ def open_arrays(path: Path, record: Mapping[str, Any], *names: str, verify: bool
 def map_array(file: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     """An npy file, memory-mapped read-only. Raises ConceptError unless it has this dtype, shape and size."""
     try:
-        array = np.lib.format.open_memmap(file, mode="r")
+        array = np.lib.format.open_memmap(_files.regular(file), mode="r")
         size = file.stat().st_size
     except FileNotFoundError:
         raise damaged(file, "is missing") from None
@@ -270,7 +270,7 @@ def _images(path: Path, record: dict[str, Any]) -> dict[str, Any]:
 def hashed(file: Path, record: Mapping[str, Any]) -> bytes:
     """The bytes of a file, once their SHA-256 is the one in the record."""
     try:
-        data = file.read_bytes()
+        data = _files.regular(file).read_bytes()
     except FileNotFoundError:
         raise damaged(file, "is missing") from None
     except OSError as error:
@@ -353,7 +353,7 @@ def chunk_count(record: Mapping[str, Any]) -> int:
 def sha256(file: Path) -> str:
     """Hexadecimal. Raises ConceptError when the file cannot be read."""
     try:
-        with file.open("rb") as stream:
+        with _files.regular(file).open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise ConceptError(f"{file} is missing or damaged: {error.strerror}") from None

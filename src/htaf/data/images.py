@@ -101,6 +101,7 @@ def load(
         return SETS[known].read(folder, size)
     if not given or not Path(given).is_dir():  # "" would be the working folder
         came = f"a file{advice([given])}" if given and Path(given).exists() else "neither"
+        came = "a link that leads nowhere" if given and came == "neither" and Path(given).is_symlink() else came
         near = suggestion(given, [*SETS])
         raise DataError(f"{given!r}: expected one of {listed([*SETS])} or a folder of images, got {came}{near}")
     return read_folder(Path(given), size, strict=strict)

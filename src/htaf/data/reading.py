@@ -18,6 +18,7 @@ import pandas as pd
 from jaxtyping import Bool, Float64, Shaped
 
 from htaf._errors import HtafError, TooLargeError, expect_memory, first_line, suggestion
+from htaf._files import regular
 
 if TYPE_CHECKING:
     from htaf.data.dates import Dates
@@ -567,9 +568,15 @@ def check_path(path: Path) -> None:
         inside = sorted(entry.name for entry in path.iterdir() if entry.name.lower().endswith(SUFFIXES))
         raise DataError(f"{path}: expected a file, got a folder; tables in it: {listed(inside) or 'none'}")
     if not path.exists():
+        if path.is_symlink():
+            raise DataError(f"{path}: expected a file, got a link that leads to none")
         folder = path.parent
         beside = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
         raise DataError(f"{path}: no such file{suggestion(path.name, beside)}")
+    try:
+        regular(path)
+    except OSError as error:
+        raise DataError(str(error)) from None
     if not path.name.lower().endswith(SUFFIXES):
         excel = ": save the sheet as CSV" if path.suffix.lower().startswith((".xls", ".ods")) else ""
         raise DataError(f"{path}: expected a file ending in {', '.join(SUFFIXES)}, got {path.suffix or 'none'}{excel}")

@@ -219,7 +219,7 @@ def load(
     if test is not None:
         if is_named(test):
             raise DataError(f"test: expected a file, got the named set {os.fspath(test)!r}")
-        if known is None and located(test, data_dir).resolve() == located(given, data_dir).resolve():
+        if known is None and os.path.realpath(located(test, data_dir)) == os.path.realpath(located(given, data_dir)):
             raise DataError(f"test: expected another file than that of the training rows, got {os.fspath(test)} twice")
         frame, parting = _with_test(frame, test, data_dir, [*exclude, *ids], texts, parting, notes)
     frame, beside = _leave_out(name, frame, column, exclude, ids, group, time, notes)

@@ -30,6 +30,7 @@ from htaf.activations import Heaviside
 from htaf.language.errors import LanguageError
 from htaf.language.gates import Gate, gated_mlps, gates_of
 from htaf.models.build import at_most
+from htaf.models.hub import asking_hub
 from htaf.models.icbm import without_loading
 from htaf.runs import content_hash
 
@@ -77,7 +78,7 @@ def load(model: str | Path, *, dtype: torch.dtype = torch.float32, device: str =
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype
         )
     try:
-        with _bounded(place, known.get("gguf_file")) as tensors:
+        with asking_hub(place), _bounded(place, known.get("gguf_file")) as tensors:
             given = known if known else {"config": _configuration(place, tensors)}
             tokenizer = _tokenizer(place, **given)
             loaded: Any = AutoModelForCausalLM.from_pretrained(

@@ -18,6 +18,7 @@ from htaf._errors import first_line, suggestion
 from htaf.activations import HTAF
 from htaf.models.backbone_weights import load_backbone
 from htaf.models.final_activation import origin, without_final_activation
+from htaf.models.hub import asking_hub
 
 Bottleneck = Literal["implicit", "joint", "sequential", "independent"]
 Pretrained = bool | str | Path
@@ -380,7 +381,9 @@ def transformers_config(name: str) -> dict[str, Any]:
     """
     try:
         library = _import("transformers")
-        config = safe_config(library, library.PretrainedConfig.get_config_dict(name)[0])
+        with asking_hub(name):
+            content = library.PretrainedConfig.get_config_dict(name)[0]
+        config = safe_config(library, content)
     except (OSError, ValueError) as error:
         raise ValueError(f"expected an image model of transformers, got {name!r:.80}: {error}") from None
     return json.loads(config.to_json_string(use_diff=False))
@@ -390,7 +393,8 @@ def transformers_normalisation(name: str) -> tuple[Any, Any]:
     """Mean and deviation from the preprocessing that lies beside a model of transformers; (None, None): none does."""
     library = _import("transformers")
     try:
-        content = library.ImageProcessingMixin.get_image_processor_dict(name)[0]
+        with asking_hub(name):
+            content = library.ImageProcessingMixin.get_image_processor_dict(name)[0]
     except (OSError, ValueError):
         return None, None
     return content.get("image_mean"), content.get("image_std")

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from htaf._compat import no_trace
 from htaf._errors import first_line
 from htaf.models.backbone_weights import tensors_sha256
+from htaf.models.hub import asking_hub
 from htaf.models.icbm import safe_config, transformers_normalisation
 
 SUFFIXES = (".safetensors", ".bin")
@@ -126,11 +127,13 @@ def load_image_text(place: str | Path) -> ImageText:
         ) from None
     options = {"local_files_only": local, "trust_remote_code": False}
     try:
-        content = library.PretrainedConfig.get_config_dict(name, local_files_only=local)[0]
+        with asking_hub(name):
+            content = library.PretrainedConfig.get_config_dict(name, local_files_only=local)[0]
         config = safe_config(library, content)
         if not (hasattr(config, "text_config") and hasattr(config, "vision_config")):
             raise ValueError(f"a {config.model_type}, which does not take both images and texts")
-        model, found = library.AutoModel.from_pretrained(name, config=config, output_loading_info=True, **options)
+        with asking_hub(name):
+            model, found = library.AutoModel.from_pretrained(name, config=config, output_loading_info=True, **options)
     except Exception as error:  # readers raise nearly everything on damaged files
         raise ValueError(f"{wrong}: {first_line(error)}") from None
     if not (hasattr(model, "get_image_features") and hasattr(model, "get_text_features")):
@@ -140,7 +143,8 @@ def load_image_text(place: str | Path) -> ImageText:
     if missing := sorted(found["missing_keys"]):
         raise ValueError(f"{wrong}: its weights lack {len(missing)} tensors, such as {missing[0]}")
     try:
-        tokenizer = library.AutoTokenizer.from_pretrained(name, **options)
+        with asking_hub(name):
+            tokenizer = library.AutoTokenizer.from_pretrained(name, **options)
     except Exception as error:
         raise ValueError(f"{wrong}: its tokenizer cannot be read: {first_line(error)}") from None
     mean, std = transformers_normalisation(name)

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from htaf._errors import first_line
-from htaf._files import check_output, parse_json, write_atomic
+from htaf._files import check_output, parse_json, regular, write_atomic
 from htaf.packed.checking import check
 from htaf.packed.errors import PackedError
 from htaf.packed.instructions import Instruction, by_opcode
@@ -77,7 +77,7 @@ def load(path: str | Path, *, instructions: Iterable[type[Instruction]] = ()) ->
     """
     path, classes = Path(path), by_opcode(instructions)
     try:
-        data = path.read_bytes()
+        data = regular(path).read_bytes()
     except OSError as error:
         raise PackedError(f"{path} cannot be read: {error.strerror or error}") from None
     try:

@@ -35,7 +35,7 @@ from torch import nn
 
 from htaf import _files, convert
 from htaf._errors import HtafError, first_line
-from htaf._files import LOCK, expect_folder, hold, parse_json, sealed, to_json, write_atomic
+from htaf._files import LOCK, expect_folder, hold, parse_json, regular, sealed, to_json, write_atomic
 from htaf.contract import StepFactory, is_outside
 from htaf.data.images import ImagePreprocessor
 from htaf.data.preprocess import Preprocessor
@@ -193,7 +193,7 @@ class Run:
         file = self.path / name
         again = f"put back a copy of it, or delete {self.path} and run the same command again, which trains anew"
         try:
-            data = file.read_bytes() if self.held is None else self.held[name]
+            data = regular(file).read_bytes() if self.held is None else self.held[name]
         except (FileNotFoundError, KeyError):
             raise RunError(f"{file} is missing, and the run is of no use without it: {again}") from None
         except OSError as error:

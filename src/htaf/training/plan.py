@@ -16,6 +16,7 @@ import numpy as np
 import optuna
 
 from htaf._errors import HtafError, suggestion
+from htaf._files import regular
 from htaf.models.build import Method
 from htaf.training.families import make_recipe
 from htaf.training.recipe import DataOptions, Hardening, Recipe, TableData
@@ -300,7 +301,7 @@ def read_plan(path: str | Path) -> Plan:
     """
     path = Path(path)
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(regular(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise PlanError(f"{path}: expected a TOML file with a plan: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -13,6 +13,7 @@ from torch import nn
 from htaf._errors import first_line
 from htaf.models.backbone_weights import PLACES, find_weights, load_backbone, tensors_sha256
 from htaf.models.build import backbone_description
+from htaf.models.hub import asking_hub
 from htaf.models.icbm import (
     ICBM,
     timm_backbone,
@@ -79,12 +80,14 @@ def start_from(net: ICBM, backbone: str, pretrained: str) -> dict[str, Any]:
     known: dict[str, Any] = {}
     try:
         if backbone.startswith("transformers:"):
-            whole: nn.Module = transformers_backbone(name, size, pretrained=True)
+            with asking_hub(name):
+                whole: nn.Module = transformers_backbone(name, size, pretrained=True)
         elif backbone.startswith("torchvision:"):
             whole = torchvision_backbone(name, size, pretrained=True)
             known = {"url": torchvision_weights(name).url}
         else:
-            whole = timm_backbone(backbone, channels, size, {}, pretrained=True)
+            with asking_hub(backbone):
+                whole = timm_backbone(backbone, channels, size, {}, pretrained=True)
             known = timm_configuration(backbone)
             known = {"url": known.get("hf_hub_id") or known.get("url"), "licence": known.get("license")}
     except Exception as error:  # a hub that is out of reach raises nearly everything

@@ -202,10 +202,10 @@ def _moved(work: Path, kept: Path) -> None:
 def _source(cell: Cell) -> dict[str, Any]:
     """Where the table of a cell came from, as a run remembers it: whole paths."""
     known = {name: v for name, v in cell.source.arguments().items() if name not in ("shares", "group", "time")}
-    known |= {"test": str(tabular.located(cell.source.test, cell.data_dir).resolve())} if cell.source.test else {}
+    known |= {"test": os.path.realpath(tabular.located(cell.source.test, cell.data_dir))} if cell.source.test else {}
     named = is_named(cell.source.name)
-    place = cell.source.name if named else str(tabular.located(cell.source.name, cell.data_dir).resolve())
-    return {"name": place, "data_dir": cell.data_dir and str(Path(cell.data_dir).resolve()), **known}
+    place = cell.source.name if named else os.path.realpath(tabular.located(cell.source.name, cell.data_dir))
+    return {"name": place, "data_dir": cell.data_dir and os.path.realpath(cell.data_dir), **known}
 
 
 def run_path(out: Path, key: str) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from htaf._errors import first_line
-from htaf._files import csv_text, to_json, unguarded, write_atomic
+from htaf._files import csv_text, regular, to_json, unguarded, write_atomic
 from htaf.concepts.codes import ConceptError, letters
 
 NameEntry = dict[str, Any]  # the name of one concept, how it was found and what its check gave
@@ -85,7 +85,7 @@ def read_text(path: Path) -> str:
         ConceptError: it cannot be read or is not UTF-8, with or without a byte-order mark.
     """
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return regular(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConceptError(
             f"{path}: expected UTF-8, got byte {error.object[error.start]:#x} at {error.start}"
