@@ -740,7 +740,7 @@ def test_predict_does_not_overwrite_what_it_reads(htaf, run: Path, table: Path, 
     ],
 )
 def test_numbers_that_are_too_large(htaf, table: Path, tmp_path: Path, flags: Any, code: int, said: str) -> None:
-    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r", *QUICK)
+    words = ("train", "tabular", "--data", table, "--target", "label", "--out", tmp_path / "r")
     got, _, err = htaf(*words, *flags)
     assert got == code
     assert said in one_line(err)

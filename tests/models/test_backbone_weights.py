@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import sys
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import pytest
 import timm
 import torch
+from huggingface_hub import constants
 from torch import nn
 
 import htaf.training.pretrained as pretrained
+from htaf.models import hub
 from htaf.models.backbone_weights import find_weights, load_backbone, tensors_sha256
 from htaf.models.build import backbone, backbone_description, check_backbone
 from htaf.models.icbm import ICBM
@@ -164,8 +167,21 @@ def test_a_hub_out_of_reach_says_how_to_supply_a_file(monkeypatch: pytest.Monkey
 
     net = ICBM.from_timm("resnet10t", 3, image_size=32)
     monkeypatch.setattr(pretrained, "timm_backbone", refused)
-    with pytest.raises(ValueError, match=r"from its hub: no route to the hub\. Supply them: --pretrained"):
+    for there, said in ((True, "no route to the hub"), (False, "it is not in the cache, and .* is out of reach")):
+        monkeypatch.setattr(hub, "_answers", lambda host, port, there=there: there)
+        with pytest.raises(ValueError, match=rf"from its hub: {said}\. Supply them: --pretrained"):
+            pretrained.start_from(net, "resnet10t", "hub")
+
+
+def test_without_a_network_the_cache_is_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client of the hub would try six times, with pauses."""
+    monkeypatch.setattr(hub, "_answers", lambda host, port: False)
+    net, began = ICBM.from_timm("resnet10t", 3, image_size=32), time.monotonic()
+    before = constants.HF_HUB_OFFLINE
+    with pytest.raises(ValueError, match=r"is out of reach\. Supply them"):
         pretrained.start_from(net, "resnet10t", "hub")
+    assert time.monotonic() - began < 10
+    assert constants.HF_HUB_OFFLINE is before
 
 
 def test_position_embeddings_fit_another_size(tmp_path: Path) -> None:
