@@ -15,7 +15,7 @@ import threading
 import warnings
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import matplotlib as mpl
 import numpy as np
@@ -45,9 +45,9 @@ STATES: dict[str, Callable[[], Any]] = {
     "threads of BLAS and OpenMP": lambda: {one["filepath"]: one["num_threads"] for one in threadpool_info()},
     "environment": lambda: {**os.environ},
     "random state of python": lambda: hash(random.getstate()),
-    "random state of numpy": lambda: zlib.crc32(np.random.get_state()[1]),  # noqa: NPY002 # pyright: ignore[reportArgumentType, reportCallIssue]
-    "random state of torch": lambda: zlib.crc32(torch.get_rng_state().numpy()),
-    "random state of torch on GPUs": lambda: [zlib.crc32(s.numpy()) for s in torch.cuda.get_rng_state_all()],
+    "random state of numpy": lambda: repr(np.random.get_state()),  # noqa: NPY002
+    "random state of torch": lambda: zlib.crc32(torch.get_rng_state().numpy().tobytes()),
+    "random state of torch on GPUs": lambda: [zlib.crc32(s.numpy().tobytes()) for s in torch.cuda.get_rng_state_all()],
     "settings of matplotlib, its backend among them": lambda: dict.copy(mpl.rcParams),
     "default dtype and device": lambda: (torch.get_default_dtype(), torch.get_default_device()),
     "gradients": lambda: (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_anomaly_enabled()),
@@ -74,7 +74,7 @@ STATES: dict[str, Callable[[], Any]] = {
     "processes": multiprocessing.active_children,
     "limits of the interpreter": lambda: (sys.getrecursionlimit(), sys.get_int_max_str_digits(), gc.isenabled()),
     "numbers of numpy": lambda: (np.geterr(), np.get_printoptions()),
-    "options of pandas": lambda: pd.describe_option(_print_desc=False),
+    "options of pandas": lambda: cast("Any", pd).describe_option(_print_desc=False),
     "limits of images": lambda: (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES),
 }
 
