@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import htaf
 from htaf import HTAF, IF, Heaviside, SmoothStep, StraightThrough, conversion, harden, replace, sites
+from htaf._files import sealed
 from htaf.cli.verbs import VERBS
 from htaf.contract import ContractError
 from htaf.diagnostics import GradientNorms, layer_statistics
@@ -231,7 +232,9 @@ def test_nothing_that_a_record_names_is_imported(
     changed.mkdir()
     for file in run.iterdir():
         if file.is_file():
-            (changed / file.name).write_bytes(file.read_bytes().replace(METHOD.encode(), b"harmful:Step"))
+            (changed / file.name).write_bytes(file.read_bytes())
+    record = (run / "record.json").read_text().replace(METHOD, "harmful:Step")
+    (changed / "record.json").write_text(sealed(json.loads(record)))
     with pytest.raises(RunError, match="class of method harmful:Step"):
         open_run(changed)
     assert htaf("evaluate", changed)[0] != 0

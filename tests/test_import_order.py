@@ -32,6 +32,7 @@ ORDER = [
     ["estimators"],
     ["explorer"],
     ["cli"],
+    ["__main__"],
     ["htaf_paper"],
 ]
 RANK = {room: i for i, rooms in enumerate(ORDER) for room in rooms}

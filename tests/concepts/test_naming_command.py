@@ -290,8 +290,8 @@ def test_replies_that_fit_no_prompt_are_told(htaf, codes: Path, tmp_path: Path) 
     assert printed.count("  waits  ") == 4
     code, _, err = htaf(*words, "--replies", replies, "--top", 1)  # those of other concepts fit
     assert f"note: 2 replies in {replies} fit no prompt here" in err
-    for more in (("--seed", 1), ("--model", "another")):
-        code, printed, err = htaf(*words, "--replies", replies, *more, "--prompts-only", prompts)
+    for other in ((*words, "--seed", 1), (*words[:-1], "another")):
+        code, printed, err = htaf(*other, "--replies", replies, "--prompts-only", prompts)
         assert (code, printed) == (1, "")
         assert f"{replies}: none of 14 replies fits a prompt here: another model" in one_line(err)
         assert "12 prompts wait, written to" in err

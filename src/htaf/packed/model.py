@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -50,6 +51,8 @@ class PackedModel(nn.Module):
             self._execution = Execution(program)
         except ValueError as error:  # of a kernel's weights: not finite, or too many
             raise PackedError(f"expected layers that the kernels take: {error}") from None
+        shapes = {name: tensor.to("meta") for name, tensor in program.tensors.items()}
+        self._sizes = replace(program, tensors=shapes)  # whatever becomes of the tensors
         self._fitting = {0}  # batch sizes with which all values fit; an empty one is refused first
         self._expected = [
             (len(sizes), [(i, s) for i, s in enumerate(sizes) if s is not None]) for sizes in program.inputs
@@ -160,7 +163,7 @@ class PackedModel(nn.Module):
         if len(set(batches)) > 1:
             raise PackedError(f"expected inputs of one batch size, got {batches}")
         if (batch := inputs[0].shape[0]) not in self._fitting:
-            check(self.program, batch)
+            check(self._sizes, batch)
             self._fitting.add(batch)
         return tuple(x.resolve_neg().clone() if x.is_neg() or x._is_zerotensor() else x for x in inputs)
 
