@@ -182,7 +182,7 @@ TABLES = [(target, tables) for target in ("label", "value") for tables in ("floa
 
 @pytest.mark.parametrize(
     ("target", "tables"),
-    slow_but(TABLES, ("label", "float32"), ("label", "int8"), ("value", "auto"), ("value", "int8"), rows=True),
+    slow_but(TABLES, ("label", "float32"), ("value", "int8"), rows=True),
 )
 def test_a_packed_table(
     htaf, table_runs: dict[str, Path], table: Path, target: str, tables: str, tmp_path: Path

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from quick import slow_but
-
 HERE = Path(__file__).parent
 
 
@@ -26,8 +24,9 @@ FILES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-@pytest.mark.parametrize("how", slow_but(FILES, "interpreted"))
+@pytest.mark.parametrize("how", FILES)
 def test_kernels(how: str, tmp_path: Path) -> None:
     interpret = "0" if how == "compiled" else "1"
     environment = {**os.environ, "TRITON_INTERPRET": interpret, "TRITON_CACHE_DIR": str(tmp_path)}

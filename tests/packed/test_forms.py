@@ -196,8 +196,11 @@ WEIGHTS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 }
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("levels", LEVELS)
+DEPTHWISE = [(levels, weights) for levels in LEVELS for weights in WEIGHTS]
+SEEN = [("0 1", "real"), ("1 -1", "binary"), ("-1 1", "integer"), ("0 1 2", "real"), ("3 -3", "binary")]
+
+
+@pytest.mark.parametrize(("levels", "weights"), slow_but(DEPTHWISE, *SEEN, rows=True))
 def test_depthwise_layers(levels: str, weights: str, tmp_path: Path) -> None:
     make, how = WEIGHTS[weights]
     depthwise = nn.Conv2d(70, 70, 3, 2, 1, groups=70, bias=weights == "real")

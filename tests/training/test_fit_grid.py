@@ -15,6 +15,7 @@ from htaf.training.families import continuing, make_recipe, ready_recipe
 from htaf.training.fit import fit
 from htaf.training.module import Training
 from htaf.training.recipe import Recipe
+from quick import slow_but
 
 SMALL = {"epochs": 2, "batch_size": 50, "train_images": 200, "validation_images": 100, "precision": "float32"}
 
@@ -58,7 +59,7 @@ def test_a_float_run_is_continued_on_a_grid_and_resumed_to_the_bit(real: Run, di
     assert resumed.record["model_sha256"] == whole.record["model_sha256"]
 
 
-@pytest.mark.parametrize("family", ["dhn", "snn"])
+@pytest.mark.parametrize("family", slow_but(["dhn", "snn"], "dhn"))
 def test_a_packed_run_predicts_every_row_as_the_run_does(family: str, digits: Images, tmp_path: Path) -> None:
     small = {"dhn": {"depth": 10}, "snn": {"depth": 18, "width": 4, "steps": 2}}[family]
     recipe = ready_recipe(family, "reduced").replace(**SMALL | {"epochs": 1}, **small, weights="int4")

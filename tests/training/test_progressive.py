@@ -41,6 +41,7 @@ from htaf.training.progressive import Progressive, loss_of, readers, step_names,
 from htaf.training.recipe import Hardening, Recipe
 from htaf.training.report import SearchResult, summary_row
 from htaf.training.stages import Mask, Noise, Stages, momentum, rate, stages_of
+from quick import slow_but
 
 PROGRESSIVE = sys.modules["htaf.training.progressive"]
 FIELDS: dict[str, Any] = {"harden": "progressive", "harden_from": 0.5, "harden_to": 0.75}
@@ -416,7 +417,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", slow_but(VARIANTS, "pairs that move", "straight-through masks", "no restart"))
 def test_resumes_to_the_last_bit_from_every_stage(
     table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:

@@ -60,6 +60,7 @@ class Helper:
         return self
 
 
+@pytest.mark.slow
 def test_the_report_is_that_without_a_store(tmp_path: Path) -> None:
     """One machine plans, another one trains; planned again, nothing is computed."""
     write_csv(tmp_path / "left" / "made.csv")
