@@ -6,8 +6,9 @@ import importlib.util
 import signal
 import subprocess
 import sys
-from importlib.machinery import ModuleSpec
+from importlib.machinery import FrozenImporter, ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -112,6 +113,49 @@ def test_no_version_file(torchvision: Path, defined: dict[str, str]) -> None:
     (torchvision / "version.py").unlink()
     assert repair_torchvision() is False
     assert not defined
+
+
+class Finds:
+    """Finds torch as a finder of an application's own does; `loader` is what it finds."""
+
+    def __init__(self, loader: object) -> None:
+        self.loader = loader
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        for finder in list(sys.meta_path):  # it asks the others too
+            if isinstance(finder, _compat._Torch):
+                assert finder.find_spec(fullname) is None
+        return ModuleSpec(fullname, self.loader)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_torch_is_found_by_any_finder_and_never_lost(monkeypatch: pytest.MonkeyPatch, failing: bool) -> None:
+    """The operators are declared once torch is imported; where they cannot be, torch is imported all the same."""
+    done = []
+
+    def declare() -> None:
+        done.append("declared")
+        if failing:
+            raise RuntimeError("of the kernels")
+
+    loader = SimpleNamespace(create_module=lambda spec: None, exec_module=lambda module: done.append("torch"))
+    ours = _compat._Torch()
+    monkeypatch.setattr(sys, "meta_path", [ours, object(), Finds(loader)])
+    monkeypatch.setattr(_compat, "declare_operators", declare)
+    spec = ours.find_spec("torch")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(ModuleType("torch"))
+    assert done == ["torch", "declared"]
+    assert ours not in sys.meta_path
+
+
+def test_a_loader_of_all_modules_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = _compat._Torch()
+    monkeypatch.setattr(sys, "meta_path", [ours, Finds(FrozenImporter)])
+    before = FrozenImporter.exec_module
+    assert ours.find_spec("torch") is not None
+    assert FrozenImporter.exec_module is before
 
 
 @pytest.mark.slow

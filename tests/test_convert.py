@@ -683,12 +683,17 @@ def test_what_was_not_looked_at_is_told_by_every_step_until_it_is():
             super().__init__()
             self.linear, self.act = nn.Linear(4, 4), nn.Sigmoid()
 
-        def forward(self, x):
-            x = self.linear(x)
-            return x * self.act(x)
+    def by_method(self, x):
+        return x.mul(self.act(x))
 
-    (hint,) = conversion(replace(Gate(), HTAF)).hints
-    assert hint == "the model (Gate): pass example= to see whether what it multiplies is one activation, x * sigmoid(x)"
+    def by_function(self, x):
+        return torch.mul(x, self.act(x))
+
+    for forward in (lambda self, x: x * self.act(x), by_method, by_function):
+        Gate.forward = forward
+        (hint,) = conversion(replace(Gate(), HTAF)).hints
+        told = "pass example= to see whether what it multiplies is one activation, x * sigmoid(x)"
+        assert hint == f"the model (Gate): {told}"
 
 
 def test_conversion_is_printable_logged_and_outside_the_state_dict(caplog):

@@ -22,12 +22,12 @@ SQRT_2_BY_PI = math.sqrt(2 / math.pi)
 class Calls(nn.Module):
     """Calls a function in its forward, after a linear layer."""
 
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, function: Callable[[Tensor], Tensor], size: int = 12) -> None:
         super().__init__()
-        self.linear = nn.Linear(12, 12)
+        self.linear = nn.Linear(size, size)
         self.function = [function]  # in a list: not the function is the site, but what it calls
         with torch.no_grad():
-            self.linear.weight.copy_(torch.eye(12))
+            self.linear.weight.copy_(torch.eye(size))
             self.linear.bias.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -47,13 +47,17 @@ class Holds(nn.Module):
         return self.function[0](x, *(self.get_submodule(name) for name in self.names))
 
 
-class Beta(nn.Module):
-    def __init__(self) -> None:
+class Own(nn.Module):
+    """Calls a function of x and a parameter or buffer of its own."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor], size: int, learned: bool = True) -> None:
         super().__init__()
-        self.beta = nn.Parameter(torch.full((12,), 1.5))
+        own = torch.full((size,), 1.5)
+        self.register_parameter("own", nn.Parameter(own)) if learned else self.register_buffer("own", own)
+        self.function = [function]
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * torch.sigmoid(self.beta * x)
+        return self.function[0](x, self.own)
 
 
 class WrittenPReLU(nn.Module):
@@ -168,7 +172,9 @@ WHOLE: dict[str, Callable[[], nn.Module]] = {
     "module of a product, beside a layer": lambda: Holds(
         lambda x, linear, sigmoid: x * sigmoid(x), linear=nn.Linear(2, 2), sigmoid=nn.Sigmoid()
     ),
-    "swish with a parameter": Beta,
+    "swish with a parameter": lambda: Own(lambda x, beta: x * torch.sigmoid(beta * x), 1),
+    "swish with a positive parameter": lambda: Own(lambda x, beta: x * torch.sigmoid(F.softplus(beta) * x), 1),
+    "swish with a buffer": lambda: Own(lambda x, beta: x * torch.sigmoid(beta * x), 1, learned=False),
     "PReLU written out": WrittenPReLU,
     # functionals, methods, in place
     **{
@@ -257,6 +263,16 @@ WHOLE: dict[str, Callable[[], nn.Module]] = {
     "leaky ReLU by two": lambda: Calls(lambda x: F.relu(x) - 0.1 * F.relu(-x)),
     "x * tanh(x)": lambda: Calls(lambda x: x * x.tanh()),
     "SinLU": lambda: Calls(lambda x: (x + torch.sin(x)) * torch.sigmoid(x)),
+    "p * (1 - p)": lambda: Calls(lambda x: (lambda p: p * (1 - p))(torch.sigmoid(x))),
+    "r * (r + 1)": lambda: Calls(lambda x: (lambda r: r * (r + 1))(F.relu(x))),
+    "r / (r + 1)": lambda: Calls(lambda x: (lambda r: r / (r + 1))(F.relu(x))),
+    "relu ** 3": lambda: Calls(lambda x: (lambda r: r * r * r)(F.relu(x))),
+    # views of x
+    "view_as": lambda: Calls(lambda x: x * x.view_as(x).sigmoid()),
+    "reshape": lambda: Calls(lambda x: x * x.reshape(4, 12).sigmoid()),
+    "unsqueeze": lambda: Calls(lambda x: (x.unsqueeze(0) * x.unsqueeze(0).sigmoid()).squeeze(0)),
+    "a new axis": lambda: Calls(lambda x: (x[None] * x.sigmoid()[None])[0]),
+    "flatten": lambda: Calls(lambda x: (lambda h: h * h.sigmoid())(x.flatten()).view_as(x)),
     "sigmoid(x) * tanh(x)": lambda: Calls(lambda x: torch.sigmoid(x) * torch.tanh(x)),
 }
 # a part of a larger expression is the activation; the rest stays, and what comes out is this
@@ -283,6 +299,15 @@ PARTS: dict[str, tuple[Callable[[], nn.Module], Callable[[Tensor], Tensor]]] = {
         lambda: Holds(lambda x, layer: x * torch.sigmoid(layer(x)), layer=nn.Softmax(-1)),
         lambda x: x * STEP(x.softmax(-1)),
     ),
+    "lerp to a ReLU": (lambda: Calls(lambda x: torch.lerp(x, F.relu(x), 0.5)), lambda x: (x + STEP(x)) / 2),
+    "einsum over rows": (
+        lambda: Calls(lambda x: torch.einsum("ij,kj->ik", x, F.relu(x))),
+        lambda x: x @ STEP(x).T,
+    ),
+    "a square matmul": (
+        lambda: Calls(lambda x: x[:, :4] @ (lambda h: h @ F.relu(h))(x[:, :4].contiguous())),
+        lambda x: x[:, :4] @ (x[:, :4] @ STEP(x[:, :4])),
+    ),
     "CReLU": (
         lambda: Calls(lambda x: torch.cat([F.relu(x), F.relu(-x)], 1)),
         lambda x: torch.cat([STEP(x), STEP(-x)], 1),
@@ -294,6 +319,29 @@ NAMED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "F.glu": (lambda: Calls(F.glu), "sigmoid inside glu"),
     "a part used elsewhere": (lambda: Calls(shared_gate), "silu written out as a formula, a part of which is used"),
     "an input overwritten": (lambda: Calls(overwritten), "silu written out as a formula, whose input is"),
+    "p * (1 - p), and p": (
+        lambda: Calls(lambda x: (lambda p: torch.cat([p, p * (1 - p)]))(x.sigmoid())),
+        "sigmoid_formula written out as a formula, a part of which is used",
+    ),
+    "einsum": (lambda: Calls(lambda x: torch.einsum("ij,ij->ij", x, x.sigmoid())), "whose product einsum computes"),
+    "einsum of a square": (
+        lambda: Calls(lambda x: (lambda r: torch.einsum("ij,ij->ij", r, r))(F.relu(x))),
+        "relu_formula written out as a formula, whose product einsum computes",
+    ),
+    "addcmul": (lambda: Calls(lambda x: torch.addcmul(torch.ones(4, 12), x, x.sigmoid())), "whose product addcmul"),
+    "lerp": (lambda: Calls(lambda x: torch.lerp(torch.zeros(()), x, x.sigmoid())), "whose product lerp computes"),
+    "a product of two views": (lambda: Calls(lambda x: x[None] * x.sigmoid()), "whose product mul computes"),
+    "an input of another form": (
+        lambda: Calls(lambda x: (x.sigmoid() + 1)[None] * (x + 1)[None]),
+        "whose input no call of the forward shows",
+    ),
+    "a parameter for each channel": (lambda: Own(lambda x, w: x * torch.sigmoid(x * w), 12), "of its own, which would"),
+    "a view of a parameter": (lambda: Own(lambda x, w: x * torch.sigmoid(x * w.view(1, -1)), 12), "of its own, which"),
+    "a shift for each channel": (lambda: Own(lambda x, p: (x + p) * torch.sigmoid(x), 12), "of its own, which would"),
+    "a buffer for each channel": (
+        lambda: Own(lambda x, t: x * torch.sigmoid(x * t), 12, learned=False),
+        "sigmoid_formula written out as a formula, with parameters or buffers",
+    ),
     "autograd Function": (lambda: Calls(SwishFunction.apply), "autograd Function SwishFunction, which calls sigmoid"),
     "1 / (1 + exp(-x))": (lambda: Calls(lambda x: 1 / (1 + torch.exp(-x))), "also computes exp"),
     "x / (1 + exp(-x))": (lambda: Calls(lambda x: x / (1 + torch.exp(-x))), "also computes exp"),
@@ -344,6 +392,13 @@ def test_left_and_named(spelling: str) -> None:
     assert [site.path for site in account.replaced] == ["1"]
     assert words in "\n".join((*account.hints, *account.beyond))
     assert torch.equal(new.get_submodule("0")(X.clone()), model[0](X.clone()))
+
+
+@pytest.mark.parametrize("function", [lambda x: x * x.sigmoid(), lambda x: x * F.relu6(x + 3) / 6, gelu_tanh])
+def test_an_example_of_one_number(function: Callable[[Tensor], Tensor]) -> None:
+    new = replace(Calls(function, 1), HTAF, example=torch.tensor([[0.5]]))
+    assert len(conversion(new).replaced) == 1
+    assert torch.equal(new(X[:, :1]), STEP(X[:, :1]))
 
 
 def test_what_is_inside_a_replaced_formula_is_no_site_any_more() -> None:

@@ -21,9 +21,9 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,21 +41,32 @@ def quiet_interrupt() -> None:
 
 
 class _Torch(MetaPathFinder):
-    """Finds torch as others do, and has the operators declared once it is imported."""
+    """Finds torch by the other finders, and has the operators declared once it is imported."""
+
+    asking = False
 
     def find_spec(self, fullname: str, path: Any = None, target: object = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(fullname, path) if fullname == "torch" else None
-        if spec is None or spec.loader is None:
+        if fullname != "torch" or self.asking:
             return None
-        execute = spec.loader.exec_module
+        self.asking = True  # another finder may ask all of them, as this one does
+        try:
+            others = (getattr(finder, "find_spec", None) for finder in list(sys.meta_path) if finder is not self)
+            specs = (find(fullname, path, target) for find in others if find is not None)
+            spec = next((spec for spec in specs if spec is not None), None)
+        finally:
+            self.asking = False
+        execute = getattr(spec and spec.loader, "exec_module", None)
+        if spec is None or execute is None or isinstance(spec.loader, type):  # a loader that all modules share
+            return spec
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
-            declare_operators()
+            with suppress(Exception):  # torch is there all the same; whoever uses htaf gets the error
+                declare_operators()
 
-        spec.loader.exec_module = exec_module
+        spec.loader.exec_module = exec_module  # pyright: ignore[reportOptionalMemberAccess]
         return spec
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionMeta
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from htaf.convert.written_out import Value, Values, Whole
 
@@ -342,7 +343,8 @@ def multiplies(module: nn.Module) -> bool:
     forward = _plain_function(inspect.getattr_static(type(module), "forward", None))
     if type(forward) is not types.FunctionType or type(module).__module__.startswith("torch.nn.modules"):
         return False
-    return any(step.argrepr in ("*", "*=", "mul", "mul_", "multiply") for step in dis.get_instructions(forward))
+    named = {"mul", "mul_", "multiply", "multiply_"} & set(forward.__code__.co_names)
+    return bool(named) or any(step.argrepr in ("*", "*=") for step in dis.get_instructions(forward))
 
 
 def names_one_of(module: nn.Module, functions: tuple[types.FunctionType, ...]) -> bool:
@@ -464,10 +466,10 @@ class _Frame:
     """A module that runs."""
 
     module: nn.Module
+    values: Values
     calls: list[_Call] = field(default_factory=list)
     forward: bool = False  # its forward runs, not its hooks
     run: int = -1  # of a site: the number of the run
-    values: Values = field(default_factory=Values)
 
 
 class CallRecorder(TorchFunctionMode):
@@ -498,6 +500,7 @@ class CallRecorder(TorchFunctionMode):
         self._made: dict[Value, int] = {}  # by the run of a module
         self._doubts: list[tuple[str, str, Value | None]] = []  # (path, operator, what it made)
         self._stack: list[_Frame] = []
+        self._own: Any = WeakIdKeyDictionary()  # parameters and buffers, and functions of one of them
         self._covered = 0
         self._stale: dict[object, tuple[str, Tensor]] = {}
         self._writers: set[int] = set()
@@ -505,6 +508,7 @@ class CallRecorder(TorchFunctionMode):
 
     def watch(self, model: nn.Module) -> None:
         """Put hooks on every module; the model is a copy made for this run."""
+        self._own.update(dict.fromkeys((*model.parameters(), *model.buffers())))
         for module in model.modules():
             if isinstance(module, torch.jit.ScriptModule):  # takes no hooks, and no mode sees inside
                 continue
@@ -527,7 +531,7 @@ class CallRecorder(TorchFunctionMode):
             self.callees.setdefault(self.paths[id(self._stack[-1].module)], set()).add(path)
             if id(module) not in self.sites:
                 self._stack[-1].values.escape(args)
-        self._stack.append(_Frame(module))
+        self._stack.append(_Frame(module, Values(self._own)))
         if id(module) in self.sites:
             self._stack[-1].run = len(self._ran)
             self._ran.append((path, None, 0))
@@ -669,15 +673,14 @@ class CallRecorder(TorchFunctionMode):
 
     def settle(self) -> None:
         """Once the run is over: which calls a forward counts, and the index of each site among them."""
-        wholes: dict[
-            int, tuple[str, _Frame, Whole]
-        ] = {}  # by one of its parts, a call or the number of a run -> the formula, and where
+        # a part of a formula, a call or the number of a run -> where the formula is, and itself
+        wholes: dict[int, tuple[str, _Frame, Whole]] = {}
         for path, frame in self._left:
             for whole in frame.values.wholes():
                 wholes |= {self._made.get(part, id(part.call)): (path, frame, whole) for part in whole.inside}
                 if whole.problem:
                     told = f"{whole.kind} written out as a formula, {whole.problem}"
-                    self.beyond[path, told, "make it a module without children"] = None
+                    self.beyond[path, told, whole.advice] = None
         formulas = [(path, frame, whole) for path, frame, whole in wholes.values() if not whole.problem]
         explained = {value for *_, whole in formulas for value in whole.within}
         for path, operator, value in self._doubts:

@@ -37,7 +37,8 @@ class Conversion:
         unseen: of the hints those that tell of code which was not looked at, for want of an example that runs it. A
             warning tells of them too.
         beyond: activations that no module can stand in for, and what to do: inside torch's fused recurrent layers and
-            GLU, in an autograd Function, in scripted code, in a hook, in a formula whose parts are used elsewhere too.
+            GLU, in an autograd Function, in scripted code, in a hook, in a formula whose parts are used elsewhere too
+            or that holds parameters of its own.
     """
 
     replaced: tuple[Site, ...]
@@ -72,8 +73,10 @@ def sites(model: nn.Module, example: Any) -> list[Site]:
 
     Softmax and functions applied to a parameter are no sites. What acts like an activation and cannot be replaced is
     none either, but `conversion` names it after `replace`: the activations inside torch's recurrent layers and GLU,
-    those in an autograd Function, in scripted or compiled code, in a hook, in a formula whose parts are used elsewhere
-    too; in its notes other elementwise functions (`x.clamp(0, 1)`, `x.sin()`, `x.exp()`), which mostly are none.
+    those in an autograd Function, in scripted or compiled code, in a hook, and formulas whose parts are used elsewhere
+    too, whose product a call such as `torch.einsum` computes, or that hold parameters or buffers of more than one
+    number (one of a single number goes with the formula). In its notes it names other elementwise functions
+    (`x.clamp(0, 1)`, `x.sin()`, `x.exp()`), which mostly are none.
 
     The example runs once, in eval mode without gradients, on a copy that shares the parameters: the model is not
     touched. The fused path of torch's transformer layers is off during that run.
@@ -271,6 +274,7 @@ def conversion(model: nn.Module) -> Conversion:
 
 
 def account_of(model: nn.Module) -> Conversion | None:
+    """What the last `replace` or `harden` did; None where the model came from neither."""
     return model.__dict__.get("_htaf_conversion")
 
 
