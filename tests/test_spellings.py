@@ -57,7 +57,7 @@ class Own(nn.Module):
         self.function = [function]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.function[0](x, self.own)
+        return self.function[0](x, self.get_parameter("own") if self._parameters else self.get_buffer("own"))
 
 
 class WrittenPReLU(nn.Module):
@@ -272,6 +272,7 @@ WHOLE: dict[str, Callable[[], nn.Module]] = {
     "reshape": lambda: Calls(lambda x: x * x.reshape(4, 12).sigmoid()),
     "unsqueeze": lambda: Calls(lambda x: (x.unsqueeze(0) * x.unsqueeze(0).sigmoid()).squeeze(0)),
     "a new axis": lambda: Calls(lambda x: (x[None] * x.sigmoid()[None])[0]),
+    "a new axis, transposed": lambda: Calls(lambda x: (lambda h: h[None] * h[None].sigmoid())(x.T)[0].T),
     "flatten": lambda: Calls(lambda x: (lambda h: h * h.sigmoid())(x.flatten()).view_as(x)),
     "sigmoid(x) * tanh(x)": lambda: Calls(lambda x: torch.sigmoid(x) * torch.tanh(x)),
 }
@@ -337,6 +338,7 @@ NAMED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "a parameter for each channel": (lambda: Own(lambda x, w: x * torch.sigmoid(x * w), 12), "of its own, which would"),
     "a view of a parameter": (lambda: Own(lambda x, w: x * torch.sigmoid(x * w.view(1, -1)), 12), "of its own, which"),
+    "a product of parameters": (lambda: Own(lambda x, w: x * torch.sigmoid(x * (w * w)), 12), "of its own, which"),
     "a shift for each channel": (lambda: Own(lambda x, p: (x + p) * torch.sigmoid(x), 12), "of its own, which would"),
     "a buffer for each channel": (
         lambda: Own(lambda x, t: x * torch.sigmoid(x * t), 12, learned=False),

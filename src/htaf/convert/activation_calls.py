@@ -500,7 +500,7 @@ class CallRecorder(TorchFunctionMode):
         self._made: dict[Value, int] = {}  # by the run of a module
         self._doubts: list[tuple[str, str, Value | None]] = []  # (path, operator, what it made)
         self._stack: list[_Frame] = []
-        self._own: Any = WeakIdKeyDictionary()  # parameters and buffers, and functions of one of them
+        self._own: Any = WeakIdKeyDictionary()  # parameters and buffers, and what is computed of them
         self._covered = 0
         self._stale: dict[object, tuple[str, Tensor]] = {}
         self._writers: set[int] = set()

@@ -89,7 +89,7 @@ class _Form:
 
 
 class Values:
-    """The values of one forward; `own` are the parameters and buffers of the model, and their functions."""
+    """The values of one forward; `own` are the parameters and buffers of the model, and what is computed of them."""
 
     def __init__(self, own: Any) -> None:
         self.own = own
@@ -107,7 +107,8 @@ class Values:
         first = args[0] if args else None
         in_place = _writes(name) or bool(kwargs.get("inplace"))
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if len(tensors) == 1 and tensors[0] in self.own and isinstance(result, Tensor) and not (call and call.kind):
+        followed = len(tensors) == 1 if call is None else call.kind is None
+        if followed and tensors and isinstance(result, Tensor) and all(tensor in self.own for tensor in tensors):
             self.own[result] = None
             return None
         if name in _SAME or (not in_place and _is_same(first, result)):
@@ -223,9 +224,15 @@ def _is_same(x: object, result: object) -> bool:
     if x.numel() != result.numel() or x.dtype != result.dtype:
         return False
     try:
-        return x.is_contiguous() and result.is_contiguous() and x.data_ptr() == result.data_ptr() != 0
+        in_order = (x.is_contiguous() and result.is_contiguous()) or _steps(x) == _steps(result)
+        return in_order and x.data_ptr() == result.data_ptr() != 0
     except (RuntimeError, NotImplementedError):  # sparse and fake tensors have no storage
         return False
+
+
+def _steps(tensor: Tensor) -> list[tuple[int, int]]:
+    """Size and stride of each dimension of more than one."""
+    return [(size, step) for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
 
 
 def _multiplies(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], a: Tensor, b: Tensor) -> bool:
