@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from htaf._errors import expect_memory, first_line
+from htaf._files import regular
 from htaf.data.reading import DataError
 
 MOST_WORKERS = 1024  # processes that read images
@@ -188,16 +188,14 @@ def _opened(file: Path | bytes) -> Iterator[Image.Image]:
     """An image that is not decoded yet.
 
     Raises:
-        ValueError: an empty file, too large a one, none with an end (a pipe, a socket, a device), too many pixels.
+        ValueError: an empty file, too large a one, too many pixels.
+        NoFileError: a pipe, a socket or a device.
         Exception: nearly everything, of PIL's readers.
     """
     if isinstance(file, bytes):
         size, source = len(file), io.BytesIO(file)
     else:
-        status, source = file.stat(), file
-        size = status.st_size
-        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # opening could wait for ever
-            raise ValueError("a pipe, a socket or a device: only regular files are read")
+        size, source = regular(file).stat().st_size, file
         if not size:
             raise ValueError("an empty file")
     if size > LARGEST_FILE:

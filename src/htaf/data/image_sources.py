@@ -14,7 +14,6 @@ run: no pickle is read.
 from __future__ import annotations
 
 import os
-import stat
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,7 @@ import pyarrow.parquet as pq
 from jaxtyping import Int32, UInt8
 
 from htaf._errors import first_line
-from htaf._files import parse_json
+from htaf._files import parse_json, regular
 from htaf.data.image_reading import LARGEST_FILE, SUFFIXES, advice, decode, image_files
 from htaf.data.reading import DataError, listed
 
@@ -463,7 +462,7 @@ def _expanded(address: str, notes: list[str]) -> list[tuple[str, int]]:
         return _expanded_away(address, notes)
     path = Path(address)
     if path.name.lower().endswith((*SHARDS, *PACKED)) and not path.is_dir():
-        if not path.is_file():
+        if not path.exists():
             raise DataError(f"{path}: expected a file, got none")
         return [(address, path.stat().st_size)]
     if not path.exists():
@@ -521,9 +520,7 @@ def _opened(file: str):
     stream: BinaryIO
     try:
         if is_local(file):
-            if stat.S_ISFIFO(os.stat(file).st_mode):  # opening could wait for ever
-                raise DataError(f"{file}: expected a regular file, got a pipe")
-            stream = open(file, "rb")  # noqa: SIM115
+            stream = regular(Path(file)).open("rb")
         else:
             fs, path = _file_system(file)
             stream = fs.open(path, "rb")
