@@ -205,13 +205,14 @@ def _expect_layers(content: Any, tensors: int, place: str) -> None:
 @contextmanager
 def _bounded(place: str, gguf: str | None) -> Iterator[int]:
     """While it is open, networks may be as large as the weights in a folder; gives how many tensors these have."""
-    folder, size, tensors = Path(place), 1 << 44, _MOST_TENSORS
+    folder, weights, tensors = Path(place), 1 << 44, _MOST_TENSORS
     if folder.is_dir():
         files = (
             [f for f in folder.iterdir() if f.suffix in (".safetensors", ".bin")] if gguf is None else [folder / gguf]
         )
         size, tensors = sum(file.stat().st_size for file in files), sum(map(_tensors, files))
-    with at_most(2 * size, tensors):
+        weights = size // 2 if gguf is None else 2 * size  # of 16 bits or more; of 4
+    with at_most(weights, tensors):
         yield tensors
 
 

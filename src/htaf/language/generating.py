@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
+import sys
 from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +19,8 @@ from htaf._errors import HtafError, first_line
 from htaf.language.errors import LanguageError, expect_scores
 from htaf.language.packed import PackedLanguageModel
 
-LONGEST, LARGEST, MOST = 10, 1 << 30, 100_000  # a chat template's seconds and bytes, and its characters
+BEGIN = 60  # seconds until the process of a chat template has begun
+LONGEST, LARGEST, MOST = 10, 1 << 30, 100_000  # its seconds and bytes, and its characters
 
 
 class Clock:
@@ -81,20 +84,24 @@ def prompt_tokens(tokenizer: Any, prompt: str, chat: bool | None = None) -> Tens
 def _rendered(tokenizer: Any, prompt: str) -> str:
     """The prompt as a message in the chat template: a program of whoever made the model, so it runs in a process of
     its own, which may not take long or much memory."""
-    ways = multiprocessing.get_all_start_methods()
-    context: Any = multiprocessing.get_context("fork" if "fork" in ways else None)
+    context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else None)  # elsewhere it is not safe
     ours, theirs = context.Pipe(duplex=False)
     worker = context.Process(target=_render, args=(tokenizer, prompt, theirs), daemon=True)
-    worker.start()
-    theirs.close()
+    good, text = False, f"its process did not begin within {BEGIN} seconds"
     try:
-        ours.recv()  # it has begun
-        good, text = ours.recv() if ours.poll(LONGEST) else (False, f"it took more than {LONGEST} seconds")
+        with theirs:
+            worker.start()
+        if ours.poll(BEGIN):
+            ours.recv()
+            good, text = ours.recv() if ours.poll(LONGEST) else (False, f"it took more than {LONGEST} seconds")
     except EOFError:  # it was ended by the system
-        good, text = False, f"it took more than {LARGEST >> 30} GiB of memory, or its process ended"
+        text = f"it took more than {LARGEST >> 30} GiB of memory, or its process ended"
+    except (AssertionError, OSError) as error:  # such as in a process of a pool, which may start none
+        text = f"its process cannot be started: {first_line(error)}"
     finally:
-        worker.kill()
-        worker.join()
+        if worker.pid is not None:
+            worker.kill()
+            worker.join()
         ours.close()
     if not good:
         raise LanguageError(f"the chat template of this model fails: {text}; --chat off gives the prompt as plain text")
@@ -178,6 +185,8 @@ def pieces(
     if most is not None and count >= most:
         raise LanguageError(f"expected a prompt of fewer than {most} tokens, as the model reads at once, got {count}")
     given = prompt[None].to(model.device)
+    view = copy.copy(model)  # shares all but its generation_config, since several texts may be made at once
+    view.generation_config = GenerationConfig(eos_token_id=model.generation_config.eos_token_id)
     clock = Clock() if clock is None else clock
     stopped = Event()
 
@@ -202,12 +211,10 @@ def pieces(
         return scores
 
     def work() -> None:
-        kept = model.generation_config
         try:
-            model.generation_config = GenerationConfig(eos_token_id=kept.eos_token_id)
             with torch.random.fork_rng(devices=[] if given.device.type == "cpu" else [given.device]):
                 torch.manual_seed(seed)
-                model.generate(
+                view.generate(
                     given, **options, attention_mask=torch.ones_like(given), streamer=streamer,
                     logits_processor=[check],
                     stopping_criteria=[lambda ids, _: torch.full((len(ids),), stopped.is_set(), device=ids.device)],
@@ -217,8 +224,6 @@ def pieces(
         except BaseException as error:
             failure.append(error)
             streamer.end()
-        finally:
-            model.generation_config = kept
 
     worker = Thread(target=work, daemon=True)
     clock.begin(count)

@@ -251,13 +251,15 @@ def at_most(weights: int, tensors: int) -> Iterator[None]:
     Raises:
         ValueError: from the block, before what is too large is filled.
     """
-    left = [4 * weights + (1 << 22), 4 * tensors + 1000]  # what a backbone makes and is then taken away counts too
+    left = [4 * weights + (1 << 22), 4 * tensors + 1000]  # what is taken away, shared or loaded later counts again
 
     def count(module: nn.Module, name: str, tensor: torch.Tensor | None) -> None:
         left[0] -= 0 if tensor is None else tensor.numel()
         left[1] -= 1
         if min(left) < 0:
-            raise ValueError(f"expected a network of {weights:,} weights in {tensors:,} tensors, got a larger one")
+            raise ValueError(
+                f"expected at most {weights:,} weights in {tensors:,} tensors, as its file can hold, got more"
+            )
 
     hooks = [register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)]
     try:
