@@ -35,7 +35,7 @@ class Conversion:
         left: the sites that are as they were.
         hints: where activations may act that the transform could not see.
         unseen: of the hints those that tell of code which was not looked at, for want of an example that runs it. A
-            warning tells of them too.
+            warning of `replace` tells of them too.
         beyond: activations that no module can stand in for, and what to do: inside torch's fused recurrent layers and
             GLU, in an autograd Function, in scripted code, in a hook, in a formula whose parts are used elsewhere too
             or that holds parameters of its own.
@@ -181,7 +181,11 @@ def replace(
     if not share:
         _follow(model, new)
     left = tuple(site for site in found.sites if site not in chosen)
-    tell_unseen(found.unseen)
+    if found.unseen:
+        where_left = ", ".join(hint.partition(": ")[0] for hint in found.unseen[:3])
+        more = f" and {len(found.unseen) - 3} more" if len(found.unseen) > 3 else ""
+        text = "pass an example= that runs all of the model: activations may be left in"
+        warnings.warn(f"{text} {where_left}{more}", stacklevel=2)
     return with_account(new, Conversion(tuple(chosen), left, found.hints, found.beyond, found.unseen))
 
 
@@ -227,25 +231,16 @@ def harden(model: nn.Module, *, where: Where | None = None, share: bool = False)
         new = _put(new, modules, site, _exact(modules[site.path], site.path))
     left = tuple(site for site in found.sites if site not in chosen)
     hints, unseen = _not_looked_at(model, found)
-    tell_unseen(unseen)
     return with_account(new, Conversion(tuple(chosen), left, hints, (*found.beyond, *beyond), unseen))
 
 
 def _not_looked_at(model: nn.Module, found: Found) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The hints that hold for a hardened model, and of these what `replace` was not shown."""
-    accounts = [account for module in model.modules() if (account := account_of(module)) is not None]
+    accounts = [account for module in model.modules() if (account := _account_of(module)) is not None]
     if not accounts:  # made by hand: what its forward calls may be meant to stay
         return (*found.scripted, *found.unseen), ()
     hints = [hint for account in accounts for hint in account.hints if hint not in found.scripted]
     return (*found.scripted, *hints), tuple(hint for account in accounts for hint in account.unseen)
-
-
-def tell_unseen(unseen: tuple[str, ...]) -> None:
-    """Warn the caller of the caller of code that was not looked at."""
-    if unseen:
-        more = f" and {len(unseen) - 3} more" if len(unseen) > 3 else ""
-        text = f"activations may be left that nobody looked at: {'; '.join(unseen[:3])}{more}"
-        warnings.warn(text, stacklevel=3)
 
 
 def _exact(smooth: nn.Module, path: str) -> nn.Module:
@@ -267,13 +262,13 @@ def conversion(model: nn.Module) -> Conversion:
     Raises:
         ValueError: the model did not come from either.
     """
-    account = account_of(model)
+    account = _account_of(model)
     if account is None:
         raise ValueError(f"expected a model made by htaf.replace or htaf.harden, got a plain {type(model).__name__}")
     return account
 
 
-def account_of(model: nn.Module) -> Conversion | None:
+def _account_of(model: nn.Module) -> Conversion | None:
     """What the last `replace` or `harden` did; None where the model came from neither."""
     return model.__dict__.get("_htaf_conversion")
 

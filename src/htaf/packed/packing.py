@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from htaf._console import progress as shown_progress
-from htaf.convert.transforms import account_of, tell_unseen
 from htaf.packed.choice import ChosenTables, choose
 from htaf.packed.errors import PackedError
 from htaf.packed.graph import Traced, arguments_of, trace
@@ -74,8 +73,6 @@ def pack(
     if isinstance(model, PackedModel):
         raise PackedError("expected a hardened model, got one that is packed already")
     given = arguments_of(example)
-    if (account := account_of(model)) is not None:
-        tell_unseen(account.unseen)
     with shown_progress("exporting the network", None, shown=progress):
         traced = trace(model, given, dynamic_batch=dynamic_batch)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
