@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -26,12 +26,14 @@ from htaf._errors import HtafError, first_line
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor
 
 # web/src/csv.ts has the same rules
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")  # what a spreadsheet would run, however often it was guarded
 _GUARDED = re.compile(r"'+[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-SEAL = "sha256"  # of a record: that of the rest of it
+SEAL = "sha256"  # of a record, of the metadata of tensors: that of the rest of it
+_LONGEST_HEADER = 1 << 26  # bytes, of a safetensors file
 _DEEPEST = 100  # levels: what walks over the values again must not run out of stack
 
 
@@ -89,9 +91,52 @@ def _seal(plain: dict[str, Any]) -> str:
 
 
 def file_sha256(file: Path) -> str:
-    """Of the bytes of a file, in hexadecimal digits."""
-    with file.open("rb") as opened:
+    """Of the bytes of a file, in hexadecimal digits. Raises OSError: it cannot be read, or is none (`regular`)."""
+    with regular(file).open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def sealed_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """A safetensors file whose metadata hold the SHA-256 of the rest of it, by which `read_seal` sees damage."""
+    import safetensors.torch
+
+    data = safetensors.torch.save(dict(tensors))
+    end = 8 + int.from_bytes(data[:8], "little")
+    header, body = json.loads(data[8:end]), data[end:]
+    header["__metadata__"] = dict(metadata)
+    header["__metadata__"][SEAL] = _seal_of_tensors(header, [body])
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + body
+
+
+def read_seal(opened: BinaryIO) -> tuple[dict[str, Any], bool]:
+    """The metadata of a safetensors file, {} where it has none, and whether it is as `sealed_tensors` made it.
+
+    Its tensors are not read into memory at once.
+
+    Raises:
+        ValueError: no safetensors file. OSError: it cannot be read.
+    """
+    size = int.from_bytes(opened.read(8), "little")
+    text = opened.read(min(size, _LONGEST_HEADER + 1))
+    header = json.loads(text) if 0 < len(text) == size <= _LONGEST_HEADER else None
+    if not isinstance(header, dict):
+        raise ValueError("expected a safetensors file, got one without a whole header")
+    metadata = header.get("__metadata__")
+    if not isinstance(metadata, dict):
+        return {}, False
+    return metadata, _seal_of_tensors(header, iter(lambda: opened.read(1 << 20), b"")) == metadata.get(SEAL)
+
+
+def _seal_of_tensors(header: Mapping[str, Any], body: Iterable[bytes]) -> str:
+    metadata = {name: value for name, value in header["__metadata__"].items() if name != SEAL}
+    rest = {**header, "__metadata__": metadata}
+    text = json.dumps(rest, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    found = hashlib.sha256(text.encode())
+    for chunk in body:
+        found.update(chunk)
+    return found.hexdigest()
 
 
 class NoFileError(OSError):
@@ -135,9 +180,9 @@ def read_record(file: Path, known: int, error: type[HtafError]) -> dict[str, Any
         raise error(f"{file} is damaged: {first_line(reason)}") from None
     if not isinstance(record, dict) or record.get("format") != known:
         found = record.get("format") if isinstance(record, dict) else type(record).__name__
-        raise error(f"{file}: expected format {known}, got {found}")
+        raise error(f"{file}: expected format {known}, got {found}: make it again with this version")
     if (seal := record.pop(SEAL, None)) is not None and seal != _seal(record):
-        raise error(f"{file} is damaged: its SHA-256 differs from the one in it")
+        raise error(f"{file} was changed or is damaged: its SHA-256 differs from the one in it; put back a copy of it")
     return record
 
 

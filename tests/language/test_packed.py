@@ -17,10 +17,10 @@ from tests.kernels.instruction_sets import INSTRUCTION_SETS, using
 from tests.language.models import tiny
 
 from htaf import HTAF
+from htaf._files import sealed_tensors
 from htaf.kernels import native
 from htaf.language import LanguageError, gates_of, replace_gates
 from htaf.language.packed import FILE, PackedLanguageModel, load, pack
-from htaf.packed.files import sealed_tensors
 
 pytestmark = pytest.mark.skipif(native.load()[0] is None, reason="packed language models need the compiled kernels")
 

@@ -19,7 +19,7 @@ from torch import nn
 
 import htaf
 from htaf import _files
-from htaf.packed import PackedError, files, load, operators, pack, save
+from htaf.packed import PackedError, load, operators, pack, save
 from htaf.packed.checking import check
 from htaf.packed.instructions import Call
 from htaf.packed.program import Program
@@ -70,14 +70,19 @@ def test_a_file_with_a_flipped_bit_is_refused(written: bytes, tmp_path: Path, da
     _refused(bytes(changed), tmp_path)
 
 
+def _parts(data: bytes) -> tuple[dict, bytes]:
+    end = 8 + int.from_bytes(data[:8], "little")
+    return json.loads(data[8:end]), data[end:]
+
+
 def _forged(written: bytes, change) -> bytes:
     """A file whose graph is changed and whose digest is right."""
-    header, body = files._parts(written)
+    header, body = _parts(written)
     metadata = header["__metadata__"]
     graph = json.loads(metadata["graph"])
     change(graph, metadata)
     metadata["graph"] = json.dumps(graph)
-    metadata["sha256"] = files._digest(header, [body])
+    metadata["sha256"] = _files._seal_of_tensors(header, [body])
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + body
 
@@ -297,9 +302,9 @@ print([name for name in {heavy!r} if name in sys.modules])
 
 
 def test_the_digest_covers_header_and_tensors(written: bytes) -> None:
-    header, body = files._parts(written)
-    assert header["__metadata__"]["sha256"] == files._digest(header, [body])
-    assert files._digest(header, [body[:-1] + b"x"]) != files._digest(header, [body])
+    header, body = _parts(written)
+    assert header["__metadata__"]["sha256"] == _files._seal_of_tensors(header, [body])
+    assert _files._seal_of_tensors(header, [body[:-1] + b"x"]) != _files._seal_of_tensors(header, [body])
     assert len(hashlib.sha256().hexdigest()) == len(header["__metadata__"]["sha256"])
 
 
@@ -328,7 +333,7 @@ def test_a_file_is_no_larger_than_the_weights_but_for_its_graph(tmp_path: Path) 
     packed = pack(net, x)
     assert packed.report.layers == 5, packed.report
     save(packed, path := tmp_path / "model.htaf")
-    header, _ = files._parts(path.read_bytes())
+    header, _ = _parts(path.read_bytes())
     plain = len(safetensors.torch.save(net.state_dict()))
     assert path.stat().st_size <= plain + len(json.dumps(header)) + 500
     save(again := load(path), tmp_path / "again.htaf")

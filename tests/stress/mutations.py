@@ -45,6 +45,7 @@ import pandas as pd
 import safetensors.torch
 import torch
 
+from htaf import _files
 from htaf._errors import HtafError
 from htaf._files import SEAL
 
@@ -119,12 +120,11 @@ def seal_codes(files: Files) -> None:
 
 
 def seal_packed(files: Files) -> None:
-    from htaf.packed import files as packed_files
-
     data = files.get("net.packed", b"")
     with contextlib.suppress(Exception):
-        header, body = packed_files._parts(data)
-        header["__metadata__"]["sha256"] = packed_files._digest(header, [body])
+        end = 8 + int.from_bytes(data[:8], "little")
+        header, body = json.loads(data[8:end]), data[end:]
+        header["__metadata__"][SEAL] = _files._seal_of_tensors(header, [body])
         text = json.dumps(header).encode()
         files["net.packed"] = len(text).to_bytes(8, "little") + text + body
 

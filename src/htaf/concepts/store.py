@@ -30,7 +30,7 @@ from htaf.concepts.codes import PARTS, Codes, ConceptError
 if TYPE_CHECKING:
     from htaf.concepts.sharded import ShardedCodes
 
-FORMAT = 1
+FORMAT = 2
 CHUNK = 1000  # images written at once: a whole number of batches of 250, as evaluation takes them
 RECORD, IMAGES, HEAD, DONE = "concepts.json", "images.arrow", "head.safetensors", "done.npy"
 SCHEMA = pa.schema([("id", pa.large_string()), ("label", pa.int32()), ("part", pa.dictionary(pa.uint8(), pa.string()))])
@@ -353,7 +353,6 @@ def chunk_count(record: Mapping[str, Any]) -> int:
 def sha256(file: Path) -> str:
     """Hexadecimal. Raises ConceptError when the file cannot be read."""
     try:
-        with _files.regular(file).open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        return _files.file_sha256(file)
     except OSError as error:
         raise ConceptError(f"{file} is missing or damaged: {error.strerror}") from None

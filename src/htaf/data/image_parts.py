@@ -12,6 +12,7 @@ from pathlib import Path
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
+from htaf._files import file_sha256
 from htaf.data.image_reading import read_files, threads
 from htaf.data.reading import listed
 
@@ -123,9 +124,8 @@ class FilePart:
                 file.seek(max(0, (size(row) - MIDDLE) // 2))
                 return file.read(MIDDLE)
 
-        def content(row: int) -> bytes:
-            with (self.folder / self.names[row]).open("rb") as file:
-                return hashlib.file_digest(file, "sha256").digest()
+        def content(row: int) -> str:
+            return file_sha256(self.folder / self.names[row])
 
         return size, middle, content
 

@@ -19,14 +19,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from htaf._errors import first_line
-from htaf._files import parse_json, write_atomic
+from htaf._files import parse_json, read_seal, sealed_tensors, write_atomic
 from htaf.kernels import native
 from htaf.kernels.decoder import ACTIVATIONS, Activation, Decoder, Layer, Reading, Whole
 from htaf.kernels.gated_mlp.reference import Weights, rounded
 from htaf.language.errors import LanguageError, expect_scores
 from htaf.language.files import expect_files, tokenizer_files
 from htaf.language.gates import Gate, GatedMLP, decoder_of, gated_mlps, gates_of
-from htaf.packed.files import seal_holds, sealed_tensors
 
 FILE, FORMAT, VERSION = "htaf_packed.safetensors", "htaf-packed-language", "2"
 CHECKED = 48  # tokens on which a packed model is compared with its original
@@ -358,10 +357,10 @@ def load(folder: str | Path, *, context: int | None = None, eight: bool = True) 
         raise LanguageError(f"expected a folder that `htaf pack` wrote of a language model, {folder} has no {FILE}")
     try:
         with safetensors.safe_open(file, "pt") as opened:
-            said = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        with file.open("rb") as opened:
+            said, whole = read_seal(opened)
         numbers, files = (parse_json(said.get(name, "null")) for name in ("about", "files"))
-        whole = seal_holds(file)
     except Exception as error:
         raise LanguageError(f"{file} is damaged: {first_line(error)}") from None
     if (said.get("format"), said.get("version")) != (FORMAT, VERSION):

@@ -20,7 +20,7 @@ from filelock import FileLock
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from htaf._files import LOCK, read_record, sealed, write_atomic
+from htaf._files import LOCK, read_record, read_seal, sealed, sealed_tensors, write_atomic
 from htaf.activations import Heaviside
 from htaf.language import files, text
 from htaf.language.calibration import CalibratedLayer, Calibration, calibrate
@@ -31,7 +31,6 @@ from htaf.language.lora import Measured, Training, lora_changes, train
 from htaf.language.losses import hidden_losses
 from htaf.language.ranks import Ranks, joined
 from htaf.language.scores import TextScores, choice_scores, counting_open_gates, text_scores
-from htaf.packed.files import seal_holds, sealed_tensors
 from htaf.runs import content_hash, environment, locked
 
 RECORD, WORK, FORMAT = "htaf_record.json", "work", 1
@@ -473,10 +472,12 @@ def _write_calibration(model: nn.Module, report: Sequence[CalibratedLayer], file
 def _read_calibration(model: nn.Module, last_k: int, file: Path) -> list[CalibratedLayer] | None:
     """Put a calibration that was kept into a model; None where there is none that can be read, or it is damaged."""
     try:
-        if not seal_holds(file):
+        with file.open("rb") as opened:
+            about, whole = read_seal(opened)
+        if not whole:
             return None
+        report = [CalibratedLayer(**row) for row in json.loads(about["report"])]
         with safetensors.safe_open(file, "pt") as opened:
-            report = [CalibratedLayer(**row) for row in json.loads((opened.metadata() or {})["report"])]
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError):
         return None

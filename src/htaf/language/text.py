@@ -15,6 +15,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from htaf._errors import suggestion
+from htaf._files import file_sha256
 from htaf.language.errors import LanguageError
 
 # name -> its questions to learn and to be scored on, below a folder of data, and where they come from
@@ -308,8 +309,7 @@ def fingerprint(path: str | Path) -> str:
     made = hashlib.sha256()
     for file in found:
         made.update(f"{file.relative_to(path) if file != path else ''}\0{file.stat().st_size}\0".encode())
-        with file.open("rb") as opened:
-            made.update(hashlib.file_digest(opened, "sha256").digest())
+        made.update(bytes.fromhex(file_sha256(file)))
     return made.hexdigest()
 
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from htaf._compat import no_trace
 from htaf._errors import first_line
+from htaf._files import file_sha256
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 PLACES = (
@@ -80,8 +81,7 @@ def _digest(source: WeightsSource, changed: int, size: int) -> str:
                 return hashlib.file_digest(stream, "sha256").hexdigest()  # pyright: ignore[reportArgumentType]
         except _BROKEN as error:
             raise _no_wheel(source.path, error) from None
-    with source.path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return file_sha256(source.path)
 
 
 def find_weights(place: str | Path) -> WeightsSource:

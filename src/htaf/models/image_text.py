@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch.nn import functional as F
 
 from htaf._compat import no_trace
 from htaf._errors import first_line
+from htaf._files import file_sha256
 from htaf.models.backbone_weights import tensors_sha256
 from htaf.models.hub import asking_hub
 from htaf.models.icbm import safe_config, transformers_normalisation
@@ -164,10 +164,7 @@ def load_image_text(place: str | Path) -> ImageText:
 def _files(folder: Path) -> dict[str, Any]:
     """Weights of a folder with their SHA-256, and the licence that its model card states."""
     weights = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES and file.is_file())
-    found: dict[str, Any] = {"files": {}}
-    for file in weights:
-        with file.open("rb") as stream:
-            found["files"][file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+    found: dict[str, Any] = {"files": {file.name: file_sha256(file) for file in weights}}
     return found | ({"licence": licence} if (licence := _licence(folder / "README.md")) else {})
 
 

@@ -5,7 +5,7 @@ Never pickle, and nothing of a file is called by name that is not in the list of
 
 from __future__ import annotations
 
-import hashlib
+import io
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,10 +13,9 @@ from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError
-from torch import Tensor
 
 from htaf._errors import first_line
-from htaf._files import check_output, parse_json, regular, write_atomic
+from htaf._files import check_output, parse_json, read_seal, regular, sealed_tensors, write_atomic
 from htaf.packed.checking import check
 from htaf.packed.errors import PackedError
 from htaf.packed.instructions import Instruction, by_opcode
@@ -26,7 +25,6 @@ from htaf.packed.writing import program_from_json, program_to_json
 
 FORMAT, VERSION = "htaf-packed", "3"
 _READ = ("1", "2", "3")
-_LONGEST_HEADER = 1 << 26
 
 
 def save(packed: PackedModel, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
@@ -81,15 +79,14 @@ def load(path: str | Path, *, instructions: Iterable[type[Instruction]] = ()) ->
     except OSError as error:
         raise PackedError(f"{path} cannot be read: {error.strerror or error}") from None
     try:
-        header, body = _parts(data)
-        metadata = header.get("__metadata__")
-        if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
+        metadata, whole = read_seal(io.BytesIO(data))
+        if metadata.get("format") != FORMAT:
             raise PackedError(f"expected a packed model (format {FORMAT}), got another safetensors file")
         if metadata.get("version") not in _READ:
             wanted = " or ".join(_READ)
             raise PackedError(f"expected version {wanted} of the format, got {metadata.get('version')!r:.40}")
-        if _digest(header, [body]) != metadata.get("sha256"):
-            raise PackedError("it is damaged: expected the SHA-256 in its metadata, got another")
+        if not whole:
+            raise PackedError("it is damaged: its SHA-256 differs from the one in its metadata; put back a copy of it")
         tensors = safetensors.torch.load(data)
         program = program_from_json(json.loads(metadata["graph"]), tensors, classes)
         report, extra = Report.from_json(parse_json(metadata["report"])), parse_json(metadata["extra"])
@@ -103,53 +100,6 @@ def load(path: str | Path, *, instructions: Iterable[type[Instruction]] = ()) ->
         ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, SafetensorError, TypeError, ValueError
     ) as error:  # fmt: skip
         raise PackedError(f"{path} is no packed model: {first_line(error)}") from None
-
-
-def sealed_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """A safetensors file whose metadata hold its SHA-256 too."""
-    header, body = _parts(safetensors.torch.save(dict(tensors)))
-    header["__metadata__"] = dict(metadata)
-    header["__metadata__"]["sha256"] = _digest(header, [body])
-    text = json.dumps(header, ensure_ascii=True, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + body
-
-
-def seal_holds(file: Path) -> bool:
-    """Whether a file of `sealed_tensors` is as it was written; it is not read into memory at once.
-
-    Raises:
-        ValueError: no safetensors file. OSError: it cannot be read.
-    """
-    with file.open("rb") as opened:
-        size = int.from_bytes(opened.read(8), "little")
-        if size > min(file.stat().st_size, _LONGEST_HEADER):
-            raise ValueError("expected a safetensors file, got one without a whole header")
-        header = json.loads(opened.read(size).decode())
-        metadata = header.get("__metadata__") if isinstance(header, dict) else None
-        if not isinstance(metadata, dict):
-            raise ValueError("expected metadata, got none")
-        return _digest(header, iter(lambda: opened.read(1 << 20), b"")) == metadata.get("sha256")
-
-
-def _parts(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """The header of a safetensors file and the bytes of its tensors."""
-    size = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or size > min(len(data) - 8, _LONGEST_HEADER):
-        raise PackedError("expected a packed model, got a file without a whole header")
-    header = json.loads(data[8 : 8 + size].decode())
-    if not isinstance(header, dict):
-        raise PackedError("expected a packed model, got a header that is no object")
-    return header, data[8 + size :]
-
-
-def _digest(header: Mapping[str, Any], body: Iterable[bytes]) -> str:
-    """SHA-256 of the header without the digest itself, and of the tensors."""
-    metadata = {k: v for k, v in header["__metadata__"].items() if k != "sha256"}
-    found = hashlib.sha256(_text({**header, "__metadata__": metadata}).encode())
-    for chunk in body:
-        found.update(chunk)
-    return found.hexdigest()
 
 
 def _text(value: Any, *, by_name: bool = True) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from htaf._errors import first_line
+from htaf._files import file_sha256
 from htaf.models.backbone_weights import PLACES, find_weights, load_backbone, tensors_sha256
 from htaf.models.build import backbone_description
 from htaf.models.hub import asking_hub
@@ -55,8 +55,7 @@ def _digest(file: Path) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _digest_of(file: Path, changed: int, size: int) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return file_sha256(file)
 
 
 def start_from(net: ICBM, backbone: str, pretrained: str) -> dict[str, Any]:
