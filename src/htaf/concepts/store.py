@@ -137,8 +137,8 @@ def open_margins(path: str | Path) -> Float16[np.ndarray, "images concepts"] | N
     """The pre-activations of a finished folder of codes, to order images by; memory-mapped.
 
     Returns:
-        float16 [N, C], rows as in `open_codes`; >= 0 just where the bit is 1. None of a folder that has none: an older
-        one, or one of more images than are kept without `--margins True`.
+        float16 [N, C], rows as in `open_codes`; >= 0 just where the bit is 1. None of a folder that has none: one
+        of more images than are kept without `--margins True`.
 
     Raises:
         ConceptError: as `open_codes`.
