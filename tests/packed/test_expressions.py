@@ -124,6 +124,46 @@ FORMS = {
 }
 
 
+def _put(x: Tensor, value: Tensor) -> Tensor:
+    x[:, : value.shape[1]] = value
+    return x
+
+
+# of bits [batch, 16] and of integers [batch, 8] that are 0 where x is small, so that an example hides them
+BESIDE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cat, integers": lambda b, n: torch.cat([b, n], 1),
+    "cat, short integers first": lambda b, n: torch.cat([n.int(), b], 1),
+    "cat, flags": lambda b, n: torch.cat([2 * b - 1, n < 1], 1),
+    "cat, parts": lambda b, n: torch.cat([b, *n.split(4, 1)], 1).roll(3, 1),
+    "cat, picked": lambda b, n: torch.cat([b, n[:, [5, 1]], n.index_select(1, torch.tensor([3]))], 1),
+    "stack": lambda b, n: torch.stack([b[:, :8], n], 1).flatten(1),
+    "maximum": lambda b, n: torch.maximum(b, n[:, :1]),
+    "minimum": lambda b, n: torch.minimum(b, 1 - n[:, :1]),
+    "copy_": lambda b, n: torch.cat([b, torch.zeros_like(b).copy_(n[:, :1])], 1),
+    "slice_scatter": lambda b, n: torch.slice_scatter(b, n, 1, 0, 8),
+    "select_scatter": lambda b, n: torch.select_scatter(b, n[:, 0], 1, 3),
+    "written into": lambda b, n: _put(b.clone(), n),
+    "gathered": lambda b, n: b.gather(1, n.abs().clamp(0, 15)),  # bits alone
+    "step of integers": lambda b, n: torch.cat([b, (n >= 1).float()], 1),
+    "step of flags": lambda b, n: torch.cat([b, torch.where((n > 1) >= 1, 2.0, -1.0)], 1),
+    "step of float64": lambda b, n: torch.cat([b, (n.double().sin() > 0.5).float()], 1),
+}
+
+
+class Beside(nn.Module):
+    """Numbers of other dtypes that become entries of what a layer takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(16, 8))
+        self.weight = nn.Parameter(torch.randint(-8, 9, (5, 32)) / 4)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        bits, numbers = (linear(x, self.first) >= 0).float(), (x * 3).long()
+        given = {name: form(bits, numbers) for name, form in BESIDE.items()}
+        return {name: linear(y, self.weight[:, : y.shape[1]]) for name, y in given.items()}
+
+
 class Forms(nn.Module):
     """Each form between two layers; the second pads, in groups or not, with weights that are not binary."""
 
@@ -212,3 +252,15 @@ def test_lines_and_whole_images() -> None:
     with torch.no_grad():
         for a, b in zip(packed(x), net(x), strict=True):
             torch.testing.assert_close(a, b)
+
+
+@pytest.mark.usefixtures("exported_once")
+def test_numbers_beside_bits_are_no_bits() -> None:
+    """The example shows zeros alone, so that `pack` cannot see a difference; other inputs do."""
+    torch.manual_seed(0)
+    net, x = Beside().eval(), 3 * torch.randn(20, 8)
+    packed = pack(net, torch.randn(4, 8) / 100)
+    with torch.no_grad():
+        found, wanted = packed(x), net(x)
+    for name in BESIDE:
+        torch.testing.assert_close(found[name], wanted[name], msg=lambda text, name=name: f"{name}: {text}")

@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from htaf.packed.affine import Constants, aten, same, shape_of
+from htaf.packed.affine import Constants, aten, is_float, read_affine, same, shape_of
 
 CONVOLUTIONS = (aten.conv1d.default, aten.conv2d.default, aten.conv1d.padding, aten.conv2d.padding)
 PRODUCTS = (aten.linear.default, aten.mm.default, aten.matmul.default, aten.addmm.default)
@@ -120,11 +120,16 @@ def _levels(
     if not moves(node):
         return None
     both: set[float] = set()
-    for source in node.all_input_nodes if node.target is not aten.copy.default else [node.args[1]]:
+    sources: list[Any] = list(node.all_input_nodes)
+    if node.target is aten.copy.default:
+        sources = [node.args[1]]
+    elif node.target in _INDEXED:
+        sources = [node.args[0]]
+    for source in sources:
         if not isinstance(source, Node):
             return None
         if isinstance(source.meta.get("val"), torch.Tensor) and _dtype(source) != torch.float32:
-            continue  # a mask or an index
+            return None  # numbers of any size, as of whole numbers that are put beside bits
         if source in constants:
             both |= set(constants[source].unique()[:3].tolist())
         elif source.target in (aten.full.default, aten.full_like.default):
@@ -152,7 +157,7 @@ def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | N
     step = read_step(node, constants)
     if step is not None or is_spikes(node):
         shape = shape_of(node)
-        if _dtype(node) != torch.float32 or not shape:
+        if _dtype(node) != torch.float32 or not shape or (step is not None and not _of_floats(step.source, constants)):
             return None
         axis = wanted_axis(node, constants, set())
         if axis is None and _counted(node, set()):
@@ -179,6 +184,15 @@ def _kind(node: Node, found: dict[Node, Bits], constants: Constants) -> Bits | N
     if node.target is aten.flip.default and kind.whole is None:
         return kind if kind.axis not in dims_of(node) else None
     return _mapped(node, found)
+
+
+def _of_floats(source: Node, constants: Constants) -> bool:
+    """Whether a value is float32, or float64 that is affine in one: what a threshold takes."""
+    while not is_float(source):
+        if (affine := read_affine(source, constants)) is None:
+            return False
+        source = affine.source
+    return True
 
 
 def maps_each(node: Node) -> bool:
@@ -244,6 +258,7 @@ _MOVES = {
     "reflection_pad1d", "reflection_pad2d", "replication_pad2d", "slice_scatter", "select_scatter", "amax", "amin",
     "maximum", "minimum", "copy",
 }  # fmt: skip
+_INDEXED = (aten.index.Tensor, aten.index_select.default, aten.gather.default)  # masks and indices after the first
 
 
 def moves(node: Node) -> bool:
