@@ -114,8 +114,19 @@ def test_values_are_bounded_for_the_batch_that_comes() -> None:
     program = Program(((None, 1),), (grown, Call("b", "mean.default", [{"v": 1}], {}, 2)), {"v": 2}, {})
     model = PackedModel(program, Report((), 0, 0))
     assert model(torch.ones(3, 1)) == 1
-    with pytest.raises(PackedError, match=r"at most 1,073,741,824 bytes, got \[.*batch of 300: give fewer rows"):
+    with pytest.raises(PackedError, match=r"at most [\d,]+ bytes, got \[.*batch of 300: give fewer rows"):
         model(torch.ones(300, 1))
+
+
+def test_values_may_grow_with_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer of 4,096 outputs makes 1.6 GB of 100,000 rows, which is no more than anybody may mean."""
+    torch.manual_seed(0)
+    model = pack(nn.Sequential(nn.Linear(2, 4096), htaf.Heaviside(), nn.Linear(4096, 2)), torch.randn(4, 2))
+    values = checking.check(model.program, 100_000)
+    assert max(y.numel() * y.element_size() for y in values) == 100_000 * 4096 * 4
+    monkeypatch.setattr("htaf._errors._memory", lambda: 1.5e9)
+    with pytest.raises(PackedError, match=r"a batch of 100000 needs 1.7 GB of memory, .* has 1.5 GB: give fewer rows"):
+        model(torch.zeros(1, 2).expand(100_000, 2))
 
 
 def test_the_time_of_a_program_is_bounded() -> None:

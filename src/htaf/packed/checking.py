@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from htaf._errors import first_line
+from htaf._errors import TooLargeError, expect_memory, first_line
 from htaf.packed import operators
 from htaf.packed.errors import PackedError
 from htaf.packed.instructions.sizes import BATCH, empty
@@ -22,8 +22,8 @@ def check(program: Program, batch: int = BATCH) -> list[Any]:
     """Go through the instructions with tensors that have sizes and no content.
 
     Args:
-        batch: the size of the inputs where it is open. What fits for one batch may not for another: values can grow
-            with its square.
+        batch: the size of the inputs where it is open. Values may grow in proportion to it, up to the machine's
+            memory; what grows with its square is bounded as for a batch of two.
 
     Returns:
         The values by number, as tensors on "meta" and lists of them.
@@ -31,17 +31,28 @@ def check(program: Program, batch: int = BATCH) -> list[Any]:
     Raises:
         PackedError: an operator that is not allowed, or sizes that do not fit or are too large.
     """
+    try:
+        return _walk(program, batch, 0)
+    except PackedError:
+        if batch <= BATCH:
+            raise
+    # twice what is in proportion, as some values have a row less than the inputs
+    return _walk(program, batch, batch * max(_size(x) for x in _walk(program, BATCH, 0)))
+
+
+def _walk(program: Program, batch: int, more: int) -> list[Any]:
+    """The values by number. more: bytes that one may hold, beside what it always may."""
     meta = {name: tensor.to("meta") for name, tensor in program.tensors.items()}
     values: list[Any] = []
     for sizes in program.inputs:
         values.append(empty([batch if size is None else size for size in sizes], torch.float32))
     given = _TIMES * sum(_bytes(x) for x in values)
-    most = max(_LARGEST, given)
+    most = max(_LARGEST, given, more)
     left = _TOGETHER * max(_LARGEST * max(batch, BATCH) // BATCH, given)  # time is in proportion to what is moved
     last = {value: at for at, i in enumerate(program.instructions) for value in (*i.makes, *i.reads)}
     last |= dict.fromkeys(program.returned(), len(program.instructions))
-    size = {value: _bytes(x) for value, x in enumerate(values)}
-    held = 0
+    size = {value: _size(x) for value, x in enumerate(values)}
+    held = peak = 0
     for at, instruction in enumerate(program.instructions):
         try:
             made = instruction.sizes(values, meta, most)
@@ -57,15 +68,20 @@ def check(program: Program, batch: int = BATCH) -> list[Any]:
         if held > _TOGETHER * most or left < 0:
             how = "together" if left >= 0 else "read and made together"
             raise PackedError(f"expected values of at most {_TOGETHER * most:,} bytes {how}, got more{_advice(batch)}")
+        peak = max(peak, held)
         done = {v for v in (*instruction.reads, *instruction.makes) if last[v] == at and v >= len(program.inputs)}
         held -= sum(size[value] for value in done)
         values += made
+    if peak > _LARGEST:
+        try:
+            expect_memory(peak, f"a batch of {batch}", "give fewer rows at a time")
+        except TooLargeError as error:
+            raise PackedError(str(error)) from None
     return values
 
 
 def _check_size(value: Any, most: int, batch: int) -> int:
-    """The bytes of a value."""
-    total = 0
+    """The bytes of a value. Raises PackedError where they are too many."""
     for tensor in value if isinstance(value, (list, tuple)) else [value]:
         if not isinstance(tensor, Tensor):
             raise PackedError(f"expected a tensor, got {type(tensor).__name__}")
@@ -74,12 +90,15 @@ def _check_size(value: Any, most: int, batch: int) -> int:
         if _bytes(tensor) > most:
             got = f"{list(tensor.shape)}{_advice(batch)}"
             raise PackedError(f"expected values of at most {most:,} bytes, got {got}")
-        total += _bytes(tensor)
-    return total
+    return _size(value)
 
 
 def _advice(batch: int) -> str:
     return f" for a batch of {batch}: give fewer rows at a time" if batch > BATCH else ""
+
+
+def _size(value: Any) -> int:
+    return sum(map(_bytes, value)) if isinstance(value, (list, tuple)) else _bytes(value)
 
 
 def _bytes(tensor: Tensor) -> int:
