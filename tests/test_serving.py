@@ -237,6 +237,21 @@ def test_a_model_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ValueError, match="one input and one output, and no --bits"):
         predictor(file, monkeypatch, bits=True)
 
+    save(pack(net, x, dynamic_batch=False), file)
+    rows = [b"%a" % x.tolist(), b"%a" % x[:2].tolist()]
+    found = answers_of(predictor(file, monkeypatch), [rows[0], *rows])
+    assert [status for status, _ in found] == [200, 200, 422]
+    assert found[-1][1] == "expected an input of shape [3, 4], got [2, 4]"
+
+
+def test_a_file_is_read_once(table_file: Path, image_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, whole = list[Path](), Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda self: (read.append(self), whole(self))[1])
+    predictor(table_file, monkeypatch, bits=True)
+    assert read == [table_file]
+    with pytest.raises(PackedError, match="one row of bits for each input"):  # no request is needed to know it
+        predictor(image_file, monkeypatch, bits=True)
+
 
 def test_without_batches(image_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker, (content,) = predictor(image_file, monkeypatch, batch=1), contents(1)

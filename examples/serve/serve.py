@@ -41,12 +41,16 @@ class Predict(Worker):
             self.columns = [column.name for column in columns if column.kind != "dropped"]
 
     def open(self, path):
+        import torch
+
         from htaf.packed import load
-        from htaf.runs import open_packed
+        from htaf.runs.packed import as_run
 
         model = load(path)
         if "run" in model.extra:
-            return open_packed(path)
+            if self.options:  # here rather than by each request, where the network has none
+                model.with_bits(torch.zeros([size or 1 for size in model.program.inputs[0]]))
+            return as_run(model, path)
         if self.options or len(model.program.inputs) != 1 or model.program.outputs.keys() != {"v"}:
             raise ValueError("expected a model with one input and one output, and no --bits, or a file of htaf pack")
         return model
@@ -63,10 +67,11 @@ class Predict(Worker):
     def answers(self, bodies):
         """Status and body of each request. Where one fails, halves are tried, so that no other fails with it."""
         from htaf.data.reading import DataError
+        from htaf.packed import PackedError
 
         try:
             return [b"200" + json.dumps(one, ensure_ascii=False).encode() for one in self.found(bodies)]
-        except DataError as error:
+        except (DataError, PackedError) as error:  # PackedError: of a batch that the network does not take
             refused = b"422" + str(error)[:1000].encode(errors="replace")
         except Exception:
             if len(bodies) == 1:

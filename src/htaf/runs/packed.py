@@ -123,7 +123,11 @@ def open_packed(path: str | Path) -> PackedRun:
         PackedError: no packed file, a damaged one, or one that was saved without a run's preprocessing.
     """
     path = Path(path)
-    model = packed.load(path)
+    return as_run(packed.load(path), path)
+
+
+def as_run(model: PackedModel, path: Path) -> PackedRun:
+    """The run of a packed model that was loaded from a file of `htaf pack`; raises as `open_packed`."""
     run = model.extra.get(RUN)
     if not isinstance(run, dict) or set(run) != set(KEYS) or type(run["images"]) is not bool:
         raise packed.PackedError(
