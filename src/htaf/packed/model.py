@@ -153,19 +153,22 @@ class PackedModel(nn.Module):
             if len(shape) != rank or any(shape[i] != size for i, size in sizes):
                 shown = ["batch" if s is None else s for s in wanted]
                 raise PackedError(f"expected an input of shape {shown}, got {list(shape)}")
-            if x.device.type != "cpu":
+            if not x.is_cpu:
                 raise PackedError(f"expected an input on the CPU, got one on {x.device}")
-            if x.dtype != torch.float32:
+            if x.dtype is not torch.float32:
                 raise PackedError(f"expected an input in float32, got {x.dtype}")
-            if x.layout != torch.strided:
+            if x.layout is not torch.strided:
                 raise PackedError(f"expected a dense input, got one with the layout {x.layout}")
         batches = [x.shape[0] for x, wanted in zip(inputs, self.program.inputs, strict=True) if wanted[0] is None]
         if len(set(batches)) > 1:
             raise PackedError(f"expected inputs of one batch size, got {batches}")
-        if (batch := inputs[0].shape[0]) not in self._fitting:
+        if (batch := batches[0] if batches else inputs[0].shape[0]) not in self._fitting:
             check(self._sizes, batch)
             self._fitting.add(batch)
-        return tuple(x.resolve_neg().clone() if x.is_neg() or x._is_zerotensor() else x for x in inputs)
+        for x in inputs:
+            if x.is_neg() or x._is_zerotensor():
+                return tuple(y.resolve_neg().clone() for y in inputs)
+        return inputs
 
     def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> PackedModel:  # pyright: ignore
         moved = fn(torch.zeros(1, dtype=torch.float32))
