@@ -26,7 +26,13 @@ class Affine:
 def shape_of(node: Node) -> tuple[Any, ...]:
     """Sizes as the export found them: integers, and symbols for the batch."""
     value = node.meta.get("val")
-    return tuple(value.shape) if isinstance(value, Tensor) else ()
+    return tuple(map(_known, value.shape)) if isinstance(value, Tensor) else ()
+
+
+def _known(size: Any) -> Any:
+    """A size as an integer where its symbol stands for one, as of what a mask chooses for a layer of known inputs."""
+    number = size.node.maybe_as_int() if isinstance(size, torch.SymInt) else None
+    return size if number is None else number
 
 
 def same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:

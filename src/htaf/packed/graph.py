@@ -139,6 +139,8 @@ def _simplify(graph: Graph, constants: Constants) -> None:
             node.target, node.args, node.kwargs = aten.constant_pad_nd.default, (*node.args[:2], value or 0), {}
         if node.target is aten.transpose.int:
             _permute(node)
+        if node.target is aten.index.Tensor:
+            _indices(graph, node, constants)
         if node.target is aten.rrelu.default:  # whose slope is random in training alone
             source, lower, upper = (*node.args[:3], *(0.125, 1 / 3)[max(0, len(node.args) - 1) :])
             node.target, node.args, node.kwargs = aten.leaky_relu.default, (source, (lower + upper) / 2), {}
@@ -173,6 +175,23 @@ def _permute(node: Node) -> None:
     dims: list[Any] = list(range(len(shape_of(node))))
     dims[a], dims[b] = dims[b], dims[a]  # pyright: ignore
     node.target, node.args = aten.permute.default, (source, dims)
+
+
+def _indices(graph: Graph, node: Node, constants: Constants) -> None:
+    """Masks that are constants as the indices of what they choose: of a mask no size follows without its values."""
+    picked: list[Any] = []
+    given: Any = node.args[1]
+    for one in given:
+        if one not in constants or constants[one].dtype != torch.bool:
+            picked.append(one)
+            continue
+        with graph.inserting_before(node):
+            places = graph.call_function(aten.nonzero_numpy.default, (one,))
+            for number, found in enumerate(constants[one].nonzero(as_tuple=True)):
+                index = graph.call_function(operator.getitem, (places, number))
+                index.meta["val"] = constants[index] = found
+                picked.append(index)
+    node.args = (node.args[0], picked)
 
 
 def _fold_items(graph: Graph, node: Node, value: Any, constants: Constants) -> None:
