@@ -376,9 +376,19 @@ def test_labels_that_are_dates_come_back_as_dates(tmp_path: Path) -> None:
         again = load_estimator(tmp_path / str(place)).predict(rows)
         assert again.dtype == model.classes_.dtype
         assert again.tolist() == model.predict(rows).tolist()
-    zoned = htaf.fit(rows.assign(y=days.dt.tz_localize("UTC")), "y", **TINY)
-    assert isinstance(zoned, HtafClassifier)
-    assert [*zoned.classes_] == sorted({*days.to_numpy()})
+    fine = days.astype("datetime64[us]").where(rows["x"] > 0, pd.Timestamp("2021-05-05T03:00:00.5"))
+    for others in (days.dt.tz_localize("UTC"), fine):
+        model = htaf.fit(rows.assign(y=others), "y", **TINY)
+        assert isinstance(model, HtafClassifier)
+        assert [*model.classes_] == sorted({*others.dt.tz_localize(None).to_numpy()})
+
+
+def test_names_with_blanks_are_those_of_the_frame() -> None:
+    rows = frames()[["x", "c"]].set_axis(["x", "x "], axis=1)
+    model = htaf.fit(rows.assign(**{" y": np.where(rows["x"] > 0, "up", "down")}), " y", **TINY)
+    assert isinstance(model, HtafClassifier)
+    assert [*model.feature_names_in_] == ["x", "x "]
+    assert len(model.predict(rows)) == len(model.run_.predict(rows)) == len(rows)
 
 
 @pytest.mark.usefixtures("unchecked")

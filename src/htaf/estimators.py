@@ -293,7 +293,7 @@ class _TableEstimator(BaseEstimator):
             self.__dict__.pop("_by_name", None)
         X = in_pandas(X)
         if self._by_name and isinstance(X, pd.DataFrame):
-            X = named(X)
+            X = named(X, self.feature_names_in_)
         if isinstance(X, pd.DataFrame):
             known = None if reset else getattr(self, "feature_names_in_", None)
             absent = [] if known is None else [str(name) for name in known if name not in X.columns]
@@ -487,9 +487,9 @@ def fit(frame: Frame, target: str, *, task: Task | None = None, **options: Any) 
     names = [str(name) for name in table.features]
     made.n_features_in_, made.feature_names_in_, made._by_name = len(names), np.array(names, dtype=object), True
     if isinstance(made, HtafClassifier):
-        column = named(frame)[target]
+        column = named(frame)[table.target_name]
         if is_date(column) or pd.api.types.infer_dtype(column) == "date":
-            made._know(pd.to_datetime([*table.classes], utc=True).tz_localize(None).to_numpy())
+            made._know(pd.to_datetime([*table.classes], utc=True, format="ISO8601").tz_localize(None).to_numpy())
         else:
             spelled = is_text(column) and not pd.api.types.is_bool_dtype(column)
             made._know(np.array(table.classes, dtype=object) if spelled else _read_labels(table.classes))

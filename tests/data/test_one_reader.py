@@ -159,7 +159,6 @@ FILES = {
     "no names": File({"x": each("{}")}, header=False, said="add a line of names", refused=True),
     "blanks for separators": File({"c": FRUIT}, separator=" ", said="got blanks: write a comma", refused=True),
     "bars for separators": File({"c": FRUIT}, separator="|", said="got '|': write a comma", refused=True),
-    "a name twice": File({"x": each("{}"), "x ": each("{}")}, said="expected distinct column names", refused=True),
 }  # fmt: skip
 OTHERWISE = {"a line for Excel", "blanks for separators", "bars for separators", "a code among numbers"}  # by pandas
 
@@ -213,3 +212,24 @@ def test_a_file_is_the_same_table_by_command_and_from_a_frame(
     assert load(path, target="y").fingerprint == read.fingerprint
     pieces = np.concatenate([preprocessor.transform(piece) for piece, _ in read_chunks(path)])
     assert np.array_equal(pieces[present], inputs)
+
+
+def test_names_that_differ_by_blanks_alone(tmp_path: Path) -> None:
+    """A file has one of them twice. A frame has two columns, of which each is found, and the target is one of them."""
+    path = File({"x": each("{}"), "x ": each("{}5")}).write(tmp_path)
+    with pytest.raises(DataError, match="expected distinct column names, got 'x' more than once"):
+        load(path, target="y")
+    frame = pd.read_csv(path).rename(columns={"n": " n", "y": " y"})
+    table = from_frame(frame, " y")
+    assert (table.target_name, [*table.features]) == ("y", ["x", "x ", "n"])
+    preprocessor = table.fit_preprocessor(np.arange(ROWS))
+    inputs = preprocessor.transform(table.features)
+    assert inputs.shape == (ROWS, 3)
+    for rows in (frame, frame.iloc[:, ::-1], frame.drop(columns=" y")):
+        assert np.array_equal(preprocessor.transform(rows), inputs)
+    alone = from_frame(frame.drop(columns="x "), " y").fit_preprocessor(np.arange(ROWS))
+    assert np.array_equal(alone.transform(frame), inputs[:, [0, 2]]), "the other one is ignored"
+    constant = from_frame(frame.assign(x=1.0), " y").fit_preprocessor(np.arange(ROWS))
+    assert np.array_equal(constant.transform(frame.drop(columns="x")), inputs[:, 1:])
+    with pytest.raises(DataError, match="got 'x ' more than once"):
+        from_frame(frame.set_axis(["x ", "x ", " n", " y"], axis=1), " y")

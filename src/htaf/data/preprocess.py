@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ from htaf.data.columns import (
     strict_keys,
     texts,
 )
-from htaf.data.reading import DataError, Frame, counted, in_pandas, listed, to_number, without_names
+from htaf.data.reading import DataError, Frame, counted, listed, named, to_number, without_names
 
 FORMAT, VERSION = "htaf-tabular", 2
 BLOCK = 65_536  # rows of a date's or an encoding's inputs that are made at once
@@ -189,14 +189,18 @@ class Preprocessor:
         """
         return self._transform(features, None, None)
 
+    def named(self, rows: Frame) -> pd.DataFrame:
+        """Raw rows of pandas whose columns have the names that are known here: as they are, else as `reading.named`
+        makes them."""
+        return named(rows, [*(column.name for column in self.columns), *self.ids, self.target.name])
+
     def _transform(
         self, features: Frame, target: np.ndarray | None, rows: Int64[np.ndarray, " part"] | None
     ) -> tuple[Float32[np.ndarray, "rows columns"], list[str]]:
         """target: of training rows, which are cross-fitted by it."""
-        features = cast(pd.DataFrame, in_pandas(features))
+        features = self.named(features)
         known = {*(column.name for column in self.columns), *self.ids}
-        names = known | {self.target.name}
-        present = [name if name in names else name.strip() for name in map(str, features.columns)]  # as a file's
+        present = [*features.columns]
         where = {name: place for place, name in enumerate(present)}
         wanted = [column for column in self.columns if column.kind != "dropped"]
         absent = [column.name for column in wanted if column.name not in where]

@@ -398,10 +398,16 @@ def in_pandas(frame: Any) -> Any:
     return frame.to_pandas() if isinstance(frame, GivesPandas) and not isinstance(frame, pd.DataFrame) else frame
 
 
-def named(frame: Frame) -> pd.DataFrame:
-    """A data frame of pandas with its columns named as those of a file: by texts, without blanks around them."""
+def named(frame: Frame, known: Iterable[str] = ()) -> pd.DataFrame:
+    """A data frame of pandas with its columns named as those of a file: by texts, without blanks around them.
+
+    known: names that stay as they are. So do those that would be the name of another column without their blanks.
+    """
     plain: pd.DataFrame = in_pandas(frame)
-    return plain.set_axis([str(name).strip() for name in plain.columns], axis=1)
+    names, known = [*map(str, plain.columns)], {*known}
+    times = Counter(name.strip() for name in names)
+    kept = (name in known or (name.strip() and times[name.strip()] > 1) for name in names)
+    return plain.set_axis([name if as_is else name.strip() for name, as_is in zip(names, kept, strict=True)], axis=1)
 
 
 def _large(path: Path, texts: Sequence[str] | None) -> pd.DataFrame | None:

@@ -333,8 +333,8 @@ def from_frame(
 
     Args:
         frame: any dtypes, [rows, columns]; of pandas, Polars or pyarrow.
-        target: the name of the target column; rows without it are dropped, and the task is inferred as by `load`. Or
-            values for the rows of the frame: float64 for a regression, class codes for a classification; then nothing
+        target: the name of the target column, with blanks around it or without; rows without it are dropped, and the
+            task is inferred as by `load`. Or values for the rows of the frame: float64 for a regression, class codes for a classification; then nothing
             is inferred or refused.
         task: overrides the inferred task; needed with values.
         classes: with class codes, the class names in code order.
@@ -349,6 +349,7 @@ def from_frame(
     kept, notes = check_names(name, [*frame.columns])
     frame = frame.loc[:, kept].reset_index(drop=True).infer_objects()
     if isinstance(target, str):
+        target = target if target in frame else target.strip()  # as the names of the columns
         _check_target(name, frame, target)
         return _table(name, frame, target, task, notes, texts=_kept_texts(frame), least=1)
     if task is None or len(target) != len(frame):

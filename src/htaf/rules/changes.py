@@ -12,7 +12,7 @@ import torch
 
 from htaf.data import dates
 from htaf.data.columns import Column
-from htaf.data.reading import named, to_number
+from htaf.data.reading import to_number
 from htaf.data.tabular import Table
 from htaf.rules.bits import RulesError, TableBits
 from htaf.rules.explanation import drawn, own_table
@@ -58,7 +58,7 @@ def what_if(run: Run, rows: pd.DataFrame, changes: Mapping[str, Any]) -> WhatIf:
         raise RulesError("expected at least one column to change, got none")
     before, outputs, _ = bits.of_rows(rows)
     notes = []
-    changed = named(rows)
+    changed = bits.preprocessor.named(rows)
     for name, value in changes.items():
         column = bits.column(name)
         notes += _checked(column, value)
@@ -96,7 +96,7 @@ def vary(
     bits, table = TableBits.of(run), own_table(run, data)
     parts = rows_for_looking(run, table)
     known, training = bits.column(column), table.features[column].iloc[parts.train]
-    given = table.features.iloc[drawn(parts.test, AVERAGED, seed)] if rows is None else named(rows)
+    given = table.features.iloc[drawn(parts.test, AVERAGED, seed)] if rows is None else bits.preprocessor.named(rows)
     values = read(known, training)
     if known.kind in ("category", "encoded"):
         count = pd.Series(values[values != RARE]).value_counts(sort=True)

@@ -128,7 +128,7 @@ class RawColumns:
     def read(self, rows: pd.DataFrame) -> Values:
         """The values of raw rows, as `Condition.holds` takes them; the columns are there."""
         values: dict[str, np.ndarray] = {}
-        rows = named(rows)
+        rows = named(rows, self.names)
         for column in self.columns:
             if column.part:
                 continue  # made with its date

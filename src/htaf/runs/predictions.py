@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from htaf.data.reading import DataError, Frame, named
+from htaf.data.reading import DataError, Frame
 
 if TYPE_CHECKING:
     from htaf.data.image_preprocess import ImagePreprocessor
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def of_rows(model: nn.Module, preprocessor: Preprocessor, rows: Frame) -> tuple[pd.DataFrame, list[str]]:
     """Predictions of a network for raw rows, and what was handled in them; see `htaf.runs.Run.predict`."""
-    rows = named(rows)
+    rows = preprocessor.named(rows)
     inputs, notes = preprocessor.transform_with_notes(rows)
     outputs = _checked(forward(model, torch.from_numpy(inputs)), len(preprocessor.target.classes) or 1, len(rows))
     if preprocessor.target.task == "regression":
