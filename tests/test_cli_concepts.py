@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 
 from htaf._files import sealed
-from htaf.concepts.codes import ConceptError, class_number
+from htaf.cli.concepts import offering_parts
+from htaf.concepts.codes import ConceptError, MissingPartError, class_number
 from htaf.concepts.counterfactuals import counterfactual
 from htaf.concepts.intervene import flip
 from htaf.concepts.store import open_codes
@@ -347,3 +348,11 @@ def test_bad_use_is_one_line(htaf, folder: Path, codes: Path, words: tuple[str, 
     assert message in one_line(err)
     assert got == code
     assert not (folder / "x").exists()
+
+
+def test_all_parts_that_there_are_are_offered() -> None:
+    with (
+        pytest.raises(ConceptError, match="got only train, validation: give --part train or validation"),
+        offering_parts("test"),
+    ):
+        raise MissingPartError("test", ["train", "validation"])

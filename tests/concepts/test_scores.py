@@ -122,10 +122,31 @@ def test_scores_are_their_formulae(sizes: dict[str, int], gaps: bool) -> None:
             inside = train[of_train == k, j]
             fitted = weight[j] * (inside.mean() - train[:, j].mean()) if len(inside) else None
             assert t["fitted_contribution"] == pytest.approx(fitted, abs=1e-12)
-            assert t["reversed"] == (None not in (fitted, t["contribution"]) and fitted * t["contribution"] < 0)
+            if t["reversed"]:
+                assert fitted * t["contribution"] < 0
         assert entry["images"] == (of_test == k).sum()
         added = [t["contribution"] for t in entry["top_contributions"]]
         assert added == sorted(added, reverse=True)
+
+
+@pytest.mark.parametrize(("opposite", "least", "most"), [(False, 0.0, 0.03), (True, 0.9, 1.0)])
+def test_reversed_is_what_chance_does_not_explain(opposite: bool, least: float, most: float) -> None:
+    """Test images of the same shares as the training ones, and of the opposite shares."""
+    r = np.random.default_rng(0)
+    classes, concepts, train, test = 20, 64, 40, 10
+    labels = np.concatenate([np.repeat(np.arange(classes), train), np.repeat(np.arange(classes), test)])
+    parts = np.repeat([0, 2], [classes * train, classes * test]).astype(np.uint8)
+    share = (
+        r.choice([0.1, 0.9], (classes, concepts))
+        if opposite
+        else np.clip(r.normal(0.5, 0.1, (classes, concepts)), 0, 1)
+    )
+    rate = np.where((parts == 2)[:, None] & opposite, 1 - share[labels], share[labels])
+    codes = codes_of(
+        r.random(rate.shape) < rate, labels, r.normal(size=(classes, concepts)), np.zeros(classes), parts=parts
+    )
+    marked = [t["reversed"] for entry in score(codes)["importance"] for t in entry["top"]]
+    assert least <= np.mean(marked) <= most
 
 
 def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:

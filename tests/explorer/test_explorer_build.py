@@ -44,6 +44,7 @@ def test_every_file_is_as_the_page_reads_it(tmp_path: Path) -> None:
     assert (head["concepts"], head["images"], head["classes"]) == (21, 40, list("01234"))
     assert head["parts"] == {"train": 40, "validation": 40, "test": 40, "other": 0}
     assert head["groups"] == {"low": 0.2, "high": 0.8}
+    assert head["few"] == 10
     assert head["sprites"] is None
     assert head["notes"][0] == "first"
     assert head["notes"] == made["notes"]
@@ -104,6 +105,7 @@ def test_classes_and_histograms_count_all_images_of_the_part(tmp_path: Path) -> 
         shares = test.unpack()[of_class].sum(0, dtype=int) * 10 // of_class.sum()
         histogram = np.bincount(np.minimum(shares, 9), minlength=10)
         assert one["images"] == of_class.sum()
+        assert one["trained"] == (codes.part("train").labels == number).sum()
         assert one["accuracy"] == pytest.approx((test.exact == number)[of_class].mean())
         assert one["smooth"] == pytest.approx((test.smooth == number)[of_class].mean())
         assert one["histogram"] == histogram.tolist()
@@ -221,7 +223,10 @@ def test_images_without_labels(tmp_path: Path) -> None:
     assert np.isnan(found["arrays"]["shares"]).all()
     assert [one["key"] for one in found["page"]["scores"]] == ["dead"]
     assert [one["rate"] for one in found["concepts"]] == [0.25] * 3
-    assert found["page"]["per_class"] == [{"images": 0, "accuracy": None, "smooth": None, "histogram": None}] * 2
+    assert (
+        found["page"]["per_class"]
+        == [{"images": 0, "trained": 0, "accuracy": None, "smooth": None, "histogram": None}] * 2
+    )
     assert found["page"]["histogram"] == {"series": []}
     assert "2 of 2 classes have neither training nor test images: they are in no group" in made["notes"]
     assert any("4 of the 4 test images have no label" in note for note in made["notes"])

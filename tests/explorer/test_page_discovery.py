@@ -187,7 +187,7 @@ def test_a_mistake_leads_to_what_separates_the_classes(site: Site, visit: Open) 
     page.focus(".heat-frame")
     page.keyboard.press("Enter")
     page.wait_for_selector("[data-separation]")
-    weight, apart = site.codes.weight.astype(float), []
+    weight, leads_apart = site.codes.weight.astype(float), []
     shares = {part: proportions(site.codes.part(part)) for part in ("test", "train")}
     by = {part: (of[:, label] - of[:, guess]) * (weight[label] - weight[guess]) for part, of in shares.items()}
     order = np.argsort(-np.abs(by["test"]), kind="stable")
@@ -199,15 +199,22 @@ def test_a_mistake_leads_to_what_separates_the_classes(site: Site, visit: Open) 
     listed = [int(concept) for concept, *_ in rows]
     np.testing.assert_allclose([value for _, value, *_ in rows], by["test"][order[:16]], atol=1e-5)
     np.testing.assert_allclose([trained for _, _, trained, _ in rows], by["train"][listed], atol=1e-5)
-    assert [told for *_, told in rows] == (by["test"] * by["train"] < 0)[listed].tolist()
+    error = np.zeros(site.codes.concepts)  # of the difference, squared
+    for k in (label, guess):
+        of_class = [part.unpack()[part.labels == k] for part in map(site.codes.part, ("test", "train"))]
+        error += np.concatenate(of_class).var(0) * sum(1 / len(bits) for bits in of_class)
+    apart = np.abs(by["test"] - by["train"]) > 2 * np.abs(weight[label] - weight[guess]) * np.sqrt(error)
+    assert [told for *_, told in rows] == ((by["test"] * by["train"] < 0) & apart)[listed].tolist()
     assert listed[:5] == order[:5].tolist()
     for part in ("test", "train"):
         some = site.codes.part(part)
         leads = some.logits().astype(float) @ (np.eye(5)[label] - np.eye(5)[guess])
-        apart.append(leads[some.labels == label].mean() - leads[some.labels == guess].mean())
-        assert by[part].sum() == pytest.approx(apart[-1], abs=1e-4), "what the page says of the sum"
+        leads_apart.append(leads[some.labels == label].mean() - leads[some.labels == guess].mean())
+        assert by[part].sum() == pytest.approx(leads_apart[-1], abs=1e-4), "what the page says of the sum"
     said = page.inner_text("section[aria-labelledby=separating]").replace("\u2212", "-")
-    assert f"{apart[0]:.2f} higher for test images of A than for those of B (training: {apart[1]:.2f})" in said
+    assert (
+        f"{leads_apart[0]:.2f} higher for test images of A than for those of B (training: {leads_apart[1]:.2f})" in said
+    )
     learned = by["train"] > 0
     assert (
         f"Of the {learned.sum()} concepts that separate training images, {(by['test'][learned] <= 0).sum()} do" in said

@@ -127,9 +127,20 @@ export const isHeldOut = ({ page }: Explorer, k: number): boolean => page.part !
 export const shareOf = (explorer: Explorer, k: number, concept: number): number =>
   isHeldOut(explorer, k) ? explorer.held[concept * explorer.head.classes + k]! : trainedShareOf(explorer, k, concept);
 
+/** The squared standard error of the difference between a class's held-out and training shares, were both drawn from the same images. */
+export function varianceOf(explorer: Explorer, k: number, concept: number): number {
+  const { images, trained } = explorer.page.per_class[k]!;
+  const both = (images * shareOf(explorer, k, concept) + trained * trainedShareOf(explorer, k, concept)) / (images + trained);
+  return both * (1 - both) * (1 / images + 1 / trained);
+}
+
+/** One is above and the other below 0, and they differ by more than chance explains: by more than twice the standard error. */
+export const isOpposite = (held: number, trained: number, variance: number): boolean =>
+  held * trained < 0 && (held - trained) ** 2 > 4 * variance;
+
 /** Most training images of the class have the concept and most held-out ones lack it, or the other way round. */
 export const isReversed = (explorer: Explorer, k: number, concept: number): boolean =>
-  (trainedShareOf(explorer, k, concept) - 0.5) * (shareOf(explorer, k, concept) - 0.5) < 0;
+  isOpposite(shareOf(explorer, k, concept) - 0.5, trainedShareOf(explorer, k, concept) - 0.5, varianceOf(explorer, k, concept));
 
 export type Group = "A" | "B" | "mixed" | "empty";
 export type ShareOf = typeof shareOf;

@@ -60,7 +60,7 @@ const TERMS = {
     "Separation",
     "Of two classes A and B: the difference of their shares of images with the concept, times the difference of its two weights. All concepts together give how far the mean lead of A over B differs between images of A and of B.",
   ],
-  reversed: ["Reversed", "Held-out images say the opposite of training images. Of two classes: the other one has the concept more often. Of one class: most of its images have the concept in the one and lack it in the other. The network learned its training images there, not the class."],
+  reversed: ["Reversed", "Held-out images say the opposite of training images, and the shares differ by more than chance explains: by more than twice the standard error of the difference. Of two classes: the other one has the concept more often. Of one class: most of its images have the concept in the one and lack it in the other."],
   share: ["Share", "Of a class's images that are held out, those that have the concept. Training images stand beside it, and in its place where no others are there: the network was fitted to them, so their shares look too good."],
   similar: ["Similar", "Concepts with the highest correlation over training images: they are on in the same images."],
   smooth: ["Smooth", "The network as it was trained, whose outputs lie between 0 and 1, before they are cut to bits."],

@@ -1,5 +1,5 @@
 // Two classes, and what tells them apart.
-import { isHeldOut, shareOf, trainedShareOf, weightOf, type Explorer, type ShareOf } from "./explorer.ts";
+import { isHeldOut, isOpposite, shareOf, trainedShareOf, varianceOf, weightOf, type Explorer, type ShareOf } from "./explorer.ts";
 
 /** (share in a - share in b) * (weight for a - weight for b), and its shares. */
 export interface Separation {
@@ -12,7 +12,7 @@ export interface Separating {
   weights: [number, number];
   held: Separation; // of held-out images; of training images where `pairIsHeldOut` is false
   trained: Separation;
-  reversed: boolean; // in training images the other way round
+  reversed: boolean; // held-out images say the opposite, and chance does not explain it
 }
 
 /** Whether both classes have images that did not teach the network. */
@@ -29,7 +29,8 @@ export function separating(explorer: Explorer, a: number, b: number): Separating
       return { shares, value: Number.isNaN(value) ? 0 : value };
     };
     const [held, trained] = [separation(of), separation(trainedShareOf)];
-    return { concept, weights, held, trained, reversed: held.value * trained.value < 0 };
+    const variance = (varianceOf(explorer, a, concept) + varianceOf(explorer, b, concept)) * (weights[0] - weights[1]) ** 2;
+    return { concept, weights, held, trained, reversed: isOpposite(held.value, trained.value, variance) };
   });
   return found.sort((x, y) => Math.abs(y.held.value) - Math.abs(x.held.value) || x.concept - y.concept);
 }

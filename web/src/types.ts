@@ -14,7 +14,8 @@ export interface Series {
 }
 
 export interface ClassNumbers {
-  images: number;
+  images: number; // of the part
+  trained: number; // training images
   accuracy: number | null;
   smooth: number | null;
   histogram: number[] | null;
@@ -40,6 +41,7 @@ export interface PageData {
   images: number;
   parts: Record<string, number>;
   groups: { low: number; high: number };
+  few: number; // images of a class, below which a share says little
   scores: Score[];
   histogram: { series: Series[] };
   per_class: ClassNumbers[];

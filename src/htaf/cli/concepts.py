@@ -34,7 +34,7 @@ def offering_parts(part: PartName) -> Iterator[None]:
     except MissingPartError as error:
         if error.part != part or not error.present:
             raise
-        raise ConceptError(f"{error}: give --part {error.present[0]}") from None
+        raise ConceptError(f"{error}: give --part {' or '.join(error.present)}") from None
 
 
 Rows = Sequence[Sequence[object]]

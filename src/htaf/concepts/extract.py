@@ -126,7 +126,8 @@ def extract_files(
     Files that cannot be read are left out; concepts.json counts them as "unreadable" and names the first hundred.
 
     Args:
-        paths: files of any kind that Pillow reads; they are scaled as the training images were.
+        paths: image files of the kinds in `htaf.data.image_reading.FORMATS`; they are scaled as those of the
+            training were.
         strict: raise for a file that cannot be read.
 
     Raises:

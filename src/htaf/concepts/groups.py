@@ -50,8 +50,8 @@ class Groups:
         return found
 
     def reversal(self, concept: int) -> str:
-        """Why the groups are none of the classes' own: test images do not tell them apart, or the other way round.
-        Empty where they do, or where there are none."""
+        """What speaks against a name for these groups: test images do not tell them apart, or say the opposite. Empty
+        where they do tell them apart, or where there are none."""
         a, b = self.on_test(concept).values()
         if a is None or b is None or a > b:
             return ""

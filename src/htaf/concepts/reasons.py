@@ -79,7 +79,7 @@ def predict_with_bits(
     """Predictions for image files with the bits that made them.
 
     Args:
-        run: of `htaf train icbm`, not plain. paths: files of any size and kind that Pillow reads.
+        run: of `htaf train icbm`, not plain. paths: image files of the kinds in `htaf.data.image_reading.FORMATS`.
         bits: a column for each concept, `concept_17`, 0 or 1. names: as `htaf.concepts.naming.read_names` gives them;
             they become part of these columns and of the reasons, those that are not verified with that word.
         explain: the columns `runner_up`, `margin` and `reasons`.

@@ -138,7 +138,8 @@ READING = (
     "first. *By spread*: concepts in the order of how far they move the logits between classes; *by weight*: of max "
     "|w|. *Contribution*: weight times how much more often the class's images have the concept than all images; with "
     "its sign it says whether the concept speaks for the class. Beside it that of the images which the weights were "
-    "fitted to; *reversed*: the two have other signs, so that the network learned its images, not the class.",
+    "fitted to; *reversed*: the two have other signs, and their shares differ by more than chance explains (twice the "
+    "standard error of the difference).",
 )
 
 

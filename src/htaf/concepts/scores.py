@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int64
+from jaxtyping import Bool, Float32, Float64, Int64
 
 from htaf._console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, MissingPartError, PartName
@@ -301,9 +301,9 @@ def importance(
         K objects {"class", "images", "top": [{"concept", "weight", "importance", "contribution",
         "fitted_contribution", "reversed"}], "top_contributions": [...]}; images of the class in the scored part; a
         contribution is None for a class without images of that part; reversed where one is above and the other below
-        0; top_contributions the same by descending contribution.
+        0 and chance does not explain it (`beyond_chance`); top_contributions the same by descending contribution.
     """
-    result = []
+    result, apart = [], beyond_chance(counts, sizes)
     for number, name in enumerate(codes.classes):
         weight = codes.weight[number].astype(np.float64)
         fitted, added = (
@@ -321,7 +321,9 @@ def importance(
                     "importance": float(abs(weight[j])),
                     "contribution": None if added is None else float(added[j]),
                     "fitted_contribution": None if fitted is None else float(fitted[j]),
-                    "reversed": bool(added is not None and fitted is not None and added[j] * fitted[j] < 0),
+                    "reversed": added is not None
+                    and fitted is not None
+                    and bool(apart[j, number] and added[j] * fitted[j] < 0),
                 }
                 for j in np.argsort(-by, kind="stable")[:top].tolist()
             ]
@@ -329,6 +331,26 @@ def importance(
         }
         result.append({"class": name, "images": int(sizes[1][number]), **lists})
     return result
+
+
+def beyond_chance(
+    counts: tuple[Int64[np.ndarray, "concepts classes"], Int64[np.ndarray, "concepts classes"]],
+    sizes: tuple[Int64[np.ndarray, " classes"], Int64[np.ndarray, " classes"]],
+) -> Bool[np.ndarray, "concepts classes"]:
+    """Where the shares of two parts differ by more than twice the standard error of their difference.
+
+    It is sqrt(p (1 - p) (1 / n + 1 / m)) with n and m images of the class and p the share of all n + m with the
+    concept: the error if both parts were drawn from the same images. Drawn so, about 1 of 20 pairs differs by as much.
+
+    Args:
+        counts: of the two parts, images of class k with bit c. sizes: images of each class.
+
+    Returns:
+        [C, K]; False for a class without images of one part.
+    """
+    n, m = (np.where(size > 0, size, np.nan) for size in sizes)
+    both = (counts[0] + counts[1]) / (n + m)
+    return np.abs(counts[0] / n - counts[1] / m) > 2 * np.sqrt(both * (1 - both) * (1 / n + 1 / m))
 
 
 def _mean(values: np.ndarray) -> float | None:

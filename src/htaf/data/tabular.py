@@ -334,8 +334,8 @@ def from_frame(
     Args:
         frame: any dtypes, [rows, columns]; of pandas, Polars or pyarrow.
         target: the name of the target column, with blanks around it or without; rows without it are dropped, and the
-            task is inferred as by `load`. Or values for the rows of the frame: float64 for a regression, class codes for a classification; then nothing
-            is inferred or refused.
+            task is inferred as by `load`. Or values for the rows of the frame: float64 for a regression, class codes
+            for a classification; then nothing is inferred or refused.
         task: overrides the inferred task; needed with values.
         classes: with class codes, the class names in code order.
         name: of the table, for messages and records.

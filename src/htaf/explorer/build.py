@@ -127,6 +127,7 @@ def build_page(
         "images": len(shown),
         "parts": {name: int((codes.parts == number).sum()) for number, name in enumerate(PARTS)},
         "groups": {"low": LOW, "high": HIGH},
+        "few": contents.FEW,
         "scores": contents.score_objects(found),
         "histogram": contents.histogram(found),
         "example": example_row(shown, drawn, found.rates, told),

@@ -39,6 +39,7 @@ class CodeStatistics:
     part: the part that is scored. scores: of `htaf.concepts.scores.score`, None without labelled images of both parts.
     rates: float64 [C], share of the training images with the concept (of all images where there are no training ones).
     shares: float64 [C, K], of the training images of a class; nan without any.
+    trained: int64 [K], training images that have a label.
     counts, sizes: int64 [C, K] and [K], images of the part that have a label.
     """
 
@@ -46,6 +47,7 @@ class CodeStatistics:
     scores: dict[str, Any] | None
     rates: Float64[np.ndarray, " concepts"]
     shares: Float64[np.ndarray, "concepts classes"]
+    trained: Int64[np.ndarray, " classes"]
     counts: Int64[np.ndarray, "concepts classes"]
     sizes: Int64[np.ndarray, " classes"]
 
@@ -84,7 +86,7 @@ def measure(codes: Codes, part: PartName) -> CodeStatistics:
         rates /= len(rows)
     else:
         rates = np.array(scores["rates"]["fitted"])
-    return CodeStatistics(part, scores, rates, shares(train, size), *counts[part])
+    return CodeStatistics(part, scores, rates, shares(train, size), size, *counts[part])
 
 
 def content_key(codes: Codes) -> str:
@@ -186,7 +188,8 @@ def discovery_of(
 
 
 def class_objects(codes: Codes, found: CodeStatistics) -> list[dict[str, Any]]:
-    """For each class images, accuracy of the exact and of the smooth network and a histogram, of the whole part."""
+    """For each class images, accuracy of the exact and of the smooth network and a histogram, of the whole part, and
+    its training images."""
     rows = codes.rows(found.part)
     labels, exact, smooth = (np.asarray(values)[rows] for values in (codes.labels, codes.exact, codes.smooth))
     classes = len(codes.classes)
@@ -197,6 +200,7 @@ def class_objects(codes: Codes, found: CodeStatistics) -> list[dict[str, Any]]:
     return [
         {
             "images": int(size),
+            "trained": int(found.trained[number]),
             "accuracy": float(right[number] / size) if size else None,
             "smooth": float(before[number] / size) if size and known else None,
             "histogram": None if bins[number] is None else _tenths(bins[number]),

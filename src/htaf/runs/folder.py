@@ -336,8 +336,8 @@ class Run:
         """Predictions for image files.
 
         Args:
-            paths: files of any size and kind that Pillow reads; they are scaled as the training images were. Bytes are
-                the content of a file, one of JPEG, PNG, BMP, GIF, WebP, TIFF and PPM.
+            paths: image files of the kinds in `htaf.data.image_reading.FORMATS`, or bytes, the content of one; they
+                are scaled as the training images were.
             exact: use the exact step (the default) or the smooth network.
             strict: raise for a file that cannot be read; else its row has only the reason.
 

@@ -12,7 +12,6 @@ import { Needs } from "../waiting.tsx";
 import { ShortName } from "./decision.tsx";
 import { OfClass } from "./of_class.tsx";
 
-const FEW = 10; // images of a class, below which a share says little
 const SIZE = 16;
 const SHOWN = 8;
 const STRIPS = 3;
@@ -24,7 +23,7 @@ const numberIn = (text: string | undefined, below: number, other: number): numbe
 /** Two classes: the concepts that separate them, and the images that were mistaken. */
 export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
   const query = useQuery();
-  const { classes, confusions, part, per_class } = explorer.page;
+  const { classes, confusions, few, part, per_class } = explorer.page;
   const [first, second] = confusions[0] ?? [0, Math.min(1, classes.length - 1)];
   const [a, b] = [numberIn(query.a, classes.length, first), numberIn(query.b, classes.length, second)];
   const [shown, setShown] = useState(SIZE);
@@ -79,7 +78,7 @@ export function Pair({ explorer }: { explorer: Explorer }): JSX.Element {
             {heldOut ? (
               <p class="muted">
                 Shares of the {count(per_class[a]!.images)} {part} images of A and the {count(per_class[b]!.images)} of B.
-                {Math.min(per_class[a]!.images, per_class[b]!.images) < FEW && " These are few: one image more or less moves a share far."}
+                {Math.min(per_class[a]!.images, per_class[b]!.images) < few && " These are few: one image more or less moves a share far."}
               </p>
             ) : (
               <p class="warn" data-not-held-out>
