@@ -931,6 +931,8 @@ def test_only_files_are_read(run: Path, tmp_path: Path, htaf) -> None:
         for words in (("predict", run), ("train", "tabular", "--target", "y", "--out", tmp_path / "new", "--data")):
             err = one_line(htaf(*words, tmp_path / "a.csv")[2])
             assert err.endswith("a.csv: expected a file, got a link that leads to none")
+        err = one_line(htaf("train", "tabular", "--target", "y", "--data", run, "--out", tmp_path / "a.csv")[2])
+        assert err.endswith("a.csv is a link that leads to none")
         err = one_line(htaf("train", "dhn", "--out", tmp_path / "new", "--data", tmp_path / "a.csv")[2])
         assert err.endswith("or a folder of images, got a link that leads nowhere")
         os.path.lexists(tmp_path / "b.csv") or (tmp_path / "b.csv").symlink_to(tmp_path / "a.csv")

@@ -337,6 +337,7 @@ def test_numbers_for_names_of_columns(tmp_path: Path) -> None:
     assert len(found.reasons(rows.head(2))) == 2
     changed = what_if(model.run_, rows.head(2), {"0": 1.0})
     assert len(changed.after) == 2
+    assert htaf.fit(rows.rename(columns={"y": 3}), 3, **TINY).predict(rows).tolist() == predicted
     spaced = rows.rename(columns={0: " 0", 1: "1 "})
     assert model.predict(spaced).tolist() == predicted
     with pytest.raises(DataError, match="expected the columns '0', '1' too, got only '2', 'y'"):

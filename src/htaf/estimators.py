@@ -448,7 +448,7 @@ class HtafRegressor(RegressorMixin, _TableEstimator):
         return self._preprocessor.inverse(outputs)
 
 
-def fit(frame: Frame, target: str, *, task: Task | None = None, **options: Any) -> HtafClassifier | HtafRegressor:
+def fit(frame: Frame, target: str | int, *, task: Task | None = None, **options: Any) -> HtafClassifier | HtafRegressor:
     """Train on a data frame with one column to predict, as `htaf train tabular` does on a file.
 
         model = htaf.fit(frame, "churned", epochs=10)
@@ -476,6 +476,8 @@ def fit(frame: Frame, target: str, *, task: Task | None = None, **options: Any) 
         raise TypeError(f"expected a pandas data frame, got {got or type(frame).__name__}")
     if wrong := [str(name) for name, kind in frame.dtypes.items() if getattr(kind, "kind", "O") == "c"]:
         raise DataError(f"column {wrong[0]!r}: expected real numbers, got complex ones")
+    if isinstance(target, int) and target in frame.columns:  # columns are found by their names as text
+        target = str(target)
     if not isinstance(target, str):
         raise TypeError(f"expected the name of the target column as text, got {target!r}")
     known = HtafClassifier().get_params()

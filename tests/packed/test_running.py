@@ -313,6 +313,8 @@ def test_a_packed_model_is_not_traced_packed_or_verified_again(unchecked: None) 
     for whole in (packed, nn.Sequential(packed)):
         with pytest.raises(PackedError, match="expected a call, got a trace"):
             torch.jit.trace(whole, x)
+        with pytest.raises(PackedError, match=r"got a trace, .*: export the hardened model"):
+            torch.export.export(whole, (x,))
     with pytest.raises(PackedError, match="got one that is packed already"):
         pack(packed, x)
     with pytest.raises(PackedError, match="expected a packed model, then the hardened one, got Returns first"):

@@ -10,6 +10,7 @@ from typing import Any, final
 import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from htaf._errors import first_line
 from htaf.kernels.packed_maps import reference as maps
@@ -24,6 +25,9 @@ from htaf.packed.report import Report
 
 Errors = dict[int, float]
 _FAILURES = (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, MemoryError)
+_TRACED = (
+    "expected a call, got a trace, which is blind to packed kernels: export the hardened model, or use htaf.packed.save"
+)
 
 
 def _float32() -> AbstractContextManager[Any]:
@@ -82,9 +86,7 @@ class PackedModel(nn.Module):
 
     def _slow_forward(self, *inputs: Any, **named: Any) -> Any:
         """What PyTorch calls in place of `forward` when it traces: of a plan a trace sees nothing."""
-        raise PackedError(
-            "expected a call, got a trace (torch.jit, torch.onnx), blind to packed kernels: use htaf.packed.save"
-        )
+        raise PackedError(_TRACED)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PackedModel, (self.program, self.report, self.extra)  # closures are made anew
@@ -147,6 +149,8 @@ class PackedModel(nn.Module):
         if len(inputs) != len(self._expected):
             raise PackedError(f"expected {len(self._expected)} inputs, got {len(inputs)}")
         for x, (rank, sizes), wanted in zip(inputs, self._expected, self.program.inputs, strict=True):
+            if isinstance(x, FakeTensor):
+                raise PackedError(_TRACED)
             if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise PackedError(f"expected tensors, got {type(x).__name__}")
             shape = x.shape

@@ -57,7 +57,7 @@ export function Overview({ explorer }: { explorer: Explorer }): JSX.Element {
         </h1>
         <p class="lead">
           A classifier that decides by <a href="#/concepts">{plural(page.concepts, "concept")}</a>: <Term of="bit">bits</Term> that an image has or has not. Here are{" "}
-          <a href="#/images">{plural(page.images, "image")}</a> of <a href="#/classes">{plural(page.classes.length, "class", "classes")}</a>.
+          <a href="#/images">{plural(page.images, `${page.part} image`)}</a> of <a href="#/classes">{plural(page.classes.length, "class", "classes")}</a>.
           {page.beside !== null && (
             <>
               {" "}
