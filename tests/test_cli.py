@@ -466,7 +466,7 @@ def test_not_a_run(htaf, table: Path, tmp_path: Path) -> None:
     assert "expected a run folder" in one_line(err)
     code, _, err = htaf("predict", table, table)
     assert code == 1
-    assert "expected a packed model" in one_line(err)
+    assert "is no packed model" in one_line(err)
 
 
 def test_full_disk(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

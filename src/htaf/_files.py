@@ -388,6 +388,8 @@ def check_output_folder(
         raise OutputError(f"{flag}: expected a folder of its own, {out} holds a {kind}: choose another folder")
     if not kind and (owner := _owner(place)):
         raise OutputError(f"{flag} {out} is a folder of the {owner[0]} in {owner[1]}: choose another folder")
+    if out.is_symlink() and not out.exists():
+        raise OutputError(f"{flag}: expected a folder, {out} is a link that leads to none")
 
 
 def kind_of(folder: Path) -> str | None:
@@ -426,8 +428,6 @@ def check_place(out: Path, flag: str = "--out") -> None:
         raise OutputError(f"{flag}: expected a path, got {str(out)!r} ({reason})") from None
     if not there.is_dir():
         raise OutputError(f"{flag}: expected a folder to write into, {there} is a file")
-    if out.is_symlink() and not out.exists():
-        raise OutputError(f"{flag}: expected a place to write to, {out} is a link that leads to none")
     longest = max(out.parts, key=lambda part: len(os.fsencode(part)), default="")  # "." has no parts
     if len(os.fsencode(longest)) > name_max - 16:  # a temporary file beside it has a longer name
         raise OutputError(f"{flag}: expected names of at most {name_max - 16} bytes, got {longest[:40]!r}...")

@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from htaf.contract import looks_smooth
 from htaf.convert.written_out import Value, Values, Whole
 
 # name of a torch function or method, without the in-place underscore -> kind
@@ -556,7 +557,8 @@ class CallRecorder(TorchFunctionMode):
             self._read(output)
             frame.values.escape(output)
             return
-        if self._stack and self._stack[-1].forward and args:
+        # a smooth step is a site of its own whatever its owner multiplies: a neuron its membrane, for one
+        if self._stack and self._stack[-1].forward and args and not looks_smooth(module):
             value = self._stack[-1].values.follow_module(module, self.sites[id(module)], args[0], output)
             if value is not None:
                 self._made[value] = frame.run
