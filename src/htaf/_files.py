@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
@@ -110,7 +110,7 @@ def sealed_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -
     return len(text).to_bytes(8, "little") + text + body
 
 
-def read_seal(opened: BinaryIO) -> tuple[dict[str, Any], bool]:
+def read_seal(opened: io.BufferedIOBase) -> tuple[dict[str, Any], bool]:
     """The metadata of a safetensors file, {} where it has none, and whether it is as `sealed_tensors` made it.
 
     Its tensors are not read into memory at once.
