@@ -24,11 +24,11 @@ help:
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(filter-out csrc/selftest.cpp, $(wildcard csrc/*))
+$(STAMP): pyproject.toml paper/pyproject.toml constraints.txt CMakeLists.txt $(filter-out csrc/selftest.cpp, $(wildcard csrc/*))
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "htaf needs Python >= 3.11, this is %s; try make PYTHON=python3.12 ..." % sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "$$(grep '^pip==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet --build-constraint constraints.txt -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --build-constraint constraints.txt -c constraints.txt -e '.[dev]' -e paper
 	touch $@
 
 demo: $(STAMP)

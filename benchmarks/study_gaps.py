@@ -1,6 +1,6 @@
 """What the cells of a study say beyond its table: by sharpening and batch norm, when the best epoch came and the gap.
 
-python benchmarks/study_gaps.py results/tabular
+python benchmarks/study_gaps.py paper/results/tabular
 """
 
 from __future__ import annotations

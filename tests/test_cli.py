@@ -26,9 +26,10 @@ from filelock import FileLock
 
 from htaf import __version__, _console, _files, cli, runs
 from htaf._files import SEAL, sealed
-from htaf.cli.verbs import GROUPS, VERBS, Verb
+from htaf.cli.verbs import Verb, known
 from htaf.training.plan import PlanError, read_plan
 
+GROUPS, VERBS = known()
 QUICK = ("--epochs", "2", "--hidden", "8")
 
 

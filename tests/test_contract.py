@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import htaf
 from htaf import HTAF, IF, Heaviside, SmoothStep, StraightThrough, conversion, harden, replace, sites
 from htaf._files import sealed
-from htaf.cli.verbs import VERBS
+from htaf.cli.verbs import known
 from htaf.contract import ContractError
 from htaf.diagnostics import GradientNorms, layer_statistics
 from htaf.runs import RunError, open_run
@@ -217,9 +217,9 @@ def test_a_run_is_read_with_its_class_alone(htaf: Any, run: Path, folder: Path, 
     assert (code, file.exists()) == (0, True), told
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", known().verbs)
 def test_every_verb_that_reads_a_run_takes_its_class(verb: str) -> None:
-    flags = inspect.signature(pkgutil.resolve_name(VERBS[verb].function)).parameters
+    flags = inspect.signature(pkgutil.resolve_name(known().verbs[verb].function)).parameters
     assert "run" not in flags or "method" in flags
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-SRC = Path(__file__).parents[1] / "src"
+ROOT = Path(__file__).parents[1]
 # Rooms in order; rooms on one line do not import each other unless a later line allows it.
 ORDER = [
     ["_compat", "_errors", "_lazy"],
@@ -112,7 +112,9 @@ def private(path: Path, module: str) -> list[str]:
 
 
 MODULES = {
-    ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__"): path for path in SRC.rglob("*.py")
+    ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__"): path
+    for source in (ROOT / "src", ROOT / "paper" / "src")
+    for path in source.rglob("*.py")
 }
 
 

@@ -304,9 +304,9 @@ def _plain(kind: Any) -> Any:
 
 def commands() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Every verb with its function."""
-    from htaf.cli.verbs import VERBS
+    from htaf.cli.verbs import known
 
-    for verb, row in VERBS.items():
+    for verb, row in known().verbs.items():
         yield verb, pkgutil.resolve_name(row.function)
 
 

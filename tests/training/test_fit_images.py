@@ -18,7 +18,7 @@ from torch import nn
 
 from htaf.activations import HTAF, Heaviside, ScaledSigmoid, StraightThrough
 from htaf.binary import BinaryConv2d
-from htaf.cli.verbs import VERBS, Verb
+from htaf.cli.verbs import Verb, known
 from htaf.data.images import FilePart, Images, MemoryPart, load
 from htaf.data.reading import DataError
 from htaf.data.tabular import load as load_table
@@ -355,7 +355,7 @@ def test_a_family_is_added_as_contributing_says(htaf, tmp_path: Path, monkeypatc
     monkeypatch.setattr(families, "__path__", [*families.__path__, str(tmp_path)])  # as if it stood there
     monkeypatch.setitem(families.FAMILIES, "hrn", importlib.import_module("htaf.training.families.hrn").FAMILY)
     ((verb, added),) = eval(f"{{{row}}}", {"Verb": Verb}).items()
-    monkeypatch.setitem(VERBS, verb, added)
+    monkeypatch.setitem(known().verbs, verb, added)
     assert "--width INT Channels of the first stage. (default: 16)" in shown(htaf("train", "hrn", "--help")[1])
     small = ("--data", "digits", "--width", 2, "--train-images", 60, "--validation-images", 30, "--epochs", 1)
     code, _, err = htaf("train", "hrn", *small, "--out", tmp_path / "run")

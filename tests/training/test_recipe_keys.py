@@ -18,7 +18,7 @@ from htaf.training.families import FAMILIES, make_recipe
 from htaf.training.plan import Plan
 from htaf.training.recipe import Recipe
 
-RESULTS, KEYS = Path(__file__).parents[2] / "results", Path(__file__).with_name("recipe_keys.json")
+RESULTS, KEYS = Path(__file__).parents[2] / "paper" / "results", Path(__file__).with_name("recipe_keys.json")
 
 # what a network is told of its data
 TABLE: dict[str, Any] = {"in_features": 5, "levels": [2, 3, 40, 100, 2], "calendar": []}

@@ -14,7 +14,7 @@ from typing import get_type_hints
 from htaf import __version__
 from htaf._console import UsageError, ended_by_signals, plain_errors, say
 from htaf._errors import suggestion
-from htaf.cli.verbs import GROUPS, VERBS
+from htaf.cli.verbs import known
 
 ABOUT = """Networks whose activations are 0 or 1, trained by ordinary gradient descent.
 
@@ -35,17 +35,18 @@ def _run(words: list[str]) -> None:
     """Run a verb, with the words behind it as its flags; or list the verbs."""
     if words == ["--version"]:
         return say(f"htaf {__version__}")
-    longest = sorted(VERBS, key=len, reverse=True)  # `study worker` is not `study` of a plan "worker"
+    groups, verbs = known()
+    longest = sorted(verbs, key=len, reverse=True)  # `study worker` is not `study` of a plan "worker"
     verb = next((verb for verb in longest if words[: len(verb.split())] == verb.split()), None)
     if verb is not None:
         import tyro
 
         from htaf.cli.flags import registry
 
-        function = pkgutil.resolve_name(VERBS[verb].function)
+        function = pkgutil.resolve_name(verbs[verb].function)
         _expect_once(words, function)
         return tyro.cli(function, prog=f"htaf {verb}", args=words[len(verb.split()) :], registry=registry)
-    group = words[0] if words and words[0] in GROUPS else None
+    group = words[0] if words and words[0] in groups else None
     word = next(iter(words[0 if group is None else 1 :]), None)
     if word in ("-h", "--help"):
         return _list(words, whole=False)
@@ -70,14 +71,15 @@ def _expect_once(words: list[str], function: Callable[..., None]) -> None:
 
 def _unknown(word: str | None, group: str | None) -> str:
     """The message for a word that is no verb, or for none."""
+    verbs = known().verbs
     if group is None:
-        what, names = "a verb", list(dict.fromkeys(verb.split()[0] for verb in VERBS))
+        what, names = "a verb", list(dict.fromkeys(verb.split()[0] for verb in verbs))
     else:
-        what, names = f"a verb of htaf {group}", [verb.split()[1] for verb in VERBS if verb.split()[0] == group]
+        what, names = f"a verb of htaf {group}", [verb.split()[1] for verb in verbs if verb.split()[0] == group]
     expected = f"expected {what}: {', '.join(names)}"
     if word is None:
         return f"{expected}; got none"
-    same = [f" (did you mean {verb!r}?)" for verb in VERBS if verb.split()[-1] == word]  # `htaf score`
+    same = [f" (did you mean {verb!r}?)" for verb in verbs if verb.split()[-1] == word]  # `htaf score`
     return f"{expected}; got {word!r}{suggestion(word, names) or ''.join(same[:1])}"
 
 
@@ -87,13 +89,13 @@ def _list(words: list[str], *, whole: bool) -> None:
 
     from htaf.cli.flags import registry
 
-    top, groups = SubcommandApp(), {}
-    for verb, row in VERBS.items():
+    (abouts, verbs), top, groups = known(), SubcommandApp(), {}
+    for verb, row in verbs.items():
         group, _, name = verb.rpartition(" ")
         app = top
-        if group in GROUPS:
+        if group in abouts:
             if group not in groups:
-                groups[group] = top.command(SubcommandApp(), name=group, help=GROUPS[group])
+                groups[group] = top.command(SubcommandApp(), name=group, help=abouts[group])
             app = groups[group]
         elif group:  # `study worker`, below the verb `study`, is listed beside it
             name = verb

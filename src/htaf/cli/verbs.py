@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from importlib import metadata
 from typing import NamedTuple
 
 
@@ -14,7 +16,6 @@ class Verb(NamedTuple):
 
 GROUPS = {
     "train": "Train a network with 0/1 activations.",
-    "paper": "The tables and figures of the paper by one command, with a verdict on each claim.",
     "concepts": "Extract, score, name and edit the concepts of an ICBM.",
 }
 
@@ -70,21 +71,6 @@ VERBS = {
     "study worker": Verb(
         "htaf.cli.studying:worker",
         "Help studies on a store: claim cells, train them on this machine, write their results, until there are none.",
-    ),
-    "paper list": Verb(
-        "htaf_paper.command:list_items",
-        "List the tables and figures of the paper, and at which scales each can be run.",
-    ),
-    "paper run": Verb(
-        "htaf_paper.command:run",
-        "Compute tables and figures of the paper; what is finished is never computed again.",
-    ),
-    "paper report": Verb(
-        "htaf_paper.command:report",
-        "Write report.html and report.md: ours beside the paper's, and a verdict on each claim.",
-    ),
-    "paper cost": Verb(
-        "htaf_paper.command:cost", "Say how long items take on this machine, before anything is computed."
     ),
     "theory": Verb(
         "htaf.cli.bounds:theory", "Print the exact bounds beside the paper's table, and what its six pairs achieve."
@@ -162,3 +148,21 @@ VERBS = {
         "Write a page to look at concepts, check and rename them, and flip bits.",
     ),
 }
+
+
+class Known(NamedTuple):
+    """Groups of verbs and verbs."""
+
+    groups: dict[str, str]
+    verbs: dict[str, Verb]
+
+
+@functools.cache
+def known() -> Known:
+    """Ours and those of other distributions: modules with GROUPS and VERBS, by entry points in `htaf.verbs`."""
+    groups, verbs = dict(GROUPS), dict(VERBS)
+    for entry in metadata.entry_points(group="htaf.verbs"):
+        module = entry.load()
+        groups |= module.GROUPS
+        verbs |= module.VERBS
+    return Known(groups, verbs)

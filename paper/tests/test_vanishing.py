@@ -218,7 +218,7 @@ def test_verdicts_of_the_outcome() -> None:
 @pytest.mark.data
 def test_the_stored_results_belong_to_abalone(data_dir: Path) -> None:
     """The stored cells are those that this code would look for today, so the same command computes none again."""
-    folder = Path(__file__).parents[2] / "results" / "vanishing" / "cells"
+    folder = Path(__file__).parents[1] / "results" / "vanishing" / "cells"
     fingerprint = tabular.load("abalone", data_dir=data_dir).fingerprint
     wanted = {content_hash(cell.identity(fingerprint)) for cell in cells()}
     assert {path.stem for path in folder.glob("*.json")} == wanted

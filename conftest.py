@@ -108,7 +108,7 @@ def unchecked() -> Iterator[None]:
 def htaf(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Call the command in this process: (exit code, output, error output)."""
     from htaf import cli
-    from htaf.cli.verbs import VERBS
+    from htaf.cli.verbs import known
 
     def call(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["htaf", *map(str, words)])
@@ -124,8 +124,8 @@ def htaf(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
         lines = [line for line in captured.err.splitlines() if line.startswith(("htaf: error:", "note:"))]
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", OTHER_VERB.sub("", "\n".join(lines))))
         if named:
-            known = {word for verb in VERBS for word in verb.split()}
-            verbs = (word for word in map(str, words[:2]) if word in known)
+            every = {word for verb in known().verbs for word in verb.split()}
+            verbs = (word for word in map(str, words[:2]) if word in every)
             assert named <= _flags_of(*verbs), f"flags of another verb: {lines}"
         return code, captured.out, captured.err
 

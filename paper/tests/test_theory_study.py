@@ -182,7 +182,7 @@ def test_another_activation_is_refused() -> None:
 @pytest.mark.data
 def test_the_stored_results_of_the_theory_are_of_this_code(data_dir: Path) -> None:
     """The stored cells are those that this code would look for today, so the same command computes none again."""
-    folder = Path(__file__).parents[2] / "results" / "theory" / "cells"
+    folder = Path(__file__).parents[1] / "results" / "theory" / "cells"
     prints = {name: tabular.load(name, data_dir=data_dir).fingerprint for name in theory.TABLES}
     prints["digits"] = theory.digits(0).fingerprint
     names = [(cell, cell.settings.get("table") or cell.settings.get("task")) for cell in cells()]

@@ -30,7 +30,7 @@ from htaf_paper.icbm_scores import histogram, kept_run
 from htaf_paper.items import item
 from htaf_paper.protocol import Claim, Figure, Found, Outcome, Place
 
-RESULTS = Path(__file__).parents[2] / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 NAMES = (
     "icbm-accuracy", "icbm-methods", "binarisation", "class-specificity", "feature-histograms", "cbm", "cub-concepts"
 )  # fmt: skip
