@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BASE := $(VENV)/.htaf
 STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # empty: Python keeps the compiled modules, of which collecting the tests takes more than half its time otherwise
@@ -24,14 +25,20 @@ help:
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml paper/pyproject.toml constraints.txt CMakeLists.txt $(filter-out csrc/selftest.cpp, $(wildcard csrc/*))
+# what the demonstration needs, and no more
+$(BASE): pyproject.toml constraints.txt CMakeLists.txt $(filter-out csrc/selftest.cpp, $(wildcard csrc/*))
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "htaf needs Python >= 3.11, this is %s; try make PYTHON=python3.12 ..." % sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "$$(grep '^pip==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet --build-constraint constraints.txt -c constraints.txt -e '.[dev]' -e paper
+	$(BIN)/python -m pip install --quiet --build-constraint constraints.txt -c constraints.txt -e '.[train]'
 	touch $@
 
-demo: $(STAMP)
+# htaf is there by then: pip takes its extras from it and builds nothing again
+$(STAMP): $(BASE) paper/pyproject.toml
+	$(BIN)/python -m pip install --quiet --build-constraint constraints.txt -c constraints.txt --group dev -e paper
+	touch $@
+
+demo: $(BASE)
 	$(BIN)/htaf demo --out runs/demo
 
 check: lint types

@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 SEEDS = 2**63  # PyTorch's generators take no more
 
+# packages that `pip install htaf` does not bring -> the extra that does
+EXTRAS = {
+    "lightning": "train",
+    "torchmetrics": "train",
+    "PIL": "train",
+    "matplotlib": "train",
+    "timm": "backbones",
+    "faiss": "search",
+    "captum": "where",
+    "openai": "llm",
+    "pydantic": "llm",
+    "transformers": "language",
+    "peft": "language",
+    "accelerate": "language",
+    "gguf": "language",
+    "ray": "ray",
+    "onnx": "export",
+    "onnxscript": "export",
+    "onnxruntime": "export",
+    "nir": "export",
+}
+
 
 class HtafError(Exception):
     """Its message is one sentence for the user: the command prints it without a traceback and exits with 1."""
+
+
+class MissingError(ModuleNotFoundError):
+    """A package is not installed that an extra of htaf brings; the message says which extra."""
 
 
 class TooLargeError(HtafError):
@@ -29,6 +56,19 @@ def suggestion(wanted: str, known: Sequence[str], most: int = 1) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or its type where there is none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@contextlib.contextmanager
+def installed() -> Iterator[None]:
+    """Around imports of packages that an extra brings: where one is not there, the error says which extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS or isinstance(error, MissingError):
+            raise
+        instead = f"this needs {package}: pip install 'htaf[{EXTRAS[package]}]'"
+        raise MissingError(instead, name=error.name) from None
 
 
 def expect_seed(seed: int, error: type[Exception], name: str = "seed") -> None:

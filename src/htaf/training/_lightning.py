@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from htaf._compat import no_trace
+from htaf._errors import installed
 
-with no_trace():
+with no_trace(), installed():
     import lightning as L
     from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
     from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
