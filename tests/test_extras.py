@@ -1,0 +1,48 @@
+"""What `pip install htaf` does not bring: one line says which extra does, in Python and on the command line."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from htaf import fit
+from htaf._errors import EXTRAS, installed
+
+DISTRIBUTIONS = {"PIL": "pillow", "faiss": "faiss-cpu"}
+
+
+def test_each_package_is_in_the_extra_that_is_named() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    for package, extra in EXTRAS.items():
+        name = DISTRIBUTIONS.get(package, package)
+        assert any(one.startswith((f"{name}>", f"{name}[")) for one in project["optional-dependencies"][extra])
+        assert not any(one.startswith(name) for one in project["dependencies"])
+
+
+@pytest.fixture
+def no_lightning(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("htaf.training.", "lightning"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "lightning", None)
+
+
+@pytest.mark.usefixtures("no_lightning")
+def test_python_names_the_extra() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"^this needs lightning: pip install 'htaf\[train\]'$"):
+        fit(pd.DataFrame({"x": [*range(20)], "y": ["a", "b"] * 10}), "y", epochs=1)
+
+
+@pytest.mark.usefixtures("no_lightning")
+def test_the_command_names_the_extra(htaf, tmp_path: Path) -> None:
+    code, _, err = htaf("train", "tabular", "--data", "digits", "--out", tmp_path / "run", "--epochs", "1")
+    assert (code, err) == (1, "htaf: error: this needs lightning: pip install 'htaf[train]'\n")
+
+
+@pytest.mark.usefixtures("no_lightning")
+def test_a_package_that_no_extra_brings_is_no_message_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"), installed():
+        import no_such_package  # noqa: F401  # pyright: ignore[reportMissingImports]
