@@ -16,8 +16,13 @@ from made_runs import digits, made_run
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 # the log tells of commands as they were
-PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs" / "log.md"})]
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+PAGES = [
+    README,
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "paper" / "README.md",
+    *sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs" / "log.md"}),
+]
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).with_suffix("").as_posix())
 
 
 def blocks_of(page: Path, *languages: str) -> list[str]:
@@ -33,9 +38,9 @@ def commands_of(page: Path) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines]
 
 
-QUICK = ("README", "own-model", "networks", "kernels")
+QUICK = (README, *(ROOT / "docs" / f"{name}.md" for name in ("own-model", "networks", "kernels")))
 EXAMPLES = [
-    pytest.param(page, number, id=f"{page.stem}-{number}", marks=[] if page.stem in QUICK else [pytest.mark.slow])
+    pytest.param(page, number, id=f"{page.stem}-{number}", marks=[] if page in QUICK else [pytest.mark.slow])
     for page in PAGES
     for number in range(len(blocks_of(page, "python")))
 ]
