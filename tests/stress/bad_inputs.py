@@ -1250,8 +1250,8 @@ def warm() -> None:
     import htaf.explorer.build
     import htaf.explorer.serve
     import htaf.export
-    import htaf.runs.evaluation
     import htaf.runs.packed
+    import htaf.runs.run
     import htaf.training.study
 
     matplotlib.pyplot.switch_backend("agg")

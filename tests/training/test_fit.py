@@ -29,7 +29,6 @@ from htaf._files import SEAL
 from htaf.activations import HTAF, ScaledSigmoid
 from htaf.data.tabular import Table, load, split
 from htaf.runs import Run, RunError, forward, open_run
-from htaf.runs.evaluation import evaluate
 from htaf.training import problems
 from htaf.training.callbacks import _WHOLE, AtomicCheckpoint, EpochBar, History, last_checkpoint
 from htaf.training.distributed import Processes, thread_count
@@ -174,7 +173,7 @@ def test_the_stored_networks_give_the_recorded_metrics(runs: Callable[[str], Run
             continue
         for part in ("validation", "test"):
             rows = getattr(parts, part)
-            assert evaluate(run, table, part=part)[network] == recorded[part]
+            assert run.evaluate(part, table)[network] == recorded[part]
             predicted = run.predict(table.features.iloc[rows], exact=exact)["prediction"].to_numpy()
             rmse = float(np.sqrt(np.mean((predicted - table.target[rows]) ** 2)))
             assert recorded[part]["rmse"] == pytest.approx(rmse, rel=1e-5)
@@ -192,7 +191,7 @@ def test_classification_on_digits(tmp_path: Path) -> None:
     digits = load("digits")
     recipe = make_recipe(hidden=(16,), epochs=3, batch_size=64, lr=0.02)
     run = train(tmp_path / "run", digits, recipe, source={"name": "digits"})
-    result = evaluate(run, digits)
+    result = run.evaluate("test", digits)
     assert (result["headline"], result["part"], result["rows"]) == ("accuracy", "test", 361)
     assert result["exact"] == run.record["metrics"]["exact"]["test"]
     assert result["gap"] == result["exact"]["accuracy"] - result["smooth"]["accuracy"]
@@ -228,7 +227,7 @@ def test_the_best_epoch_is_kept_with_its_sharpness(
     for name, value in run.model(exact=False).state_dict().items():
         assert torch.equal(value, weights[name])
     assert any(not torch.equal(weights[name], seen[4][1][name]) for name in weights)
-    assert evaluate(run, table)["smooth"] == run.record["metrics"]["smooth"]["test"]
+    assert run.evaluate("test", table)["smooth"] == run.record["metrics"]["smooth"]["test"]
 
 
 @pytest.mark.parametrize(
@@ -618,17 +617,17 @@ def test_evaluate_other_data(runs: Callable[[str], Run], table: Table, tmp_path:
     run = runs("htaf")
     other = load(write_csv(tmp_path / "made.csv", seed=9), target="y")
     with pytest.raises(RunError, match="trained on other data"):
-        evaluate(run, other)
-    result = evaluate(run, other, part="all")
+        run.evaluate("test", other)
+    result = run.evaluate("all", other)
     assert result["rows"] == 80
     predicted = run.predict(other.features)["prediction"].to_numpy()
     assert result["exact"]["rmse"] == pytest.approx(np.sqrt(np.mean((predicted - other.target) ** 2)), rel=1e-5)
     with pytest.raises(ValueError, match="expected a table for regression, got one for classification"):
-        evaluate(run, load("digits"), part="all")
+        run.evaluate("all", load("digits"))
 
 
 def test_evaluate_a_real_valued_run(runs: Callable[[str], Run], table: Table) -> None:
-    result = evaluate(runs("relu"), table, part="train")
+    result = runs("relu").evaluate("train", table)
     assert (result["exact"], result["gap"], result["rows"]) == (None, None, 56)
 
 
@@ -642,7 +641,7 @@ def test_other_data_may_lack_a_class(tmp_path: Path) -> None:
     three, two = load(tmp_path / "three.csv", target="t"), load(tmp_path / "two.csv", target="t")
     recipe = make_recipe(method="relu", hidden=(16,), epochs=20, batch_size=16, lr=0.05)
     run = train(tmp_path / "run", three, recipe, checkpoint_seconds=100.0)
-    result = evaluate(run, two, part="all")
+    result = run.evaluate("all", two)
     predicted = run.predict(two.features)["prediction"].to_numpy()
     truth = np.array(two.classes, dtype=object)[two.target]
     assert result["smooth"]["accuracy"] == pytest.approx((predicted == truth).mean(), abs=1e-6)
@@ -658,7 +657,7 @@ def test_unknown_classes(tmp_path: Path) -> None:
         tmp_path / "run", load(tmp_path / "known.csv", target="t"), make_recipe(hidden=(4,), epochs=1, batch_size=64)
     )
     with pytest.raises(ValueError, match="expected the classes p, q, got z too"):
-        evaluate(run, load(tmp_path / "new.csv", target="t"), part="all")
+        run.evaluate("all", load(tmp_path / "new.csv", target="t"))
 
 
 def test_forward_keeps_the_training_flag() -> None:

@@ -26,7 +26,6 @@ from htaf.models.bireal import BiRealNet
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.wide_resnet import WideResNet
 from htaf.runs import Run, RunError, open_run
-from htaf.runs.evaluation import evaluate
 from htaf.spiking.neurons import IF, LIF
 from htaf.training import families
 from htaf.training.families import FAMILIES, make_recipe, ready_recipe
@@ -123,7 +122,7 @@ def test_the_recorded_metrics_are_those_of_the_stored_networks(runs, digits: Ima
     for family in ("dhn", "snn"):
         run = runs(family)
         for part in ("validation", "test"):
-            found = evaluate(open_run(run.path), digits, part=part)
+            found = open_run(run.path).evaluate(part, digits)
             assert found["exact"] == run.record["metrics"]["exact"][part]
             assert found["smooth"] == run.record["metrics"]["smooth"][part]
             assert found["gap"] == found["exact"]["accuracy"] - found["smooth"]["accuracy"]
@@ -231,7 +230,7 @@ def test_the_wrong_kind_of_data(digits: Images, tmp_path: Path, runs) -> None:
     with pytest.raises(DataError, match="expected images for a recipe of family dhn, got digits"):
         fit(recipe("dhn"), load_table("digits"), tmp_path / "run")
     with pytest.raises(DataError, match="expected images for"):
-        evaluate(runs("dhn"), load_table("digits"), part="all")
+        runs("dhn").evaluate("all", load_table("digits"))
     with pytest.raises(DataError, match="was trained on images"):
         runs("dhn").predict(load_table("digits").features)
     with pytest.raises(DataError, match=r"expected 500 training"):

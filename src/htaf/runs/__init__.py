@@ -16,17 +16,13 @@ if TYPE_CHECKING:
         PREPROCESSING,
         RECORD,
         SMOOTH,
-        Run,
         RunError,
         are_metrics,
         check_folder,
         claim,
         content_hash,
         environment,
-        finish_run,
-        finished_run,
         locked,
-        open_run,
         read_record,
         short_commit,
         shown,
@@ -37,6 +33,7 @@ if TYPE_CHECKING:
     from htaf.runs.packed import PackedRun, open_packed
     from htaf.runs.packing import CheckError, PackedFile, WrittenFile, export_run, pack_run
     from htaf.runs.predictions import Agreement, forward
+    from htaf.runs.run import Run, finish_run, finished_run, open_run
 
 __all__ = [
     "CHECKPOINTS",
@@ -86,6 +83,7 @@ _ELSEWHERE = {
     "htaf.runs.packed": ("PackedRun", "open_packed"),
     "htaf.runs.packing": ("CheckError", "PackedFile", "WrittenFile", "export_run", "pack_run"),
     "htaf.runs.predictions": ("Agreement", "forward"),
+    "htaf.runs.run": ("Run", "finish_run", "finished_run", "open_run"),
 }
 __getattr__, __dir__ = lazy(
     __name__,

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sized
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from htaf.data.images import ImagePreprocessor
-from htaf.data.parts import Data
-from htaf.runs.confusion import confusion, per_class
-from htaf.runs.data import PartName
 from htaf.runs.metrics import metrics
 from htaf.runs.predictions import Joined
-
-if TYPE_CHECKING:
-    from htaf.runs.folder import Run
 
 
 @torch.no_grad()
@@ -51,41 +44,3 @@ def measure(
         for network, found in seen.items():
             outputs[network][name] = metrics(found.whole(), targets, task, scale)
     return outputs | {"exact": outputs["exact"] if exact is not None else None}
-
-
-def evaluate(run: Run, data: Data, *, part: PartName = "test") -> dict[str, Any]:
-    """The smooth and the exact network of a run on labelled data, and the gap between them.
-
-    Args:
-        run: from `htaf.runs.open_run`.
-        data: the data of the run, or others: a table with the same columns, images of the same classes.
-        part: "train", "validation" or "test" of the run's own split; "all", for other data.
-
-    Returns:
-        {"headline", "part", "rows", "smooth": {...}, "exact": {...} or None, "gap": exact minus smooth or None}; of a
-        classification also "classes", the figures of `htaf.runs.confusion.per_class`, and "confusion", the matrix as
-        rows of whole numbers, both of the exact network where there is one; of two classes also "positive", the second
-        one, of which AUROC is.
-
-    Raises:
-        RunError: a part is asked for and the data are not those that the run was trained on.
-        DataError: another kind of data or task, or classes that the run does not know.
-    """
-    record, whole = run.record, run.part(part, data)
-    smooth, exact = run.model(exact=False), run.model() if run.has_step else None
-    preprocessor, task = run.preprocessor(), record["data"]["task"]
-    scale = 1.0 if isinstance(preprocessor, ImagePreprocessor) else preprocessor.target.std
-    kept: dict[str, tuple[Tensor, Tensor]] = {}
-    results = measure(smooth, exact, {part: whole}, task, scale, kept)
-    name = record["headline"]
-    of_smooth, of_exact = results["smooth"][part], results["exact"][part] if exact is not None else None
-    known = of_exact is not None and of_exact[name] is not None and of_smooth[name] is not None
-    gap = of_exact[name] - of_smooth[name] if of_exact is not None and known else None
-    found = {"headline": name, "part": part, "rows": len(whole), "smooth": of_smooth, "exact": of_exact, "gap": gap}
-    if task != "classification":
-        return found
-    classes = preprocessor.classes if isinstance(preprocessor, ImagePreprocessor) else preprocessor.target.classes
-    matrix = confusion(*kept[part], len(classes))
-    if len(classes) == 2:
-        found["positive"] = str(classes[1])
-    return found | {"classes": per_class(matrix, classes), "confusion": matrix.tolist()}

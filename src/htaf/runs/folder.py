@@ -1,14 +1,12 @@
-"""A run folder: what it holds, how it is written so that nothing is ever half there, and how it is read back.
+"""A run folder: its files, and its record, which is written first and last so that nothing is ever half there.
 
-    record.json         recipe, seed, data fingerprint, commit, versions, device, metrics, layer statistics
-    model.safetensors   the weights; the smooth and the exact network share them
-    smooth.safetensors  only where the exact network has weights of its own: those of the smooth one
-    preprocessing.json  what turns raw rows into the network's inputs, and outputs into predictions
-    metrics.csv         one row an epoch         loss.png   the same as a picture
-    report.html         of a table: figures and pictures of the run, see htaf.report; report.json has the figures
-    checkpoints/        only while the training runs
-
-Reading a run needs torch, pandas and scikit-learn, never lightning.
+record.json         recipe, seed, data fingerprint, commit, versions, device, metrics, layer statistics
+model.safetensors   the weights; the smooth and the exact network share them
+smooth.safetensors  only where the exact network has weights of its own: those of the smooth one
+preprocessing.json  what turns raw rows into the network's inputs, and outputs into predictions
+metrics.csv         one row an epoch         loss.png   the same as a picture
+report.html         of a table: figures and pictures of the run, see htaf.report; report.json has the figures
+checkpoints/        only while the training runs
 """
 
 from __future__ import annotations
@@ -19,33 +17,19 @@ import platform
 import re
 import shutil
 import subprocess
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from importlib import metadata
-from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
-import pandas as pd
-import safetensors.torch
 import torch
-from torch import nn
 
-from htaf import _files, convert
-from htaf._errors import HtafError, first_line
-from htaf._files import LOCK, expect_folder, hold, parse_json, regular, sealed, to_json, write_atomic
-from htaf.contract import StepFactory, is_outside
-from htaf.data.images import ImagePreprocessor
-from htaf.data.preprocess import Preprocessor
-from htaf.data.reading import DataError, Frame
-from htaf.models.build import KINDS, Method, activation, at_most, build
-from htaf.runs.predictions import of_images, of_rows
-
-if TYPE_CHECKING:
-    from htaf.data.parts import Data
-    from htaf.runs.data import PartName, RunPart
+from htaf import _files
+from htaf._errors import HtafError
+from htaf._files import LOCK, expect_folder, hold, sealed, to_json, write_atomic
+from htaf.contract import is_outside
+from htaf.models.build import KINDS, Method
 
 FORMAT = 1
 RECORD, MODEL, SMOOTH, PREPROCESSING, METRICS, PLOT = (
@@ -111,282 +95,6 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run, read by `open_run`.
-
-    step: the class of its activation where that is a step from outside htaf.
-    held: the content of its files but the record, by name, where they are kept in memory instead of at `path`.
-    """
-
-    path: Path
-    record: dict[str, Any]
-    step: StepFactory | None = None
-    held: Mapping[str, bytes] | None = field(default=None, repr=False)
-
-    def model(self, *, exact: bool = True) -> nn.Module:
-        """The network in eval mode: hardened by default, the smooth one with exact=False (or where no step exists).
-
-        Raises:
-            RunError: the weights are missing, damaged, or do not fit the network that the record describes.
-        """
-        name = SMOOTH if self.has_own_smooth and not exact else MODEL
-        file, data = self.path / name, self._checked(name)
-        try:
-            state = safetensors.torch.load(data)
-            known = at_most(sum(map(torch.numel, state.values())), len(state))
-            with warnings.catch_warnings(), known, torch.random.fork_rng(devices=[]):  # first weights are drawn
-                warnings.simplefilter("ignore")  # the training said what there is to say of the pair
-                model = build(self.record["model"], self.step)
-            model.load_state_dict(state)
-            if self.takes_images:  # as it was trained: the same bits, and faster
-                model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        except Exception as error:  # networks raise nearly everything on a description that makes no sense
-            raise RunError(f"{file} cannot be read: {first_line(error)}") from None
-        return (convert.harden(model) if exact and self.has_step else model).eval()
-
-    @property
-    def has_step(self) -> bool:
-        """False for a real-valued network (method relu), which has no exact step."""
-        return self.record["recipe"]["method"] != "relu"
-
-    @property
-    def has_own_smooth(self) -> bool:
-        """Whether the smooth network has weights of its own: the exact one was changed after it was hardened."""
-        return HASHED[SMOOTH] in self.record
-
-    @property
-    def takes_images(self) -> bool:
-        """Whether the network reads images; otherwise it reads rows of a table."""
-        return self.record["model"]["kind"] != "mlp"
-
-    def preprocessor(self) -> Preprocessor | ImagePreprocessor:
-        """The fitted preprocessing. Raises RunError when its file is missing or damaged."""
-        data, model = self._checked(PREPROCESSING), self.record["model"]
-        try:
-            found = (ImagePreprocessor if self.takes_images else Preprocessor).from_json(parse_json(data))
-        except (DataError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{self.path / PREPROCESSING} cannot be read: {first_line(error)}") from None
-        if isinstance(found, Preprocessor):
-            fitting = {"in_features": len(found.feature_names), "out_features": len(found.target.classes) or 1}
-        else:
-            fitting = {"in_channels": found.channels, "out_features": len(found.classes)}
-        size = [*getattr(found, "size", ())]  # of a table none; not every network of images is built for one
-        fits = all(model.get(name) == value for name, value in fitting.items())
-        if not fits or (model.get("image_size") or size) != size:
-            raise RunError(f"{self.path / PREPROCESSING} does not fit the network that {RECORD} describes")
-        return found
-
-    def verify(self) -> None:
-        """See that weights and preprocessing are there as they were written.
-
-        Raises:
-            RunError: one is missing or damaged; the message says what to do.
-        """
-        for name, entry in HASHED.items():
-            if name != SMOOTH or entry in self.record:
-                self._checked(name)
-
-    def _checked(self, name: str) -> bytes:
-        file = self.path / name
-        again = f"put back a copy of it, or delete {self.path} and run the same command again, which trains anew"
-        try:
-            data = regular(file).read_bytes() if self.held is None else self.held[name]
-        except (FileNotFoundError, KeyError):
-            raise RunError(f"{file} is missing, and the run is of no use without it: {again}") from None
-        except OSError as error:
-            raise RunError(f"{file} cannot be read: {error.strerror or error}") from None
-        if _sha256(data) != self.record[HASHED[name]]:
-            raise RunError(f"{file} is damaged: its SHA-256 differs from the one in {RECORD}; {again}")
-        return data
-
-    def in_memory(self) -> Run:
-        """The same run with its files in memory, so that its folder may go; it can be pickled.
-
-        Raises:
-            RunError: a file is missing or damaged.
-        """
-        held = {name: self._checked(name) for name, entry in HASHED.items() if name != SMOOTH or entry in self.record}
-        metrics = self.path / METRICS
-        if self.held is not None:
-            held |= self.held
-        elif metrics.is_file():
-            held[METRICS] = metrics.read_bytes()
-        return Run(Path("in memory"), self.record, self.step, held)
-
-    def save(self, path: str | Path) -> Run:
-        """Write the run into a folder, as a training does: the record comes last.
-
-        Args:
-            path: a folder: new, empty, or of this same run, which is written again.
-
-        Returns:
-            The run in its new folder.
-
-        Raises:
-            RunError: the folder holds another run or other files, another process holds it, or a file of this run is
-                missing or damaged. OSError: it cannot be written.
-        """
-        path = Path(path)
-        expect_folder(path, "the run", RunError)
-        before = read_record(path)
-        if before is not None and before["key"] != self.record["key"]:
-            raise RunError(f"expected a new or empty folder, {path} holds another run: choose another one")
-        if before is None and path.exists() and any(not one.name.startswith(LOCK) for one in path.iterdir()):
-            raise RunError(f"expected a new or empty folder, {path} holds other files: choose another one")
-        held = self.in_memory().held or {}
-        with locked(path, "another process writes"):
-            for name, data in held.items():
-                write_atomic(path / name, data)
-            write_atomic(path / RECORD, sealed(self.record))
-        return Run(path, self.record, self.step)
-
-    def data(self, place: str | PathLike[str] | None = None, *, data_dir: str | PathLike[str] | None = None) -> Data:
-        """The data that the run was trained on: a table, or images at the size of the training.
-
-        Args:
-            place: their name or path now; None: where they were at the training.
-            data_dir: a folder with the public sets; None: that of the training.
-
-        Returns:
-            A `htaf.data.tabular.Table` or `htaf.data.images.Images`. Where they have changed, `part` refuses them.
-
-        Raises:
-            UnknownSourceError: no place is given, and the record has none. DataError: they cannot be read.
-        """
-        from htaf.runs.data import own_data
-
-        return own_data(self, place, data_dir=data_dir)
-
-    def other_data(self, place: str | PathLike[str], *, data_dir: str | PathLike[str] | None = None) -> Data:
-        """Other labelled data for this run's networks: a table with the same columns, or images of the same classes.
-
-        Args:
-            place: a name or a path. data_dir: a folder with the public sets.
-
-        Returns:
-            As `data`; `part("all", ...)` takes them.
-
-        Raises:
-            DataError: they cannot be read.
-        """
-        from htaf.runs.data import other_data
-
-        return other_data(self, place, data_dir=data_dir)
-
-    def part(self, part: PartName = "test", data: Data | None = None) -> RunPart:
-        """A part of the run's data as its networks take it: iterating gives (inputs, targets) in chunks.
-
-        Args:
-            part: "train", "validation" or "test", as the training split them; "all", of other data too.
-            data: from `data` or `other_data`; None: `data()`, which reads them.
-
-        Returns:
-            A sized iterable: inputs float32, targets int64 [rows] or float32 [rows, 1]; see `htaf.runs.data.RunPart`.
-
-        Raises:
-            RunError: no such part, or a part of data that the run was not trained on.
-            DataError: another kind of data or task, or classes that the run does not know.
-        """
-        from htaf.runs.data import part_of
-
-        return part_of(self, self.data() if data is None else data, part)
-
-    def evaluate(self, part: PartName = "test", data: Data | None = None) -> dict[str, Any]:
-        """The metrics of the smooth and the exact network on a part, and the gap between them.
-
-        Args, raises: as `part`.
-
-        Returns:
-            {"headline", "part", "rows", "smooth": {...}, "exact": {...} or None, "gap": exact minus smooth or None}; of
-            a classification also "classes", figures of each, and "confusion", the matrix [true][predicted].
-        """
-        from htaf.runs.evaluation import evaluate
-
-        return evaluate(self, self.data() if data is None else data, part=part)
-
-    def predict(self, rows: Frame, *, exact: bool = True) -> pd.DataFrame:
-        """Predictions for raw rows.
-
-        Args:
-            rows: the columns that the run was trained on, by name, any order; others are ignored.
-            exact: use the exact step (the default) or the smooth network.
-
-        Returns:
-            For a regression one column `prediction` in the target's units; for a classification `prediction`
-            (the class) and one probability column per class, `probability_<class>`. The index is that of rows.
-
-        Raises:
-            RunError: a damaged run. DataError: rows lack a column or hold values that cannot be used.
-        """
-        return self.predict_with_notes(rows, exact=exact)[0]
-
-    def predict_with_notes(self, rows: Frame, *, exact: bool = True) -> tuple[pd.DataFrame, list[str]]:
-        """As `predict`, with what was handled in these rows: unseen categories, missing values, ignored columns."""
-        preprocessor = self.preprocessor()
-        if isinstance(preprocessor, ImagePreprocessor):
-            raise DataError(f"{self.path} was trained on images: expected image files, got a table")
-        return of_rows(self.model(exact=exact), preprocessor, rows)
-
-    def predict_images(
-        self, paths: Sequence[str | Path | bytes], *, exact: bool = True, strict: bool = True
-    ) -> pd.DataFrame:
-        """Predictions for image files.
-
-        Args:
-            paths: image files of the kinds in `htaf.data.image_reading.FORMATS`, or bytes, the content of one; they
-                are scaled as the training images were.
-            exact: use the exact step (the default) or the smooth network.
-            strict: raise for a file that cannot be read; else its row has only the reason.
-
-        Returns:
-            `prediction` (the class) and one probability column per class, `probability_<class>`, indexed by path
-            (contents: "image 1", "image 2" and so on); with strict=False also `error`, None where all is well.
-
-        Raises:
-            RunError: a damaged run. DataError: a table's run, or, with `strict`, a file that is no image (it is named).
-        """
-        preprocessor = self.preprocessor()
-        if not isinstance(preprocessor, ImagePreprocessor):
-            raise DataError(f"{self.path} was trained on a table: expected its rows, got image files")
-        return of_images(self.model(exact=exact), preprocessor, paths, strict=strict)
-
-
-def open_run(path: str | Path, *, method: StepFactory | None = None) -> Run:
-    """Read a finished run folder. Nothing that a file names is imported.
-
-    Args:
-        method: the class of the run's step where it was trained with one from outside htaf
-            (`htaf train --method package.module:Class`), whose code no file may have run.
-
-    Raises:
-        RunError: no such folder, no run in it, a damaged record, another format, a training that has not finished, or
-            weights or preprocessing that are missing or damaged; or `method` is missing, or not for this run.
-    """
-    path = Path(path)
-    record = read_record(path)
-    if record is None:
-        raise RunError(f"expected a run folder with {RECORD}, found none at {path}")
-    if record["status"] != "finished":
-        raise RunError(f"{path} holds a training that has not finished: run the same train command again to resume it")
-    return finished_run(path, record, method)
-
-
-def finished_run(path: Path, record: dict[str, Any], method: StepFactory | None = None) -> Run:
-    """The run of a record that says finished, once its files are seen to be whole; raises as `open_run`."""
-    trained = record["recipe"]["method"]
-    if is_outside(trained):
-        try:
-            activation(record["model"]["activation"], method)()
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{path}: {first_line(error)}") from None
-    elif method is not None:
-        raise RunError(f"{path} was trained with method {trained}, which is htaf's own: leave method out")
-    run = Run(path, record, method)
-    run.verify()
-    return run
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
@@ -575,41 +283,6 @@ def check_folder(path: Path, identity: Mapping[str, Any], *, part: bool = False)
     return None
 
 
-def finish_run(
-    path: Path,
-    record: dict[str, Any],
-    model: nn.Module,
-    preprocessor: Preprocessor | ImagePreprocessor,
-    method: StepFactory | None = None,
-    *,
-    smooth: nn.Module | None = None,
-) -> Run:
-    """Write weights and preprocessing, then the record as finished: a reader sees all of it or an unfinished run.
-
-    Args:
-        model: whose weights the exact network has.
-        smooth: the smooth network where its weights are others; None: they share them.
-    """
-    for name in (RECORD, MODEL, SMOOTH, PREPROCESSING, METRICS, PLOT):
-        for left in path.glob(f".{name}.*"):  # temporary files of a process that was killed while it wrote
-            left.unlink(missing_ok=True)
-    files = {MODEL: _weights(model)} | ({} if smooth is None else {SMOOTH: _weights(smooth)})
-    files[PREPROCESSING] = to_json(preprocessor.to_json()).encode()
-    if smooth is None:
-        (path / SMOOTH).unlink(missing_ok=True)
-    for name, data in files.items():
-        write_atomic(path / name, data)
-    hashes = {HASHED[name]: _sha256(data) for name, data in files.items()}
-    record = {**record, "status": "finished", **hashes}
-    write_atomic(path / RECORD, sealed(record))
-    return Run(path, record, method)
-
-
-def _weights(model: nn.Module) -> bytes:
-    """Its state dict as a file of tensors."""
-    return safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()})
-
-
 def shown(value: Any) -> str:
     """A value in a message; of a hash of 40 digits or more the first 12."""
     return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b", r"\1...", repr(value))
@@ -620,7 +293,3 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
     if isinstance(value, Mapping):
         return {k: v for name, part in value.items() for k, v in _flat(part, f"{prefix}{name}.").items()}
     return {prefix[:-1]: list(value) if isinstance(value, tuple) else value}
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

@@ -20,7 +20,8 @@ from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
 from htaf.hardening import Report
 from htaf.runs.evaluation import measure
-from htaf.runs.folder import HASHED, Run, RunError, claim, finish_run, finished_run
+from htaf.runs.folder import HASHED, RunError, claim
+from htaf.runs.run import Run, finish_run, finished_run
 
 if TYPE_CHECKING:
     from htaf.data.parts import Data

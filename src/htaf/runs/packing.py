@@ -25,9 +25,10 @@ from htaf.activations import Heaviside
 from htaf.data.images import Images
 from htaf.models.mlp import Thermometer
 from htaf.runs.data import raw_part, rows_are_known
-from htaf.runs.folder import MODEL, Run, RunError
+from htaf.runs.folder import MODEL, RunError
 from htaf.runs.packed import run_extra
 from htaf.runs.predictions import Agreement, agreement
+from htaf.runs.run import Run
 
 if TYPE_CHECKING:
     from htaf.data.columns import Target
