@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from htaf.data.tabular import Table, load
+from htaf.report import write_report
 from htaf.runs import Run
 from htaf.training.families import make_recipe
 from htaf.training.fit import fit
@@ -42,7 +42,14 @@ def hostile(folder: Path, task: str = "classification", rows: int = 120) -> Tabl
     return load(folder / HOSTILE["file"], target=HOSTILE["target"])
 
 
-def trained(out: Path, table: Table, **options: Any) -> Run:
-    """A run of a few epochs with its report."""
+def trained(out: Path, table: Table) -> Run:
+    """A run of a few epochs."""
     source = {"name": table.name, "data_dir": None, "target": table.target_name, "task": None}
-    return fit(QUICK, table, out, **{"device": "cpu", "report": True, "source": source, **options})
+    return fit(QUICK, table, out, device="cpu", source=source)
+
+
+def reported(out: Path, table: Table) -> Run:
+    """A run of a few epochs with its report."""
+    run = trained(out, table)
+    write_report(run, table)
+    return run

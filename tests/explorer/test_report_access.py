@@ -10,7 +10,7 @@ import pytest
 from visits import Visit
 
 from htaf.report.writing import PAGE
-from made_report import hostile, trained
+from made_report import hostile, reported
 
 pytestmark = pytest.mark.slow
 AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
@@ -21,7 +21,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Of a classification and of a regression, with names that are markup."""
     out = tmp_path_factory.mktemp("runs")
     tasks = ("classification", "regression")
-    return [(trained(out / task, hostile(out / f"{task}-data", task)).path / PAGE).as_uri() for task in tasks]
+    return [(reported(out / task, hostile(out / f"{task}-data", task)).path / PAGE).as_uri() for task in tasks]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

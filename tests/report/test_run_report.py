@@ -20,15 +20,16 @@ import pytest
 
 from htaf import rules
 from htaf._console import visible
+from htaf.cli.reporting import report_once
 from htaf.data.columns import Column
 from htaf.data.tabular import Table, load, split
 from htaf.report import contents, page, writing
 from htaf.report.writing import PAGE, VALUES, kept_baselines, write_report
-from htaf.runs import Run, open_run
+from htaf.runs import Run, RunError, locked, open_run
 from htaf.training.families import make_recipe, ready_recipe
 from htaf.training.families.mlp import tabular_exact, tabular_members
 from htaf.training.reproduce import command
-from made_report import CLASSES, HOSTILE, hostile, trained
+from made_report import CLASSES, HOSTILE, hostile, reported, trained
 from made_runs import digits, made_run
 
 FITTED = ["constant", "logistic", "boosting"]
@@ -48,12 +49,12 @@ def amounts(tmp_path_factory: pytest.TempPathFactory) -> Table:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, table: Table) -> Run:
-    return trained(tmp_path_factory.mktemp("runs") / "classes", table)
+    return reported(tmp_path_factory.mktemp("runs") / "classes", table)
 
 
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory: pytest.TempPathFactory, amounts: Table) -> Run:
-    return trained(tmp_path_factory.mktemp("runs") / "numbers", amounts)
+    return reported(tmp_path_factory.mktemp("runs") / "numbers", amounts)
 
 
 def values_of(run: Run) -> dict[str, Any]:
@@ -216,8 +217,8 @@ def test_a_network_without_a_step_has_a_report(tmp_path: Path, table: Table) -> 
     from htaf.training.fit import fit
 
     recipe = make_recipe(method="relu", hidden=(8,), epochs=1, batch_size=32)
-    made = fit(recipe, table, tmp_path / "run", report=True, baselines=False, device="cpu")
-    values = values_of(made)
+    made = fit(recipe, table, tmp_path / "run", device="cpu")
+    values = write_report(made, table, baselines=False)
     assert (values["results"]["test"]["exact"], values["baselines"]) == (None, None)
     text = seen(made).text
     assert "exact network" not in text
@@ -309,7 +310,7 @@ def test_the_same_run_gives_the_same_bytes(run: Run, table: Table) -> None:
     files = [run.path / PAGE, run.path / VALUES]
     before = [file.read_bytes() for file in files]
     files[0].unlink()
-    write_report(open_run(run.path), table, command=command(run.record))
+    write_report(open_run(run.path), table)
     assert [file.read_bytes() for file in files] == before
 
 
@@ -326,20 +327,30 @@ def test_baselines_of_a_damaged_report_are_not_taken(run: Run, tmp_path: Path, d
     assert kept_baselines(Run(tmp_path, run.record)) == []
 
 
-def test_a_failure_does_not_lose_the_training(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_does_not_lose_the_training(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise MemoryError("no more room")
 
+    made = trained(tmp_path / "run", table)
     monkeypatch.setattr(writing, "contents", fail)
-    with pytest.warns(UserWarning, match=r"no report.html, the run itself is whole: .*no more room; htaf report"):
-        made = trained(tmp_path / "run", table, baselines=False)
+    report_once(made, table, baselines=False, shown=False)
+    said = " ".join(capsys.readouterr().err.split())
+    assert re.search(r"no report.html, the run itself is whole: .*no more room; htaf report", said)
     assert open_run(made.path).record["status"] == "finished"
     assert not (made.path / PAGE).exists()
 
 
-def test_without_asking_there_is_none(table: Table, tmp_path: Path) -> None:
-    made = trained(tmp_path / "run", table, report=False)
+def test_a_training_alone_writes_none(table: Table, tmp_path: Path) -> None:
+    made = trained(tmp_path / "run", table)
     assert not (made.path / PAGE).exists()
+    assert not (made.path / VALUES).exists()
+
+
+def test_two_processes_do_not_write_one_report(run: Run, table: Table) -> None:
+    with locked(run.path, "held"), pytest.raises(RunError, match="another process writes in"):
+        write_report(run, table)
 
 
 # --- the command ---
@@ -384,14 +395,14 @@ def test_a_repeat_writes_a_report_that_is_missing(
     for name in lost:
         (tmp_path / "run" / name).unlink()
     record = (tmp_path / "run" / "record.json").read_bytes()
-    assert trained(tmp_path / "run", table, report=False).path == tmp_path / "run"
+    again = trained(tmp_path / "run", table)
     assert not all((tmp_path / "run" / name).exists() for name in lost), "nobody asked for it"
-    trained(tmp_path / "run", table, baselines=False)
+    report_once(again, table, baselines=False)
     page = (tmp_path / "run" / PAGE).read_bytes()
     assert json.loads((tmp_path / "run" / VALUES).read_text())["key"] == run.record["key"]
     assert (tmp_path / "run" / "record.json").read_bytes() == record
     written = (tmp_path / "run" / PAGE).stat().st_mtime_ns
-    trained(tmp_path / "run", table)
+    report_once(again, table)
     assert (tmp_path / "run" / PAGE).stat().st_mtime_ns == written, "written again"
     assert (tmp_path / "run" / PAGE).read_bytes() == page
 
@@ -403,8 +414,8 @@ def test_killed_between_the_record_and_the_report(htaf: Any, tmp_path: Path) -> 
     frame = pd.DataFrame({"a": rng.normal(size=60)})
     frame.assign(y=frame["a"] + rng.normal(size=60)).to_csv(tmp_path / "made.csv", index=False)
     killed = (
-        "import os, signal, sys; from htaf.cli import main; import htaf.training.fit as room;"
-        "room.try_report = lambda *given, **named: os.kill(os.getpid(), signal.SIGKILL);"
+        "import os, signal, sys; from htaf.cli import main; import htaf.report.writing as room;"
+        "room.write_report = lambda *given, **named: os.kill(os.getpid(), signal.SIGKILL);"
         f"sys.argv = {['htaf', *words]!r}; main()"
     )
     found = subprocess.run([sys.executable, "-c", killed], cwd=tmp_path, capture_output=True, check=False)

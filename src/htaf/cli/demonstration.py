@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 
 from htaf.activations import Heaviside
+from htaf.cli.reporting import report_once
 from htaf.concepts.codes import codes_key
 from htaf.concepts.completeness import by_importance
 from htaf.concepts.counts import proportions
@@ -49,10 +50,9 @@ def run_demo(out: Path, *, seed: int = 0, progress: bool = True) -> list[dict[st
     for method, label in METHODS.items():
         recipe = tabular_quick().replace(method=method)
         with thread_count(default_threads(recipe)):
-            run = fit(
-                recipe, table, out / method, seed=seed, source={"name": "digits"}, progress=progress, every=EVERY,
-                report=method == "htaf",
-            )  # fmt: skip
+            run = fit(recipe, table, out / method, seed=seed, source={"name": "digits"}, progress=progress, every=EVERY)
+        if method == "htaf":
+            report_once(run, table, shown=progress)
         smooth, exact = (run.record["metrics"][k]["test"]["accuracy"] for k in ("smooth", "exact"))
         rows.append(
             {

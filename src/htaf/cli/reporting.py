@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table as TextTable
 
 from htaf._console import Terminal, UsageError, direction, print_json, progress, say, say_notes
+from htaf._errors import first_line
 from htaf.cli.flags import Baselines, DataDir, Json, RunDir, is_language_model, needs_source
 from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.cli.packing import Source
 
 if TYPE_CHECKING:
+    from htaf.data.tabular import Table
     from htaf.report.baselines import Baseline
+    from htaf.runs import Run
 
 
 def report(
@@ -27,12 +30,11 @@ def report(
 ) -> None:
     """Write the report of a run of a table: report.html, a page of one file, and its figures, report.json.
 
-    A training writes it at its end; this is for older runs. Baselines that stand in report.json are kept."""
+    `htaf train` writes it when it ends; this writes it anew. Baselines that stand in report.json are kept."""
     from htaf.data.tabular import Table
     from htaf.report.writing import PAGE, kept_baselines, write_report
-    from htaf.runs import locked, open_run
+    from htaf.runs import open_run
     from htaf.runs.data import rows_are_known
-    from htaf.training.reproduce import command
 
     if is_language_model(run):
         raise UsageError(f"{run} is a language model: expected a run of a table")
@@ -47,14 +49,8 @@ def report(
     with needs_source("give --data"):
         table = opened.data(data, data_dir=data_dir)
     assert isinstance(table, Table)
-    with locked(run, "another process writes in"), progress("report", 4) as advance:
-        values = write_report(
-            opened,
-            table,
-            baselines=baselines,
-            command=command(opened.record),
-            told=lambda name: advance(1, f"baseline {name}"),
-        )
+    with progress("report", 4) as advance:
+        values = write_report(opened, table, baselines=baselines, told=lambda name: advance(1, f"baseline {name}"))
     if json:
         return print_json(values)
     if baselines:
@@ -62,6 +58,19 @@ def report(
         say_baselines(found, opened.record)
         say_notes([f"{one.name}: {one.note}" for one in found if one.note])
     return say(f"report: {run / PAGE}")
+
+
+def report_once(run: Run, table: Table, *, baselines: bool = True, shown: bool = True) -> None:
+    """The report of a training that has just ended, where it has none; a failure is a note, and costs nothing."""
+    from htaf.report.writing import PAGE, has_report, write_report
+
+    if has_report(run):
+        return
+    try:
+        with progress("report", 4, shown=shown) as advance:
+            write_report(run, table, baselines=baselines, told=lambda name: advance(1, f"baseline {name}"))
+    except Exception as error:
+        say_notes([f"no {PAGE}, the run itself is whole: {first_line(error)}; htaf report {run.path} writes it"])
 
 
 def say_baselines(found: Sequence[Baseline], record: Mapping[str, Any]) -> None:

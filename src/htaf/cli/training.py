@@ -300,8 +300,7 @@ def _table_command(family: Family, none: Any) -> Callable[..., None]:
             )
 
         options = {"seed": seed, "mode": mode, "device": device, "checkpoint_seconds": checkpoint_seconds}
-        options |= {"report": True, "baselines": baselines}
-        _train(chosen, running, read, out, source, options, json)
+        _train(chosen, running, read, out, source, options, json, baselines)
 
     return command
 
@@ -396,13 +395,15 @@ def _train(
     source: Mapping[str, Any],
     options: dict[str, Any],
     json: bool,
+    baselines: bool = False,
 ) -> None:
-    """Check what can be checked before the data are read; load, train, print."""
+    """Check what can be checked before the data are read; load, train, report on a table, print."""
     try:
         chosen.recipe.network.fingerprint()  # before what takes seconds to import
     except ValueError as error:
         raise HtafError(str(error)) from None
-    from htaf.cli.reporting import say_baselines
+    from htaf.cli.reporting import report_once, say_baselines
+    from htaf.data.tabular import Table
     from htaf.report.writing import PAGE, kept_baselines
     from htaf.runs import check_folder, short_commit
     from htaf.runs.metrics import LOWER_IS_BETTER
@@ -450,11 +451,13 @@ def _train(
         raise SystemExit(1) from None  # the process that failed says why
     if several and not first_process():
         return None
+    if isinstance(data, Table):
+        report_once(run, data, baselines=baselines)
     if before is not None and before["status"] == "finished":
         commit = short_commit(before["commit"])
         err.print(f"already done: {out} holds this training, finished (commit {commit}). Delete it to train again")
     say_notes([note for note in run.record["notes"] if note not in said])
-    found = kept_baselines(run) if options.get("baselines") else []
+    found = kept_baselines(run) if baselines else []
     if json:
         return print_json(run.record | ({"baselines": [vars(one) for one in found]} if found else {}))
     metrics, name = run.record["metrics"], run.record["headline"]

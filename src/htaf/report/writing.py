@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from htaf._errors import first_line
 from htaf._files import parse_json, to_json, write_atomic
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
@@ -15,19 +15,15 @@ from htaf.data.tabular import Table
 from htaf.report.baselines import Baseline, fit_baselines
 from htaf.report.contents import FORMAT, contents
 from htaf.report.page import page
-from htaf.runs import Run
+from htaf.runs import Run, locked
 from htaf.runs.data import table_rows
+from htaf.training.reproduce import command
 
 PAGE, VALUES = "report.html", "report.json"
 
 
 def write_report(
-    run: Run,
-    table: Table,
-    *,
-    baselines: bool = True,
-    command: str = "",
-    told: Callable[[str], Any] = lambda name: None,
+    run: Run, table: Table | None = None, *, baselines: bool = True, told: Callable[[str], Any] = lambda name: None
 ) -> dict[str, Any]:
     """Write report.json and report.html into the folder of a finished run of a table.
 
@@ -35,47 +31,46 @@ def write_report(
     weights that is there.
 
     Args:
-        run: finished. table: the one that it was trained on.
+        run: finished. table: the one that it was trained on; None: `run.data()`, which reads it.
         baselines: also those of `htaf.report.fit_baselines`.
-        command: that trains the run again.
         told: called with the name of each baseline before it is fitted.
 
     Returns:
         The figures, as they stand in report.json.
 
     Raises:
-        RunError: other data, or a damaged run. DataError: a run of images. OSError: it cannot be written.
+        RunError: other data, a damaged run, or another process writes in its folder. DataError: a run of images.
+            OSError: it cannot be written.
     """
-    found = None
-    if baselines:
-        found = kept_baselines(run)
-        if not found:
-            preprocessor = run.preprocessor()
-            if not isinstance(preprocessor, Preprocessor):
-                raise DataError(f"expected a run of a table, {run.path} was trained on images")
+    preprocessor = run.preprocessor()
+    table = run.data() if table is None else table  # pyright: ignore[reportAssignmentType]
+    if not isinstance(preprocessor, Preprocessor) or not isinstance(table, Table):
+        raise DataError(f"expected a run of a table, {run.path} was trained on images")
+    with locked(run.path, "another process writes in"):
+        found = None
+        if baselines:
             rows = vars(table_rows(run, table))
             used = {"train", *run.record["metrics"]["smooth"]}
             rows = {name: rows[name] for name in ("train", "validation", "test") if name in used}
-            found = fit_baselines(table, rows, preprocessor, threads=run.record["threads"], told=told)
-    before = torch.get_num_threads()
-    torch.set_num_threads(run.record["threads"])  # float sums depend on their number
-    try:
-        text = to_json(contents(run, table, baselines=found, command=command))
-    finally:
-        torch.set_num_threads(before)
-    values = parse_json(text)  # in the order of the file, whether the record was read or has just been made
-    write_atomic(run.path / VALUES, text)
-    write_atomic(run.path / PAGE, page(values))
+            threads = run.record["threads"]
+            found = kept_baselines(run) or fit_baselines(table, rows, preprocessor, threads=threads, told=told)
+        with _threads(run.record["threads"]):
+            text = to_json(contents(run, table, baselines=found, command=command(run.record)))
+        values = parse_json(text)  # in the order of the file, whether the record was read or has just been made
+        write_atomic(run.path / VALUES, text)
+        write_atomic(run.path / PAGE, page(values))
     return values
 
 
-def try_report(run: Run, table: Table, **options: Any) -> str:
-    """As `write_report`; gives "" or, where it fails, why: a finished training is not lost with its report."""
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """So many threads of torch inside: float sums depend on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
     try:
-        write_report(run, table, **options)
-    except Exception as error:
-        return f"no {PAGE}, the run itself is whole: {first_line(error)}; htaf report {run.path} writes it"
-    return ""
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def has_report(run: Run) -> bool:

@@ -8,7 +8,7 @@ import math
 import shutil
 import signal
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,9 +19,7 @@ from torch import nn
 
 from htaf import convert
 from htaf._compat import free_start_method
-from htaf._console import err
-from htaf._console import progress as progress_of
-from htaf._errors import expect_memory, expect_seed, first_line, release_memory
+from htaf._errors import expect_memory, expect_seed, release_memory
 from htaf.contract import StepFactory
 from htaf.data.attributes import Attributes
 from htaf.data.image_reading import MOST_WORKERS
@@ -34,7 +32,6 @@ from htaf.diagnostics import layer_statistics
 from htaf.diagnostics.layers import BINARY
 from htaf.models.build import build, weight_bytes
 from htaf.models.icbm import ICBM
-from htaf.report.writing import has_report, try_report
 from htaf.runs import (
     CHECKPOINTS,
     PLOT,
@@ -44,7 +41,6 @@ from htaf.runs import (
     content_hash,
     finish_run,
     finished_run,
-    locked,
     read_record,
     to_json,
 )
@@ -61,7 +57,6 @@ from htaf.training.distributed import (
     TrainingError,
     end_others,
     finished_elsewhere,
-    first_process,
     lost,
     telling,
     thread_count,
@@ -78,7 +73,6 @@ from htaf.training.outside import described, with_step
 from htaf.training.problems import Problem, data_identity, positive_of, problem, resolved, supervision
 from htaf.training.progressive import Progressive, step_names
 from htaf.training.recipe import Recipe, TableData
-from htaf.training.reproduce import command
 from htaf.training.stages import Stages, stages_of
 
 ONE_PROCESS = Processes()
@@ -107,8 +101,6 @@ class _Options:
     logger: tuple[LoggerName, ...]
     gradients: bool
     plot: bool
-    report: bool
-    baselines: bool
 
 
 @dataclass(frozen=True)
@@ -178,8 +170,6 @@ def fit(
     method: StepFactory | None = None,
     rows: Split | None = None,
     plot: bool = True,
-    report: bool = False,
-    baselines: bool = True,
 ) -> Run:
     """Train, harden, measure and write a run folder; resume it exactly when it was stopped before.
 
@@ -209,9 +199,6 @@ def fit(
         method: the class of the step where the recipe's method is the import path of one from outside htaf.
         rows: the parts of a table, instead of a split by seed and mode; the test part may be empty where test is False.
         plot: draw loss.png.
-        report: of a table, write report.html and report.json too (`htaf.report`), also of a run that was finished
-            before and has none. Where that fails, a warning says so.
-        baselines: with a report, also fit simple models and boosted trees on the same rows.
 
     Returns:
         The finished run: `.record["metrics"]`, `.model()`, `.predict(rows)`; in every process.
@@ -241,10 +228,7 @@ def fit(
         identity["parts"] = content_hash([part.tolist() for part in (rows.train, rows.validation, rows.test)])
     key, before = content_hash(identity), read_record(out)
     if before is not None and before["key"] == key and before["status"] == "finished":
-        run = _with_ids(finished_run(out, before, method), data)  # images from files need not be decoded for it
-        if report and isinstance(data, Table) and (processes.world == 1 or first_process()):
-            _late_report(run, data, baselines=baselines, progress=progress)
-        return run
+        return _with_ids(finished_run(out, before, method), data)  # images from files need not be decoded for it
     known = None if continued is None else continued.preprocessor()
     known = known if isinstance(known, ImagePreprocessor) else None  # as the weights know it
     posed = problem(recipe, data, seed, mode, test=test, attributes=attributes, preprocessor=known, rows=rows)
@@ -260,8 +244,6 @@ def fit(
         tuple(logger),
         gradients,
         plot,
-        report,
-        baselines,
     )
     if attributes is not None and (recipe.optimization.compile or strategy == "fsdp"):
         raise TrainingError("a network that learns attributes is trained in parts: expected no compile and no fsdp")
@@ -294,12 +276,8 @@ def fit(
             return Run(out, record, method)
         with claim(out, identity) as record:
             if record["status"] == "finished":
-                run = _with_ids(finished_run(out, record, method), data)
-            else:
-                run = _lead(train, first, record, source, stages)
-            if options.report and isinstance(data, Table) and not has_report(run):
-                _report(run, data, baselines=options.baselines, progress=options.progress, say=train.say)
-            return run
+                return _with_ids(finished_run(out, record, method), data)
+            return _lead(train, first, record, source, stages)
 
 
 def _with_ids(run: Run, data: Data) -> Run:
@@ -319,33 +297,6 @@ def _with_ids(run: Run, data: Data) -> Run:
         f"predictions, not {listed(here) if here else 'none'}: choose another --out, or leave these columns to htaf "
         "predict --id"
     )
-
-
-def _report(run: Run, table: Table, *, baselines: bool, progress: bool, say: Callable[[str], None]) -> None:
-    """The report of a finished training; a failure is said, and costs nothing."""
-    with progress_of("report", 4, shown=progress) as advance:
-        why = try_report(
-            run,
-            table,
-            baselines=baselines,
-            command=command(run.record),
-            told=lambda name: advance(1, f"baseline {name}"),
-        )
-    if why and progress:
-        say(f"note: {why}")
-    elif why:
-        warnings.warn(why, stacklevel=3)
-
-
-def _late_report(run: Run, table: Table, *, baselines: bool, progress: bool) -> None:
-    """The report of a training that was finished before, where it has none: it was stopped before it wrote it."""
-    if has_report(run):
-        return
-    try:
-        with locked(run.path, "another process writes in"):
-            _report(run, table, baselines=baselines, progress=progress, say=err.print)
-    except (RunError, OSError) as error:  # the run itself is whole, wherever it lies
-        warnings.warn(f"no report written: {first_line(error)}", stacklevel=3)
 
 
 def check(
