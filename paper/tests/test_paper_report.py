@@ -60,7 +60,7 @@ def test_each_verdict_is_counted_and_shown(tmp_path: Path) -> None:
     assert claims["counts"] == {"full": counts}
     for verdict, count in counts.items():
         assert f"<span>{verdict}</span><b>{count}</b>" in page
-        assert len(re.findall(rf"<td role='cell'><span class='verdict \w+'>{verdict}</span>", page)) == 2 * count
+        assert len(re.findall(rf'<td role="cell"><span class="verdict \w+">{verdict}</span>', page)) == 2 * count
         assert sum(row["verdict"] == verdict and row["scale"] == "full" for row in rows) == count
         assert len(re.findall(rf"^\| \*\*{verdict}\*\* ", markdown, re.MULTILINE)) == count
     assert "2 hold, 2 do not hold, 1 not settled, 1 not testable at this scale, 1 not run" in markdown
@@ -84,15 +84,15 @@ def test_the_largest_finished_scale_is_shown_and_scales_are_not_mixed(tmp_path: 
     assert [(one["claim"], one["scale"]) for one in claims["claims"]] == [
         ("half of it", "full"), ("at cpu", "cpu"), ("at smoke", "smoke")
     ]  # fmt: skip
-    sections = re.split(r"<h2 id='h-", page)
+    sections = re.split(r'<h2 id="h-', page)
     by_scale = {
-        part[: part.index("'")].removeprefix("claims-"): words(part) for part in sections if "claims-" in part[:9]
+        part[: part.index('"')].removeprefix("claims-"): words(part) for part in sections if "claims-" in part[:9]
     }
     assert list(by_scale) == ["full", "cpu", "smoke"]
     assert "at cpu" in by_scale["cpu"]
     assert "at smoke" not in by_scale["cpu"]
     assert "at cpu" not in by_scale["full"]
-    assert f"<a href='outcomes/reduced/{first}.json'>" in page
+    assert f'<a href="outcomes/reduced/{first}.json">' in page
     assert "1 not settled" in words(page)
     assert "Not finished: a cell failed" in words(page)
     assert "**Not finished:** a cell failed" in markdown
@@ -146,15 +146,17 @@ def test_all_parts_of_an_outcome_are_in_both(tmp_path: Path) -> None:
         assert part.replace("x86\\_64", "x86_64") in markdown
     assert words(page).count("Erratum zebra") == 2  # at the item, and in the list of all
     assert f"![What is seen: zebra](figures/{NAMES[0]}-curves.svg)" in markdown
-    assert f"<img src='figures/{NAMES[0]}-photo.png' alt='Two birds'>" in page
-    assert "role='img' aria-label='What is seen: zebra'" in page
+    assert f'<img src="figures/{NAMES[0]}-photo.png" alt="Two birds">' in page
+    assert 'role="img" aria-label="What is seen: zebra"' in page
     for name in ("curves.svg", "curves.png", "photo.png"):
         assert (tmp_path / "figures" / f"{NAMES[0]}-{name}").is_file()
     assert claims["items"][0]["missing"] == [
         {"row": "row zebra", "reason": "not run: data", "command": "command zebra"}
     ]
-    for link in re.findall(r"href='(#?)([^']+)'", page):  # every link leads somewhere
-        assert f"id='{link[1]}'" in page if link[0] else (tmp_path / link[1]).is_file(), link
+    links = re.findall(r'href="(#?)([^"]+)"', page)
+    assert len(links) > 10
+    for link in links:  # every link leads somewhere
+        assert f'id="{link[1]}"' in page if link[0] else (tmp_path / link[1]).is_file(), link
 
 
 def test_the_same_outcomes_give_the_same_bytes(tmp_path: Path) -> None:
@@ -183,7 +185,7 @@ def test_words_of_outcomes_are_no_markup(tmp_path: Path) -> None:
     put(tmp_path, NAMES[0], "full", full_outcome(HOSTILE), title=HOSTILE)
     put(tmp_path, NAMES[1], "full", status="not run: data", message=HOSTILE, title=HOSTILE)
     page, markdown, claims, rows = report(tmp_path)
-    assert not re.search(r"<script|<img(?! src='figures/)|\u202e", page)
+    assert not re.search(r'<script|<img(?! src="figures/)|\u202e', page)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "\\u202e" in page
     outside = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", markdown)  # of code, which shows what it holds

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
+from typing import Any
 
-from htaf._console import visible
+from markupsafe import Markup
+
+from htaf.report.parts import templates
 
 WIDTH, HEIGHT = 400, 250
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 40
 WIDE = 20.0  # largest over smallest loss, from which the axis is logarithmic
-
-
-def text(value: object) -> str:
-    """Text for HTML: escaped, with nothing hidden in it."""
-    return escape(visible(str(value)))
 
 
 def number(value: float | None) -> str:
@@ -34,6 +31,9 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     step = next((power * m for m in (1, 2, 5) if power * m >= rough), power * 10)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [round(place * step, 12) if abs(step) > 1e-9 else place * step for place in range(first, last + 1)]
+
+
+Mark = tuple[str, dict[str, Any], str]  # an element, its attributes, and the words in it
 
 
 class Plot:
@@ -59,7 +59,7 @@ class Plot:
         self.x, self.log, self.whole = _wider(x), logarithmic, whole
         self.y = _wider((math.log10(y[0]), math.log10(y[1])) if logarithmic else y)
         self.names, self.alternative = names, alternative
-        self.marks: list[str] = []
+        self.marks: list[Mark] = []
 
     def across(self, value: float) -> float:
         """The place of a value on the x axis."""
@@ -81,48 +81,49 @@ class Plot:
         for piece in filter(None, pieces):
             if len(piece) == 1:
                 cx, cy = piece[0].split(",")
-                self.marks.append(f'<circle class="dot {kind}" cx="{cx}" cy="{cy}" r="3"/>')
+                self._mark("circle", f"dot {kind}", cx=cx, cy=cy, r=3)
             else:
-                self.marks.append(f'<polyline class="line {kind}" points="{" ".join(piece)}"/>')
+                self._mark("polyline", f"line {kind}", points=" ".join(piece))
 
     def dot(self, x: float, y: float, kind: str, radius: float = 4.0) -> None:
         """A dot."""
-        self.marks.append(
-            f'<circle class="dot {kind}" cx="{self.across(x):.1f}" cy="{self.up(y):.1f}" r="{radius:.1f}"/>'
-        )
+        self._mark("circle", f"dot {kind}", cx=_at(self.across(x)), cy=_at(self.up(y)), r=f"{radius:.1f}")
 
     def upright(self, x: float, low: float, high: float, kind: str) -> None:
         """A line straight up."""
-        at = f"{self.across(x):.1f}"
-        self.marks.append(
-            f'<line class="line {kind}" x1="{at}" x2="{at}" y1="{self.up(low):.1f}" y2="{self.up(high):.1f}"/>'
-        )
+        self._line(self.across(x), self.up(low), self.up(high), f"line {kind}")
 
     def whole_upright(self, x: float, kind: str) -> None:
         """A line over the whole height."""
-        at = f"{self.across(x):.1f}"
-        self.marks.append(f'<line class="line {kind}" x1="{at}" x2="{at}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
+        self._line(self.across(x), TOP, HEIGHT - BOTTOM, f"line {kind}")
 
-    def svg(self) -> str:
+    def _line(self, x: float, first: float, last: float, kind: str) -> None:
+        self._mark("line", kind, x1=_at(x), x2=_at(x), y1=_at(first), y2=_at(last))
+
+    def _mark(self, element: str, kind: str, **attributes: Any) -> None:
+        self.marks.append((element, {"class": kind} | attributes, ""))
+
+    def svg(self) -> Markup:
         """The picture."""
-        found: list[str] = []
+        found: list[Mark] = []
         for value in self._upward():
             y = self.up(value)
-            found.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            found.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text(number(value))}</text>')
+            found.append(("line", {"class": "grid", "x1": LEFT, "x2": WIDTH - RIGHT, "y1": _at(y), "y2": _at(y)}, ""))
+            found.append(("text", {"x": LEFT - 6, "y": _at(y + 4), "text-anchor": "end"}, number(value)))
+        middle, half = {"text-anchor": "middle"}, (TOP + HEIGHT - BOTTOM) / 2
         for value in ticks(*self.x):
-            if self.whole and value % 1:
-                continue
-            at = f'x="{self.across(value):.1f}" y="{HEIGHT - BOTTOM + 16}"'
-            found.append(f'<text {at} text-anchor="middle">{text(number(value))}</text>')
-        middle = (LEFT + WIDTH - RIGHT) / 2
-        found.append(f'<text x="{middle:.0f}" y="{HEIGHT - 5}" text-anchor="middle">{text(self.names[0])}</text>')
-        half = (TOP + HEIGHT - BOTTOM) / 2
-        turned = f'transform="rotate(-90 11 {half:.0f})" x="11" y="{half:.0f}"'
-        found.append(f'<text {turned} text-anchor="middle">{text(self.names[1])}</text>')
-        inside = "".join([*found, *self.marks])
-        label = text(self.alternative)
-        return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{inside}</svg>'
+            if not self.whole or value % 1 == 0:
+                at = {"x": _at(self.across(value)), "y": HEIGHT - BOTTOM + 16}
+                found.append(("text", at | middle, number(value)))
+        found.append(("text", {"x": _at((LEFT + WIDTH - RIGHT) / 2), "y": HEIGHT - 5} | middle, self.names[0]))
+        turned = {"transform": f"rotate(-90 11 {half:.0f})", "x": 11, "y": f"{half:.0f}"}
+        found.append(("text", turned | middle, self.names[1]))
+        drawn = (
+            templates()
+            .get_template("plot.svg")
+            .render(width=WIDTH, height=HEIGHT, alternative=self.alternative, marks=[*found, *self.marks])
+        )
+        return Markup(drawn)
 
     def _upward(self) -> list[float]:
         """The ticks of the y axis."""
@@ -132,6 +133,11 @@ class Plot:
         found = [m * 10.0**p for p in powers for m in (1, 2, 5)]
         found = [v for v in found if self.y[0] <= math.log10(v) <= self.y[1]]
         return found if len(found) <= 7 else [v for v in found if f"{v:e}".startswith("1")]
+
+
+def _at(place: float) -> str:
+    """A place in a picture."""
+    return f"{place:.1f}"
 
 
 def _share(value: float, bounds: tuple[float, float]) -> float:
@@ -151,12 +157,12 @@ def _wider(bounds: tuple[float, float]) -> tuple[float, float]:
 
 def losses(
     epochs: Sequence[dict[str, float | None]], best: float, stages: Sequence[float], lines: dict[str, str]
-) -> str:
+) -> Markup:
     """The losses by epoch; lines: names of columns, each with the class of its line."""
     values = [row[name] for row in epochs for name in lines]
     known = [v for v in values if v is not None]
     if not known:
-        return ""
+        return Markup()
     low, high = min(known), max(known)
     log = low > 0 and high > WIDE * low
     last = float(epochs[-1]["epoch"] or 1)
@@ -172,7 +178,7 @@ def losses(
     return plot.svg()
 
 
-def reliability(bins: Sequence[dict[str, float]], names: tuple[str, str]) -> str:
+def reliability(bins: Sequence[dict[str, float]], names: tuple[str, str]) -> Markup:
     """Predicted against observed shares; the larger a dot, the more rows."""
     most = max(one["rows"] for one in bins)
     told = ", ".join(f"{one['predicted']:.0%} predicted {one['observed']:.0%} observed" for one in bins)
@@ -184,7 +190,7 @@ def reliability(bins: Sequence[dict[str, float]], names: tuple[str, str]) -> str
     return plot.svg()
 
 
-def spreads(bins: Sequence[dict[str, float]], target: str) -> str:
+def spreads(bins: Sequence[dict[str, float]], target: str) -> Markup:
     """Residuals by prediction: the middle 80% as a line, the mean as a dot."""
     first, last = bins[0], bins[-1]
     told = f"means from {number(first['mean'])} at {number(first['predicted'])} to {number(last['mean'])} at "
