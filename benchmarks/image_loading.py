@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from htaf.data import image_reading
-from htaf.data.augment import Augment
 from htaf.data.images import ImageDataset, Images, fit_preprocessor, load
 from htaf.data.reading import DataError
+from htaf.names import Augment
 
 BATCH = 128
 TARGET = 20_000  # images a second, CIFAR-10 with crop-flip on one thread

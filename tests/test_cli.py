@@ -158,7 +158,7 @@ for words in sys.stdin:
 def test_the_command_starts_without_torch() -> None:
     """Help, errors of the command line and `theory`: what takes seconds to import is imported when a verb needs it."""
     lines = ["--version", "--help", "", "evaluat", "concepts --help", "concepts neighbors", "theory", "theory --eps 2"]
-    lines += ["evaluate --part tst", "train"]
+    lines += ["evaluate --part tst", "train", "train tabular --help", "train icbm --help", "train bnn --epochs many"]
     done = subprocess.run([sys.executable, "-c", STARTS], input="\n".join(lines), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("expected a verb") == 4

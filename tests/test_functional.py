@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.graph import saved_tensors_hooks
 
-from htaf import functional, surrogates
+from htaf import surrogates
+from htaf._errors import check_positive
 from htaf.activations import HTAF, ScaledSigmoid
 from htaf.functional import heaviside, htaf, scaled_sigmoid, sign
 from htaf.spiking.neurons import IF
@@ -571,7 +572,7 @@ def test_tensor_parameters_must_be_floating_and_broadcast() -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_integers_as_parameters() -> None:
     assert torch.equal(htaf(X, 2, 11), htaf(X, 2.0, 11.0))
-    assert isinstance(functional.check_positive("alpha0", 2), float)
+    assert isinstance(check_positive("alpha0", 2), float)
 
 
 @pytest.mark.filterwarnings("error")

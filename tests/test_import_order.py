@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 ORDER = [
     ["_compat", "_errors", "_lazy"],
     ["_files"],
-    ["_console"],
+    ["_console", "names"],
     ["llm"],
     ["theory"],
     ["kernels"],

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import difflib
+import math
+import numbers
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+LEAST, MOST = 2.0**-123, 2.0**123  # of parameters, whatever the dtype of x: small multiples are normal in float32 too
 SEEDS = 2**63  # PyTorch's generators take no more
 
 # packages that `pip install htaf` does not bring -> the extra that does
@@ -75,6 +78,17 @@ def expect_seed(seed: int, error: type[Exception], name: str = "seed") -> None:
     """Raises `error` unless every generator takes this seed."""
     if not 0 <= seed < SEEDS:
         raise error(f"{name} must be >= 0 and below 2**63, got {seed}")
+
+
+def check_positive(name: str, value: float) -> float:
+    """The value as a float; ValueError unless it is > 0, finite and well within the normal numbers of float32."""
+    if not isinstance(value, (float, int)) and not isinstance(value, numbers.Real):  # Dynamo knows the first test only
+        raise TypeError(f"{name} must be a number or a tensor, got {value!r}")
+    if not 0.0 < value < math.inf:  # also False for NaN
+        raise ValueError(f"{name} must be > 0 and finite, got {value}")
+    if not LEAST <= value <= MOST:
+        raise ValueError(f"{name} must be from {LEAST:.3g} to {MOST:.3g}, which float32 can hold, got {value}")
+    return float(value)
 
 
 def expect_memory(needed: float, what: str, instead: str) -> None:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
 
 from htaf._errors import HtafError, first_line
 
@@ -461,6 +460,8 @@ def hold(lock: Path, busy: str, error: type[HtafError] = BusyError) -> Iterator[
         busy: what another process does, such as "another process trains in runs/a".
         error: raised, with `busy`, the holder and what to do, where another process holds it.
     """
+    from filelock import FileLock, Timeout  # with asyncio, which help and figures do without
+
     check_place(lock)
     made = [folder for folder in lock.parents if not folder.exists()]
     lock.parent.mkdir(parents=True, exist_ok=True)

@@ -19,8 +19,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from htaf import functional, surrogates
+from htaf._errors import check_positive
 from htaf.contract import ContractError, SmoothStep, sharpness_of
-from htaf.functional import check_floating, check_positive
+from htaf.functional import check_floating
 
 BINARY_BELOW, BINARY_ABOVE = 0.01, 0.99  # a smooth output beyond these counts as binary
 SATURATION = math.log(BINARY_ABOVE / BINARY_BELOW)  # sigma(alpha1) > BINARY_ABOVE needs alpha1 above this: ln 99

@@ -7,15 +7,15 @@ measured, hardened, trained by name and packed as they are. Nothing is registere
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from torch import nn
+from htaf._errors import check_positive
 
-from htaf.functional import check_positive
+if TYPE_CHECKING:
+    from torch import nn
 
-StepFactory = Callable[..., nn.Module]
+StepFactory = Callable[..., "nn.Module"]
 
 
 @runtime_checkable
@@ -100,6 +100,8 @@ def expect_step(module: nn.Module) -> SmoothStep:
 
 def _foreign_forward(kind: type) -> str:
     """The class whose forward hides the one that `hardened` was written for, "" where the two belong together."""
+    from torch import nn
+
     owner = next(base for base in kind.__mro__ if "hardened" in vars(base))
     forward = next(base for base in kind.__mro__ if "forward" in vars(base))
     written_for = next(base for base in owner.__mro__ if "forward" in vars(base) or base is object)
@@ -111,11 +113,6 @@ def sharpness_of(module: object) -> dict[str, float]:
     """The sharpness parameters of a step that are plain numbers, by name."""
     held = {name: getattr(module, name, None) for name in getattr(module, "sharpness", ())}
     return {name: float(value) for name, value in held.items() if isinstance(value, float | int)}
-
-
-def is_outside(method: object) -> bool:
-    """Whether a method is the import path of a step from outside htaf, "package.module:Class". It is only a name."""
-    return isinstance(method, str) and re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", method) is not None
 
 
 def from_outside(method: str, step: StepFactory | None) -> StepFactory:
@@ -144,6 +141,8 @@ def made(step: StepFactory, values: Mapping[str, Any], *, kind: str = "", bipola
         ContractError: it lacks something of the contract, is of another kind, or has other parameters.
         TypeError, ValueError: a value is out of range, or it does not take `bipolar`.
     """
+    from torch import nn
+
     module = step(bipolar=True) if bipolar else step()
     if not isinstance(module, nn.Module):
         raise ContractError(f"expected a class of modules, got one that makes {type(module).__name__}")

@@ -8,8 +8,6 @@ tensor parameters. With float parameters one tensor, x, is saved for the backwar
 
 from __future__ import annotations
 
-import math
-import numbers
 import warnings
 
 import torch
@@ -17,12 +15,12 @@ import torch.fx
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
+from htaf._errors import check_positive
 from htaf.kernels import operators
 from htaf.kernels.formulas import Scalar, compute_dtype
 
 for _name in ("heaviside", "sign", "htaf", "scaled_sigmoid"):
     torch.fx.wrap(_name)  # torch.fx.symbolic_trace keeps a call of them as it is
-LEAST, MOST = 2.0**-123, 2.0**123  # of parameters, whatever the dtype of x: small multiples are normal in float32 too
 
 
 def heaviside(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -238,17 +236,6 @@ def check_floating(x: object) -> None:
         raise TypeError(f"x must be a real floating-point tensor, got dtype {x.dtype}")
     if x.layout is not torch.strided:
         raise TypeError(f"x must be a dense tensor, got layout {x.layout}")
-
-
-def check_positive(name: str, value: float) -> float:
-    """The value as a float; ValueError unless it is > 0, finite and well within the normal numbers of float32."""
-    if not isinstance(value, (float, int)) and not isinstance(value, numbers.Real):  # Dynamo knows the first test only
-        raise TypeError(f"{name} must be a number or a tensor, got {value!r}")
-    if not 0.0 < value < math.inf:  # also False for NaN
-        raise ValueError(f"{name} must be > 0 and finite, got {value}")
-    if not LEAST <= value <= MOST:
-        raise ValueError(f"{name} must be from {LEAST:.3g} to {MOST:.3g}, which float32 can hold, got {value}")
-    return float(value)
 
 
 def _warn_float16(x: Tensor) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
-
-from htaf.activations import HTAF, SATURATION
+from htaf._errors import check_positive
 from htaf.contract import SmoothStep, sharpness_of
-from htaf.functional import check_positive
+
+if TYPE_CHECKING:
+    from torch import nn
 
 LEAST_ALPHA0 = 0.1  # there HTAF is the scaled sigmoid already
 
@@ -119,6 +119,10 @@ def learn_within(model: nn.Module, before: tuple[float, ...], now: tuple[float, 
     Returns:
         How many steps learn theirs.
     """
+    import torch
+
+    from htaf.activations import HTAF, SATURATION
+
     found = [m for m in model.modules() if isinstance(m, HTAF) and m.learnable]
     (b0, b1), (s0, s1) = ([math.log(value) for value in pair] for pair in (before, now))
     low, high = math.log(LEAST_ALPHA0), math.log(max(product / SATURATION, 2 * LEAST_ALPHA0))

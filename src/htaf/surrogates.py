@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from htaf.functional import check_floating, check_positive, heaviside, sign
+from htaf._errors import check_positive
+from htaf.functional import check_floating, heaviside, sign
 from htaf.kernels import operators
 from htaf.kernels.formulas import compute_dtype
 from htaf.kernels.htaf import reference as htaf_reference

@@ -14,7 +14,6 @@ from torch.nn.functional import interpolate, pad
 import htaf.data.augment as module
 from htaf.data import augmix
 from htaf.data.augment import (
-    Augment,
     augment,
     crop,
     crop_flip,
@@ -23,6 +22,7 @@ from htaf.data.augment import (
     resized_crop_flip,
     shift_flip,
 )
+from htaf.names import Augment
 
 PRESETS = get_args(Augment)
 RANDOM = [preset for preset in PRESETS if preset != "none"]

@@ -46,7 +46,7 @@ def outside_step(method: str | None) -> StepFactory | None:
     """
     if method is None:
         return None
-    from htaf.contract import is_outside
+    from htaf.names import is_outside
 
     if not is_outside(method):
         return None

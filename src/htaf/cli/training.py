@@ -16,8 +16,8 @@ from htaf._errors import HtafError
 from htaf._files import LOCK, check_output_folder, check_place
 from htaf.cli.flags import Baselines, DataDir, Json, check_outside_images
 from htaf.cli.methods import outside_step
-from htaf.contract import StepFactory, is_outside
-from htaf.models.build import Method
+from htaf.contract import StepFactory
+from htaf.names import Method, is_outside
 from htaf.training.families import FAMILIES, continuing
 from htaf.training.recipe import Family, ImageData, Recipe, RecipePart, TableData, kinds
 

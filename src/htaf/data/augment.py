@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import torch
@@ -11,8 +11,8 @@ from torch import Generator, Tensor
 from torch.nn.functional import grid_sample, pad
 
 from htaf.data.augmix import augmix
+from htaf.names import Augment
 
-Augment = Literal["none", "flip", "crop-flip", "shift-flip", "augmix", "resized-crop-flip"]
 PAD_SHARE = 8  # "crop-flip" pads by size // 8: 4 pixels at 32
 SHIFT_SHARE = 16  # "shift-flip" moves by size // 16: 2 pixels at 32, 1 below
 AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # of "resized-crop-flip", as torchvision's RandomResizedCrop

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from htaf._errors import expect_seed, suggestion
-from htaf.data.augment import Augment, augment, check_preset
+from htaf.data.augment import augment, check_preset
 from htaf.data.downloads import obtain
 from htaf.data.image_folders import read_folder, shuffled_by_class
 from htaf.data.image_parts import FilePart, Images, MemoryPart, Part
@@ -20,6 +20,7 @@ from htaf.data.image_preprocess import ImagePreprocessor, fit_preprocessor
 from htaf.data.image_reading import MAX_PIXELS, advice
 from htaf.data.image_sets import SETS
 from htaf.data.reading import DataError, listed
+from htaf.names import Augment
 
 __all__ = [
     "Augment",

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from htaf import surrogates
 from htaf._errors import expect_memory
 from htaf.activations import HTAF, ScaledSigmoid, StraightThrough
 from htaf.binary import BinaryConv2d
-from htaf.contract import StepFactory, from_outside, is_outside, made
+from htaf.contract import StepFactory, from_outside, made
 from htaf.grid import Bits, on_grid
 from htaf.models.bireal import BiRealNet
 from htaf.models.icbm import (
@@ -36,12 +36,11 @@ from htaf.models.resnet import ResNet
 from htaf.models.sew_resnet import SEWResNet
 from htaf.models.whitened import WhitenedConvNet
 from htaf.models.wide_resnet import WideResNet
+from htaf.names import BACKBONES, Method, SlopeName, is_outside
 from htaf.spiking.neurons import IF, LIF
 
 GRIDS: dict[Any, Bits] = {"int8": 8, "int4": 4}
 KINDS = ("mlp", "wide_resnet", "resnet", "bireal", "sew_resnet", "whitened", "icbm")
-Method = Literal["htaf", "ste", "ss", "relu"]
-SlopeName = Literal["sigmoid", "tanh", "rectangular", "atan", "approx_sign", "htaf"]
 
 SLOPES: dict[SlopeName, surrogates.Slope] = {
     "sigmoid": surrogates.sigmoid,
@@ -107,13 +106,7 @@ def neuron(description: dict[str, Any], act: Callable[[], nn.Module]) -> Callabl
 
 
 # the backbones of our own, and which fields of a recipe describe them
-_OWN: dict[str, tuple[str, ...]] = {"wide_resnet": ("depth", "width", "dropout"), "resnet": ("depth", "width", "stem")}
 _TRANSFORMERS, _TORCHVISION = "transformers:", "torchvision:"
-
-
-def is_own_backbone(name: str) -> bool:
-    """Whether a backbone is one of htaf's networks, not of timm, torchvision or transformers."""
-    return name in _OWN
 
 
 def check_backbone(name: str) -> None:
@@ -122,7 +115,7 @@ def check_backbone(name: str) -> None:
         backbone_description(name, {})
     elif name.startswith(_TORCHVISION):
         check_torchvision(name.removeprefix(_TORCHVISION))
-    elif name not in _OWN:
+    elif name not in BACKBONES:
         check_timm(name)
 
 
@@ -152,11 +145,6 @@ def without_weights(make: Callable[[], nn.Module]) -> nn.Module:
             return make()
 
 
-def backbone_fields(name: str) -> tuple[str, ...]:
-    """Which of depth, width, stem and dropout a backbone reads."""
-    return _OWN.get(name, ())
-
-
 def backbone_description(name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """A backbone as `build` takes it.
 
@@ -168,8 +156,8 @@ def backbone_description(name: str, fields: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: transformers knows no such model.
     """
-    if name in _OWN:
-        return {"kind": name, **{field: fields[field] for field in _OWN[name]}}
+    if name in BACKBONES:
+        return {"kind": name, **{field: fields[field] for field in BACKBONES[name]}}
     if name.startswith(_TORCHVISION):
         return {"kind": "torchvision", "name": name.removeprefix(_TORCHVISION)}
     if not name.startswith(_TRANSFORMERS):
@@ -200,7 +188,7 @@ def backbone(description: dict[str, Any], in_channels: int, size: tuple[int, int
         case {"kind": "transformers", "config": config}:
             return transformers_backbone(config, size, pretrained=False)
         case _:
-            kinds = f"{', '.join(_OWN)}, timm, torchvision or transformers"
+            kinds = f"{', '.join(BACKBONES)}, timm, torchvision or transformers"
             raise ValueError(f"expected a backbone of kind {kinds}, got {description!r:.200}")
     net.head = nn.Identity()  # pyright: ignore[reportAttributeAccessIssue]
     return net
@@ -235,7 +223,7 @@ def weight_bytes(description: dict[str, Any], step: StepFactory | None = None) -
         ValueError: as `build`.
     """
     kind = (description.get("backbone") or {}).get("kind")
-    if kind not in (None, *_OWN):
+    if kind not in (None, *BACKBONES):
         return 0
     with torch.device("meta"), warnings.catch_warnings():  # shapes alone
         warnings.simplefilter("ignore")

@@ -7,7 +7,7 @@ import json
 import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -20,7 +20,6 @@ from htaf.models.backbone_weights import load_backbone
 from htaf.models.final_activation import origin, without_final_activation
 from htaf.models.hub import asking_hub
 
-Bottleneck = Literal["implicit", "joint", "sequential", "independent"]
 Pretrained = bool | str | Path
 
 # the options of timm that a record or a caller may set: what they may hold can neither name a file nor code

@@ -27,10 +27,11 @@ from torch import Tensor, nn
 
 from htaf._console import progress as progress_of
 from htaf._files import LOCK, cache_folder, naming, to_json, write_atomic
-from htaf.data.augment import Augment, augment
+from htaf.data.augment import augment
 from htaf.data.images import ImagePreprocessor, Part
 from htaf.data.parts import Keyed
 from htaf.models.backbone_weights import tensors_sha256
+from htaf.names import Augment
 from htaf.runs.folder import RunError, content_hash
 
 FORMAT = 1

@@ -28,8 +28,8 @@ import torch
 from htaf import _files
 from htaf._errors import HtafError
 from htaf._files import LOCK, expect_folder, hold, sealed, to_json, write_atomic
-from htaf.contract import is_outside
-from htaf.models.build import KINDS, Method
+from htaf.models.build import KINDS
+from htaf.names import Method, is_outside
 
 FORMAT = 1
 RECORD, MODEL, SMOOTH, PREPROCESSING, METRICS, PLOT = (

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from htaf import convert
 from htaf._errors import first_line
 from htaf._files import LOCK, expect_folder, parse_json, regular, sealed, to_json, write_atomic
-from htaf.contract import StepFactory, is_outside
+from htaf.contract import StepFactory
 from htaf.data import images as image_sets
 from htaf.data import tabular
 from htaf.data.images import ImagePreprocessor, Images
@@ -30,6 +30,7 @@ from htaf.data.parts import Data, Part, image_part, table_part
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError, Frame
 from htaf.models.build import activation, at_most, build
+from htaf.names import is_outside
 from htaf.runs.confusion import confusion, per_class
 from htaf.runs.data import PartName, RunPart, UnknownSourceError, expect_own, rows_are_known, rows_of, table_rows
 from htaf.runs.evaluation import measure

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from htaf import surrogates
+from htaf._errors import check_positive
 from htaf.activations import HTAF, Heaviside, Remembering, ScaledSigmoid, StraightThrough, warn_untrained
-from htaf.functional import check_floating, check_positive, heaviside
+from htaf.functional import check_floating, heaviside
 from htaf.kernels import native, operators
 from htaf.kernels.formulas import compute_dtype
 from htaf.kernels.neuron import cpu, reference

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from htaf.activations import SATURATION
-from htaf.contract import SmoothStep, is_outside, sharpness_of
+from htaf.contract import SmoothStep, sharpness_of
 from htaf.models.icbm import ICBM
+from htaf.names import is_outside
 from htaf.runs.metrics import loss_function
 from htaf.training.problems import Problem
 from htaf.training.recipe import ImageData, Recipe

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from htaf.contract import SmoothStep, StepFactory, from_outside, is_outside, made, sharpness_of
+from htaf.contract import SmoothStep, StepFactory, from_outside, made, sharpness_of
+from htaf.names import is_outside
 from htaf.training.distributed import TrainingError
 from htaf.training.recipe import Recipe
 

@@ -17,7 +17,7 @@ import optuna
 
 from htaf._errors import HtafError, suggestion
 from htaf._files import regular
-from htaf.models.build import Method
+from htaf.names import Method
 from htaf.training.families import make_recipe
 from htaf.training.recipe import DataOptions, Hardening, Recipe, TableData
 

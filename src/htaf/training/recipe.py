@@ -16,11 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
-from htaf._errors import HtafError, suggestion
-from htaf.contract import is_outside
-from htaf.data.augment import Augment
-from htaf.functional import check_positive
-from htaf.models.build import Method, SlopeName
+from htaf._errors import HtafError, check_positive, suggestion
+from htaf.names import Augment, Method, SlopeName, is_outside
 from htaf.sharpening import Geometric, soft_start
 
 if TYPE_CHECKING:

@@ -32,12 +32,12 @@ from htaf._console import progress as progress_of
 from htaf._console import say_notes
 from htaf._errors import first_line
 from htaf._files import LOCK, BusyError, check_output_folder, hold, parse_json
-from htaf.contract import is_outside
 from htaf.data import images, tabular
 from htaf.data.attributes import Attributes
 from htaf.data.named import is_named
 from htaf.data.parts import Data
 from htaf.data.reading import DataError
+from htaf.names import is_outside
 from htaf.runs import are_metrics, content_hash, environment, locked, open_run, to_json, write_atomic
 from htaf.runs.metrics import LOWER_IS_BETTER
 from htaf.training.coordinator import Coordinator, coordinated

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from htaf.contract import is_outside
+from htaf.names import is_outside
 from htaf.training.families import bnn, dhn, icbm, mlp, snn
 from htaf.training.recipe import Family, Recipe
 

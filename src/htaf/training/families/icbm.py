@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from htaf.models.build import backbone_description, backbone_fields, check_backbone, is_layer_normed, is_own_backbone
-from htaf.models.icbm import ICBM, Bottleneck
+from htaf.names import BACKBONES, Bottleneck
 from htaf.training.families import scales
 from htaf.training.families.dhn import augmix_training, check_depth
 from htaf.training.recipe import (
@@ -90,7 +89,7 @@ class ICBMNetwork(Network):
         self.expect_all(("dropout", "feature_dropout"), lambda v: 0 <= v < 1, "must lie in [0, 1)")
         self.expect_all(("backbone_lr",), lambda v: 0 < v < inf, "must be > 0 and finite")
         self.expect_all(("concept_weight",), lambda v: 0 <= v < inf, "must be >= 0 and finite")
-        own = is_own_backbone(self.backbone)
+        own = self.backbone in BACKBONES
         expect(bool(self.backbone), "backbone must be the name of a model", repr(self.backbone))
         both = self.pretrained == "hub" and own
         expect(not both, "pretrained must be a path for backbones of htaf, which have no weights on a hub", "hub")
@@ -102,7 +101,7 @@ class ICBMNetwork(Network):
             expect(self.depth in (18, 34), "depth for resnet must be one of (18, 34)", self.depth)
 
     def unread(self, method: str) -> dict[str, str]:
-        found = unread_by({*_SHAPE} - {*backbone_fields(self.backbone)}, f"backbone {self.backbone}")
+        found = unread_by({*_SHAPE} - {*BACKBONES.get(self.backbone, ())}, f"backbone {self.backbone}")
         if self.bottleneck == "implicit":
             found |= unread_by(("attributes", "concept_weight"), "bottleneck implicit")
         if method == "relu":
@@ -116,6 +115,8 @@ class ICBMNetwork(Network):
         return fields | {"pretrained": "file"} if stored else fields
 
     def model(self, inputs: Mapping[str, Any], outputs: int, activation: Mapping[str, Any]) -> dict[str, Any]:
+        from htaf.models.build import backbone_description
+
         own = {name: getattr(self, name) for name in _SHAPE}
         more: dict[str, Any] = {"enlarge": [self.enlarge] * 2} if self.enlarge else {}
         more |= {"feature_dropout": self.feature_dropout} if self.feature_dropout else {}
@@ -135,7 +136,7 @@ class ICBMNetwork(Network):
         }
 
     def title(self) -> str:
-        shape = f", depth {self.depth}, width {self.width}" if is_own_backbone(self.backbone) else ""
+        shape = f", depth {self.depth}, width {self.width}" if self.backbone in BACKBONES else ""
         return f"ICBM over {self.backbone}{shape}"
 
     @property
@@ -149,6 +150,8 @@ class ICBMNetwork(Network):
         return [f"the backbone started from {self.pretrained}"] if self.pretrained else []
 
     def check_available(self) -> None:
+        from htaf.models.build import check_backbone
+
         check_backbone(self.backbone)
 
     def fingerprint(self) -> dict[str, str]:
@@ -157,6 +160,7 @@ class ICBMNetwork(Network):
         return fingerprint(self.backbone, self.pretrained)
 
     def initialise(self, net: torch.nn.Module, examples: Callable[[int], torch.Tensor]) -> dict[str, Any]:
+        from htaf.models.icbm import ICBM
         from htaf.training.pretrained import start_from
 
         if not self.pretrained or not isinstance(net, ICBM):
@@ -176,6 +180,8 @@ class ICBMNetwork(Network):
         return normalisation(self.backbone, self.pretrained, channels)
 
     def groups(self, net: torch.nn.Module, lr: float) -> list[Any]:
+        from htaf.models.icbm import ICBM
+
         trained = super().groups(net, lr)
         if not isinstance(net, ICBM) or self.backbone_lr == 1.0:
             return trained
@@ -193,6 +199,8 @@ class ICBMNetwork(Network):
         loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
         from torch.nn.functional import binary_cross_entropy_with_logits
+
+        from htaf.models.icbm import ICBM
 
         assert isinstance(net, ICBM)
         z = net.pre_activations(x)
@@ -257,7 +265,11 @@ def for_backbone(recipe: Recipe, backbone: str, optimizer: str | None = None) ->
         depth, width = _SHAPES[backbone]
         return recipe.replace(backbone=backbone, pretrained="", depth=depth, width=width), ()
     recipe = recipe.replace(backbone=backbone)
-    if before.optimizer != "sgd" or optimizer == "sgd" or is_own_backbone(backbone) or not is_layer_normed(backbone):
+    if before.optimizer != "sgd" or optimizer == "sgd" or backbone in BACKBONES:
+        return recipe, ()
+    from htaf.models.build import is_layer_normed
+
+    if not is_layer_normed(backbone):
         return recipe, ()
     adapted = dataclasses.replace(
         before, optimizer="adamw", lr=ADAPTIVE_RATE, lr_end=0.0, weight_decay=0.05, clip=1.0, schedule="one_cycle",

@@ -5,11 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor, nn
-
-from htaf.models.mlp import MLP, Thermometer
 from htaf.training.families.weights import Weights, titled, weighted, weights_off
 from htaf.training.recipe import (
     LIMIT,
@@ -23,6 +20,9 @@ from htaf.training.recipe import (
     expect,
     unread_by,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 # Fields that came after the first records: at these values they do not change the key of a training.
 _LATER = {
@@ -103,6 +103,8 @@ class MLPNetwork(Network):
         return titled(sizes if self.members == 1 else f"{self.members} {sizes}", self.weights)
 
     def initialise(self, net: nn.Module, examples: Callable[[int], Tensor]) -> dict[str, Any]:
+        from htaf.models.mlp import MLP, Thermometer
+
         if isinstance(net, MLP) and isinstance(net.thermometer, Thermometer):
             net.thermometer.place(examples(sys.maxsize))
         return {}
@@ -110,12 +112,16 @@ class MLPNetwork(Network):
     def groups(self, net: nn.Module, lr: float) -> list[Any]:
         if self.members == 1:
             return super().groups(net, lr)
+        from htaf.models.mlp import MLP
+
         assert isinstance(net, MLP)
         head = {id(p) for p in net.head.parameters()}  # the mean's: a member's own is `members` times its part
         rest = [p for p in super().groups(net, lr) if id(p) not in head]
         return [{"params": rest}, {"params": [*net.head.parameters()], "lr": lr / self.members}]
 
     def called(self, net: nn.Module) -> Callable[[Tensor], Tensor]:
+        from htaf.models.mlp import MLP
+
         assert isinstance(net, MLP)
         return net if self.members == 1 else net.member_outputs
 

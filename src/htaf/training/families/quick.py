@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import nn
-
-from htaf.models.whitened import WhitenedConvNet
 from htaf.training.recipe import Activation, Hardening, ImageData, Network, Optimization, Recipe, expect, unread_by
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 EXAMPLES = 5000  # images that the whitening is taken from
 
@@ -60,6 +60,8 @@ class ImageNetwork(Network):
         }
 
     def initialise(self, net: nn.Module, examples: Callable[[int], torch.Tensor]) -> dict[str, Any]:
+        from htaf.models.whitened import WhitenedConvNet
+
         if isinstance(net, WhitenedConvNet):
             net.whiten(examples(EXAMPLES))
         return {}
