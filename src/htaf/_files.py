@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-
 from htaf._errors import HtafError, first_line
 
 if TYPE_CHECKING:
