@@ -53,7 +53,7 @@ def run(rows: int, concepts: int, folder: Path) -> dict[str, Any]:
     before = memory._status("VmRSS")
     memory._reset_peak()
     start = time.perf_counter()
-    codes = extract(trained, images, folder / "codes", batch=BATCH)
+    codes = extract(trained, images, folder / "codes", batch=BATCH).codes()
     extraction, peak = time.perf_counter() - start, memory._status("VmHWM") - before
     codes = replace(codes, parts=(codes.parts * 0 + (torch.arange(len(codes)) % 5 == 0).numpy() * 2).astype("uint8"))
     memory._trim()

@@ -36,7 +36,7 @@ import torch
 from PIL import Image
 from ray.cluster_utils import Cluster
 
-from htaf.concepts.blocks import Block, Engine, InProcess, Job, Outcome, extract_blocks
+from htaf.concepts.extract import Block, Engine, Job, Local, Outcome, extract
 from htaf.concepts.passes import Device
 from htaf.concepts.ray_engine import Actors, connected
 from htaf.data.images import Images, load
@@ -115,21 +115,21 @@ class Timed:
         self.seconds, self.processor = time.perf_counter() - start, spent.end()
 
     def _watch(self, out: Path, parts: int) -> None:
-        while len(list(out.glob("part-*"))) < parts:
+        while len(list(out.glob("parts/part-*"))) < parts:
             time.sleep(0.02)
         self.half()
 
 
 def content(out: Path) -> dict[str, bytes]:
-    """The arrays and tables of all parts."""
-    return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*")) if p.suffix in (".npy", ".arrow")}
+    """All parts."""
+    return {p.name: p.read_bytes() for p in sorted(out.glob("parts/*.parquet"))}
 
 
 def one_process(run: Run, files: list[str], out: Path, size: int, cpus: int) -> Sample:
     start = time.perf_counter()
     torch.set_num_threads(cpus)
-    engine = Timed(InProcess("cpu"))
-    extract_blocks(run, files, out, size, engine=engine)
+    engine = Timed(Local("cpu"))
+    extract(run, files, out, part_images=size, engine=engine)
     return time.perf_counter() - start, engine.seconds, engine.processor
 
 
@@ -141,7 +141,7 @@ def two_nodes(run: Run, files: list[str], out: Path, size: int, cpus: int, *, ki
     try:
         with connected(cluster.address, Actors(cpus, cpus)) as engine:
             timed = Timed(engine, (lambda: second.kill_raylet(check_alive=False)) if kill else None)
-            extract_blocks(run, files, out, size, engine=timed)
+            extract(run, files, out, part_images=size, engine=timed)
     finally:
         cluster.shutdown()
     return time.perf_counter() - start, timed.seconds, timed.processor
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--cpus", type=measuring.at_least_one, default=2, help="of both nodes; default: 2")
     args = parser.parse_args()
     if not args.no_test:
-        measuring.test_first("concepts/test_blocks.py", "concepts/test_ray_engine.py")
+        measuring.test_first("concepts/test_extract.py", "concepts/test_ray_engine.py")
     measuring.warn_when_busy()
     images = load("cifar10")
     samples: dict[str, list[Sample]] = {"one process": [], "two nodes": [], "two nodes, one killed": []}

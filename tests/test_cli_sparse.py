@@ -60,7 +60,7 @@ def test_a_result_with_baselines_and_a_run(htaf, folder: Path) -> None:
 
 def test_codes_of_another_network_beside_them(htaf, folder: Path) -> None:
     for words in (("extract", folder / "run", "--out", folder / "codes"),
-                  ("extract", folder / "run", "--layer", "backbone", "--out", folder / "features"),
+                  ("extract", folder / "run", "--keep", "backbone", "--out", folder / "features"),
                   ("binarise", folder / "features", "--how", "random", "--concepts", 9, "--seed", 2,
                    "--out", folder / "nine")):  # fmt: skip
         code, _, err = htaf("concepts", *words)
@@ -112,16 +112,14 @@ def test_a_plain_run_has_no_bits(htaf, folder: Path) -> None:
     code, _, err = htaf("concepts", "sparse", folder / "plain", "--out", folder / "none")
     assert code == 1
     assert "which has no bits" in " ".join(err.split())
-    code, _, err = htaf(
-        "concepts", "extract", folder / "run", "--layer", "backbone", "--features", "--out", folder / "x"
-    )
-    assert code == 2
-    assert "--layer backbone" in " ".join(err.split())
+    code, _, err = htaf("concepts", "extract", folder / "run", "--keep", "backbone", "features", "--out", folder / "x")
+    assert code == 1
+    assert "the backbone's features alone" in " ".join(err.split())
     assert np.all([not (folder / name).exists() for name in ("none", "x")])
 
 
 def test_scores_say_sparsity_and_leakage(htaf, folder: Path) -> None:
-    for words in (("extract", folder / "run", "--out", folder / "soft", "--features"),
+    for words in (("extract", folder / "run", "--out", folder / "soft", "--keep", "features"),
                   ("name", folder / "soft", "--attributes", "digits", "--out", folder / "names.json")):  # fmt: skip
         code, _, err = htaf("concepts", *words)
         assert code == 0, err

@@ -28,8 +28,7 @@ from htaf import _files, runs
 from htaf._files import KINDS, OutputError, check_output, check_output_folder, sealed
 from htaf.activations import HTAF, Heaviside
 from htaf.cli import sparse_heads
-from htaf.concepts import labelfree, report, sharded, store
-from htaf.concepts.sharded_writing import part_name
+from htaf.concepts import labelfree, report, store
 from htaf.data.preprocess import Preprocessor
 from htaf.data.reading import DataError
 from htaf.explorer import folder as page
@@ -587,12 +586,8 @@ def test_the_files_that_no_output_may_replace(tmp_path: Path) -> None:
     written = {runs.MODEL, runs.SMOOTH, runs.PREPROCESSING, runs.METRICS, runs.PLOT, runs.CHECKPOINTS, PAGE, VALUES}
     assert written <= set(kind.names)
     kind = KINDS["folder of codes"]
-    arrays = store.array_shapes({"images": 1, "concepts": 1, "arrays": ["codes", "features", "margins"]})
     assert kind.marks == ((store.RECORD,),)
-    given = {labelfree.NAMES, labelfree.PROJECTION, sharded.ROWS}
-    assert {store.IMAGES, store.HEAD, store.DONE, *(f"{name}.npy" for name in arrays)} | given == set(kind.names)
-    kind = KINDS["folder of codes in parts"]
-    assert kind.marks == ((sharded.MANIFEST, part_name(0)),)
+    assert {store.HEAD, store.FOLDER, labelfree.NAMES, labelfree.PROJECTION} == set(kind.names)
     kind = KINDS["page"]
     assert kind.marks == ((page.MARK,), (page.INDEX, f"{page.DATA}/page.js"))
     assert all(map(kind.owns, (*page.page_files(), page.DATA)))
@@ -610,10 +605,10 @@ HARM = [
     (".htaf-explorer", "page", "index.html"),
     (".htaf-explorer", "page", "data/page.js"),
     ("scores.json", "folder of scores", "scores.md"),
-    ("sparse.json", "folder of sparse heads", "backbone/features.npy"),
+    ("sparse.json", "folder of sparse heads", "backbone/concepts.json"),
     ("demo.json", "demonstration", "demo.png"),
     ("record.json", "run", "checkpoints/epoch-1.ckpt"),
-    ("concepts.json", "folder of codes", "images.arrow"),
+    ("concepts.json", "folder of codes", "head.safetensors"),
 ]
 
 

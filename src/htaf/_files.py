@@ -261,11 +261,8 @@ KINDS = {
          "gradients.png", "report.html", "report.json", "checkpoints", "tensorboard", "wandb"),
     ),
     "folder of codes": FolderKind(
-        (("concepts.json",),),
-        ("images.arrow", "head.safetensors", "codes.npy", "features.npy", "margins.npy", "smooth.npy", "exact.npy",
-         "saturated.npy", "done.npy", "names.json", "projection.safetensors", "rows.parquet"),
+        (("concepts.json",),), ("head.safetensors", "parts", "names.json", "projection.safetensors"),
     ),
-    "folder of codes in parts": FolderKind((("manifest.json", "part-00000"),), ("names.json",)),
     "study": FolderKind((("search.db",), ("cells", "report.json"), ("queue.json",)), ("report.md", "runs", "work")),
     "page": FolderKind(((".htaf-explorer",), ("index.html", "data/page.js")), ("app.js", "app.css", "data")),
     "folder of scores": FolderKind((("scores.json",),), ("scores.md", "histograms.png", "completeness.png")),

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tarfile
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -21,11 +27,12 @@ from torch import Tensor, nn
 from htaf import convert, runs
 from htaf.activations import HTAF
 from htaf.concepts import extract as module
+from htaf.concepts import passes, store, writing
 from htaf.concepts.codes import ConceptError
 from htaf.concepts.edit_head import write_edited
-from htaf.concepts.extract import extract, extract_features, extract_files, open_codes, open_features
+from htaf.concepts.extract import Block, Job, Local, Outcome, extract
 from htaf.concepts.passes import as_margins
-from htaf.concepts.store import open_margins
+from htaf.concepts.store import CodesFolder, open_codes, open_folder, open_margins
 from htaf.data.image_parts import FilePart, MemoryPart, as_images
 from htaf.data.images import Images
 from htaf.data.parts import image_rows
@@ -46,7 +53,20 @@ def run(images: Images, tmp_path_factory: pytest.TempPathFactory) -> runs.Run:
 
 
 def content(path: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in path.iterdir()}
+    return {str(p.relative_to(path)): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
+
+
+def columns(folder: CodesFolder) -> dict[str, np.ndarray]:
+    codes = folder.codes()
+    names = ("bits", "labels", "parts", "smooth", "exact", "saturated")
+    return {name: getattr(codes, name) for name in names} | {"ids": np.array(list(codes.ids))}
+
+
+def equal(one: CodesFolder, other: CodesFolder, *less: str) -> None:
+    found = columns(other)
+    for name, values in columns(one).items():
+        if name not in less:
+            np.testing.assert_array_equal(found[name], values, name)
 
 
 def inputs(run: runs.Run, pixels: Tensor) -> Tensor:
@@ -56,7 +76,8 @@ def inputs(run: runs.Run, pixels: Tensor) -> Tensor:
 
 @torch.no_grad()
 def test_bits_and_predictions_are_those_of_both_networks(run: runs.Run, images: Images, tmp_path: Path) -> None:
-    codes = extract(run, images, tmp_path / "a", features=True, batch=100)
+    folder = extract(run, images, tmp_path / "a", keep=["features"], batch=100)
+    codes = folder.codes()
     rows = image_rows(images, 700, 200)
     pixels = torch.cat([images.train.batch(rows.train), images.train.batch(rows.validation), images.test.pixels])  # pyright: ignore
     x = inputs(run, pixels)
@@ -67,9 +88,9 @@ def test_bits_and_predictions_are_those_of_both_networks(run: runs.Run, images: 
     np.testing.assert_array_equal(codes.smooth, smooth(x).argmax(1).numpy())
     outputs = smooth.concepts(x).double()
     np.testing.assert_array_equal(codes.saturated, ((outputs > 0.99) | (outputs < 0.01)).sum(1).numpy())
-    np.testing.assert_allclose(open_features(tmp_path / "a").values, smooth.pre_activations(x).numpy(), atol=1e-5)
+    np.testing.assert_allclose(folder.features().values, smooth.pre_activations(x).numpy(), atol=1e-5)
     np.testing.assert_allclose(codes.logits(), exact(x).numpy(), atol=1e-5)
-    margins = open_margins(tmp_path / "a")
+    margins = folder.margins()
     assert margins is not None
     assert margins.dtype == np.float16
     np.testing.assert_array_equal(margins >= 0, codes.unpack())
@@ -94,32 +115,29 @@ def test_margins_keep_the_side_of_the_step() -> None:
 def test_margins_are_kept_where_they_are_small_or_asked_for(
     run: runs.Run, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    extract(run, images, tmp_path / "older", parts=["test"], margins=False)
-    assert "margins" not in open_codes(tmp_path / "older").info["settings"], "the key of folders without margins"
-    extract(run, images, tmp_path / "older", parts=["test"])  # only opened, not refused
-    assert open_margins(tmp_path / "older") is None
-    with pytest.raises(ConceptError, match="margins: "):
-        extract(run, images, tmp_path / "older", parts=["test"], margins=True)
+    extract(run, images, tmp_path / "none", parts=["test"], keep=["bits"])
+    extract(run, images, tmp_path / "none", parts=["test"])  # only opened, not refused
+    assert open_margins(tmp_path / "none") is None
+    with pytest.raises(ConceptError, match="margins: False there, True here"):
+        extract(run, images, tmp_path / "none", parts=["test"], keep=["margins"])
     monkeypatch.setattr(module, "MARGINS", 2 * 359 * 21)
-    extract(run, images, tmp_path / "small", parts=["test"])
-    assert open_margins(tmp_path / "small") is not None
+    small = extract(run, images, tmp_path / "small", parts=["test"]).margins()
+    assert small is not None
     monkeypatch.setattr(module, "MARGINS", 2 * 359 * 21 - 1)
-    extract(run, images, tmp_path / "large", parts=["test"])
-    assert open_margins(tmp_path / "large") is None
+    assert extract(run, images, tmp_path / "large", parts=["test"]).margins() is None
     extract(run, images, tmp_path / "small", parts=["test"])
-    extract(run, images, tmp_path / "asked", parts=["test"], margins=True)
-    found = np.load(tmp_path / "asked" / "margins.npy")
-    np.testing.assert_array_equal(found, open_margins(tmp_path / "small"))
-    (tmp_path / "asked" / "margins.npy").write_bytes(b"")
-    with pytest.raises(ConceptError, match=r"margins\.npy is damaged"):
-        open_margins(tmp_path / "asked")
+    asked = extract(run, images, tmp_path / "asked", parts=["test"], keep=["margins"]).margins()
+    np.testing.assert_array_equal(asked, small)  # pyright: ignore[reportArgumentType]
+    for keep, said in ((["bits", "features"], "bits alone"), (["backbone", "margins"], "alone"), (["x"], "got 'x'")):
+        with pytest.raises(ConceptError, match=said):
+            extract(run, images, tmp_path / "b", keep=keep)  # pyright: ignore[reportArgumentType]
 
 
 def test_parts_by_name_and_what_the_recipe_left_out(run: runs.Run, images: Images, tmp_path: Path) -> None:
-    whole = extract(run, images, tmp_path / "a", parts=("other", "test", "train", "validation"))
+    whole = extract(run, images, tmp_path / "a", parts=("other", "test", "train", "validation")).codes()
     assert [int((whole.parts == i).sum()) for i in range(4)] == [700, 200, 359, len(images.train) - 900]
     assert len(set(whole.ids)) == len(whole) == len(images.train) + len(images.test)
-    other = extract(run, images, tmp_path / "b", parts=["other"])
+    other = extract(run, images, tmp_path / "b", parts=["other"]).codes()
     np.testing.assert_array_equal(other.bits, whole.part("other").bits)
     assert list(other.ids) == whole.part("other").ids
     with pytest.raises(ConceptError, match="expected images of the parts , got none"):
@@ -131,7 +149,7 @@ def test_images_of_another_set_are_all_other(run: runs.Run, images: Images, tmp_
     rows = torch.arange(50)
     few = MemoryPart(images.train.batch(rows), images.train.labels[rows])
     foreign = as_images("mine", images.classes, few, few, [])
-    codes = extract(run, foreign, tmp_path / "a")
+    codes = extract(run, foreign, tmp_path / "a").codes()
     assert codes.parts.tolist() == [3] * 100
     np.testing.assert_array_equal(codes.bits[:50], codes.bits[50:])
     with pytest.raises(ConceptError, match="trained on other images than mine: they are all of the part 'other'"):
@@ -150,21 +168,22 @@ def test_images_in_files_are_read_by_batches_and_named(run: runs.Run, images: Im
         Image.fromarray(images.train.batch(torch.tensor([i]))[0, 0].numpy()).save(tmp_path / "files" / name)
     part = FilePart(tmp_path / "files", names, images.train.labels[:30], (8, 8), 1)
     held = MemoryPart(images.train.batch(torch.arange(30)), images.train.labels[:30])
-    in_files = extract(run, as_images("mine", images.classes, part, part, []), tmp_path / "a", batch=7)
-    in_memory = extract(run, as_images("mine", images.classes, held, held, []), tmp_path / "b", batch=7)
-    both = extract(run, as_images("mine", images.classes, part, held, []), tmp_path / "c", batch=7)
+    in_files = extract(run, as_images("mine", images.classes, part, part, []), tmp_path / "a", batch=7).codes()
+    in_memory = extract(run, as_images("mine", images.classes, held, held, []), tmp_path / "b", batch=7).codes()
+    both = extract(run, as_images("mine", images.classes, part, held, []), tmp_path / "c", batch=7).codes()
     np.testing.assert_array_equal(in_files.bits, in_memory.bits)
     np.testing.assert_array_equal(both.bits, in_memory.bits)
     assert list(in_files.ids) == [*names, *names]
     assert list(in_memory.ids[:2]) == ["train/0", "train/1"]
     kept = part.in_memory()
-    assert list(extract(run, as_images("mine", images.classes, kept, kept, []), tmp_path / "d").ids) == [*names, *names]
+    held = extract(run, as_images("mine", images.classes, kept, kept, []), tmp_path / "d").codes()
+    assert list(held.ids) == [*names, *names]
 
 
 @torch.no_grad()
 def test_straight_through_is_saturated_everywhere(images: Images, tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", images, {"method": "ste", "slope": "tanh"}, concepts=16)
-    codes = extract(run, images, tmp_path / "a", parts=["test"])
+    codes = extract(run, images, tmp_path / "a", parts=["test"]).codes()
     np.testing.assert_array_equal(codes.smooth, codes.exact)
     assert codes.saturated.tolist() == [16] * len(codes)
 
@@ -201,7 +220,8 @@ def own(run: runs.Run, make: Any) -> Own:
 @torch.no_grad()
 def test_steps_in_the_backbone_are_hardened_too(run: runs.Run, images: Images, tmp_path: Path) -> None:
     other = own(run, Steps)
-    codes = extract(other, images, tmp_path / "a", parts=["test"], features=True)
+    folder = extract(other, images, tmp_path / "a", parts=["test"], keep=["features"])
+    codes = folder.codes()
     x = inputs(run, images.test.pixels)  # pyright: ignore
     smooth: Any = other.model(exact=False)
     exact: Any = other.model()
@@ -209,7 +229,7 @@ def test_steps_in_the_backbone_are_hardened_too(run: runs.Run, images: Images, t
     assert (codes.unpack() != (smooth.pre_activations(x) >= 0).numpy()).any()
     np.testing.assert_array_equal(codes.exact, exact(x).argmax(1))
     np.testing.assert_array_equal(codes.smooth, smooth(x).argmax(1))
-    np.testing.assert_array_equal(open_features(tmp_path / "a").values >= 0, codes.unpack())
+    np.testing.assert_array_equal(folder.features().values >= 0, codes.unpack())
 
 
 @torch.no_grad()
@@ -222,7 +242,7 @@ def test_an_exact_network_with_weights_of_its_own(run: runs.Run, images: Images,
     record = runs.start_run(path, {k: run.record[k] for k in ("recipe", "seed", "data")} | {"again": True})
     record |= {k: v for k, v in run.record.items() if k not in record and k not in runs.HASHED.values()}
     other = runs.finish_run(path, record, changed, run.preprocessor(), smooth=smooth)
-    codes = extract(other, images, tmp_path / "a", parts=["test"])
+    codes = extract(other, images, tmp_path / "a", parts=["test"]).codes()
     x = inputs(run, images.test.pixels)  # pyright: ignore
     np.testing.assert_array_equal(codes.unpack(), changed.pre_activations(x) >= 0)
     np.testing.assert_array_equal(codes.exact, other.model()(x).argmax(1))
@@ -251,135 +271,159 @@ def test_a_run_without_concepts_is_refused(images: Images, tmp_path: Path) -> No
 @torch.no_grad()
 def test_a_plain_network_gives_features_only(run: runs.Run, images: Images, tmp_path: Path) -> None:
     plain = made_run(tmp_path / "run", images, PLAIN)
-    with pytest.raises(ConceptError, match="no bits: extract its features, then make bits of them"):
-        extract(plain, images, tmp_path / "a", features=True)
-    features = extract_features(plain, images, tmp_path / "a", parts=["test"])
+    folder = extract(plain, images, tmp_path / "a", parts=["test"])
+    features = folder.features()
     net: Any = plain.model(exact=False)
     x = inputs(plain, images.test.pixels)  # pyright: ignore
     np.testing.assert_allclose(features.values, net.pre_activations(x), atol=1e-5)
     np.testing.assert_array_equal(features.smooth, net(x).argmax(1))
-    assert not (tmp_path / "a" / "codes.npy").exists()
     with pytest.raises(ConceptError, match="htaf concepts binarise"):
-        open_codes(tmp_path / "a")
-    with pytest.raises(ConceptError, match="expected a plain network"):
-        extract_features(run, images, tmp_path / "b")
+        folder.codes()
+    with pytest.raises(ConceptError, match="margins are of bits, a plain network"):
+        extract(plain, images, tmp_path / "b", keep=["margins"])
 
 
 def test_other_settings_are_refused_and_other_batches_are_not(run: runs.Run, images: Images, tmp_path: Path) -> None:
     codes = extract(run, images, tmp_path / "a", parts=["test"])
-    again = extract(run, images, tmp_path / "a", parts=["test"], batch=9, workers=3, device="cpu")
-    np.testing.assert_array_equal(codes.bits, again.bits)
+    equal(codes, extract(run, images, tmp_path / "a", parts=["test"], batch=9, engine=Local("cpu")))
     with pytest.raises(ConceptError, match="features: False there, True here"):
-        extract(run, images, tmp_path / "a", parts=["test"], features=True)
+        extract(run, images, tmp_path / "a", parts=["test"], keep=["features"])
     with pytest.raises(ConceptError, match=r"parts: \['test'\] there"):
         extract(run, images, tmp_path / "a")
+    with pytest.raises(ConceptError, match="part_images: 10000 there, 1000 here"):
+        extract(run, images, tmp_path / "a", parts=["test"], part_images=1000)
     with pytest.raises(ConceptError, match="model_sha256"):
         extract(made_run(tmp_path / "run", images, seed=1), images, tmp_path / "a", parts=["test"])
-    for wrong in ({"batch": 0}, {"workers": 0}):
-        with pytest.raises(ConceptError, match="batch must be >= 1 and workers in 1 to 1024"):
-            extract(run, images, tmp_path / "b", **wrong)
+    with pytest.raises(ConceptError, match="batch must be >= 1, got 0"):
+        extract(run, images, tmp_path / "b", batch=0)
+    for size in (0, 999, 1001):
+        with pytest.raises(ConceptError, match=f"multiple of 1,000, .*got {size:,}"):
+            extract(run, images, tmp_path / "b", part_images=size)
     if not torch.cuda.is_available():
         with pytest.raises(ConceptError, match=r"expected a device of this machine \(.*cpu\), got cuda"):
-            extract(run, images, tmp_path / "b", device="cuda")
+            extract(run, images, tmp_path / "b", engine=Local("cuda"))
+
+
+def test_the_size_of_a_part_where_none_is_given(run: runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    known: Any = run.preprocessor()
+    assert module._part_size(None, known) == 10_000
+    monkeypatch.setattr(module, "DECODED", 64 * 2500)
+    assert module._part_size(None, known) == 2000
+    monkeypatch.setattr(module, "DECODED", 64)
+    assert module._part_size(None, known) == 1000
 
 
 @pytest.fixture
-def smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from htaf.concepts import store, writing
+def chunks_of_100(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the images at once, so that there are several parts of few images."""
+    for place in (module, passes, store):
+        monkeypatch.setattr(place, "CHUNK", 100)
 
-    for place in (store, writing, module):
-        monkeypatch.setattr(place, "CHUNK", 64)
+
+@pytest.mark.usefixtures("chunks_of_100")
+def test_any_parts_give_the_same_columns(run: runs.Run, images: Images, tmp_path: Path) -> None:
+    one = extract(run, images, tmp_path / "one", keep=["features"])
+    found = extract(run, images, tmp_path / "parts", part_images=300, keep=["features"])
+    assert [part.images for part in one.parts] == [1259]
+    assert [part.images for part in found.parts] == [300, 300, 300, 300, 59]
+    equal(one, found)
+    np.testing.assert_array_equal(found.features().values, one.features().values)
+    np.testing.assert_array_equal(found.margins(), one.margins())  # pyright: ignore[reportArgumentType]
+    assert found.info["run"] == str(run.path.resolve())
 
 
-@pytest.mark.usefixtures("smaller_chunks")
-def test_ctrl_c_leaves_what_is_done(
-    run: runs.Run, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    extract(run, images, tmp_path / "whole", features=True)
-    seen: list[int] = []
+class Stops(Local):
+    """Ends after so many parts; counts those that are asked for."""
 
-    def counted(*args: Any, **options: Any) -> Any:
-        for chunk, arrays in in_order(*args, **options):
-            if len(seen) == 5:
-                seen.append(-1)
+    def __init__(self, after: int) -> None:
+        super().__init__("cpu")
+        self.after, self.asked = after, 0
+
+    def outcomes(self, job: Job, blocks: Sequence[Block]) -> Iterator[Outcome]:
+        self.asked = len(blocks)
+        for number, outcome in enumerate(super().outcomes(job, blocks)):
+            yield outcome
+            if number + 1 == self.after:
                 raise KeyboardInterrupt
-            seen.append(chunk)
-            yield chunk, arrays
 
-    in_order = module.in_order
-    monkeypatch.setattr(module, "in_order", counted)
+
+@pytest.mark.usefixtures("chunks_of_100")
+def test_only_what_is_missing_is_made(run: runs.Run, images: Images, tmp_path: Path) -> None:
+    extract(run, images, tmp_path / "whole", part_images=300)
     with pytest.raises(KeyboardInterrupt):
-        extract(run, images, tmp_path / "a", features=True)
-    extract(run, images, tmp_path / "a", features=True, progress=True)
-    assert seen == [0, 1, 2, 3, 4, -1, *range(5, 20)]
+        extract(run, images, tmp_path / "a", part_images=300, engine=Stops(2))
+    with pytest.raises(ConceptError, match="is not finished"):
+        open_codes(tmp_path / "a")
+    parts = tmp_path / "a" / "parts"
+    (parts / ".part-00002.parquet.left").touch()  # of a process that was killed
+    kept = (parts / "part-00000.parquet").stat().st_mtime_ns
+    (parts / "part-00001.parquet").write_bytes(b"PAR1")
+    engine = Stops(0)
+    extract(run, images, tmp_path / "a", part_images=300, engine=engine, progress=True)
+    assert engine.asked == 4
+    assert (parts / "part-00000.parquet").stat().st_mtime_ns == kept
+    assert content(tmp_path / "a") == content(tmp_path / "whole")
+    (parts / "part-00003.parquet").unlink()  # of a finished folder
+    for asked in (1, 0):
+        engine = Stops(0)
+        extract(run, images, tmp_path / "a", part_images=300, engine=engine)
+        assert engine.asked == asked
     assert content(tmp_path / "a") == content(tmp_path / "whole")
 
 
 SCRIPT = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
-from htaf.concepts import extract, store, writing
+from htaf.concepts import extract, passes, store
 from htaf.runs import open_run
 from made_runs import digits
-for place in (extract, store, writing):
-    place.CHUNK = 64
-write, when = writing.write_rows, int(sys.argv[4])
-def wrapped(*args):
+for place in (extract, passes, store):
+    place.CHUNK = 100
+write, when = extract.write_part, int(sys.argv[4])
+def wrapped(*args, **said):
     global when
-    write(*args)
+    write(*args, **said)
     when -= 1
     if when == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-writing.write_rows = wrapped
+extract.write_part = wrapped
 if __name__ == "__main__":
-    extract.extract(open_run(sys.argv[2]), digits(), sys.argv[3], features=True)
+    extract.extract(open_run(sys.argv[2]), digits(), sys.argv[3], keep=["features"], part_images=100)
 """
 
 
-@pytest.mark.usefixtures("smaller_chunks")
+@pytest.mark.usefixtures("chunks_of_100")
 @pytest.mark.slow
 def test_killed_and_resumed(run: runs.Run, images: Images, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-
-    def again(when: int) -> int:
-        words = [sys.executable, tmp_path / "script.py", TESTS, run.path, tmp_path / "a", when]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.run([str(word) for word in words], env=environment, check=False).returncode
-
-    assert again(27) == -signal.SIGKILL
-    done = np.load(tmp_path / "a" / "done.npy")
-    assert 0 < done.sum() < len(done)
-    extract(run, images, tmp_path / "a", features=True)
-    extract(run, images, tmp_path / "whole", features=True)
+    words = [sys.executable, tmp_path / "script.py", TESTS, run.path, tmp_path / "a", 3]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([str(word) for word in words], env=environment, check=False).returncode
+    assert done == -signal.SIGKILL
+    assert len(list((tmp_path / "a" / "parts").glob("part-*"))) == 3
+    for name in ("a", "whole"):
+        extract(run, images, tmp_path / name, keep=["features"], part_images=100)
     assert content(tmp_path / "a") == content(tmp_path / "whole")
 
 
-@pytest.mark.usefixtures("smaller_chunks")
-def test_two_workers_give_the_bytes_of_one(run: runs.Run, images: Images, tmp_path: Path) -> None:
-    extract(run, images, tmp_path / "one", features=True, batch=60)
-    extract(run, images, tmp_path / "two", features=True, batch=60, workers=2)
-    assert content(tmp_path / "two") == content(tmp_path / "one")
-
-
-def ending() -> nn.Module:
-    """Ends a worker process."""
-    if torch.multiprocessing.current_process().name != "MainProcess":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return Steps()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("smaller_chunks")
-@pytest.mark.parametrize(
-    ("make", "message"), [(ending, "a worker process ended"), (partial(Steps, float("nan")), "NaN")]
-)
-def test_a_worker_that_ends_or_fails_is_an_error(
-    run: runs.Run, images: Images, tmp_path: Path, make: Any, message: str
+@pytest.mark.usefixtures("chunks_of_100")
+def test_a_full_disk_is_named_and_other_parts_stay(
+    run: runs.Run, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConceptError, match=message):
-        extract(own(run, make), images, tmp_path / "a", workers=2)
-    with pytest.raises(ConceptError, match="not finished"):
-        open_codes(tmp_path / "a")
+    write = pq.write_table
+
+    def full(table: pa.Table, file: Path, **options: Any) -> None:
+        if "part-00001" in str(file):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+        write(table, file, **options)
+
+    monkeypatch.setattr(writing.pq, "write_table", full)
+    with pytest.raises(
+        ConceptError, match=r"part-00001\.parquet cannot be written: No space left .*, [\d,]+ bytes free"
+    ):
+        extract(run, images, tmp_path / "a", part_images=300)
+    assert [p.name for p in (tmp_path / "a" / "parts").iterdir()] == ["part-00000.parquet"]
+    monkeypatch.undo()
 
 
 @pytest.fixture
@@ -405,33 +449,127 @@ def mixed(tmp_path: Path) -> list[Path]:
 
 
 def test_files_of_every_kind(run: runs.Run, mixed: list[Path], tmp_path: Path) -> None:
-    codes = extract_files(run, mixed, tmp_path / "a", batch=2)
+    folder = extract(run, mixed, tmp_path / "a", batch=2)
+    codes = folder.codes()
     assert list(codes.ids) == [str(path) for path in mixed[:5]]
     assert set(codes.labels) == {-1}
     assert set(codes.parts) == {3}
     assert codes.info["unreadable"] == 3
-    assert codes.info["notes"] == ["3 of 8 files cannot be read and are left out"]
+    left_out, same = codes.info["notes"]
+    assert left_out == "3 of 8 files cannot be read and are left out"
+    assert same.startswith("1 of 5 images are, as the network sees them, equal to one before: ")  # to whom all is grey
     assert [line.split(" (")[0] for line in codes.info["unreadable_files"]] == [str(path) for path in mixed[5:]]
     expected = run.predict_images(mixed[:5])["prediction"]
     assert [codes.classes[i] for i in codes.exact] == list(expected)
-    again = extract_files(run, mixed, tmp_path / "a")
-    np.testing.assert_array_equal(again.bits, codes.bits)
+    equal(extract(run, mixed, tmp_path / "a"), folder)
+    with pytest.raises(DataError, match=r"truncated\.jpg: expected an image, got .*; finished parts are kept"):
+        extract(run, mixed, tmp_path / "b", strict=True)
 
 
 def test_only_unreadable_files_or_none(run: runs.Run, mixed: list[Path], tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"expected image files, got .*truncated\.jpg"):
-        extract_files(run, mixed[5:], tmp_path / "a")
+        extract(run, mixed[5:], tmp_path / "a")
     with pytest.raises(DataError, match="got none"):
-        extract_files(run, [], tmp_path / "a")
-    with pytest.raises(DataError, match=r"absent\.png \(No such file"):
-        extract_files(run, [tmp_path / "absent.png"], tmp_path / "a")
+        extract(run, [], tmp_path / "a")
+    with pytest.raises(DataError, match=r"absent\.png: expected image files"):
+        extract(run, [tmp_path / "absent.png"], tmp_path / "a")
 
 
 def test_a_file_that_changed_is_another_extraction(run: runs.Run, mixed: list[Path], tmp_path: Path) -> None:
-    extract_files(run, mixed[:2], tmp_path / "a")
+    extract(run, mixed[:2], tmp_path / "a")
     mixed[0].write_bytes(mixed[2].read_bytes())
     with pytest.raises(ConceptError, match="fingerprint"):
-        extract_files(run, mixed[:2], tmp_path / "a")
+        extract(run, mixed[:2], tmp_path / "a")
+
+
+COUNT = 220
+
+
+@pytest.fixture(scope="module")
+def photos(images: Images, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    for number in range(COUNT):
+        pixels = images.train.batch(torch.tensor([number]))[0, 0].numpy()
+        Image.fromarray(np.roll(pixels, number // 50, 0)).save(folder / f"{number:05d}.png")
+    return folder
+
+
+@pytest.mark.usefixtures("chunks_of_100")
+def test_shards(run: runs.Run, photos: Path, tmp_path: Path) -> None:
+    names = sorted(photos.iterdir())
+    for first in range(0, COUNT, 80):
+        data = [name.read_bytes() for name in names[first : first + 80]]
+        table = pa.table({"image": data, "label": [first // 80] * len(data)})
+        pq.write_table(table, tmp_path / f"{first:05d}.parquet")
+        with tarfile.open(tmp_path / f"{first:05d}.tar", "w") as tar:
+            for number, one in enumerate(data):
+                for suffix, value in (("png", one), ("cls", b"30")):
+                    info = tarfile.TarInfo(f"{number:03d}.{suffix}")
+                    info.size = len(value)
+                    tar.addfile(info, io.BytesIO(value))
+    expected = extract(run, [str(photos)], tmp_path / "one")
+    for kind in ("parquet", "tar"):
+        given = [str(file) for file in sorted(tmp_path.glob(f"*.{kind}"))]
+        found = extract(run, given, tmp_path / kind, part_images=100)
+        assert [part.images for part in found.parts] == [100, 100, 20]
+        equal(expected, found, "labels", "ids")
+        labels = np.arange(COUNT) // 80 if kind == "parquet" else np.full(COUNT, -1)
+        np.testing.assert_array_equal(found.codes().labels, labels)
+        said = [note for note in found.info["notes"] if "labels are" in note]
+        assert said == ([] if kind == "parquet" else ["220 labels are none of the 10 classes of the run: they are -1"])
+
+
+@pytest.mark.usefixtures("chunks_of_100")
+def test_equal_photos_are_told(run: runs.Run, photos: Path, tmp_path: Path) -> None:
+    names = sorted(photos.iterdir())
+    shutil.copy(names[3], tmp_path / "again.png")
+    found = extract(run, [*names[:150], tmp_path / "again.png"], tmp_path / "a", part_images=100)
+    assert found.info["notes"] == [
+        f"1 of 151 images are, as the network sees them, equal to one before: '{names[3]} = {tmp_path}/again.png'"
+    ]
+    data = [name.read_bytes() for name in names[:130]] + [names[5].read_bytes(), names[7].read_bytes()]
+    labels = [1] * 130 + [1, 2]
+    pq.write_table(pa.table({"image": data, "label": labels}), tmp_path / "x.parquet")
+    same, other = extract(run, [str(tmp_path / "x.parquet")], tmp_path / "b", part_images=100).info["notes"]
+    assert same.startswith("2 of 132 images are, as the network sees them, equal to one before: ")
+    assert other == f"1 of these have another label: '{tmp_path}/x.parquet/7 = {tmp_path}/x.parquet/131'"
+
+
+@pytest.mark.usefixtures("chunks_of_100")
+def test_files_that_cannot_be_read(run: runs.Run, photos: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    shutil.copytree(photos, bad)
+    for number in (3, 150, *range(200, 220)):
+        (bad / f"{number:05d}.png").write_bytes(b"text")
+    found = extract(run, [str(bad)], tmp_path / "a", part_images=100)
+    assert (len(found), len(found.parts), found.info["unreadable"]) == (198, 2, 22)
+    assert len(found.info["unreadable_files"]) == 22
+    assert found.info["unreadable_files"][0] == f"{bad / '00003.png'} (a file of another kind)"
+    assert "22 of 220 files cannot be read and are left out" in found.info["notes"]
+    before, engine = content(tmp_path / "a"), Stops(0)
+    assert extract(run, [str(bad)], tmp_path / "a", part_images=100, engine=engine).info["unreadable"] == 22
+    assert (engine.asked, content(tmp_path / "a")) == (0, before)
+
+
+@pytest.mark.usefixtures("chunks_of_100")
+def test_a_shard_that_is_damaged_in_the_middle(run: runs.Run, photos: Path, tmp_path: Path) -> None:
+    """Its end says what it holds, so that only reading its images finds out."""
+    names, shards = sorted(photos.iterdir()), tmp_path / "shards"
+    shards.mkdir()
+    for number in range(2):
+        rows = [name.read_bytes() for name in names[number * 110 : number * 110 + 110]]
+        pq.write_table(pa.table({"image": rows}), shards / f"{number}.parquet", row_group_size=90, use_dictionary=False)
+    whole, last = (shards / "1.parquet").read_bytes(), pq.read_metadata(shards / "1.parquet").row_group(1).column(0)
+    begin, end = last.data_page_offset + 100, last.data_page_offset + last.total_compressed_size - 100
+    (shards / "1.parquet").write_bytes(whole[:begin] + bytes(end - begin) + whole[end:])
+    with pytest.raises(DataError, match=r"/1\.parquet: expected a Parquet file, got a damaged one .*kept"):
+        extract(run, [str(shards)], tmp_path / "a", part_images=100)
+    assert len(list((tmp_path / "a" / "parts").glob("part-*"))) == 2
+    (shards / "1.parquet").write_bytes(whole)
+    engine = Stops(0)
+    found = extract(run, [str(shards)], tmp_path / "a", part_images=100, engine=engine)
+    assert engine.asked == 1
+    np.testing.assert_array_equal(found.codes().bits, extract(run, [str(photos)], tmp_path / "b").codes().bits)
 
 
 def test_the_record_is_strict_json_with_the_environment(run: runs.Run, images: Images, tmp_path: Path) -> None:
@@ -445,7 +583,7 @@ def test_the_record_is_strict_json_with_the_environment(run: runs.Run, images: I
 
 @torch.no_grad()
 def test_features_of_the_backbone(run: runs.Run, images: Images, tmp_path: Path) -> None:
-    found = extract_features(run, images, tmp_path / "a", parts=["test"], layer="backbone", batch=100)
+    found = extract(run, images, tmp_path / "a", parts=["test"], keep=["backbone"], batch=100).features()
     smooth: Any = run.model(exact=False)
     x = inputs(run, images.test.batch(torch.arange(len(images.test))))
     features = smooth.backbone(x)
@@ -454,8 +592,6 @@ def test_features_of_the_backbone(run: runs.Run, images: Images, tmp_path: Path)
     np.testing.assert_array_equal(found.smooth, smooth(x).argmax(1).numpy())
     assert not found.weight.any()
     assert found.info["settings"]["layer"] == "backbone"
-    codes = extract(run, images, tmp_path / "b", parts=["test"])
+    codes = open_folder(extract(run, images, tmp_path / "b", parts=["test"]).path).codes()
     np.testing.assert_array_equal(codes.labels, found.labels)
     assert list(codes.ids) == list(found.ids)
-    with pytest.raises(ConceptError, match="expected a plain network"):
-        extract_features(run, images, tmp_path / "c")

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from htaf.concepts import labelfree as module
 from htaf.concepts.codes import PARTS, ConceptError, codes_key
-from htaf.concepts.extract import extract_features
+from htaf.concepts.extract import extract
 from htaf.concepts.labelfree import (
     cos_cubed,
     image_vectors,
@@ -80,7 +80,7 @@ def planted(seed: int = 0) -> tuple[Features, np.ndarray, np.ndarray]:
     labels = (causes[:, :4].argmax(1)).astype(np.int32)
     parts = np.repeat([0, 1, 2], [TRAIN, 100, 100]).astype(np.uint8)
     head = (np.zeros((4, F_), np.float32), np.zeros(4, np.float32))
-    info = {"key": "planted", "settings": {"run": "r", "layer": "backbone"}, "arrays": ["features"]}
+    info = {"key": "planted", "settings": {"run": "r", "layer": "backbone"}, "columns": ["features"]}
     ids = list(map(str, range(N)))
     features = Features(values, tuple("abcd"), labels, parts, ids, *head, np.zeros(N, np.int32), info)
     return features, np.concatenate([real, noise, absent], 1).astype(np.float32), causes
@@ -335,7 +335,7 @@ def test_bad_words_of_the_command(htaf, clip: Path, tmp_path: Path, monkeypatch:
     assert not (tmp_path / "codes").exists()
     other = tmp_path / "other"
     made_run(other, digits(), PLAIN, shares={"train_images": 100, "validation_images": 50})
-    extract_features(module_run(other), digits(), tmp_path / "other-features", layer="backbone")
+    extract(module_run(other), digits(), tmp_path / "other-features", keep=["backbone"])
     words = [str(word) for pair in good.items() for word in pair]
     code, _, err = htaf("concepts", "labelfree", run, *words, "--features", tmp_path / "other-features")
     assert code == 1

@@ -48,7 +48,7 @@ def codes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids = [str(i) for i in range(60)]
     contents = Contents({"what": "made"}, made.classes, made.labels, made.parts, ids, made.weight, made.bias)
     with writing(out, contents) as writer:
-        writer.write(0, {"codes": made.bits, "smooth": made.exact, "exact": made.exact, "saturated": made.saturated})
+        writer.write(0, {"bits": made.bits, "smooth": made.exact, "exact": made.exact, "saturated": made.saturated})
         writer.finish()
     assert len(open_codes(out)) == 60
     return out

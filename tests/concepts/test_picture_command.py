@@ -33,7 +33,7 @@ def written(codes: Codes, out: Path) -> Path:
     contents = Contents({"what": "made"}, ("cat", "dog"), codes.labels, codes.parts, ids, codes.weight, codes.bias)
     with writing(out, contents) as writer:
         none = np.zeros(len(codes), dtype=np.int32)
-        writer.write(0, {"codes": codes.bits, "smooth": none, "exact": none, "saturated": none})
+        writer.write(0, {"bits": codes.bits, "smooth": none, "exact": none, "saturated": none})
         writer.finish()
     return out
 

@@ -131,7 +131,7 @@ def test_notes_tell_where_numbers_are_explained_and_what_is_left_out(htaf, run: 
 
 def test_names_of_another_network_are_refused(htaf, run: Run, pictures: Path, tmp_path: Path) -> None:
     """A file that says whose its names are; of this run's codes they are taken."""
-    codes, names = extract(run, digits(), tmp_path / "codes", parts=["test"]), tmp_path / "names.json"
+    codes, names = extract(run, digits(), tmp_path / "codes", parts=["test"]).codes(), tmp_path / "names.json"
     write_names([{"concept": 0, "name": "stroke"}], names, codes=codes_key(codes))
     assert htaf("predict", run.path, pictures / "0.png", "--bits", "--names", names)[0] == 0
     write_names([{"concept": 0, "name": "stroke"}], names, codes="abcdefghijkl")

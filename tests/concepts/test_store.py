@@ -1,16 +1,17 @@
-"""A folder of codes: what is written is read back, whatever interrupts the writing, and damage is refused."""
+"""A folder of codes: what is written is read back, other programs read it, and damage is refused."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import safetensors.numpy
 from filelock import FileLock
@@ -19,22 +20,23 @@ from hypothesis import strategies as st
 
 from htaf._files import sealed
 from htaf.concepts import store, writing
-from htaf.concepts.codes import PARTS, ConceptError
-from htaf.concepts.store import open_codes, open_features
+from htaf.concepts.codes import PARTS, Codes, ConceptError
+from htaf.concepts.store import open_codes, open_features, open_folder, open_margins
 from htaf.concepts.writing import Contents
 
-CHUNK = 8
+SIZE = 8
 
 
 @pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "CHUNK", CHUNK)
-    monkeypatch.setattr(writing, "CHUNK", CHUNK)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "PART_IMAGES", SIZE)
+    monkeypatch.setattr(store, "CHUNK", 4)  # the least of a row group
+    monkeypatch.setattr(writing, "GROUP_ROWS", 4)
     monkeypatch.setattr(writing, "environment", dict)  # it asks git, hundreds of times here
 
 
 def made(n: int = 20, c: int = 11, k: int = 3, *, features: bool = True, codes: bool = True) -> tuple[Contents, Any]:
-    """What a folder is to hold, and its arrays in whole."""
+    """What a folder is to hold, and its columns in whole."""
     rng = np.random.default_rng(n * 1000 + c)
     contents = Contents(
         {"run": "r", "parts": ["train"], "features": features},
@@ -46,67 +48,101 @@ def made(n: int = 20, c: int = 11, k: int = 3, *, features: bool = True, codes: 
         rng.normal(size=k).astype(np.float32),
         codes=codes,
         features=features,
+        margins=features and codes,
         info={"notes": ["a note"]},
     )
     values = rng.normal(size=(n, c)).astype(np.float32)
     ends = {"smooth": k, "exact": k, "saturated": c + 1}
     arrays = {name: rng.integers(0, end, n).astype(np.int32) for name, end in ends.items()}
-    arrays |= {"codes": np.packbits(values >= 0, axis=1, bitorder="little"), "features": values}
-    wanted = ["smooth", *(["codes", "exact", "saturated"] if codes else []), *(["features"] if features else [])]
-    return contents, {name: arrays[name] for name in wanted}
+    arrays |= {"bits": np.packbits(values >= 0, axis=1, bitorder="little"), "features": values}
+    arrays["margins"] = values.astype(np.float16)
+    wanted = set(contents.head().columns) - {"id", "label", "part"}
+    return contents, {name: array for name, array in arrays.items() if name in wanted}
 
 
 def write(path: Path, contents: Contents, arrays: dict[str, np.ndarray]) -> None:
     with writing.writing(path, contents) as writer:
-        for chunk in list(writer.pending):
-            writer.write(chunk, {name: a[chunk * CHUNK : (chunk + 1) * CHUNK] for name, a in arrays.items()})
+        for number in list(writer.pending):
+            writer.write(number, {name: array[writer.rows(number)] for name, array in arrays.items()})
         writer.finish()
 
 
 def content(path: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in path.iterdir()}
+    return {str(p.relative_to(path)): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
+
+
+def same(codes: Codes, contents: Contents, arrays: dict[str, np.ndarray], rows: Any = slice(None)) -> None:
+    for name in ("bits", "smooth", "exact", "saturated"):
+        np.testing.assert_array_equal(getattr(codes, name), arrays[name][rows])
+    for name in ("labels", "parts"):
+        np.testing.assert_array_equal(getattr(codes, name), getattr(contents, name)[rows])
+    if len(codes.ids):
+        assert list(codes.ids) == np.array(contents.ids, object)[rows].tolist()
+    np.testing.assert_array_equal(codes.weight, contents.weight)
+    np.testing.assert_array_equal(codes.bias, contents.bias)
 
 
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(n=st.integers(1, 3 * CHUNK), c=st.integers(1, 70))
-def test_what_is_written_is_read_back(tmp_path: Path, n: int, c: int) -> None:
+@given(n=st.integers(1, 3 * SIZE), c=st.integers(1, 70), data=st.data())
+def test_what_is_written_is_read_back(tmp_path: Path, n: int, c: int, data: st.DataObject) -> None:
     contents, arrays = made(n, c)
     path = tmp_path / f"{n}-{c}"
     shutil.rmtree(path, ignore_errors=True)
     write(path, contents, arrays)
-    codes = open_codes(path, verify=True)
-    assert (len(codes), codes.concepts, codes.classes) == (n, c, contents.classes)
+    folder = open_folder(path, verify=True)
+    assert (len(folder), folder.concepts, folder.classes) == (n, c, contents.classes)
+    codes = folder.codes()
+    same(codes, contents, arrays)
     np.testing.assert_array_equal(codes.unpack(), arrays["features"] >= 0)
-    for name in ("smooth", "exact", "saturated"):
-        np.testing.assert_array_equal(getattr(codes, name), arrays[name])
-    for name in ("labels", "parts", "weight", "bias"):
-        np.testing.assert_array_equal(getattr(codes, name), getattr(contents, name))
-    assert list(codes.ids) == contents.ids
     assert list(codes.ids[1:]) == contents.ids[1:]
-    np.testing.assert_array_equal(open_features(path).values, arrays["features"])
+    np.testing.assert_array_equal(folder.features().values, arrays["features"])
+    np.testing.assert_array_equal(folder.margins(), arrays["margins"])  # pyright: ignore[reportArgumentType]
+    seen = 0
+    for first, piece in folder.codes_in_pieces():
+        assert first == seen
+        same(piece, contents, arrays, slice(first, first + len(piece)))
+        seen += len(piece)
+    assert seen == n
+    rows = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=20))
+    same(folder.rows(rows), contents, arrays, rows)
+    name = contents.ids[rows[0]]
+    assert folder.row(name) == codes.row(name) == folder.row(str(rows[0])) == rows[0]
+    known = contents.labels >= 0
+    for row in folder.accuracies():
+        ours = known & (contents.parts == PARTS.index(row["part"]))
+        for which in ("smooth", "exact"):
+            right = (arrays[which] == contents.labels)[ours]
+            assert row[which] == (pytest.approx(right.mean()) if ours.any() else None)
 
 
-def test_the_files_are_plain_numpy_arrow_and_safetensors(tmp_path: Path) -> None:
+def test_other_programs_read_the_parts(tmp_path: Path) -> None:
     contents, arrays = made()
     write(tmp_path / "a", contents, arrays)
+    table = pd.read_parquet(tmp_path / "a" / "parts")
+    assert list(table.columns) == [
+        "id", "label", "part", "smooth", "exact", "saturated", "bits", "margins", "features",
+    ]  # fmt: skip
+    assert table["id"].tolist() == contents.ids
+    assert table["part"].tolist() == [PARTS[i] for i in contents.parts]
+    assert table["label"].tolist() == contents.labels.tolist()
     for name, array in arrays.items():
-        np.testing.assert_array_equal(np.load(tmp_path / "a" / f"{name}.npy"), array)
-    table = pa.ipc.open_file(tmp_path / "a" / "images.arrow").read_all()
-    assert table["part"].to_pylist() == [PARTS[i] for i in contents.parts]
-    assert table["label"].to_pylist() == contents.labels.tolist()
+        column: Any = table[name]
+        if name in store.DTYPES:
+            column = np.frombuffer(b"".join(column), array.dtype).reshape(array.shape)
+        np.testing.assert_array_equal(column, array)
     head = safetensors.numpy.load_file(tmp_path / "a" / "head.safetensors")
     np.testing.assert_array_equal(head["weight"], contents.weight)
-    assert not (tmp_path / "a" / "done.npy").exists()
     assert json.loads((tmp_path / "a" / "concepts.json").read_text())["notes"] == ["a note"]
 
 
-def test_bits_stay_on_disk(tmp_path: Path) -> None:
-    write(tmp_path / "a", *made())
-    codes = open_codes(tmp_path / "a")
-    assert isinstance(codes.bits, np.memmap)
-    assert isinstance(open_features(tmp_path / "a").values, np.memmap)
-    with pytest.raises(ValueError, match="read-only"):
-        codes.bits[0] = 0
+def test_what_is_large_is_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents, arrays = made()
+    write(tmp_path / "a", contents, arrays)
+    monkeypatch.setattr(store, "MOST", arrays["features"].nbytes - 1)
+    values = open_features(tmp_path / "a").values
+    assert isinstance(values, np.memmap)
+    np.testing.assert_array_equal(values, arrays["features"])
+    assert not isinstance(open_codes(tmp_path / "a").bits, np.memmap)
 
 
 class Killed(BaseException):
@@ -132,10 +168,10 @@ def interrupted(path: Path, moment: int, monkeypatch: pytest.MonkeyPatch) -> boo
         return wrapped
 
     with monkeypatch.context() as patch:
-        patch.setattr(writing, "write_rows", stopping(writing.write_rows))
+        patch.setattr(pq, "write_table", stopping(pq.write_table))
         patch.setattr(writing, "write_atomic", stopping(writing.write_atomic))
-        patch.setattr(np.lib.format, "open_memmap", stopping(np.lib.format.open_memmap))
         patch.setattr(Path, "unlink", stopping(Path.unlink))
+        patch.setattr(Path, "mkdir", stopping(Path.mkdir))
         try:
             write(path, *contents)
         except Killed:
@@ -154,53 +190,50 @@ def test_stopped_anywhere_it_goes_on_and_ends_with_the_same_bytes(
         shutil.rmtree(path, ignore_errors=True)
         if not interrupted(path, moment, monkeypatch):
             break
-        path.mkdir(exist_ok=True)  # an exception before there is anything leaves no folder, a kill does
-        (path / ".concepts.json.half").write_text("{")  # as a kill would leave it
+        (path / "parts").mkdir(parents=True, exist_ok=(path / "concepts.json").exists() or path.exists())
+        if not (path / "concepts.json").exists():
+            (path / "parts").rmdir()
+        else:
+            (path / "parts" / ".part-00001.parquet.half").write_text("{")  # as a kill would leave it
+        (path / ".concepts.json.half").write_text("{")
         write(path, *made())
         assert content(path) == expected, moment
-    assert moment > 40
+    assert moment > 20
 
 
-def test_a_chunk_that_was_being_written_is_written_again(tmp_path: Path) -> None:
+def test_a_part_that_is_there_is_not_made_again(tmp_path: Path) -> None:
     contents, arrays = made()
     with writing.writing(tmp_path / "a", contents) as writer:
         assert writer.pending == [0, 1, 2]
-        writer.write(1, {name: a[CHUNK : 2 * CHUNK] for name, a in arrays.items()})
+        for number in (0, 1):
+            writer.write(number, {name: a[writer.rows(number)] for name, a in arrays.items()})
     with pytest.raises(ConceptError, match="not finished: give the command that makes it again"):
         open_codes(tmp_path / "a")
-    codes = tmp_path / "a" / "codes.npy"
-    data = bytearray(codes.read_bytes())
-    data[-5:] = b"\xff" * 5
-    codes.write_bytes(data)
+    file = tmp_path / "a" / "parts" / "part-00001.parquet"
+    file.write_bytes(file.read_bytes()[:-3])  # as no kill leaves it
     with writing.writing(tmp_path / "a", contents) as writer:
-        assert writer.pending == [0, 2]
+        assert writer.pending == [1, 2]
     write(tmp_path / "a", contents, arrays)
-    np.testing.assert_array_equal(open_codes(tmp_path / "a").bits, arrays["codes"])
-
-
-def test_an_unfinished_folder_that_lost_a_file_starts_over(tmp_path: Path) -> None:
-    contents, arrays = made()
-    for name in ("codes.npy", "done.npy", "head.safetensors", "images.arrow"):
-        shutil.rmtree(tmp_path / "a", ignore_errors=True)
-        with writing.writing(tmp_path / "a", contents) as writer:
-            writer.write(0, {k: a[:CHUNK] for k, a in arrays.items()})
-        (tmp_path / "a" / name).unlink()
-        with writing.writing(tmp_path / "a", contents) as writer:
-            assert writer.pending == [0, 1, 2]
-        write(tmp_path / "a", contents, arrays)
-        open_codes(tmp_path / "a", verify=True)
+    same(open_codes(tmp_path / "a"), contents, arrays)
+    file.unlink()
+    with pytest.raises(ConceptError, match=r"part-00001\.parquet is missing; put back a copy of it, or delete it and"):
+        open_codes(tmp_path / "a")
+    before = (tmp_path / "a" / "parts" / "part-00000.parquet").stat().st_mtime_ns
+    write(tmp_path / "a", contents, arrays)
+    assert (tmp_path / "a" / "parts" / "part-00000.parquet").stat().st_mtime_ns == before
+    same(open_codes(tmp_path / "a"), contents, arrays)
 
 
 def test_a_full_disk_is_an_error_and_resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(writing, "write_rows", full)
-        with pytest.raises(OSError, match="No space"):
+        patch.setattr(pq, "write_table", full)
+        with pytest.raises(OSError, match=r"No space.*part-00000\.parquet"):
             write(tmp_path / "a", *made())
     write(tmp_path / "a", *made())
-    open_codes(tmp_path / "a", verify=True)
+    open_folder(tmp_path / "a", verify=True)
 
 
 @pytest.mark.parametrize("finished", [False, True])
@@ -234,161 +267,161 @@ def test_a_folder_with_other_files_a_file_and_a_held_folder_are_refused(tmp_path
 def test_no_images_and_wrong_arrays_are_refused(tmp_path: Path) -> None:
     contents, arrays = made()
     none = np.zeros(0, np.int32)
-    with pytest.raises(ConceptError, match="got 0 and 11"):
+    with pytest.raises(ConceptError, match="expected images, got none"):
         write(tmp_path / "a", replace(contents, labels=none, parts=none.astype(np.uint8), ids=[]), arrays)
-    with pytest.raises(ConceptError, match="expected 3 classes, as the head has, got 1"):
+    with pytest.raises(ConceptError, match="3 classes, as the head has, got 1"):
         write(tmp_path / "b", replace(contents, classes=("one",)), arrays)
     with writing.writing(tmp_path / "c", contents) as writer:
-        with pytest.raises(ValueError, match="expected the arrays"):
-            writer.write(0, {"codes": arrays["codes"][:CHUNK]})
+        with pytest.raises(ValueError, match="expected the columns"):
+            writer.write(0, {"bits": arrays["bits"][:SIZE]})
         with pytest.raises(ValueError, match=r"smooth: expected int32 \(8,\), got int32 \(20,\)"):
             writer.write(0, arrays)
         with pytest.raises(ValueError, match="3 are not"):
             writer.finish()
 
 
-FILES = ("codes.npy", "smooth.npy", "exact.npy", "saturated.npy", "images.arrow", "head.safetensors")
-
-
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("how", ["missing", "truncated", "empty", "longer"])
-def test_a_damaged_file_is_refused(tmp_path: Path, name: str, how: str) -> None:
-    write(tmp_path / "a", *made())
-    file = tmp_path / "a" / name
-    data = file.read_bytes()
-    if how == "missing":
-        file.unlink()
-    else:
-        file.write_bytes({"truncated": data[:-3], "empty": b"", "longer": data + b"x"}[how])
-    with pytest.raises(ConceptError, match=name):
-        open_codes(tmp_path / "a")
-
-
-def test_features_too(tmp_path: Path) -> None:
-    write(tmp_path / "a", *made())
-    file = tmp_path / "a" / "features.npy"
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(ConceptError, match=r"features\.npy is damaged: its SHA-256 differs"):
+def test_what_a_folder_does_not_hold(tmp_path: Path) -> None:
+    write(tmp_path / "a", *made(features=False))
+    assert open_margins(tmp_path / "a") is None
+    with pytest.raises(ConceptError, match="has no features: extract them with htaf concepts extract --keep features"):
         open_features(tmp_path / "a")
-    file.write_bytes(whole[:-1])
-    open_codes(tmp_path / "a", verify=True).unpack()
-    with pytest.raises(ConceptError, match=r"features\.npy"):
-        open_features(tmp_path / "a")
-    write(tmp_path / "b", *made(features=False))
-    with pytest.raises(ConceptError, match=r"has no features\.npy"):
-        open_features(tmp_path / "b")
+    with pytest.raises(ConceptError, match="has no margins, it has id, label, "):
+        next(open_folder(tmp_path / "a").pieces("margins"))
+    for row in (-1, 20):
+        with pytest.raises(ConceptError, match=f"row numbers from 0 to 19 of usable parts of .*, got {row}"):
+            open_folder(tmp_path / "a").rows([0, row])
+    with pytest.raises(
+        ConceptError, match=r"the id of an image or a row below 20 .*, got 'x'; ids are such as 'bilder"
+    ):
+        open_folder(tmp_path / "a").row("x")
     write(tmp_path / "c", *made(codes=False))
-    with pytest.raises(ConceptError, match="htaf concepts binarise"):
+    with pytest.raises(ConceptError, match=r"holds features of a plain network, not codes: .* htaf concepts binarise"):
         open_codes(tmp_path / "c")
+    assert [row["exact"] for row in open_folder(tmp_path / "c").accuracies()] == [None] * 4
+    with pytest.raises(ConceptError, match=r"expected a folder of codes with concepts\.json, found none at"):
+        open_codes(tmp_path / "nothing")
 
 
-def test_a_changed_record_is_seen(tmp_path: Path) -> None:
-    write(tmp_path / "a", *made())
-    file = tmp_path / "a" / "concepts.json"
-    file.write_text(file.read_text().replace('"run": "r"', '"run": "q"', 1))
-    with pytest.raises(ConceptError, match=r"concepts\.json was changed or is damaged: .*; put back a copy of it"):
-        open_codes(tmp_path / "a")
+def flip(file: Path, place: int = -1) -> None:
+    data = bytearray(file.read_bytes())
+    data[place] ^= 1
+    file.write_bytes(data)
 
 
-def test_a_turned_bit_is_seen(tmp_path: Path) -> None:
-    write(tmp_path / "a", *made())
-    for name in FILES:
-        file = tmp_path / "a" / name
-        whole = file.read_bytes()
-        file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        with pytest.raises(ConceptError, match=rf"{name} is damaged: .* put back a copy of it, or delete"):
-            open_codes(tmp_path / "a")
-        if name in ("images.arrow", "head.safetensors"):  # what a reader could stumble over is always compared
-            with pytest.raises(ConceptError, match=rf"{name} is damaged"):
-                open_codes(tmp_path / "a", verify=False)
-        file.write_bytes(whole)
-
-
-def rewrite(folder: Path, name: str, data: bytes) -> None:
-    """Change a file as somebody who knows of the digests."""
-    (folder / name).write_bytes(data)
-    record = json.loads((folder / "concepts.json").read_text())
-    record["files"][name] = hashlib.sha256(data).hexdigest()
-    (folder / "concepts.json").write_text(sealed(record))
-
-
-def test_no_changed_byte_ends_the_process(tmp_path: Path) -> None:
-    """An offset or index that points elsewhere, with a digest that fits: Arrow alone follows it."""
-    write(tmp_path / "a", *made())
-    whole = (tmp_path / "a" / "images.arrow").read_bytes()
-    refused = 0
-    for place in range(0, len(whole), 7):
-        rewrite(tmp_path / "a", "images.arrow", whole[:place] + bytes([whole[place] ^ 0x80]) + whole[place + 1 :])
-        try:
-            codes = open_codes(tmp_path / "a")
-        except ConceptError:
-            refused += 1
-        else:
-            assert len(list(codes.ids)) == len(codes)
-    assert refused > 100
-
-
-HEADERS = {
-    "unfinished": b"{'descr': '|u1', 'fortran_order': False, 'shape': (20, 2), ",
-    "nested": b"(" * 200,
-    "objects": b"{'descr': '|O', 'fortran_order': False, 'shape': (20, 2)}",
-    "another type": b"{'descr': '<f8', 'fortran_order': False, 'shape': (20, 2)}",
-    "a call": b"{'descr': print(1), 'fortran_order': False, 'shape': (20, 2)}",
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no file": (lambda p: p.unlink(), "is missing"),
+    "empty": (lambda p: p.write_bytes(b""), "is damaged: expected a Parquet file, got one without its end"),
+    "cut off": (lambda p: p.write_bytes(p.read_bytes()[:-3]), "is damaged: expected a Parquet file"),
+    "longer": (lambda p: p.write_bytes(p.read_bytes() + b"x"), "is damaged: expected a Parquet file"),
+    "its footer": (lambda p: flip(p, -20), r"is damaged: its footer differs from what concepts\.json says; put back a"),
+    "another part": (lambda p: shutil.copy(p.with_name("part-00000.parquet"), p), "is damaged: its footer differs"),
 }
 
 
-@pytest.mark.parametrize("header", HEADERS)
-def test_headers_of_arrays_that_make_no_sense(tmp_path: Path, header: str) -> None:
-    write(tmp_path / "a", *made())
-    text = HEADERS[header].ljust(117) + b"\n"
-    rewrite(tmp_path / "a", "codes.npy", b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(40))
-    with pytest.raises(ConceptError, match=r"codes\.npy"):
-        open_codes(tmp_path / "a")
-
-
-@pytest.mark.parametrize("name", ["smooth", "exact", "saturated", "codes"])
-def test_values_that_cannot_be(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_part_is_named_and_the_others_are_usable(tmp_path: Path, what: str) -> None:
+    damage, said = DAMAGE[what]
     contents, arrays = made()
-    write(tmp_path / "a", contents, {**arrays, name: arrays[name] * 0 + (255 if name == "codes" else 99)})
-    with pytest.raises(ConceptError, match=rf"{name}\.npy is damaged: expected"):
-        open_codes(tmp_path / "a")
+    write(tmp_path, contents, arrays)
+    damage(tmp_path / "parts" / "part-00001.parquet")
+    with pytest.raises(ConceptError, match=rf"part-00001\.parquet {said}"):
+        open_codes(tmp_path)
+    found = open_folder(tmp_path, skip_damaged=True)
+    assert (len(found), len(found.parts), len(found.left_out)) == (12, 2, 1)
+    assert found.left_out[0].startswith("part-00001.parquet: ")
+    rows = [*range(8), *range(16, 20)]  # row numbers stay
+    same(found.codes(), contents, arrays, rows)
+    same(found.rows([19, 7, 16]), contents, arrays, [19, 7, 16])
+    with pytest.raises(ConceptError, match=r"row numbers from 0 to 19 of usable parts of .*, got 12"):
+        found.rows([3, 12])
+    (tmp_path / "parts" / "part-00000.parquet").unlink()
+    (tmp_path / "parts" / "part-00002.parquet").unlink()
+    with pytest.raises(ConceptError, match=r"no part is usable, part-00000\.parquet: "):
+        open_folder(tmp_path, skip_damaged=True)
+
+
+def test_every_changed_byte_is_seen(tmp_path: Path) -> None:
+    """Of the pages when they are read, of the footer when the folder is opened; and none ends the process."""
+    write(tmp_path / "a", *made())
+    file, expected = tmp_path / "a" / "parts" / "part-00000.parquet", content(tmp_path / "a")
+    whole = file.read_bytes()
+    codes = open_codes(tmp_path / "a")
+    for place in range(0, len(whole), 3):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
+        try:
+            open_folder(tmp_path / "a", verify=True)
+            found = open_codes(tmp_path / "a")
+        except ConceptError:
+            continue
+        for name in ("bits", "labels", "parts", "smooth", "exact", "saturated"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(codes, name), f"{name}, byte {place}")
+    file.write_bytes(whole)
+    assert content(tmp_path / "a") == expected
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"format": 1}, "expected format 2, got 1: make it again with this version"),
-        ({"images": "20"}, "damaged: it lacks images"),
-        ({"images": 21}, r"codes\.npy: expected uint8 \(21, 2\), got uint8 \(20, 2\)"),
-        ({"concepts": 30}, r"expected uint8 \(20, 4\)"),
-        ({"classes": ["a", "b", "c", "d"]}, "head.safetensors is damaged"),
-        ({"classes": ["a", "b", 3]}, "is damaged: expected images, concepts and names of classes"),
-        ({"images": True}, "it lacks images"),
-        ({"concepts": -1}, "is damaged: expected images"),
-        ({"status": "running"}, "not finished"),
-    ],
+    ("column", "value"), [("label", 3), ("smooth", -2), ("exact", 3), ("saturated", 12), ("bits", 255)]
 )
-def test_a_record_that_does_not_fit_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    write(tmp_path / "a", *made(features=False))
-    file = tmp_path / "a" / "concepts.json"
-    file.write_text(sealed(json.loads(file.read_text()) | change))
-    with pytest.raises(ConceptError, match=message):
+def test_values_that_cannot_be(tmp_path: Path, column: str, value: int) -> None:
+    """By somebody who writes whole files."""
+    contents, arrays = made()
+    if column == "label":
+        contents = replace(contents, labels=np.full_like(contents.labels, value))
+    else:
+        arrays[column] = np.full_like(arrays[column], value)
+    write(tmp_path / "a", contents, arrays)
+    with pytest.raises(ConceptError, match=r"part-00000\.parquet is damaged: expected "):
         open_codes(tmp_path / "a")
 
 
-def test_no_folder_and_no_json(tmp_path: Path) -> None:
-    with pytest.raises(ConceptError, match=r"expected a folder of codes with concepts\.json, found none"):
-        open_codes(tmp_path / "nothing")
-    (tmp_path / "concepts.json").write_text("{")
-    with pytest.raises(ConceptError, match="damaged"):
-        open_codes(tmp_path)
-    (tmp_path / "concepts.json").write_text("[]")
-    with pytest.raises(ConceptError, match="expected format 2, got list"):
+def edit(path: Path, **changes: Any) -> None:
+    record = json.loads((path / "concepts.json").read_text())
+    (path / "concepts.json").write_text(sealed(record | changes))
+
+
+PART = {"file": "part-00000.parquet", "images": 8, "footer": "0"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"format": 2}, r"expected format 3, got 2"),
+        ({"status": "running"}, r"is not finished: give the command that makes it again"),
+        ({"key": 3}, r"is damaged: it lacks key"),
+        ({"parts": None}, r"is damaged: it lacks parts"),
+        ({"parts": []}, r"is damaged: expected different parts of 20 images in all"),
+        ({"parts": [PART, PART]}, r"is damaged: expected different parts of 20 images in all"),
+        ({"parts": [3]}, r"is damaged: expected file, images and footer of each part"),
+        ({"parts": [PART | {"file": "../x.parquet"}]}, r"is damaged: expected a file in parts with images, got"),
+        ({"parts": [PART | {"images": -9}]}, r"is damaged: expected a file in parts with images"),
+        ({"classes": [1]}, r"is damaged: expected concepts, and names of classes and columns"),
+        ({"columns": ["id", "label", "part", "smooth", "x"]}, r"expected columns of .*, got 'x'"),
+        ({"columns": ["id", "label", "part", "smooth"]}, r"part-00000\.parquet is damaged: expected the columns"),
+        ({"concepts": 17}, r"part-00000\.parquet is damaged: expected the columns"),
+        ({"classes": ["a"]}, r"head\.safetensors is damaged: it differs from what concepts\.json says"),
+    ],
+)
+def test_a_wrong_record_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    write(tmp_path, *made())
+    edit(tmp_path, **changes)
+    with pytest.raises(ConceptError, match=said):
         open_codes(tmp_path)
 
 
-def test_names_that_are_no_text_are_kept_as_far_as_can_be(tmp_path: Path) -> None:
+def test_a_changed_record_and_a_changed_head_are_seen(tmp_path: Path) -> None:
+    write(tmp_path / "a", *made())
+    file = tmp_path / "a" / "concepts.json"
+    whole = file.read_text()
+    file.write_text(whole.replace('"run": "r"', '"run": "q"', 1))
+    with pytest.raises(ConceptError, match=r"concepts\.json was changed or is damaged: .*; put back a copy of it"):
+        open_codes(tmp_path / "a")
+    file.write_text(whole)
+    flip(tmp_path / "a" / "head.safetensors")
+    with pytest.raises(ConceptError, match=r"head\.safetensors is damaged: its SHA-256 differs"):
+        open_codes(tmp_path / "a")
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
     contents, arrays = made(2)
     write(tmp_path / "a", replace(contents, ids=["good", "bad\udcff.png"]), arrays)
     assert list(open_codes(tmp_path / "a").ids) == ["good", "bad\ufffd.png"]

@@ -16,12 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from htaf.concepts import sharded_writing, writing
+from htaf.concepts import store, writing
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_of
 from htaf.concepts.report import tables
-from htaf.concepts.scores import score, score_parts, score_tally
-from htaf.concepts.sharded import open_sharded
-from htaf.concepts.sharded_writing import slice_of, writing_parts
+from htaf.concepts.scores import score, score_tally
+from htaf.concepts.store import open_folder
 from htaf.concepts.tally import Tally, chosen, mixed, tally
 from htaf.concepts.writing import Contents
 
@@ -103,16 +102,18 @@ def test_a_sample_says_so_and_is_drawn_evenly() -> None:
 def test_scores_of_parts_on_disk_are_those_of_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, htaf: Callable[..., Any]
 ) -> None:
-    for module in (writing, sharded_writing):
-        monkeypatch.setattr(module, "environment", dict)
+    monkeypatch.setattr(writing, "environment", dict)
+    monkeypatch.setattr(store, "PART_IMAGES", 300)
+    monkeypatch.setattr(store, "CHUNK", 1)
+    monkeypatch.setattr(writing, "GROUP_ROWS", 130)
     codes, other = drawn(700, 13, 3, 2), drawn(400, 9, 3, 3)
-    for name, some, sizes in (("codes", codes, [300, 1, 399]), ("other", other, [400])):
-        write(tmp_path / name, some, sizes)
-    parts, baseline = open_sharded(tmp_path / "codes"), open_sharded(tmp_path / "other")
+    for name, some in (("codes", codes), ("other", other)):
+        write(tmp_path / name, some)
+    parts, baseline = open_folder(tmp_path / "codes"), open_folder(tmp_path / "other")
+    assert len(list(parts.codes_in_pieces())) == 7
     expected = score(codes, baseline={"other": other})
-    equal(score_parts(parts, baseline={"other": baseline}), expected)
-    equal(score_parts(parts, baseline={"other": other}), expected)
-    equal(score_parts(parts, baseline={"other": other}, limit=50)["redundancy"], expected["redundancy"])
+    equal(score(parts, baseline={"other": baseline}), expected)
+    equal(score(parts, baseline={"other": other}, limit=50)["redundancy"], expected["redundancy"])
     words = ("concepts", "score", tmp_path / "codes", "--baseline", tmp_path / "other", "--json")
     equal(json.loads(htaf(*words)[1]), expected)
     for row in (5, 350):
@@ -123,18 +124,13 @@ def test_scores_of_parts_on_disk_are_those_of_the_whole(
         assert [entry["image"] for entry in found] == [codes.ids[i] for i in order]
 
 
-def write(path: Path, codes: Codes, sizes: list[int]) -> None:
+def write(path: Path, codes: Codes) -> None:
     contents = Contents({"run": "r"}, codes.classes, codes.labels, codes.parts, codes.ids, codes.weight, codes.bias)
-    with writing_parts(path, contents.settings) as parts:
-        first = 0
-        for number, size in enumerate(sizes):
-            with writing.writing(parts.folder(number), slice_of(contents, first, first + size)) as writer:
-                rows = slice(first, first + size)
-                arrays = {name: getattr(codes, name)[rows] for name in ("smooth", "exact", "saturated")}
-                writer.write(0, arrays | {"codes": codes.bits[rows]})
-                writer.finish()
-            first += size
-        parts.finish(len(sizes))
+    with writing.writing(path, contents) as writer:
+        for number in list(writer.pending):
+            names = ("bits", "smooth", "exact", "saturated")
+            writer.write(number, {name: getattr(codes, name)[writer.rows(number)] for name in names})
+        writer.finish()
 
 
 def test_what_cannot_be_added_or_scored() -> None:
@@ -150,6 +146,6 @@ def test_what_cannot_be_added_or_scored() -> None:
     with pytest.raises(ConceptError, match="expected labelled images of the part 'test', got only train"):
         score_tally(tally(few), codes.weight, codes.bias)
     with pytest.raises(ConceptError, match="expected labelled images of the part 'test', got only train"):
-        score_parts(codes, baseline={"few": few})
+        score(codes, baseline={"few": few})
     with pytest.raises(ConceptError, match="top must be >= 1, got 0"):
         score_tally(one, codes.weight, codes.bias, top=0)

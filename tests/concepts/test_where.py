@@ -14,7 +14,7 @@ from PIL import Image
 from htaf._errors import HtafError
 from htaf.concepts import where as module
 from htaf.concepts.codes import ConceptError, codes_of
-from htaf.concepts.extract import extract, extract_files
+from htaf.concepts.extract import extract
 from htaf.concepts.regions import Map
 from htaf.concepts.store import open_codes, open_margins
 from htaf.concepts.where import cropped, ordered, overlay, strongest, write_where
@@ -241,13 +241,13 @@ def test_a_stopped_command_goes_on(
         asked(tmp_path / "b")
 
 
-def test_older_codes_without_margins(run: Run, images: Images, codes: Path, tmp_path: Path) -> None:
-    extract(run, images, tmp_path / "older", parts=["test"], margins=False)
-    lines = write_where(run, images, tmp_path / "older", tmp_path / "a", concepts=[3], count=30)
+def test_codes_without_margins(run: Run, images: Images, codes: Path, tmp_path: Path) -> None:
+    extract(run, images, tmp_path / "bits", parts=["test"], keep=["bits"])
+    lines = write_where(run, images, tmp_path / "bits", tmp_path / "a", concepts=[3], count=30)
     same = write_where(run, images, codes, tmp_path / "b", concepts=[3], count=30)
     assert [line["margin"] for line in lines] == sorted((line["margin"] for line in lines), reverse=True)
     assert (lines[0]["row"], lines[-1]["row"]) == (same[0]["row"], same[-1]["row"])  # 480 images hold all that have it
-    extract(run, images, tmp_path / "features", parts=["test"], margins=False, features=True)
+    extract(run, images, tmp_path / "features", parts=["test"], keep=["features"])
     found = write_where(run, images, tmp_path / "features", tmp_path / "c", concepts=[3], count=30)
     np.testing.assert_allclose([line["margin"] for line in found], [line["margin"] for line in same], atol=1e-3)
 
@@ -272,7 +272,7 @@ def test_files_are_drawn_as_large_as_they_are(htaf, run: Run, images: Images, tm
         small = Image.fromarray(images.test.batch(torch.tensor([i]))[0, 0].numpy())
         small.resize((240, 200), Image.Resampling.BILINEAR).save(tmp_path / f"{i}.png")
     paths = sorted(tmp_path.glob("*.png"))
-    found = extract_files(run, paths, tmp_path / "codes")
+    found = extract(run, paths, tmp_path / "codes").codes()
     words = ("concepts", "where", run.path, "--codes", tmp_path / "codes", "--out", tmp_path / "maps")
     code, said, err = htaf(*words, "--image", paths[2], "--count", 2, "--json")
     assert code == 0, err

@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def codes(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("maps") / "codes"
-    extract(run, digits(), out, parts=["train", "test"], margins=True)
+    extract(run, digits(), out, parts=["train", "test"], keep=["margins"])
     return out
 
 
@@ -78,7 +78,7 @@ def test_images_stand_from_the_strongest_to_the_barely_on(run: Run, codes: Path,
 
 
 def test_without_margins_there_is_no_order(run: Run, tmp_path: Path) -> None:
-    extract(run, digits(), tmp_path / "codes", parts=["train", "test"], margins=False)
+    extract(run, digits(), tmp_path / "codes", parts=["train", "test"], keep=["bits"])
     build_run_page(run, tmp_path / "p", codes=tmp_path / "codes", mapped=5000)
     found = read_page(tmp_path / "p")
     samples = found["arrays"]["samples"]

@@ -39,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def mapped(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A page of digits, 120 of which have maps."""
     place = tmp_path_factory.mktemp("mapped")
-    extract(run, digits(), place / "codes", parts=["train", "test"], margins=True)
+    extract(run, digits(), place / "codes", parts=["train", "test"], keep=["margins"])
     build_run_page(run, place / "page", codes=place / "codes", mapped=120)
     return Site(place / "page", open_codes(place / "codes"))
 
@@ -74,7 +74,7 @@ def test_the_maps_drawn_are_those_of_the_command(run: Run, mapped: Site, visit: 
 
 
 def test_without_margins_the_order_is_that_of_random_images(run: Run, visit: Open, tmp_path: Path) -> None:
-    extract(run, digits(), tmp_path / "codes", parts=["train", "test"], margins=False)
+    extract(run, digits(), tmp_path / "codes", parts=["train", "test"], keep=["bits"])
     build_run_page(run, tmp_path / "page", codes=tmp_path / "codes", mapped=400)
     site, found = Site(tmp_path / "page", open_codes(tmp_path / "codes")), read_page(tmp_path / "page")
     there = found["page"]["maps"]["rows"]

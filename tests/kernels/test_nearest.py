@@ -15,7 +15,7 @@ from instruction_sets import INSTRUCTION_SETS, using
 
 from htaf.concepts import nearest
 from htaf.concepts.codes import Codes, ConceptError, codes_of
-from htaf.concepts.nearest import NearestInParts
+from htaf.concepts.nearest import NearestImages
 from htaf.kernels import native
 
 
@@ -30,10 +30,10 @@ def brute(codes: Codes, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.nda
     return np.take_along_axis(far, rows, 1), rows
 
 
-def in_parts(codes: Codes, cuts: list[int]) -> NearestInParts:
+def in_parts(codes: Codes, cuts: list[int]) -> NearestImages:
     ends = [0, *sorted(cuts), len(codes)]
-    index = NearestInParts(codes)
-    index._parts = [(a, codes.bits[a:b]) for a, b in itertools.pairwise(ends)]
+    index = NearestImages(codes)
+    index._pieces = lambda: iter([(a, codes.bits[a:b]) for a, b in itertools.pairwise(ends)])
     return index
 
 
@@ -94,14 +94,14 @@ def test_all_equal_all_different_and_itself() -> None:
     assert in_parts(same, [20]).of(30, 4)[1].tolist() == [0, 1, 2, 3]
     assert in_parts(same, [20]).of(2, 4)[1].tolist() == [0, 1, 3, 4]
     opposite = drawn(9, 512, 1)
-    assert NearestInParts(opposite).query(~opposite.bits[:1], 1)[0].max() <= 512
-    one = NearestInParts(opposite.take(np.arange(1)))
+    assert NearestImages(opposite).query(~opposite.bits[:1], 1)[0].max() <= 512
+    one = NearestImages(opposite.take(np.arange(1)))
     assert one.query(~opposite.bits[:1], 1)[0].tolist() == [[512]]
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_bad_queries() -> None:
-    index = NearestInParts(drawn(5, 12, 0))
+    index = NearestImages(drawn(5, 12, 0))
     zero = np.zeros((1, 2), np.uint8)
     for bits, said in (
         (zero.astype(np.int32), r"expected bits uint8 \[q, 2\] for 12 concepts, got int32 \[1, 2\]"),
@@ -118,7 +118,7 @@ def test_bad_queries() -> None:
     with pytest.raises(ConceptError, match="expected k from 1 to 4, got 5"):
         index.of(0, 5)
     with pytest.raises(ConceptError, match="expected images with concepts, got 0 images"):
-        NearestInParts(drawn(5, 12, 0).take(np.arange(0)))
+        NearestImages(drawn(5, 12, 0).take(np.arange(0)))
 
 
 def test_the_kernel_checks_its_arrays() -> None:

@@ -94,7 +94,7 @@ def made_world(root: Path) -> World:
     import made_runs
     from htaf import packed, runs
     from htaf.concepts.codes import codes_key
-    from htaf.concepts.extract import extract, extract_features
+    from htaf.concepts.extract import extract
     from htaf.concepts.naming import name_by_attributes, write_names
     from htaf.data import tabular
     from htaf.data.attributes import load as load_attributes
@@ -129,8 +129,8 @@ def made_world(root: Path) -> World:
 
     digits = made_runs.digits()
     run = made_runs.made_run(root / "run", digits)
-    extract_features(made_runs.made_run(root / "plain", digits, made_runs.PLAIN), digits, root / "features")
-    codes = extract(run, digits, root / "codes")
+    extract(made_runs.made_run(root / "plain", digits, made_runs.PLAIN), digits, root / "features")
+    codes = extract(run, digits, root / "codes").codes()
     write_names(name_by_attributes(codes, load_attributes("digits")), root / "names.json", codes=codes_key(codes))
     network = run.model()
     known: Any = run.preprocessor()
@@ -524,7 +524,7 @@ def images(world: World) -> Iterator[Bad]:
         yield Bad("image, strict", (name,), ("predict", world["run"], "--strict", good, name), before=make)
         words = ("concepts", "extract", world["run"], "--out", "out", "--files", name)
         yield Bad("image, extract", (name,), words, before=make)
-        words = ("concepts", "extract", world["run"], "--strict", "--out", "out", "--files", good, name)
+        words = ("concepts", "extract", world["run"], "--out", "out", "--files", good, name)
         yield Bad("image, extract", (name,), words, before=make)
     for path in (world["empty"], "missing.png", world["broken-link"], "a\0b.png", "n" * 300):
         shown = (path, Path(path).name, repr(path), "null")
@@ -641,10 +641,10 @@ def damaged(world: World) -> Iterator[Bad]:
         ("run", "model.safetensors"): [("evaluate", "run"), ("pack", "run", "--out", "out.packed")],
         ("run", "preprocessing.json"): [("concepts", "extract", "run", "--out", "out"), ("evaluate", "run")],
         ("codes", "concepts.json"): [("concepts", "score", "codes"), ("concepts", "minimal-set", "codes")],
-        ("codes", "codes.npy"): [("concepts", "score", "codes")],
-        ("codes", "images.arrow"): [("concepts", "counterfactuals", "codes")],
+        ("codes", "parts/part-00000.parquet"): [
+            ("concepts", "score", "codes"), ("concepts", "counterfactuals", "codes"),
+        ],
         ("codes", "head.safetensors"): [("concepts", "intervene", "codes")],
-        ("codes", "exact.npy"): [("concepts", "score", "codes")],
         ("net.packed", ""): [("predict", "net.packed", str(world.files["photos"] / "red" / "0.png"))],
         ("names.json", ""): [("explore", world["run"], "--codes", world["codes"], "--names", "names.json",
                               "--out", "out")],
@@ -837,7 +837,7 @@ def same_files(world: World) -> Iterator[Bad]:
     yield Bad("output is an input", ("metrics.csv",), ("predict", world["table-run"], world["rows.csv"], "--out", out))
     packed = ("predict", world["net.packed"], str(root / "photos"), "--out", world["net.packed"])
     yield Bad("output is an input", ("net.packed", ".csv"), packed)
-    for name in ("concepts.json", "codes.npy", "head.safetensors", "images.arrow"):
+    for name in ("concepts.json", "head.safetensors", "parts/part-00000.parquet"):
         out = f"{world['codes']}/{name}"
         yield Bad("output is an input", (name,), ("concepts", "minimal-set", world["codes"], "--out", out))
     for out in (world["run"], world["codes"]):
@@ -883,9 +883,9 @@ def _maps(world: World) -> Iterator[Bad]:
     for name, content in (("where.json", b"[]"), ("where.json", b"{"), ("mine.txt", b"x"), ("where.json", b"")):
         make = functools.partial(_write, name=f"out/{name}", content=content)
         yield Bad("maps", (name, "mine.txt"), (*words, *one), before=make, title=f"{name} {content}: where")
-    make = functools.partial(copied, source="codes", name="margins.npy", content=b"x")
+    make = functools.partial(copied, source="codes", name="parts/part-00000.parquet", content=b"x")
     mine = (*replaced(words, "--codes", "codes"), *one)
-    yield Bad("maps", ("margins.npy", "codes"), mine, before=make, title="damaged margins: where")
+    yield Bad("maps", ("part-00000.parquet", "codes"), mine, before=make, title="damaged codes: where")
 
 
 def _leakage(world: World) -> Iterator[Bad]:
@@ -915,10 +915,9 @@ def _leakage(world: World) -> Iterator[Bad]:
 
 def _backbones(world: World) -> Iterator[Bad]:
     w = world
-    words = ("concepts", "extract", w["run"], "--layer", "backbone", "--out", "out")
-    yield Bad("backbone", ("--files",), (*words, "--files", w["photos"]))
-    yield Bad("backbone", ("--features",), (*words, "--features"))
-    yield Bad("backbone", ("--margins",), (*words, "--margins", "True"))
+    words = ("concepts", "extract", w["run"], "--out", "out", "--keep", "backbone")
+    yield Bad("backbone", ("features",), (*words, "features"))
+    yield Bad("backbone", ("margins",), (*words, "margins"))
     for value in ("photos", "rows.csv", "empty", "no-such"):
         yield Bad("backbone", (value, "class", "size"), (*words, "--data", w.files.get(value, value).__str__()))
     for run in ("table-run", "net.packed", "llm-run", "empty"):
@@ -1121,7 +1120,7 @@ def of_python(world: World) -> Iterator[Bad]:
     """Calls of the library."""
     import htaf
     from htaf import runs
-    from htaf.concepts.extract import extract_files
+    from htaf.concepts.extract import extract
     from htaf.concepts.intervene import intervention_curve
     from htaf.concepts.minimal import minimal_set
     from htaf.concepts.naming import name_by_attributes
@@ -1171,8 +1170,8 @@ def of_python(world: World) -> Iterator[Bad]:
     yield bad("predict of an image run", lambda: run.predict(pd.DataFrame({"a": [1.0]})), "run")
     yield bad("predict without columns", lambda: table.predict(pd.DataFrame()), "column", "'a'")
     yield bad("predict of other columns", lambda: table.predict(pd.DataFrame({"z": [1]})), "'a'")
-    yield bad("extract_files of nothing", lambda: extract_files(run, [], "out"), "image files")
-    yield bad("extract_files of a text", lambda: extract_files(run, [world["rows.csv"]], "out"), "rows.csv")
+    yield bad("extract of nothing", lambda: extract(run, [], "out"), "images")
+    yield bad("extract of a text", lambda: extract(run, [world["rows.csv"]], "out"), "rows.csv")
     for seed in (-1, 10**20, 2**63):
         yield bad(f"minimal_set(seed={seed})", lambda s=seed: minimal_set(codes, seed=s), seed)
         yield bad(f"split(seed={seed})", lambda s=seed: images.split(images.load("digits"), seed=s), seed)

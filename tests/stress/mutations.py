@@ -114,8 +114,12 @@ def seal_run(files: Files) -> None:
 
 
 def seal_codes(files: Files) -> None:
+    def footer(file: bytes) -> bytes:
+        return file[len(file) - 8 - int.from_bytes(file[-8:-4], "little") :]
+
     edit(files, "concepts.json", lambda record: record.update(
-        files={name: digest(files.get(name, b"")) for name in record.get("files", {})}
+        head=digest(files.get("head.safetensors", b"")),
+        parts=[{**one, "footer": digest(footer(files.get(f"parts/{one['file']}", b"")))} for one in record["parts"]],
     ))  # fmt: skip
 
 
@@ -257,7 +261,7 @@ def made_codes_folder(folder: Path) -> None:
     from made_pages import made_codes
 
     codes = made_codes(24, 11, 3, names=("ash", "birch", "cedar"))
-    values = {"codes": codes.bits, "smooth": codes.smooth, "exact": codes.exact, "saturated": codes.saturated}
+    values = {"bits": codes.bits, "smooth": codes.smooth, "exact": codes.exact, "saturated": codes.saturated}
     values["features"] = np.zeros((24, 11), np.float32)
     settings = {"run": "r", "parts": ["train"], "thresholds": None}
     contents = writing.Contents(
@@ -284,7 +288,7 @@ def read_codes(folder: Path) -> None:
     for name in PARTS:
         if len(codes.rows(name)):
             class_counts(codes.part(name))
-    if "features" in codes.info["arrays"]:
+    if "features" in codes.info["columns"]:
         open_features(folder)
 
 

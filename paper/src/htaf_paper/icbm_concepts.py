@@ -15,7 +15,6 @@ from htaf.concepts.counts import proportions
 from htaf.concepts.extract import extract
 from htaf.concepts.naming import name_by_attributes
 from htaf.concepts.reasons import reasons_of
-from htaf.concepts.store import open_margins
 from htaf.data.attributes import Attributes, load
 from htaf.training.queue import Place
 from htaf_paper.icbm_scores import images_of, kept_run, scratch
@@ -43,8 +42,8 @@ class Concepts:
         run = kept_run(place, settings["run"])
         attributes = load(settings["attributes"], data_dir=place.data_dir)
         with scratch(place, key) as work:
-            codes = extract(run, images_of(run, place), work / "codes", margins=True)
-            margins = open_margins(work / "codes")
+            folder = extract(run, images_of(run, place), work / "codes", keep=["margins"])
+            codes, margins = folder.codes(), folder.margins()
             assert margins is not None
             found = explained(codes, margins, attributes.of(codes.classes), settings["class"])
             return {"run": settings["run"], "data": run.record["source"], **found}

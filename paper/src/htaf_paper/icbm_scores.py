@@ -20,7 +20,7 @@ from jaxtyping import Float32
 from htaf.concepts.binarise import binarise
 from htaf.concepts.codes import PARTS, Codes
 from htaf.concepts.counts import class_counts, class_sizes
-from htaf.concepts.extract import extract, extract_features, open_features
+from htaf.concepts.extract import extract
 from htaf.concepts.scores import score, specificity
 from htaf.data.images import Images
 from htaf.runs import Run, open_run
@@ -54,7 +54,7 @@ class Scores:
             if settings["cut"] == "median":
                 codes, beside = median_codes(run, images, work), {}
             else:
-                codes = extract(run, images, work / "codes")
+                codes = extract(run, images, work / "codes").codes()
                 beside = beside_codes(codes, settings["plain"], images, place, work) if settings["plain"] else {}
             return scored(codes, beside, run, method="bm" if settings["cut"] else None)
 
@@ -73,7 +73,7 @@ class Classes:
         run = kept_run(place, settings["run"])
         images = images_of(run, place)
         with scratch(place, key) as work:
-            codes = extract(run, images, work / "codes")
+            codes = extract(run, images, work / "codes").codes()
             every = {"icbm": codes, **beside_codes(codes, settings["plain"], images, place, work)}
             found = {"classes": list(codes.classes), "concepts": codes.concepts, "run": settings["run"]}
             return found | {name: _by_class(one.part("test")) for name, one in every.items()}
@@ -136,7 +136,7 @@ def scratch(place: Place, key: str) -> Iterator[Path]:
 
 def beside_codes(codes: Codes, plain: str, images: Images, place: Place, work: Path) -> dict[str, Codes]:
     """A plain network cut to the firing rates of `codes`: its nodes by number, and in the order of their rates."""
-    extract_features(kept_run(place, plain), images, work / "plain")
+    extract(kept_run(place, plain), images, work / "plain")
     return {
         name: binarise(work / "plain", work / name, "rates", like=codes, sorted=name == "by-rate") for name in BESIDE
     }
@@ -144,7 +144,7 @@ def beside_codes(codes: Codes, plain: str, images: Images, place: Place, work: P
 
 def median_codes(plain: Run, images: Images, work: Path) -> Codes:
     """A plain network with its features cut at their medians."""
-    extract_features(plain, images, work / "plain")
+    extract(plain, images, work / "plain")
     return binarise(work / "plain", work / "median", "median")
 
 
@@ -182,11 +182,7 @@ def _by_class(codes: Codes) -> dict[str, Any]:
 
 def outputs(run: Run, images: Images, work: Path) -> Float32[np.ndarray, "images features"]:
     """What the head of the smooth, or of the plain, network reads of the test images."""
-    if run.has_step:
-        extract(run, images, work / "codes", features=True)
-        features = open_features(work / "codes")
-    else:
-        features = extract_features(run, images, work / "codes")
+    features = extract(run, images, work / "codes", keep=["features"]).features()
     values = np.array(features.values[np.flatnonzero(features.parts == PARTS.index("test"))], dtype=np.float32)
     if not run.has_step:
         return values

@@ -28,7 +28,7 @@ from htaf._console import UsageError, plain_errors
 from htaf._files import check_output_folder
 from htaf.concepts.binarise import binarise
 from htaf.concepts.codes import Codes
-from htaf.concepts.extract import extract, extract_features
+from htaf.concepts.extract import extract
 from htaf.concepts.sparse_report import compare
 from htaf.data.images import Images, load
 from htaf.runs import Run, to_json, write_atomic
@@ -134,8 +134,8 @@ def measured(cell: Cell, run: Run, images: Images, out: Path) -> dict[str, Any]:
 def codes_of_run(run: Run, images: Images, out: Path) -> Codes:
     """The bits of a network; of a plain one its features cut at their medians."""
     if run.has_step:
-        return extract(run, images, out)
-    extract_features(run, images, out)
+        return extract(run, images, out).codes()
+    extract(run, images, out)
     return binarise(out, out.with_name(f"{out.name}-median"), "median")
 
 
@@ -157,7 +157,7 @@ def rightness(cell: Cell, run: Run, codes: Codes) -> dict[str, Any]:
 def random_bits(run: Run, images: Images, out: Path, codes: Codes) -> dict[str, list[Codes]]:
     """Random hyperplanes of the backbone's features, as many as there are concepts."""
     folder = out.with_name(f"{out.name}-backbone")
-    extract_features(run, images, folder, layer="backbone")
+    extract(run, images, folder, keep=["backbone"])
     made = [
         binarise(folder, out.with_name(f"{out.name}-random-{seed}"), "random", concepts=codes.concepts, seed=seed)
         for seed in range(RANDOM_SEEDS)

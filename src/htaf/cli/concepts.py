@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +19,7 @@ from htaf.cli.methods import MethodOfRun, step_of_run
 from htaf.concepts.codes import ConceptError, MissingPartError, PartName
 
 if TYPE_CHECKING:
-    from htaf.concepts.codes import Codes
+    from htaf.concepts.store import CodesFolder
     from htaf.runs import Run
 
 CodesDir = Annotated[Positional[Path], arg(help="Folder that extract or binarise wrote.", metavar="CODES")]
@@ -89,53 +90,22 @@ def extract(
         arg(help="Parts of the run's own images; other: training images that its recipe left out.",
             help_behavior_hint="(default: train validation test)"),
     ] = (),
-    features: Annotated[bool, arg(help="Keep the pre-activations too: 4 bytes for each concept and image.")] = False,
-    layer: Annotated[
-        Literal["concepts", "backbone"],
-        arg(help="backbone: no bits, but what the backbone gives, for htaf concepts binarise."),
-    ] = "concepts",
-    margins: Annotated[
-        bool | None,
-        arg(help="Keep them in 2 bytes, to order images by: how clearly on or off a bit is.",
-            help_behavior_hint="(default: up to 256 MB)"),
-    ] = None,
+    keep: Annotated[
+        tuple[Literal["bits", "margins", "features", "backbone"], ...],
+        arg(help="Beside the bits: features: pre-activations, 4 bytes for each concept and image; margins: the same in "
+            "2 bytes, to order images by; bits: neither. backbone: no bits, but what the backbone gives.",
+            help_behavior_hint="(default: margins up to 256 MB)"),
+    ] = (),
     part_images: Annotated[
         int | None,
-        arg(help="Write folders of so many images, and a manifest: for codes past memory.",
-            metavar="N", help_behavior_hint="(default: one folder)"),
-    ] = None,
-    column: Annotated[
-        str | None,
-        arg(help="--files: the column of images in Parquet files.", metavar="NAME",
-            help_behavior_hint="(default: the only one of bytes, or image)"),
+        arg(help="Images of a part, a multiple of 1,000. A stopped command loses the part under way.", metavar="N",
+            help_behavior_hint="(default: up to 10,000)"),
     ] = None,
     engine: Annotated[
-        Literal["process", "ray"],
-        arg(help="ray: on the nodes of a Ray cluster, in parts; a node that dies loses its blocks alone."),
-    ] = "process",
-    address: Annotated[
-        str | None,
-        arg(help="--engine ray: HOST:PORT of the head node, or auto: the cluster of this machine.", metavar="ADDRESS",
-            help_behavior_hint="(default: a cluster of this machine alone)"),
-    ] = None,
-    actors: Annotated[
-        tuple[int, int] | None,
-        arg(help="--engine ray: networks at once, at least and at most.", metavar="MIN MAX",
-            help_behavior_hint="(default: 1 to what the cluster has room for)"),
-    ] = None,
-    actor_cpus: Annotated[
-        float | None,
-        arg(help="--engine ray: CPUs, and threads, of each network.", help_behavior_hint="(default: 1)"),
-    ] = None,
-    actor_gpus: Annotated[
-        float | None,
-        arg(help="--engine ray: GPUs of each network.", help_behavior_hint="(default: 1 where there are some)"),
-    ] = None,
+        Literal["local", "ray"],
+        arg(help="ray: on the nodes of the Ray cluster at RAY_ADDRESS, else on one of this machine alone."),
+    ] = "local",
     batch: Annotated[int, arg(help="Images at once.")] = 250,
-    workers: Annotated[int, arg(help="Processes that read images and run the network.")] = 1,
-    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], arg(help="Where the network runs.")] = "auto",
-    strict: Annotated[bool, arg(help="--files: stop where one cannot be read.")] = False,
-    data_dir: DataDir = None,
     method: MethodOfRun = None,
     json: Json = False,
 ) -> None:  # fmt: skip
@@ -143,95 +113,38 @@ def extract(
 
     Of --files those that cannot be read are left out; the exit code is then 3.
     """
-    if min(batch, workers) < 1:
-        raise UsageError(f"--batch and --workers must be >= 1, got {batch} and {workers}")
+    if batch < 1:
+        raise UsageError(f"--batch must be >= 1, got {batch}")
     if part_images is not None and part_images < 1:
         raise UsageError(f"--part-images must be >= 1, got {part_images}")
     if bool(data) + bool(files) + bool(parts) > 1:
         raise UsageError(
             "expected at most one of --data, --files and --parts, got more (--parts are of the run's own images)"
         )
-    if layer == "backbone" and (files or features or margins):
-        raise UsageError(
-            "--layer backbone writes features of labelled images: expected none of --files, --features and --margins"
-        )
-    if engine == "process" and (address, actors, actor_cpus, actor_gpus) != (None,) * 4:
-        raise UsageError("--address, --actors, --actor-cpus and --actor-gpus are for --engine ray")
     check_place(out / LOCK)
     from htaf.concepts import extract as room
-    from htaf.data.image_reading import image_files
-    from htaf.data.image_sources import are_sources
     from htaf.runs import open_run
 
-    opened, unread, total = of_images(open_run(run, method=step_of_run(method))), [], 0
-    if margins and not opened.has_step:
-        raise UsageError(f"--margins are of bits, {run} is a plain network (method relu): leave it out")
-    options: dict[str, Any] = {"batch": batch, "workers": workers, "device": device, "progress": not json}
-    shards = are_sources(files)
-    if column is not None and not shards:
-        raise UsageError("--column is for Parquet files: expected one in --files")
-    if engine == "ray" or shards:
-        if workers > 1:
-            instead = "--actors" if engine == "ray" else "--engine ray"
-            raise UsageError(f"--workers is for one folder of image files of this machine: expected {instead} instead")
-        kept = {"features": features, "margins": margins, "strict": strict, "column": column}
-        if files:
-            chosen: Any = files
-        else:
-            chosen = (
-                own_images(opened, data_dir, "give --data")
-                if data is None
-                else opened.other_data(data, data_dir=data_dir)
-            )
-            say_notes(chosen.notes)
-        from htaf.concepts.blocks import InProcess, extract_blocks
+    opened = of_images(open_run(run, method=step_of_run(method)))
+    images: Any = files
+    if not files:
+        images = own_images(opened, None, "give --data") if data is None else opened.other_data(data)
+        say_notes(images.notes)
+    with ExitStack() as stack:
+        used: Any = room.Local()
+        if engine == "ray":
+            from htaf.concepts.ray_engine import connected
 
-        with ExitStack() as stack:
-            if engine == "ray":
-                from htaf.concepts.ray_engine import Actors, connected
-
-                least, most = actors or (1, 0)
-                pool = Actors(least, most, 1.0 if actor_cpus is None else actor_cpus, actor_gpus)
-                used: Any = stack.enter_context(connected(address, pool, device=device, told=not json))
-            else:
-                used = InProcess(device)
-            found: Any = extract_blocks(
-                opened, chosen, out, part_images, engine=used, parts=parts or None, layer=layer, batch=batch,
-                progress=not json, **kept,
-            )  # fmt: skip
-        if files:
-            say_notes(found.info["notes"])
-            unread = found.info["unreadable_files"]
-            total = len(found) + found.info["unreadable"]
-    elif files:
-        listed, left_out = image_files([Path(file) for file in files])
-        say_notes(left_out)
-        kept = {"features": features, "margins": margins, "strict": strict}
-        found = (
-            room.extract_files(opened, listed, out, **kept, **options)
-            if part_images is None
-            else room.extract_parts(opened, listed, out, part_images, **kept, **options)
-        )
-        unread, total = found.info["unreadable_files"], len(listed)
-    else:
-        if data is None:
-            chosen = own_images(opened, data_dir, "give --data")
-        else:
-            chosen = opened.other_data(data, data_dir=data_dir)
-        say_notes(chosen.notes)
-        if part_images is not None:
-            kept = {"features": features, "margins": margins, "layer": layer}
-            found = room.extract_parts(opened, chosen, out, part_images, parts=parts or None, **kept, **options)
-        elif layer == "backbone":
-            found = room.extract_features(opened, chosen, out, parts=parts or None, layer=layer, **options)
-        elif opened.has_step:
-            found = room.extract(
-                opened, chosen, out, parts=parts or None, features=features, margins=margins, **options
-            )
-        else:
-            found = room.extract_features(opened, chosen, out, parts=parts or None, **options)
+            used = stack.enter_context(connected(os.environ.get("RAY_ADDRESS") or None, told=not json))
+        found = room.extract(
+            opened, images, out, keep=keep, parts=parts or None, part_images=part_images, engine=used, batch=batch,
+            progress=not json,
+        )  # fmt: skip
+    if files:
+        say_notes(found.info["notes"])
     _summary(found, out, json)
-    say_unread(unread, total, found.info.get("unreadable", 0))
+    left_out = found.info.get("unreadable", 0)
+    say_unread(found.info.get("unreadable_files", []), len(found) + left_out, left_out)
 
 
 def binarise(
@@ -269,25 +182,20 @@ def binarise(
     if concepts is not None and (how == "rates" or concepts < 1):
         raise UsageError(f"--concepts must be >= 1, and is not for --how rates, got {concepts}")
     from htaf.concepts.binarise import binarise as make
-    from htaf.concepts.store import open_codes
+    from htaf.concepts.store import open_codes, open_folder
 
     copied = None if like is None else open_codes(like)
-    codes = make(source, out, how, like=copied, sorted=sorted, concepts=concepts, seed=seed, progress=not json)
-    _summary(codes, out, json)
+    make(source, out, how, like=copied, sorted=sorted, concepts=concepts, seed=seed, progress=not json)
+    _summary(open_folder(out), out, json)
 
 
-def _summary(found: Any, out: Path, json: bool) -> None:
+def _summary(found: CodesFolder, out: Path, json: bool) -> None:
     """Accuracy of each part of codes or features."""
-    from htaf.concepts.codes import Codes
-    from htaf.concepts.sharded import ShardedCodes
-    from htaf.concepts.store import accuracies
-
-    rows = found.accuracies() if isinstance(found, ShardedCodes) else accuracies(found)
-    result = {"out": str(out), "images": len(found), "concepts": found.weight.shape[1], "parts": rows}
+    rows = found.accuracies()
+    result = {"out": str(out), "images": len(found), "concepts": found.concepts, "parts": rows}
     if json:
         return print_json(result | {"notes": found.info.get("notes", [])})
-    bits = "codes" in found.info["arrays"] if isinstance(found, ShardedCodes) else isinstance(found, Codes)
-    of = "concepts" if bits else "features"
+    of = "concepts" if "bits" in found.columns else "features"
     title = f"{result['images']:,} images, {result['concepts']} {of}: accuracy"
     show(title, ("part", "images", "smooth", "exact"), [tuple(row.values()) for row in rows])
     return say(f"folder: {out}")
@@ -331,22 +239,19 @@ def score(
     if (names is not None and not leakage) or (attributes is not None and names is None):
         raise UsageError("--names needs --leakage, and --attributes needs --names")
     from htaf.concepts.report import write_report
-    from htaf.concepts.scores import score_parts
-    from htaf.concepts.sharded import open_sharded
-    from htaf.concepts.store import in_parts, open_codes
-
-    def opens(folder: Path) -> Any:
-        return open_sharded(folder) if in_parts(folder) else open_codes(folder)
+    from htaf.concepts.scores import score as scores_of
+    from htaf.concepts.store import open_folder
 
     if out is not None:
         check_output_folder(out, [codes, *baseline, *([names] if names else [])], own="folder of scores")
-    others = {folder.name: opens(folder) for folder in baseline}
+    others = {folder.name: open_folder(folder) for folder in baseline}
     if len(others) < len(baseline):
         raise UsageError(f"expected folders of different names for --baseline, got {', '.join(map(str, baseline))}")
     with offering_parts(part):
-        scores = score_parts(opens(codes), baseline=others, scored=part, progress=not json)
+        opened = open_folder(codes)
+        scores = scores_of(opened, baseline=others, scored=part, progress=not json)
     if leakage:
-        scores["leakage"] = _leakage(open_codes(codes), codes, names, attributes, part, data_dir)
+        scores["leakage"] = _leakage(opened, names, attributes, part, data_dir)
     files = write_report(scores, out, title=codes.name) if out is not None else []
     if json:
         return print_json(scores)
@@ -376,22 +281,22 @@ def score(
 
 
 def _leakage(
-    codes: Codes, folder: Path, names: Path | None, attributes: str | None, part: PartName, data_dir: str | None
+    folder: CodesFolder, names: Path | None, attributes: str | None, part: PartName, data_dir: str | None
 ) -> dict[str, Any]:
     """Of soft values where the folder has them, and of names where they are given."""
     from htaf.concepts.codes import codes_key
     from htaf.concepts.leakage import DEFINITION, named_leakage, soft_leakage
     from htaf.concepts.naming.files import read_names
-    from htaf.concepts.store import open_features
     from htaf.data.attributes import load
 
+    codes = folder.codes()
     found: dict[str, Any] = {"soft": None, "named": None, "definition": DEFINITION}
-    if "features" in codes.info.get("arrays", ()):
-        found["soft"] = soft_leakage(codes, open_features(folder), part=part)
+    if "features" in folder.columns:
+        found["soft"] = soft_leakage(codes, folder.features(), part=part)
     elif names is None:
         raise UsageError(
-            f"--leakage: {folder} has no pre-activations: give --names, or write them to a new folder with "
-            "htaf concepts extract --features"
+            f"--leakage: {folder.path} has no pre-activations: give --names, or write them to a new folder with "
+            "htaf concepts extract --keep features"
         )
     if names is not None:
         known = None if attributes is None else load(attributes, data_dir=data_dir)

@@ -84,7 +84,7 @@ def run_concepts(out: Path, *, seed: int = 0, progress: bool = True) -> dict[str
     images = load_images("digits")
     recipe = ready_recipe("icbm", "small").replace(depth=10, concepts=CONCEPTS, epochs=EPOCHS)
     run = fit(recipe, images, out / "icbm", seed=seed, source={"name": "digits"}, progress=progress, every=EVERY)
-    codes = extract(run, images, out / "codes")
+    codes = extract(run, images, out / "codes").codes()
     scores = score(codes)
     write_report(scores, out / "concepts", title="Concepts of handwritten digits")
     test = codes.part("test")

@@ -99,7 +99,7 @@ def discover(
             )
 
     run: Run = step("train", train)
-    codes = step("extract", lambda: extract(run, images, out / "codes", progress=not quiet))
+    codes = step("extract", lambda: extract(run, images, out / "codes", progress=not quiet).codes())
     scores = step("score", lambda: score(codes))
     write_report(scores, out / "concepts", title=f"Concepts of {images.name}")
     names: Path | None = None

@@ -15,11 +15,12 @@ from htaf.cli.methods import MethodOfRun, step_of_run
 
 if TYPE_CHECKING:
     from htaf.concepts.codes import Codes
+    from htaf.concepts.store import CodesFolder
 
-ImageId = Annotated[str, arg(help="Id of an image, as images.arrow has it, or its row number.", metavar="ID")]
+ImageId = Annotated[str, arg(help="Id of an image, as the codes have it, or its row number.", metavar="ID")]
 
 
-def _row(codes: Codes, image: str) -> int:
+def _row(codes: Codes | CodesFolder, image: str) -> int:
     """The row of an image."""
     from htaf.concepts.codes import ConceptError
 
@@ -35,7 +36,7 @@ def counterfactuals(
     image: Annotated[
         str | None,
         arg(
-            help="Id of an image, as images.arrow has it, or its row number.",
+            help="Id of an image, as the codes have it, or its row number.",
             metavar="ID",
             help_behavior_hint="(default: list the misclassified test images)",
         ),
@@ -174,20 +175,12 @@ def neighbours(
     json: Json = False,
 ) -> None:
     """List the images whose bits differ least from those of an image."""
-    from htaf.concepts.search import NearestImages
-    from htaf.concepts.store import in_parts, open_codes
+    from htaf.concepts.nearest import NearestImages
+    from htaf.concepts.store import open_folder
 
-    if in_parts(codes):
-        from htaf.concepts.nearest import NearestInParts
-        from htaf.concepts.sharded import open_sharded
-
-        parted = open_sharded(codes)
-        distances, rows = NearestInParts(parted).of(parted.row(image), k, progress=not json)
-        there = parted.rows(rows)
-    else:
-        opened = open_codes(codes)
-        distances, rows = NearestImages(opened).of(_row(opened, image), k)
-        there = opened.take(rows)
+    opened = open_folder(codes)
+    distances, rows = NearestImages(opened).of(_row(opened, image), k, progress=not json)
+    there = opened.rows(rows)
     found = [
         {
             "image": there.ids[i],

@@ -59,9 +59,9 @@ def labelfree(
         raise UsageError(f"--steps must be in 1 to {MOST_STEPS}, got {steps}")
     check_place(out / LOCK)
     check_output_folder(out, [run, texts, clip, *([features] if features else [])], own="folder of codes")
-    from htaf.concepts.extract import extract_features
+    from htaf.concepts.extract import Local, extract
     from htaf.concepts.labelfree import label_free, read_texts
-    from htaf.concepts.store import accuracies, open_features
+    from htaf.concepts.store import open_features, open_folder
     from htaf.models.image_text import load_image_text
     from htaf.runs import open_run
 
@@ -80,13 +80,13 @@ def labelfree(
     else:
         named = out if out.name not in ("", "..") else out.resolve()
         made = named.with_name(f"{named.name}-backbone")
-        read = extract_features(opened, images, made, layer="backbone", device=device, progress=not json)
+        read = extract(opened, images, made, keep=["backbone"], engine=Local(device), progress=not json).features()
     codes = label_free(
         opened, images, read, model, given, out, similarity=similarity, clip_cutoff=clip_cutoff, threshold=threshold,
         steps=steps, seed=seed, notes=notes, device=device, progress=not json,
     )  # fmt: skip
     info = codes.info
-    rows = accuracies(codes)
+    rows = open_folder(out).accuracies()
     if json:
         kept = {name: info[name] for name in ("texts", "similarity", "highest", "dropped", "image_text", "notes")}
         return print_json({"out": str(out), "images": len(codes), "concepts": codes.concepts, "parts": rows} | kept)

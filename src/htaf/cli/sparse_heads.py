@@ -132,9 +132,14 @@ def sparse(
 
 
 def _extracted(run: Run, images: Any, out: Path, progress: bool) -> Codes:
+    from htaf.concepts.codes import ConceptError
     from htaf.concepts.extract import extract
 
-    return extract(run, images, out, progress=progress)
+    if not run.has_step:
+        raise ConceptError(
+            f"{run.path} is a plain network (method relu), which has no bits: expected a run of a method with a step"
+        )
+    return extract(run, images, out, progress=progress).codes()
 
 
 def _of_run(codes: Codes, run: Run) -> None:
@@ -155,9 +160,9 @@ def _made(
 
     from htaf.concepts.binarise import How, bits_of
     from htaf.concepts.codes import PARTS
-    from htaf.concepts.extract import extract_features
+    from htaf.concepts.extract import extract
 
-    features = extract_features(run, images, out, layer="backbone", progress=progress)
+    features = extract(run, images, out, keep=["backbone"], progress=progress).features()
     rows = np.flatnonzero(features.parts == PARTS.index("train"))
     kind: How = next(name for name in get_args(How) if name == how)
     size = features.values.shape[1]

@@ -57,7 +57,7 @@ def binarise(
         progress: show a bar on the error stream.
 
     Returns:
-        the codes, memory-mapped. The head is the plain network's: `exact` is what it predicts from the bits, `smooth`
+        the codes. The head is the plain network's: `exact` is what it predicts from the bits, `smooth`
         from the features, `saturated` is -1. The thresholds are in head.safetensors. Bits of hyperplanes, of drawn
         nodes and of a backbone have no head: a logistic one is fitted to the training part, its L2 strength chosen on
         the validation part where there is one.
@@ -98,19 +98,19 @@ def binarise(
     )
     with (
         writing(Path(out), contents) as writer,
-        progress_of("chunks", len(writer.pending), shown=progress) as advance,
+        progress_of("parts", len(writer.pending), shown=progress) as advance,
     ):
-        for chunk in list(writer.pending):
-            part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
+        for number in list(writer.pending):
+            part = writer.rows(number)
             values = np.unpackbits(bits[part], axis=1, count=len(thresholds), bitorder="little")
             logits = values.astype(np.float32) @ weight.T + bias
             arrays = {
-                "codes": bits[part],
-                "smooth": np.array(features.smooth[part]),
+                "bits": bits[part],
+                "smooth": features.smooth[part],
                 "exact": logits.argmax(1).astype(np.int32),
                 "saturated": np.full(len(values), -1, np.int32),
             }
-            writer.write(chunk, arrays)
+            writer.write(number, arrays)
             advance()
         writer.finish()
     return open_codes(out)

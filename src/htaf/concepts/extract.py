@@ -1,246 +1,346 @@
-"""The concepts of images under a run, on disk: one pass over the backbone, of any number of images."""
+"""The concepts of images under a run, on disk: one pass over the network, of any number of images.
+
+The images are cut into blocks, each of which becomes one part of the folder. An engine maps `read` and `write` over the
+blocks: `Local` in this process, `htaf.concepts.ray_engine` on the nodes of a Ray cluster. Both give the same bytes.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+import shutil
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from htaf._console import progress as progress_of
-from htaf.concepts import store
-from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
-from htaf.concepts.passes import ConceptNetwork, Device, ImageSequence, Job, Layer, Piece, in_order, in_processes
-from htaf.concepts.sharded import ShardedCodes, open_sharded
-from htaf.concepts.sharded_writing import PartsWriter, slice_of, writing_parts
-from htaf.concepts.store import CHUNK, Features, known_record, open_codes, open_features
-from htaf.concepts.writing import Contents, Writer, writing
-from htaf.data.image_reading import MOST_WORKERS, look_all
+from htaf._errors import HtafError, expect_memory
+from htaf.concepts.codes import PARTS, ConceptError, PartName
+from htaf.concepts.passes import ConceptNetwork, Device, Layer
+from htaf.concepts.store import CHUNK, DIGEST, PART_IMAGES, CodesFolder, open_folder, read_record
+from htaf.concepts.writing import Head, OpenFolder, columns_of, part_file, write_part, writing_folder
+from htaf.data.image_reading import threads as cores
+from htaf.data.image_sources import Decoded, Files, Rows, Stretch, blocks, read_block, source
 from htaf.data.images import FilePart, ImagePreprocessor, Images, Part
-from htaf.data.reading import DataError
+from htaf.data.reading import DataError, listed
 from htaf.runs import Run
 from htaf.runs.data import is_own, rows_of
 
-__all__ = ["extract", "extract_features", "extract_files", "extract_parts", "open_codes", "open_features"]
+__all__ = ["Block", "Engine", "Job", "Keep", "Local", "Outcome", "extract", "read", "write"]
 
+Keep = Literal["bits", "margins", "features", "backbone"]
 OWN: tuple[PartName, ...] = ("train", "validation", "test")
 NAMED = 100  # unreadable files that concepts.json names
 MARGINS = 2**28  # bytes of margins that are kept without being asked for
+DECODED = 2**28  # bytes of pixels of a part, where its size is not given
+OTHER = PARTS.index("other")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all blocks of an extraction share; it is sent to the processes that do them.
+
+    out, record: the folder, as `htaf.concepts.writing.OpenFolder` has them. kept: of "features" and "margins". files:
+    whether images that cannot be decoded are left out and counted. threads: that decode. The rest as in `extract`.
+    """
+
+    run: Run
+    out: Path
+    record: dict[str, Any]
+    layer: Layer
+    kept: tuple[str, ...]
+    strict: bool
+    files: bool
+    batch: int
+    device: Device
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Block:
+    """Images of the list, which become part `number`."""
+
+    number: int
+    images: tuple[Stretch, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.images))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a block.
+
+    images: that the part holds; 0: none can be read, and there is no part. problems: images left out, and why.
+    where: the machine. error: why there is no part, and kind: the name of that error's class.
+    """
+
+    number: int
+    images: int = 0
+    problems: tuple[str, ...] = ()
+    where: str = ""
+    error: str = ""
+    kind: str = ""
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """What maps the work over the blocks."""
+
+    device: Device  # on which this process builds the network, to know its size
+
+    def mapped(self, function: Callable[[str], Stretch], names: list[str]) -> Iterable[Stretch]:
+        """A function of each name, in order."""
+        ...
+
+    def prepare(self, job: Job, blocks: Sequence[Block]) -> None:
+        """Checks before the work. Raises ConceptError."""
+        ...
+
+    def outcomes(self, job: Job, blocks: Sequence[Block]) -> Iterator[Outcome]:
+        """`write` of each block, as they come."""
+        ...
+
+
+class Local:
+    """One block after the other in this process; the next is read while one is computed.
+
+    device: where the network runs; auto: a GPU where there is one.
+    """
+
+    def __init__(self, device: Device = "auto") -> None:
+        self.device: Device = device
+
+    def mapped(self, function: Callable[[str], Stretch], names: list[str]) -> Iterable[Stretch]:
+        with ThreadPoolExecutor(min(16, len(names) or 1)) as pool:
+            return list(pool.map(function, names))
+
+    def prepare(self, job: Job, blocks: Sequence[Block]) -> None:
+        pass
+
+    def outcomes(self, job: Job, blocks: Sequence[Block]) -> Iterator[Outcome]:
+        job = replace(job, threads=cores())
+        network = ConceptNetwork(job.run, job.device, job.layer)
+        with ThreadPoolExecutor(1) as reader:
+            coming = reader.submit(read, job, blocks[0])
+            for here, ahead in zip(blocks, [*blocks[1:], None], strict=True):
+                decoded = coming.result()
+                if ahead is not None:
+                    coming = reader.submit(read, job, ahead)
+                yield write(job, lambda: network, here, decoded)
 
 
 def extract(
     run: Run,
-    images: Images,
+    images: Images | Sequence[str | Path],
     out: str | Path,
     *,
+    keep: Sequence[Keep] = (),
     parts: Sequence[PartName] | None = None,
-    features: bool = False,
-    margins: bool | None = None,
+    part_images: int | None = None,
+    engine: Engine | None = None,
+    strict: bool = False,
+    column: str | None = None,
     batch: int = 250,
-    workers: int = 1,
-    device: Device = "auto",
     progress: bool = False,
-) -> Codes:
-    """The bits of images, with what the smooth and the exact network predict, in a folder.
+) -> CodesFolder:
+    """The bits of images, with what the smooth and the exact network predict, in a folder. Of a plain network, method
+    relu, which has no bits, the pre-activations that its head reads.
 
-    An extraction that was stopped, or killed, is continued when it is called again with the same run, images, parts
-    and features, and ends with the same bytes; batch, workers, device and threads may differ, which can turn the last
-    bit of a pre-activation. Memory: the network, and a few batches.
+    An extraction that was stopped, or killed, is continued when it is called again with the same run, images, parts,
+    part_images and keep: parts that are there are not computed again, and it ends with the same bytes. Batch, engine
+    and threads may differ, which can turn the last bit of a pre-activation. Memory: the network and two blocks.
 
     Args:
-        run: of `htaf train icbm`, smooth or straight-through.
-        images: those of the run, or others of the same classes and size.
+        run: of `htaf train icbm`.
+        images: those of the run, or others of the same classes and size; or paths and addresses of images that are no
+            set, as `htaf.data.image_sources.source` takes them: part "other", ids their paths, labels where shards
+            have some. Of these, images that cannot be read are left out; the record counts them as "unreadable" and
+            names the first hundred. Equal ones are told in its notes.
         out: a new folder, the same one to resume, or a finished one, which is only opened.
+        keep: "features": the pre-activations too, 4 C bytes an image. "margins": the same in 2 C bytes, to order images
+            by; without it where they take at most 256 MB in all, and in a folder that is there already as it is.
+            "bits": neither. "backbone": in place of bits what the backbone gives, [N, F]; it has no head, whose weights
+            are 0 here.
         parts: of the run's own images, default train, validation and test; "other" are those training images that the
             recipe left out. Images that are not the run's own are all "other".
-        features: also keep the pre-activations, 4 C bytes an image.
-        margins: keep them as float16, 2 C bytes an image, to order images by (`htaf.concepts.store.open_margins`);
-            None: where they take at most 256 MB in all, and of a folder that is there already, as it is.
+        part_images: of each part but the last, a multiple of 1,000, so that batches hold the same images whatever the
+            parts; default: 10,000, or so many that their pixels take 256 MiB.
+        engine: default: `Local()`, this process.
+        strict: of paths and addresses: raise for an image that cannot be read.
+        column: of the images, in Parquet files that have several columns of bytes.
         batch: images at once.
-        workers: processes; they share the threads of this one.
-        device: where the network runs; auto: a GPU where there is one.
         progress: show a bar on the error stream.
 
     Returns:
-        the codes, memory-mapped.
+        the folder, opened.
 
     Raises:
-        ConceptError: a run without concepts or without a step (see `extract_features`); a folder that holds something
-            else; no images; or a network that gives NaN.
-        DataError: other classes, or images of another size.
+        ConceptError: a run without concepts; a folder that holds something else; no images; a network that gives NaN;
+            arguments out of range; a full disk.
+        DataError: other classes, images of another size, or none that can be read.
     """
-    network = network_of(run, device, plain=False)
-    contents, source = images_of_set(run, network, images, parts, features, keeps_margins(margins, out))
-    _write(run, network, contents, source, out, batch, workers, device, progress)
-    return open_codes(out)
-
-
-def extract_features(
-    run: Run,
-    images: Images,
-    out: str | Path,
-    *,
-    parts: Sequence[PartName] | None = None,
-    layer: Layer = "concepts",
-    batch: int = 250,
-    workers: int = 1,
-    device: Device = "auto",
-    progress: bool = False,
-) -> Features:
-    """Features that `htaf.concepts.binarise` makes codes of: of a plain network, method relu, what its head reads.
-
-    Args:
-        layer: "backbone": what the backbone of any run with concepts gives, [N, F]; there is no head to it, so its
-            weights are 0. `smooth` is what the smooth network predicts.
-
-    Other arguments, resuming and errors as `extract`.
-    """
-    network = ConceptNetwork(run, device, layer) if layer == "backbone" else network_of(run, device, plain=True)
-    contents, source = images_of_set(run, network, images, parts, True, lambda *_: False)
-    _write(run, network, contents, source, out, batch, workers, device, progress)
-    return open_features(out)
-
-
-def extract_files(
-    run: Run,
-    paths: Sequence[str | Path],
-    out: str | Path,
-    *,
-    features: bool = False,
-    margins: bool | None = None,
-    strict: bool = False,
-    batch: int = 250,
-    workers: int = 1,
-    device: Device = "auto",
-    progress: bool = False,
-) -> Codes:
-    """As `extract`, of image files without labels: label -1, part "other", the path as id.
-
-    Files that cannot be read are left out; concepts.json counts them as "unreadable" and names the first hundred.
-
-    Args:
-        paths: image files of the kinds in `htaf.data.image_reading.FORMATS`; they are scaled as those of the
-            training were.
-        strict: raise for a file that cannot be read.
-
-    Raises:
-        DataError: no file can be read, or, with `strict`, one cannot.
-    """
-    network = network_of(run, device, plain=False)
-    contents, source = _of_files(run, network, paths, features, keeps_margins(margins, out), strict)
-    _write(run, network, contents, source, out, batch, workers, device, progress)
-    return open_codes(out)
-
-
-def extract_parts(
-    run: Run,
-    images: Images | Sequence[str | Path],
-    out: str | Path,
-    part_images: int,
-    *,
-    parts: Sequence[PartName] | None = None,
-    layer: Layer = "concepts",
-    features: bool = False,
-    margins: bool | None = None,
-    strict: bool = False,
-    batch: int = 250,
-    workers: int = 1,
-    device: Device = "auto",
-    progress: bool = False,
-) -> ShardedCodes:
-    """As `extract`, `extract_features` or `extract_files`, in parts: `htaf.concepts.sharded` has the format.
-
-    Finished parts are kept when it is called again. The parts together hold the same arrays as one folder, to the byte
-    where `part_images` is a multiple of 1,000, the images that are written at once.
-
-    Args:
-        images: of the run, or others of the same classes and size; or files of images without labels.
-        part_images: of each part but the last.
-
-    Returns:
-        the parts, opened.
-
-    Raises:
-        ConceptError: part_images < 1; and as `extract`.
-        DataError: as `extract` and `extract_files`.
-    """
-    if part_images < 1:
-        raise ConceptError(f"expected part_images >= 1, got {part_images}")
-    _check(batch, workers)
-    if not isinstance(images, Images):
-        network = network_of(run, device, plain=False)
-        contents, source = _of_files(run, network, images, features, keeps_margins(margins, out), strict)
-    elif run.has_step and layer == "concepts":
-        network = network_of(run, device, plain=False)
-        contents, source = images_of_set(run, network, images, parts, features, keeps_margins(margins, out))
+    if batch < 1:
+        raise ConceptError(f"batch must be >= 1, got {batch}")
+    engine = engine or Local()
+    layer: Layer = "backbone" if "backbone" in keep else "concepts"
+    network = ConceptNetwork(run, engine.device, layer)
+    known, concepts = network.preprocessor, network.weight.shape[1]
+    size = _part_size(part_images, known)
+    if isinstance(images, Images):
+        stretches, settings = _of_set(run, network, images, parts)
+        notes = list(images.notes)
     else:
-        network = ConceptNetwork(run, device, layer)
-        contents, source = images_of_set(run, network, images, parts, True, lambda *_: False)
-    n = len(contents.labels)
-    contents = replace(contents, settings={**contents.settings, "part_images": part_images})
-    starts = range(0, n, part_images)
-    slices = [slice_of(contents, first, min(n, first + part_images)) for first in starts]
-    with writing_parts(Path(out), contents.settings) as writer:
-        if not writer.finished:
-            _write_parts(run, network, slices, source, writer, batch, workers, device, progress)
-            writer.finish(len(slices), contents.info)
-    return open_sharded(out)
-
-
-def network_of(run: Run, device: Device, *, plain: bool) -> ConceptNetwork:
-    """The network of a run. Raises ConceptError: it has bits, where plain ones are expected, or has none."""
-    network = ConceptNetwork(run, device)
-    if network.plain and not plain:
-        raise ConceptError(
-            f"{run.path} is a plain network (method relu), which has no bits: extract its features, then make bits of "
-            "them with htaf concepts binarise"
-        )
-    if plain and not network.plain:
-        raise ConceptError(f"expected a plain network (method relu), {run.path} has bits: extract(..., features=True)")
-    return network
-
-
-def _of_files(
-    run: Run,
-    network: ConceptNetwork,
-    paths: Sequence[str | Path],
-    features: bool,
-    margins: Callable[[int, int], bool],
-    strict: bool,
-) -> tuple[Contents, ImageSequence]:
-    """The files that can be read."""
-    part, info = _files([Path(path) for path in paths], network.preprocessor, strict)
-    ids = [str(part.folder / name) for name in part.names]
-    contents = _contents(
-        run,
-        network,
-        {"data": "files", "fingerprint": part.fingerprint(), "parts": ["other"]},
-        features,
-        margins(len(part), len(network.weight[0])),
-        labels=part.labels,
-        numbers=np.full(len(part), PARTS.index("other"), np.uint8),
-        ids=ids,
-        info=info,
+        stretches, notes = source([str(one) for one in images], column=column, mapped=engine.mapped)
+        settings = _listing(stretches, known)
+    total = sum(map(len, stretches))
+    features, margins = _kept(keep, network, total * concepts, Path(out))
+    record = run.record
+    settings = {
+        "what": "extraction",
+        "run": record["key"],
+        "model_sha256": record["model_sha256"],
+        **settings,
+        "features": features,
+        "layer": layer,
+        "margins": margins,
+        "part_images": size,
+    }
+    files = not isinstance(images, Images)
+    bits = not network.plain and layer == "concepts"
+    head = Head(
+        settings,
+        known.classes,
+        columns_of(codes=bits, margins=margins, features=features, digest=files),
+        network.weight,
+        network.bias,
+        info={"run": str(run.path.resolve()), "method": record["recipe"]["method"], "model": record["model"]},
     )
-    return contents, ImageSequence(((part, torch.arange(len(part))),), ids)
+    cut = [Block(number, images) for number, images in enumerate(blocks(stretches, size))]
+    kept = tuple(name for name, asked in (("features", features), ("margins", margins)) if asked)
+    with writing_folder(Path(out), head) as folder:
+        job = Job(run, folder.path, folder.record, layer, kept, strict, files, batch, engine.device)
+        there = folder.there()
+        waiting = [block for block in cut if block.number not in there]
+        bare = folder.record.get("bare", [])  # blocks of which no image could be read
+        if folder.record["status"] != "finished" or any(block.number not in bare for block in waiting):
+            found = _run(engine, job, waiting, sum(map(len, cut)), progress)
+            _finish(folder, job, cut, found, notes)
+    return open_folder(out)
 
 
-def images_of_set(
-    run: Run,
-    network: ConceptNetwork,
-    images: Images,
-    parts: Sequence[PartName] | None,
-    features: bool,
-    margins: Callable[[int, int], bool],
-) -> tuple[Contents, ImageSequence]:
-    """The chosen images of a set, in the order of PARTS."""
+def read(job: Job, block: Block) -> Decoded | Outcome:
+    """The images of a block, decoded; or why not."""
+    known = _preprocessor(job.run)
+    try:
+        return read_block(
+            block.images, known.channels, known.size, known.classes, OTHER, threads=job.threads, strict=job.strict
+        )
+    except (HtafError, OSError) as error:
+        return _failed(block, error)
+
+
+def write(job: Job, network: Callable[[], ConceptNetwork], block: Block, decoded: Decoded | Outcome) -> Outcome:
+    """Compute the bits of a block and write them as a part, whole or not at all; or say why not.
+
+    network: what makes it, which is called only where there are images.
+    """
+    if isinstance(decoded, Outcome):
+        return decoded
+    if not decoded.ids:
+        return Outcome(block.number, problems=decoded.problems, where=machine())
+    place = part_file(job.out, block.number)
+    said: dict[str, Any] = {"notes": list(decoded.notes[:NAMED]), "unknown": decoded.unknown}
+    said |= {"unreadable": len(decoded.problems), "unreadable_files": list(decoded.problems[:NAMED])}
+    images: dict[str, Any] = {"id": decoded.ids, "label": decoded.labels, "part": decoded.parts}
+    if job.files:
+        images["digest"] = _digests(decoded.pixels)
+    try:
+        values = network()(decoded.ids, decoded.pixels, job.batch, job.kept)
+        write_part(job.out, job.record, block.number, {**images, **values}, **said)
+    except (HtafError, OSError) as error:
+        return _failed(block, error, place)
+    return Outcome(block.number, len(decoded.ids), decoded.problems[:NAMED], machine())
+
+
+def machine() -> str:
+    """This machine's name."""
+    return socket.gethostname()
+
+
+def _digests(pixels: np.ndarray) -> np.ndarray:
+    """uint8 [n, 16]: equal where images are."""
+    found = [hashlib.blake2b(one.tobytes(), digest_size=DIGEST).digest() for one in pixels]
+    return np.frombuffer(b"".join(found), np.uint8).reshape(len(found), DIGEST)
+
+
+def _failed(block: Block, error: HtafError | OSError, place: Path | None = None) -> Outcome:
+    words = str(error)
+    if isinstance(error, OSError):
+        name = place or error.filename or "a file"
+        words = f"{name}: {error.strerror or error}"
+        if place is not None:
+            words = f"{place} cannot be written: {error.strerror or error}, {_free(place)} free"
+    return Outcome(block.number, where=machine(), error=words, kind=type(error).__name__)
+
+
+def _free(place: Path) -> str:
+    try:
+        return f"{shutil.disk_usage(place.parent).free:,} bytes"
+    except OSError:
+        return "an unknown number of bytes"
+
+
+def _preprocessor(run: Run) -> ImagePreprocessor:
+    found = run.preprocessor()
+    assert isinstance(found, ImagePreprocessor)  # `ConceptNetwork` takes no other run
+    return found
+
+
+def _part_size(asked: int | None, known: ImagePreprocessor) -> int:
+    each = known.channels * known.size[0] * known.size[1]
+    if asked is None:
+        return min(max(DECODED // each // CHUNK, 1) * CHUNK, PART_IMAGES)
+    if asked < 1 or asked % CHUNK:
+        raise ConceptError(
+            f"part_images must be a multiple of {CHUNK:,}, the images that go through the network by themselves, got "
+            f"{asked:,}"
+        )
+    expect_memory(2 * asked * each, f"a part of {asked:,} decoded images", "choose fewer --part-images")
+    return asked
+
+
+def _kept(keep: Sequence[Keep], network: ConceptNetwork, values: int, out: Path) -> tuple[bool, bool]:
+    """Whether features and margins are kept, of so many values."""
+    if unknown := sorted(set(keep) - set(get_args(Keep))):
+        raise ConceptError(f"expected to keep {', '.join(get_args(Keep))}, got {unknown[0]!r}")
+    asked = set(keep)
+    if network.layer == "backbone":
+        if len(asked) > 1:
+            raise ConceptError(f"expected to keep the backbone's features alone, got {', '.join(keep)}")
+        return True, False
+    if network.plain:
+        if "margins" in asked:
+            raise ConceptError("margins are of bits, a plain network (method relu) has none: leave them out")
+        return True, False
+    if "bits" in asked and len(asked) > 1:
+        raise ConceptError(f"expected to keep bits alone, got {', '.join(keep)}")
+    there = read_record(out)
+    small = 2 * values <= MARGINS if there is None else "margins" in there["columns"]
+    return "features" in asked, "margins" in asked or ("bits" not in asked and small)
+
+
+def _of_set(
+    run: Run, network: ConceptNetwork, images: Images, parts: Sequence[PartName] | None
+) -> tuple[list[Stretch], dict[str, Any]]:
+    """The chosen images of a set, in the order of PARTS, and the settings that say which they are."""
     known = network.preprocessor
     if images.classes != known.classes:
         unknown = sorted(set(images.classes) - set(known.classes))
@@ -250,43 +350,30 @@ def images_of_set(
             raise DataError(f"expected images of [channels, height, width] {expected}, got {came}")
     own = is_own(run, images)
     chosen = _chosen(parts, own, images.name, run)
-    of_part = (
-        _own_rows(run, images)
+    sides = (
+        [(part, *rows_of(run, images)[part]) for part in PARTS]
         if own
-        else [("other", "train", _all(images.train)), ("other", "test", _all(images.test))]
+        else [("other", side, torch.arange(len(getattr(images, side)))) for side in ("train", "test")]
     )
-    of_part = [entry for entry in of_part if entry[0] in chosen and len(entry[2])]
+    of_part = [entry for entry in sides if entry[0] in chosen and len(entry[2])]
     if not of_part:
         raise ConceptError(f"{images.name}: expected images of the parts {', '.join(chosen)}, got none")
     segments = tuple((getattr(images, side), rows) for _, side, rows in of_part)
-    ids = [name for _, side, rows in of_part for name in _ids(getattr(images, side), side, rows)]
-    numbers = [np.full(len(rows), PARTS.index(part), np.uint8) for part, _, rows in of_part]
-    contents = _contents(
-        run,
-        network,
-        {"data": images.name, "fingerprint": images.fingerprint, "parts": list(chosen)},
-        features,
-        margins(len(ids), len(network.weight[0])),
-        labels=torch.cat([part.labels[rows] for part, rows in segments]),
-        numbers=np.concatenate(numbers),
-        ids=ids,
-        info={"notes": list(images.notes)},
-    )
-    return contents, ImageSequence(segments, ids, network.kept(run, segments))
-
-
-def keeps_margins(asked: bool | None, out: str | Path) -> Callable[[int, int], bool]:
-    """A function that says whether margins are kept, of so many images and concepts."""
-
-    def kept(images: int, concepts: int) -> bool:
-        if asked is not None:
-            return asked
-        there = known_record(Path(out))
-        if there is None:
-            return 2 * images * concepts <= MARGINS
-        return "margins" in there["arrays"] if "arrays" in there else there["settings"].get("margins", False)
-
-    return kept
+    kept = network.kept(run, segments) or (None,) * len(segments)
+    stretches: list[Stretch] = []
+    every: list[str] = []
+    for (name, side, rows), (part, _), features in zip(of_part, segments, kept, strict=True):
+        ids, numbers = tuple(_ids(part, side, rows)), (PARTS.index(name),) * len(rows)
+        labels = tuple(part.labels[rows].tolist())
+        every += ids
+        if isinstance(part, FilePart) and features is None:
+            paths = tuple(str(part.folder / part.names[row]) for row in rows.tolist())
+            stretches.append(Files(paths, (0,) * len(paths), ids, labels, numbers, zeros=True))
+        else:
+            stretches.append(Rows(part if features is None else features, rows, ids, labels, numbers))
+    listing = hashlib.sha256(json.dumps(every).encode()).hexdigest()[:16]
+    settings = {"data": images.name, "fingerprint": images.fingerprint, "parts": list(chosen), "images": listing}
+    return stretches, settings
 
 
 def _chosen(parts: Sequence[PartName] | None, own: bool, name: str, run: Run) -> tuple[PartName, ...]:
@@ -299,171 +386,86 @@ def _chosen(parts: Sequence[PartName] | None, own: bool, name: str, run: Run) ->
     return tuple(part for part in PARTS if part in (OWN if parts is None else parts))
 
 
-def _own_rows(run: Run, images: Images) -> list[tuple[PartName, str, Tensor]]:
-    """(part, side of the set, row numbers) of each part."""
-    found = rows_of(run, images)
-    return [(part, *found[part]) for part in PARTS]
-
-
-def _all(part: Part) -> Tensor:
-    return torch.arange(len(part))
-
-
 def _ids(part: Part, side: str, rows: Tensor) -> list[str]:
     """Paths within the set's folder; of images that are no files the side and row number."""
     return [f"{side}/{row}" if part.names is None else part.names[row] for row in rows.tolist()]
 
 
-def _files(paths: list[Path], preprocessor: ImagePreprocessor, strict: bool) -> tuple[FilePart, dict[str, Any]]:
-    """Those files that can be read, and what is to be said of the others."""
-    looks = look_all(paths)
-    bad = [f"{path} ({seen.problem})" for path, seen in zip(paths, looks, strict=True) if seen.problem]
-    names = tuple(str(path) for path, seen in zip(paths, looks, strict=True) if not seen.problem)
-    if not names or (strict and bad):
-        raise DataError(f"expected image files, got {bad[0] if bad else 'none'}")
-    labels = torch.full((len(names),), -1, dtype=torch.int64)
-    info: dict[str, Any] = {"unreadable": len(bad), "unreadable_files": bad[:NAMED]}
-    info["notes"] = [f"{len(bad):,} of {len(paths):,} files cannot be read and are left out"] if bad else []
-    return FilePart(Path(), names, labels, preprocessor.size, preprocessor.channels), info
+def _listing(stretches: Sequence[Stretch], known: ImagePreprocessor) -> dict[str, Any]:
+    """Settings that tell these images from others."""
+    digest = hashlib.sha256(json.dumps(["files", known.channels, *known.size]).encode())
+    for stretch in stretches:
+        for entry in stretch.names():
+            digest.update(json.dumps(entry).encode())
+    return {"data": "files", "fingerprint": digest.hexdigest(), "parts": ["other"]}
 
 
-def _contents(
-    run: Run,
-    network: ConceptNetwork,
-    settings: dict[str, Any],
-    features: bool,
-    margins: bool,
-    *,
-    labels: Tensor,
-    numbers: np.ndarray,
-    ids: Sequence[str],
-    info: dict[str, Any],
-) -> Contents:
-    listing = hashlib.sha256(json.dumps(list(ids)).encode()).hexdigest()
-    settings, told = settings_of(run, network, {**settings, "images": listing[:16]}, features, margins)
-    return Contents(
-        settings,
-        network.preprocessor.classes,
-        labels.numpy().astype(np.int32),
-        numbers,
-        ids,
-        network.weight,
-        network.bias,
-        codes=not network.plain and network.layer == "concepts",
-        features=features,
-        margins=margins,
-        info={**told, **info},
+def _run(engine: Engine, job: Job, waiting: Sequence[Block], total: int, progress: bool) -> list[Outcome]:
+    """Raises ConceptError, DataError: the first that went wrong; parts that are written stay."""
+    if not waiting:
+        return []
+    engine.prepare(job, waiting)
+    sizes = {block.number: len(block) for block in waiting}
+    found: list[Outcome] = []
+    with progress_of("images", total, shown=progress, done=total - sum(sizes.values())) as advance:
+        for outcome in engine.outcomes(job, waiting):
+            if outcome.error:
+                kind = DataError if outcome.kind == "DataError" else ConceptError
+                where = f"on {outcome.where}: " if outcome.where != machine() else ""
+                raise kind(f"{where}{outcome.error}; finished parts are kept, the same command continues them")
+            found.append(outcome)
+            advance(sizes[outcome.number])
+    if len(found) != len(waiting):
+        raise ConceptError(f"expected {len(waiting):,} parts, got {len(found):,}: give the same command again")
+    return found
+
+
+def _finish(folder: OpenFolder, job: Job, cut: Sequence[Block], found: Sequence[Outcome], notes: list[str]) -> None:
+    """The record, over parts that have images."""
+    said = [one for _, one in sorted(folder.there().items())]
+    bare = [outcome for outcome in found if not outcome.images]
+    if not said:
+        raise DataError(f"expected image files, got {next((p for outcome in bare for p in outcome.problems), 'none')}")
+    notes = [*notes, *(note for one in said for note in one.get("notes", ()))]
+    if not job.files:
+        folder.finish(notes=list(dict.fromkeys(notes))[:NAMED])
+        return
+    count = sum(one["unreadable"] for one in said) + sum(len(outcome.problems) for outcome in bare)
+    bad = [name for one in said for name in one["unreadable_files"]]
+    bad += [problem for outcome in bare for problem in outcome.problems]
+    if count:
+        notes.append(f"{count:,} of {sum(map(len, cut)):,} files cannot be read and are left out")
+    if unknown := sum(one["unknown"] for one in said):
+        classes = len(_preprocessor(job.run).classes)
+        notes.append(f"{unknown:,} labels are none of the {classes} classes of the run: they are -1")
+    notes += _about_equal(folder.codes())
+    folder.finish(
+        notes=list(dict.fromkeys(notes))[:NAMED],
+        unreadable=count,
+        unreadable_files=bad[:NAMED],
+        bare=sorted(outcome.number for outcome in bare),
     )
 
 
-def settings_of(
-    run: Run, network: ConceptNetwork, listing: dict[str, Any], features: bool, margins: bool
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """settings and info of `Contents`; listing: those settings that say which images."""
-    record = run.record
-    settings = {
-        "what": "extraction",
-        "run": record["key"],
-        "model_sha256": record["model_sha256"],
-        **listing,
-        "features": features,
-        **({"layer": network.layer} if network.layer != "concepts" else {}),
-        **({"margins": True} if margins else {}),  # folders from before there were margins keep their keys
-    }
-    return settings, {"run": str(run.path.resolve()), "method": record["recipe"]["method"], "model": record["model"]}
+def _about_equal(codes: CodesFolder) -> list[str]:
+    """Notes on images that are equal to others, and on those of them that have other labels."""
+    found = [(piece["digest"], piece["label"]) for _, piece in codes.pieces("digest", "label")]
+    digests = np.concatenate([digest for digest, _ in found]).view("V16")[:, 0]
+    labels = np.concatenate([label for _, label in found])
+    order = np.argsort(digests.view(np.uint64).reshape(-1, 2)[:, 0], kind="stable")
+    same = np.flatnonzero(digests[order[1:]] == digests[order[:-1]])
+    if not len(same):
+        return []
+    firsts, others = order[same], order[same + 1]
+    apart = (labels[firsts] >= 0) & (labels[others] >= 0) & (labels[firsts] != labels[others])
 
+    def named(pairs: np.ndarray) -> str:
+        ids = [codes.rows([int(firsts[pair]), int(others[pair])]).ids for pair in pairs[:3]]
+        more = f" and {len(pairs) - 3:,} more" if len(pairs) > 3 else ""
+        return listed([" = ".join(pair) for pair in ids]) + more
 
-def _write(
-    run: Run,
-    network: ConceptNetwork,
-    contents: Contents,
-    source: ImageSequence,
-    out: str | Path,
-    batch: int,
-    workers: int,
-    device: Device,
-    progress: bool,
-) -> None:
-    _check(batch, workers)
-    n = len(contents.labels)
-    with writing(Path(out), contents) as writer:
-        before = min(n, max(0, n - len(writer.pending) * CHUNK))
-        jobs = [(k, _piece(source, k * CHUNK, min(n, (k + 1) * CHUNK))) for k in writer.pending]
-        results = _passes(run, network, contents, jobs, batch, workers, device)
-        with progress_of("images", n, shown=progress, done=before) as advance:
-            for chunk, arrays in results:
-                writer.write(chunk, arrays)
-                advance(len(arrays["smooth"]))
-        writer.finish()
-
-
-def _write_parts(
-    run: Run,
-    network: ConceptNetwork,
-    slices: Sequence[Contents],
-    source: ImageSequence,
-    parts: PartsWriter,
-    batch: int,
-    workers: int,
-    device: Device,
-    progress: bool,
-) -> None:
-    """All chunks of all parts as one list of jobs: worker processes live through the parts."""
-    jobs: list[Job] = []
-    places: list[tuple[int, int]] = []  # part and chunk of each job
-    before, done = 0, 0
-    for number, contents in enumerate(slices):
-        images = len(contents.labels)
-        pending = range(-(-images // CHUNK))
-        if store.read_record(parts.folder(number)) is not None:
-            with writing(parts.folder(number), contents) as writer:  # refuses a part of other codes, before the work
-                pending = list(writer.pending)
-                if not pending:
-                    writer.finish()
-        for chunk in pending:
-            first, last = before + chunk * CHUNK, before + min(images, (chunk + 1) * CHUNK)
-            jobs.append((len(places), _piece(source, first, last)))
-            places.append((number, chunk))
-            done -= last - first
-        before += images
-        done += images
-    results = _passes(run, network, slices[0], jobs, batch, workers, device)
-    with ExitStack() as open_ones, progress_of("images", before, shown=progress, done=done) as advance:
-        held: dict[int, tuple[ExitStack, Writer]] = {}
-        for job, arrays in results:
-            number, chunk = places[job]
-            if number not in held:
-                stack = open_ones.enter_context(ExitStack())
-                held[number] = (stack, stack.enter_context(writing(parts.folder(number), slices[number])))
-            stack, writer = held[number]
-            writer.write(chunk, arrays)
-            advance(len(arrays["smooth"]))
-            if not writer.pending:
-                writer.finish()
-                stack.close()
-                del held[number]
-
-
-def _check(batch: int, workers: int) -> None:
-    if batch < 1 or not 1 <= workers <= MOST_WORKERS:
-        raise ConceptError(f"batch must be >= 1 and workers in 1 to {MOST_WORKERS}, got {batch} and {workers}")
-
-
-def _piece(source: ImageSequence, first: int, last: int) -> Callable[[], Piece]:
-    return lambda: source.piece(first, last)
-
-
-def _passes(
-    run: Run,
-    network: ConceptNetwork,
-    contents: Contents,
-    jobs: list[Job],
-    batch: int,
-    workers: int,
-    device: Device,
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number, arrays) of each job, in this process or in several."""
-    kept = [name for name, asked in (("features", contents.features), ("margins", contents.margins)) if asked]
-    if workers > 1 and len(jobs) > 1:
-        return in_processes(run, jobs, batch, kept, device, workers, network.layer)
-    return in_order(network, jobs, batch, kept)
+    pairs = named(np.arange(len(same)))
+    notes = [f"{len(same):,} of {len(codes):,} images are, as the network sees them, equal to one before: {pairs}"]
+    if apart.any():
+        notes.append(f"{int(apart.sum()):,} of these have another label: {named(np.flatnonzero(apart))}")
+    return notes

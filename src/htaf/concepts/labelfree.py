@@ -363,7 +363,7 @@ def label_free(
     Args:
         run: whose backbone and images are taken; its own concepts are not.
         images: of the run.
-        features: that `extract_features(run, images, ..., layer="backbone")` gave.
+        features: that `extract(run, images, ..., keep=["backbone"])` gave.
         model: of images and texts. It sees training and validation images, no test images.
         texts: of the concepts.
         out: a new folder, or the same one to resume.
@@ -372,9 +372,9 @@ def label_free(
         device: where the models run. progress: show bars on the error stream.
 
     Returns:
-        the codes, memory-mapped. `exact` is what a logistic head on the bits predicts, `smooth` one on the standardised
-        concepts, as the original has them; the L2 strength of both is chosen on validation images. features.npy has
-        these concepts less their thresholds. names.json has the texts as names; projection.safetensors "weight" [C, F],
+        the codes. `exact` is what a logistic head on the bits predicts, `smooth` one on the standardised concepts, as
+        the original has them; the L2 strength of both is chosen on validation images. The column features has these
+        concepts less their thresholds. names.json has the texts as names; projection.safetensors "weight" [C, F],
         "mean", "scale" and "threshold" [C].
 
     Raises:
@@ -475,20 +475,20 @@ def write_concepts(
     contents = Contents(settings, *fields, weight, bias, features=True, margins=True, thresholds=thresholds, info=info)
     out = Path(out)
     with writing(out, contents) as writer:
-        for chunk in list(writer.pending):
-            part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
+        for number in list(writer.pending):
+            part = writer.rows(number)
             here = values[part]
             logits = (here >= 0).astype(np.float32) @ weight.T + bias
             guess = here.astype(np.float64) @ soft.head.weight.T + soft.head.bias
             arrays = {
-                "codes": bits[part],
+                "bits": bits[part],
                 "features": here,
                 "margins": as_margins(here),
                 "smooth": guess.argmax(1).astype(np.int32),
                 "exact": logits.argmax(1).astype(np.int32),
                 "saturated": np.full(len(here), -1, np.int32),
             }
-            writer.write(chunk, arrays)
+            writer.write(number, arrays)
         tensors = {
             "weight": found.projection,
             "mean": found.means,

@@ -1,15 +1,15 @@
-"""The images whose concepts differ in the fewest bits, exactly, over codes in parts: one pass for many queries."""
+"""The images whose concepts differ in the fewest bits, exactly: one pass over the codes for many queries."""
 
 from __future__ import annotations
 
-import mmap
+from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Int32, Int64, UInt8
 
 from htaf._console import progress as progress_of
 from htaf.concepts.codes import Codes, ConceptError, expect_bits
-from htaf.concepts.sharded import ShardedCodes
+from htaf.concepts.store import CodesFolder
 from htaf.kernels import native
 from htaf.kernels.registration import implementation
 
@@ -17,28 +17,36 @@ AT_ONCE = 2**18  # rows between two looks at Ctrl-C and two steps of the bar
 QUERIES = 1024  # that go over the codes together; more go over them again
 
 
-class NearestInParts:
-    """An exact search over memory-mapped parts; nothing is copied.
+class NearestImages:
+    """An exact search over codes in memory, or over a folder, of which some thousands of images are read at a time.
 
     The distance of two images is the number of concepts in which they differ. Results are ordered by distance, and by
     row number where distances are equal, also where the k-th distance cuts through equals. They do not depend on the
     number of threads, which is that of `torch.get_num_threads()`, nor on how the images are cut into parts.
 
-    Each code is read from memory once for up to 1,024 queries. A query takes ceil(C / 64) words of exclusive or and
-    popcount an image (`csrc/nearest.hpp`; without compiled kernels NumPy's bitwise_count, many times slower).
+    Each code is read once for up to 1,024 queries. A query takes ceil(C / 64) words of exclusive or and popcount an
+    image (`csrc/nearest.hpp`; without compiled kernels NumPy's bitwise_count, many times slower).
 
     Args:
-        codes: the images to be found, in parts or in one.
+        codes: the images to be found.
 
     Raises:
         ConceptError: there are no images or no concepts.
     """
 
-    def __init__(self, codes: ShardedCodes | Codes) -> None:
+    def __init__(self, codes: CodesFolder | Codes) -> None:
         if not len(codes) or not codes.concepts:
             raise ConceptError(f"expected images with concepts, got {len(codes)} images of {codes.concepts} concepts")
-        self.concepts, self._length = codes.concepts, len(codes)
-        self._parts = list(codes.bits()) if isinstance(codes, ShardedCodes) else [(0, codes.bits)]
+        self.concepts, self._length, self._codes = codes.concepts, len(codes), codes
+
+    def _pieces(self) -> Iterator[tuple[int, UInt8[np.ndarray, "images bytes"]]]:
+        """The row number of the first image, and bits of some."""
+        if isinstance(self._codes, Codes):
+            for start in range(0, len(self), AT_ONCE):
+                yield start, self._codes.bits[start : start + AT_ONCE]
+        else:
+            for first, found in self._codes.pieces("bits"):
+                yield first, found["bits"]
 
     def __len__(self) -> int:
         """N."""
@@ -70,13 +78,9 @@ class NearestInParts:
             for batch in batches:
                 asked = np.ascontiguousarray(bits[batch : batch + QUERIES])
                 found = distances[batch : batch + QUERIES], rows[batch : batch + QUERIES]
-                for number, (first, codes) in enumerate(self._parts):
-                    if number + 1 < len(self._parts):
-                        _read_ahead(self._parts[number + 1][1])
-                    for start in range(0, len(codes), AT_ONCE):
-                        some = np.ascontiguousarray(codes[start : start + AT_ONCE])
-                        kernel.nearest(some, asked, first + start, *found)
-                        advance(len(some))
+                for first, codes in self._pieces():
+                    kernel.nearest(np.ascontiguousarray(codes), asked, first, *found)
+                    advance(len(codes))
         return distances, rows
 
     def of(
@@ -97,16 +101,14 @@ class NearestInParts:
         """
         if not 1 <= k <= len(self) - 1:
             raise ConceptError(f"expected k from 1 to {len(self) - 1}, got {k}")
-        own = [bits[row - first : row - first + 1] for first, bits in self._parts if first <= row < first + len(bits)]
-        if not own:
-            raise ConceptError(f"expected a row of the {len(self):,} images, got {row}")
-        distances, rows = self.query(np.array(own[0]), k + 1, progress=progress)
+        own = self._own(row)
+        distances, rows = self.query(own, k + 1, progress=progress)
         others = np.flatnonzero(rows[0] != row)[:k]  # itself is missing where more than k equal images come before it
         return distances[0, others], rows[0, others]
 
-
-def _read_ahead(codes: np.ndarray) -> None:
-    """Lets the system read a memory map while another one is worked on."""
-    mapped = getattr(codes, "_mmap", None)
-    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_WILLNEED"):
-        mapped.madvise(mmap.MADV_WILLNEED)
+    def _own(self, row: int) -> UInt8[np.ndarray, "1 bytes"]:
+        if isinstance(self._codes, CodesFolder):
+            return self._codes.rows([row]).bits
+        if not 0 <= row < len(self):
+            raise ConceptError(f"expected a row of the {len(self):,} images, got {row}")
+        return np.array(self._codes.bits[row : row + 1])

@@ -1,28 +1,20 @@
-"""One pass of a network with concepts over images, in this process or in several."""
+"""One pass of a network with concepts over images."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
-from itertools import accumulate
-from multiprocessing import connection, get_context
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float16, Float32, Int64, UInt8
+from jaxtyping import Float16, Float32, UInt8
 from torch import Tensor, nn
 
 from htaf import convert
-from htaf._errors import HtafError
 from htaf.activations import BINARY_ABOVE, BINARY_BELOW
 from htaf.concepts.codes import ConceptError
-from htaf.data.image_reading import read_files
-from htaf.data.images import FilePart, ImagePreprocessor, Part
+from htaf.concepts.store import CHUNK
+from htaf.data.images import ImagePreprocessor, Part
 from htaf.functional import pack_bits
 from htaf.runs import Run
 from htaf.runs.features import FeatureStore, key_of
@@ -30,54 +22,6 @@ from htaf.runs.features import FeatureStore, key_of
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Layer = Literal["concepts", "backbone"]
 LARGEST, SMALLEST = np.float16(65504), np.float16(2**-24)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Some images, in a form that another process can be given.
-
-    ids: their names. pixels: uint8 [n, C, H, W], or the files to be read; or float32 [n, F], what a frozen backbone
-    gives of them.
-    """
-
-    ids: tuple[str, ...]
-    pixels: UInt8[np.ndarray, "n c h w"] | Float32[np.ndarray, "n f"] | tuple[Path, ...]
-
-    def batch(self, rows: slice, preprocessor: ImagePreprocessor) -> UInt8[Tensor, "b c h w"] | Float32[Tensor, "b f"]:
-        """uint8 [b, C, H, W], or float32 [b, F]."""
-        if isinstance(self.pixels, tuple):
-            return read_files(self.pixels[rows], preprocessor.channels, preprocessor.size)
-        return torch.from_numpy(self.pixels[rows])
-
-
-@dataclass(frozen=True, eq=False)
-class ImageSequence:
-    """Images to pass over, from several parts.
-
-    segments: parts of a set with row numbers of each. ids: one name each, in order. kept: what a frozen backbone gives
-    of each segment's part, where that is at hand.
-    """
-
-    segments: tuple[tuple[Part, Int64[Tensor, " _"]], ...]
-    ids: Sequence[str]
-    kept: tuple[FeatureStore, ...] = ()
-
-    def piece(self, first: int, last: int) -> Piece:
-        """Images first to last - 1; those in files are not read yet."""
-        ends = list(accumulate(len(rows) for _, rows in self.segments))
-        sources = self.kept or tuple(part for part, _ in self.segments)
-        cut = [
-            (part, rows[max(0, first - end + len(rows)) : max(0, last - end + len(rows))])
-            for part, (_, rows), end in zip(sources, self.segments, ends, strict=True)
-        ]
-        cut = [(part, rows) for part, rows in cut if len(rows)]
-        ids = tuple(self.ids[i] for i in range(first, last))
-        files = tuple(
-            part.folder / part.names[row] for part, rows in cut if isinstance(part, FilePart) for row in rows.tolist()
-        )
-        if len(files) == last - first:
-            return Piece(ids, files)
-        return Piece(ids, np.concatenate([part.batch(rows).numpy() for part, rows in cut]))
 
 
 class ConceptNetwork:
@@ -144,24 +88,30 @@ class ConceptNetwork:
             return np.zeros(len(head.weight), np.float32)
         return head.bias.detach().float().cpu().numpy()
 
-    def __call__(self, piece: Piece, batch: int, kept: Sequence[str]) -> dict[str, np.ndarray]:
-        """The arrays of `htaf.concepts.store` for a piece; the next batch is read while one is computed.
+    def __call__(
+        self,
+        ids: Sequence[str],
+        pixels: UInt8[np.ndarray, "n c h w"] | Float32[np.ndarray, "n f"],
+        batch: int,
+        kept: Sequence[str],
+    ) -> dict[str, np.ndarray]:
+        """Columns of `htaf.concepts.store` for some images.
 
-        kept: of "features" and "margins".
+        Args:
+            ids: their names.
+            pixels: or float32 [n, F], what the frozen backbone gives of them.
+            batch: images at once; a new batch begins at each thousand.
+            kept: of "features" and "margins".
+
+        Raises:
+            ConceptError: the network gives NaN; it names the image.
         """
-        starts = range(0, len(piece.ids), batch)
         found: list[dict[str, np.ndarray]] = []
-        with ThreadPoolExecutor(1) as reader:
-
-            def ask(start: int):
-                return reader.submit(piece.batch, slice(start, start + batch), self.preprocessor)
-
-            coming = ask(0)
-            for start in starts:
-                pixels = coming.result()
-                if start + batch < len(piece.ids):
-                    coming = ask(start + batch)
-                found.append(self._batch(pixels, piece.ids[start : start + batch], kept))
+        for first in range(0, len(ids), CHUNK):
+            last = min(first + CHUNK, len(ids))
+            for start in range(first, last, batch):
+                rows = slice(start, min(start + batch, last))
+                found.append(self._batch(torch.from_numpy(pixels[rows]), ids[rows], kept))
         return {name: np.concatenate([arrays[name] for arrays in found]) for name in found[0]}
 
     @torch.no_grad()
@@ -186,7 +136,7 @@ class ConceptNetwork:
             arrays["saturated"] = ((after > BINARY_ABOVE) | (after < BINARY_BELOW)).sum(1)
         made = {name: values.to(torch.int32).cpu().numpy() for name, values in arrays.items()}
         if not self.plain:
-            made["codes"] = pack_bits(deciding.float().cpu()).numpy()
+            made["bits"] = pack_bits(deciding.float().cpu()).numpy()
         values = deciding.float().cpu().numpy() if kept else np.empty(0, np.float32)
         forms = {"features": lambda: values, "margins": lambda: as_margins(values)}
         return made | {name: forms[name]() for name in kept}
@@ -229,100 +179,3 @@ def choose_device(device: Device) -> torch.device:
             f"expected a device of this machine ({', '.join(k for k, v in there.items() if v)}), got {device}"
         )
     return torch.device(device)
-
-
-Job = tuple[int, Callable[[], Piece]]  # a chunk's number, and what makes its piece
-
-
-def in_order(
-    network: ConceptNetwork, jobs: Sequence[Job], batch: int, kept: Sequence[str]
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(chunk, arrays) for each job, in this process."""
-    for chunk, piece in jobs:
-        yield chunk, network(piece(), batch, kept)
-
-
-def in_processes(
-    run: Run,
-    jobs: Sequence[Job],
-    batch: int,
-    kept: Sequence[str],
-    device: Device,
-    workers: int,
-    layer: Layer = "concepts",
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(chunk, arrays) as they come from worker processes. One chunk is under way in each, so memory is bounded.
-
-    A worker lives as long as its pipe: it ends with this process, however that ends.
-
-    Raises:
-        ConceptError: a worker ended, for want of memory for example. Errors of the work itself come as they are.
-    """
-    context, waiting = get_context("spawn"), list(jobs)[::-1]
-    workers = min(workers, len(waiting))
-    threads = max(1, torch.get_num_threads() // workers)
-    processes, pipes = [], []
-    try:
-        for _ in range(workers):
-            here, there = context.Pipe()
-            process = context.Process(target=_work, args=(there, run, batch, kept, device, threads, layer), daemon=True)
-            process.start()
-            there.close()
-            processes.append(process)
-            pipes.append(here)
-        for pipe in pipes:
-            _send(pipe, waiting)
-        left = len(jobs)
-        while left:
-            for pipe in connection.wait(pipes):
-                assert isinstance(pipe, connection.Connection)
-                try:
-                    chunk, result = pipe.recv()
-                except (EOFError, ConnectionError):
-                    raise ConceptError(
-                        "a worker process ended, perhaps for lack of memory: give the same command again to continue; "
-                        "htaf concepts extract also takes fewer --workers and a smaller --batch"
-                    ) from None
-                if isinstance(result, BaseException):
-                    raise result
-                left -= 1
-                if waiting:
-                    _send(pipe, waiting)
-                else:
-                    pipes.remove(pipe)
-                    pipe.close()
-                yield chunk, result
-    finally:
-        for process in processes:
-            process.terminate()
-            process.join()
-
-
-def _send(pipe: connection.Connection, waiting: list[Job]) -> None:
-    chunk, piece = waiting.pop()
-    with suppress(ConnectionError):  # the worker has ended: receiving says so
-        pipe.send((chunk, piece()))
-
-
-def _work(
-    pipe: connection.Connection, run: Run, batch: int, kept: Sequence[str], device: Device, threads: int, layer: Layer
-) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
-    torch.set_num_threads(threads)
-    network = None
-    while True:
-        try:
-            chunk, piece = pipe.recv()
-        except (EOFError, ConnectionError):
-            return
-        try:
-            network = network or ConceptNetwork(run, device, layer)
-            result: Any = network(piece, batch, kept)
-        except (HtafError, OSError) as error:
-            result = error
-        except Exception as error:
-            result = RuntimeError(f"{type(error).__name__} in a worker process: {error}")
-        try:
-            pipe.send((chunk, result))
-        except ConnectionError:
-            return

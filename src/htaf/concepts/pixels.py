@@ -16,7 +16,7 @@ from htaf.data.images import FilePart, Images, MemoryPart
 def pixels_of_files(
     paths: Sequence[str], size: tuple[int, int], channels: int
 ) -> UInt8[Tensor, "n channels height width"]:
-    """Images in files, as `htaf.concepts.extract.extract_files` showed them to a network before normalisation.
+    """Images in files, as `htaf.concepts.extract` showed them to a network before normalisation.
 
     Args:
         paths: their ids.

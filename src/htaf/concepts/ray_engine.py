@@ -1,12 +1,10 @@
-"""Extraction on the nodes of a Ray cluster (extra `ray`): read -> decode -> bits -> one part for each block.
+"""Extraction on the nodes of a Ray cluster (extra `ray`): actors read, compute and write one block of images each.
 
-The plan is a list of blocks; each is one block of a Ray Data pipeline. Tasks decode; a pool of actors, each with one
-network, computes and writes parts. Ray Data bounds what is under way, and gives the blocks of a node that died to the
-others. Where network and decoding ask for the same resources (no GPU, one CPU), Ray Data runs both in the actor.
+The plan is a list of blocks; each is one block of a Ray Data pipeline, which a pool of actors, each with one network,
+takes in turn. Ray Data gives the blocks of a node that died to the others.
 
-A finished part is its own checkpoint: its files have the SHA-256 that its record says. Ray Data's own checkpoint
-(`ray.data.checkpoint`) is not used: it keeps names of rows that were written, which says nothing of what became of the
-files, and would be a second truth.
+A part that is there is its own checkpoint. Ray Data's own (`ray.data.checkpoint`) is not used: it keeps names of rows
+that were written, which says nothing of what became of the files, and would be a second truth.
 """
 
 from __future__ import annotations
@@ -28,16 +26,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from htaf._console import err
 from htaf._errors import HtafError, first_line
 from htaf._files import nearest
-from htaf.concepts.blocks import Block, Job, Outcome, machine, read, write_part
 from htaf.concepts.codes import ConceptError
+from htaf.concepts.extract import Block, Job, Outcome, machine, read, write
 from htaf.concepts.passes import ConceptNetwork, Device
-from htaf.data.image_sources import Decoded, Files, ParquetRows, Stretch, TarMembers, is_local
+from htaf.data.image_sources import Files, ParquetRows, Stretch, TarMembers, is_local
 
 REACHED = 5.0  # seconds for an address to take a connection,
 ANSWERED = 40.0  # and for Ray to answer there
@@ -54,23 +51,34 @@ class RayError(ConceptError):
 class Actors:
     """least, most: how many networks run at once; most 0: as many as the cluster has room for.
 
-    cpus: of each, also its threads. gpus: of each, None: one where the cluster has some, else none.
+    cpus: of each, also its threads, which decode images too; None: 1, or with GPUs those of the cluster divided evenly.
+    gpus: of each; None: 0.5 where the cluster has some, so that one actor decodes while another computes, else none.
     """
 
     least: int = 1
     most: int = 0
-    cpus: float = 1
+    cpus: float | None = None
     gpus: float | None = None
 
     def __post_init__(self) -> None:
         if self.least < 1 or (self.most and self.most < self.least):
             raise ConceptError(f"expected actors from 1 on, the least before the most, got {self.least} {self.most}")
-        if not 0 < self.cpus < float("inf") or not 0 <= (self.gpus or 0) < float("inf"):
+        if not 0 < (1 if self.cpus is None else self.cpus) < float("inf") or not 0 <= (self.gpus or 0) < float("inf"):
             raise ConceptError(f"expected cpus > 0 and gpus >= 0 for each actor, got {self.cpus} and {self.gpus}")
 
 
+@dataclass(frozen=True)
+class Size:
+    """Of a pool of actors: least and most of them, and CPUs and GPUs of each."""
+
+    least: int
+    most: int
+    cpus: float
+    gpus: float
+
+
 class RayEngine:
-    """An engine for `htaf.concepts.blocks.extract_blocks`, made by `connected`."""
+    """An engine for `htaf.concepts.extract.extract`, made by `connected`."""
 
     def __init__(self, actors: Actors, device: Device, *, told: bool) -> None:
         self.actors, self.told = actors, told
@@ -95,21 +103,21 @@ class RayEngine:
             RayError: which node has what.
         """
         nodes = self._nodes()
-        mark = tempfile.NamedTemporaryFile(dir=job.out, prefix=".part-seen-")  # noqa: SIM115
+        mark = tempfile.NamedTemporaryFile(dir=job.out, prefix=".seen-")  # noqa: SIM115
         with mark:
             paths = [str(job.run.path / "model.safetensors"), *_first_files(blocks), mark.name]
             answers = _answers(nodes, paths, str(job.out))
         check_alike(answers)
         check_seen(answers, paths, job.out)
         self.alike = {what: next(iter(answers.values()))[what] for what in NEEDED}
-        self.least, self.most, self.gpus = self.sized(nodes, len(blocks))
+        self.size = size = self.sized(nodes, len(blocks))
         if self.told:
             of_nodes = ", ".join(f"{n['NodeName']} ({_resources(n)})" for n in nodes)
-            gpu = f" and {self.gpus:g} GPU" if self.gpus else ""
+            gpu = f" and {size.gpus:g} GPU" if size.gpus else ""
             parts = "1 part" if len(blocks) == 1 else f"{len(blocks):,} parts"
             err.print(
-                f"Ray: {len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}: {of_nodes}; {self.least} to {self.most} "
-                f"actors with {self.actors.cpus:g} CPU{gpu} each; {parts} to make"
+                f"Ray: {len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}: {of_nodes}; {size.least} to {size.most} "
+                f"actors with {size.cpus:g} CPU{gpu} each; {parts} to make"
             )
 
     def outcomes(self, job: Job, blocks: Sequence[Block]) -> Iterator[Outcome]:
@@ -120,15 +128,21 @@ class RayEngine:
         job = replace(job, device=self.of_actors)
         here = os.getcwd()  # which relative paths are relative to
         tables = [pa.table({"block": pa.array([pickle.dumps(block)], pa.large_binary())}) for block in blocks]
-        pool = ActorPoolStrategy(min_size=self.least, max_size=self.most)
-        given = {"num_gpus": self.gpus} if self.gpus else {"num_cpus": self.actors.cpus}
-        same: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
+        size = self.size
         with _quiet():
-            made: Any = ray.data.from_arrow(tables)
-            made = made.map_batches(_decode, fn_kwargs={"job": job, "here": here}, num_cpus=1, **same)
-            threads = max(1, int(self.actors.cpus))
-            known = {"job": job, "threads": threads, "alike": self.alike}
-            made = made.map_batches(_Bits, fn_constructor_kwargs=known, compute=pool, **given, **same)
+            made: Any = ray.data.from_arrow(tables).map_batches(
+                _Parts,
+                fn_constructor_kwargs={
+                    "job": job,
+                    "here": here,
+                    "threads": max(1, int(size.cpus)),
+                    "alike": self.alike,
+                },
+                compute=ActorPoolStrategy(min_size=size.least, max_size=size.most),
+                batch_size=None,
+                batch_format="pyarrow",
+                **({"num_gpus": size.gpus} if size.gpus else {"num_cpus": size.cpus}),
+            )
             try:
                 for table in made.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
                     for text in table.column("outcome").to_pylist():
@@ -144,22 +158,24 @@ class RayEngine:
 
         return [node for node in ray.nodes() if node["Alive"]]
 
-    def sized(self, nodes: Sequence[dict[str, Any]], blocks: int) -> tuple[int, int, float]:
-        """Least and most actors, and the GPUs of each."""
+    def sized(self, nodes: Sequence[dict[str, Any]], blocks: int) -> Size:
+        """How many actors there are for so many blocks, and what each has."""
         cpus, gpus = (sum(node["Resources"].get(name, 0) for node in nodes) for name in ("CPU", "GPU"))
         asked = self.actors
-        wanted = asked.gpus if asked.gpus is not None else float(gpus > 0 and self.of_actors in ("auto", "cuda"))
+        found = 0.5 if gpus > 0 and self.of_actors in ("auto", "cuda") else 0.0
+        wanted = found if asked.gpus is None else asked.gpus
         if wanted > gpus:
             raise RayError(f"expected {wanted:g} GPU for an actor, the cluster has {gpus:g}")
         if self.of_actors == "cuda" and not wanted:
-            raise RayError("expected GPUs in the cluster for --device cuda, got none: ray start ... --num-gpus N")
-        # decoding keeps a CPU for itself, unless it is done by the actors
-        apart = bool(wanted) or asked.cpus != 1
-        room = int(gpus / wanted) if wanted else int((cpus - apart) / asked.cpus)
+            raise RayError("expected GPUs in the cluster for the device cuda, got none: ray start ... --num-gpus N")
+        each = 1.0 if asked.cpus is None else asked.cpus
+        room = int(gpus / wanted) if wanted else int(cpus / each)
         if cpus < 1 or room < 1:
-            raise RayError(f"expected {asked.cpus + apart:g} CPUs in the cluster, got {cpus:g}")
+            raise RayError(f"expected {each:g} CPUs in the cluster, got {cpus:g}")
         most = min(asked.most or room, max(blocks, 1))
-        return min(asked.least, most), most, wanted
+        if wanted and asked.cpus is None:
+            each = max(1.0, cpus // most)
+        return Size(min(asked.least, most), most, each, wanted)
 
 
 def _look(function: Callable[[str], Stretch], name: str, here: str) -> Stretch | tuple[str, str]:
@@ -186,48 +202,20 @@ def _has(paths: list[str], out: str) -> dict[str, Any]:
     return found | {"writes": os.access(out, os.W_OK | os.X_OK)}
 
 
-def _decode(table: pa.Table, job: Job, here: str) -> pa.Table:
-    """In a task: the pixels of one block, beside the block."""
-    _go(here)
-    block = pickle.loads(table.column("block")[0].as_py())  # of the process that made the plan
-    found = read(job, block)
-    if isinstance(found, Outcome):
-        return _row(_bare(block), found, b"")
-    said = {name: value for name, value in vars(found).items() if name not in ("pixels", "labels", "parts")}
-    said |= {"labels": found.labels.tolist(), "parts": found.parts.tolist(), "shape": list(found.pixels.shape)}
-    return _row(_bare(block), said, found.pixels)
-
-
 def _go(here: str) -> None:
     with suppress(OSError):  # a node without this folder: reading says what it does not see
         os.chdir(here)
 
 
-def _bare(block: Block) -> Block:
-    """Without its list of images, which has been read."""
-    return replace(block, images=())
-
-
-def _row(block: Block, said: Outcome | dict[str, Any], pixels: np.ndarray | bytes) -> pa.Table:
-    buffer = pa.py_buffer(pixels if isinstance(pixels, bytes) else np.ascontiguousarray(pixels))
-    ends = pa.py_buffer(np.array([0, buffer.size], np.int64))
-    return pa.table(
-        {
-            "block": pa.array([pickle.dumps(block)], pa.large_binary()),
-            "said": pa.array([pickle.dumps(said)], pa.large_binary()),
-            "pixels": pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, ends, buffer]),
-        }
-    )
-
-
-class _Bits:
+class _Parts:
     """In an actor: the network, made when the first block comes, so that what fails there is told."""
 
-    def __init__(self, job: Job, threads: int, alike: dict[str, str]) -> None:
+    def __init__(self, job: Job, here: str, threads: int, alike: dict[str, str]) -> None:
         import torch
 
         torch.set_num_threads(threads)
-        self.job, self.alike = job, alike
+        _go(here)
+        self.job, self.alike = replace(job, threads=threads), alike
         self.made: ConceptNetwork | None = None
 
     def network(self) -> ConceptNetwork:
@@ -239,14 +227,9 @@ class _Bits:
 
     def __call__(self, table: pa.Table) -> pa.Table:
         found: list[str] = []
-        for row in range(table.num_rows):
-            block, said = (pickle.loads(table.column(name)[row].as_py()) for name in ("block", "said"))
-            if not isinstance(said, Outcome):
-                shape = said.pop("shape")
-                pixels = np.frombuffer(table.column("pixels")[row].as_buffer(), np.uint8).reshape(shape)
-                labels, parts = np.array(said.pop("labels"), np.int32), np.array(said.pop("parts"), np.uint8)
-                said = Decoded(labels=labels, parts=parts, pixels=pixels, **said)
-            found.append(json.dumps(asdict(write_part(self.job, self.network, block, said))))
+        for pickled in table.column("block"):
+            block = pickle.loads(pickled.as_py())  # of the process that made the plan
+            found.append(json.dumps(asdict(write(self.job, self.network, block, read(self.job, block)))))
         return pa.table({"outcome": found})
 
 
@@ -301,15 +284,13 @@ def _reached(address: str) -> str:
         found = [os.environ["RAY_ADDRESS"]] if os.environ.get("RAY_ADDRESS") else sorted(find_gcs_addresses())
         if not found:
             raise RayError(
-                "--address auto: expected this machine to be a node of a Ray cluster, got none: "
+                "auto: expected this machine to be a node of a Ray cluster, got none: "
                 "ray start --head, or ray start --address HOST:PORT"
             )
         address = found[0]
     host, colon, port = address.removeprefix("[").replace("]:", ":").rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536 or "//" in address:
-        raise RayError(
-            f"--address: expected auto or HOST:PORT of the head node, such as 10.0.0.1:6379, got {address!r}"
-        )
+        raise RayError(f"expected auto or HOST:PORT of the head node, such as 10.0.0.1:6379, got {address!r}")
     try:
         socket.create_connection((host, int(port)), timeout=REACHED).close()
     except OSError as error:
@@ -442,7 +423,7 @@ def check_seen(answers: dict[str, dict[str, Any]], paths: Sequence[str], out: Pa
     for name, answer in answers.items():
         for path, seen in zip(paths, answer["seen"], strict=True):
             if not seen:
-                what = f"the folder {out}" if Path(path).name.startswith(".part-seen-") else path
+                what = f"the folder {out}" if Path(path).name.startswith(".seen-") else path
                 raise RayError(
                     f"node {name} does not see {what}, which this machine does: "
                     f"put it where all nodes see it under the same path, such as a shared disk"
@@ -451,4 +432,4 @@ def check_seen(answers: dict[str, dict[str, Any]], paths: Sequence[str], out: Pa
             raise RayError(f"node {name} cannot write to {nearest(out)}: give it the right to")
 
 
-__all__ = ["Actors", "RayEngine", "RayError", "check_alike", "check_seen", "connected"]
+__all__ = ["Actors", "RayEngine", "RayError", "Size", "check_alike", "check_seen", "connected"]

@@ -1,7 +1,7 @@
 """How good the concepts of a network are: every score from packed bits.
 
-All scores are made of a `htaf.concepts.tally.Tally`, sums that are counted part by part and added: `score` counts codes
-at hand, `score_parts` codes in parts, and `score_tally` takes what was counted elsewhere.
+All scores are made of a `htaf.concepts.tally.Tally`, sums that are counted piece by piece and added: `score` counts
+codes in memory or in a folder, and `score_tally` takes what was counted elsewhere.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from htaf._console import progress as progress_of
 from htaf.concepts.codes import PARTS, Codes, ConceptError, MissingPartError, PartName
 from htaf.concepts.completeness import by_importance, completeness
 from htaf.concepts.redundancy import redundancy
-from htaf.concepts.sharded import ShardedCodes
 from htaf.concepts.sparsity import sparsity
+from htaf.concepts.store import CodesFolder
 from htaf.concepts.tally import (
     DIFFERENT,
     EXACT_KNOWN,
@@ -29,7 +29,6 @@ from htaf.concepts.tally import (
     SMOOTH_RIGHT,
     Tally,
     tally,
-    tally_part,
 )
 
 BINS = 20  # of the histograms of class proportions over [0, 1]
@@ -37,13 +36,15 @@ RATE_GROUPS = 4
 
 
 def score(
-    codes: Codes,
+    codes: CodesFolder | Codes,
     *,
-    baseline: Codes | Mapping[str, Codes] | None = None,
+    baseline: CodesFolder | Codes | Mapping[str, CodesFolder | Codes] | None = None,
     fitted: PartName = "train",
     scored: PartName = "test",
     top: int = 10,
     points: int | None = None,
+    limit: int = SAMPLE,
+    progress: bool = False,
 ) -> dict[str, Any]:
     """All scores of a set of codes, as plain JSON values. Images without a label are left out and counted.
 
@@ -56,58 +57,35 @@ def score(
     importance: `importance`. completeness: `htaf.concepts.completeness`. redundancy: `htaf.concepts.redundancy`.
 
     Args:
-        codes: of the network.
+        codes: of the network; of a folder some thousands of images are in memory at a time.
         baseline: codes of other networks for the class specificity, by name: such as a plain one binarised to the
             same rates.
         fitted: the part that class majorities, means, dead and redundant concepts are taken from.
         scored: the part that is scored.
         top: how many concepts to list for each class.
         points: of the completeness curve; default: all that seconds allow.
-
-    Raises:
-        ConceptError: no labelled images of a part; a label outside the classes; a baseline with other classes.
-    """
-    named = {"baseline": baseline} if isinstance(baseline, Codes) else baseline
-    return score_parts(codes, baseline=named, fitted=fitted, scored=scored, top=top, points=points)
-
-
-def score_parts(
-    codes: ShardedCodes | Codes,
-    *,
-    baseline: Mapping[str, ShardedCodes | Codes] | None = None,
-    fitted: PartName = "train",
-    scored: PartName = "test",
-    top: int = 10,
-    points: int | None = None,
-    limit: int = SAMPLE,
-    progress: bool = False,
-) -> dict[str, Any]:
-    """As `score`, over codes in parts: each part is read once, and one is in memory at a time.
-
-    Args:
-        codes: the parts; or codes at hand, of which no sample is taken.
-        baseline: codes of other networks, in parts or in one, by name.
-        limit: images that completeness and the number of contributing concepts are taken of, see `score_tally`.
+        limit: images of a folder that completeness and the number of contributing concepts are taken of, see
+            `score_tally`; of codes in memory they are taken of all.
         progress: show a bar on the error stream.
 
-    Other arguments and errors as `score`.
+    Raises:
+        ConceptError: no labelled images of a part; a label outside the classes; a baseline with other classes; and as
+            `CodesFolder.pieces`.
     """
 
-    def of(some: ShardedCodes | Codes, what: str, *, baseline: bool = False) -> Tally:
-        options: dict[str, Any] = {"fitted": fitted, "scored": scored, "baseline": baseline}
-        if isinstance(some, Codes):
-            return tally(some, **options, limit=0 if baseline else len(some))
-        options["limit"] = 0 if baseline else limit
+    def of(some: CodesFolder | Codes, what: str, *, baseline: bool = False) -> Tally:
+        most = 0 if baseline else len(some) if isinstance(some, Codes) else limit
         total = None
         with progress_of(what, len(some), shown=progress) as advance:
-            for part in some.folders:
-                one = tally_part(part, **options)
+            for first, piece in [(0, some)] if isinstance(some, Codes) else some.codes_in_pieces():
+                one = tally(piece, first=first, fitted=fitted, scored=scored, limit=most, baseline=baseline)
                 total = one if total is None else total + one
-                advance(part.images)
+                advance(len(piece))
         assert total is not None  # there is a usable part
         return total
 
-    others = {name: of(other, f"images of {name}", baseline=True) for name, other in (baseline or {}).items()}
+    named = {"baseline": baseline} if isinstance(baseline, Codes | CodesFolder) else baseline or {}
+    others = {name: of(other, f"images of {name}", baseline=True) for name, other in named.items()}
     return score_tally(of(codes, "images"), codes.weight, codes.bias, baseline=others, top=top, points=points)
 
 

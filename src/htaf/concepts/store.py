@@ -1,46 +1,65 @@
-"""A folder of codes on disk: arrays are memory-mapped, all else is checked in full; `htaf.concepts.writing` writes it.
+"""Codes on disk: Parquet parts and a small record, read by `CodesFolder`; `htaf.concepts.writing` writes them.
 
-concepts.json      format, status, settings, run, data, classes, sizes, versions; SHA-256 of the files once finished
-codes.npy          uint8 [N, ceil(C / 8)], the bits; not there for a plain network
-features.npy       float32 [N, C], pre-activations, where asked for
-margins.npy        float16 [N, C], the same, to order images by; not there where it would be large
-smooth.npy, exact.npy, saturated.npy    int32 [N], as in `htaf.concepts.codes.Codes`
-images.arrow       id, label and part of each image; an Arrow file
-head.safetensors   weight [K, C], bias [K] and, from `binarise`, thresholds [C]
-done.npy           a byte for each chunk of images, only while the folder is being written
+concepts.json               format, status, settings, run, classes, concepts, columns, SHA-256 of the head; once it is
+                            finished images, and of each part its file, images and the SHA-256 of its footer
+head.safetensors            weight [K, C], bias [K] and, from `binarise`, thresholds [C]
+parts/part-00000.parquet    a row for each image; row numbers count through the parts
+
+A part has these columns, none with empty cells:
+
+id         text, the image's name
+label      int32, -1 where the class is not known
+part       text, one of `htaf.concepts.codes.PARTS`
+smooth     int32, the class that the smooth network predicts, -1: none
+exact      int32, the class that the exact network predicts; not there for a plain network, as the next two
+saturated  int32, as in `htaf.concepts.codes.Codes`
+bits       ceil(C / 8) bytes, packed as in `Codes`
+margins    C float16, pre-activations to order images by; where asked for, or where they are small
+features   C float32, pre-activations; where asked for
+digest     16 bytes of what was decoded of an image file, by which equal images are found; of files and shards alone
+
+Every page of a part has a CRC-32, which is compared when it is read; the footer, which says where they lie, is compared
+with the record. Nothing that is read runs code.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import safetensors.numpy
-from jaxtyping import Float16, Float32, Int32, UInt8
+from jaxtyping import Float16, Float32, Int32, Int64, UInt8
 
 from htaf import _files
 from htaf.concepts.codes import PARTS, Codes, ConceptError
 
-if TYPE_CHECKING:
-    from htaf.concepts.sharded import ShardedCodes
-
-FORMAT = 2
-CHUNK = 1000  # images written at once: a whole number of batches of 250, as evaluation takes them
-RECORD, IMAGES, HEAD, DONE = "concepts.json", "images.arrow", "head.safetensors", "done.npy"
-SCHEMA = pa.schema([("id", pa.large_string()), ("label", pa.int32()), ("part", pa.dictionary(pa.uint8(), pa.string()))])
+FORMAT = 3
+RECORD, HEAD, FOLDER = "concepts.json", "head.safetensors", "parts"
+CHUNK = 1000  # images that go through the network by themselves: a whole number of batches of 250, as evaluation takes
+PART_IMAGES = 10_000  # of a part, where nothing else is said
+MOST = 2**31  # bytes of an array in memory; a larger one is kept in a temporary file and memory-mapped
+BITS = ("bits", "exact", "saturated")
+NUMBERS = {"label": "labels", "smooth": "smooth", "exact": "exact", "saturated": "saturated"}  # column: field of Codes
+DTYPES = {"bits": np.dtype("u1"), "margins": np.dtype("<f2"), "features": np.dtype("<f4"), "digest": np.dtype("u1")}
+DIGEST = 16  # bytes
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
     """Pre-activations of N images: what a plain network has instead of codes. Fields as in `Codes`.
 
-    values: float32 [N, C], memory-mapped.
+    values: float32 [N, C], memory-mapped where they are large.
     """
 
     values: Float32[np.ndarray, "images concepts"]
@@ -58,134 +77,286 @@ class Features:
         return len(self.values)
 
 
-def accuracies(found: Codes | Features) -> list[dict[str, Any]]:
-    """Of each part that has images: {"part", "images", "smooth", "exact"}, the accuracies on those with a label.
+@dataclass(frozen=True)
+class Part:
+    """One file of several.
 
-    An accuracy is None where there are none, and "exact" of features, which have no exact network.
+    file: where it is. images: how many it holds. first: the row number of its first image in the whole. footer: SHA-256
+    of its footer.
     """
-    rows = []
-    for number, part in enumerate(PARTS):
-        here = found.parts == number
-        known = here & (found.labels >= 0)
-        guesses = {"smooth": found.smooth, "exact": found.exact if isinstance(found, Codes) else None}
-        shares = {
-            name: None if guess is None or not known.any() else float((guess[known] == found.labels[known]).mean())
-            for name, guess in guesses.items()
-        }
-        if here.any():
-            rows.append({"part": part, "images": int(here.sum()), **shares})
-    return rows
+
+    file: Path
+    images: int
+    first: int
+    footer: str
 
 
-def open_codes(path: str | Path, *, verify: bool = True) -> Codes:
-    """The codes of a finished folder; the bits are memory-mapped.
+@dataclass(frozen=True, eq=False)
+class CodesFolder:
+    """The codes, or features, of a finished folder, made by `open_folder`; nothing of the parts is kept in memory.
+
+    Attributes:
+        path: the folder.
+        info: its record.
+        parts: those that are usable, in order.
+        left_out: of each part that is not, why; empty unless damaged parts were asked to be left out.
+        weight: float32 [K, C] and
+        bias: float32 [K] of the head.
+    """
+
+    path: Path
+    info: Mapping[str, Any]
+    parts: tuple[Part, ...]
+    left_out: tuple[str, ...]
+    weight: Float32[np.ndarray, "classes concepts"]
+    bias: Float32[np.ndarray, " classes"]
+
+    def __len__(self) -> int:
+        """Images of the usable parts."""
+        return sum(part.images for part in self.parts)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the K classes."""
+        return tuple(self.info["classes"])
+
+    @property
+    def concepts(self) -> int:
+        """C."""
+        return self.info["concepts"]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of each part."""
+        return tuple(self.info["columns"])
+
+    def pieces(
+        self, *columns: str, wanted: Callable[[int, int], bool] = lambda first, last: True
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The images in order, some thousands at a time; the next are read while these are worked on.
+
+        Args:
+            columns: names. wanted: says of rows first to last - 1 whether they are to be read.
+
+        Yields:
+            the row number of the first image in the whole, and of each column an array: int32 [n], uint8 [n, bytes] of
+            bits and digests, float [n, C], uint8 [n] numbers of parts, and of ids an Arrow array of texts.
+
+        Raises:
+            ConceptError: there is no such column, or what is read is damaged: it names the file.
+        """
+        if unknown := [name for name in columns if name not in self.columns]:
+            raise ConceptError(f"{self.path} has no {unknown[0]}, it has {', '.join(self.columns)}")
+        with ThreadPoolExecutor(1) as reader:
+            coming = None
+            for part in self.parts:
+                for read in _groups(part, self.info, columns, wanted):
+                    ahead = reader.submit(read)
+                    if coming is not None:
+                        yield coming.result()
+                    coming = ahead
+            if coming is not None:
+                yield coming.result()
+
+    def codes(self) -> Codes:
+        """All images, in memory. Raises ConceptError: as `pieces`; features of a plain network, which has no codes."""
+        found = self._gathered("label", "part", "smooth", *self._expect_bits(), "id")
+        return self._codes(found, Ids(found["id"]))
+
+    def codes_in_pieces(self) -> Iterator[tuple[int, Codes]]:
+        """As `pieces`: the row number of the first image, and some thousands of images, without their ids."""
+        for first, found in self.pieces("label", "part", "smooth", *self._expect_bits()):
+            yield first, self._codes(found, ())
+
+    def features(self) -> Features:
+        """The pre-activations of all images. Raises ConceptError: as `pieces`; there are none."""
+        if "features" not in self.columns:
+            raise ConceptError(
+                f"{self.path} has no features: extract them with htaf concepts extract --keep features, into a new "
+                "folder"
+            )
+        found = self._gathered("label", "part", "smooth", "features", "id")
+        return Features(
+            values=found["features"],
+            classes=self.classes,
+            labels=found["label"],
+            parts=found["part"],
+            ids=Ids(found["id"]),
+            weight=self.weight,
+            bias=self.bias,
+            smooth=found["smooth"],
+            info=self.info,
+        )
+
+    def margins(self) -> Float16[np.ndarray, "images concepts"] | None:
+        """Pre-activations to order images by, >= 0 just where the bit is 1: float16 [N, C]; None where there are none.
+
+        Raises:
+            ConceptError: as `pieces`.
+        """
+        return self._gathered("margins")["margins"] if "margins" in self.columns else None
+
+    def rows(self, numbers: Sequence[int] | Int64[np.ndarray, " rows"]) -> Codes:
+        """The images of these row numbers of the whole, in this order.
+
+        Raises:
+            ConceptError: no such row, or one of a part that is left out; and as `codes`.
+        """
+        asked = np.asarray(numbers, dtype=np.int64).reshape(-1)
+        there = np.zeros(len(asked), bool)
+        for part in self.parts:
+            there |= (asked >= part.first) & (asked < part.first + part.images)
+        if not len(asked) or not there.all():
+            raise ConceptError(
+                f"expected row numbers from 0 to {self.info['images'] - 1:,} of usable parts of {self.path}, "
+                f"got {int(asked[~there][0]) if len(asked) else 'none'}"
+            )
+
+        def wanted(first: int, last: int) -> bool:
+            return bool(((asked >= first) & (asked < last)).any())
+
+        taken: list[dict[str, Any]] = []
+        places: list[np.ndarray] = []
+        columns = ("label", "part", "smooth", *self._expect_bits(), "id")
+        for first, found in self.pieces(*columns, wanted=wanted):
+            ours = np.flatnonzero((asked >= first) & (asked < first + len(found["label"])))
+            taken.append({name: found[name].take(asked[ours] - first, **_along(name)) for name in columns})
+            places.append(ours)
+        order = np.argsort(np.concatenate(places), kind="stable")
+        ids = pa.concat_arrays([some["id"] for some in taken]).take(order)
+        arrays = {name: np.concatenate([some[name] for some in taken])[order] for name in columns if name != "id"}
+        return self._codes(arrays, ids.to_pylist())
+
+    def row(self, image: str) -> int:
+        """The row of an image: by its id; else its row number as a text. The parts are read in order until it is found.
+
+        Raises:
+            ConceptError: there is none.
+        """
+        such = ""
+        for first, found in self.pieces("id"):
+            such = such or f"; ids are such as {found['id'][0].as_py()!r}"
+            place = pc.index(found["id"], image).as_py()
+            if place >= 0:
+                return first + place
+        if image.isdecimal() and any(p.first <= int(image) < p.first + p.images for p in self.parts):
+            return int(image)
+        raise ConceptError(
+            f"expected the id of an image or a row below {self.info['images']:,} of a usable part, got {image!r}{such}"
+        )
+
+    def accuracies(self) -> list[dict[str, Any]]:
+        """Of each part that has images: {"part", "images", "smooth", "exact"}, the accuracies on those with a label.
+
+        An accuracy is None where there are none, and "exact" of features, which have no exact network.
+        """
+        counts = np.zeros((len(PARTS), 4), np.int64)  # images, labelled, right by the smooth and by the exact network
+        exact = "exact" in self.columns
+        for _, found in self.pieces("label", "part", "smooth", *(("exact",) if exact else ())):
+            known = found["label"] >= 0
+            right = known & (found["exact"] == found["label"]) if exact else np.zeros_like(known)
+            of = (np.ones_like(known), known, known & (found["smooth"] == found["label"]), right)
+            for column, chosen in enumerate(of):
+                counts[:, column] += np.bincount(found["part"][chosen], minlength=len(PARTS))
+        return [
+            {
+                "part": name,
+                "images": images,
+                "smooth": smooth / known if known else None,
+                "exact": right / known if known and exact else None,
+            }
+            for name, (images, known, smooth, right) in zip(PARTS, counts.tolist(), strict=True)
+            if images
+        ]
+
+    def _expect_bits(self) -> tuple[str, ...]:
+        if "bits" not in self.columns:
+            raise ConceptError(
+                f"{self.path} holds features of a plain network, not codes: make codes of them with htaf concepts "
+                "binarise"
+            )
+        return BITS
+
+    def _codes(self, found: Mapping[str, Any], ids: Sequence[str]) -> Codes:
+        return Codes(
+            **{field: found[column] for column, field in NUMBERS.items()},
+            bits=found["bits"],
+            parts=found["part"],
+            concepts=self.concepts,
+            classes=self.classes,
+            ids=ids,
+            weight=self.weight,
+            bias=self.bias,
+            info=self.info,
+        )
+
+    def _gathered(self, *columns: str) -> dict[str, Any]:
+        """Whole columns; ids as one Arrow array."""
+        whole: dict[str, Any] = {}
+        ids: list[pa.Array] = []
+        at = 0
+        for _, found in self.pieces(*columns):
+            for name, values in found.items():
+                if name == "id":
+                    ids.append(values)
+                    continue
+                if name not in whole:
+                    whole[name] = _room((len(self), *values.shape[1:]), values.dtype)
+                whole[name][at : at + len(values)] = values
+            at += len(next(iter(found.values())))
+        return whole | ({"id": pa.concat_arrays(ids)} if ids else {})
+
+
+def open_folder(path: str | Path, *, verify: bool = False, skip_damaged: bool = False) -> CodesFolder:
+    """A folder that `htaf.concepts.extract` or `binarise` wrote. The record, the head and the parts' footers are read.
 
     Args:
-        path: a folder that `extract` or `binarise` wrote; of one in parts (`htaf.concepts.sharded`) the bits are
-            copied into memory.
-        verify: read the arrays and compare their SHA-256, about a second for a gigabyte. What else the folder holds is
-            always compared and checked.
+        path: the folder.
+        verify: read every part too.
+        skip_damaged: leave out parts that are missing or damaged, named in `left_out`; row numbers stay as they are.
 
     Raises:
-        ConceptError: no such folder, another format, not finished, a missing, truncated or changed file, values that
-            cannot be, or the features of a plain network, which has no codes; codes in parts that take more than
-            `htaf.concepts.sharded.MOST` bytes.
+        ConceptError: no such folder, another format, not finished, or a missing or damaged file, which it names; with
+            `skip_damaged`, no part is usable.
     """
     path = Path(path)
-    if in_parts(path):
-        return _sharded(path).whole(verify=verify)
-    record = _finished(path)
-    if "codes" not in record["arrays"]:
-        raise ConceptError(
-            f"{path} holds features of a plain network, not codes: make codes of them with htaf concepts binarise"
-        )
-    names = ("codes", "smooth", "exact", "saturated")
-    bits, smooth, exact, saturated = open_arrays(path, record, *names, verify=verify)
-    fields = _images(path, record)
-    k, c = len(record["classes"]), record["concepts"]
-    for name, array, least, most in (
-        ("smooth", smooth, -1, k),
-        ("exact", exact, 0, k),
-        ("saturated", saturated, -1, c + 1),
-    ):
-        in_range(path / f"{name}.npy", array, least, most)
-    if c % 8 and verify and (bits[:, -1] >> c % 8).any():
-        raise ConceptError(f"{path / 'codes.npy'} is damaged: expected {c} concepts, got bits of more")
-    return Codes(bits=bits, concepts=record["concepts"], smooth=smooth, exact=exact, saturated=saturated, **fields)
-
-
-def open_features(path: str | Path) -> Features:
-    """The features of a finished folder, memory-mapped.
-
-    Raises:
-        ConceptError: as `open_codes`, or a folder without features.
-    """
-    path = Path(path)
-    if in_parts(path):
-        return _sharded(path).whole_features()
-    record = _finished(path)
-    if "features" not in record["arrays"]:
-        raise ConceptError(
-            f"{path} has no features.npy: extract them with htaf concepts extract --features, into a new folder"
-        )
-    values, smooth = open_arrays(path, record, "features", "smooth")
-    in_range(path / "smooth.npy", smooth, -1, len(record["classes"]))
-    return Features(values=values, smooth=smooth, **_images(path, record))
-
-
-def open_margins(path: str | Path) -> Float16[np.ndarray, "images concepts"] | None:
-    """The pre-activations of a finished folder of codes, to order images by; memory-mapped.
-
-    Returns:
-        float16 [N, C], rows as in `open_codes`; >= 0 just where the bit is 1. None of a folder that has none: one
-        of more images than are kept without `--margins True`.
-
-    Raises:
-        ConceptError: as `open_codes`.
-    """
-    path = Path(path)
-    if in_parts(path):
-        return _sharded(path).whole_margins()
-    record = _finished(path)
-    return open_arrays(path, record, "margins")[0] if "margins" in record["arrays"] else None
-
-
-def in_parts(path: Path) -> bool:
-    """Whether a folder holds codes in parts."""
-    return (path / "manifest.json").is_file() and not (path / RECORD).exists()
-
-
-def _sharded(path: Path) -> ShardedCodes:
-    from htaf.concepts.sharded import open_sharded  # which imports this module
-
-    return open_sharded(path)
-
-
-def known_record(path: Path) -> dict[str, Any] | None:
-    """concepts.json of a folder, or manifest.json of codes in parts; None where there is neither. Both have status,
-    key and settings. Raises ConceptError: damaged, or of another format."""
-    from htaf.concepts.sharded import read_manifest
-
-    return read_manifest(path) if in_parts(path) else read_record(path)
-
-
-def _finished(path: Path) -> dict[str, Any]:
     record = read_record(path)
     if record is None:
         raise ConceptError(f"expected a folder of codes with {RECORD}, found none at {path}")
     if record["status"] != "finished":
         raise ConceptError(f"{path} is not finished: give the command that makes it again, to finish it")
-    return record
+    usable: list[Part] = []
+    left_out: list[str] = []
+    for part in parts_of(path, record):
+        try:
+            if footer_sha256(part.file) != part.footer:
+                raise damaged(part.file)
+            for read in _groups(part, record, record["columns"] if verify else ()):
+                read()
+        except ConceptError as error:
+            if not skip_damaged:
+                raise
+            left_out.append(f"{part.file.name}: {error}")
+        else:
+            usable.append(part)
+    if not usable:
+        raise ConceptError(f"{path}: no part is usable, {left_out[0]}")
+    return CodesFolder(path, record, tuple(usable), tuple(left_out), *_head(path, record))
 
 
-def damaged(file: Path, why: str = f"is damaged: its SHA-256 differs from the one in {RECORD}") -> ConceptError:
-    again = f"put back a copy of it, or delete {file.parent} and run the command that wrote it again"
-    return ConceptError(f"{file} {why}; {again}")
+def open_codes(path: str | Path) -> Codes:
+    """`CodesFolder.codes` of a folder; errors as there and as `open_folder`."""
+    return open_folder(path).codes()
 
 
-def in_range(file: Path, array: np.ndarray, least: int, end: int) -> None:
-    if len(array) and not least <= int(array.min()) <= int(array.max()) < end:
-        raise ConceptError(f"{file} is damaged: expected {least} to {end - 1}, got {array.min()} to {array.max()}")
+def open_features(path: str | Path) -> Features:
+    """`CodesFolder.features` of a folder; errors as there and as `open_folder`."""
+    return open_folder(path).features()
+
+
+def open_margins(path: str | Path) -> Float16[np.ndarray, "images concepts"] | None:
+    """`CodesFolder.margins` of a folder; errors as there and as `open_folder`."""
+    return open_folder(path).margins()
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
@@ -194,115 +365,173 @@ def read_record(path: Path) -> dict[str, Any] | None:
     record = _files.read_record(file, FORMAT, ConceptError)
     if record is None:
         return None
-    kinds = {"status": str, "key": str, "settings": dict, "images": int, "concepts": int, "classes": list}
-    kinds |= {"arrays": list} | ({"files": dict} if record.get("status") == "finished" else {})
+    kinds: dict[str, type] = {"status": str, "key": str, "settings": dict, "concepts": int, "classes": list}
+    kinds |= {"columns": list, "head": str}
+    kinds |= {"images": int, "parts": list} if record.get("status") == "finished" else {}
     if wrong := sorted(name for name, kind in kinds.items() if type(record.get(name)) is not kind):
         raise ConceptError(f"{file} is damaged: it lacks {', '.join(wrong)}")
-    if min(record["images"], record["concepts"]) < 1 or not all(isinstance(name, str) for name in record["classes"]):
-        raise ConceptError(f"{file} is damaged: expected images, concepts and names of classes")
+    named = all(isinstance(name, str) for name in (*record["classes"], *record["columns"]))
+    if record["concepts"] < 1 or not named or not {"id", "label", "part", "smooth"} <= set(record["columns"]):
+        raise ConceptError(f"{file} is damaged: expected concepts, and names of classes and columns")
+    schema_of(record)
+    if record["status"] == "finished":
+        _check_parts(file, record)
     return record
 
 
-def open_arrays(path: Path, record: Mapping[str, Any], *names: str, verify: bool = True) -> list[np.ndarray]:
-    shapes, files = array_shapes(record), {name: path / f"{name}.npy" for name in names}
-    arrays = [map_array(file, *shapes[name]) for name, file in files.items()]
-    for file in files.values():
-        if verify and sha256(file) != record["files"].get(file.name):
-            raise damaged(file)
-    return arrays
+def _check_parts(file: Path, record: Mapping[str, Any]) -> None:
+    kinds = {"file": str, "images": int, "footer": str}
+    for entry in record["parts"]:
+        if type(entry) is not dict or any(type(entry.get(name)) is not kind for name, kind in kinds.items()):
+            raise ConceptError(f"{file} is damaged: expected file, images and footer of each part")
+        name = entry["file"]
+        if not name or set(name) & set("/\\:\0") or name in (".", "..") or entry["images"] < 1:
+            raise ConceptError(f"{file} is damaged: expected a file in {FOLDER} with images, got {name!r:.80}")
+    names = [entry["file"] for entry in record["parts"]]
+    if not names or len(set(names)) != len(names) or sum(e["images"] for e in record["parts"]) != record["images"]:
+        raise ConceptError(f"{file} is damaged: expected different parts of {record['images']:,} images in all")
 
 
-def map_array(file: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """An npy file, memory-mapped read-only. Raises ConceptError unless it has this dtype, shape and size."""
+def parts_of(path: Path, record: Mapping[str, Any]) -> list[Part]:
+    """The parts of a finished record, in order; nothing of them is read."""
+    found, first = [], 0
+    for entry in record["parts"]:
+        found.append(Part(path / FOLDER / entry["file"], entry["images"], first, entry["footer"]))
+        first += entry["images"]
+    return found
+
+
+def schema_of(record: Mapping[str, Any]) -> pa.Schema:
+    """The columns of each part. Raises ConceptError: one that is unknown."""
+    size = record["concepts"]
+    kinds: dict[str, pa.DataType] = {"id": pa.string(), "part": pa.string()}
+    kinds |= {name: pa.int32() for name in NUMBERS}
+    bytes_of = {"bits": (size + 7) // 8, "margins": 2 * size, "features": 4 * size, "digest": DIGEST}
+    kinds |= {name: pa.binary(width) for name, width in bytes_of.items()}
+    if unknown := sorted(set(record["columns"]) - kinds.keys()):
+        raise ConceptError(f"expected columns of {', '.join(kinds)}, got {unknown[0]!r:.80}")
+    return pa.schema([pa.field(name, kinds[name], nullable=False) for name in record["columns"]])
+
+
+def damaged(file: Path, why: str = f"is damaged: its footer differs from what {RECORD} says") -> ConceptError:
+    """An error that says what to do."""
+    return ConceptError(f"{file} {why}; put back a copy of it, or delete it and give the command that wrote it again")
+
+
+@contextmanager
+def _refusing(file: Path) -> Iterator[None]:
+    """What the block cannot read is damaged."""
     try:
-        array = np.lib.format.open_memmap(_files.regular(file), mode="r")
-        size = file.stat().st_size
+        yield
+    except ConceptError:
+        raise
     except FileNotFoundError:
         raise damaged(file, "is missing") from None
-    except Exception as error:  # numpy's reader of headers raises nearly everything
-        raise damaged(file, f"is damaged: {error}") from None
-    if (array.dtype, array.shape) != (dtype, shape):
-        raise ConceptError(f"{file}: expected {dtype} {shape}, got {array.dtype} {array.shape}")
-    if size != array.offset + array.nbytes:
-        raise ConceptError(f"{file}: expected {array.offset + array.nbytes:,} bytes, got {size:,}")
-    return array
+    except Exception as error:  # Arrow's readers raise nearly everything on damaged files
+        raise damaged(file, f"is damaged: {str(error) or type(error).__name__:.300}") from None
 
 
-def read_images(path: Path, record: Mapping[str, Any]) -> pa.RecordBatch:
-    """The table of the images, every value checked. Raises ConceptError: it is missing or damaged."""
-    batch = _checked_batch(path / IMAGES, hashed(path / IMAGES, record), record["images"])
-    in_range(path / IMAGES, batch.column("label").to_numpy(zero_copy_only=True), -1, len(record["classes"]))
-    return batch
+def footer_sha256(file: Path) -> str:
+    """Of the end of a Parquet file, which says where all else lies. Raises ConceptError: it cannot be read."""
+    with _refusing(file), _files.regular(file).open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - 8))
+        length = int.from_bytes(stream.read(4), "little") + 8
+        if length > size or stream.read(4) != b"PAR1":
+            raise ValueError("expected a Parquet file, got one without its end")
+        stream.seek(size - length)
+        return hashlib.sha256(stream.read(length)).hexdigest()
 
 
-def read_head(
+def opened(file: Path, record: Mapping[str, Any]) -> pq.ParquetFile:
+    """A part, whose columns are those of the record. Raises ConceptError: damaged, or of other columns."""
+    with _refusing(file):
+        found = pq.ParquetFile(_files.regular(file), page_checksum_verification=True)
+        if not found.schema_arrow.equals(schema_of(record)):
+            raise ValueError(f"expected the columns {', '.join(record['columns'])}, none of them with empty cells")
+        return found
+
+
+def _groups(
+    part: Part,
+    record: Mapping[str, Any],
+    columns: Sequence[str],
+    wanted: Callable[[int, int], bool] = lambda first, last: True,
+) -> Iterator[Callable[[], tuple[int, dict[str, Any]]]]:
+    """What reads each row group of a part: its first row, and the columns, every value checked."""
+    source = opened(part.file, record)
+    if source.metadata.num_rows != part.images:
+        raise damaged(part.file, f"is damaged: expected {part.images:,} images, got {source.metadata.num_rows:,}")
+
+    def read(group: int, first: int) -> tuple[int, dict[str, Any]]:
+        with _refusing(part.file):
+            table = source.read_row_group(group, columns=list(columns), use_threads=False)
+            table.validate(full=True)
+            return first, {name: _checked(name, table.column(name), record) for name in columns}
+
+    first = part.first
+    for group in range(source.num_row_groups):
+        rows = source.metadata.row_group(group).num_rows
+        if wanted(first, first + rows):
+            yield lambda group=group, first=first: read(group, first)
+        first += rows
+
+
+def _checked(name: str, column: pa.ChunkedArray, record: Mapping[str, Any]) -> Any:
+    """A column as `CodesFolder.pieces` has it. Raises ValueError: values that cannot be."""
+    array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if name == "id":
+        return array
+    if name == "part":
+        numbers = pc.call_function("index_in", [array], pc.SetLookupOptions(pa.array(PARTS, array.type)))
+        if numbers.null_count:
+            raise ValueError(f"expected the parts {', '.join(PARTS)}, got others")
+        return numbers.to_numpy().astype(np.uint8)
+    if name in NUMBERS:
+        values, classes = array.to_numpy(), len(record["classes"])
+        ends = {"label": (-1, classes), "smooth": (-1, classes), "exact": (0, classes)}
+        least, end = ends.get(name, (-1, record["concepts"] + 1))
+        if len(values) and not least <= int(values.min()) <= int(values.max()) < end:
+            raise ValueError(f"expected {name} from {least} to {end - 1}, got {values.min()} to {values.max()}")
+        return values
+    width, kind = array.type.byte_width, DTYPES[name]
+    data = np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)
+    values = data.view(kind).reshape(len(array), width // kind.itemsize)
+    extra = record["concepts"] % 8
+    if name == "bits" and extra and (values[:, -1] >> extra).any():
+        raise ValueError(f"expected {record['concepts']} concepts, got bits of more")
+    return values
+
+
+def _along(name: str) -> dict[str, int]:
+    """Arguments of `take` for rows: NumPy's needs the axis."""
+    return {} if name == "id" else {"axis": 0}
+
+
+def _room(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array to be filled: in memory, or memory-mapped from a file without a name."""
+    needed = int(np.prod(shape)) * dtype.itemsize
+    if needed <= MOST:
+        return np.empty(shape, dtype)
+    with tempfile.TemporaryFile() as file:  # the map keeps it
+        if hasattr(os, "posix_fallocate"):  # on a full disk a map would end the process instead of raising
+            os.posix_fallocate(file.fileno(), 0, needed)
+        return np.memmap(file, dtype, "w+", shape=shape)
+
+
+def _head(
     path: Path, record: Mapping[str, Any]
 ) -> tuple[Float32[np.ndarray, "classes concepts"], Float32[np.ndarray, " classes"]]:
     """weight and bias. Raises ConceptError: the file is missing or damaged."""
-    k, c = len(record["classes"]), record["concepts"]
-    data = hashed(path / HEAD, record)
-    try:
-        head = safetensors.numpy.load(data)
-        kinds = [(head[name].shape, head[name].dtype) for name in ("weight", "bias")]
-    except Exception as error:  # of a header that makes no sense
-        raise ConceptError(f"{path / HEAD} is damaged: {error}") from None
-    if kinds != [((k, c), np.float32), ((k,), np.float32)]:
-        raise ConceptError(f"{path / HEAD} is damaged: it differs from what {RECORD} says")
-    return head["weight"], head["bias"]
-
-
-def _images(path: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """labels, parts, ids, weight, bias, classes and info."""
-    batch = read_images(path, record)
-    labels, part = batch.column("label"), batch.column("part")
-    weight, bias = read_head(path, record)
-    return {
-        "labels": labels.to_numpy(zero_copy_only=True),
-        "parts": part.indices.to_numpy(zero_copy_only=True),
-        "ids": Ids(batch.column("id")),
-        "weight": weight,
-        "bias": bias,
-        "classes": tuple(record["classes"]),
-        "info": record,
-    }
-
-
-def hashed(file: Path, record: Mapping[str, Any]) -> bytes:
-    """The bytes of a file, once their SHA-256 is the one in the record."""
-    try:
+    k, c, file = len(record["classes"]), record["concepts"], path / HEAD
+    with _refusing(file):
         data = _files.regular(file).read_bytes()
-    except FileNotFoundError:
-        raise damaged(file, "is missing") from None
-    except OSError as error:
-        raise damaged(file, f"cannot be read: {error.strerror or error}") from None
-    if hashlib.sha256(data).hexdigest() != record["files"].get(file.name):
-        raise damaged(file)
-    return data
-
-
-def _checked_batch(file: Path, data: bytes, images: int) -> pa.RecordBatch:
-    """The table of an Arrow file, every offset and index checked: Arrow itself reads whatever they point to."""
-    try:
-        found = pa.ipc.open_file(pa.BufferReader(data))
-        if not found.schema.equals(SCHEMA) or found.num_record_batches != 1:
-            raise ValueError("expected one table with id, label and part")
-        batch = found.get_batch(0)
-        batch.validate(full=True)
-        check_parts(batch.column("part"))
-        if any(column.null_count for column in batch.columns):
-            raise ValueError("expected a value in each cell, got none in some")
-        if batch.num_rows != images:
-            raise ValueError(f"expected {images:,} images, got {batch.num_rows:,}")
-    except Exception as error:  # Arrow's readers raise nearly everything on damaged files
-        raise ConceptError(f"{file} is damaged: {error}") from None
-    return batch
-
-
-def check_parts(column: pa.DictionaryArray) -> None:
-    """Raises ValueError unless its dictionary is PARTS."""
-    column.dictionary.validate(full=True)
-    if (found := column.dictionary.to_pylist()) != list(PARTS):
-        raise ValueError(f"expected the parts {PARTS}, got {found!r:.80}")
+        if hashlib.sha256(data).hexdigest() != record["head"]:
+            raise ValueError(f"its SHA-256 differs from the one in {RECORD}")
+        head = safetensors.numpy.load(data)
+        if [(head[n].shape, head[n].dtype) for n in ("weight", "bias")] != [((k, c), "f4"), ((k,), "f4")]:
+            raise ValueError(f"it differs from what {RECORD} says")
+    return head["weight"], head["bias"]
 
 
 class Ids(Sequence[str]):
@@ -329,30 +558,3 @@ class Ids(Sequence[str]):
         if row < 0:
             raise ValueError(f"{value!r} is none of {len(self):,} names")
         return row + start
-
-
-def array_shapes(record: Mapping[str, Any]) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-    """dtype and shape of each array of a folder."""
-    n, c, has = record["images"], record["concepts"], record["arrays"]
-    shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {"smooth": (np.dtype("<i4"), (n,))}
-    if "codes" in has:
-        shapes["codes"] = (np.dtype("u1"), (n, (c + 7) // 8))
-        shapes |= {name: (np.dtype("<i4"), (n,)) for name in ("exact", "saturated")}
-    if "features" in has:
-        shapes["features"] = (np.dtype("<f4"), (n, c))
-    if "margins" in has:
-        shapes["margins"] = (np.dtype("<f2"), (n, c))
-    return shapes
-
-
-def chunk_count(record: Mapping[str, Any]) -> int:
-    """How many chunks the images make."""
-    return -(-record["images"] // CHUNK)
-
-
-def sha256(file: Path) -> str:
-    """Hexadecimal. Raises ConceptError when the file cannot be read."""
-    try:
-        return _files.file_sha256(file)
-    except OSError as error:
-        raise ConceptError(f"{file} is missing or damaged: {error.strerror}") from None

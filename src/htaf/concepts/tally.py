@@ -4,7 +4,7 @@ A `Tally` of some images is made by `tally`; of more images by adding those of p
 all that is in it are exact integers, and images that a hash of their row number chooses. So the scores do not depend on
 how the images are cut into parts, nor on which machine counts which.
 
-    tallies = [tally_part(part) for part in open_sharded(path).folders]      # anywhere
+    tallies = [tally(codes, first=first) for first, codes in open_folder(path).codes_in_pieces()]      # anywhere
     scores = htaf.concepts.scores.score_tally(functools.reduce(operator.add, tallies), weight, bias)
 """
 
@@ -17,7 +17,6 @@ from jaxtyping import Float32, Int32, Int64, UInt8, UInt64
 
 from htaf.concepts.codes import PARTS, Codes, ConceptError, PartName
 from htaf.concepts.counts import both_counts, class_counts, class_sizes, labelled_rows, taken
-from htaf.concepts.sharded import Part
 
 IMAGES, LABELLED, SMOOTH_KNOWN, EXACT_KNOWN, SMOOTH_RIGHT, EXACT_RIGHT, DIFFERENT = range(7)  # of `Tally.predictions`
 SAMPLE = 131_072  # images that the completeness and the number of contributing concepts are taken of
@@ -198,29 +197,3 @@ def mixed(rows: Int64[np.ndarray, " rows"]) -> UInt64[np.ndarray, " rows"]:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
-
-
-def tally_part(
-    part: Part,
-    *,
-    fitted: PartName = "train",
-    scored: PartName = "test",
-    limit: int = SAMPLE,
-    baseline: bool = False,
-) -> Tally:
-    """`tally` of a part on disk; its ids are not read."""
-    labels, parts = part.labels()
-    codes = Codes(
-        bits=part.array("codes"),
-        concepts=part.record["concepts"],
-        classes=tuple(part.record["classes"]),
-        labels=labels,
-        parts=parts,
-        ids=(),
-        weight=np.empty((0, 0), np.float32),
-        bias=np.empty(0, np.float32),
-        smooth=part.array("smooth"),
-        exact=part.array("exact"),
-        saturated=part.array("saturated"),
-    )
-    return tally(codes, first=part.first, fitted=fitted, scored=scored, limit=limit, baseline=baseline)

@@ -22,7 +22,7 @@ from htaf.concepts.codes import Codes, ConceptError, PartName
 from htaf.concepts.passes import ConceptNetwork, Device
 from htaf.concepts.pixels import files_of, pixels_of
 from htaf.concepts.regions import Box, Map, Regions, Wanted
-from htaf.concepts.store import open_codes, open_features, open_margins
+from htaf.concepts.store import CodesFolder, open_folder
 from htaf.data.image_reading import decode, look
 from htaf.data.images import ImagePreprocessor, Images
 from htaf.runs import Run, content_hash, locked, to_json, write_atomic
@@ -80,7 +80,7 @@ def ordered(
     """Images that have a concept, from the strongest to the barely on.
 
     Args:
-        codes: of the images. margins: pre-activations of the same rows, as `htaf.concepts.store.open_margins` has them.
+        codes: of the images. margins: pre-activations of the same rows, of `htaf.concepts.store.CodesFolder.margins`.
         concept: its number. part: of which images are taken. count: how many.
 
     Returns:
@@ -225,7 +225,8 @@ def write_where(
             the part has; a folder of other maps. DataError: images that are not there.
     """
     out = Path(out)
-    opened = open_codes(codes)
+    folder = open_folder(codes)
+    opened = folder.codes()
     if count < 1 or not (concepts or image is not None):
         raise ConceptError(f"expected concepts or an image and count >= 1, got {list(concepts)}, {image} and {count}")
     if bad := [j for j in concepts if not 0 <= j < opened.concepts]:
@@ -241,7 +242,7 @@ def write_where(
     }  # fmt: skip
     _files.expect_folder(out, "the maps", ConceptError)
     with locked(out, "another process writes", ConceptError):
-        margins = _margins(Path(codes), opened)
+        margins = _margins(folder)
         fresh = _claim(out, settings)
         if row is None:
             asked = [_of_concept(opened, margins, maps, int(j), part, count) for j in dict.fromkeys(concepts)]
@@ -381,9 +382,9 @@ def _spaced(rows: np.ndarray, margins: np.ndarray, count: int) -> Int64[np.ndarr
     return falling[np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(np.int64)]
 
 
-def _margins(path: Path, codes: Codes) -> np.ndarray | None:
-    found = open_margins(path)
-    return open_features(path).values if found is None and "features" in codes.info["arrays"] else found
+def _margins(folder: CodesFolder) -> np.ndarray | None:
+    found = folder.margins()
+    return folder.features().values if found is None and "features" in folder.columns else found
 
 
 def _claim(out: Path, settings: dict[str, Any]) -> bool:

@@ -1,9 +1,9 @@
-"""Writing a folder of codes: a kill at any moment costs one chunk; the same command continues it."""
+"""Writing a folder of codes: a part is there whole or not at all; the same command makes those that are missing."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,35 +12,42 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import safetensors.numpy
 from jaxtyping import Float32, Int32, UInt8
 
-from htaf._files import expect_folder, naming, sealed
+from htaf._files import expect_folder, parse_json, sealed, written_whole
+from htaf.concepts import store
 from htaf.concepts.codes import PARTS, ConceptError
-from htaf.concepts.store import (
-    CHUNK,
-    DONE,
-    FORMAT,
-    HEAD,
-    IMAGES,
-    RECORD,
-    array_shapes,
-    chunk_count,
-    in_parts,
-    map_array,
-    read_record,
-    sha256,
-)
+from htaf.concepts.store import DTYPES, FOLDER, FORMAT, HEAD, RECORD, CodesFolder, read_record, schema_of
 from htaf.runs import LOCK, content_hash, environment, locked, shown, to_json, write_atomic
+
+SAID = b"htaf"  # in the metadata of a part: key and number, and what else is to be said of it
+GROUP_BYTES, GROUP_ROWS = 2**26, 2**17  # of a row group, at most
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a folder is to hold beside its images.
+
+    settings: what makes two folders the same, flat and JSON. columns: of each part, as `htaf.concepts.store` has them.
+    weight, bias: as in `Codes`. thresholds: float32 [C] or None. info: more for concepts.json.
+    """
+
+    settings: Mapping[str, Any]
+    classes: tuple[str, ...]
+    columns: tuple[str, ...]
+    weight: Float32[np.ndarray, "classes concepts"]
+    bias: Float32[np.ndarray, " classes"]
+    thresholds: Float32[np.ndarray, " concepts"] | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a folder is to hold.
+    """What a folder of images that are all known is to hold; fields as in `Head` and `Codes`.
 
-    settings: what makes two folders the same, flat and JSON. info: more for concepts.json.
-    codes, features, margins: which arrays it has.
-    labels, parts, ids, weight, bias: as in `Codes`. thresholds: float32 [C] or None.
+    codes, features, margins: which columns it has beside those of the images.
     """
 
     settings: Mapping[str, Any]
@@ -56,141 +63,185 @@ class Contents:
     thresholds: Float32[np.ndarray, " concepts"] | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
 
+    def head(self) -> Head:
+        columns = columns_of(codes=self.codes, margins=self.margins, features=self.features)
+        return Head(self.settings, self.classes, columns, self.weight, self.bias, self.thresholds, self.info)
+
+
+def columns_of(
+    *, codes: bool = True, margins: bool = False, features: bool = False, digest: bool = False
+) -> tuple[str, ...]:
+    """Names of columns, in the order in which parts have them."""
+    kept = {"margins": margins, "features": features, "digest": digest}
+    bits = ("exact", "saturated", "bits") if codes else ()
+    return ("id", "label", "part", "smooth", *bits, *(name for name, there in kept.items() if there))
+
+
+def part_file(path: Path, number: int) -> Path:
+    """Where part `number` of a folder is."""
+    return path / FOLDER / f"part-{number:05d}.parquet"
+
 
 @dataclass
-class Writer:
-    """An open folder. `pending` holds the numbers of the chunks that are still to be written."""
+class OpenFolder:
+    """A folder that is being written.
+
+    record: concepts.json, "running" or "finished"; with it other processes write parts, by `write_part`.
+    """
 
     path: Path
     record: dict[str, Any]
-    pending: list[int]
 
-    def write(self, chunk: int, values: Mapping[str, np.ndarray]) -> None:
-        """The arrays of one chunk, by name without `.npy`; on disk before the chunk counts as done."""
-        shapes = array_shapes(self.record)
-        if values.keys() != shapes.keys():
-            raise ValueError(f"expected the arrays {sorted(shapes)}, got {sorted(values)}")
-        first = chunk * CHUNK
-        rows = min(CHUNK, self.record["images"] - first)
-        for name, (dtype, shape) in shapes.items():
-            expected, array = (rows, *shape[1:]), values[name]
-            if array.shape != expected or array.dtype != dtype:
-                raise ValueError(f"{name}: expected {dtype} {expected}, got {array.dtype} {array.shape}")
-            write_rows(self.path / f"{name}.npy", first, array)
-        write_rows(self.path / DONE, chunk, np.ones(1, dtype=np.uint8))
-        self.pending.remove(chunk)
+    def there(self) -> dict[int, dict[str, Any]]:
+        """Of each whole part, by its number, its images, and what is said of it. Files that are no parts are removed.
 
-    def finish(self) -> None:
-        """Mark the folder as whole, once no chunk is pending."""
-        if self.pending:
-            raise ValueError(f"expected all chunks to be written, {len(self.pending)} are not")
-        if self.record["status"] != "finished":
-            names = [IMAGES, HEAD, *(f"{name}.npy" for name in array_shapes(self.record))]
-            files = {name: sha256(self.path / name) for name in names}
-            self.record = {**self.record, "status": "finished", "files": files}
-            write_atomic(self.path / RECORD, sealed(self.record))
-        (self.path / DONE).unlink(missing_ok=True)
+        Raises:
+            ConceptError: a part of other codes.
+        """
+        known = {entry["file"]: entry["footer"] for entry in self.record.get("parts", ())}
+        found: dict[int, dict[str, Any]] = {}
+        for file in (self.path / FOLDER).glob("part-*.parquet"):
+            if not file.stem.removeprefix("part-").isdecimal():
+                continue
+            said = self._said(file)
+            if said is None or known.get(file.name, said["footer"]) != said["footer"]:
+                file.unlink()
+            elif said["key"] != self.record["key"]:
+                raise ConceptError(f"{file} holds other codes: choose another --out")
+            else:
+                found[said["number"]] = said
+        return found
+
+    def _said(self, file: Path) -> dict[str, Any] | None:
+        """What a part says of itself; None where it cannot be read."""
+        try:
+            footer, source = store.footer_sha256(file), store.opened(file, self.record)
+            said = parse_json((source.schema_arrow.metadata or {}).get(SAID, b"{}"))
+            if file != part_file(self.path, said["number"]) or "key" not in said:
+                return None
+        except (ConceptError, ValueError, LookupError, TypeError):
+            return None
+        return said | {"images": source.metadata.num_rows, "footer": footer}
+
+    def codes(self) -> CodesFolder:
+        """Those of the parts that are there, to be read before the folder is finished; without a head."""
+        parts = [
+            {"file": part_file(self.path, number).name, "images": said["images"], "footer": said["footer"]}
+            for number, said in sorted(self.there().items())
+        ]
+        record = {**self.record, "images": sum(part["images"] for part in parts), "parts": parts}
+        none = np.empty((0, self.record["concepts"]), np.float32)
+        return CodesFolder(self.path, record, tuple(store.parts_of(self.path, record)), (), none, none[:, 0])
+
+    def finish(self, **info: Any) -> None:
+        """The record of the parts that are there, which makes the folder whole. info: more for it."""
+        record = {**self.codes().info, **info, "status": "finished"}
+        if record != self.record:
+            self.record = record
+            write_atomic(self.path / RECORD, sealed(record))
 
 
 @contextmanager
-def writing(path: Path, contents: Contents) -> Iterator[Writer]:
+def writing_folder(path: Path, head: Head) -> Iterator[OpenFolder]:
     """Hold a folder while the block runs: a new one, or one of the same settings, which is continued.
 
     Raises:
         ConceptError: the folder holds codes of other settings (the message names them) or other files, or another
-            process writes it.
+            process writes it; no concepts, or names of other classes than the head has.
     """
+    classes, concepts = head.weight.shape
+    if classes != len(head.classes) or not concepts:
+        raise ConceptError(f"expected concepts, and {classes} classes, as the head has, got {len(head.classes)}")
     expect_folder(path, "the codes", ConceptError)
     with locked(path, "another process writes", ConceptError):
-        yield _open(path, contents)
+        for folder in (path, path / FOLDER):  # of processes that were killed while they wrote
+            for left in (*folder.glob(f".{RECORD}.*"), *folder.glob(f".{HEAD}.*"), *folder.glob(".part-*")):
+                left.unlink(missing_ok=True)
+        yield OpenFolder(path, _record(path, head))
 
 
-def _open(path: Path, contents: Contents) -> Writer:
-    for left in path.glob(f".{RECORD}.*"):  # of a process that was killed while it wrote the record
-        left.unlink(missing_ok=True)
+def _record(path: Path, head: Head) -> dict[str, Any]:
+    """That of the folder, or a new one."""
+    key, settings = content_hash(head.settings), json.loads(to_json(head.settings))
     record = read_record(path)
-    if record is None:
-        if in_parts(path):
-            raise ConceptError(
-                f"{path} holds codes in parts: give --part-images to continue it, or choose another --out"
-            )
-        if others := sorted(p.name for p in path.iterdir() if p.name != LOCK):
-            raise ConceptError(f"expected a new or empty folder, {path} holds {others[0]!r}: choose another --out")
-        record = _new_record(contents)
-        write_atomic(path / RECORD, sealed(record))
-    elif record["key"] != content_hash(contents.settings):
-        there, here = record["settings"], json.loads(to_json(contents.settings))
+    if record is not None and record["key"] != key:
+        there = record["settings"]
         differences = [
-            f"{name}: {shown(there.get(name))} there, {shown(here.get(name))} here"
-            for name in sorted(there.keys() | here.keys())
-            if there.get(name) != here.get(name)
+            f"{name}: {shown(there.get(name))} there, {shown(settings.get(name))} here"
+            for name in sorted(there.keys() | settings.keys())
+            if there.get(name) != settings.get(name)
         ]
         raise ConceptError(f"{path} holds other codes ({'; '.join(differences[:4])}): choose another --out")
-    if record["status"] == "finished":
-        return Writer(path, record, [])
-    for name in (IMAGES, HEAD, DONE):
-        for left in path.glob(f".{name}.*"):
-            left.unlink(missing_ok=True)
-    if not _whole(path, record):
-        _create(path, record, contents)
-    done = map_array(path / DONE, np.dtype("u1"), (chunk_count(record),))
-    return Writer(path, record, np.flatnonzero(done == 0).tolist())
-
-
-def _new_record(contents: Contents) -> dict[str, Any]:
-    classes, concepts = contents.weight.shape
-    if not len(contents.labels) or not concepts:
-        raise ConceptError(f"expected images and concepts, got {len(contents.labels)} and {concepts}")
-    if classes != len(contents.classes):
-        raise ConceptError(f"expected {classes} classes, as the head has, got {len(contents.classes)}")
-    return {
+    if record is not None and record["status"] == "finished":
+        return record
+    if record is None and (others := sorted(p.name for p in path.iterdir() if p.name != LOCK)):
+        raise ConceptError(f"expected a new or empty folder, {path} holds {others[0]!r}: choose another --out")
+    tensors = {"weight": head.weight, "bias": head.bias}
+    if head.thresholds is not None:
+        tensors["thresholds"] = head.thresholds
+    data = safetensors.numpy.save({name: np.ascontiguousarray(values) for name, values in tensors.items()})
+    record = {
         "format": FORMAT,
         "status": "running",
-        "key": content_hash(contents.settings),
-        "settings": json.loads(to_json(contents.settings)),
-        "images": len(contents.labels),
-        "concepts": concepts,
-        "classes": list(contents.classes),
-        "arrays": [name for name in ("codes", "features", "margins") if getattr(contents, name)],
-        **contents.info,
+        "key": key,
+        "settings": settings,
+        "concepts": head.weight.shape[1],
+        "classes": list(head.classes),
+        "columns": list(head.columns),
+        "head": hashlib.sha256(data).hexdigest(),
+        **head.info,
         **environment(),
     }
+    write_atomic(path / RECORD, sealed(record))
+    write_atomic(path / HEAD, data)
+    (path / FOLDER).mkdir(exist_ok=True)
+    return record
 
 
-def _whole(path: Path, record: Mapping[str, Any]) -> bool:
-    """Whether every file of an unfinished folder is there; `done.npy` is made last."""
-    try:
-        map_array(path / DONE, np.dtype("u1"), (chunk_count(record),))
-        for name, (dtype, shape) in array_shapes(record).items():
-            map_array(path / f"{name}.npy", dtype, shape)
-    except ConceptError:
-        return False
-    return (path / IMAGES).exists() and (path / HEAD).exists()
+def write_part(path: Path, record: Mapping[str, Any], number: int, values: Mapping[str, Any], **said: Any) -> None:
+    """A part, whole or not at all, by any process that knows the record.
+
+    Args:
+        path: the folder. number: of the part, which sets its place among the others.
+        values: of each column the values as `CodesFolder.pieces` has them; of ids texts.
+        said: JSON that is kept with it.
+
+    Raises:
+        ValueError: other columns, or arrays of other shapes and dtypes.
+        OSError: it cannot be written.
+    """
+    if set(values) != set(record["columns"]):
+        raise ValueError(f"expected the columns {sorted(record['columns'])}, got {sorted(values)}")
+    schema, rows = schema_of(record), len(values["label"])
+    arrays = [_column(field, values[field.name], rows) for field in schema]
+    metadata = {SAID: to_json({"key": record["key"], "number": number, **said}).encode()}
+    table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(metadata))
+    group = max(min(GROUP_BYTES * rows // max(table.nbytes, 1), GROUP_ROWS), store.CHUNK)
+    compression: Any = {field.name: "none" if field.name in DTYPES else "zstd" for field in schema}
+    with written_whole(part_file(path, number)) as new:
+        pq.write_table(
+            table,
+            new,
+            row_group_size=group,
+            compression=compression,
+            use_dictionary=False,
+            write_statistics=False,
+            write_page_checksum=True,
+        )
 
 
-def _create(path: Path, record: Mapping[str, Any], contents: Contents) -> None:
-    (path / DONE).unlink(missing_ok=True)
-    for name, (dtype, shape) in array_shapes(record).items():
-        np.lib.format.open_memmap(path / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
-    numbers = pa.array(contents.parts, pa.uint8())
-    table = pa.table(
-        {
-            "id": pa.array(map(_plain, contents.ids), pa.large_string(), size=len(contents.ids)),
-            "label": pa.array(contents.labels, pa.int32()),
-            "part": pa.DictionaryArray.from_arrays(numbers, pa.array(PARTS)),
-        }
-    )
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as file:
-        file.write_table(table)
-    write_atomic(path / IMAGES, sink.getvalue().to_pybytes())
-    tensors = {"weight": contents.weight, "bias": contents.bias}
-    if contents.thresholds is not None:
-        tensors["thresholds"] = contents.thresholds
-    write_atomic(path / HEAD, safetensors.numpy.save({k: np.ascontiguousarray(v) for k, v in tensors.items()}))
-    sink = pa.BufferOutputStream()
-    np.save(sink, np.zeros(chunk_count(record), dtype=np.uint8))
-    write_atomic(path / DONE, sink.getvalue().to_pybytes())
+def _column(of: pa.Field, values: Any, rows: int) -> pa.Array:
+    if of.name == "id":
+        return pa.array(map(_plain, values), of.type, size=len(values))
+    if of.name == "part":
+        return pa.array(PARTS, of.type).take(pa.array(values, pa.uint8()))
+    expected, shape = np.dtype(np.int32), (rows,)
+    if of.name in DTYPES:
+        expected = DTYPES[of.name]
+        shape = (rows, of.type.byte_width // expected.itemsize)
+    if values.dtype != expected or values.shape != shape:
+        raise ValueError(f"{of.name}: expected {expected} {shape}, got {values.dtype} {values.shape}")
+    return pa.Array.from_buffers(of.type, rows, [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def _plain(name: str) -> str:
@@ -198,12 +249,39 @@ def _plain(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def write_rows(file: Path, first: int, values: np.ndarray) -> None:
-    """Rows of an npy file. By file operations: on a full disk a memory map would end the process instead of raising."""
-    with naming(file), file.open("r+b") as stream:
-        np.lib.format.read_magic(stream)
-        np.lib.format.read_array_header_1_0(stream)
-        stream.seek(first * values[:1].nbytes, os.SEEK_CUR)
-        stream.write(np.ascontiguousarray(values).data)
-        stream.flush()
-        os.fsync(stream.fileno())
+@dataclass
+class Writer:
+    """An open folder of known images. pending: numbers of the parts of `htaf.concepts.store.PART_IMAGES` images, the
+    last of fewer, that are still to be written."""
+
+    folder: OpenFolder
+    contents: Contents
+    pending: list[int]
+
+    def rows(self, number: int) -> slice:
+        """The images of a part."""
+        return slice(number * store.PART_IMAGES, min((number + 1) * store.PART_IMAGES, len(self.contents.labels)))
+
+    def write(self, number: int, values: Mapping[str, np.ndarray]) -> None:
+        """The columns of a part, but for those of `Contents`."""
+        rows, of = self.rows(number), self.contents
+        images = {"id": of.ids[rows], "label": of.labels[rows], "part": of.parts[rows]}
+        write_part(self.folder.path, self.folder.record, number, {**images, **values})
+        self.pending.remove(number)
+
+    def finish(self) -> None:
+        """Mark the folder as whole, once no part is pending."""
+        if self.pending:
+            raise ValueError(f"expected all parts to be written, {len(self.pending)} are not")
+        self.folder.finish()
+
+
+@contextmanager
+def writing(path: Path, contents: Contents) -> Iterator[Writer]:
+    """As `writing_folder`, of images that are all known. Raises ConceptError: there are none, too."""
+    images = len(contents.labels)
+    if not images:
+        raise ConceptError("expected images, got none")
+    with writing_folder(path, contents.head()) as folder:
+        there = folder.there()
+        yield Writer(folder, contents, [n for n in range(-(-images // store.PART_IMAGES)) if n not in there])

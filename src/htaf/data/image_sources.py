@@ -27,7 +27,9 @@ from typing import Any, BinaryIO, Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jaxtyping import Int32, UInt8
+import torch
+from jaxtyping import Float32, Int32, Int64, UInt8
+from torch import Tensor
 
 from htaf._errors import first_line
 from htaf._files import parse_json, regular
@@ -116,11 +118,21 @@ class Files:
         ]
 
 
-@dataclass(frozen=True, eq=False)
-class Pixels:
-    """Images in memory. pixels: uint8 [n, C, H, W]; other fields as in `Files`."""
+class Batches(Protocol):
+    """Images in memory or on disk, or what a frozen backbone gives of them."""
 
-    pixels: UInt8[np.ndarray, "n c h w"]
+    def batch(self, rows: Int64[Tensor, " rows"]) -> UInt8[Tensor, "rows c h w"] | Float32[Tensor, "rows f"]:
+        """Those of some rows."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a part of a set. source: what gives them; other fields as in `Files`. Another process is given their
+    pixels, not the part."""
+
+    source: Batches
+    rows: Int64[Tensor, " rows"]
     ids: tuple[str, ...]
     labels: tuple[int, ...]
     parts: tuple[int, ...]
@@ -128,15 +140,27 @@ class Pixels:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def cut(self, first: int, last: int) -> Pixels:
-        rows = slice(first, last)
-        return Pixels(self.pixels[rows], self.ids[rows], self.labels[rows], self.parts[rows])
+    def cut(self, first: int, last: int) -> Rows:
+        some = slice(first, last)
+        return Rows(self.source, self.rows[some], self.ids[some], self.labels[some], self.parts[some])
 
     def names(self) -> Iterable[object]:
         return self.ids
 
     def images(self) -> list[Image]:
         raise TypeError("expected images to be decoded, these are")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        held = _Held(self.source.batch(self.rows))
+        return Rows, (held, torch.arange(len(self)), self.ids, self.labels, self.parts)
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    values: Tensor
+
+    def batch(self, rows: Tensor) -> Tensor:
+        return self.values[rows]
 
 
 @dataclass(frozen=True)
@@ -229,14 +253,15 @@ class TarMembers:
 class Decoded:
     """Images of one block, decoded.
 
-    ids: names. labels: int32 [n], class numbers, -1 for none. parts: uint8 [n]. pixels: uint8 [n, C, H, W].
+    ids: names. labels: int32 [n], class numbers, -1 for none. parts: uint8 [n]. pixels: uint8 [n, C, H, W], or float32
+    [n, F], what a frozen backbone gives of them.
     problems: of each image that is left out its name and why. notes: what else is to be said.
     """
 
     ids: tuple[str, ...]
     labels: Int32[np.ndarray, " n"]
     parts: UInt8[np.ndarray, " n"]
-    pixels: UInt8[np.ndarray, "n c h w"]
+    pixels: UInt8[np.ndarray, "n c h w"] | Float32[np.ndarray, "n f"]
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unknown: int = 0  # labels that are none of the classes
@@ -365,9 +390,9 @@ def _decoded(
     threads: int,
     strict: bool,
 ) -> Decoded:
-    if isinstance(stretch, Pixels):
+    if isinstance(stretch, Rows):
         labels, parts = np.array(stretch.labels, np.int32), np.array(stretch.parts, np.uint8)
-        return Decoded(stretch.ids, labels, parts, stretch.pixels)
+        return Decoded(stretch.ids, labels, parts, stretch.source.batch(stretch.rows).numpy())
     images = stretch.images()
     pixels = np.zeros((len(images), channels, *size), np.uint8)
 
@@ -416,7 +441,7 @@ def _pixels(image: Image, channels: int, size: tuple[int, int]) -> UInt8[np.ndar
 
 
 def _problem(image: Image, error: DataError | None) -> str:
-    """`NAME (why)`, as `htaf.concepts.extract_files` writes it."""
+    """`NAME (why)`, as a record names it."""
     why = str(error).removeprefix(f"{image.id}: ").removeprefix("expected an image, got ")
     return f"{image.id} ({why})"
 

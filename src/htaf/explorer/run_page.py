@@ -19,7 +19,7 @@ from htaf.concepts.labelfree import NAMES
 from htaf.concepts.labelfree import WHAT as LABEL_FREE
 from htaf.concepts.naming import read_names
 from htaf.concepts.pixels import pixels_of
-from htaf.concepts.store import known_record, open_codes, open_margins
+from htaf.concepts.store import open_codes, open_margins, read_record
 from htaf.concepts.where import Maps
 from htaf.data.attributes import supervising
 from htaf.data.image_reading import decode, look
@@ -79,7 +79,7 @@ def build_run_page(
     """
     out = Path(out)
     check_folder(out)  # before the work
-    if beside is not None and known_record(Path(beside)) is None:
+    if beside is not None and read_record(Path(beside)) is None:
         raise ConceptError(f"expected a folder of codes beside this run, found none at {beside}")
     if beside_names is not None and beside is None:
         raise ConceptError("expected names of the other run's concepts with codes of it: give both")
@@ -131,7 +131,7 @@ def _codes(
             f"{run.path} is a plain network (method relu), which has no bits: make them with htaf concepts extract and "
             "htaf concepts binarise, then give that folder"
         )
-    there = known_record(folder)
+    there = read_record(folder)
     whole = given is not None or (there is not None and there["status"] == "finished")
     codes = open_codes(folder) if whole else None
     if codes is not None:
@@ -150,7 +150,7 @@ def _codes(
         if progress:
             err.print(f"codes: {folder}")
         parts: Sequence[PartName] = ("train", "validation", "test", *(("other",) if part == "other" else ()))
-        codes = extract(run, images, folder, parts=parts, progress=progress)
+        codes = extract(run, images, folder, parts=parts, progress=progress).codes()
     return codes, images
 
 
@@ -160,7 +160,7 @@ def _codes_folder(out: Path, given: Path | None) -> Path:
 
 
 def _margins(folder: Path, codes: Codes) -> np.ndarray | None:
-    """The margins of a folder of codes, memory-mapped; None where there are none of these images and concepts."""
+    """The margins of a folder of codes; None where there are none of these images and concepts."""
     margins = open_margins(folder)
     return margins if margins is not None and margins.shape == (len(codes), codes.concepts) else None
 
