@@ -34,7 +34,7 @@ from htaf.concepts.codes import PARTS
 from htaf.concepts.nearest import NearestImages
 from htaf.concepts.scores import score
 from htaf.concepts.store import CodesFolder, open_folder
-from htaf.concepts.writing import Head, columns_of, write_part, writing_folder
+from htaf.concepts.writing import Head, write_part, writing_folder
 from htaf.kernels import native
 
 NEAREST = 10
@@ -62,7 +62,8 @@ def make(root: Path, args: argparse.Namespace) -> CodesFolder:
     classes, concepts = args.classes, args.concepts
     weight = draw.normal(size=(classes, concepts)).astype(np.float32)
     named = tuple(map(str, range(classes)))
-    head = Head({"what": "synthetic"}, named, columns_of(), weight, np.zeros(classes, np.float32))
+    columns = ("id", "label", "part", "smooth", "exact", "saturated", "bits")
+    head = Head({"what": "synthetic"}, named, columns, weight, np.zeros(classes, np.float32))
     with writing_folder(root / "codes", head) as folder:
         for number, first in enumerate(range(0, args.images, args.part_images)):
             size = min(args.part_images, args.images - first)

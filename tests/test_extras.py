@@ -12,7 +12,7 @@ import pytest
 from htaf import fit
 from htaf._errors import EXTRAS, installed
 
-DISTRIBUTIONS = {"PIL": "pillow", "faiss": "faiss-cpu"}
+DISTRIBUTIONS = {"PIL": "pillow"}
 
 
 def test_each_package_is_in_the_extra_that_is_named() -> None:

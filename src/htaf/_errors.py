@@ -21,7 +21,6 @@ EXTRAS = {
     "PIL": "train",
     "matplotlib": "train",
     "timm": "backbones",
-    "faiss": "search",
     "captum": "where",
     "openai": "llm",
     "pydantic": "llm",

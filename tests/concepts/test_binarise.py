@@ -18,7 +18,7 @@ from htaf.concepts import binarise as module
 from htaf.concepts.binarise import binarise, rate_thresholds
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_of
 from htaf.concepts.store import Features, open_features
-from htaf.concepts.writing import Contents, writing
+from htaf.concepts.writing import write_codes
 
 N, C, K = 200, 13, 4
 
@@ -34,22 +34,11 @@ def folder(path: Path, features: np.ndarray, parts: np.ndarray | None = None) ->
     n, c = features.shape
     if parts is None:
         parts = rng.permutation(np.repeat([0, 1, 2], [120, 30, 50])).astype(np.uint8)
-    contents = Contents(
-        {"features": str(path)},
-        tuple("abcd"),
-        rng.integers(0, K, n).astype(np.int32),
-        parts,
-        list(map(str, range(n))),
-        rng.normal(size=(K, c)).astype(np.float32),
-        rng.normal(size=K).astype(np.float32),
-        codes=False,
-        features=True,
-        info={"run": "/runs/plain", "method": "relu"},
-    )
-    smooth = (features @ contents.weight.T + contents.bias).argmax(1).astype(np.int32)
-    with writing(path, contents) as writer:
-        writer.write(0, {"features": features, "smooth": smooth})
-        writer.finish()
+    head = rng.normal(size=(K, c)).astype(np.float32), rng.normal(size=K).astype(np.float32)
+    labels = rng.integers(0, K, n).astype(np.int32)
+    smooth = (features @ head[0].T + head[1]).argmax(1).astype(np.int32)
+    made = Features(features, tuple("abcd"), labels, parts, list(map(str, range(n))), *head, smooth, {})
+    write_codes(path, made, {"features": str(path)}, info={"run": "/runs/plain", "method": "relu"})
     return path
 
 
@@ -219,7 +208,7 @@ def test_progress_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     source = folder(tmp_path / "f", values())
     binarise(source, tmp_path / "r", "random", concepts=30, progress=True)
     said = capsys.readouterr().err
-    for line in ("hyperplanes: 30 of 30", "head on 30 bits", "parts: 1 of 1"):
+    for line in ("hyperplanes: 30 of 30", "head on 30 bits"):
         assert line in said
     binarise(source, tmp_path / "s", "random", concepts=30)
     assert capsys.readouterr().err == ""

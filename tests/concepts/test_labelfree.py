@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from htaf.concepts import labelfree as module
+from htaf.concepts import writing
 from htaf.concepts.codes import PARTS, ConceptError, codes_key
 from htaf.concepts.extract import extract
 from htaf.concepts.labelfree import (
@@ -352,7 +352,7 @@ def test_a_stopped_writing_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     features, similarities, _ = planted()
     found = learn_concepts(features, TEXTS, lambda rows: similarities[rows], steps=300, similarity=0.2)
     whole = write_concepts(found, features, {}, tmp_path / "whole")
-    monkeypatch.setattr(module, "write_atomic", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(writing.OpenFolder, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         write_concepts(found, features, {}, tmp_path / "stopped")
     monkeypatch.undo()

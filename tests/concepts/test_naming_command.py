@@ -6,6 +6,7 @@ import csv
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from htaf.concepts.codes import codes_key, codes_of
 from htaf.concepts.store import open_codes
-from htaf.concepts.writing import Contents, writing
+from htaf.concepts.writing import write_codes
 from htaf.data.attributes import Attributes
 from htaf_paper.table_model import TableModel
 from scripted_server import Answer, ScriptedServer
@@ -46,11 +47,7 @@ def codes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parts = np.tile([0, 0, 2], 20).astype(np.uint8)
     made = codes_of(table().binary()[labels], labels, weight, np.zeros(20), classes=CLASSES, parts=parts)
     ids = [str(i) for i in range(60)]
-    contents = Contents({"what": "made"}, made.classes, made.labels, made.parts, ids, made.weight, made.bias)
-    with writing(out, contents) as writer:
-        writer.write(0, {"bits": made.bits, "smooth": made.exact, "exact": made.exact, "saturated": made.saturated})
-        writer.finish()
-    assert len(open_codes(out)) == 60
+    assert len(write_codes(out, replace(made, ids=ids, smooth=made.exact), {"what": "made"})) == 60
     return out
 
 

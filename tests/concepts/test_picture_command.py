@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from htaf.cli import naming
 from htaf.concepts.codes import Codes
 from htaf.concepts.store import open_codes
-from htaf.concepts.writing import Contents, writing
+from htaf.concepts.writing import write_codes
 from htaf_paper.drawn import NAMES, drawn
 from htaf_paper.pictured import planted
 from htaf_paper.vision_model import VisionModel
@@ -30,12 +31,9 @@ CODES = planted(PICTURES, RNG)
 
 def written(codes: Codes, out: Path) -> Path:
     ids = [f"photo {i}.jpg" for i in range(len(codes))]
-    contents = Contents({"what": "made"}, ("cat", "dog"), codes.labels, codes.parts, ids, codes.weight, codes.bias)
-    with writing(out, contents) as writer:
-        none = np.zeros(len(codes), dtype=np.int32)
-        writer.write(0, {"bits": codes.bits, "smooth": none, "exact": none, "saturated": none})
-        writer.finish()
-    return out
+    none = np.zeros(len(codes), dtype=np.int32)
+    named = replace(codes, ids=ids, classes=("cat", "dog"), smooth=none, exact=none, saturated=none)
+    return write_codes(out, named, {"what": "made"}).path
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 from htaf._files import sealed
 from htaf.concepts import store, writing
 from htaf.concepts.codes import PARTS, Codes, ConceptError
-from htaf.concepts.store import open_codes, open_features, open_folder, open_margins
-from htaf.concepts.writing import Contents
+from htaf.concepts.store import Features, open_codes, open_features, open_folder, open_margins
 
 SIZE = 8
 
@@ -35,113 +34,106 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "environment", dict)  # it asks git, hundreds of times here
 
 
-def made(n: int = 20, c: int = 11, k: int = 3, *, features: bool = True, codes: bool = True) -> tuple[Contents, Any]:
-    """What a folder is to hold, and its columns in whole."""
+def made(n: int = 20, c: int = 11, k: int = 3) -> tuple[Codes, np.ndarray]:
+    """Codes, and their pre-activations."""
     rng = np.random.default_rng(n * 1000 + c)
-    contents = Contents(
-        {"run": "r", "parts": ["train"], "features": features},
-        tuple(f"class {i}" for i in range(k)),
-        rng.integers(-1, k, n).astype(np.int32),
-        rng.integers(0, 4, n).astype(np.uint8),
-        [f"bilder/ä{i}.png" for i in range(n)],
-        rng.normal(size=(k, c)).astype(np.float32),
-        rng.normal(size=k).astype(np.float32),
-        codes=codes,
-        features=features,
-        margins=features and codes,
-        info={"notes": ["a note"]},
-    )
     values = rng.normal(size=(n, c)).astype(np.float32)
-    ends = {"smooth": k, "exact": k, "saturated": c + 1}
-    arrays = {name: rng.integers(0, end, n).astype(np.int32) for name, end in ends.items()}
-    arrays |= {"bits": np.packbits(values >= 0, axis=1, bitorder="little"), "features": values}
-    arrays["margins"] = values.astype(np.float16)
-    wanted = set(contents.head().columns) - {"id", "label", "part"}
-    return contents, {name: array for name, array in arrays.items() if name in wanted}
+    smooth, exact, saturated = (rng.integers(0, end, n).astype(np.int32) for end in (k, k, c + 1))
+    codes = Codes(
+        bits=np.packbits(values >= 0, axis=1, bitorder="little"),
+        concepts=c,
+        classes=tuple(f"class {i}" for i in range(k)),
+        labels=rng.integers(-1, k, n).astype(np.int32),
+        parts=rng.integers(0, 4, n).astype(np.uint8),
+        ids=[f"bilder/ä{i}.png" for i in range(n)],
+        weight=rng.normal(size=(k, c)).astype(np.float32),
+        bias=rng.normal(size=k).astype(np.float32),
+        smooth=smooth,
+        exact=exact,
+        saturated=saturated,
+    )
+    return codes, values
 
 
-def write(path: Path, contents: Contents, arrays: dict[str, np.ndarray]) -> None:
-    with writing.writing(path, contents) as writer:
-        for number in list(writer.pending):
-            writer.write(number, {name: array[writer.rows(number)] for name, array in arrays.items()})
-        writer.finish()
+def write(path: Path, codes: Codes, values: np.ndarray, **settings: Any) -> None:
+    more = {"features": values, "margins": values.astype(np.float16), "info": {"notes": ["a note"]}}
+    writing.write_codes(path, codes, {"run": "r"} | settings, **more)  # pyright: ignore[reportArgumentType]
 
 
 def content(path: Path) -> dict[str, bytes]:
     return {str(p.relative_to(path)): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
 
 
-def same(codes: Codes, contents: Contents, arrays: dict[str, np.ndarray], rows: Any = slice(None)) -> None:
-    for name in ("bits", "smooth", "exact", "saturated"):
-        np.testing.assert_array_equal(getattr(codes, name), arrays[name][rows])
-    for name in ("labels", "parts"):
-        np.testing.assert_array_equal(getattr(codes, name), getattr(contents, name)[rows])
-    if len(codes.ids):
-        assert list(codes.ids) == np.array(contents.ids, object)[rows].tolist()
-    np.testing.assert_array_equal(codes.weight, contents.weight)
-    np.testing.assert_array_equal(codes.bias, contents.bias)
+def same(found: Codes, codes: Codes, rows: Any = slice(None)) -> None:
+    for name in ("bits", "labels", "parts", "smooth", "exact", "saturated"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(codes, name)[rows])
+    if len(found.ids):
+        assert list(found.ids) == np.array(codes.ids, object)[rows].tolist()
+    np.testing.assert_array_equal(found.weight, codes.weight)
+    np.testing.assert_array_equal(found.bias, codes.bias)
 
 
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(n=st.integers(1, 3 * SIZE), c=st.integers(1, 70), data=st.data())
 def test_what_is_written_is_read_back(tmp_path: Path, n: int, c: int, data: st.DataObject) -> None:
-    contents, arrays = made(n, c)
+    codes, values = made(n, c)
     path = tmp_path / f"{n}-{c}"
     shutil.rmtree(path, ignore_errors=True)
-    write(path, contents, arrays)
+    write(path, codes, values)
     folder = open_folder(path, verify=True)
-    assert (len(folder), folder.concepts, folder.classes) == (n, c, contents.classes)
-    codes = folder.codes()
-    same(codes, contents, arrays)
-    np.testing.assert_array_equal(codes.unpack(), arrays["features"] >= 0)
-    assert list(codes.ids[1:]) == contents.ids[1:]
-    np.testing.assert_array_equal(folder.features().values, arrays["features"])
-    np.testing.assert_array_equal(folder.margins(), arrays["margins"])  # pyright: ignore[reportArgumentType]
+    assert (len(folder), folder.concepts, folder.classes) == (n, c, codes.classes)
+    found = folder.codes()
+    same(found, codes)
+    np.testing.assert_array_equal(found.unpack(), values >= 0)
+    assert list(found.ids[1:]) == codes.ids[1:]
+    np.testing.assert_array_equal(folder.features().values, values)
+    np.testing.assert_array_equal(folder.margins(), values.astype(np.float16))  # pyright: ignore[reportArgumentType]
     seen = 0
     for first, piece in folder.codes_in_pieces():
         assert first == seen
-        same(piece, contents, arrays, slice(first, first + len(piece)))
+        same(piece, codes, slice(first, first + len(piece)))
         seen += len(piece)
     assert seen == n
     rows = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=20))
-    same(folder.rows(rows), contents, arrays, rows)
-    name = contents.ids[rows[0]]
-    assert folder.row(name) == codes.row(name) == folder.row(str(rows[0])) == rows[0]
-    known = contents.labels >= 0
+    same(folder.rows(rows), codes, rows)
+    name = codes.ids[rows[0]]
+    assert folder.row(name) == found.row(name) == folder.row(str(rows[0])) == rows[0]
+    known = codes.labels >= 0
     for row in folder.accuracies():
-        ours = known & (contents.parts == PARTS.index(row["part"]))
+        ours = known & (codes.parts == PARTS.index(row["part"]))
         for which in ("smooth", "exact"):
-            right = (arrays[which] == contents.labels)[ours]
+            right = (getattr(codes, which) == codes.labels)[ours]
             assert row[which] == (pytest.approx(right.mean()) if ours.any() else None)
 
 
 def test_other_programs_read_the_parts(tmp_path: Path) -> None:
-    contents, arrays = made()
-    write(tmp_path / "a", contents, arrays)
+    codes, values = made()
+    write(tmp_path / "a", codes, values)
     table = pd.read_parquet(tmp_path / "a" / "parts")
     assert list(table.columns) == [
         "id", "label", "part", "smooth", "exact", "saturated", "bits", "margins", "features",
     ]  # fmt: skip
-    assert table["id"].tolist() == contents.ids
-    assert table["part"].tolist() == [PARTS[i] for i in contents.parts]
-    assert table["label"].tolist() == contents.labels.tolist()
-    for name, array in arrays.items():
+    assert table["id"].tolist() == codes.ids
+    assert table["part"].tolist() == [PARTS[i] for i in codes.parts]
+    assert table["label"].tolist() == codes.labels.tolist()
+    arrays = {name: getattr(codes, name) for name in ("smooth", "exact", "saturated", "bits")}
+    for name, array in (arrays | {"features": values, "margins": values.astype(np.float16)}).items():
         column: Any = table[name]
         if name in store.DTYPES:
             column = np.frombuffer(b"".join(column), array.dtype).reshape(array.shape)
         np.testing.assert_array_equal(column, array)
     head = safetensors.numpy.load_file(tmp_path / "a" / "head.safetensors")
-    np.testing.assert_array_equal(head["weight"], contents.weight)
+    np.testing.assert_array_equal(head["weight"], codes.weight)
     assert json.loads((tmp_path / "a" / "concepts.json").read_text())["notes"] == ["a note"]
 
 
 def test_what_is_large_is_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    contents, arrays = made()
-    write(tmp_path / "a", contents, arrays)
-    monkeypatch.setattr(store, "MOST", arrays["features"].nbytes - 1)
-    values = open_features(tmp_path / "a").values
-    assert isinstance(values, np.memmap)
-    np.testing.assert_array_equal(values, arrays["features"])
+    codes, values = made()
+    write(tmp_path / "a", codes, values)
+    monkeypatch.setattr(store, "MOST", values.nbytes - 1)
+    found = open_features(tmp_path / "a").values
+    assert isinstance(found, np.memmap)
+    np.testing.assert_array_equal(found, values)
     assert not isinstance(open_codes(tmp_path / "a").bits, np.memmap)
 
 
@@ -151,7 +143,7 @@ class Killed(BaseException):
 
 def interrupted(path: Path, moment: int, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Write, but stop at the so-and-so-manieth operation on a file; whether it came to that."""
-    count, contents = 0, made()
+    count = 0
 
     def stopping(function: Any) -> Any:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -173,7 +165,7 @@ def interrupted(path: Path, moment: int, monkeypatch: pytest.MonkeyPatch) -> boo
         patch.setattr(Path, "unlink", stopping(Path.unlink))
         patch.setattr(Path, "mkdir", stopping(Path.mkdir))
         try:
-            write(path, *contents)
+            write(path, *made())
         except Killed:
             return True
     return False
@@ -201,27 +193,28 @@ def test_stopped_anywhere_it_goes_on_and_ends_with_the_same_bytes(
     assert moment > 20
 
 
-def test_a_part_that_is_there_is_not_made_again(tmp_path: Path) -> None:
-    contents, arrays = made()
-    with writing.writing(tmp_path / "a", contents) as writer:
-        assert writer.pending == [0, 1, 2]
-        for number in (0, 1):
-            writer.write(number, {name: a[writer.rows(number)] for name, a in arrays.items()})
+def test_a_part_that_is_there_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes, values = made()
+    parts = tmp_path / "a" / "parts"
+    with monkeypatch.context() as patch:
+        patch.setattr(writing.OpenFolder, "finish", lambda _: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            write(tmp_path / "a", codes, values)
     with pytest.raises(ConceptError, match="not finished: give the command that makes it again"):
         open_codes(tmp_path / "a")
-    file = tmp_path / "a" / "parts" / "part-00001.parquet"
-    file.write_bytes(file.read_bytes()[:-3])  # as no kill leaves it
-    with writing.writing(tmp_path / "a", contents) as writer:
-        assert writer.pending == [1, 2]
-    write(tmp_path / "a", contents, arrays)
-    same(open_codes(tmp_path / "a"), contents, arrays)
-    file.unlink()
+    (parts / "part-00001.parquet").write_bytes(b"PAR1")  # as no kill leaves it
+    (parts / "part-mine.parquet").touch()
+    before = [(parts / f"part-0000{number}.parquet").stat().st_mtime_ns for number in (0, 2)]
+    write(tmp_path / "a", codes, values)
+    assert before == [(parts / f"part-0000{number}.parquet").stat().st_mtime_ns for number in (0, 2)]
+    assert (parts / "part-mine.parquet").exists()
+    same(open_codes(tmp_path / "a"), codes)
+    (parts / "part-00001.parquet").unlink()
     with pytest.raises(ConceptError, match=r"part-00001\.parquet is missing; put back a copy of it, or delete it and"):
         open_codes(tmp_path / "a")
-    before = (tmp_path / "a" / "parts" / "part-00000.parquet").stat().st_mtime_ns
-    write(tmp_path / "a", contents, arrays)
-    assert (tmp_path / "a" / "parts" / "part-00000.parquet").stat().st_mtime_ns == before
-    same(open_codes(tmp_path / "a"), contents, arrays)
+    write(tmp_path / "a", codes, values)
+    assert before == [(parts / f"part-0000{number}.parquet").stat().st_mtime_ns for number in (0, 2)]
+    same(open_codes(tmp_path / "a"), codes)
 
 
 def test_a_full_disk_is_an_error_and_resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,16 +231,16 @@ def test_a_full_disk_is_an_error_and_resumable(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("finished", [False, True])
 def test_other_settings_are_refused_by_name(tmp_path: Path, finished: bool) -> None:
-    contents, arrays = made()
+    codes, values = made()
     if finished:
-        write(tmp_path / "a", contents, arrays)
+        write(tmp_path / "a", codes, values)
     else:
-        with writing.writing(tmp_path / "a", contents):
+        head = writing.Head({"run": "r"}, codes.classes, ("id", "label", "part", "smooth"), codes.weight, codes.bias)
+        with writing.writing_folder(tmp_path / "a", head):
             pass
     before = content(tmp_path / "a")
-    other = replace(contents, settings={**contents.settings, "run": "another"})
     with pytest.raises(ConceptError, match=r"holds other codes \(run: 'r' there, 'another' here\)"):
-        write(tmp_path / "a", other, arrays)
+        write(tmp_path / "a", codes, values, run="another")
     assert content(tmp_path / "a") == before
 
 
@@ -265,39 +258,38 @@ def test_a_folder_with_other_files_a_file_and_a_held_folder_are_refused(tmp_path
 
 
 def test_no_images_and_wrong_arrays_are_refused(tmp_path: Path) -> None:
-    contents, arrays = made()
-    none = np.zeros(0, np.int32)
+    codes, values = made()
     with pytest.raises(ConceptError, match="expected images, got none"):
-        write(tmp_path / "a", replace(contents, labels=none, parts=none.astype(np.uint8), ids=[]), arrays)
+        write(tmp_path / "a", codes.take(np.arange(0)), values[:0])
     with pytest.raises(ConceptError, match="3 classes, as the head has, got 1"):
-        write(tmp_path / "b", replace(contents, classes=("one",)), arrays)
-    with writing.writing(tmp_path / "c", contents) as writer:
-        with pytest.raises(ValueError, match="expected the columns"):
-            writer.write(0, {"bits": arrays["bits"][:SIZE]})
-        with pytest.raises(ValueError, match=r"smooth: expected int32 \(8,\), got int32 \(20,\)"):
-            writer.write(0, arrays)
-        with pytest.raises(ValueError, match="3 are not"):
-            writer.finish()
+        write(tmp_path / "b", replace(codes, classes=("one",)), values)
+    with pytest.raises(ValueError, match=r"smooth: expected int32 \(8,\), got int64 \(8,\)"):
+        write(tmp_path / "c", replace(codes, smooth=codes.smooth.astype(np.int64)), values)
+    with pytest.raises(ValueError, match=r"margins: expected float16 \(8, 11\), got float16 \(8, 10\)"):
+        write(tmp_path / "d", codes, values[:, :10])
 
 
 def test_what_a_folder_does_not_hold(tmp_path: Path) -> None:
-    write(tmp_path / "a", *made(features=False))
+    codes, values = made()
+    folder = writing.write_codes(tmp_path / "a", codes, {"run": "r"})
     assert open_margins(tmp_path / "a") is None
-    with pytest.raises(ConceptError, match="has no features: extract them with htaf concepts extract --keep features"):
+    with pytest.raises(ConceptError, match=r"has no features: extract them with htaf concepts extract --keep features"):
         open_features(tmp_path / "a")
-    with pytest.raises(ConceptError, match="has no margins, it has id, label, "):
-        next(open_folder(tmp_path / "a").pieces("margins"))
+    with pytest.raises(ConceptError, match=r"has no margins, it has id, label, "):
+        next(folder.pieces("margins"))
     for row in (-1, 20):
         with pytest.raises(ConceptError, match=f"row numbers from 0 to 19 of usable parts of .*, got {row}"):
-            open_folder(tmp_path / "a").rows([0, row])
+            folder.rows([0, row])
     with pytest.raises(
         ConceptError, match=r"the id of an image or a row below 20 .*, got 'x'; ids are such as 'bilder"
     ):
-        open_folder(tmp_path / "a").row("x")
-    write(tmp_path / "c", *made(codes=False))
+        folder.row("x")
+    fields = (codes.classes, codes.labels, codes.parts, codes.ids, codes.weight, codes.bias, codes.smooth)
+    plain = writing.write_codes(tmp_path / "c", Features(values, *fields, {}), {"run": "r"})
+    np.testing.assert_array_equal(plain.features().values, values)
     with pytest.raises(ConceptError, match=r"holds features of a plain network, not codes: .* htaf concepts binarise"):
-        open_codes(tmp_path / "c")
-    assert [row["exact"] for row in open_folder(tmp_path / "c").accuracies()] == [None] * 4
+        plain.codes()
+    assert [row["exact"] for row in plain.accuracies()] == [None] * 4
     with pytest.raises(ConceptError, match=r"expected a folder of codes with concepts\.json, found none at"):
         open_codes(tmp_path / "nothing")
 
@@ -321,8 +313,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.parametrize("what", DAMAGE)
 def test_a_damaged_part_is_named_and_the_others_are_usable(tmp_path: Path, what: str) -> None:
     damage, said = DAMAGE[what]
-    contents, arrays = made()
-    write(tmp_path, contents, arrays)
+    codes, values = made()
+    write(tmp_path, codes, values)
     damage(tmp_path / "parts" / "part-00001.parquet")
     with pytest.raises(ConceptError, match=rf"part-00001\.parquet {said}"):
         open_codes(tmp_path)
@@ -330,8 +322,8 @@ def test_a_damaged_part_is_named_and_the_others_are_usable(tmp_path: Path, what:
     assert (len(found), len(found.parts), len(found.left_out)) == (12, 2, 1)
     assert found.left_out[0].startswith("part-00001.parquet: ")
     rows = [*range(8), *range(16, 20)]  # row numbers stay
-    same(found.codes(), contents, arrays, rows)
-    same(found.rows([19, 7, 16]), contents, arrays, [19, 7, 16])
+    same(found.codes(), codes, rows)
+    same(found.rows([19, 7, 16]), codes, [19, 7, 16])
     with pytest.raises(ConceptError, match=r"row numbers from 0 to 19 of usable parts of .*, got 12"):
         found.rows([3, 12])
     (tmp_path / "parts" / "part-00000.parquet").unlink()
@@ -360,16 +352,12 @@ def test_every_changed_byte_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [("label", 3), ("smooth", -2), ("exact", 3), ("saturated", 12), ("bits", 255)]
+    ("field", "value"), [("labels", 3), ("smooth", -2), ("exact", 3), ("saturated", 12), ("bits", 255)]
 )
-def test_values_that_cannot_be(tmp_path: Path, column: str, value: int) -> None:
+def test_values_that_cannot_be(tmp_path: Path, field: str, value: int) -> None:
     """By somebody who writes whole files."""
-    contents, arrays = made()
-    if column == "label":
-        contents = replace(contents, labels=np.full_like(contents.labels, value))
-    else:
-        arrays[column] = np.full_like(arrays[column], value)
-    write(tmp_path / "a", contents, arrays)
+    codes, values = made()
+    write(tmp_path / "a", replace(codes, **{field: np.full_like(getattr(codes, field), value)}), values)
     with pytest.raises(ConceptError, match=r"part-00000\.parquet is damaged: expected "):
         open_codes(tmp_path / "a")
 
@@ -422,6 +410,6 @@ def test_a_changed_record_and_a_changed_head_are_seen(tmp_path: Path) -> None:
 
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:
-    contents, arrays = made(2)
-    write(tmp_path / "a", replace(contents, ids=["good", "bad\udcff.png"]), arrays)
+    codes, values = made(2)
+    write(tmp_path / "a", replace(codes, ids=["good", "bad\udcff.png"]), values)
     assert list(open_codes(tmp_path / "a").ids) == ["good", "bad\ufffd.png"]

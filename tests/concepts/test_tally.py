@@ -22,7 +22,6 @@ from htaf.concepts.report import tables
 from htaf.concepts.scores import score, score_tally
 from htaf.concepts.store import open_folder
 from htaf.concepts.tally import Tally, chosen, mixed, tally
-from htaf.concepts.writing import Contents
 
 
 def drawn(n: int, c: int, k: int, seed: int, *, predicted: bool = True) -> Codes:
@@ -108,7 +107,7 @@ def test_scores_of_parts_on_disk_are_those_of_the_whole(
     monkeypatch.setattr(writing, "GROUP_ROWS", 130)
     codes, other = drawn(700, 13, 3, 2), drawn(400, 9, 3, 3)
     for name, some in (("codes", codes), ("other", other)):
-        write(tmp_path / name, some)
+        writing.write_codes(tmp_path / name, some, {"run": "r"})
     parts, baseline = open_folder(tmp_path / "codes"), open_folder(tmp_path / "other")
     assert len(list(parts.codes_in_pieces())) == 7
     expected = score(codes, baseline={"other": other})
@@ -122,15 +121,6 @@ def test_scores_of_parts_on_disk_are_those_of_the_whole(
         order = [i for i in np.argsort(far, kind="stable") if i != row][:10]
         assert [(entry["row"], entry["distance"]) for entry in found] == [(i, far[i]) for i in order]
         assert [entry["image"] for entry in found] == [codes.ids[i] for i in order]
-
-
-def write(path: Path, codes: Codes) -> None:
-    contents = Contents({"run": "r"}, codes.classes, codes.labels, codes.parts, codes.ids, codes.weight, codes.bias)
-    with writing.writing(path, contents) as writer:
-        for number in list(writer.pending):
-            names = ("bits", "smooth", "exact", "saturated")
-            writer.write(number, {name: getattr(codes, name)[writer.rows(number)] for name in names})
-        writer.finish()
 
 
 def test_what_cannot_be_added_or_scored() -> None:

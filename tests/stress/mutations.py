@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import dataclasses
 import hashlib
 import io
 import json
@@ -257,20 +258,14 @@ def read_packed(folder: Path) -> None:
 
 
 def made_codes_folder(folder: Path) -> None:
-    from htaf.concepts import writing
+    from htaf.concepts.writing import write_codes
     from made_pages import made_codes
 
     codes = made_codes(24, 11, 3, names=("ash", "birch", "cedar"))
-    values = {"bits": codes.bits, "smooth": codes.smooth, "exact": codes.exact, "saturated": codes.saturated}
-    values["features"] = np.zeros((24, 11), np.float32)
+    codes = dataclasses.replace(codes, ids=[f"bilder/ä{i}.png" for i in range(24)])
     settings = {"run": "r", "parts": ["train"], "thresholds": None}
-    contents = writing.Contents(
-        settings, codes.classes, codes.labels, codes.parts, [f"bilder/ä{i}.png" for i in range(24)], codes.weight,
-        codes.bias, features=True, info={"run": "r", "method": "htaf", "model": {"kind": "icbm"}, "notes": ["a note"]},
-    )  # fmt: skip
-    with writing.writing(folder, contents) as writer:
-        writer.write(0, values)
-        writer.finish()
+    info = {"run": "r", "method": "htaf", "model": {"kind": "icbm"}, "notes": ["a note"]}
+    write_codes(folder, codes, settings, features=np.zeros((24, 11), np.float32), info=info)
 
 
 def read_codes(folder: Path) -> None:

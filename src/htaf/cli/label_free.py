@@ -32,7 +32,7 @@ def labelfree(
     features: Annotated[
         Path | None,
         arg(
-            help="Features of the run, from extract --layer backbone.",
+            help="Features of the run, from extract --keep backbone.",
             metavar="FEATURES",
             help_behavior_hint="(default: DIR-backbone, made or finished where needed)",
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,8 +17,8 @@ from htaf.concepts.codes import PARTS, Codes, ConceptError
 from htaf.concepts.counts import labelled
 from htaf.concepts.heads import Fit, Head
 from htaf.concepts.sparsity import training_means
-from htaf.concepts.store import CHUNK, Features, open_codes, open_features
-from htaf.concepts.writing import Contents, writing
+from htaf.concepts.store import CHUNK, Features, open_features
+from htaf.concepts.writing import write_codes
 
 How = Literal["median", "rates", "random"]
 MEMORY = 2**28  # bytes of features that are sorted at once
@@ -46,7 +46,7 @@ def binarise(
     "random": no nodes but random hyperplanes, `random_hyperplanes`: what any C bits of these features are worth.
 
     Args:
-        source: a folder that `extract_features` wrote.
+        source: a folder with features, that `htaf.concepts.extract` wrote.
         out: a new folder, or the same one.
         like: codes of an ICBM with as many concepts and with training images, for "rates".
         sorted: for "rates": pair the nodes in the order of how often they are > 0 (then of their mean) with the
@@ -84,36 +84,13 @@ def binarise(
         with progress_of(f"head on {len(thresholds):,} bits", None, shown=progress):
             head = _fitted(made.codes(features))
         weight, bias = head.weight.astype(np.float32), head.bias.astype(np.float32)
-    contents = Contents(
-        settings,
-        features.classes,
-        features.labels,
-        features.parts,
-        features.ids,
-        weight,
-        bias,
-        thresholds=thresholds,
-        info={name: features.info[name] for name in ("run", "method", "model", "notes") if name in features.info}
-        | info,
-    )
-    with (
-        writing(Path(out), contents) as writer,
-        progress_of("parts", len(writer.pending), shown=progress) as advance,
-    ):
-        for number in list(writer.pending):
-            part = writer.rows(number)
-            values = np.unpackbits(bits[part], axis=1, count=len(thresholds), bitorder="little")
-            logits = values.astype(np.float32) @ weight.T + bias
-            arrays = {
-                "bits": bits[part],
-                "smooth": features.smooth[part],
-                "exact": logits.argmax(1).astype(np.int32),
-                "saturated": np.full(len(values), -1, np.int32),
-            }
-            writer.write(number, arrays)
-            advance()
-        writer.finish()
-    return open_codes(out)
+    exact = np.empty(len(features), np.int32)
+    for some in (slice(first, first + CHUNK) for first in range(0, len(features), CHUNK)):
+        values = np.unpackbits(bits[some], axis=1, count=len(thresholds), bitorder="little")
+        exact[some] = (values.astype(np.float32) @ weight.T + bias).argmax(1)
+    codes = replace(made.codes(features), weight=weight, bias=bias, smooth=features.smooth, exact=exact)
+    told = {name: features.info[name] for name in ("run", "method", "model", "notes") if name in features.info}
+    return write_codes(out, codes, settings, thresholds=thresholds, info=told | info).codes()
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from htaf._errors import HtafError, expect_memory
 from htaf.concepts.codes import PARTS, ConceptError, PartName
 from htaf.concepts.passes import ConceptNetwork, Device, Layer
 from htaf.concepts.store import CHUNK, DIGEST, PART_IMAGES, CodesFolder, open_folder, read_record
-from htaf.concepts.writing import Head, OpenFolder, columns_of, part_file, write_part, writing_folder
+from htaf.concepts.writing import Head, OpenFolder, part_file, write_part, writing_folder
 from htaf.data.image_reading import threads as cores
 from htaf.data.image_sources import Decoded, Files, Rows, Stretch, blocks, read_block, source
 from htaf.data.images import FilePart, ImagePreprocessor, Images, Part
@@ -214,17 +214,12 @@ def extract(
         "part_images": size,
     }
     files = not isinstance(images, Images)
-    bits = not network.plain and layer == "concepts"
-    head = Head(
-        settings,
-        known.classes,
-        columns_of(codes=bits, margins=margins, features=features, digest=files),
-        network.weight,
-        network.bias,
-        info={"run": str(run.path.resolve()), "method": record["recipe"]["method"], "model": record["model"]},
-    )
+    bits = ("exact", "saturated", "bits") if not network.plain and layer == "concepts" else ()
+    kept = tuple(name for name, asked in (("margins", margins), ("features", features)) if asked)
+    columns = ("id", "label", "part", "smooth", *bits, *kept, *(("digest",) if files else ()))
+    info = {"run": str(run.path.resolve()), "method": record["recipe"]["method"], "model": record["model"]}
+    head = Head(settings, known.classes, columns, network.weight, network.bias, info=info)
     cut = [Block(number, images) for number, images in enumerate(blocks(stretches, size))]
-    kept = tuple(name for name, asked in (("features", features), ("margins", margins)) if asked)
     with writing_folder(Path(out), head) as folder:
         job = Job(run, folder.path, folder.record, layer, kept, strict, files, batch, engine.device)
         there = folder.there()

@@ -22,14 +22,13 @@ from torch import Tensor
 
 from htaf._console import progress as progress_of
 from htaf._errors import expect_memory, expect_seed
-from htaf._files import write_atomic
 from htaf.concepts.codes import PARTS, Codes, ConceptError, codes_key
 from htaf.concepts.naming.files import NOT_CHECKED, read_text, write_names
 from htaf.concepts.passes import Device, as_margins, choose_device
 from htaf.concepts.soft import SoftConcepts
 from htaf.concepts.sparse import sparse_heads
-from htaf.concepts.store import CHUNK, Features, open_codes
-from htaf.concepts.writing import Contents, writing
+from htaf.concepts.store import CHUNK, Features
+from htaf.concepts.writing import write_codes
 from htaf.data.images import FilePart, ImagePreprocessor, Images
 from htaf.models.image_text import ImageText
 from htaf.runs import Run, content_hash
@@ -415,7 +414,7 @@ def _segments(run: Run, images: Images, features: Features) -> list[tuple[str, i
     if settings.get("run") != run.record["key"] or settings.get("layer") != "backbone":
         raise ConceptError(
             f"expected features of the backbone of {run.path}, got others: htaf concepts extract {run.path} "
-            "--layer backbone writes them"
+            "--keep backbone writes them"
         )
     if not is_own(run, images) or settings.get("fingerprint") != images.fingerprint:
         raise ConceptError(f"expected the images that {run.path} was trained on, got others")
@@ -472,37 +471,28 @@ def write_concepts(
         "step": found.step,
         "notes": [*features.info.get("notes", ()), *notes],
     }
-    contents = Contents(settings, *fields, weight, bias, features=True, margins=True, thresholds=thresholds, info=info)
-    out = Path(out)
-    with writing(out, contents) as writer:
-        for number in list(writer.pending):
-            part = writer.rows(number)
-            here = values[part]
-            logits = (here >= 0).astype(np.float32) @ weight.T + bias
-            guess = here.astype(np.float64) @ soft.head.weight.T + soft.head.bias
-            arrays = {
-                "bits": bits[part],
-                "features": here,
-                "margins": as_margins(here),
-                "smooth": guess.argmax(1).astype(np.int32),
-                "exact": logits.argmax(1).astype(np.int32),
-                "saturated": np.full(len(here), -1, np.int32),
-            }
-            writer.write(number, arrays)
-        tensors = {
-            "weight": found.projection,
-            "mean": found.means,
-            "scale": found.scales,
-            "threshold": found.thresholds,
-        }
-        write_atomic(
-            out / PROJECTION,
-            safetensors.numpy.save({name: np.ascontiguousarray(v, np.float32) for name, v in tensors.items()}),
-        )
-        writer.finish()
-    codes = open_codes(out)
-    if not (out / NAMES).exists():
-        write_names(names_of(found), out / NAMES, codes=codes_key(codes))
+    guess = values.astype(np.float64) @ soft.head.weight.T + soft.head.bias
+    exact = (values >= 0).astype(np.float32) @ weight.T + bias
+    guesses = (guess.argmax(1).astype(np.int32), exact.argmax(1).astype(np.int32))
+    tensors = {
+        "weight": found.projection,
+        "mean": found.means,
+        "scale": found.scales,
+        "threshold": found.thresholds,
+    }
+    projection = safetensors.numpy.save({name: np.ascontiguousarray(v, np.float32) for name, v in tensors.items()})
+    codes = write_codes(
+        out,
+        Codes(bits, c, *fields, weight, bias, *guesses, nothing),
+        settings,
+        features=values,
+        margins=as_margins(values),
+        thresholds=thresholds,
+        info=info,
+        files={PROJECTION: projection},
+    ).codes()
+    if not (Path(out) / NAMES).exists():
+        write_names(names_of(found), Path(out) / NAMES, codes=codes_key(codes))
     return codes
 
 

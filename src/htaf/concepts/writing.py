@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import safetensors.numpy
-from jaxtyping import Float32, Int32, UInt8
+from jaxtyping import Float16, Float32
 
 from htaf._files import expect_folder, parse_json, sealed, written_whole
 from htaf.concepts import store
-from htaf.concepts.codes import PARTS, ConceptError
-from htaf.concepts.store import DTYPES, FOLDER, FORMAT, HEAD, RECORD, CodesFolder, read_record, schema_of
+from htaf.concepts.codes import PARTS, Codes, ConceptError
+from htaf.concepts.store import DTYPES, FOLDER, FORMAT, HEAD, RECORD, CodesFolder, Features, read_record, schema_of
 from htaf.runs import LOCK, content_hash, environment, locked, shown, to_json, write_atomic
 
 SAID = b"htaf"  # in the metadata of a part: key and number, and what else is to be said of it
@@ -41,40 +41,6 @@ class Head:
     bias: Float32[np.ndarray, " classes"]
     thresholds: Float32[np.ndarray, " concepts"] | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Contents:
-    """What a folder of images that are all known is to hold; fields as in `Head` and `Codes`.
-
-    codes, features, margins: which columns it has beside those of the images.
-    """
-
-    settings: Mapping[str, Any]
-    classes: tuple[str, ...]
-    labels: Int32[np.ndarray, " images"]
-    parts: UInt8[np.ndarray, " images"]
-    ids: Sequence[str]
-    weight: Float32[np.ndarray, "classes concepts"]
-    bias: Float32[np.ndarray, " classes"]
-    codes: bool = True
-    features: bool = False
-    margins: bool = False
-    thresholds: Float32[np.ndarray, " concepts"] | None = None
-    info: Mapping[str, Any] = field(default_factory=dict)
-
-    def head(self) -> Head:
-        columns = columns_of(codes=self.codes, margins=self.margins, features=self.features)
-        return Head(self.settings, self.classes, columns, self.weight, self.bias, self.thresholds, self.info)
-
-
-def columns_of(
-    *, codes: bool = True, margins: bool = False, features: bool = False, digest: bool = False
-) -> tuple[str, ...]:
-    """Names of columns, in the order in which parts have them."""
-    kept = {"margins": margins, "features": features, "digest": digest}
-    bits = ("exact", "saturated", "bits") if codes else ()
-    return ("id", "label", "part", "smooth", *bits, *(name for name, there in kept.items() if there))
 
 
 def part_file(path: Path, number: int) -> Path:
@@ -249,39 +215,45 @@ def _plain(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-@dataclass
-class Writer:
-    """An open folder of known images. pending: numbers of the parts of `htaf.concepts.store.PART_IMAGES` images, the
-    last of fewer, that are still to be written."""
+def write_codes(
+    path: str | Path,
+    codes: Codes | Features,
+    settings: Mapping[str, Any],
+    *,
+    features: Float32[np.ndarray, "images concepts"] | None = None,
+    margins: Float16[np.ndarray, "images concepts"] | None = None,
+    thresholds: Float32[np.ndarray, " concepts"] | None = None,
+    info: Mapping[str, Any] | None = None,
+    files: Mapping[str, bytes] | None = None,
+) -> CodesFolder:
+    """A folder of codes, or of features, that are at hand; parts that a stopped call has written are kept.
 
-    folder: OpenFolder
-    contents: Contents
-    pending: list[int]
+    Args:
+        path: a new folder, or one of the same settings.
+        settings, thresholds, info: as in `Head`.
+        features, margins: of codes, to be kept beside them.
+        files: by name, what else the folder is to hold before it is whole.
 
-    def rows(self, number: int) -> slice:
-        """The images of a part."""
-        return slice(number * store.PART_IMAGES, min((number + 1) * store.PART_IMAGES, len(self.contents.labels)))
-
-    def write(self, number: int, values: Mapping[str, np.ndarray]) -> None:
-        """The columns of a part, but for those of `Contents`."""
-        rows, of = self.rows(number), self.contents
-        images = {"id": of.ids[rows], "label": of.labels[rows], "part": of.parts[rows]}
-        write_part(self.folder.path, self.folder.record, number, {**images, **values})
-        self.pending.remove(number)
-
-    def finish(self) -> None:
-        """Mark the folder as whole, once no part is pending."""
-        if self.pending:
-            raise ValueError(f"expected all parts to be written, {len(self.pending)} are not")
-        self.folder.finish()
-
-
-@contextmanager
-def writing(path: Path, contents: Contents) -> Iterator[Writer]:
-    """As `writing_folder`, of images that are all known. Raises ConceptError: there are none, too."""
-    images = len(contents.labels)
-    if not images:
+    Raises:
+        ConceptError: no images; and as `writing_folder`.
+    """
+    if not len(codes):
         raise ConceptError("expected images, got none")
-    with writing_folder(path, contents.head()) as folder:
-        there = folder.there()
-        yield Writer(folder, contents, [n for n in range(-(-images // store.PART_IMAGES)) if n not in there])
+    columns: dict[str, Any] = {"id": codes.ids, "label": codes.labels, "part": codes.parts, "smooth": codes.smooth}
+    if isinstance(codes, Codes):
+        columns |= {"exact": codes.exact, "saturated": codes.saturated, "bits": codes.bits}
+    else:
+        features = codes.values
+    columns |= {"margins": margins} if margins is not None else {}
+    columns |= {"features": features} if features is not None else {}
+    head = Head(settings, codes.classes, tuple(columns), codes.weight, codes.bias, thresholds, info or {})
+    with writing_folder(Path(path), head) as folder:
+        there, size = folder.there(), store.PART_IMAGES
+        for number, first in enumerate(range(0, len(codes), size)):
+            if number not in there:
+                some = {name: column[first : first + size] for name, column in columns.items()}
+                write_part(folder.path, folder.record, number, some)
+        for name, data in (files or {}).items():
+            write_atomic(folder.path / name, data)
+        folder.finish()
+    return store.open_folder(path)
