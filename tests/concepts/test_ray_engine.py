@@ -61,7 +61,7 @@ def test_nodes_must_have_the_same() -> None:
 
 
 def test_nodes_must_see_the_files(tmp_path: Path) -> None:
-    paths = ["/shared/run/model.safetensors", "/shared/codes/.part-seen-x"]
+    paths = ["/shared/run/model.safetensors", "/shared/codes/.seen-x"]
     check_seen(answers(), paths, tmp_path)
     for other, said in (
         ({"seen": [False, True]}, r"node b \(10.0.0.2\) does not see /shared/run/model.safetensors, .* shared disk"),
