@@ -48,6 +48,28 @@ def own_features(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def kept_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs that nobody trained are made once, not once a worker and a test: see made_runs."""
+    import made_runs
+
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kept-runs"
+    folder.mkdir(exist_ok=True)
+    made_runs.KEPT[:] = [folder]
+    yield
+    made_runs.KEPT.clear()
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The curves of a training are drawn, which takes as long as a small training: see pytest_collection_finish."""
+    from htaf.training.callbacks import History
+
+    if PLOT:
+        monkeypatch.setattr(History, "plot", PLOT[0])
+
+
 @pytest.fixture
 def data_dir() -> Path:
     """The folder of the real data sets."""
@@ -70,8 +92,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="HTAF_DATA must name the folder of the real data sets"))
 
 
+PLOT: list[Callable[..., None]] = []  # what draws the curves of a training
+PIXEL = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000000a49444154789c63600000000200"
+    "0148afa4710000000049454e44ae426082"
+)
+
+
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays: no garbage collection looks through it again."""
+    """What is loaded by now stays: no garbage collection looks through it again. Curves of trainings are one pixel."""
+    if loaded := sys.modules.get("htaf.training.callbacks"):
+        PLOT[:] = [loaded.History.plot]
+        loaded.History.plot = lambda self, path, *_: loaded.write_atomic(path, PIXEL)
     gc.freeze()
     gc.enable()
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 
 from htaf import runs
 from htaf.data.images import Images, fit_preprocessor, load, split
@@ -15,6 +19,7 @@ HTAF = {"method": "htaf", "alpha0": 2.0, "alpha1": 11.0}
 PLAIN = {"method": "relu"}
 BACKBONE = {"kind": "wide_resnet", "depth": 10, "width": 1, "dropout": 0.0}
 FEW = {"train_images": 700, "validation_images": 200}
+KEPT: list[Path] = []  # a folder of finished runs that all workers share, of which each test takes a copy; or none
 
 
 def digits() -> Images:
@@ -35,9 +40,28 @@ def made_run(
     """A finished run folder; its batch norms have seen the images, so that bits are neither all 0 nor all 1."""
     shared = {"out_features": len(images.classes), "activation": activation, "in_channels": images.train.channels}
     icbm = {"image_size": list(images.train.size), "backbone": BACKBONE, "concepts": concepts, "norm": None}
-    description = {"kind": kind, **shared, **(icbm | {"bottleneck": "implicit", "freeze": False})}
+    description: dict[str, Any] = {"kind": kind, **shared, **(icbm | {"bottleneck": "implicit", "freeze": False})}
     if kind == "wide_resnet":
         description = {**shared, **BACKBONE}
+    made = _made if not KEPT else _copied
+    return made(out, images, description, kind, seed, shares)
+
+
+def _copied(out: Path, images: Images, *settings: Any) -> runs.Run:
+    """A copy of the run of these settings, which is made once."""
+    key = hashlib.sha256(json.dumps([images.fingerprint, *settings]).encode()).hexdigest()[:16]
+    kept = KEPT[0] / key
+    with FileLock(KEPT[0] / f"{key}.lock"):
+        if not kept.exists():
+            _made(kept, images, *settings)
+    shutil.copytree(kept, out, dirs_exist_ok=True)
+    return runs.open_run(out)
+
+
+def _made(
+    out: Path, images: Images, description: dict[str, Any], kind: str, seed: int, shares: dict[str, float]
+) -> runs.Run:
+    activation = description["activation"]
     rows = split(images, train=int(shares["train_images"]), validation=int(shares["validation_images"])).train
     preprocessor = fit_preprocessor(images, rows)
     with torch.random.fork_rng():

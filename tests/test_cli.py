@@ -185,7 +185,7 @@ def test_the_direction_of_a_metric_is_said(htaf, run: Path, table: Path, tmp_pat
 
 
 def test_threads_of_a_table(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("train", "tabular", "--data", table, "--target", "label", *QUICK, "--json")
+    words = ("train", "tabular", "--data", table, "--target", "label", *QUICK, "--epochs", "1", "--json")
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -333,7 +333,8 @@ def test_predict_text_in_a_number(htaf, run: Path, table: Path, tmp_path: Path) 
 def test_predict_does_not_import_lightning(run: Path, table: Path) -> None:
     program = (
         "import sys; from htaf import cli; sys.argv = ['htaf', 'predict', *sys.argv[1:]]; cli.main(); "
-        "print([m for m in ('lightning', 'optuna', 'torchmetrics') if m in sys.modules], file=sys.stderr)"
+        "names = ('lightning', 'optuna', 'torchmetrics', 'matplotlib'); "
+        "print([name for name in names if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", program, run, table], capture_output=True, text=True)
     assert done.stderr.splitlines()[-1] == "[]", done.stderr

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 import made_runs
-from htaf import runs
+from htaf import cli, runs
 from htaf._files import OutputError
 from htaf.packed import PackedModel, load, save
 from htaf.runs import packed as packed_runs
@@ -55,16 +55,12 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def table_runs(table: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Trained networks of a class and of a number, by target."""
-    folder, flags = tmp_path_factory.mktemp("table-runs"), ("--epochs", "12", "--hidden", "40", "24")
-    script = (
-        "import sys, shlex\nfrom htaf import cli\nfor line in sys.stdin:\n sys.argv = shlex.split(line)\n cli.main()"
-    )
-    lines = [
-        " ".join(map(str, ("htaf", "train", "tabular", "--data", table, "--target", t, "--out", folder / t, *flags)))
-        for t in ("label", "value")
-    ]
-    done = subprocess.run([sys.executable, "-c", script], input="\n".join(lines), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    folder = tmp_path_factory.mktemp("table-runs")
+    for target in ("label", "value"):
+        words = ("--data", table, "--target", target, "--out", folder / target, "--epochs", 12, "--hidden", 40, 24)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["htaf", "train", "tabular", *map(str, words)])
+            cli.main()
     return {target: folder / target for target in ("label", "value")}
 
 

@@ -35,14 +35,14 @@ def run(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("order", ["torch, htaf", "htaf; assert 'torch' not in sys.modules; import torch"])
-def test_a_program_is_read_after_the_two_imports(order: str, tmp_path: Path) -> None:
+def test_a_program_is_read_after_the_two_imports(tmp_path: Path) -> None:
     net, x = network()
     file = str(tmp_path / "net.pt2")
     torch.export.save(torch.export.export(net, (x,)), file)
     torch.save((x, net(x)), file + ".pt")
+    exec(f"FILE = {file!r}\n{READ}", {"torch": torch})
     # shape checks of pytest would meet the proxies of a trace, so it is made there
-    run(f"import sys; import {order}\nFILE = {file!r}\n{READ}{TRACE if order == 'torch, htaf' else ''}")
+    run(f"import htaf, sys; assert 'torch' not in sys.modules; import torch\nFILE = {file!r}\n{READ}{TRACE}")
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import re
 import shutil
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -487,19 +486,6 @@ def test_forward_in_chunks_is_forward_at_once() -> None:
     model, x = torch.nn.Linear(3, 2), torch.randn(50, 3)
     assert torch.allclose(forward(model, x, chunk=7), model(x), atol=1e-6)
     assert not forward(model, x).requires_grad
-
-
-def test_reading_a_run_needs_no_training_libraries(finished: Path) -> None:
-    code = """
-import sys
-import pandas as pd
-from htaf.report.writing import PAGE, VALUES
-from htaf.runs import open_run
-open_run(sys.argv[1]).predict(pd.DataFrame({"a": [1.0], "b": [2.0], "kind": ["x"]}))
-print([name for name in ("lightning", "torchmetrics", "optuna", "matplotlib") if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", code, str(finished)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_who_takes_a_folder_as_it_is_released_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,8 @@ HERE = Path(__file__).parent
 
 
 FILES = {
-    "interpreted": ["triton_interpreted.py", "triton_indices.py", "-m", "not slow"],
+    "interpreted": ["triton_interpreted.py", "triton_indices.py"],
     "compiled": ["triton_compiled.py"],
-    "interpreted, the rest": ["triton_interpreted.py", "-m", "slow"],
     "table": ["test_implementations.py", "-k", "triton"],  # the one that all implementations are in; minutes
 }
 

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 
 from htaf import hardening
 from htaf._console import Terminal
@@ -160,7 +161,13 @@ def test_run_folder(runs: Callable[[str], Run], table: Table, method: str) -> No
     assert [row["epoch"] for row in rows if float(row["val_loss"]) == min(float(r["val_loss"]) for r in rows)] == [
         str(record["best_epoch"])
     ]
-    assert (run.path / "loss.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.usefixtures("drawn")
+def test_the_curves_are_drawn(table: Table, tmp_path: Path) -> None:
+    train(tmp_path / "run", dataclasses.replace(table, name="costs in $ of $x^"))
+    with Image.open(tmp_path / "run" / "loss.png") as picture:
+        assert picture.size == (768, 480)
 
 
 @pytest.mark.parametrize("method", ["htaf", "ste", "ss", "relu"])

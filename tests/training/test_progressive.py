@@ -576,6 +576,7 @@ def test_stages_and_what_follows_are_said_as_they_come(
         assert line.endswith(", not kept") is not step["kept"]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_picture_shows_the_stages(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: figures.append(self))
