@@ -42,11 +42,11 @@ demo: $(BASE)
 	$(BIN)/htaf demo --out runs/demo
 
 check: lint types
+	$(BIN)/python -m pytest -q tests/test_import_order.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -q tests/test_import_order.py
 
 types: $(STAMP)
 	$(BIN)/pyright
@@ -60,7 +60,7 @@ test-fast: $(STAMP)
 
 # with the checks of shapes and types on every call
 test-all: $(STAMP)
-	HTAF_CHECK_SHAPES=1 $(BIN)/python -m pytest -q -m "slow or hypothesis" --hypothesis-profile many -n auto --dist loadfile --durations=10
+	HTAF_CHECK_SHAPES=1 $(BIN)/python -m pytest -q -m "slow or hypothesis" --hypothesis-profile many -n auto --dist worksteal --durations=10
 
 sanitize: $(STAMP)
 	$(BIN)/cmake -G Ninja -S . -B build/sanitize -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DHTAF_SELFTEST=ON -DHTAF_SANITIZE=ON

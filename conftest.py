@@ -30,7 +30,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job, whose
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # of `make test` and of `make test-all`, unless a test says how many; no deadlines, as workers share the cores
-for name, examples in (("quick", 50), ("many", 200)):
+for name, examples in (("quick", 50), ("many", 100)):
     settings.register_profile(name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("quick")
 

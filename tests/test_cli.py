@@ -185,7 +185,7 @@ def test_the_direction_of_a_metric_is_said(htaf, run: Path, table: Path, tmp_pat
 
 
 def test_threads_of_a_table(htaf, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("train", "tabular", "--data", table, "--target", "label", *QUICK, "--epochs", "1", "--json")
+    words = ("train", "tabular", "--data", table, "--target", "label", "--epochs", "1", "--hidden", "8", "--json")
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -18,7 +18,6 @@ TIMM = [
     ("mobilenetv3_small_050", {}, 32, 42, 0),
     ("mixer_s32_224", {"img_size": 64}, 64, 16, 0),
     ("swin_tiny_patch4_window7_224", {"img_size": 64, "window_size": 2}, 64, 12, 0),
-    ("maxvit_rmlp_pico_rw_256", {"img_size": 64}, 64, 89, 0),
     ("levit_128s", {}, 224, 25, 0),
     ("ghostnet_050", {}, 32, 49, 0),
 ]

@@ -113,27 +113,32 @@ def far_from_threshold(kind: str, option: dict[str, Any], x: Array, v: Array) ->
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["loop", "kernel"])
 @pytest.mark.parametrize("spike", SPIKES)
-@options
 @kinds
-def test_values_and_gradients(kind: str, option: dict[str, Any], spike: str, dtype: torch.dtype) -> None:
+def test_values_and_gradients(kind: str, spike: str, dtype: torch.dtype) -> None:
     numbers = np.random.default_rng(0)
     x, v, gs, gv = (numbers.normal(0.3, 0.8, shape).astype(np.float32).astype(float)
                     for shape in ((5, 83), (83,), (5, 83), (83,)))  # fmt: skip
-    sure = far_from_threshold(kind, option, x, v)
-    assert sure.sum() > 75
-    s, last, ds, dv = oracle(kind, spike, option, x, v)
-    tx, tv = torch.tensor(x, dtype=dtype, requires_grad=True), torch.tensor(v, dtype=dtype, requires_grad=True)
-    spikes, end = make(kind, spike, option).run(tx, tv)
     limit = 1e-12 if dtype == torch.float64 else 2e-5
-    np.testing.assert_allclose(spikes.detach()[:, sure], s[:, sure], atol=limit)
-    np.testing.assert_allclose(end.detach()[sure], last[sure], atol=limit)
-    torch.autograd.backward([spikes, end], [torch.tensor(gs, dtype=dtype), torch.tensor(gv, dtype=dtype)])
-    expected = np.einsum("tn,tkn->kn", gs, ds) + gv * dv
-    assert tx.grad is not None
-    assert tv.grad is not None
-    np.testing.assert_allclose(tx.grad[:, sure], expected[:, sure], atol=10 * limit)
-    leak, gain = make(kind, spike, option).weights
-    np.testing.assert_allclose(tv.grad[sure], leak / gain * expected[0, sure], atol=10 * limit)
+    for option in OPTIONS:
+        sure = far_from_threshold(kind, option, x, v)
+        assert sure.sum() > 75
+
+        def same(found: Tensor, exact: Array, limit: float, option=option, sure=sure) -> None:
+            np.testing.assert_allclose(found.detach()[..., sure], exact[..., sure], atol=limit, err_msg=str(option))
+
+        s, last, ds, dv = oracle(kind, spike, option, x, v)
+        tx, tv = torch.tensor(x, dtype=dtype, requires_grad=True), torch.tensor(v, dtype=dtype, requires_grad=True)
+        neuron = make(kind, spike, option)
+        spikes, end = neuron.run(tx, tv)
+        same(spikes, s, limit)
+        same(end, last, limit)
+        torch.autograd.backward([spikes, end], [torch.tensor(gs, dtype=dtype), torch.tensor(gv, dtype=dtype)])
+        expected = np.einsum("tn,tkn->kn", gs, ds) + gv * dv
+        assert tx.grad is not None
+        assert tv.grad is not None
+        same(tx.grad, expected, 10 * limit)
+        leak, gain = neuron.weights
+        same(tv.grad, leak / gain * expected[0], 10 * limit)
 
 
 @pytest.mark.parametrize("reset", ["hard", "soft"])
@@ -272,24 +277,24 @@ LAYOUTS: dict[str, Callable[[], Tensor]] = {
 @compiled_kernels
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@options
-def test_the_kernel_is_the_loop(layout: str, option: dict[str, Any], dtype: torch.dtype) -> None:
+def test_the_kernel_is_the_loop(layout: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    x, results = LAYOUTS[layout]().to(dtype), []
-    grad = torch.randn_like(x)
-    for spike in (HTAF(), Doubled()):
-        own = x.detach().requires_grad_()
-        y = LIF(spike, **option)(own)
-        assert y.shape == x.shape
-        assert y.dtype == dtype
-        assert ("Fused" in type(y.grad_fn).__name__) == isinstance(spike, HTAF)
-        y.backward(grad)
-        results.append((y.detach(), own.grad))
-    limit = 2e-5 if dtype == torch.float32 else 0.05
-    for kernel, loop in zip(*results, strict=True):
-        torch.testing.assert_close(kernel, loop, atol=limit, rtol=limit)
-        if layout == "channels last":
-            assert kernel.stride() == x.stride()
+    x = LAYOUTS[layout]().to(dtype)
+    grad, limit = torch.randn_like(x), 2e-5 if dtype == torch.float32 else 0.05
+    for option in OPTIONS:
+        results = []
+        for spike in (HTAF(), Doubled()):
+            own = x.detach().requires_grad_()
+            y = LIF(spike, **option)(own)
+            assert y.shape == x.shape
+            assert y.dtype == dtype
+            assert ("Fused" in type(y.grad_fn).__name__) == isinstance(spike, HTAF)
+            y.backward(grad)
+            results.append((y.detach(), own.grad))
+        for kernel, loop in zip(*results, strict=True):
+            torch.testing.assert_close(kernel, loop, atol=limit, rtol=limit)
+            if layout == "channels last":
+                assert kernel.stride() == x.stride()
 
 
 def test_the_kernel_can_be_differentiated_twice() -> None:

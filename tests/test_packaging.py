@@ -88,9 +88,8 @@ def test_pip_without_a_compiler_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("value", ["1", "true"])
-def test_a_wheel_without_the_extension_needs_no_compiler(tmp_path: Path, value: str) -> None:
-    wheel(tmp_path, environment(HTAF_NO_EXTENSION=value, PATH=str(tmp_path)))
+def test_a_wheel_without_the_extension_needs_no_compiler(tmp_path: Path) -> None:
+    wheel(tmp_path, environment(HTAF_NO_EXTENSION="true", PATH=str(tmp_path)))  # the sdist's test says 1
     (built,) = tmp_path.glob("*.whl")
     assert built.name.endswith("-py3-none-any.whl")
     names = zipfile.ZipFile(built).namelist()

@@ -56,7 +56,7 @@ def test_hostile_texts_stay_texts_everywhere(hostile: Site, visit: Open) -> None
     tab = visit(hostile, viewport={"width": 390, "height": 844})
     rooms = ["#/", "#/concepts", "#/concepts?as=table", "#/classes", "#/images"]
     views = [f"#/{kind}/{number}" for kind in ("concept", "class") for number in range(len(HOSTILE))]
-    for address in [*rooms, *views, *[f"#/image/?row={row}" for row in range(24)]]:
+    for address in [*rooms, *views, *[f"#/image/?row={row}" for row in range(0, 30, 3)]]:
         page = tab.go(address)
         assert page.evaluate("window.hit") is None
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, address
@@ -81,8 +81,8 @@ def test_every_image_has_an_address_that_leads_to_it(hostile: Site, visit: Open)
     ids = hostile.shown.ids
     links = tab.go("#/images").eval_on_selector_all(".thumb > a", "all => all.map(a => a.getAttribute('href'))")
     assert len(links) == len(set(links)) == len(ids)
-    for row, link in enumerate(links):
-        tab.go(link)
+    for row in (*range(5), *range(28, 34), *range(60, 70)):  # each text as it is, some twice, and with a number
+        tab.go(links[row])
         assert tab.page.locator("[data-logit]").count() > 0
         seen = tab.page.evaluate("htafExplorer.data.rowOf.get(htafExplorer.data.ids[0])")
         assert seen == 0

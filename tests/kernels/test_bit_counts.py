@@ -57,15 +57,13 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {  # from bits [rows, bytes], b
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(
-    ("rows", "columns"),
-    [(0, 0), (0, 9), (9, 0), (1, 1), (7, 9), (8, 8), (9, 7), (64, 64), (65, 63), (513, 70), (1100, 17), (30, 1500)],
-)
-def test_transpose(kernels: ModuleType, rows: int, columns: int, layout: str) -> None:
-    values, bits = drawn(rows, columns)
-    found = kernels.transpose(LAYOUTS[layout](bits), columns)
-    assert found.dtype == torch.uint8
-    assert np.array_equal(found.numpy(), turned(values))
+def test_transpose(kernels: ModuleType, layout: str) -> None:
+    small = ((0, 0), (0, 9), (9, 0), (1, 1), (7, 9), (8, 8), (9, 7))
+    for rows, columns in (*small, (64, 64), (65, 63), (513, 70), (1100, 17), (30, 1500)):
+        values, bits = drawn(rows, columns)
+        found = kernels.transpose(LAYOUTS[layout](bits), columns)
+        assert found.dtype == torch.uint8
+        assert np.array_equal(found.numpy(), turned(values)), (rows, columns)
 
 
 def test_transpose_does_not_read_unused_bits(kernels: ModuleType) -> None:
@@ -76,22 +74,21 @@ def test_transpose_does_not_read_unused_bits(kernels: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(
-    ("m", "n", "columns"),
-    [(0, 0, 0), (0, 3, 9), (3, 0, 9), (2, 3, 0), (1, 1, 1), (5, 3, 129), (33, 34, 65), (4, 70, 512), (3, 5, 70001)],
-)
-def test_common(kernels: ModuleType, m: int, n: int, columns: int, layout: str) -> None:
-    a, left = drawn(m, columns, 1)
-    b, right = drawn(n, columns, 2)
-    found = kernels.common(LAYOUTS[layout](left), LAYOUTS["transposed" if layout == "contiguous" else layout](right))
-    assert found.dtype == torch.int64
-    assert np.array_equal(found.numpy(), common(a, b))
+def test_common(kernels: ModuleType, layout: str) -> None:
+    other = LAYOUTS["transposed" if layout == "contiguous" else layout]
+    small = ((0, 0, 0), (0, 3, 9), (3, 0, 9), (2, 3, 0), (1, 1, 1))
+    for m, n, columns in (*small, (5, 3, 129), (33, 34, 65), (4, 70, 512), (3, 5, 70001)):
+        a, left = drawn(m, columns, 1)
+        b, right = drawn(n, columns, 2)
+        found = kernels.common(LAYOUTS[layout](left), other(right))
+        assert found.dtype == torch.int64
+        assert np.array_equal(found.numpy(), common(a, b)), (m, n, columns)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2, 3, 5, 31, 32, 33, 67, 100])
-def test_a_matrix_with_itself(kernels: ModuleType, rows: int) -> None:
-    values, bits = drawn(rows, 40000 if rows == 5 else 300)
-    assert np.array_equal(kernels.common(bits, bits).numpy(), common(values, values))
+def test_a_matrix_with_itself(kernels: ModuleType) -> None:
+    for rows in (0, 1, 2, 3, 5, 31, 32, 33, 67, 100):
+        values, bits = drawn(rows, 40000 if rows == 5 else 300)
+        assert np.array_equal(kernels.common(bits, bits).numpy(), common(values, values)), rows
 
 
 def test_all_bits_set(kernels: ModuleType) -> None:

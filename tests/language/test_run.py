@@ -37,6 +37,7 @@ def test_the_record(run):
     assert not (out / "work").exists()
 
 
+@pytest.mark.slow
 def test_another_process_reads_the_same_network(run):
     out, _ = run
     code = (
