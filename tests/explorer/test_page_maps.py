@@ -167,8 +167,7 @@ def test_two_classes_show_their_images_and_lead_on_with_them(mapped: Site, visit
     assert page.query_selector("[data-two='3 8'] a[href='#/pair?a=3&b=8']")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
 def test_for_everybody(width: int, scheme: str, axe: str, mapped: Site, visit: Open) -> None:  # noqa: F811
     tab = visit(mapped, viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce")
     concept, rows = some_concept(mapped)

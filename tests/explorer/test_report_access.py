@@ -24,8 +24,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [(reported(out / task, hostile(out / f"{task}-data", task)).path / PAGE).as_uri() for task in tasks]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
 def test_axe_finds_no_fault_and_nothing_runs_over(
     width: int, scheme: str, pages: list[str], visit: Callable[..., Visit]
 ) -> None:
